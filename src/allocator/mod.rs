@@ -1,0 +1,235 @@
+//! The allocator: the way of one request from top to bottom.
+//!
+//! A request is rounded, looked for among the free blocks, and cut to size. When no free block serves it, callbacks may free
+//! something; then the ladder is climbed ([`pressure`]). Blocks come back in [`release`], at once or after the events of other
+//! streams. What to decide at each step is the policy's business, what it costs is the device's, and everything that
+//! happens is told to the observer, in PyTorch's order (spec 2.4 and 7.4).
+
+mod adopt;
+mod pressure;
+mod release;
+mod view;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::block::{BlockId, BlockState, NIL};
+use crate::device::{BackendError, DeviceBackend};
+use crate::error::AllocError;
+use crate::heap::{Heap, PoolSlot, TooManyStreams};
+use crate::pending::Pending;
+use crate::policy::{Placement, Policy, PolicyFault, Request};
+use crate::stats::{Family, Stats};
+use crate::trace::{Observer, TraceAction, TraceEntry};
+use crate::units::{Bytes, DeviceAddress, StreamId};
+
+pub use adopt::{AdoptError, AdoptedBlock, AdoptedSegment};
+pub use view::InvalidFraction;
+
+/// From this many bytes on, [`Allocator::allocate`] refuses (spec 1.1, `ONE_EXA`).
+const TOO_LARGE: u64 = 1 << 60;
+
+/// A block handed out. It is given back through [`Allocator::free`], once: it cannot be copied.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "memory that is not given back stays allocated"]
+pub struct Allocation {
+    address: DeviceAddress,
+    id: BlockId,
+}
+
+impl Allocation {
+    /// Its first byte.
+    #[must_use]
+    pub fn address(&self) -> DeviceAddress {
+        self.address
+    }
+}
+
+/// Called on every miss before the device is asked. Returns true if it freed anything (spec 2.6).
+pub type FreeMemoryCallback<D, P, O> = Box<dyn FnMut(&mut Allocator<D, P, O>) -> bool + Send>;
+
+/// A caching allocator over a device, by the rules of a policy, watched by an observer.
+pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
+    device: D,
+    policy: P,
+    observer: O,
+    heap: Heap,
+    pending: Pending<D::Event>,
+    stats: Stats,
+    total_memory: Bytes,
+    callbacks: Vec<FreeMemoryCallback<D, P, O>>,
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// An allocator that holds nothing yet.
+    pub fn new(device: D, policy: P, observer: O) -> Allocator<D, P, O> {
+        let mut stats = Stats::default();
+        stats.max_split_size = policy.max_split_size();
+        let total_memory = device.total_memory();
+        let (heap, pending, callbacks) = (Heap::new(), Pending::new(), Vec::new());
+        Allocator { device, policy, observer, heap, pending, stats, total_memory, callbacks }
+    }
+
+    /// Serves a request of `requested` bytes for `stream`, as PyTorch's tensor path does.
+    ///
+    /// # Errors
+    /// See [`AllocError`]. After an error everything that the ladder released stays released, and nothing else has changed.
+    #[inline]
+    pub fn allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
+        if requested.0 >= TOO_LARGE {
+            return Err(AllocError::TooLarge { requested });
+        }
+        self.raw_allocate(requested, stream)
+    }
+
+    /// As [`Allocator::allocate`], without the bound of 2^60 bytes (PyTorch's `raw_alloc`).
+    ///
+    /// # Errors
+    /// See [`AllocError`].
+    pub fn raw_allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
+        if requested.0 == 0 {
+            return Err(AllocError::ZeroSize);
+        }
+        let size = self.policy.round(requested).filter(|&size| size >= requested).ok_or(AllocError::TooLarge { requested })?;
+        let stream_slot = self.heap.stream_slot(stream)?;
+        self.process_events()?;
+        let pool = PoolSlot::default_pool(self.policy.classify(size));
+        let request = Request { requested, size, pool, stream };
+        let block = match self.policy.place(&self.heap, &request) {
+            Placement::Reuse(id) => self.take(id, &request)?,
+            Placement::Segment(segment) => self.obtain(&request, stream_slot, segment)?,
+        };
+        Ok(self.hand_out(block, &request))
+    }
+
+    /// Notes that work on `stream` uses the block: once given back, it stays pending until that work is done. The block's own stream is
+    /// ignored (spec 3.5).
+    pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
+        let Some(index) = self.resolve(allocation) else { return };
+        if self.heap.stream(self.heap.arena.at(index).stream) != stream {
+            self.heap.arena.at_mut(index).has_uses = true;
+            self.pending.add_use(index, stream);
+        }
+    }
+
+    /// Registers something that may free memory when a request finds no free block. All of them are called, in the order of their
+    /// registration, on every miss (spec 2.6).
+    pub fn register_free_memory_callback(&mut self, callback: FreeMemoryCallback<D, P, O>) {
+        self.callbacks.push(callback);
+    }
+
+    /// The slot of an allocation that is out.
+    #[inline]
+    fn resolve(&self, allocation: &Allocation) -> Option<u32> {
+        self.heap.arena.resolve(allocation.id).filter(|&index| self.heap.arena.at(index).state == BlockState::Allocated)
+    }
+
+    /// Takes the free block that the policy chose, after a look at whether it can be taken.
+    #[inline]
+    fn take(&mut self, id: BlockId, request: &Request) -> Result<u32, AllocError> {
+        let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("reuses a block that does not exist"))?;
+        let block = self.heap.arena.at(index);
+        if block.state != BlockState::Free {
+            return Err(self.fault("reuses a block that is not free").into());
+        }
+        if block.size < request.size.0 {
+            return Err(self.fault("reuses a block that is too small").into());
+        }
+        if block.pool != request.pool.0 || self.heap.stream(block.stream) != request.stream {
+            return Err(self.fault("reuses a block of another pool or stream").into());
+        }
+        self.heap.detach(index);
+        Ok(index)
+    }
+
+    #[cold]
+    fn fault(&self, problem: &'static str) -> PolicyFault {
+        PolicyFault { policy: self.policy.name(), problem }
+    }
+
+    /// Cuts the detached block to size if the policy says so, and hands it out (spec 3.2).
+    #[inline]
+    fn hand_out(&mut self, index: u32, request: &Request) -> Allocation {
+        let class = request.pool.class();
+        let block = self.heap.arena.at(index);
+        let (whole, was_split) = (block.size, block.is_split());
+        let splits = whole > request.size.0 && self.policy.splits(Bytes(whole), request);
+        let index = if splits { self.heap.split(index, request.size.0, self.policy.stamp(request.pool)) } else { index };
+        let block = self.heap.arena.at_mut(index);
+        block.state = BlockState::Allocated;
+        block.requested = request.requested.0;
+        let (address, size) = (DeviceAddress(block.address), block.size);
+        match (splits, was_split) {
+            (true, true) => self.stats.decrease(Family::InactiveSplitBytes, class, size as i64),
+            (true, false) => {
+                self.stats.increase(Family::InactiveSplit, class, 1);
+                self.stats.increase(Family::InactiveSplitBytes, class, (whole - size) as i64);
+            }
+            (false, true) => {
+                self.stats.decrease(Family::InactiveSplit, class, 1);
+                self.stats.decrease(Family::InactiveSplitBytes, class, size as i64);
+            }
+            (false, false) => {}
+        }
+        self.tell(TraceAction::Alloc, index, address.0, request.requested.0);
+        self.stats.increase(Family::Allocation, class, 1);
+        self.stats.increase(Family::AllocatedBytes, class, size as i64);
+        self.stats.increase(Family::Active, class, 1);
+        self.stats.increase(Family::ActiveBytes, class, size as i64);
+        self.stats.increase(Family::RequestedBytes, class, request.requested.0 as i64);
+        if self.policy.is_oversize(Bytes(size)) {
+            self.stats.oversize_allocations.increase(1);
+        }
+        Allocation { address, id: self.heap.arena.id(index) }
+    }
+
+    /// Tells the observer what happened to a block; stream and pool are the block's.
+    #[inline]
+    fn tell(&mut self, action: TraceAction, index: u32, address: u64, size: u64) {
+        let block = self.heap.arena.at(index);
+        let (stream, pool) = (self.heap.stream(block.stream), self.heap.pool_id(block.pool));
+        self.observer.observe(&TraceEntry { action, address, size, stream, pool });
+    }
+}
+
+impl From<TooManyStreams> for AllocError {
+    fn from(_: TooManyStreams) -> AllocError {
+        AllocError::TooManyStreams
+    }
+}
+
+impl<D, P, O> Clone for Allocator<D, P, O>
+where
+    D: DeviceBackend + Clone,
+    D::Event: Clone,
+    P: Policy + Clone,
+    O: Observer + Clone,
+{
+    /// A second allocator in the same state. Free-memory callbacks are not cloned: they belong to whoever registered them.
+    fn clone(&self) -> Self {
+        Allocator {
+            device: self.device.clone(),
+            policy: self.policy.clone(),
+            observer: self.observer.clone(),
+            heap: self.heap.clone(),
+            pending: self.pending.clone(),
+            stats: self.stats.clone(),
+            total_memory: self.total_memory,
+            callbacks: Vec::new(),
+        }
+    }
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Drop for Allocator<D, P, O> {
+    /// Gives every segment and event back to the device.
+    fn drop(&mut self) {
+        let heads: Vec<u32> = self.heap.arena.live().filter(|&index| self.heap.arena.at(index).prev == NIL).collect();
+        for head in heads {
+            // Nobody is left to tell of an error, and the next segment may still go back.
+            let _: Result<(), BackendError> = self.device.free(DeviceAddress(self.heap.arena.at(head).address));
+        }
+        for event in self.pending.drain_events() {
+            self.device.destroy_event(event);
+        }
+    }
+}

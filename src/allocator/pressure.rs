@@ -1,0 +1,145 @@
+//! What happens when no free block serves a request: callbacks, then the ladder, then out of memory (spec 2.4, steps 5 and 6).
+//!
+//! The policy names each rung; this module carries it out. Releasing needs no wait: only blocks whose events are done are free.
+
+use alloc::boxed::Box;
+
+use super::Allocator;
+use crate::block::{BlockId, BlockState};
+use crate::device::{BackendError, DeviceBackend};
+use crate::error::AllocError;
+use crate::policy::{Attempt, Placement, Policy, Relief, Request};
+use crate::report::OutOfMemory;
+use crate::stats::Family;
+use crate::trace::{Observer, TraceAction, TraceEntry};
+use crate::units::{Bytes, DeviceAddress, PoolId};
+
+/// More rungs than any sensible ladder has: a policy that never gives up is at fault.
+const MOST_RUNGS: u32 = 64;
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Finds a detached block for a request that no free block served; `segment` is the size of a new segment for it.
+    #[cold]
+    pub(super) fn obtain(&mut self, request: &Request, stream_slot: u16, mut segment: Bytes) -> Result<u32, AllocError> {
+        if self.run_free_memory_callbacks() {
+            match self.policy.place(&self.heap, request) {
+                Placement::Reuse(id) => return self.take(id, request),
+                Placement::Segment(bytes) => segment = bytes,
+            }
+        }
+        if segment < request.size {
+            return Err(self.fault("asks for a segment that is smaller than the block").into());
+        }
+        for rung in 0..MOST_RUNGS {
+            match self.policy.relieve(&self.heap, request, rung) {
+                Relief::Release { blocks, attempt } => {
+                    self.release_segments(&blocks)?;
+                    if let Some(block) = self.ask_device(request, stream_slot, segment, attempt)? {
+                        return Ok(block);
+                    }
+                }
+                Relief::Wait => self.synchronize()?,
+                Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
+            }
+        }
+        Err(self.fault("never gives up").into())
+    }
+
+    /// Runs all callbacks; true if any of them freed something.
+    fn run_free_memory_callbacks(&mut self) -> bool {
+        let mut callbacks = core::mem::take(&mut self.callbacks);
+        let mut freed = false;
+        for callback in &mut callbacks {
+            freed |= callback(self);
+        }
+        // A callback may have registered another one.
+        callbacks.append(&mut self.callbacks);
+        self.callbacks = callbacks;
+        freed
+    }
+
+    /// Asks the device for a segment, within the limit (spec 2.8). `None` means that it has no room.
+    fn ask_device(&mut self, request: &Request, stream: u16, size: Bytes, attempt: Attempt) -> Result<Option<u32>, AllocError> {
+        match attempt {
+            Attempt::No => return Ok(None),
+            Attempt::Ask => {}
+            // Counted even if the limit then refuses (spec 2.8, step 2).
+            Attempt::AskAgain => self.stats.num_alloc_retries += 1,
+        }
+        if let Some(limit) = self.heap.limit()
+            && self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit)
+        {
+            return Ok(None);
+        }
+        let address = match self.device.malloc(size) {
+            Ok(address) => address,
+            Err(BackendError::OutOfMemory { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let class = request.pool.class();
+        let block = self.heap.add_segment(address, size, stream, request.pool);
+        self.stats.increase(Family::Segment, class, 1);
+        self.stats.increase(Family::ReservedBytes, class, size.0 as i64);
+        if self.policy.is_oversize(size) {
+            self.stats.oversize_segments.increase(1);
+        }
+        self.stats.num_device_alloc += 1;
+        self.tell(TraceAction::SegmentAlloc, block, address.0, size.0);
+        Ok(Some(block))
+    }
+
+    /// Gives whole segments back to the device, in order, up to the first one that cannot be (spec 2.12).
+    pub(super) fn release_segments(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
+        for &id in blocks {
+            let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("releases a block that does not exist"))?;
+            let block = self.heap.arena.at(index);
+            if block.state != BlockState::Free {
+                return Err(self.fault("releases a block that is not free").into());
+            }
+            if block.is_split() {
+                return Err(self.fault("releases a part of a segment").into());
+            }
+            let (address, size, class) = (block.address, block.size, crate::heap::PoolSlot(block.pool).class());
+            self.device.free(DeviceAddress(address))?;
+            self.tell(TraceAction::SegmentFree, index, address, size);
+            self.heap.detach(index);
+            self.heap.remove_segment(index);
+            self.stats.num_device_free += 1;
+            self.stats.decrease(Family::Segment, class, 1);
+            self.stats.decrease(Family::ReservedBytes, class, size as i64);
+            if self.policy.is_oversize(Bytes(size)) {
+                self.stats.oversize_segments.decrease(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts and reports a failure (spec 2.13).
+    fn out_of_memory(&mut self, request: &Request, segment: Bytes) -> AllocError {
+        let memory = match self.device.memory_info() {
+            Ok(memory) => memory,
+            Err(error) => return error.into(),
+        };
+        let processes = self.device.processes();
+        let oom = TraceEntry {
+            action: TraceAction::Oom,
+            address: memory.free.0,
+            size: request.size.0,
+            stream: request.stream,
+            pool: PoolId::DEFAULT,
+        };
+        self.observer.observe(&oom);
+        self.stats.num_ooms += 1;
+        AllocError::OutOfMemory(Box::new(OutOfMemory {
+            segment_bytes: segment,
+            device: self.device.index(),
+            device_total: memory.total,
+            device_free: memory.free,
+            processes,
+            limit: self.heap.limit(),
+            allocated_bytes: self.stats.family(Family::AllocatedBytes).all.current,
+            reserved_bytes: self.stats.family(Family::ReservedBytes).all.current,
+            private_cached_bytes: Bytes::ZERO,
+        }))
+    }
+}

@@ -1,0 +1,147 @@
+//! How memory comes back: at once, after the events of other streams, and in the end to the device (spec 3.3 to 3.7).
+
+use super::{Allocation, Allocator};
+use crate::block::BlockState;
+use crate::device::{BackendError, DeviceBackend};
+use crate::error::{AllocError, FreeError};
+use crate::heap::PoolSlot;
+use crate::policy::Policy;
+use crate::stats::Family;
+use crate::trace::{Observer, TraceAction};
+use crate::units::{Bytes, StreamId};
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Takes an allocation back. The block is reusable at once, unless other streams were recorded on it: then after the work
+    /// that those streams have been given so far.
+    ///
+    /// # Errors
+    /// [`FreeError::NotAllocated`] for another allocator's allocation; [`FreeError::Device`] if an event could not be recorded, in
+    /// which case the block stays pending until a later request manages it.
+    #[inline]
+    pub fn free(&mut self, allocation: Allocation) -> Result<(), FreeError> {
+        let index = self.resolve(&allocation).ok_or(FreeError::NotAllocated)?;
+        let block = self.heap.arena.at_mut(index);
+        block.state = BlockState::Pending;
+        let (address, size, requested, has_uses) = (block.address, block.size, block.requested, block.has_uses);
+        let class = PoolSlot(block.pool).class();
+        self.stats.decrease(Family::Allocation, class, 1);
+        self.stats.decrease(Family::AllocatedBytes, class, size as i64);
+        self.tell(TraceAction::FreeRequested, index, address, requested);
+        if self.policy.is_oversize(Bytes(size)) {
+            self.stats.oversize_allocations.decrease(1);
+        }
+        if has_uses {
+            return self.insert_events(index).map_err(|error| {
+                self.pending.defer(index);
+                FreeError::Device(error)
+            });
+        }
+        self.free_block(index);
+        Ok(())
+    }
+
+    /// Gives every cached segment back to the device, after waiting for all events (`empty_cache`, spec 2.10).
+    ///
+    /// # Errors
+    /// What the device says; what was given back before that stays so.
+    pub fn release_cached(&mut self) -> Result<(), AllocError> {
+        self.synchronize()?;
+        let blocks = self.policy.releasable(&self.heap);
+        self.release_segments(&blocks)
+    }
+
+    /// Frees the blocks whose events are done, without waiting: each stream's events in order, up to the first that is not done
+    /// (spec 3.6). Every request begins with it.
+    ///
+    /// # Errors
+    /// What the device says.
+    #[inline]
+    pub fn process_events(&mut self) -> Result<(), BackendError> {
+        if self.pending.is_idle() { Ok(()) } else { self.poll_queues() }
+    }
+
+    fn poll_queues(&mut self) -> Result<(), BackendError> {
+        self.flush_deferred()?;
+        let mut previous = None;
+        while let Some(stream) = self.pending.stream_after(previous) {
+            while let Some(event) = self.pending.front(stream) {
+                if !self.device.is_complete(event)? {
+                    break;
+                }
+                self.complete_front(stream);
+            }
+            previous = Some(stream);
+        }
+        Ok(())
+    }
+
+    /// Waits for all events and frees their blocks (spec 3.7).
+    pub(super) fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.stats.num_sync_all_streams += 1;
+        self.flush_deferred()?;
+        while let Some(stream) = self.pending.stream_after(None) {
+            while let Some(event) = self.pending.front(stream) {
+                self.device.wait(event)?;
+                self.complete_front(stream);
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest event of the stream is done: its block has one less to wait for.
+    fn complete_front(&mut self, stream: StreamId) {
+        let Some(index) = self.pending.pop(stream) else { return };
+        let block = self.heap.arena.at_mut(index);
+        block.events -= 1;
+        if block.events == 0 && !block.has_uses {
+            self.free_block(index);
+        }
+    }
+
+    /// Records one event for each stream that uses the block (spec 3.5). What was recorded before an error stays recorded.
+    fn insert_events(&mut self, index: u32) -> Result<(), BackendError> {
+        while let Some(stream) = self.pending.next_use(index) {
+            let mut event = match self.pending.take_spare() {
+                Some(event) => event,
+                None => self.device.create_event()?,
+            };
+            if let Err(error) = self.device.record_event(&mut event, stream) {
+                self.pending.return_spare(event);
+                return Err(error);
+            }
+            self.pending.remove_use(index, stream);
+            self.pending.push(stream, event, index);
+            self.heap.arena.at_mut(index).events += 1;
+        }
+        self.heap.arena.at_mut(index).has_uses = false;
+        Ok(())
+    }
+
+    /// Tries again to record the events of blocks for which that failed.
+    fn flush_deferred(&mut self) -> Result<(), BackendError> {
+        while let Some(index) = self.pending.first_deferred() {
+            self.insert_events(index)?;
+            self.pending.drop_first_deferred();
+            if self.heap.arena.at(index).events == 0 {
+                self.free_block(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// The block becomes reusable (spec 3.4). The split statistics change once, by the net of what merging did.
+    #[inline]
+    fn free_block(&mut self, index: u32) {
+        let block = self.heap.arena.at(index);
+        let (address, size, requested, pool) = (block.address, block.size, block.requested, PoolSlot(block.pool));
+        let class = pool.class();
+        self.tell(TraceAction::FreeCompleted, index, address, requested);
+        let merged = self.heap.put_back(index, self.policy.stamp(pool));
+        let (gained, gained_bytes) = if merged.is_split { (1, merged.size as i64) } else { (0, 0) };
+        self.stats.change(Family::InactiveSplit, class, gained - merged.blocks);
+        self.stats.change(Family::InactiveSplitBytes, class, gained_bytes - merged.bytes as i64);
+        self.stats.decrease(Family::Active, class, 1);
+        self.stats.decrease(Family::ActiveBytes, class, size as i64);
+        self.stats.decrease(Family::RequestedBytes, class, requested as i64);
+    }
+}

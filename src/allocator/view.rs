@@ -1,0 +1,175 @@
+//! Looking at an allocator, and the few knobs it has.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::{Allocation, Allocator};
+use crate::block::{BlockState, NIL};
+use crate::device::DeviceBackend;
+use crate::heap::{Heap, PoolSlot};
+use crate::pending::Pending;
+use crate::policy::Policy;
+use crate::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
+use crate::stats::Stats;
+use crate::trace::{Observer, TraceAction, TraceEntry};
+use crate::units::{Bytes, DeviceAddress, PoolId, StreamId};
+
+/// A memory fraction outside 0 to 1. Displays as PyTorch's message (spec 2.15).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct InvalidFraction(pub f64);
+
+impl fmt::Display for InvalidFraction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&crate::report::invalid_fraction_message(self.0))
+    }
+}
+
+impl core::error::Error for InvalidFraction {}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, to change what is outside the allocator's control: time, other processes, faults.
+    #[must_use]
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// The policy, to change its settings; the next decision follows them.
+    #[must_use]
+    pub fn policy_mut(&mut self) -> &mut P {
+        &mut self.policy
+    }
+
+    /// The observer.
+    #[must_use]
+    pub fn observer(&self) -> &O {
+        &self.observer
+    }
+
+    /// The observer, to empty or replace it.
+    #[must_use]
+    pub fn observer_mut(&mut self) -> &mut O {
+        &mut self.observer
+    }
+
+    /// The statistics.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The heap, read-only, as a policy sees it.
+    #[must_use]
+    pub fn heap(&self) -> &Heap {
+        &self.heap
+    }
+
+    pub(crate) fn pending(&self) -> &Pending<D::Event> {
+        &self.pending
+    }
+
+    /// Sets every peak to its current value.
+    pub fn reset_peak_stats(&mut self) {
+        self.stats.reset_peaks();
+    }
+
+    /// Sets every sum and counter to zero.
+    pub fn reset_accumulated_stats(&mut self) {
+        self.stats.reset_accumulated();
+    }
+
+    /// Limits the memory taken from the device to a fraction of its total, rounded down; 1 removes the limit. What is already
+    /// taken stays (spec 2.15).
+    ///
+    /// # Errors
+    /// If the fraction is not between 0 and 1.
+    pub fn set_memory_fraction(&mut self, fraction: f64) -> Result<(), InvalidFraction> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(InvalidFraction(fraction));
+        }
+        let limit = (fraction * self.total_memory.0 as f64) as u64;
+        self.heap.set_limit((fraction < 1.0).then_some(limit));
+        Ok(())
+    }
+
+    /// The limit as a fraction of the device's total memory; 1 without one.
+    #[must_use]
+    pub fn memory_fraction(&self) -> f64 {
+        self.heap.limit().map_or(1.0, |limit| limit.0 as f64 / self.total_memory.0 as f64)
+    }
+
+    /// Limits the memory taken from the device to so many bytes, or not at all.
+    pub fn set_limit(&mut self, limit: Option<Bytes>) {
+        self.heap.set_limit(limit.map(Bytes::get));
+    }
+
+    /// The segment that an allocation is a part of: its first byte and its size; `None` for another allocator's allocation.
+    #[must_use]
+    pub fn segment_of(&self, allocation: &Allocation) -> Option<(DeviceAddress, Bytes)> {
+        let mut head = self.heap.arena.at(self.resolve(allocation)?);
+        while let Some(before) = self.heap.arena.get(head.prev) {
+            head = before;
+        }
+        let size = self.heap.chain(head).map(|block| block.size).sum();
+        Some((DeviceAddress(head.address), Bytes(size)))
+    }
+
+    /// All segments with their blocks, by address.
+    #[must_use]
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        let heads = self.heap.arena.live().map(|index| self.heap.arena.at(index)).filter(|block| block.prev == NIL);
+        let mut segments: Vec<SegmentInfo> = heads.map(|head| self.describe(head)).collect();
+        segments.sort_unstable_by_key(|segment| segment.address);
+        segments
+    }
+
+    /// As [`Allocator::segments`]; and the observer is told that a snapshot was taken (spec 7.1).
+    pub fn snapshot(&mut self) -> Vec<SegmentInfo> {
+        let segments = self.segments();
+        let size = segments.iter().map(|segment| segment.active.0).sum();
+        let stream = StreamId::DEFAULT;
+        self.observer.observe(&TraceEntry { action: TraceAction::Snapshot, address: 0, size, stream, pool: PoolId::DEFAULT });
+        segments
+    }
+
+    fn describe(&self, head: &crate::block::Block) -> SegmentInfo {
+        let blocks: Vec<BlockInfo> = self
+            .heap
+            .chain(head)
+            .map(|block| BlockInfo {
+                address: DeviceAddress(block.address),
+                size: Bytes(block.size),
+                requested: Bytes(block.requested),
+                state: match block.state {
+                    BlockState::Allocated => BlockActivity::Allocated,
+                    BlockState::Pending => BlockActivity::PendingFree,
+                    BlockState::Free | BlockState::Detached => BlockActivity::Inactive,
+                },
+            })
+            .collect();
+        let sum = |counts: fn(&BlockInfo) -> Option<Bytes>| Bytes(blocks.iter().filter_map(counts).map(Bytes::get).sum());
+        let active = |block: &&BlockInfo| block.state != BlockActivity::Inactive;
+        SegmentInfo {
+            address: DeviceAddress(head.address),
+            total: sum(|block| Some(block.size)),
+            allocated: sum(|block| (block.state == BlockActivity::Allocated).then_some(block.size)),
+            active: Bytes(blocks.iter().filter(active).map(|block| block.size.0).sum()),
+            requested: Bytes(blocks.iter().filter(active).map(|block| block.requested.0).sum()),
+            stream: self.heap.stream(head.stream),
+            pool: self.heap.pool_id(head.pool),
+            class: PoolSlot(head.pool).class(),
+            blocks,
+        }
+    }
+}

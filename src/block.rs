@@ -1,0 +1,149 @@
+//! Blocks and the arena that holds them.
+//!
+//! A block is a contiguous part of one segment. Blocks live in one `Vec` and name each other by index, so a block is 64 bytes, a
+//! clone of the heap is a clone of a few vectors, and there is no pointer to get wrong. A generation in every slot tells a live
+//! block from a later tenant of the same slot.
+
+use alloc::vec::Vec;
+
+/// "No block". Looking it up in the arena fails the same bounds check that any other index passes through.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// What a block is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum BlockState {
+    /// Cached: in its pool's free index.
+    Free = 0,
+    /// Handed out.
+    Allocated = 1,
+    /// Freed by its owner, waiting for events of other streams.
+    Pending = 2,
+    /// Removed from the free index, not yet anything else. Only seen inside one operation.
+    Detached = 3,
+}
+
+/// The name of a block: its place in the arena, and which tenant of that place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// A part of a segment. All numbers are bytes unless named otherwise.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    /// What the last owner asked for; stale while the block is free (spec 7.3).
+    pub(crate) requested: u64,
+    /// The policy's own clock at the moment when the block became free.
+    pub(crate) stamp: u64,
+    /// Neighbours in the segment.
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    /// Neighbours in the free index; their meaning is the index's own.
+    pub(crate) link_prev: u32,
+    pub(crate) link_next: u32,
+    pub(crate) generation: u32,
+    /// Orders equal sizes before the address does; 0 for every block under rules that do not use it.
+    pub(crate) rank: u32,
+    /// Slot of the stream in the heap's table.
+    pub(crate) stream: u16,
+    /// Slot of the pool in the heap's table.
+    pub(crate) pool: u16,
+    /// Events that a pending block still waits for.
+    pub(crate) events: u16,
+    pub(crate) state: BlockState,
+    /// Streams other than its own were recorded on the block.
+    pub(crate) has_uses: bool,
+}
+
+const _: () = assert!(size_of::<Block>() == 64);
+
+impl Block {
+    /// True if the block is only a part of its segment.
+    #[inline]
+    pub(crate) fn is_split(&self) -> bool {
+        self.prev != NIL || self.next != NIL
+    }
+}
+
+/// All blocks of a heap.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Arena {
+    blocks: Vec<Block>,
+    vacant: Vec<u32>,
+}
+
+impl Arena {
+    /// The block in slot `index`.
+    ///
+    /// # Panics
+    /// If there is no such slot: the heap's own links are wrong.
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> &Block {
+        &self.blocks[index as usize]
+    }
+
+    /// As [`Arena::at`], to change.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, index: u32) -> &mut Block {
+        &mut self.blocks[index as usize]
+    }
+
+    /// The block in slot `index`; `None` for [`NIL`].
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&Block> {
+        self.blocks.get(index as usize)
+    }
+
+    /// As [`Arena::get`], to change.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Block> {
+        self.blocks.get_mut(index as usize)
+    }
+
+    /// Puts a block into a vacant slot. `block.generation` is ignored: the slot knows its own.
+    pub(crate) fn insert(&mut self, block: Block) -> u32 {
+        match self.vacant.pop() {
+            Some(index) => {
+                let slot = &mut self.blocks[index as usize];
+                *slot = Block { generation: slot.generation, ..block };
+                index
+            }
+            None => {
+                // 2^32 - 1 blocks of at least 512 bytes are two pebibytes of device memory.
+                let index = u32::try_from(self.blocks.len()).ok().filter(|&i| i != NIL).expect("fewer than 2^32 - 1 blocks");
+                self.blocks.push(Block { generation: 0, ..block });
+                index
+            }
+        }
+    }
+
+    /// Vacates a slot. Names of its tenant stop being valid.
+    pub(crate) fn remove(&mut self, index: u32) {
+        let slot = &mut self.blocks[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.state = BlockState::Detached;
+        slot.size = 0;
+        self.vacant.push(index);
+    }
+
+    /// The name of the block in slot `index`.
+    #[inline]
+    pub(crate) fn id(&self, index: u32) -> BlockId {
+        BlockId { index, generation: self.at(index).generation }
+    }
+
+    /// The slot of a live block, or `None` if the name is stale.
+    #[inline]
+    pub(crate) fn resolve(&self, id: BlockId) -> Option<u32> {
+        self.get(id.index).filter(|block| block.generation == id.generation && block.size != 0).map(|_| id.index)
+    }
+
+    /// The slots of all live blocks, in slot order.
+    pub(crate) fn live(&self) -> impl Iterator<Item = u32> + '_ {
+        self.blocks.iter().enumerate().filter(|(_, block)| block.size != 0).map(|(index, _)| index as u32)
+    }
+}

@@ -1,0 +1,123 @@
+//! What the core asks of a device: whole segments, memory information, events.
+//!
+//! The core owns this trait; the simulated device and the CUDA device implement it. Every method takes `&mut self`: a device has
+//! one owner and no locks of its own, sharing is a wrapper's business. Virtual memory joins with expandable segments.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::units::{Bytes, DeviceAddress, StreamId};
+
+/// A device as the allocator sees it.
+///
+/// Contract, held by the conformance suite on every implementation:
+/// - `malloc` returns ranges that do not overlap any range not yet given back, aligned to at least 512 bytes;
+/// - after an error of any method nothing has changed on the device;
+/// - an event that was reported complete stays complete until it is recorded again.
+pub trait DeviceBackend {
+    /// An event: a mark in a stream's queue of work. Dropped only through [`DeviceBackend::destroy_event`].
+    type Event;
+
+    /// The device's index in its host, as it appears in messages.
+    fn index(&self) -> u32;
+
+    /// The device's whole memory, which a memory fraction is a fraction of. Constant while the device lives.
+    fn total_memory(&self) -> Bytes;
+
+    /// Free and total memory as the driver sees them now, other processes' use included.
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError>;
+
+    /// The processes that hold memory on the device, in the driver's order; empty where nothing can tell (spec 2.14's second part).
+    fn processes(&mut self) -> Vec<ProcessMemory> {
+        Vec::new()
+    }
+
+    /// Takes a range of `size` bytes (cudaMalloc).
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`] when the device has no room, which is the only error that the allocator answers by freeing
+    /// memory; [`BackendError::Driver`] for anything else.
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError>;
+
+    /// Gives back a range that [`DeviceBackend::malloc`] returned, whole (cudaFree).
+    ///
+    /// # Errors
+    /// Whatever the driver says; the range then still belongs to the caller.
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError>;
+
+    /// Makes an event that has not been recorded yet.
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    fn create_event(&mut self) -> Result<Self::Event, BackendError>;
+
+    /// Puts the event at the end of the stream's queue of work.
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    fn record_event(&mut self, event: &mut Self::Event, stream: StreamId) -> Result<(), BackendError>;
+
+    /// True once everything before the event in its stream is done. Does not wait.
+    ///
+    /// # Errors
+    /// Whatever the driver says; "not ready" is `Ok(false)`.
+    fn is_complete(&mut self, event: &Self::Event) -> Result<bool, BackendError>;
+
+    /// Waits until the event is complete.
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError>;
+
+    /// Gives an event back.
+    fn destroy_event(&mut self, event: Self::Event);
+}
+
+/// Memory of a device as its driver reports it (cudaMemGetInfo).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryInfo {
+    /// Bytes that nobody holds.
+    pub free: Bytes,
+    /// Bytes that the driver calls total.
+    pub total: Bytes,
+}
+
+/// A process that holds memory on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessMemory {
+    /// The process's id, or `None` for the calling process.
+    pub pid: Option<u32>,
+    /// What it holds, the driver's own context included.
+    pub used: Bytes,
+}
+
+/// Why a device refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BackendError {
+    /// The device has no room for this many bytes.
+    OutOfMemory {
+        /// What was asked for.
+        requested: Bytes,
+    },
+    /// Any other refusal.
+    Driver {
+        /// The call that failed, by its driver name.
+        call: &'static str,
+        /// The driver's result code.
+        code: u32,
+    },
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackendError::OutOfMemory { requested } => write!(f, "the device has no room for {requested} bytes"),
+            BackendError::Driver { call, code } => write!(f, "{call} failed with driver code {code}"),
+        }
+    }
+}
+
+impl core::error::Error for BackendError {}

@@ -1,0 +1,338 @@
+//! The heap: segments cut into blocks, pools of free blocks, and the four moves that change them.
+//!
+//! Everything here is book-keeping without opinion: which block to take, whether to split, what to release are decided by a
+//! policy and ordered by the allocator. The moves are: add a segment, split a block, put a block back (which merges it with
+//! free neighbours), remove a segment. Statistics are kept by the allocator, from what the moves return.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::block::{Arena, Block, BlockId, BlockState, NIL};
+use crate::index::FreeIndex;
+use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
+
+/// One of a pool's two collections, as a place in the heap's table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PoolSlot(pub(crate) u16);
+
+impl PoolSlot {
+    /// The default pool's collection of a class.
+    #[must_use]
+    pub const fn default_pool(class: PoolClass) -> PoolSlot {
+        PoolSlot(class as u16)
+    }
+
+    /// The collection's class.
+    #[must_use]
+    pub const fn class(self) -> PoolClass {
+        if self.0.is_multiple_of(2) { PoolClass::Small } else { PoolClass::Large }
+    }
+}
+
+/// A block as a policy sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockView {
+    /// The block's name, to be given back in a decision.
+    pub id: BlockId,
+    /// Its first byte.
+    pub address: DeviceAddress,
+    /// Its size.
+    pub size: Bytes,
+    /// Whether it is only a part of its segment.
+    pub is_split: bool,
+    /// The policy's own clock when the block became free.
+    pub stamp: u64,
+}
+
+/// What putting a block back absorbed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Coalesced {
+    /// Free neighbours that the block took in.
+    pub(crate) blocks: i64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Whether the merged block is still a part of its segment.
+    pub(crate) is_split: bool,
+    /// The merged block's size.
+    pub(crate) size: u64,
+}
+
+/// Too many streams for one heap: a slot is 16 bits wide.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TooManyStreams;
+
+/// All segments and blocks of one device.
+#[derive(Clone, Debug)]
+pub struct Heap {
+    pub(crate) arena: Arena,
+    pools: Vec<FreeIndex>,
+    /// Stream handles by slot, in the order in which they were first seen.
+    streams: Vec<StreamId>,
+    /// The slots in the order of their handles.
+    stream_order: Vec<u16>,
+    last_stream: (StreamId, u16),
+    reserved: u64,
+    limit: Option<u64>,
+}
+
+impl Heap {
+    pub(crate) fn new() -> Heap {
+        Heap {
+            arena: Arena::default(),
+            pools: vec![FreeIndex::default(), FreeIndex::default()],
+            streams: vec![StreamId::DEFAULT],
+            stream_order: vec![0],
+            last_stream: (StreamId::DEFAULT, 0),
+            reserved: 0,
+            limit: None,
+        }
+    }
+
+    // ---- what a policy may ask
+
+    /// Bytes taken from the device.
+    #[must_use]
+    pub fn reserved(&self) -> Bytes {
+        Bytes(self.reserved)
+    }
+
+    /// The most that may be taken from the device, if there is a limit.
+    #[must_use]
+    pub fn limit(&self) -> Option<Bytes> {
+        self.limit.map(Bytes)
+    }
+
+    /// The first free block of the pool and stream with at least `size` bytes, by size, then address (spec 2.3).
+    #[must_use]
+    #[inline]
+    pub fn first_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> Option<BlockView> {
+        let slot = self.known_stream_slot(stream)?;
+        self.pools[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))
+    }
+
+    /// The free blocks of the pool and stream with at least `size` bytes, the smallest first, of equal ones the lowest address first.
+    pub fn at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
+        self.known_stream_slot(stream)
+            .into_iter()
+            .flat_map(move |slot| self.pools[usize::from(pool.0)].at_least(&self.arena, slot, size.0))
+            .map(|index| self.view(index))
+    }
+
+    /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first, of equal ones the last first.
+    pub fn below(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
+        self.known_stream_slot(stream)
+            .into_iter()
+            .flat_map(move |slot| self.pools[usize::from(pool.0)].below(&self.arena, slot, size.0))
+            .map(|index| self.view(index))
+    }
+
+    /// All free blocks of the pool, by stream handle, size and address.
+    pub fn free_blocks(&self, pool: PoolSlot) -> impl Iterator<Item = BlockView> + '_ {
+        self.stream_order
+            .iter()
+            .flat_map(move |&slot| self.pools[usize::from(pool.0)].at_least(&self.arena, slot, 0))
+            .map(|index| self.view(index))
+    }
+
+    /// The size of the largest free block, or zero.
+    #[must_use]
+    pub fn largest_free(&self) -> Bytes {
+        let largest = self.pools.iter().filter_map(|pool| pool.largest(&self.arena));
+        Bytes(largest.map(|index| self.arena.at(index).size).max().unwrap_or(0))
+    }
+
+    pub(crate) fn view(&self, index: u32) -> BlockView {
+        let block = self.arena.at(index);
+        BlockView {
+            id: self.arena.id(index),
+            address: DeviceAddress(block.address),
+            size: Bytes(block.size),
+            is_split: block.is_split(),
+            stamp: block.stamp,
+        }
+    }
+
+    // ---- what only the allocator may do
+
+    /// A segment's blocks from `head` on.
+    pub(crate) fn chain<'a>(&'a self, head: &'a Block) -> impl Iterator<Item = &'a Block> + 'a {
+        core::iter::successors(Some(head), |block| self.arena.get(block.next))
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: Option<u64>) {
+        self.limit = limit;
+    }
+
+    pub(crate) fn stream(&self, slot: u16) -> StreamId {
+        self.streams[usize::from(slot)]
+    }
+
+    pub(crate) fn pool_id(&self, _pool: u16) -> PoolId {
+        PoolId::DEFAULT
+    }
+
+    pub(crate) fn pool_slots(&self) -> impl DoubleEndedIterator<Item = PoolSlot> + use<> {
+        (0..self.pools.len() as u16).map(PoolSlot)
+    }
+
+    #[inline]
+    fn known_stream_slot(&self, stream: StreamId) -> Option<u16> {
+        if self.last_stream.0 == stream {
+            return Some(self.last_stream.1);
+        }
+        let place = self.stream_order.binary_search_by_key(&stream, |&slot| self.streams[usize::from(slot)]).ok()?;
+        Some(self.stream_order[place])
+    }
+
+    /// The slot of a stream, which is given one if it has none yet.
+    #[inline]
+    pub(crate) fn stream_slot(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
+        if self.last_stream.0 != stream {
+            self.last_stream = (stream, self.find_or_add_stream(stream)?);
+        }
+        Ok(self.last_stream.1)
+    }
+
+    fn find_or_add_stream(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
+        match self.stream_order.binary_search_by_key(&stream, |&slot| self.streams[usize::from(slot)]) {
+            Ok(place) => Ok(self.stream_order[place]),
+            Err(place) => {
+                let slot = u16::try_from(self.streams.len()).map_err(|_| TooManyStreams)?;
+                self.streams.push(stream);
+                self.stream_order.insert(place, slot);
+                Ok(slot)
+            }
+        }
+    }
+
+    /// Adds a segment as one detached block.
+    pub(crate) fn add_segment(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot) -> u32 {
+        self.reserved += size.0;
+        self.arena.insert(Block {
+            address: address.0,
+            size: size.0,
+            requested: 0,
+            stamp: 0,
+            prev: NIL,
+            next: NIL,
+            link_prev: NIL,
+            link_next: NIL,
+            generation: 0,
+            rank: 0,
+            stream,
+            pool: pool.0,
+            events: 0,
+            state: BlockState::Detached,
+            has_uses: false,
+        })
+    }
+
+    /// Takes a free block out of its index.
+    #[inline]
+    pub(crate) fn detach(&mut self, index: u32) {
+        let block = self.arena.at_mut(index);
+        debug_assert_eq!(block.state, BlockState::Free);
+        block.state = BlockState::Detached;
+        let pool = usize::from(block.pool);
+        self.pools[pool].remove(&mut self.arena, index);
+    }
+
+    /// Puts a detached block into its index, stamped.
+    #[inline]
+    pub(crate) fn attach(&mut self, index: u32, stamp: u64) {
+        let block = self.arena.at_mut(index);
+        debug_assert_eq!(block.state, BlockState::Detached);
+        block.state = BlockState::Free;
+        block.stamp = stamp;
+        let pool = usize::from(block.pool);
+        self.pools[pool].insert(&mut self.arena, index);
+    }
+
+    /// Cuts the low `size` bytes off a detached block. The low part is a new detached block, whose slot is returned; the rest keeps
+    /// its slot and what it remembers (spec 3.2, step 1), and is put into the free index.
+    #[inline]
+    pub(crate) fn split(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
+        let rest = self.arena.at(index);
+        debug_assert!(size < rest.size);
+        let low = Block { size, requested: 0, next: index, ..rest.clone() };
+        let prev = low.prev;
+        let low = self.arena.insert(low);
+        if let Some(before) = self.arena.get_mut(prev) {
+            before.next = low;
+        }
+        let rest = self.arena.at_mut(index);
+        rest.prev = low;
+        rest.address += size;
+        rest.size -= size;
+        self.attach(index, stamp);
+        low
+    }
+
+    /// Puts a block back into the free index, merged with its free neighbours (spec 3.4). The block itself survives, whichever
+    /// side it merges to.
+    #[inline]
+    pub(crate) fn put_back(&mut self, index: u32, stamp: u64) -> Coalesced {
+        let mut merged = Coalesced::default();
+        let block = self.arena.at(index);
+        let (prev, next) = (block.prev, block.next);
+        if self.is_free(prev) {
+            let absorbed = self.absorb(prev);
+            let (before, address) = (absorbed.prev, absorbed.address);
+            merged.blocks += 1;
+            merged.bytes += absorbed.size;
+            let block = self.arena.at_mut(index);
+            block.prev = before;
+            block.address = address;
+            block.size += absorbed.size;
+            if let Some(before) = self.arena.get_mut(before) {
+                before.next = index;
+            }
+        }
+        if self.is_free(next) {
+            let absorbed = self.absorb(next);
+            let after = absorbed.next;
+            merged.blocks += 1;
+            merged.bytes += absorbed.size;
+            let block = self.arena.at_mut(index);
+            block.next = after;
+            block.size += absorbed.size;
+            if let Some(after) = self.arena.get_mut(after) {
+                after.prev = index;
+            }
+        }
+        let block = self.arena.at_mut(index);
+        block.state = BlockState::Detached;
+        merged.is_split = block.is_split();
+        merged.size = block.size;
+        self.attach(index, stamp);
+        merged
+    }
+
+    #[inline]
+    fn is_free(&self, index: u32) -> bool {
+        self.arena.get(index).is_some_and(|block| block.state == BlockState::Free)
+    }
+
+    fn absorb(&mut self, index: u32) -> Block {
+        self.detach(index);
+        let block = self.arena.at(index).clone();
+        self.arena.remove(index);
+        block
+    }
+
+    /// Forgets a detached block that is a whole segment, which has gone back to the device.
+    pub(crate) fn remove_segment(&mut self, index: u32) {
+        debug_assert!(!self.arena.at(index).is_split());
+        self.reserved -= self.arena.at(index).size;
+        self.arena.remove(index);
+    }
+
+    /// Puts a second block behind a detached one, as when a segment is adopted block by block.
+    pub(crate) fn append(&mut self, last: u32, size: u64) -> u32 {
+        let before = self.arena.at(last);
+        let block = Block { address: before.address + before.size, size, prev: last, next: NIL, requested: 0, ..before.clone() };
+        let index = self.arena.insert(Block { state: BlockState::Detached, events: 0, has_uses: false, ..block });
+        self.arena.at_mut(last).next = index;
+        index
+    }
+}

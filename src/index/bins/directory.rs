@@ -1,0 +1,149 @@
+//! Which bins hold blocks, and where each bin begins.
+//!
+//! A size belongs to one of 4,096 bins: its number of 512-byte units written as a float with seven mantissa bits. A larger size
+//! never has a smaller bin, so the next occupied bin holds the next larger size; two levels of bitmap find it with two bit scans.
+//! Bins are kept in groups of 64, and only groups up to the largest bin ever used exist: many streams never hold a large block.
+
+use alloc::vec::Vec;
+
+use crate::block::NIL;
+
+const GROUP: usize = 64;
+/// The bin of everything from 127.5 TiB on.
+const LAST_BIN: usize = 64 * GROUP - 1;
+const UNIT_SHIFT: u32 = 9;
+const MANTISSA_BITS: u32 = 7;
+
+/// The bin of a size. Below 128 KiB a bin is one multiple of 512 bytes, above a 128th to a 256th of the size.
+#[inline]
+pub(super) fn bin_of(size: u64) -> usize {
+    let units = size >> UNIT_SHIFT;
+    let shift = (units | 1 << MANTISSA_BITS).ilog2() - MANTISSA_BITS;
+    // The mantissa's top bit adds one to the exponent's field, so small sizes come out as themselves.
+    let bin = (u64::from(shift) << MANTISSA_BITS) + (units >> shift);
+    (bin as usize).min(LAST_BIN)
+}
+
+/// Up to 64 neighbouring bins.
+#[derive(Clone, Debug)]
+struct Group {
+    occupied: u64,
+    counts: [u8; GROUP],
+    heads: [u32; GROUP],
+}
+
+/// What a bin holds: how many blocks, and where they begin. Both are the owner's to interpret, except that an empty bin has a
+/// count of 0 and the head [`NIL`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Bin {
+    pub(super) count: u8,
+    pub(super) head: u32,
+}
+
+/// All bins of one collection.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Directory {
+    /// A bit for each group that has an occupied bin.
+    occupied: u64,
+    groups: Vec<Group>,
+}
+
+impl Directory {
+    /// What a bin holds.
+    #[inline]
+    pub(super) fn get(&self, bin: usize) -> Bin {
+        match self.groups.get(bin / GROUP) {
+            Some(group) => Bin { count: group.counts[bin % GROUP], head: group.heads[bin % GROUP] },
+            None => Bin { count: 0, head: NIL },
+        }
+    }
+
+    /// Changes what an occupied bin holds, to something.
+    #[inline]
+    pub(super) fn set(&mut self, bin: usize, entry: Bin) {
+        debug_assert!(self.get(bin).count != 0 && entry.count != 0);
+        let group = &mut self.groups[bin / GROUP];
+        group.counts[bin % GROUP] = entry.count;
+        group.heads[bin % GROUP] = entry.head;
+    }
+
+    /// Fills an empty bin.
+    #[inline]
+    pub(super) fn fill(&mut self, bin: usize, entry: Bin) {
+        debug_assert!(self.get(bin).count == 0 && entry.count != 0);
+        if self.groups.len() <= bin / GROUP {
+            self.grow(bin);
+        }
+        let group = &mut self.groups[bin / GROUP];
+        group.occupied |= 1 << (bin % GROUP);
+        group.counts[bin % GROUP] = entry.count;
+        group.heads[bin % GROUP] = entry.head;
+        self.occupied |= 1 << (bin / GROUP);
+    }
+
+    /// Empties a bin.
+    #[inline]
+    pub(super) fn clear(&mut self, bin: usize) {
+        debug_assert!(self.get(bin).count != 0);
+        let group = &mut self.groups[bin / GROUP];
+        group.counts[bin % GROUP] = 0;
+        group.heads[bin % GROUP] = NIL;
+        group.occupied &= !(1 << (bin % GROUP));
+        if group.occupied == 0 {
+            self.occupied &= !(1 << (bin / GROUP));
+        }
+    }
+
+    /// The first occupied bin from `bin` on.
+    #[inline]
+    pub(super) fn first_from(&self, bin: usize) -> Option<usize> {
+        self.first_in(bin, u64::MAX << (bin % GROUP))
+    }
+
+    /// The first occupied bin after `bin`.
+    #[inline]
+    pub(super) fn first_after(&self, bin: usize) -> Option<usize> {
+        self.first_in(bin, (u64::MAX << 1) << (bin % GROUP))
+    }
+
+    /// The last occupied bin before `bin`.
+    pub(super) fn last_before(&self, bin: usize) -> Option<usize> {
+        self.last_in(bin / GROUP, (1 << (bin % GROUP)) - 1)
+    }
+
+    /// The last occupied bin.
+    pub(super) fn last(&self) -> Option<usize> {
+        self.last_in(LAST_BIN / GROUP, u64::MAX)
+    }
+
+    /// The first occupied bin among those of the bin's group that the mask allows, and of all later groups.
+    #[inline]
+    fn first_in(&self, bin: usize, mask: u64) -> Option<usize> {
+        let own = bin / GROUP;
+        let here = self.groups.get(own)?.occupied & mask;
+        if here != 0 {
+            return Some(own * GROUP + here.trailing_zeros() as usize);
+        }
+        let later = self.occupied & ((u64::MAX << 1) << own);
+        let group = later.trailing_zeros() as usize;
+        // No later group: the number of zeros is 64, and there is no such group.
+        let bits = self.groups.get(group)?.occupied;
+        Some(group * GROUP + bits.trailing_zeros() as usize)
+    }
+
+    fn last_in(&self, own: usize, mask: u64) -> Option<usize> {
+        let here = self.groups.get(own).map_or(0, |group| group.occupied & mask);
+        if here != 0 {
+            return Some(own * GROUP + here.ilog2() as usize);
+        }
+        let group = (self.occupied & ((1 << own) - 1)).checked_ilog2()? as usize;
+        Some(group * GROUP + self.groups[group].occupied.ilog2() as usize)
+    }
+
+    #[cold]
+    fn grow(&mut self, bin: usize) {
+        let wanted = bin / GROUP + 1;
+        self.groups.reserve_exact(wanted - self.groups.len());
+        self.groups.resize(wanted, Group { occupied: 0, counts: [0; GROUP], heads: [NIL; GROUP] });
+    }
+}

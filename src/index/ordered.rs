@@ -1,0 +1,47 @@
+//! The free blocks of one stream, in a balanced tree: plain, and the yardstick for anything faster.
+
+use alloc::collections::BTreeSet;
+
+use crate::block::Arena;
+
+/// What the order is made of: size, rank, address; the slot comes along to find the block.
+type Key = (u64, u32, u64, u32);
+
+/// Free blocks ordered by size, rank and address.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OrderedBlocks {
+    keys: BTreeSet<Key>,
+}
+
+impl OrderedBlocks {
+    fn key(arena: &Arena, index: u32) -> Key {
+        let block = arena.at(index);
+        (block.size, block.rank, block.address, index)
+    }
+
+    pub(crate) fn insert(&mut self, arena: &mut Arena, index: u32) {
+        let fresh = self.keys.insert(Self::key(arena, index));
+        debug_assert!(fresh, "a block entered the free index twice");
+    }
+
+    pub(crate) fn remove(&mut self, arena: &mut Arena, index: u32) {
+        let found = self.keys.remove(&Self::key(arena, index));
+        debug_assert!(found, "a block left the free index that was not in it");
+    }
+
+    pub(crate) fn first_at_least(&self, _: &Arena, size: u64) -> Option<u32> {
+        self.keys.range((size, 0, 0, 0)..).next().map(|key| key.3)
+    }
+
+    pub(crate) fn below<'a>(&'a self, _: &'a Arena, size: u64) -> impl Iterator<Item = u32> + 'a {
+        self.keys.range(..(size, 0, 0, 0)).rev().map(|key| key.3)
+    }
+
+    pub(crate) fn at_least<'a>(&'a self, _: &'a Arena, size: u64) -> impl Iterator<Item = u32> + 'a {
+        self.keys.range((size, 0, 0, 0)..).map(|key| key.3)
+    }
+
+    pub(crate) fn last(&self, _: &Arena) -> Option<u32> {
+        self.keys.last().map(|key| key.3)
+    }
+}

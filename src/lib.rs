@@ -1,0 +1,33 @@
+//! parkade's core: a GPU caching allocator, generic over the device, that decides exactly as PyTorch's does.
+//!
+//! The flow ([`Allocator`]) and the decisions ([`policy::Policy`]) are apart: PyTorch's rules ([`policy::PyTorch`]) are one policy. The core
+//! does no I/O, reads no clock, draws no random number, never iterates a hash map, and contains no unsafe code: the same
+//! requests give the same decisions, always.
+//!
+//! References of the form "spec 2.4" name sections of the project's specification of PyTorch's allocator.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod check;
+pub mod device;
+pub mod error;
+pub mod policy;
+pub mod report;
+pub mod settings;
+pub mod snapshot;
+pub mod stats;
+pub mod trace;
+pub mod units;
+
+mod allocator;
+mod block;
+mod heap;
+mod index;
+mod pending;
+
+pub use allocator::{AdoptError, AdoptedBlock, AdoptedSegment, Allocation, Allocator, FreeMemoryCallback, InvalidFraction};
+pub use block::BlockId;
+pub use error::{AllocError, FreeError};
+pub use heap::{BlockView, Heap, PoolSlot};

@@ -1,0 +1,131 @@
+//! Blocks that other streams use: what was recorded on them, and the events that they wait for (spec 3.5 to 3.7).
+//!
+//! A block freed while other streams were recorded on it gets one event on each of those streams, and becomes reusable when all of
+//! them have completed. PyTorch keeps these streams in hash containers and so has no stated order; here it is always
+//! ascending stream handle, and inside a stream the order in which the events were recorded.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::ops::Bound;
+
+use crate::units::StreamId;
+
+/// Stream uses and event queues of one allocator. Blocks are named by their slot.
+#[derive(Debug)]
+pub(crate) struct Pending<E> {
+    uses: BTreeMap<u32, BTreeSet<StreamId>>,
+    queues: BTreeMap<StreamId, VecDeque<(E, u32)>>,
+    /// Events that are not in use, the last one returned first.
+    spare: Vec<E>,
+    /// Blocks given back whose events could not all be recorded yet, in the order of their freeing.
+    deferred: VecDeque<u32>,
+}
+
+impl<E: Clone> Clone for Pending<E> {
+    fn clone(&self) -> Self {
+        Pending {
+            uses: self.uses.clone(),
+            queues: self.queues.clone(),
+            spare: self.spare.clone(),
+            deferred: self.deferred.clone(),
+        }
+    }
+}
+
+impl<E> Pending<E> {
+    pub(crate) fn new() -> Pending<E> {
+        Pending { uses: BTreeMap::new(), queues: BTreeMap::new(), spare: Vec::new(), deferred: VecDeque::new() }
+    }
+
+    /// Nothing waits.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queues.is_empty() && self.deferred.is_empty()
+    }
+
+    /// Notes that `stream` uses the block.
+    pub(crate) fn add_use(&mut self, block: u32, stream: StreamId) {
+        self.uses.entry(block).or_default().insert(stream);
+    }
+
+    /// The first stream recorded on the block whose event is still missing.
+    pub(crate) fn next_use(&self, block: u32) -> Option<StreamId> {
+        self.uses.get(&block)?.first().copied()
+    }
+
+    /// Forgets a use, because its event has been recorded.
+    pub(crate) fn remove_use(&mut self, block: u32, stream: StreamId) {
+        if let Some(streams) = self.uses.get_mut(&block) {
+            streams.remove(&stream);
+            if streams.is_empty() {
+                self.uses.remove(&block);
+            }
+        }
+    }
+
+    pub(crate) fn defer(&mut self, block: u32) {
+        self.deferred.push_back(block);
+    }
+
+    pub(crate) fn first_deferred(&self) -> Option<u32> {
+        self.deferred.front().copied()
+    }
+
+    pub(crate) fn drop_first_deferred(&mut self) {
+        self.deferred.pop_front();
+    }
+
+    pub(crate) fn take_spare(&mut self) -> Option<E> {
+        self.spare.pop()
+    }
+
+    pub(crate) fn return_spare(&mut self, event: E) {
+        self.spare.push(event);
+    }
+
+    /// Every event there is, in use or not.
+    pub(crate) fn drain_events(&mut self) -> impl Iterator<Item = E> {
+        let queues = core::mem::take(&mut self.queues);
+        core::mem::take(&mut self.spare).into_iter().chain(queues.into_values().flatten().map(|(event, _)| event))
+    }
+
+    pub(crate) fn push(&mut self, stream: StreamId, event: E, block: u32) {
+        self.queues.entry(stream).or_default().push_back((event, block));
+    }
+
+    /// The first stream after `previous` that has events.
+    pub(crate) fn stream_after(&self, previous: Option<StreamId>) -> Option<StreamId> {
+        let after = previous.map_or(Bound::Unbounded, Bound::Excluded);
+        self.queues.range((after, Bound::Unbounded)).next().map(|(&stream, _)| stream)
+    }
+
+    /// The oldest event of a stream.
+    pub(crate) fn front(&self, stream: StreamId) -> Option<&E> {
+        self.queues.get(&stream)?.front().map(|(event, _)| event)
+    }
+
+    /// Takes the oldest event of a stream, which is done, and returns its block. The event becomes spare; a queue that has become
+    /// empty is dropped.
+    pub(crate) fn pop(&mut self, stream: StreamId) -> Option<u32> {
+        let queue = self.queues.get_mut(&stream)?;
+        let (event, block) = queue.pop_front()?;
+        if queue.is_empty() {
+            self.queues.remove(&stream);
+        }
+        self.spare.push(event);
+        Some(block)
+    }
+
+    /// Blocks that wait, with the number of their events, for the whole-heap check.
+    pub(crate) fn waiting(&self) -> BTreeMap<u32, u32> {
+        let mut waiting = BTreeMap::new();
+        for (_, block) in self.queues.values().flatten() {
+            *waiting.entry(*block).or_insert(0) += 1;
+        }
+        waiting
+    }
+
+    pub(crate) fn is_deferred(&self, block: u32) -> bool {
+        self.deferred.contains(&block)
+    }
+}

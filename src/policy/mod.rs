@@ -1,0 +1,132 @@
+//! Decisions, apart from the flow that carries them out.
+//!
+//! A [`Policy`] sees a read-only [`Heap`] and returns values; the allocator checks each answer before it acts on it, acts, and keeps
+//! the accounts. So a policy cannot corrupt the heap: a wrong answer becomes [`crate::AllocError::Policy`], which names the policy.
+//! PyTorch's rules are one policy ([`PyTorch`]); nothing in the flow knows its name.
+
+mod pytorch;
+mod rounding;
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::block::BlockId;
+use crate::heap::{Heap, PoolSlot};
+use crate::units::{Bytes, PoolClass, StreamId};
+
+pub use pytorch::PyTorch;
+
+/// One request on its way through the allocator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// What the caller asked for.
+    pub requested: Bytes,
+    /// What [`Policy::round`] made of it.
+    pub size: Bytes,
+    /// The pool that serves it.
+    pub pool: PoolSlot,
+    /// The stream that it is for.
+    pub stream: StreamId,
+}
+
+/// Where a request is to be served from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// This free block of the request's pool and stream.
+    Reuse(BlockId),
+    /// No free block; a new segment of this many bytes would do.
+    Segment(Bytes),
+}
+
+/// One rung of the ladder that is climbed when no free block serves a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Relief {
+    /// Give these free, unsplit blocks back to the device, in this order; then perhaps ask the device for the segment.
+    Release {
+        /// Whole segments.
+        blocks: Vec<BlockId>,
+        /// Whether to ask afterwards, and how that counts.
+        attempt: Attempt,
+    },
+    /// Wait for all events, so that every block given back becomes free.
+    Wait,
+    /// Out of memory.
+    GiveUp,
+}
+
+/// Whether a rung ends with asking the device for a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attempt {
+    /// It does not.
+    No,
+    /// It does.
+    Ask,
+    /// It does, and counts in `num_alloc_retries`.
+    AskAgain,
+}
+
+/// Rules of allocation. Decides, never acts.
+///
+/// The same policy must give the same answers to the same sequence of questions: no clock, no randomness.
+pub trait Policy {
+    /// The policy's name, for errors.
+    fn name(&self) -> &'static str;
+
+    /// The size of the block that serves a request of `requested` bytes (at least 1); `None` if it exceeds 64 bits.
+    fn round(&self, requested: Bytes) -> Option<Bytes>;
+
+    /// Which collection of the pool serves blocks of `size` bytes.
+    fn classify(&self, size: Bytes) -> PoolClass;
+
+    /// Finds a free block, or says how large a new segment must be. May be asked twice for one request, when a callback freed memory
+    /// in between.
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
+
+    /// Whether a block of `whole` bytes, found or new, is cut to the request's size. Only asked of blocks larger than the request.
+    fn splits(&self, whole: Bytes, request: &Request) -> bool;
+
+    /// The `rung`-th step when no free block serves a request, from 0.
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief;
+
+    /// Every segment that can be given back, in the order in which it is: free blocks that are not split.
+    fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
+        heap.pool_slots()
+            .rev()
+            .flat_map(|pool| heap.free_blocks(pool))
+            .filter(|block| !block.is_split)
+            .map(|block| block.id)
+            .collect()
+    }
+
+    /// The value to stamp on a block of the pool that becomes free: the policy's own clock, if it ages blocks.
+    fn stamp(&self, _pool: PoolSlot) -> u64 {
+        0
+    }
+
+    /// Whether a block or segment of `size` bytes counts as oversize in the statistics.
+    fn is_oversize(&self, _size: Bytes) -> bool {
+        false
+    }
+
+    /// The statistic `max_split_size`: signed, -1 for unlimited.
+    fn max_split_size(&self) -> i64 {
+        -1
+    }
+}
+
+/// A policy gave an answer that cannot be acted upon. The heap is unchanged by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PolicyFault {
+    /// Which policy.
+    pub policy: &'static str,
+    /// What is wrong with the answer.
+    pub problem: &'static str,
+}
+
+impl fmt::Display for PolicyFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the policy {} {}", self.policy, self.problem)
+    }
+}
+
+impl core::error::Error for PolicyFault {}

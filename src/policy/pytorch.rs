@@ -1,0 +1,177 @@
+//! PyTorch 2.11's rules for segments made with cudaMalloc (spec sections 1 to 3).
+
+use alloc::vec::Vec;
+
+use super::rounding::{MIN_BLOCK, SMALL_SIZE, block_size, segment_size};
+use super::{Attempt, Placement, Policy, Relief, Request};
+use crate::block::BlockId;
+use crate::heap::{BlockView, Heap, PoolSlot};
+use crate::settings::Settings;
+use crate::units::{Bytes, PoolClass};
+
+/// PyTorch's rules under given settings. The settings may be changed at any time, as PyTorch allows.
+#[derive(Clone, Debug)]
+pub struct PyTorch {
+    /// The settings that the next decision follows.
+    pub settings: Settings,
+    /// Searches made in each pool while garbage collection was on: the clock by which free blocks age (spec 2.5, step 1).
+    searches: Vec<u64>,
+}
+
+impl PyTorch {
+    /// PyTorch's rules under these settings.
+    #[must_use]
+    pub fn new(settings: Settings) -> PyTorch {
+        PyTorch { settings, searches: Vec::new() }
+    }
+
+    /// The limit, where both it and a threshold are set, which is when garbage collection runs at all.
+    fn collection_limit(&self, heap: &Heap) -> Option<Bytes> {
+        heap.limit().filter(|_| self.settings.garbage_collection_threshold > 0.0)
+    }
+
+    fn count_search(&mut self, pool: PoolSlot) {
+        let place = usize::from(pool.0);
+        if self.searches.len() <= place {
+            self.searches.resize(place + 1, 0);
+        }
+        self.searches[place] += 1;
+    }
+
+    /// The first free block that is large enough, unless the rules for oversize blocks refuse it: then none, for only one candidate
+    /// is ever looked at (spec 2.5).
+    fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
+        let candidate = heap.first_at_least(request.pool, request.stream, request.size)?;
+        let max_split = self.settings.max_split_bytes;
+        if request.size.0 < max_split {
+            return (candidate.size.0 < max_split).then_some(candidate.id);
+        }
+        let bound = request.size.0.saturating_add(self.settings.max_non_split_rounding_bytes);
+        (candidate.size.0 < bound).then_some(candidate.id)
+    }
+
+    /// Blocks of the large default pool that are at least as old as the average, until enough is reclaimed (spec 2.7).
+    fn collect_garbage(&self, heap: &Heap) -> Vec<BlockId> {
+        let Some(limit) = self.collection_limit(heap) else { return Vec::new() };
+        let trigger = (self.settings.garbage_collection_threshold * limit.0 as f64) as u64;
+        let Some(target) = heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0) else { return Vec::new() };
+        let pool = PoolSlot::default_pool(PoolClass::Large);
+        let now = self.stamp(pool);
+        let age = |block: &BlockView| now - block.stamp;
+        let mut candidates: Vec<BlockView> = heap.free_blocks(pool).filter(|block| !block.is_split).collect();
+        let mut total_age = candidates.iter().map(age).sum::<u64>() as f64;
+        let mut victims = Vec::new();
+        let mut reclaimed = 0;
+        while reclaimed < target && !candidates.is_empty() {
+            let least_age = total_age / candidates.len() as f64;
+            let before = victims.len();
+            candidates.retain(|block| {
+                let old = age(block) as f64 >= least_age;
+                if old {
+                    reclaimed += block.size.0;
+                    total_age -= age(block) as f64;
+                    victims.push(block.id);
+                }
+                !old
+            });
+            if victims.len() == before {
+                break;
+            }
+        }
+        victims
+    }
+
+    /// Oversize blocks of the request's own stream: the smallest that suffices, else the largest ones until they suffice together.
+    /// The flag says whether they do (spec 2.9).
+    ///
+    /// PyTorch does not look whether such a block is whole, and corrupts its heap when the setting was lowered at run time; here a
+    /// part of a segment is passed over, which changes nothing while the setting is constant.
+    fn release_oversize(&self, heap: &Heap, request: &Request) -> (Vec<BlockId>, bool) {
+        let max_split = Bytes(self.settings.max_split_bytes);
+        if max_split == Bytes::MAX {
+            return (Vec::new(), false);
+        }
+        let wanted = request.size.max(max_split);
+        let mut sufficient = heap.at_least(request.pool, request.stream, wanted).filter(|block| !block.is_split);
+        if let Some(block) = sufficient.next() {
+            return (alloc::vec![block.id], true);
+        }
+        let mut victims = Vec::new();
+        let mut released = 0;
+        let smaller = heap.below(request.pool, request.stream, wanted).take_while(|block| block.size >= max_split);
+        for block in smaller.filter(|block| !block.is_split) {
+            if released >= wanted.0 {
+                break;
+            }
+            released += block.size.0;
+            victims.push(block.id);
+        }
+        (victims, released >= wanted.0)
+    }
+}
+
+impl Policy for PyTorch {
+    fn name(&self) -> &'static str {
+        "pytorch"
+    }
+
+    #[inline]
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        block_size(requested.0, &self.settings).map(Bytes)
+    }
+
+    #[inline]
+    fn classify(&self, size: Bytes) -> PoolClass {
+        if size.0 <= SMALL_SIZE { PoolClass::Small } else { PoolClass::Large }
+    }
+
+    #[inline]
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        if self.collection_limit(heap).is_some() {
+            self.count_search(request.pool);
+        }
+        match self.find(heap, request) {
+            Some(block) => Placement::Reuse(block),
+            None => Placement::Segment(segment_size(request.size, &self.settings).unwrap_or(Bytes::MAX)),
+        }
+    }
+
+    /// Spec 3.1: in the small pool a remainder of one block size is worth splitting off, in the large pool it must exceed 1 MiB, and
+    /// requests of `max_split_size` and more keep the whole block.
+    #[inline]
+    fn splits(&self, whole: Bytes, request: &Request) -> bool {
+        let rest = whole.0 - request.size.0;
+        match request.pool.class() {
+            PoolClass::Small => rest >= MIN_BLOCK,
+            PoolClass::Large => request.size.0 < self.settings.max_split_bytes && rest > SMALL_SIZE,
+        }
+    }
+
+    /// Spec 2.4, step 6: collect garbage and ask; release oversize blocks and ask; wait, release everything and ask a last time.
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        match rung {
+            0 => Relief::Release { blocks: self.collect_garbage(heap), attempt: Attempt::Ask },
+            1 => {
+                let (blocks, sufficient) = self.release_oversize(heap, request);
+                Relief::Release { blocks, attempt: if sufficient { Attempt::Ask } else { Attempt::No } }
+            }
+            2 => Relief::Wait,
+            3 => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
+            _ => Relief::GiveUp,
+        }
+    }
+
+    #[inline]
+    fn stamp(&self, pool: PoolSlot) -> u64 {
+        self.searches.get(usize::from(pool.0)).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn is_oversize(&self, size: Bytes) -> bool {
+        size.0 >= self.settings.max_split_bytes
+    }
+
+    fn max_split_size(&self) -> i64 {
+        self.settings.max_split_bytes as i64
+    }
+}

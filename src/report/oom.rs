@@ -1,0 +1,80 @@
+//! The texts of errors: out of memory (spec 2.13) and an invalid memory fraction (spec 2.15).
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::bytes::{format_bytes, format_double};
+use crate::device::ProcessMemory;
+use crate::units::Bytes;
+
+/// What PyTorch says to a request of 2^60 bytes or more, which reaches neither cache nor device (spec 1.1).
+pub const MORE_THAN_ONE_EXABYTE: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
+
+/// PyTorch's advice at the end of the message. The double spaces are its own.
+const ADVICE: &str = " If reserved but unallocated memory is large try setting \
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  \
+    (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
+
+/// Everything that the message of an out-of-memory error tells. `Display` is the message of PyTorch 2.11.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutOfMemory {
+    /// What was asked of the device: the size of a segment, not of the request.
+    pub segment_bytes: Bytes,
+    /// The device's index.
+    pub device: u32,
+    /// The device's memory as the driver tells it.
+    pub device_total: Bytes,
+    /// What of it nobody holds.
+    pub device_free: Bytes,
+    /// Who holds memory, in the driver's order; empty where nothing can tell.
+    pub processes: Vec<ProcessMemory>,
+    /// The limit that a memory fraction below one sets.
+    pub limit: Option<Bytes>,
+    /// `allocated_bytes.all.current`.
+    pub allocated_bytes: i64,
+    /// `reserved_bytes.all.current`.
+    pub reserved_bytes: i64,
+    /// Free cached bytes of private pools. The message calls them allocated.
+    pub private_cached_bytes: Bytes,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |bytes: Bytes| format_bytes(bytes.get());
+        write!(
+            f,
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
+            size(self.segment_bytes),
+            self.device,
+            size(self.device_total),
+            size(self.device_free)
+        )?;
+        for process in &self.processes {
+            match process.pid {
+                None => f.write_str("Including non-PyTorch memory, this process")?,
+                Some(pid) => write!(f, "Process {pid}")?,
+            }
+            write!(f, " has {} memory in use. ", size(process.used))?;
+        }
+        if let Some(limit) = self.limit {
+            write!(f, "{} allowed; ", size(limit))?;
+        }
+        // PyTorch reckons in unsigned numbers; counters out of balance wrap there, so they wrap here.
+        let private = self.private_cached_bytes.get();
+        let allocated = self.allocated_bytes.cast_unsigned().wrapping_add(private);
+        let unallocated = self.reserved_bytes.cast_unsigned().wrapping_sub(allocated);
+        write!(f, "Of the allocated memory {} is allocated by PyTorch, ", format_bytes(allocated))?;
+        if private > 0 {
+            write!(f, "with {} allocated in private pools (e.g., CUDA Graphs), ", format_bytes(private))?;
+        }
+        write!(f, "and {} is reserved by PyTorch but unallocated.{ADVICE}", format_bytes(unallocated))
+    }
+}
+
+/// What PyTorch says to a memory fraction outside zero to one (spec 2.15).
+#[must_use]
+pub fn invalid_fraction_message(fraction: f64) -> String {
+    format!("invalid fraction:{}. Please set within [0, 1].", format_double(fraction))
+}

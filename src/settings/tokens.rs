@@ -1,0 +1,128 @@
+//! Cuts a settings string into tokens and reads values from them (spec 8.2).
+//!
+//! `,`, `:`, `[` and `]` are tokens of their own; white space vanishes everywhere, inside words too. Nothing here checks which
+//! separator stands between two tokens: PyTorch looks whether one is there and ignores what it is.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::error::{ErrorKind, SettingsError};
+use super::numbers::{self, NumberError};
+use super::profile::AssertLines;
+
+/// The tokens of a settings string.
+pub(super) struct Tokens {
+    tokens: Vec<String>,
+    pub(super) asserts: AssertLines,
+}
+
+impl Tokens {
+    pub(super) fn new(text: &str, asserts: AssertLines) -> Tokens {
+        let mut tokens = Vec::new();
+        let mut word = String::new();
+        for character in text.chars() {
+            match character {
+                ',' | ':' | '[' | ']' => {
+                    if !word.is_empty() {
+                        tokens.push(core::mem::take(&mut word));
+                    }
+                    tokens.push(String::from(character));
+                }
+                // C's white space; other alphabets' blanks are part of words.
+                ' ' | '\t'..='\r' => {}
+                other => word.push(other),
+            }
+        }
+        if !word.is_empty() {
+            tokens.push(word);
+        }
+        Tokens { tokens, asserts }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The token, if there is one.
+    pub(super) fn get(&self, index: usize) -> Option<&str> {
+        self.tokens.get(index).map(String::as_str)
+    }
+
+    /// The token, which must be there.
+    pub(super) fn checked(&self, index: usize) -> Result<&str, SettingsError> {
+        self.get(index).ok_or_else(|| missing_token(self.asserts.checked_index))
+    }
+
+    /// As [`Tokens::checked`]; PyTorch does the same in two places, and the message names the place.
+    pub(super) fn direct(&self, index: usize) -> Result<&str, SettingsError> {
+        self.get(index).ok_or_else(|| missing_token(self.asserts.direct_index))
+    }
+
+    /// The index of the value of the key at `key_index`, once it is certain that the separator before it exists.
+    pub(super) fn value_index(&self, key_index: usize) -> Result<usize, SettingsError> {
+        self.checked(key_index + 1)?;
+        Ok(key_index + 2)
+    }
+
+    pub(super) fn unsigned(&self, index: usize) -> Result<u64, SettingsError> {
+        numbers::unsigned(self.checked(index)?).map_err(|error| number_error(error, "stoull"))
+    }
+
+    pub(super) fn double(&self, index: usize) -> Result<f64, SettingsError> {
+        numbers::double(self.checked(index)?).map_err(|error| number_error(error, "stod"))
+    }
+
+    pub(super) fn boolean(&self, index: usize) -> Result<bool, SettingsError> {
+        match self.checked(index)? {
+            "True" => Ok(true),
+            "False" => Ok(false),
+            other => Err(SettingsError::value(format!(
+                "Expected 'True' or 'False' at index {index} in ConfigTokenizer but got '{other}'"
+            ))),
+        }
+    }
+
+    /// The index of the last token of the value of the key at `key_index`: one token, or a list up to its `]`.
+    pub(super) fn skip_key(&self, key_index: usize) -> Result<usize, SettingsError> {
+        let value = self.value_index(key_index)?;
+        if self.checked(value)? != "[" {
+            return Ok(value);
+        }
+        let rest = self.tokens.iter().skip(value + 1);
+        match rest.into_iter().position(|token| token == "]") {
+            Some(offset) => Ok(value + 1 + offset),
+            None => Err(unclosed_list("config_.size()", "AllocatorConfig.h", self.asserts.skipped_list)),
+        }
+    }
+
+    /// The index of the next key after a value that ends at `last`. The separator between, if there is one, is skipped unseen.
+    pub(super) fn next_key(&self, last: usize) -> usize {
+        if last + 1 < self.len() { last + 2 } else { last + 1 }
+    }
+}
+
+fn number_error(error: NumberError, function: &str) -> SettingsError {
+    let kind = match error {
+        NumberError::NotANumber => ErrorKind::InvalidNumber,
+        NumberError::OutOfRange => ErrorKind::NumberOutOfRange,
+    };
+    SettingsError::new(kind, function)
+}
+
+fn missing_token(line: u32) -> SettingsError {
+    internal_assert("i < config_.size()", "core/AllocatorConfig.h", line, "Index out of bounds in ConfigTokenizer")
+}
+
+/// A list without its `]`: found by `file`'s loop over the tokens.
+pub(super) fn unclosed_list(size: &str, file: &str, line: u32) -> SettingsError {
+    let text = "Expected closing bracket ']' in ConfigTokenizer but reached end of config";
+    internal_assert(&format!("i < {size}"), &format!("core/{file}"), line, text)
+}
+
+/// The message of a failed internal assert.
+pub(super) fn internal_assert(condition: &str, file: &str, line: u32, text: &str) -> SettingsError {
+    SettingsError::internal(format!(
+        "{condition} INTERNAL ASSERT FAILED at \"/pytorch/c10/{file}\":{line}, please report a bug to PyTorch. {text}"
+    ))
+}

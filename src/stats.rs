@@ -1,0 +1,337 @@
+//! The allocator's statistics, in PyTorch's families and with PyTorch's names (spec section 6).
+//!
+//! Every family is kept three times: for all memory, for the small pool and for the large pool. An update touches "all" and one
+//! of the two. [`Stats::entries`] lists all 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::units::PoolClass;
+
+/// A counter with its history (spec 6.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stat {
+    /// The value now. Signed as PyTorch's: a change of settings in mid-run can drive some below zero.
+    pub current: i64,
+    /// The largest value since the last reset of the peaks.
+    pub peak: i64,
+    /// The sum of all increases since the last reset of the accumulated values.
+    pub allocated: i64,
+    /// The sum of all decreases since the last reset of the accumulated values.
+    pub freed: i64,
+}
+
+impl Stat {
+    /// Adds `amount`; the peak follows.
+    #[inline]
+    pub fn increase(&mut self, amount: i64) {
+        self.current += amount;
+        self.allocated += amount;
+        self.peak = self.peak.max(self.current);
+    }
+
+    /// Takes `amount` away.
+    #[inline]
+    pub fn decrease(&mut self, amount: i64) {
+        self.current -= amount;
+        self.freed += amount;
+    }
+
+    /// The four values in PyTorch's order of a statistic: current, peak, allocated, freed.
+    #[must_use]
+    pub const fn values(&self) -> [i64; 4] {
+        [self.current, self.peak, self.allocated, self.freed]
+    }
+
+    /// The value that PyTorch calls `name`.
+    fn value_mut(&mut self, name: &str) -> Option<&mut i64> {
+        match name {
+            "current" => Some(&mut self.current),
+            "peak" => Some(&mut self.peak),
+            "allocated" => Some(&mut self.allocated),
+            "freed" => Some(&mut self.freed),
+            _ => None,
+        }
+    }
+
+    /// Sets the peak to the current value.
+    pub fn reset_peak(&mut self) {
+        self.peak = self.current;
+    }
+
+    /// Sets the two sums to zero.
+    pub fn reset_accumulated(&mut self) {
+        self.allocated = 0;
+        self.freed = 0;
+    }
+}
+
+/// The nine families that are kept per pool, in PyTorch's order (spec 6.2).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Family {
+    /// Allocations handed out.
+    Allocation,
+    /// Segments taken from the device with malloc.
+    Segment,
+    /// Blocks in use: handed out, or freed and waiting for events.
+    Active,
+    /// Free blocks of segments that are split, which cannot be given back.
+    InactiveSplit,
+    /// Bytes of blocks handed out.
+    AllocatedBytes,
+    /// Bytes taken from the device.
+    ReservedBytes,
+    /// Bytes of blocks in use.
+    ActiveBytes,
+    /// Bytes of free blocks that cannot be given back.
+    InactiveSplitBytes,
+    /// Bytes that the callers asked for, of blocks in use.
+    RequestedBytes,
+}
+
+impl Family {
+    /// All families, in PyTorch's order.
+    pub const ALL: [Family; 9] = [
+        Family::Allocation,
+        Family::Segment,
+        Family::Active,
+        Family::InactiveSplit,
+        Family::AllocatedBytes,
+        Family::ReservedBytes,
+        Family::ActiveBytes,
+        Family::InactiveSplitBytes,
+        Family::RequestedBytes,
+    ];
+
+    /// PyTorch's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Family::Allocation => "allocation",
+            Family::Segment => "segment",
+            Family::Active => "active",
+            Family::InactiveSplit => "inactive_split",
+            Family::AllocatedBytes => "allocated_bytes",
+            Family::ReservedBytes => "reserved_bytes",
+            Family::ActiveBytes => "active_bytes",
+            Family::InactiveSplitBytes => "inactive_split_bytes",
+            Family::RequestedBytes => "requested_bytes",
+        }
+    }
+}
+
+/// One family: all memory, the small pool, the large pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StatSet {
+    /// Both pools together.
+    pub all: Stat,
+    /// The small pool.
+    pub small: Stat,
+    /// The large pool.
+    pub large: Stat,
+}
+
+impl StatSet {
+    /// The three, with PyTorch's names for them, in its order.
+    #[must_use]
+    pub const fn levels(&self) -> [(&'static str, &Stat); 3] {
+        [("all", &self.all), ("small_pool", &self.small), ("large_pool", &self.large)]
+    }
+
+    /// The one that PyTorch calls `name`.
+    fn level_mut(&mut self, name: &str) -> Option<&mut Stat> {
+        match name {
+            "all" => Some(&mut self.all),
+            "small_pool" => Some(&mut self.small),
+            "large_pool" => Some(&mut self.large),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn class_mut(&mut self, class: PoolClass) -> &mut Stat {
+        match class {
+            PoolClass::Small => &mut self.small,
+            PoolClass::Large => &mut self.large,
+        }
+    }
+}
+
+/// Everything that `torch.cuda.memory_stats()` tells.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    families: [StatSet; 9],
+    /// Allocations of at least `max_split_size`.
+    pub oversize_allocations: Stat,
+    /// Segments of at least `max_split_size`.
+    pub oversize_segments: Stat,
+    /// Attempts to take memory from the device after everything cached was freed.
+    pub num_alloc_retries: i64,
+    /// Requests that failed for lack of memory.
+    pub num_ooms: i64,
+    /// Waits for all events.
+    pub num_sync_all_streams: i64,
+    /// Segments taken from the device.
+    pub num_device_alloc: i64,
+    /// Segments given back to the device.
+    pub num_device_free: i64,
+    /// `max_split_size` when the allocator was made; -1 is unlimited. Later settings do not change it (spec 6.2).
+    pub max_split_size: i64,
+}
+
+impl Stats {
+    /// The statistics of a family.
+    #[must_use]
+    pub const fn family(&self, family: Family) -> &StatSet {
+        &self.families[family as usize]
+    }
+
+    /// Adds `amount` to the family, for all memory and for `class`.
+    #[inline]
+    pub(crate) fn increase(&mut self, family: Family, class: PoolClass, amount: i64) {
+        let set = &mut self.families[family as usize];
+        set.all.increase(amount);
+        set.class_mut(class).increase(amount);
+    }
+
+    /// Takes `amount` from the family, for all memory and for `class`.
+    #[inline]
+    pub(crate) fn decrease(&mut self, family: Family, class: PoolClass, amount: i64) {
+        let set = &mut self.families[family as usize];
+        set.all.decrease(amount);
+        set.class_mut(class).decrease(amount);
+    }
+
+    /// Adds a positive amount, takes a negative one away, leaves everything alone at zero (spec 3.4, step 6).
+    #[inline]
+    pub(crate) fn change(&mut self, family: Family, class: PoolClass, amount: i64) {
+        match amount {
+            1.. => self.increase(family, class, amount),
+            0 => {}
+            _ => self.decrease(family, class, -amount),
+        }
+    }
+
+    /// Sets every peak to its current value (`reset_peak_memory_stats`).
+    pub fn reset_peaks(&mut self) {
+        self.for_each_stat(Stat::reset_peak);
+    }
+
+    /// Sets every sum and the five `num_` counters to zero (`reset_accumulated_memory_stats`).
+    pub fn reset_accumulated(&mut self) {
+        self.for_each_stat(Stat::reset_accumulated);
+        self.num_alloc_retries = 0;
+        self.num_ooms = 0;
+        self.num_sync_all_streams = 0;
+        self.num_device_alloc = 0;
+        self.num_device_free = 0;
+    }
+
+    fn for_each_stat(&mut self, act: impl Fn(&mut Stat)) {
+        for set in &mut self.families {
+            act(&mut set.all);
+            act(&mut set.small);
+            act(&mut set.large);
+        }
+        act(&mut self.oversize_allocations);
+        act(&mut self.oversize_segments);
+    }
+
+    /// The scalar counters with PyTorch's names, in its order.
+    #[must_use]
+    pub const fn scalars(&self) -> [(&'static str, i64); 6] {
+        [
+            ("num_alloc_retries", self.num_alloc_retries),
+            ("num_ooms", self.num_ooms),
+            ("max_split_size", self.max_split_size),
+            ("num_sync_all_streams", self.num_sync_all_streams),
+            ("num_device_alloc", self.num_device_alloc),
+            ("num_device_free", self.num_device_free),
+        ]
+    }
+
+    /// The two statistics that have no pools, with PyTorch's names.
+    #[must_use]
+    pub const fn oversize(&self) -> [(&'static str, &Stat); 2] {
+        [("oversize_allocations", &self.oversize_allocations), ("oversize_segments", &self.oversize_segments)]
+    }
+
+    /// All 122 keys of `torch.cuda.memory_stats()` with their values, sorted by key.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(String, i64)> {
+        const NAMES: [&str; 4] = ["current", "peak", "allocated", "freed"];
+        let mut entries = Vec::with_capacity(122);
+        for family in Family::ALL {
+            for (level, stat) in self.family(family).levels() {
+                for (name, value) in NAMES.iter().zip(stat.values()) {
+                    entries.push((format!("{}.{level}.{name}", family.name()), value));
+                }
+            }
+        }
+        for (family, stat) in self.oversize() {
+            for (name, value) in NAMES.iter().zip(stat.values()) {
+                entries.push((format!("{family}.{name}"), value));
+            }
+        }
+        for (name, value) in self.scalars() {
+            entries.push((String::from(name), value));
+        }
+        entries.sort();
+        entries
+    }
+
+    /// The statistics that the entries describe, in the form that [`Stats::entries`] gives and `torch.cuda.memory_stats()`
+    /// writes. Keys that are missing are zero; of a key given twice the last value counts.
+    ///
+    /// # Errors
+    /// [`UnknownStatistic`] for a key that PyTorch 2.11 does not have.
+    pub fn from_entries<'a>(entries: impl IntoIterator<Item = (&'a str, i64)>) -> Result<Stats, UnknownStatistic> {
+        let mut stats = Stats::default();
+        for (key, value) in entries {
+            let Some(place) = stats.place_mut(key) else {
+                return Err(UnknownStatistic { key: String::from(key) });
+            };
+            *place = value;
+        }
+        Ok(stats)
+    }
+
+    /// The number that a key of [`Stats::entries`] names.
+    fn place_mut(&mut self, key: &str) -> Option<&mut i64> {
+        let mut words = key.split('.');
+        let place = match (words.next()?, words.next(), words.next()) {
+            ("num_alloc_retries", None, None) => &mut self.num_alloc_retries,
+            ("num_ooms", None, None) => &mut self.num_ooms,
+            ("max_split_size", None, None) => &mut self.max_split_size,
+            ("num_sync_all_streams", None, None) => &mut self.num_sync_all_streams,
+            ("num_device_alloc", None, None) => &mut self.num_device_alloc,
+            ("num_device_free", None, None) => &mut self.num_device_free,
+            ("oversize_allocations", Some(value), None) => self.oversize_allocations.value_mut(value)?,
+            ("oversize_segments", Some(value), None) => self.oversize_segments.value_mut(value)?,
+            (family, Some(level), Some(value)) => {
+                let family = Family::ALL.into_iter().find(|known| known.name() == family)?;
+                self.families[family as usize].level_mut(level)?.value_mut(value)?
+            }
+            _ => return None,
+        };
+        words.next().is_none().then_some(place)
+    }
+}
+
+/// A key that no statistic of the allocator has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownStatistic {
+    /// The key.
+    pub key: String,
+}
+
+impl fmt::Display for UnknownStatistic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the allocator has no statistic called {:?}", self.key)
+    }
+}
+
+impl core::error::Error for UnknownStatistic {}

@@ -1,0 +1,168 @@
+//! Quantities that must not be mixed up: bytes, device addresses, streams, pools.
+//!
+//! Each is a thin wrapper around an unsigned 64-bit number, with only the conversions that mean something.
+//! Device quantities are `u64`, never `usize`: a recording from a large GPU can be replayed on any host.
+
+use core::fmt;
+use core::ops::{Add, AddAssign, Sub, SubAssign};
+
+/// One mebibyte in bytes.
+pub const MIB: u64 = 1 << 20;
+
+/// A number of bytes of device memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[repr(transparent)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// No bytes.
+    pub const ZERO: Bytes = Bytes(0);
+    /// The largest number of bytes; PyTorch's "unlimited".
+    pub const MAX: Bytes = Bytes(u64::MAX);
+
+    /// `n` mebibytes.
+    ///
+    /// # Panics
+    /// At compile time or in debug builds, if `n` mebibytes exceed 64 bits.
+    #[must_use]
+    pub const fn mib(n: u64) -> Bytes {
+        Bytes(n * MIB)
+    }
+
+    /// The raw number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The smallest multiple of `unit` that is at least `self`, or `None` if it exceeds 64 bits or `unit` is zero.
+    #[must_use]
+    pub const fn checked_round_up(self, unit: Bytes) -> Option<Bytes> {
+        match self.0.checked_next_multiple_of(unit.0) {
+            Some(n) => Some(Bytes(n)),
+            None => None,
+        }
+    }
+
+    /// The sum, or `None` if it exceeds 64 bits.
+    #[must_use]
+    pub const fn checked_add(self, other: Bytes) -> Option<Bytes> {
+        match self.0.checked_add(other.0) {
+            Some(n) => Some(Bytes(n)),
+            None => None,
+        }
+    }
+
+    /// The difference, or zero if `other` is larger.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Add for Bytes {
+    type Output = Bytes;
+    fn add(self, other: Bytes) -> Bytes {
+        Bytes(self.0 + other.0)
+    }
+}
+impl Sub for Bytes {
+    type Output = Bytes;
+    fn sub(self, other: Bytes) -> Bytes {
+        Bytes(self.0 - other.0)
+    }
+}
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Bytes) {
+        self.0 += other.0;
+    }
+}
+impl SubAssign for Bytes {
+    fn sub_assign(&mut self, other: Bytes) {
+        self.0 -= other.0;
+    }
+}
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// An address in a device's address space.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct DeviceAddress(pub u64);
+
+impl DeviceAddress {
+    /// The raw address.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The address `offset` bytes further.
+    #[must_use]
+    pub const fn offset(self, offset: Bytes) -> DeviceAddress {
+        DeviceAddress(self.0 + offset.0)
+    }
+}
+
+impl fmt::Display for DeviceAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A stream, named by its raw handle. The order of the handles decides the order of free blocks (spec 2.3), so handles are
+/// never renumbered. The default stream is 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct StreamId(pub u64);
+
+impl StreamId {
+    /// The default stream.
+    pub const DEFAULT: StreamId = StreamId(0);
+
+    /// The raw handle.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// The identity of a memory pool, in PyTorch's shape: `(0, 0)` is the default pool, `(0, k)` a user's pool, `(k, 0)` a graph's
+/// (spec 5.1).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct PoolId(pub u64, pub u64);
+
+impl PoolId {
+    /// The pool that every allocation without a private pool uses.
+    pub const DEFAULT: PoolId = PoolId(0, 0);
+}
+
+/// Which of a pool's two collections a block belongs to (spec 1.5).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum PoolClass {
+    /// Blocks of small requests.
+    Small = 0,
+    /// Blocks of large requests.
+    Large = 1,
+}
+
+impl PoolClass {
+    /// PyTorch's word: `small` or `large`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            PoolClass::Small => "small",
+            PoolClass::Large => "large",
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The settings parser against what the real PyTorch 2.11 allocator answered, and against arbitrary strings.
+
+use proptest::prelude::*;
+
+include!("common/settings_fields.rs");
+
+/// The outcome and the fields that are not as after a start, in the form of the pinned tables.
+fn row(error: Option<&SettingsError>, settings: Option<&Settings>) -> String {
+    let defaults = fields(&Settings::default());
+    let defaults: Vec<&str> = defaults.split('\t').collect();
+    let now = settings.map(fields).unwrap_or_default();
+    let changed: Vec<&str> = now.split('\t').filter(|field| !defaults.contains(field) && !field.starts_with("text=")).collect();
+    let kind = outcome(error);
+    let message = error.map(ToString::to_string).unwrap_or_default();
+    format!("{}\t{message}\t{}", kind.split('\t').next().unwrap(), changed.join(" "))
+}
+
+fn unescape(text: &str) -> String {
+    text.replace("\\r", "\r").replace("\\v", "\u{b}").replace("\\f", "\u{c}")
+}
+
+#[test]
+fn strings_at_run_time_do_what_the_real_allocator_does() {
+    let mut settings = Settings::default();
+    for line in include_str!("data/settings_at_run_time.tsv").lines() {
+        let (text, expected) = line.split_once('\t').unwrap();
+        let text = unescape(text);
+        let error = if text == "!" {
+            // No string takes the reserved segment back.
+            let kept = settings.pinned_reserve_segment_mb;
+            settings = Settings { pinned_reserve_segment_mb: kept, ..Settings::default() };
+            None
+        } else {
+            let error = settings.apply(&text).err();
+            assert_eq!(settings.text, text, "a failing string is stored too");
+            error
+        };
+        assert_eq!(row(error.as_ref(), Some(&settings)), expected, "{text:?}");
+    }
+}
+
+#[test]
+fn strings_at_load_time_do_what_the_real_allocator_does() {
+    for line in include_str!("data/settings_at_load_time.tsv").lines() {
+        let (text, expected) = line.split_once('\t').unwrap();
+        let result = Settings::from_environment(text);
+        let expected = expected.split('\t').chain(std::iter::repeat("")).take(3).collect::<Vec<_>>().join("\t");
+        assert_eq!(row(result.as_ref().err(), result.as_ref().ok()), expected, "{text:?}");
+    }
+}
+
+#[test]
+fn errors_tell_which_exception_they_are() {
+    let error = |text: &str| Settings::default().apply(text).unwrap_err();
+    assert_eq!(error("max_split_size_mb:x").kind(), ErrorKind::InvalidNumber);
+    assert_eq!(error("max_split_size_mb:99999999999999999999").kind(), ErrorKind::NumberOutOfRange);
+    assert!(error("max_split_size_mb:x").is_std_exception());
+    assert!(error("garbage_collection_threshold:1e999").is_std_exception());
+    assert!(!error("max_split_size_mb").is_std_exception());
+    assert!(!error("bogus").is_std_exception());
+}
+
+/// A double is too small for its type only if digits are lost: a denormal written in full is fine (checked on the real parser).
+#[test]
+fn denormal_numbers_are_accepted_when_exact() {
+    let smallest = f64::from_bits(1);
+    for exact in [format!("{smallest:.1074}"), format!("{:.1080}", smallest * 12345.0), String::from("0x1p-1074")] {
+        let mut settings = Settings::default();
+        settings.apply(&format!("per_process_memory_fraction:{exact}")).unwrap();
+        assert!(settings.per_process_memory_fraction > 0.0);
+        let inexact = exact.replace("0x1p-1074", "0x1.8p-1074") + "1";
+        let error = settings.apply(&format!("per_process_memory_fraction:{inexact}")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NumberOutOfRange);
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in any::<String>()) {
+        let _ = Settings::default().apply(&text);
+        let _ = Settings::from_environment(&text);
+    }
+
+    #[test]
+    fn text_made_of_likely_tokens_never_panics(
+        tokens in prop::collection::vec(
+            prop::sample::select(vec![
+                "large_segment_size_mb", "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions",
+                "backend", "pinned_num_register_threads", "per_process_memory_fraction", "expandable_segments",
+                ":", ":", ":", ",", ",", "[", "]", ">", "True", "native", "64", "-1", "0x1p-1074", "0x.8p99999999999999999999",
+                "1e-99999999999999999999", "18446744073709551616", "nan", " ", "é",
+            ]),
+            0..24,
+        )
+    ) {
+        let text = tokens.concat();
+        let mut settings = Settings::default();
+        let _ = settings.apply(&text);
+        prop_assert_eq!(&settings.text, &text);
+        let _ = Settings::from_environment(&text);
+    }
+
+    /// Rust's own parser is the judge of decimal numbers in the range that is accepted.
+    #[test]
+    fn decimal_fractions_are_read_to_the_last_bit(bits in 0..=1.0_f64.to_bits()) {
+        let value = f64::from_bits(bits);
+        prop_assume!(value == 0.0 || value >= f64::MIN_POSITIVE);
+        let mut settings = Settings::default();
+        settings.apply(&format!("per_process_memory_fraction:{value:e}")).unwrap();
+        prop_assert_eq!(settings.per_process_memory_fraction.to_bits(), bits);
+    }
+}
