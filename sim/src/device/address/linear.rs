@@ -1,0 +1,123 @@
+//! The two address models without memory: each range directly above, or directly below, the one before, never reused.
+
+use super::{ASCENDING_START, AddressModel, DESCENDING_END};
+
+/// Addresses that only go up (the fake driver's policy `up`).
+#[derive(Clone, Debug)]
+pub struct Ascending {
+    next: u64,
+    gap_bytes: u64,
+}
+
+impl Ascending {
+    /// From [`ASCENDING_START`], without gaps.
+    #[must_use]
+    pub fn new() -> Self {
+        Ascending::starting_at(ASCENDING_START, 0)
+    }
+
+    /// From `start`, with `gap_bytes` left free behind every range. For addresses on page boundaries both must be multiples
+    /// of 2 MiB.
+    #[must_use]
+    pub fn starting_at(start: u64, gap_bytes: u64) -> Self {
+        Ascending { next: start, gap_bytes }
+    }
+}
+
+impl Default for Ascending {
+    fn default() -> Self {
+        Ascending::new()
+    }
+}
+
+impl AddressModel for Ascending {
+    fn place(&mut self, bytes_reserved: u64, _request: u64) -> Option<u64> {
+        let address = self.next;
+        self.next = address.checked_add(bytes_reserved)?.checked_add(self.gap_bytes)?;
+        Some(address)
+    }
+
+    fn release(&mut self, _address: u64, _bytes_reserved: u64) {}
+
+    fn boxed_clone(&self) -> Box<dyn AddressModel> {
+        Box::new(self.clone())
+    }
+}
+
+/// Addresses that only go down (the fake driver's policy `down`).
+#[derive(Clone, Debug)]
+pub struct Descending {
+    next_end: u64,
+    gap_bytes: u64,
+}
+
+impl Descending {
+    /// Down from [`DESCENDING_END`], without gaps.
+    #[must_use]
+    pub fn new() -> Self {
+        Descending::ending_at(DESCENDING_END, 0)
+    }
+
+    /// Down from `end`, with `gap_bytes` left free behind every range. For addresses on page boundaries both must be multiples
+    /// of 2 MiB.
+    #[must_use]
+    pub fn ending_at(end: u64, gap_bytes: u64) -> Self {
+        Descending { next_end: end, gap_bytes }
+    }
+}
+
+impl Default for Descending {
+    fn default() -> Self {
+        Descending::new()
+    }
+}
+
+impl AddressModel for Descending {
+    fn place(&mut self, bytes_reserved: u64, _request: u64) -> Option<u64> {
+        let needed = bytes_reserved.checked_add(self.gap_bytes)?;
+        // Address zero is no address.
+        self.next_end = self.next_end.checked_sub(needed).filter(|&address| address > 0)?;
+        Some(self.next_end)
+    }
+
+    fn release(&mut self, _address: u64, _bytes_reserved: u64) {}
+
+    fn boxed_clone(&self) -> Box<dyn AddressModel> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 2 << 20;
+
+    #[test]
+    fn starts_and_steps_are_the_fake_drivers() {
+        let mut up = Ascending::new();
+        assert_eq!(up.place(10 * PAGE, 1), Some(17_592_186_044_416));
+        assert_eq!(up.place(PAGE, 1), Some(17_592_207_015_936));
+        let mut down = Descending::new();
+        assert_eq!(down.place(10 * PAGE, 1), Some(34_084_839_489_536));
+        assert_eq!(down.place(10 * PAGE, 1), Some(34_084_818_518_016));
+    }
+
+    #[test]
+    fn gaps_lie_behind_a_range() {
+        let mut up = Ascending::starting_at(PAGE, PAGE);
+        assert_eq!((up.place(PAGE, 1), up.place(PAGE, 1)), (Some(PAGE), Some(3 * PAGE)));
+        let mut down = Descending::ending_at(10 * PAGE, PAGE);
+        assert_eq!((down.place(PAGE, 1), down.place(PAGE, 1)), (Some(8 * PAGE), Some(6 * PAGE)));
+    }
+
+    #[test]
+    fn an_exhausted_address_space_is_said_and_nothing_moves() {
+        let mut up = Ascending::starting_at(u64::MAX - 3 * PAGE, 0);
+        assert_eq!(up.place(4 * PAGE, 1), None);
+        assert_eq!(up.place(PAGE, 1), Some(u64::MAX - 3 * PAGE));
+        let mut down = Descending::ending_at(2 * PAGE, 0);
+        assert_eq!(down.place(2 * PAGE, 1), None);
+        assert_eq!(down.place(PAGE, 1), Some(PAGE));
+    }
+}

@@ -1,0 +1,43 @@
+//! Where cudaMalloc puts a range: the rule as an object, so that devices can be made that answer like the fake driver, like a
+//! recording, or (with a later issue) like the real driver as far as it can be learned.
+//!
+//! A model decides addresses only. Memory is counted elsewhere, and the device checks every answer before it believes it.
+
+mod linear;
+mod reuse;
+mod scripted;
+
+use std::any::Any;
+use std::fmt::Debug;
+
+pub use linear::{Ascending, Descending};
+pub use reuse::Reuse;
+pub use scripted::{FALLBACK_START, Scripted};
+
+/// Where the fake driver's ascending addresses begin.
+pub const ASCENDING_START: u64 = 0x1000_0000_0000;
+/// Where the fake driver's descending addresses end.
+pub const DESCENDING_END: u64 = 0x1f00_0000_0000;
+
+/// A rule for addresses.
+///
+/// Held by the device: a range that `place` returned is given back through `release` with the same address and size, at most
+/// once; a range that the device refused to believe (it overlaps a live one, or is not on a 512-byte boundary) is not.
+pub trait AddressModel: Any + Debug + Send + Sync {
+    /// The start of a new range of `bytes_reserved` bytes (a whole number of 2 MiB pages) for a cudaMalloc of `request` bytes;
+    /// for one that shares a page this is the page. `None` when the model has no address left.
+    fn place(&mut self, bytes_reserved: u64, request: u64) -> Option<u64>;
+
+    /// Takes a range back.
+    fn release(&mut self, address: u64, bytes_reserved: u64);
+
+    /// A copy that decides on its own from now on; a device is cloned to try two continuations.
+    fn boxed_clone(&self) -> Box<dyn AddressModel>;
+}
+
+impl Clone for Box<dyn AddressModel> {
+    fn clone(&self) -> Self {
+        // Through the object itself: a call on the box would find this very implementation's type again.
+        (**self).boxed_clone()
+    }
+}

@@ -1,0 +1,130 @@
+//! The address model that repeats a recording: each cudaMalloc gets the next address of a list.
+//!
+//! A list can end early or name a place that is taken (a recording with a cut-off beginning, or a replay that diverged). Then
+//! the range goes far away from everything a driver gives out, and the model counts it: a replay with such a count above zero
+//! did not follow its recording.
+
+use std::collections::VecDeque;
+
+use super::super::SPACING_BYTES;
+use super::super::intervals::Intervals;
+use super::AddressModel;
+
+/// Start of the addresses used when the script has none: above every GPU's 49-bit addresses, and below 2^53, so that readers
+/// of JSON keep them exact.
+pub const FALLBACK_START: u64 = 1 << 52;
+
+/// Addresses from a list.
+#[derive(Clone, Default, Debug)]
+pub struct Scripted {
+    next: VecDeque<u64>,
+    live: Intervals<()>,
+    /// Bytes above [`FALLBACK_START`] that were given out.
+    fallback_bytes: u64,
+    fallbacks: u64,
+}
+
+impl Scripted {
+    /// A model that gives out `addresses` in order, for example those of a recording's `segment_alloc` entries.
+    #[must_use]
+    pub fn new(addresses: impl IntoIterator<Item = u64>) -> Self {
+        Scripted { next: addresses.into_iter().collect(), ..Scripted::default() }
+    }
+
+    /// Appends an address to the list.
+    pub fn push(&mut self, address: u64) {
+        self.next.push_back(address);
+    }
+
+    /// Drops what is left of the list.
+    pub fn clear(&mut self) {
+        self.next.clear();
+    }
+
+    /// How many addresses are left.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        self.next.len()
+    }
+
+    /// How often a range could not go where the list said, or the list was empty.
+    #[must_use]
+    pub fn fallbacks(&self) -> u64 {
+        self.fallbacks
+    }
+
+    /// The next address of the list if a range of this size can go there. Used up either way.
+    fn take_scripted(&mut self, bytes_reserved: u64) -> Option<u64> {
+        let address = self.next.pop_front()?;
+        let usable = address > 0 && address.is_multiple_of(SPACING_BYTES);
+        (usable && self.live.insert(address, bytes_reserved, ())).then_some(address)
+    }
+
+    fn take_far_away(&mut self, bytes_reserved: u64) -> Option<u64> {
+        self.fallbacks += 1;
+        let mut address = FALLBACK_START.checked_add(self.fallback_bytes)?;
+        // A script may name an address up here too: step over what is taken, on page boundaries.
+        while let Some(end) = self.live.overlap_end(address, bytes_reserved) {
+            address = end.checked_next_multiple_of(super::super::PAGE_BYTES)?;
+        }
+        self.live.insert(address, bytes_reserved, ()).then(|| {
+            self.fallback_bytes = address - FALLBACK_START + bytes_reserved;
+            address
+        })
+    }
+}
+
+impl AddressModel for Scripted {
+    fn place(&mut self, bytes_reserved: u64, _request: u64) -> Option<u64> {
+        self.take_scripted(bytes_reserved).or_else(|| self.take_far_away(bytes_reserved))
+    }
+
+    fn release(&mut self, address: u64, _bytes_reserved: u64) {
+        self.live.remove(address);
+    }
+
+    fn boxed_clone(&self) -> Box<dyn AddressModel> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 2 << 20;
+
+    #[test]
+    fn follows_the_list_then_goes_far_away() {
+        let mut model = Scripted::new([0x7f00_0000_0000, 0x7e00_0000_0000]);
+        assert_eq!(model.place(10 * PAGE, 0), Some(0x7f00_0000_0000));
+        assert_eq!(model.place(PAGE, 0), Some(0x7e00_0000_0000));
+        assert_eq!(model.fallbacks(), 0);
+        assert_eq!(model.place(PAGE, 0), Some(FALLBACK_START));
+        assert_eq!(model.place(PAGE, 0), Some(FALLBACK_START + PAGE));
+        model.push(0x7d00_0000_0000);
+        assert_eq!(model.place(PAGE, 0), Some(0x7d00_0000_0000));
+        assert_eq!((model.fallbacks(), model.remaining()), (2, 0));
+    }
+
+    #[test]
+    fn a_taken_or_senseless_place_is_used_up_and_counted() {
+        let a = 0x7f00_0000_0000;
+        let mut model = Scripted::new([a, a + 9 * PAGE, 0, a + 100, u64::MAX - 511, a]);
+        assert_eq!(model.place(10 * PAGE, 0), Some(a));
+        for (i, why) in ["overlaps", "no address", "not aligned", "over the end"].iter().enumerate() {
+            assert_eq!(model.place(PAGE, 0), Some(FALLBACK_START + i as u64 * PAGE), "{why}");
+        }
+        model.release(a, 10 * PAGE);
+        assert_eq!(model.place(PAGE, 0), Some(a), "free again");
+        assert_eq!(model.fallbacks(), 4);
+    }
+
+    #[test]
+    fn far_away_steps_over_what_a_script_put_there() {
+        let mut model = Scripted::new([FALLBACK_START + PAGE]);
+        assert_eq!(model.place(PAGE, 0), Some(FALLBACK_START + PAGE));
+        assert_eq!(model.place(2 * PAGE, 0), Some(FALLBACK_START + 2 * PAGE));
+        assert_eq!(model.place(u64::MAX - 5, 0), None);
+    }
+}

@@ -1,0 +1,101 @@
+//! A set of free ranges that coalesce: the book-keeping behind free pages, behind the space inside a shared page, and behind
+//! the address model that reuses what was freed.
+//!
+//! Its unit is the caller's (bytes, pages). Ranges given to [`Holes::insert`] must be free already; the set cannot know better.
+
+use std::collections::BTreeMap;
+
+/// Free ranges by start; neighbours that touch are one range.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Holes {
+    by_start: BTreeMap<u64, u64>,
+}
+
+impl Holes {
+    /// Gives a range back and joins it with the holes on either side.
+    pub(super) fn insert(&mut self, start: u64, length: u64) {
+        if length == 0 {
+            return;
+        }
+        let (mut start, mut length) = (start, length);
+        if let Some(next) = self.by_start.remove(&start.saturating_add(length)) {
+            length += next;
+        }
+        if let Some((&before, &before_length)) = self.by_start.range(..start).next_back()
+            && before.saturating_add(before_length) == start
+        {
+            start = before;
+            length += before_length;
+        }
+        self.by_start.insert(start, length);
+    }
+
+    /// Takes `length` from the beginning of the lowest hole that is long enough (first fit), if there is one.
+    pub(super) fn take_first_fit(&mut self, length: u64) -> Option<u64> {
+        let (&start, &found) = self.by_start.iter().find(|&(_, &found)| found >= length)?;
+        self.by_start.remove(&start);
+        if found > length {
+            self.by_start.insert(start + length, found - length);
+        }
+        Some(start)
+    }
+
+    /// Takes up to `length` from the lowest hole: its start and how much was taken.
+    pub(super) fn take_lowest(&mut self, length: u64) -> Option<(u64, u64)> {
+        let (start, found) = self.by_start.pop_first()?;
+        let taken = found.min(length);
+        if found > taken {
+            self.by_start.insert(start + taken, found - taken);
+        }
+        Some((start, taken))
+    }
+
+    /// Length of the longest hole; zero without holes.
+    pub(super) fn longest(&self) -> u64 {
+        self.by_start.values().copied().max().unwrap_or(0)
+    }
+
+    /// All holes, lowest first: start and length.
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.by_start.iter().map(|(&start, &length)| (start, length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_join_on_both_sides() {
+        let mut holes = Holes::default();
+        holes.insert(0, 10);
+        holes.insert(20, 10);
+        assert_eq!(holes.iter().collect::<Vec<_>>(), [(0, 10), (20, 10)]);
+        holes.insert(10, 10);
+        assert_eq!(holes.iter().collect::<Vec<_>>(), [(0, 30)]);
+        assert_eq!(holes.longest(), 30);
+    }
+
+    #[test]
+    fn first_fit_takes_the_lowest_hole_that_is_long_enough() {
+        let mut holes = Holes::default();
+        holes.insert(0, 5);
+        holes.insert(10, 20);
+        holes.insert(40, 8);
+        assert_eq!(holes.take_first_fit(8), Some(10));
+        assert_eq!(holes.take_first_fit(13), None);
+        assert_eq!(holes.take_first_fit(12), Some(18));
+        assert_eq!(holes.iter().collect::<Vec<_>>(), [(0, 5), (40, 8)]);
+    }
+
+    #[test]
+    fn lowest_takes_piece_by_piece() {
+        let mut holes = Holes::default();
+        holes.insert(0, 5);
+        holes.insert(10, 20);
+        assert_eq!(holes.take_lowest(8), Some((0, 5)));
+        assert_eq!(holes.take_lowest(3), Some((10, 3)));
+        assert_eq!(holes.iter().collect::<Vec<_>>(), [(13, 17)]);
+    }
+}

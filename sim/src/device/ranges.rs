@@ -1,0 +1,92 @@
+//! Every range that cudaMalloc ever gave out: which are live, and what to call an address.
+//!
+//! A range is named by the number of its cudaMalloc among those that succeeded, `c0`, `c1` and so on. Freed ranges keep their
+//! names until a later range covers their start, exactly as in the fake driver that logs are compared with.
+
+use std::collections::BTreeMap;
+
+use super::log::AddressName;
+
+/// What is known about one range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    /// The bytes of address space that belong to it.
+    pub(super) bytes: u64,
+    /// Its number among the successful cudaMallocs.
+    pub(super) ordinal: u64,
+    /// The address of the page that it shares, or `None` for a range with pages of its own.
+    pub(super) shared_page: Option<u64>,
+    live: bool,
+}
+
+/// Ranges by start address.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Ranges {
+    by_start: BTreeMap<u64, Range>,
+    next_ordinal: u64,
+}
+
+impl Ranges {
+    /// Enters a new live range, drops the names that it covers, and returns its number.
+    pub(super) fn insert(&mut self, start: u64, bytes: u64, shared_page: Option<u64>) -> u64 {
+        while let Some((&stale, _)) = self.by_start.range(start..).next()
+            && stale - start < bytes
+        {
+            self.by_start.remove(&stale);
+        }
+        let ordinal = self.next_ordinal;
+        self.next_ordinal += 1;
+        self.by_start.insert(start, Range { bytes, ordinal, shared_page, live: true });
+        ordinal
+    }
+
+    /// The live range that starts at `start`.
+    pub(super) fn live(&self, start: u64) -> Option<Range> {
+        self.by_start.get(&start).copied().filter(|range| range.live)
+    }
+
+    /// Ends a range; its name stays.
+    pub(super) fn end(&mut self, start: u64) {
+        if let Some(range) = self.by_start.get_mut(&start) {
+            range.live = false;
+        }
+    }
+
+    /// What to call an address.
+    pub(super) fn name(&self, address: u64) -> AddressName {
+        match self.by_start.range(..=address).next_back() {
+            Some((&start, range)) if address - start < range.bytes => {
+                AddressName::InRange { ordinal: range.ordinal, offset_bytes: address - start }
+            }
+            _ => AddressName::Unknown(address),
+        }
+    }
+
+    /// The live ranges, lowest first: start and bytes.
+    pub(super) fn iter_live(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.by_start.iter().filter(|(_, range)| range.live).map(|(&start, range)| (start, range.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_outlives_its_range_until_it_is_covered() {
+        let mut ranges = Ranges::default();
+        assert_eq!(ranges.insert(1000, 100, None), 0);
+        assert_eq!(ranges.insert(1100, 100, None), 1);
+        assert_eq!(ranges.name(1100).to_string(), "c1+0");
+        assert_eq!(ranges.name(1199).to_string(), "c1+99");
+        assert_eq!(ranges.name(1200).to_string(), "0x4b0");
+        ranges.end(1100);
+        assert!(ranges.live(1100).is_none());
+        assert_eq!(ranges.name(1150).to_string(), "c1+50");
+        assert_eq!(ranges.insert(1090, 60, None), 2);
+        assert_eq!(ranges.name(1100).to_string(), "c2+10");
+        assert_eq!(ranges.name(1089).to_string(), "c0+89", "the older range is shadowed only where it is covered");
+        assert_eq!(ranges.name(1150).to_string(), "0x47e", "and what the new one covered the start of is gone");
+        assert_eq!(ranges.iter_live().collect::<Vec<_>>(), [(1000, 100), (1090, 60)]);
+    }
+}

@@ -1,0 +1,120 @@
+//! The simulated device itself: its parts, how they begin, and the steps that all its calls share.
+//!
+//! Its calls are in `memory` and `events`; what is done to it from outside (time, other processes, faults) is in `control`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parkade::device::BackendError;
+
+use super::address::AddressModel;
+use super::clock::Clock;
+use super::cost::CostModel;
+use super::fault::FaultPlan;
+use super::intervals::Intervals;
+use super::log::{CallLog, CallName, CallSubject};
+use super::options::SimOptions;
+use super::pages::{PageRun, PhysicalMemory};
+use super::ranges::Ranges;
+use super::small::SmallPages;
+use super::streams::Streams;
+
+/// Driver code: an argument is not what the call wants.
+pub(super) const INVALID_VALUE: u32 = 1;
+/// Driver code: no room.
+pub(super) const OUT_OF_MEMORY: u32 = 2;
+/// Driver code: an event that does not exist (any more).
+pub(super) const INVALID_HANDLE: u32 = 400;
+/// Driver code of a query: not yet, which is no failure.
+pub(super) const NOT_READY: u32 = 600;
+/// Driver code: something went wrong inside; here, an address model that gave a place that is taken.
+pub(super) const UNKNOWN: u32 = 999;
+
+/// A GPU made of arithmetic. A clone is a second device in the same state, which goes its own way.
+#[derive(Clone, Debug)]
+pub struct SimDevice {
+    pub(super) index: u32,
+    pub(super) total_bytes: u64,
+    /// Whether the driver's "total" was given apart from the capacity; otherwise it follows the capacity.
+    pub(super) total_is_fixed: bool,
+    pub(super) shares_pages: bool,
+    pub(super) free_waits: bool,
+    pub(super) reports_processes: bool,
+    pub(super) memory: PhysicalMemory,
+    /// The pages behind every range that the address model placed.
+    pub(super) placed: Intervals<Vec<PageRun>>,
+    pub(super) small: SmallPages,
+    pub(super) ranges: Ranges,
+    pub(super) address_model: Box<dyn AddressModel>,
+    pub(super) cost_model: Arc<dyn CostModel>,
+    pub(super) streams: Streams,
+    pub(super) clock: Clock,
+    pub(super) live_events: BTreeSet<u64>,
+    pub(super) next_event: u64,
+    pub(super) fail_next: u64,
+    pub(super) faults: FaultPlan,
+    pub(super) log: CallLog,
+    /// Bytes that other processes hold, by process id.
+    pub(super) other_processes: BTreeMap<u32, u64>,
+}
+
+impl SimDevice {
+    /// An idle, empty device at time zero.
+    #[must_use]
+    pub fn new(options: SimOptions) -> Self {
+        let mut memory = PhysicalMemory::new(options.capacity_bytes, options.base_bytes);
+        memory.set_withheld(options.withheld_bytes);
+        SimDevice {
+            index: options.index,
+            total_bytes: options.total_bytes.unwrap_or(options.capacity_bytes),
+            total_is_fixed: options.total_bytes.is_some(),
+            shares_pages: options.shares_pages,
+            free_waits: options.free_waits,
+            reports_processes: options.reports_processes,
+            memory,
+            placed: Intervals::default(),
+            small: SmallPages::default(),
+            ranges: Ranges::default(),
+            address_model: options.address_model,
+            cost_model: options.cost_model,
+            streams: Streams::new(options.adversary),
+            clock: Clock::default(),
+            live_events: BTreeSet::new(),
+            next_event: 0,
+            fail_next: 0,
+            faults: FaultPlan::none(),
+            log: CallLog::default(),
+            other_processes: BTreeMap::new(),
+        }
+    }
+
+    /// Enters a call and moves the clock by its price.
+    pub(super) fn charge(&mut self, name: CallName, bytes: u64) {
+        let cost_ns = self.cost_model.cost_ns(name, bytes);
+        self.clock.charge(name, cost_ns);
+    }
+
+    /// Counts a call for the plan of failures; the code with which it is to fail, if it is.
+    pub(super) fn planned_failure(&mut self, name: CallName) -> Result<(), u32> {
+        self.faults.next(name).map_or(Ok(()), |error| Err(error.code()))
+    }
+
+    /// Logs a call's end and accounts for a failure.
+    pub(super) fn note(&mut self, name: CallName, result: u32, subject: impl FnOnce() -> CallSubject) {
+        if result != 0 && result != NOT_READY {
+            self.clock.note_failure(name);
+        }
+        self.log.push(name, result, self.clock.now_ns(), subject);
+    }
+
+    /// Lets a call wait until every stream is idle; everything is complete then, under every adversary.
+    pub(super) fn wait_for_device(&mut self, name: CallName) {
+        self.clock.wait_until(name, self.streams.idle_at_ns());
+        self.streams.complete_all(self.clock.now_ns());
+    }
+}
+
+/// The core's error for a driver code.
+pub(super) fn driver_error(name: CallName, code: u32) -> BackendError {
+    BackendError::Driver { call: name.as_str(), code }
+}

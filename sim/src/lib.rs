@@ -1,0 +1,4 @@
+//! parkade's simulated GPU, recordings of real PyTorch runs, and their replay on the core.
+#![forbid(unsafe_code)]
+
+pub mod device;
