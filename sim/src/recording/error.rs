@@ -1,0 +1,30 @@
+//! The one error of reading a recording.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::container::ContainerError;
+use super::format::FormatError;
+use super::pickle::PickleError;
+
+/// Why a recording could not be read; the display is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file itself could not be read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It could not be unpacked, or is no recording at all.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// Its pickle is damaged, or would run code.
+    #[error(transparent)]
+    Pickle(#[from] PickleError),
+    /// Its contents cannot be true.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+}

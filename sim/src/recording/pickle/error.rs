@@ -1,0 +1,115 @@
+//! What can be wrong with a pickle, each problem with the byte offset of the opcode that met it.
+
+use super::opcode;
+
+/// A pickle that cannot be read; the display is one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("pickle byte {offset}: {problem}")]
+pub struct PickleError {
+    /// Offset of the offending opcode in the unpacked file, in bytes.
+    pub offset: u64,
+    /// What is wrong there.
+    pub problem: PickleProblem,
+}
+
+/// The kinds of [`PickleError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PickleProblem {
+    /// The file ends before the opcode or its argument does.
+    #[error("the file ends where {needed} more bytes are needed ({left} left); it was cut short, copy or dump it again")]
+    Truncated {
+        /// Bytes that the opcode needs.
+        needed: u64,
+        /// Bytes that are left.
+        left: u64,
+    },
+    /// A text argument has no end of line.
+    #[error("the file ends within a line of text; it was cut short, copy or dump it again")]
+    UnfinishedLine,
+    /// The opcode would import or call Python code.
+    #[error(
+        "opcode {} (0x{code:02x}) would import or call code, which this reader never does; \
+         dump the plain dict of torch.cuda.memory._snapshot() instead",
+        opcode::name(*code).unwrap_or("?")
+    )]
+    Refused {
+        /// The opcode's byte.
+        code: u8,
+    },
+    /// The opcode is known but no snapshot has it (sets).
+    #[error("opcode {} (0x{code:02x}) has no place in a memory snapshot", opcode::name(*code).unwrap_or("?"))]
+    Unsupported {
+        /// The opcode's byte.
+        code: u8,
+    },
+    /// No pickle protocol up to 5 has the opcode.
+    #[error("0x{code:02x} is no pickle opcode; this is not a pickle, or it is damaged")]
+    UnknownOpcode {
+        /// The byte found.
+        code: u8,
+    },
+    /// A protocol from the future.
+    #[error("pickle protocol {version} is unknown (0 to 5 are read); dump with protocol=4")]
+    Protocol {
+        /// The version that the file states.
+        version: u8,
+    },
+    /// An opcode takes more values than there are.
+    #[error("opcode {} needs a value where the stack has none; the file is damaged", opcode::name(*code).unwrap_or("?"))]
+    StackUnderflow {
+        /// The opcode's byte.
+        code: u8,
+    },
+    /// An opcode takes everything since the last MARK, and there is none.
+    #[error("opcode {} has no MARK to go back to; the file is damaged", opcode::name(*code).unwrap_or("?"))]
+    MissingMark {
+        /// The opcode's byte.
+        code: u8,
+    },
+    /// A reference to a memo slot that was never filled.
+    #[error("memo slot {index} is read but was never written; the file is damaged")]
+    MissingMemo {
+        /// The slot.
+        index: u64,
+    },
+    /// A list or dict operation on something else.
+    #[error("opcode {} works on a {expected}, not on a {found}; the file is damaged", opcode::name(*code).unwrap_or("?"))]
+    WrongTarget {
+        /// The opcode's byte.
+        code: u8,
+        /// What it needs.
+        expected: &'static str,
+        /// What is there.
+        found: &'static str,
+    },
+    /// A key without a value.
+    #[error("opcode {} got an odd number of keys and values; the file is damaged", opcode::name(*code).unwrap_or("?"))]
+    OddItems {
+        /// The opcode's byte.
+        code: u8,
+    },
+    /// A list or a dict as the key of a dict.
+    #[error("a {found} cannot be the key of a dict; the file is damaged")]
+    UnhashableKey {
+        /// What the key is.
+        found: &'static str,
+    },
+    /// A number in text form that is none.
+    #[error("the text is not a number; the file is damaged")]
+    BadNumber,
+    /// A quoted or escaped text that does not decode.
+    #[error("the text has a bad quote or escape; the file is damaged")]
+    BadText,
+    /// A length below zero.
+    #[error("the length {length} is negative; the file is damaged")]
+    NegativeLength {
+        /// The length.
+        length: i32,
+    },
+    /// A file that builds far more than it says.
+    #[error("the values need more than {limit} bytes, out of proportion for a file of this length; no snapshot does that")]
+    TooMuchMemory {
+        /// The bound, in bytes: see [`memory_bound`](super::memory_bound).
+        limit: u64,
+    },
+}

@@ -1,0 +1,179 @@
+//! The pickle machine: one loop over the opcodes, a value stack, and nothing that could import or call anything.
+//!
+//! Source of the semantics: `Lib/pickle.py` of CPython; of the opcodes that matter: spec 7.6. There is no recursion over
+//! what the file says, here or in anything that is built from it.
+
+use super::cursor::Cursor;
+use super::error::{PickleError, PickleProblem};
+use super::heap::Heap;
+use super::literal;
+use super::memo::Memo;
+use super::opcode::*;
+use super::texts::Texts;
+use super::value::Value;
+
+/// The machine's state.
+pub(crate) struct Machine<'a> {
+    pub(crate) cursor: Cursor<'a>,
+    pub(crate) texts: Texts<'a>,
+    pub(crate) heap: Heap,
+    pub(crate) memo: Memo,
+    pub(crate) stack: Vec<Value>,
+    /// Stack heights at the open MARKs.
+    pub(crate) marks: Vec<usize>,
+    /// Stack height below which the opcodes may not reach: the last MARK.
+    pub(crate) fence: usize,
+}
+
+/// What a step did.
+enum Step {
+    Goes,
+    Done(Value),
+}
+
+pub(crate) type Outcome = Result<(), PickleProblem>;
+
+/// Opcodes between two looks at the memory account; each adds at most some hundred bytes that the file does not have.
+const OPCODES_PER_CHECK: u32 = 1 << 16;
+
+impl<'a> Machine<'a> {
+    pub(crate) fn new(input: &'a [u8]) -> Self {
+        Machine {
+            cursor: Cursor { input, at: 0 },
+            texts: Texts::new(input),
+            heap: Heap::new(),
+            memo: Memo::new(),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            fence: 0,
+        }
+    }
+
+    /// Runs to STOP and gives the value that the file is. Bytes after STOP are not looked at.
+    pub(crate) fn run(&mut self, memory_bound: u64) -> Result<Value, PickleError> {
+        loop {
+            for _ in 0..OPCODES_PER_CHECK {
+                let offset = self.cursor.at as u64;
+                match self.step() {
+                    Ok(Step::Goes) => {}
+                    Ok(Step::Done(value)) => return Ok(value),
+                    Err(problem) => return Err(PickleError { offset, problem }),
+                }
+            }
+            if self.held() > memory_bound || self.heap.full() {
+                let problem = PickleProblem::TooMuchMemory { limit: memory_bound };
+                return Err(PickleError { offset: self.cursor.at as u64, problem });
+            }
+        }
+    }
+
+    /// Bytes in use beside the input.
+    fn held(&self) -> u64 {
+        let values = self.stack.len() * size_of::<Value>() + self.marks.len() * size_of::<usize>();
+        (values + self.heap.held() + self.memo.held() + self.texts.held()) as u64
+    }
+
+    #[inline]
+    fn step(&mut self) -> Result<Step, PickleProblem> {
+        let code = self.cursor.byte()?;
+        match code {
+            BINGET => {
+                let index = u64::from(self.cursor.byte()?);
+                self.get(index)?;
+            }
+            LONG_BINGET => {
+                let index = u64::from(u32::from_le_bytes(self.cursor.array()?));
+                self.get(index)?;
+            }
+            MEMOIZE => {
+                let value = self.top(code)?;
+                self.memo.push(value);
+            }
+            BINPUT => {
+                let index = u64::from(self.cursor.byte()?);
+                self.put(index, code)?;
+            }
+            LONG_BINPUT => {
+                let index = u64::from(u32::from_le_bytes(self.cursor.array()?));
+                self.put(index, code)?;
+            }
+            BININT1 => {
+                let value = i32::from(self.cursor.byte()?);
+                self.stack.push(Value::int32(value));
+            }
+            BININT2 => {
+                let value = i32::from(u16::from_le_bytes(self.cursor.array()?));
+                self.stack.push(Value::int32(value));
+            }
+            BININT => {
+                let value = i32::from_le_bytes(self.cursor.array()?);
+                self.stack.push(Value::int32(value));
+            }
+            LONG1 => {
+                let value = self.long1()?;
+                self.stack.push(value);
+            }
+            SHORT_BINUNICODE | SHORT_BINSTRING => {
+                let length = u64::from(self.cursor.byte()?);
+                self.push_text(length)?;
+            }
+            MARK => self.open_mark(),
+            EMPTY_DICT => self.begin_dict()?,
+            SETITEMS => self.set_items(code)?,
+            EMPTY_LIST => {
+                let list = self.heap.new_list();
+                self.stack.push(list);
+            }
+            APPEND => self.append(code)?,
+            APPENDS => self.appends(code)?,
+            NONE => self.stack.push(Value::NONE),
+            NEWTRUE => self.stack.push(Value::boolean(true)),
+            NEWFALSE => self.stack.push(Value::boolean(false)),
+            STOP => return Ok(Step::Done(self.pop(code)?)),
+            _ => self.rare_step(code)?,
+        }
+        Ok(Step::Goes)
+    }
+
+    /// LONG1, whose usual length is the six or seven bytes of an address or a time.
+    #[inline]
+    pub(crate) fn long1(&mut self) -> Result<Value, PickleProblem> {
+        let length = self.cursor.byte()?;
+        let ahead = self.cursor.rest().first_chunk::<8>();
+        if let (1..=8, Some(bytes)) = (length, ahead) {
+            let unused_bits = 64 - 8 * u32::from(length);
+            let number = i64::from_le_bytes(*bytes) << unused_bits >> unused_bits;
+            if let Some(value) = Value::small_int(number) {
+                self.cursor.at += usize::from(length);
+                return Ok(value);
+            }
+        }
+        Ok(literal::integer_from_bytes(self.cursor.bytes(u64::from(length))?, &mut self.heap))
+    }
+
+    #[inline]
+    pub(crate) fn push_text(&mut self, length: u64) -> Outcome {
+        let (offset, length) = self.cursor.skip(length)?;
+        let text = self.texts.at(offset, length);
+        self.stack.push(text);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self, index: u64) -> Outcome {
+        match self.memo.get(index) {
+            Some(value) => {
+                self.stack.push(value);
+                Ok(())
+            }
+            None => Err(PickleProblem::MissingMemo { index }),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn put(&mut self, index: u64, code: u8) -> Outcome {
+        let value = self.top(code)?;
+        self.memo.put(index, value);
+        Ok(())
+    }
+}

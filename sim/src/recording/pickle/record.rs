@@ -1,0 +1,127 @@
+//! A short cut for dicts of scalars, which is what nearly all of a recording is: keys and values go straight to where they
+//! will lie, without a stop on the stack.
+//!
+//! It is only a short cut: whatever it does not know, damage included, it leaves to the machine's loop, with the stack and
+//! the position as the loop would have them.
+
+use super::error::PickleProblem;
+use super::heap::Container;
+use super::machine::{Machine, Outcome};
+use super::opcode::*;
+use super::shape;
+use super::value::Value;
+
+impl Machine<'_> {
+    /// EMPTY_DICT, and all that follows it up to SETITEMS if that is as simple as usual.
+    #[inline]
+    pub(crate) fn begin_dict(&mut self) -> Outcome {
+        let dict = self.heap.new_dict();
+        self.stack.push(dict);
+        self.memoise_if_next(dict);
+        if self.cursor.peek() == MARK {
+            self.cursor.at += 1;
+            self.pairs(dict);
+        }
+        Ok(())
+    }
+
+    /// The keys and values of a dict after its MARK.
+    fn pairs(&mut self, dict: Value) {
+        let start = self.heap.slots.len();
+        let mut shape = shape::EMPTY;
+        loop {
+            if self.cursor.peek() == SETITEMS {
+                self.cursor.at += 1;
+                self.heap.set_container(dict, Container::Dict { start: start as u32, shape });
+                return;
+            }
+            let Some(key) = self.scalar() else {
+                return self.leave_pairs(start, shape, &[]);
+            };
+            let Some(value) = self.scalar() else {
+                return self.leave_pairs(start, shape, &[key]);
+            };
+            let Some(longer) = self.heap.shapes.step(shape, key, &self.texts) else {
+                return self.leave_pairs(start, shape, &[key, value]);
+            };
+            self.heap.slots.push(value);
+            shape = longer;
+        }
+    }
+
+    /// Gives up the short cut: the pairs so far go to the stack above a MARK, and what else was read.
+    fn leave_pairs(&mut self, start: usize, shape: u32, rest: &[Value]) {
+        self.open_mark();
+        let keys = self.heap.shapes.keys(shape);
+        for (key, value) in keys.into_iter().zip(self.heap.slots.drain(start..)) {
+            self.stack.extend([key, value]);
+        }
+        self.stack.extend_from_slice(rest);
+    }
+
+    /// A scalar, a reference or a new empty list, memoised if the file says so; `None`, with nothing read, for all else.
+    #[inline]
+    fn scalar(&mut self) -> Option<Value> {
+        let before = self.cursor.at;
+        let value = self.scalar_or_problem();
+        if !matches!(value, Ok(Some(_))) {
+            self.cursor.at = before;
+        }
+        value.ok().flatten()
+    }
+
+    #[inline]
+    fn scalar_or_problem(&mut self) -> Result<Option<Value>, PickleProblem> {
+        let value = match self.cursor.byte()? {
+            LONG_BINGET => {
+                let index = u64::from(u32::from_le_bytes(self.cursor.array()?));
+                return Ok(self.memo.get(index));
+            }
+            BINGET => {
+                let index = u64::from(self.cursor.byte()?);
+                return Ok(self.memo.get(index));
+            }
+            LONG1 => self.long1()?,
+            BININT1 => Value::int32(i32::from(self.cursor.byte()?)),
+            BININT2 => Value::int32(i32::from(u16::from_le_bytes(self.cursor.array()?))),
+            BININT => Value::int32(i32::from_le_bytes(self.cursor.array()?)),
+            SHORT_BINUNICODE => {
+                let length = u64::from(self.cursor.byte()?);
+                let (offset, length) = self.cursor.skip(length)?;
+                let text = self.texts.at(offset, length);
+                self.memoise_if_next(text);
+                text
+            }
+            EMPTY_LIST => {
+                let list = self.heap.new_list();
+                self.memoise_if_next(list);
+                list
+            }
+            NONE => Value::NONE,
+            NEWTRUE => Value::boolean(true),
+            NEWFALSE => Value::boolean(false),
+            _ => return Ok(None),
+        };
+        Ok(Some(value))
+    }
+
+    /// Does a MEMOIZE or PUT that comes next; one that is cut short is left to the loop.
+    #[inline]
+    fn memoise_if_next(&mut self, value: Value) {
+        match self.cursor.rest() {
+            [MEMOIZE, ..] => {
+                self.cursor.at += 1;
+                self.memo.push(value);
+            }
+            [BINPUT, index, ..] => {
+                self.cursor.at += 2;
+                self.memo.put(u64::from(*index), value);
+            }
+            [LONG_BINPUT, a, b, c, d, ..] => {
+                self.cursor.at += 5;
+                self.memo.put(u64::from(u32::from_le_bytes([*a, *b, *c, *d])), value);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! One pickled value in eight bytes: a tag in the low four bits, a payload in the other sixty.
+//!
+//! What does not fit (integers beyond 59 bits, floats, very long texts) lies in a side table of the
+//! [heap](super::heap) or of the [texts](super::texts) and the payload is its index. Values are plain copies, so a tree of
+//! any depth is dropped without recursion.
+
+/// A value, or an id of one that lies elsewhere. Equal bits mean the same object, not only an equal one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Value(u64);
+
+/// The tag of a [`Value`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Tag {
+    /// No value: an unfilled memo slot, an absent key.
+    Absent = 0,
+    None = 1,
+    Bool = 2,
+    /// An integer of at most 60 bits, in the payload.
+    Int = 3,
+    /// An integer of at most 128 bits, in the heap.
+    WideInt = 4,
+    /// An integer beyond 128 bits; its value is not kept, as nothing in a snapshot is that large.
+    HugeInt = 5,
+    Float = 6,
+    /// A text: 36 bits of offset, 24 of length.
+    Text = 7,
+    /// A text that is too long or too far for that; an index.
+    LongText = 8,
+    /// Bytes; nothing in a snapshot is bytes, so only the type is kept.
+    Bytes = 9,
+    /// A list, dict or tuple: an index of the heap's containers.
+    Container = 10,
+    /// The function `torch.jit._pickle.restore_type_tag` (spec 7.6), which is never called.
+    TypeTagFunction = 11,
+}
+
+const TAG_BITS: u32 = 4;
+const TEXT_LENGTH_BITS: u32 = 24;
+/// The largest offset that a [`Tag::Text`] holds.
+const TEXT_OFFSET_LIMIT: u64 = 1 << (64 - TAG_BITS - TEXT_LENGTH_BITS);
+const INT_LIMIT: i64 = 1 << (63 - TAG_BITS);
+
+const TAGS: [Tag; 16] = [
+    Tag::Absent,
+    Tag::None,
+    Tag::Bool,
+    Tag::Int,
+    Tag::WideInt,
+    Tag::HugeInt,
+    Tag::Float,
+    Tag::Text,
+    Tag::LongText,
+    Tag::Bytes,
+    Tag::Container,
+    Tag::TypeTagFunction,
+    Tag::Absent,
+    Tag::Absent,
+    Tag::Absent,
+    Tag::Absent,
+];
+
+impl Value {
+    pub(crate) const ABSENT: Value = Value(Tag::Absent as u64);
+    pub(crate) const NONE: Value = Value(Tag::None as u64);
+    pub(crate) const BYTES: Value = Value(Tag::Bytes as u64);
+    pub(crate) const HUGE_INT: Value = Value(Tag::HugeInt as u64);
+    pub(crate) const RESTORE_TYPE_TAG: Value = Value(Tag::TypeTagFunction as u64);
+
+    #[inline]
+    pub(crate) fn tag(self) -> Tag {
+        TAGS[(self.0 & 15) as usize]
+    }
+
+    /// A value whose payload is an index (or a boolean).
+    #[inline]
+    pub(crate) fn with_index(tag: Tag, index: u32) -> Value {
+        Value((u64::from(index) << TAG_BITS) | tag as u64)
+    }
+
+    pub(crate) fn boolean(value: bool) -> Value {
+        Value::with_index(Tag::Bool, u32::from(value))
+    }
+
+    /// An integer, if it fits the payload.
+    #[inline]
+    pub(crate) fn small_int(value: i64) -> Option<Value> {
+        if (-INT_LIMIT..INT_LIMIT).contains(&value) { Some(Value(((value << TAG_BITS) as u64) | Tag::Int as u64)) } else { None }
+    }
+
+    /// An integer that always fits.
+    #[inline]
+    pub(crate) fn int32(value: i32) -> Value {
+        Value(((i64::from(value) << TAG_BITS) as u64) | Tag::Int as u64)
+    }
+
+    /// A text by place, if it fits the payload.
+    #[inline]
+    pub(crate) fn text(offset: u64, length: u64) -> Option<Value> {
+        if offset < TEXT_OFFSET_LIMIT && length < 1 << TEXT_LENGTH_BITS {
+            Some(Value((((offset << TEXT_LENGTH_BITS) | length) << TAG_BITS) | Tag::Text as u64))
+        } else {
+            None
+        }
+    }
+
+    /// The payload of an index tag; meaningless for others.
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        (self.0 >> TAG_BITS) as usize
+    }
+
+    /// The payload of [`Tag::Int`]; meaningless for others.
+    #[inline]
+    pub(crate) fn as_small_int(self) -> i64 {
+        (self.0 as i64) >> TAG_BITS
+    }
+
+    /// Offset and length of a [`Tag::Text`]; meaningless for others.
+    #[inline]
+    pub(crate) fn text_place(self) -> (usize, usize) {
+        let payload = self.0 >> TAG_BITS;
+        ((payload >> TEXT_LENGTH_BITS) as usize, (payload & ((1 << TEXT_LENGTH_BITS) - 1)) as usize)
+    }
+
+    /// Python's name of the type, for messages. Containers say "container": the heap knows more.
+    pub(crate) fn type_name(self) -> &'static str {
+        match self.tag() {
+            Tag::Absent => "missing value",
+            Tag::None => "None",
+            Tag::Bool => "bool",
+            Tag::Int | Tag::WideInt | Tag::HugeInt => "int",
+            Tag::Float => "float",
+            Tag::Text | Tag::LongText => "str",
+            Tag::Bytes => "bytes",
+            Tag::Container => "container",
+            Tag::TypeTagFunction => "function",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_keep_their_value_up_to_the_limit() {
+        for value in [0, 1, -1, 42, INT_LIMIT - 1, -INT_LIMIT] {
+            let packed = Value::small_int(value).expect("fits");
+            assert_eq!((packed.tag(), packed.as_small_int()), (Tag::Int, value));
+        }
+        assert!(Value::small_int(INT_LIMIT).is_none());
+        assert!(Value::small_int(-INT_LIMIT - 1).is_none());
+        assert_eq!(Value::int32(i32::MIN).as_small_int(), i64::from(i32::MIN));
+    }
+
+    #[test]
+    fn texts_keep_their_place_up_to_the_limit() {
+        let packed = Value::text(TEXT_OFFSET_LIMIT - 1, (1 << 24) - 1).expect("fits");
+        assert_eq!(packed.tag(), Tag::Text);
+        assert_eq!(packed.text_place(), ((TEXT_OFFSET_LIMIT - 1) as usize, (1 << 24) - 1));
+        assert!(Value::text(TEXT_OFFSET_LIMIT, 0).is_none());
+        assert!(Value::text(0, 1 << 24).is_none());
+    }
+}
