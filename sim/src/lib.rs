@@ -2,4 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod device;
+pub mod ops;
 pub mod recording;
+pub mod replay;

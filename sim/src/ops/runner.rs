@@ -1,0 +1,415 @@
+//! Runs a script, operation by operation.
+
+use parkade::device::DeviceBackend;
+use parkade::policy::PyTorch;
+use parkade::settings::{Settings, SettingsError};
+use parkade::trace::TraceRing;
+use parkade::units::{Bytes, StreamId};
+use parkade::{AllocError, Allocation, Allocator, FreeError};
+
+use super::render;
+use super::state::{Held, Seen, SharedNames, Watcher};
+use super::words::{Line, Unreadable};
+use crate::device::address::{Ascending, Descending};
+use crate::device::{LogLevel, SimDevice, SimOptions};
+
+/// Where new segments go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Addresses {
+    /// Each above the one before.
+    #[default]
+    Up,
+    /// Each below the one before.
+    Down,
+}
+
+/// What a script runs on.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OpsOptions {
+    /// The allocator's settings string, as from the environment.
+    pub settings: String,
+    /// The device's memory.
+    pub capacity_bytes: u64,
+    /// Where new segments go.
+    pub addresses: Addresses,
+}
+
+type Core = Allocator<SimDevice, PyTorch, Watcher>;
+
+/// Runs scripts on one allocator.
+pub struct OpsRunner {
+    allocator: Core,
+    names: SharedNames,
+    printed: render::Printed,
+    /// Whether requests go through the allocator, or straight to the device.
+    caching: bool,
+    /// Operations so far.
+    count: u64,
+}
+
+/// Why an operation failed, in the harness's terms: which exception it would have caught.
+struct Failure {
+    kind: &'static str,
+    message: String,
+}
+
+impl Failure {
+    fn c10(message: impl ToString) -> Failure {
+        Failure { kind: "c10", message: message.to_string() }
+    }
+
+    fn std(message: impl ToString) -> Failure {
+        Failure { kind: "std", message: message.to_string() }
+    }
+}
+
+impl From<Unreadable> for Failure {
+    fn from(what: Unreadable) -> Failure {
+        Failure::std(what)
+    }
+}
+
+impl From<AllocError> for Failure {
+    fn from(error: AllocError) -> Failure {
+        let kind = match error {
+            AllocError::OutOfMemory(_) | AllocError::TooLarge { .. } => "oom",
+            _ => "c10",
+        };
+        Failure { kind, message: error.to_string() }
+    }
+}
+
+impl From<FreeError> for Failure {
+    fn from(error: FreeError) -> Failure {
+        Failure::c10(error)
+    }
+}
+
+impl From<SettingsError> for Failure {
+    fn from(error: SettingsError) -> Failure {
+        if error.is_std_exception() { Failure::std(error) } else { Failure::c10(error) }
+    }
+}
+
+/// What an operation adds to its line.
+type Answer = Result<String, Failure>;
+
+impl OpsRunner {
+    /// A runner over a fresh device.
+    ///
+    /// # Errors
+    /// If the settings string is wrong.
+    pub fn new(options: &OpsOptions) -> Result<OpsRunner, SettingsError> {
+        let settings = Settings::from_environment(&options.settings)?;
+        let fraction = settings.per_process_memory_fraction;
+        let device = SimOptions::fake_driver(Bytes(options.capacity_bytes));
+        let device = SimDevice::new(match options.addresses {
+            Addresses::Up => device.address_model(Ascending::new()),
+            Addresses::Down => device.address_model(Descending::new()),
+        });
+        let mut allocator = Allocator::new(device, PyTorch::new(settings), Watcher::default());
+        // The parser has refused anything outside 0 to 1.
+        let _ = allocator.set_memory_fraction(fraction);
+        let names = SharedNames::default();
+        allocator.register_free_memory_callback(Box::new(free_on_miss(names.clone())));
+        allocator.device_mut().set_log_level(LogLevel::Memory);
+        Ok(OpsRunner { allocator, names, printed: render::Printed::default(), caching: true, count: 0 })
+    }
+
+    /// Runs one line of a script. Returns its answer, or `None` for a line without an operation.
+    pub fn run_line(&mut self, line: &str) -> Option<String> {
+        let line = Line::read(line)?;
+        self.allocator.observer_mut().seen.clear();
+        let answer = self.operate(&line);
+        let mut out =
+            format!("{{\"i\":{},\"op\":{},\"ok\":{}", self.count, render::quoted(&line.joined()), u8::from(answer.is_ok()));
+        match answer {
+            Ok(fields) => out.push_str(&fields),
+            Err(Failure { kind, message }) => {
+                out.push_str(&format!(",\"err\":\"{kind}\",\"msg\":{}", render::quoted(&message)));
+            }
+        }
+        self.append_record(&mut out);
+        out.push('}');
+        self.count += 1;
+        Some(out)
+    }
+
+    /// Adds what happened: trace entries, driver calls, changed statistics.
+    fn append_record(&mut self, out: &mut String) {
+        let device = self.allocator.device();
+        let seen = &self.allocator.observer().seen;
+        if !seen.is_empty() {
+            out.push_str(&format!(",\"ev\":[{}]", render::seen(device, seen)));
+        }
+        let mut calls: Vec<String> = Vec::new();
+        if self.count == 0 {
+            // The real allocator reads the device's properties when it is made, which its first line shows.
+            calls.push(format!("[\"cudaGetDeviceProperties\",0,{},{}]", device.index(), device.total_memory()));
+        }
+        calls.extend(self.allocator.device_mut().take_log().iter().map(crate::device::Call::render));
+        if !calls.is_empty() {
+            out.push_str(&format!(",\"drv\":[{}]", calls.join(",")));
+        }
+        let changes = self.printed.changes(self.allocator.stats());
+        if !changes.is_empty() {
+            out.push_str(&format!(",\"st\":{{{changes}}}"));
+        }
+    }
+
+    fn operate(&mut self, line: &Line<'_>) -> Answer {
+        match line.name() {
+            "alloc" => self.alloc(line),
+            "free" => self.free(line),
+            "rawalloc" => self.raw_alloc(line),
+            "rawfree" => self.raw_free(line),
+            "record_stream" => self.record_stream(line),
+            "empty_cache" => self.empty_cache(line),
+            "free_all" => self.free_all(),
+            "base" => self.base(line),
+            "oom_free" => {
+                self.names.lock().freed_on_miss = line.rest(1).iter().map(ToString::to_string).collect();
+                Ok(String::new())
+            }
+            "snapshot" | "trace" | "history" | "stats" | "cache_info" | "meminfo" | "expandable_sizes" | "driver" | "name" => {
+                self.look(line)
+            }
+            "set_fraction" | "get_fraction" | "reset_peak" | "reset_accumulated" | "conf" | "enable" => self.tune(line),
+            _ => self.steer(line),
+        }
+    }
+
+    fn alloc(&mut self, line: &Line<'_>) -> Answer {
+        let stream = handle(line.stream_or_default(3)?);
+        let name = line.word(1)?;
+        if self.names.lock().live.contains_key(name) {
+            return Err(Failure::std("id already live"));
+        }
+        let bytes = Bytes(line.number(2)?);
+        let held = self.take(bytes, |core| core.allocate(bytes, stream))?;
+        let answer = self.pointer(&held);
+        self.names.lock().live.insert(name.to_owned(), held);
+        Ok(answer)
+    }
+
+    fn raw_alloc(&mut self, line: &Line<'_>) -> Answer {
+        let bytes = Bytes(line.number(2)?);
+        let stream = handle(line.stream_or_default(3)?);
+        let held = self.take(bytes, |core| core.raw_allocate(bytes, stream))?;
+        let answer = self.pointer(&held);
+        self.names.lock().raw.insert(line.word(1)?.to_owned(), held);
+        Ok(answer)
+    }
+
+    fn take(&mut self, bytes: Bytes, allocate: impl Fn(&mut Core) -> Result<Allocation, AllocError>) -> Result<Held, Failure> {
+        if bytes == Bytes::ZERO {
+            return Ok(Held::Null);
+        }
+        if self.caching {
+            return Ok(Held::Block(allocate(&mut self.allocator)?));
+        }
+        match self.allocator.device_mut().malloc(bytes) {
+            Ok(address) => Ok(Held::Direct(address)),
+            Err(error) => Err(Failure::c10(error)),
+        }
+    }
+
+    fn pointer(&self, held: &Held) -> String {
+        let text = held.address().map_or("null".to_owned(), |address| render::pointer(self.allocator.device(), address.0));
+        format!(",\"ptr\":{text}")
+    }
+
+    fn free(&mut self, line: &Line<'_>) -> Answer {
+        let held = self.names.lock().live.remove(line.word(1)?);
+        self.give_back(held)
+    }
+
+    fn raw_free(&mut self, line: &Line<'_>) -> Answer {
+        let held = self.names.lock().raw.remove(line.word(1)?);
+        self.give_back(held)
+    }
+
+    fn give_back(&mut self, held: Option<Held>) -> Answer {
+        match held {
+            None => return Ok(",\"noop\":1".to_owned()),
+            Some(held) => release(&mut self.allocator, held)?,
+        }
+        Ok(String::new())
+    }
+
+    fn record_stream(&mut self, line: &Line<'_>) -> Answer {
+        let names = self.names.clone();
+        let names = names.lock();
+        let Some(held) = names.live.get(line.word(1)?) else { return Ok(",\"noop\":1".to_owned()) };
+        let stream = handle(line.stream(2)?);
+        if let Held::Block(allocation) = held {
+            self.allocator.record_stream(allocation, stream);
+        }
+        Ok(String::new())
+    }
+
+    fn empty_cache(&mut self, line: &Line<'_>) -> Answer {
+        if line.len() > 2 && (line.number(1)?, line.number(2)?) != (0, 0) {
+            return Err(unsupported(line));
+        }
+        self.allocator.release_cached()?;
+        Ok(String::new())
+    }
+
+    fn free_all(&mut self) -> Answer {
+        // By name, as strings are ordered, which is the map's own order.
+        let live = std::mem::take(&mut self.names.lock().live);
+        for held in live.into_values() {
+            release(&mut self.allocator, held)?;
+        }
+        Ok(String::new())
+    }
+
+    fn base(&mut self, line: &Line<'_>) -> Answer {
+        let names = self.names.lock();
+        match names.live.get(line.word(1)?) {
+            None => Ok(",\"noop\":1".to_owned()),
+            Some(Held::Block(allocation)) => {
+                let (address, size) =
+                    self.allocator.segment_of(allocation).ok_or_else(|| Failure::c10("invalid device pointer"))?;
+                Ok(format!(",\"ptr\":{},\"size\":{size}", render::pointer(self.allocator.device(), address.0)))
+            }
+            Some(held) => {
+                Err(Failure::c10(format!("invalid device pointer: {}", held.address().map_or("0".to_owned(), |a| a.to_string()))))
+            }
+        }
+    }
+
+    fn look(&mut self, line: &Line<'_>) -> Answer {
+        Ok(match line.name() {
+            "snapshot" | "trace" => self.snapshot(line)?,
+            "history" => {
+                let capacity = if line.len() > 2 { usize::try_from(line.number(2)?).unwrap_or(usize::MAX) } else { 1_000_000 };
+                self.allocator.observer_mut().history = (line.word(1)? == "on").then(|| TraceRing::new(capacity));
+                String::new()
+            }
+            "stats" => format!(",\"stats\":{}", render::full_statistics(self.allocator.stats())),
+            "cache_info" => {
+                let free = self.allocator.device_mut().memory_info().map_err(Failure::c10)?.free;
+                format!(",\"largest\":{}", free.max(self.allocator.heap().largest_free()))
+            }
+            "meminfo" => {
+                let info = self.allocator.device_mut().memory_info().map_err(Failure::c10)?;
+                format!(",\"free\":{},\"total\":{}", info.free, info.total)
+            }
+            "expandable_sizes" => ",\"sizes\":[]".to_owned(),
+            "driver" => {
+                let device = self.allocator.device();
+                format!(
+                    ",\"used\":{},\"peak\":{},\"events\":{}",
+                    device.used_bytes(),
+                    device.peak_used_bytes(),
+                    device.live_events()
+                )
+            }
+            _ => ",\"name\":\"native\"".to_owned(),
+        })
+    }
+
+    fn snapshot(&mut self, line: &Line<'_>) -> Answer {
+        let with_traces = line.name() == "trace";
+        if !with_traces && line.len() > 2 && (line.number(1)?, line.number(2)?) != (0, 0) {
+            return Err(unsupported(line));
+        }
+        let history = self.allocator.observer().history.as_ref();
+        let traces = with_traces.then(|| history.map_or(Vec::new(), |ring| ring.entries().copied().collect()));
+        let segments = self.allocator.snapshot();
+        let settings = &self.allocator.policy().settings;
+        Ok(format!(",\"snapshot\":{}", render::snapshot(self.allocator.device(), &segments, settings, traces)))
+    }
+
+    fn tune(&mut self, line: &Line<'_>) -> Answer {
+        match line.name() {
+            "set_fraction" => self.allocator.set_memory_fraction(line.float(1)?).map_err(Failure::c10)?,
+            "get_fraction" => {
+                return Ok(format!(
+                    ",\"fraction\":{}",
+                    parkade::report::format_significant(self.allocator.memory_fraction(), 17)
+                ));
+            }
+            "reset_peak" => self.allocator.reset_peak_stats(),
+            "reset_accumulated" => self.allocator.reset_accumulated_stats(),
+            "conf" => self.allocator.policy_mut().settings.apply(line.tail())?,
+            _ => self.caching = line.word(1)? == "1",
+        }
+        Ok(String::new())
+    }
+
+    /// Operations on the device rather than on the allocator.
+    fn steer(&mut self, line: &Line<'_>) -> Answer {
+        let device = self.allocator.device_mut();
+        match line.name() {
+            "complete" if line.word(1)? == "all" => device.complete_all(),
+            "complete" => device.complete(handle(line.stream(1)?)),
+            "complete_one" => return Ok(format!(",\"n\":{}", device.complete_one(handle(line.stream(1)?)))),
+            "sync" => device.synchronize(),
+            "capacity" => device.set_capacity(Bytes(line.number(1)?)),
+            "external" => device.set_external_bytes(Bytes(line.number(1)?)),
+            "fail_next" => device.fail_next(line.number(1)?),
+            "device" if line.number(1)? == 0 => self.printed = render::Printed::default(),
+            name if KNOWN_ELSEWHERE.contains(&name) => return Err(unsupported(line)),
+            name => return Err(Failure::std(format!("unknown op {name}"))),
+        }
+        Ok(String::new())
+    }
+}
+
+/// Operations of the harness that need private pools, several devices or a newer PyTorch.
+const KNOWN_ELSEWHERE: [&str; 13] = [
+    "alloc_at",
+    "capture_begin",
+    "capture_end",
+    "ckpt_load",
+    "ckpt_save",
+    "device",
+    "pool_begin",
+    "pool_create",
+    "pool_end",
+    "pool_release",
+    "pool_use_count",
+    "reserve_class",
+    "expandable",
+];
+
+fn unsupported(line: &Line<'_>) -> Failure {
+    Failure::std(format!("{} needs private pools or several devices, which are not simulated yet", line.name()))
+}
+
+/// The handle of the harness's stream `k`.
+fn handle(number: i64) -> StreamId {
+    StreamId((number as u64).wrapping_mul(0x1000))
+}
+
+fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
+    match held {
+        Held::Null => Ok(()),
+        Held::Block(allocation) => Ok(allocator.free(allocation)?),
+        Held::Direct(address) => allocator.device_mut().free(address).map_err(Failure::c10),
+    }
+}
+
+/// Frees the names given to `oom_free` at the next miss, once.
+fn free_on_miss(names: SharedNames) -> impl FnMut(&mut Core) -> bool + Send {
+    move |allocator| {
+        let chosen = std::mem::take(&mut names.lock().freed_on_miss);
+        if chosen.is_empty() {
+            return false;
+        }
+        let mut freed = false;
+        for name in &chosen {
+            let held = names.lock().live.remove(name);
+            if let Some(held) = held {
+                freed = true;
+                // A block that could not get its events stays pending, which a later line shows.
+                let _ = release(allocator, held);
+            }
+        }
+        allocator.observer_mut().seen.push(Seen::Callback(freed));
+        freed
+    }
+}

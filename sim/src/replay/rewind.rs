@@ -1,0 +1,186 @@
+//! Walking a trace backwards: from the heap at the end of a recording to the heap before its first entry.
+//!
+//! A recording's trace is a ring buffer that may have lost its beginning. What was there before the first entry follows from
+//! what is there at the end and from what the entries did: undo them, last first. On the way the walk finds every contradiction
+//! (a block given back twice, memory outside any segment) and when each block that was given back became free.
+
+use rustc_hash::FxHashMap;
+
+use super::error::VerifyError;
+use crate::recording::{Action, BlockState, DeviceRecording, Entry};
+
+/// A block that is in use before the first entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlyBlock {
+    pub(super) address: u64,
+    pub(super) requested: u64,
+    /// Its size, where the recording still lists the block at its end.
+    pub(super) size: Option<u64>,
+    /// It was given back before the first entry, and waits for events.
+    pub(super) is_pending: bool,
+    /// The entry at which it was given back, if in the trace.
+    pub(super) freed_at: Option<u32>,
+    /// The entry at which it became free, if in the trace.
+    pub(super) completed_at: Option<u32>,
+}
+
+/// A segment that exists before the first entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlySegment {
+    pub(super) address: u64,
+    pub(super) total: u64,
+    pub(super) stream: u64,
+    pub(super) large: bool,
+}
+
+/// What the backward walk finds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rewound {
+    /// In no order.
+    pub(super) blocks: Vec<EarlyBlock>,
+    /// In no order.
+    pub(super) segments: Vec<EarlySegment>,
+    /// For each block that did not become free at once: the entry at which it was given back, and the one at which it became free,
+    /// or `None` if that is not in the trace.
+    pub(super) deferred: FxHashMap<u32, Option<u32>>,
+}
+
+/// A block as seen from the entry that the walk has reached.
+#[derive(Clone, Copy)]
+struct Live {
+    requested: u64,
+    size: Option<u64>,
+    is_pending: bool,
+    freed_at: Option<u32>,
+    completed_at: Option<u32>,
+}
+
+struct Walk {
+    places: FxHashMap<u64, usize>,
+    /// By place; `None` once the walk has passed the block's allocation.
+    blocks: Vec<Option<(u64, Live)>>,
+    vacant: Vec<usize>,
+    segments: FxHashMap<u64, EarlySegment>,
+    deferred: FxHashMap<u32, Option<u32>>,
+}
+
+/// Walks the whole trace backwards.
+pub(super) fn rewind(recording: &DeviceRecording) -> Result<Rewound, VerifyError> {
+    if u32::try_from(recording.trace.len()).is_err() {
+        return Err(VerifyError::TooLong(recording.trace.len()));
+    }
+    let mut walk = Walk::from_final_state(recording);
+    for (at, entry) in recording.trace.iter().enumerate().rev() {
+        walk.undo(at, entry)?;
+    }
+    Ok(walk.finish())
+}
+
+impl Walk {
+    fn from_final_state(recording: &DeviceRecording) -> Walk {
+        let mut walk = Walk {
+            places: FxHashMap::default(),
+            blocks: Vec::new(),
+            vacant: Vec::new(),
+            segments: FxHashMap::default(),
+            deferred: FxHashMap::default(),
+        };
+        for segment in &recording.segments {
+            let (address, total) = (segment.address, segment.total_bytes);
+            walk.segments.insert(address, EarlySegment { address, total, stream: segment.stream, large: segment.large });
+            for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
+                let is_pending = block.state == BlockState::ActivePendingFree;
+                let requested = block.requested.unwrap_or(block.size);
+                let live = Live { requested, size: Some(block.size), is_pending, freed_at: None, completed_at: None };
+                walk.insert(block.address, live);
+            }
+        }
+        walk
+    }
+
+    /// False if a block is there already.
+    fn insert(&mut self, address: u64, live: Live) -> bool {
+        let place = self.vacant.pop().unwrap_or_else(|| {
+            self.blocks.push(None);
+            self.blocks.len() - 1
+        });
+        self.blocks[place] = Some((address, live));
+        self.places.insert(address, place).is_none()
+    }
+
+    fn live(&mut self, address: u64) -> Option<&mut Live> {
+        let place = *self.places.get(&address)?;
+        self.blocks[place].as_mut().map(|(_, live)| live)
+    }
+
+    fn remove(&mut self, address: u64) -> Option<Live> {
+        let place = self.places.remove(&address)?;
+        self.vacant.push(place);
+        self.blocks[place].take().map(|(_, live)| live)
+    }
+
+    fn undo(&mut self, at: usize, entry: &Entry) -> Result<(), VerifyError> {
+        let contradiction = |problem| Err(VerifyError::contradiction(at, entry.action, entry.address, problem));
+        match entry.action {
+            Action::Alloc => match self.remove(entry.address) {
+                Some(live) if live.is_pending => contradiction("which is only waiting to become free afterwards"),
+                Some(_) => Ok(()),
+                None => contradiction("which is not in use afterwards"),
+            },
+            Action::FreeCompleted => {
+                let completed_at = Some(at as u32);
+                let live = Live { requested: entry.size, size: None, is_pending: true, freed_at: None, completed_at };
+                if self.insert(entry.address, live) { Ok(()) } else { contradiction("which is still in use afterwards") }
+            }
+            Action::FreeRequested => self.undo_free_request(at, entry),
+            Action::SegmentAlloc => match self.segments.remove(&entry.address) {
+                Some(segment) if segment.total == entry.size => Ok(()),
+                Some(_) => contradiction("which is a segment of another size afterwards"),
+                None => contradiction("which is no segment afterwards"),
+            },
+            Action::SegmentFree => {
+                // A small segment is 2 MiB; every segment of the large pool is at least 10 MiB (spec 1.6).
+                let large = entry.size > 2 << 20;
+                let segment = EarlySegment { address: entry.address, total: entry.size, stream: entry.stream, large };
+                match self.segments.insert(entry.address, segment) {
+                    None => Ok(()),
+                    Some(_) => contradiction("which is still a segment afterwards"),
+                }
+            }
+            Action::SegmentMap | Action::SegmentUnmap => {
+                Err(VerifyError::Unsupported { place: format!("entry {at}"), what: "expandable segments" })
+            }
+            Action::Oom | Action::Snapshot => Ok(()),
+        }
+    }
+
+    fn undo_free_request(&mut self, at: usize, entry: &Entry) -> Result<(), VerifyError> {
+        let Some(live) = self.live(entry.address) else {
+            return Err(VerifyError::contradiction(at, entry.action, entry.address, "which neither becomes free nor waits to"));
+        };
+        if !live.is_pending {
+            return Err(VerifyError::contradiction(at, entry.action, entry.address, "which is in use afterwards"));
+        }
+        live.is_pending = false;
+        live.freed_at = Some(at as u32);
+        let completed_at = live.completed_at;
+        if completed_at != Some(at as u32 + 1) {
+            self.deferred.insert(at as u32, completed_at);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Rewound {
+        let blocks = self.blocks.iter().flatten().map(|&(address, live)| EarlyBlock {
+            address,
+            requested: live.requested,
+            size: live.size,
+            is_pending: live.is_pending,
+            freed_at: live.freed_at,
+            completed_at: live.completed_at,
+        });
+        let blocks = blocks.collect();
+        let segments = self.segments.drain().map(|(_, segment)| segment).collect();
+        Rewound { blocks, segments, deferred: self.deferred }
+    }
+}

@@ -1,0 +1,305 @@
+//! Carrying out a recording's requests, one operation after the other.
+//!
+//! A trace shows what the allocator did, not what it was asked: an `empty_cache` shows only as segments given back, an event's
+//! completion only as a block that becomes free. Where one run of entries can be read in several ways, each is tried on a copy of
+//! the core and the first that gives exactly these entries is taken; only if none does, something differs.
+
+use parkade::units::{Bytes, StreamId};
+use parkade::{AllocError, Allocation};
+use rustc_hash::FxHashMap;
+
+use super::compare::{Doing, Mismatch};
+use super::device::{Position, stream_of};
+use super::peaks::PeakWatch;
+use super::start::ReplayCore;
+use crate::recording::{Action, Entry};
+
+/// What a replay counts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) decisions: u64,
+    pub(super) mismatches: u64,
+    pub(super) first: Option<Mismatch>,
+    pub(super) ooms: u64,
+    /// Calls of empty_cache that show in the trace.
+    pub(super) empty_caches: u64,
+    /// Requests that the driver refused, taken from the recording.
+    pub(super) refusals: u64,
+}
+
+/// How a run of entries that ends in a request is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reading {
+    /// All of it belongs to the request, and this many of its events were done when it began.
+    Request { visible: usize },
+    /// It begins with an empty_cache.
+    EmptyCache,
+}
+
+/// A replay under way.
+pub(super) struct Runner<'a> {
+    trace: &'a [Entry],
+    position: &'a Position,
+    pub(super) core: ReplayCore<'a>,
+    live: FxHashMap<u64, Allocation>,
+    deferred: &'a FxHashMap<u32, Option<u32>>,
+    /// The most bytes that the recording ever had reserved.
+    most_reserved: u64,
+    pub(super) tally: Tally,
+    /// Watches the peaks operation by operation, when that is wanted.
+    pub(super) watch: Option<PeakWatch>,
+}
+
+impl<'a> Runner<'a> {
+    pub(super) fn new(
+        trace: &'a [Entry],
+        position: &'a Position,
+        core: ReplayCore<'a>,
+        live: FxHashMap<u64, Allocation>,
+        deferred: &'a FxHashMap<u32, Option<u32>>,
+        most_reserved: u64,
+    ) -> Runner<'a> {
+        Runner { trace, position, core, live, deferred, most_reserved, tally: Tally::default(), watch: None }
+    }
+
+    /// The entry that comes next; the trace's length when all is done.
+    pub(super) fn at(&self) -> usize {
+        self.position.next.get()
+    }
+
+    /// Carries out the next operation. False at the end of the trace.
+    #[inline]
+    pub(super) fn step(&mut self) -> bool {
+        let at = self.at();
+        let Some(entry) = self.trace.get(at) else { return false };
+        if let Some(watch) = &mut self.watch {
+            watch.before(at);
+        }
+        match entry.action {
+            Action::FreeRequested => self.free(at, entry),
+            Action::Alloc => {
+                self.open(at + 1, at);
+                let allocation = self.request(at);
+                self.keep(at, allocation);
+                self.close(at, at + 1);
+            }
+            Action::Snapshot => self.position.next.set(at + 1),
+            _ => self.group(at),
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.after(&mut self.core);
+        }
+        true
+    }
+
+    fn open(&mut self, end: usize, visible: usize) {
+        self.position.end.set(end);
+        self.position.visible.set(visible);
+    }
+
+    /// The operation that began at `at` is over, and should have brought the replay to `end`.
+    #[inline]
+    fn close(&mut self, at: usize, end: usize) {
+        let reached = self.at();
+        self.tally.decisions += (end - at) as u64;
+        self.tally.refusals += self.position.refusals.take();
+        if reached != end || self.core.observer().stray.is_some() {
+            self.disagree(end);
+        }
+    }
+
+    #[cold]
+    fn disagree(&mut self, end: usize) {
+        let reached = self.at();
+        let (stray, count) = self.core.observer_mut().take_stray();
+        self.tally.mismatches += ((end - reached) as u64).max(count);
+        self.position.next.set(end);
+        if self.tally.first.is_none() {
+            let place = stray.map_or(reached, |(place, _)| place);
+            let recorded = self.trace[..end].get(place).map(Doing::from);
+            let replayed = stray.map(|(_, doing)| doing);
+            self.tally.first = Some(Mismatch {
+                entry: Some(place),
+                recorded: recorded.map_or("nothing more".to_owned(), |doing| doing.to_string()),
+                replayed: replayed.map_or("nothing".to_owned(), |doing| doing.to_string()),
+                addresses: recorded.iter().chain(&replayed).map(|doing| doing.address).collect(),
+            });
+        }
+    }
+
+    fn free(&mut self, at: usize, entry: &Entry) {
+        let deferred = self.deferred.get(&(at as u32)).copied();
+        let end = if deferred.is_some() { at + 1 } else { at + 2 };
+        self.open(end, at);
+        // Missing only where the core has already failed to serve the request.
+        if let Some(allocation) = self.live.remove(&entry.address) {
+            if let Some(completed_at) = deferred {
+                self.core.record_stream(&allocation, stream_of(completed_at));
+            }
+            // The recorded device refuses no event, and the allocation is this core's.
+            let _ = self.core.free(allocation);
+        }
+        self.close(at, end);
+    }
+
+    /// Asks the core for what the entry at `at` asked for. An out-of-memory entry has the rounded size, which rounds to itself.
+    #[inline]
+    fn request(&mut self, at: usize) -> Option<Allocation> {
+        let entry = &self.trace[at];
+        match self.core.raw_allocate(Bytes(entry.size), StreamId(entry.stream)) {
+            Ok(allocation) => Some(allocation),
+            Err(AllocError::OutOfMemory(_)) => {
+                self.tally.ooms += 1;
+                None
+            }
+            // A request of no bytes, or beyond 64 bits: nothing happens, which does not agree with the entry.
+            Err(_) => None,
+        }
+    }
+
+    #[inline]
+    fn keep(&mut self, at: usize, allocation: Option<Allocation>) {
+        let entry = &self.trace[at];
+        match (entry.action, allocation) {
+            (Action::Alloc, Some(allocation)) => {
+                self.live.insert(entry.address, allocation);
+            }
+            // Served where the recording was out of memory: nobody will give it back.
+            (_, Some(allocation)) => {
+                let _ = self.core.free(allocation);
+            }
+            (_, None) => {}
+        }
+    }
+
+    /// Entries that belong to one request, or to none.
+    fn group(&mut self, at: usize) {
+        let internal = |entry: &Entry| matches!(entry.action, Action::FreeCompleted | Action::SegmentAlloc | Action::SegmentFree);
+        let run = self.trace[at..].iter().take_while(|entry| internal(entry)).count();
+        let end = at + run;
+        match self.trace.get(end) {
+            Some(entry) if matches!(entry.action, Action::Alloc | Action::Oom) => self.request_group(at, end),
+            _ => self.group_without_request(at, end),
+        }
+    }
+
+    /// Segments given back and events completed with no request behind them: calls of empty_cache.
+    fn group_without_request(&mut self, at: usize, end: usize) {
+        self.open(end, end);
+        while self.at() < end && self.core.observer().stray.is_none() {
+            let before = self.at();
+            let releases = self.trace[before..end].iter().any(|entry| entry.action == Action::SegmentFree);
+            // The recorded device fails nothing.
+            let _ = if releases { self.core.release_cached() } else { self.core.process_events().map_err(AllocError::from) };
+            self.tally.empty_caches += u64::from(releases);
+            if self.at() == before {
+                break;
+            }
+        }
+        self.close(at, end);
+    }
+
+    /// Entries from `at` on that end with the request at `request`.
+    fn request_group(&mut self, at: usize, request: usize) {
+        let inner = &self.trace[at..request];
+        let has = |action| inner.iter().any(|entry: &Entry| entry.action == action);
+        let is_plain = !has(Action::SegmentAlloc) && self.trace[request].action == Action::Alloc;
+        let is_ambiguous = has(Action::SegmentFree) || (has(Action::FreeCompleted) && !is_plain);
+        let end = request + 1;
+        let readings = if is_ambiguous { self.readings(at, request) } else { vec![Reading::Request { visible: end }] };
+        if is_ambiguous && self.try_readings(at, request, &readings) {
+            self.tally.decisions += (end - at) as u64;
+            return;
+        }
+        // Nothing else explains it: the first reading, with its mismatches.
+        self.open(end, end);
+        if readings[0] == Reading::EmptyCache {
+            self.tally.empty_caches += 1;
+            let _ = self.core.release_cached();
+        }
+        let allocation = self.request(request);
+        self.keep(request, allocation);
+        self.check_refusals(at);
+        self.close(at, end);
+    }
+
+    /// In which order to try. The ladder's last rung and an empty_cache before the request leave the same entries. It was the
+    /// ladder if the limit says so; without a limit, if the device had never been seen to hold so much.
+    fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
+        let inner = &self.trace[at..request];
+        let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
+        let mut readings = vec![Reading::Request { visible: request + 1 }, Reading::Request { visible: at }];
+        let releases = inner.iter().any(|entry| entry.action == Action::SegmentFree);
+        if releases {
+            let asked = inner.iter().rev().find(|entry| entry.action == Action::SegmentAlloc).map_or(0, |entry| entry.size);
+            let was_short = self.core.heap().reserved().get().saturating_add(asked) > self.most_reserved;
+            let is_out = self.trace[request].action == Action::Oom;
+            let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
+            readings.insert(place, Reading::EmptyCache);
+        }
+        readings.extend((1..=first_run).rev().map(|done| Reading::Request { visible: at + done }));
+        readings
+    }
+
+    /// Tries the readings, each from the state as it is now. True once one agrees to the last entry, which is then the new state.
+    fn try_readings(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
+        let saved = self.core.clone();
+        let tally = self.tally.clone();
+        for &reading in readings {
+            if self.try_reading(at, request, reading) {
+                return true;
+            }
+            self.core = saved.clone();
+            self.tally = tally.clone();
+            self.position.next.set(at);
+            self.position.refusals.set(0);
+        }
+        false
+    }
+
+    fn try_reading(&mut self, at: usize, request: usize, reading: Reading) -> bool {
+        let end = request + 1;
+        match reading {
+            Reading::Request { visible } => {
+                self.open(end, visible);
+                let allocation = self.request(request);
+                let refusals = self.position.refusals.take();
+                self.tally.refusals += refusals;
+                let explained = refusals == 0 || self.core.heap().limit().is_none();
+                let agrees = self.at() == end && self.core.observer().stray.is_none() && explained;
+                if agrees {
+                    self.keep(request, allocation);
+                }
+                agrees
+            }
+            Reading::EmptyCache => {
+                self.open(end, end);
+                let released = self.core.release_cached().is_ok();
+                let reached = self.at();
+                if !released || reached == at || self.core.observer().stray.is_some() {
+                    return false;
+                }
+                self.tally.empty_caches += 1;
+                let rest = self.readings(reached, request);
+                self.try_readings(reached, request, &rest)
+            }
+        }
+    }
+
+    /// With a limit, a refusal that the limit does not explain is a mismatch.
+    fn check_refusals(&mut self, at: usize) {
+        let refusals = self.position.refusals.get();
+        if refusals == 0 {
+            return;
+        }
+        if let Some(limit) = self.core.heap().limit() {
+            self.tally.mismatches += 1;
+            self.tally.first.get_or_insert(Mismatch {
+                entry: Some(at),
+                recorded: "the device had no room".to_owned(),
+                replayed: format!("the limit of {limit} bytes leaves room; is it another one, or was the device full?"),
+                addresses: Vec::new(),
+            });
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The state before a recording's first entry, made on a core.
+
+use parkade::policy::PyTorch;
+use parkade::{Allocation, Allocator};
+use rustc_hash::FxHashMap;
+
+use super::compare::Comparer;
+use super::device::{RecordedDevice, stream_of};
+use super::error::VerifyError;
+use super::extents::{self, Extents};
+use super::rewind::{EarlyBlock, Rewound, rewind};
+use crate::recording::DeviceRecording;
+
+/// What a recording's trace does not show, because it began later than the program or lost its beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LostBeginning {
+    /// Segments that existed before the first entry.
+    pub segments: usize,
+    /// Blocks that were in use before it.
+    pub blocks: usize,
+    /// Bytes of those segments.
+    pub reserved_bytes: u64,
+    /// Blocks of which up to 1 MiB may lie in the free block behind them, where nothing shows whether it does. Taken as their
+    /// rounded request.
+    pub assumed_sizes: usize,
+}
+
+/// The state before the first entry, worked out.
+pub(super) struct Start {
+    extents: Extents,
+    /// Blocks given back before the first entry and not yet free, by address.
+    pending: FxHashMap<u64, Option<u32>>,
+    /// For each entry that gives back a block which does not become free at once: when it does.
+    pub(super) deferred: FxHashMap<u32, Option<u32>>,
+    pub(super) lost: Option<LostBeginning>,
+    pub(super) reserved_bytes: u64,
+}
+
+pub(super) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, PyTorch, Comparer<'a>>;
+
+impl Start {
+    /// Walks back through the trace.
+    pub(super) fn find(recording: &DeviceRecording, policy: &PyTorch) -> Result<Start, VerifyError> {
+        refuse_unsupported(recording)?;
+        let Rewound { mut blocks, mut segments, deferred } = rewind(recording)?;
+        segments.sort_unstable_by_key(|segment| segment.address);
+        blocks.sort_unstable_by_key(|block| block.address);
+        let extents = extents::cut(&segments, &blocks, &recording.trace, policy)?;
+        let reserved_bytes = segments.iter().map(|segment| segment.total).sum();
+        let lost = (!segments.is_empty()).then_some(LostBeginning {
+            segments: segments.len(),
+            blocks: blocks.len(),
+            reserved_bytes,
+            assumed_sizes: extents.assumed,
+        });
+        let pending = blocks
+            .iter()
+            .filter(|block| block.is_pending)
+            .map(|&EarlyBlock { address, completed_at, .. }| (address, completed_at));
+        Ok(Start { extents, pending: pending.collect(), deferred, lost, reserved_bytes })
+    }
+
+    /// Makes the state on a fresh core; returns the allocations that are out, by address.
+    pub(super) fn restore(&self, core: &mut ReplayCore<'_>) -> Result<FxHashMap<u64, Allocation>, VerifyError> {
+        let mut live = FxHashMap::default();
+        if self.lost.is_none() {
+            return Ok(live);
+        }
+        core.observer_mut().muted = true;
+        for segment in &self.extents.segments {
+            let unusable =
+                |_| VerifyError::Start { what: "segment", address: segment.address.get(), problem: "cannot be rebuilt" };
+            for allocation in core.adopt(segment).map_err(unusable)? {
+                let address = allocation.address().get();
+                match self.pending.get(&address) {
+                    None => {
+                        live.insert(address, allocation);
+                    }
+                    Some(&completed_at) => {
+                        core.record_stream(&allocation, stream_of(completed_at));
+                        // The recorded device refuses no event, and the allocation is this core's.
+                        let _ = core.free(allocation);
+                    }
+                }
+            }
+        }
+        core.observer_mut().muted = false;
+        core.reset_accumulated_stats();
+        core.reset_peak_stats();
+        Ok(live)
+    }
+}
+
+fn refuse_unsupported(recording: &DeviceRecording) -> Result<(), VerifyError> {
+    for (n, segment) in recording.segments.iter().enumerate() {
+        let unsupported = |what| VerifyError::Unsupported { place: format!("segment {n} of device {}", recording.device), what };
+        if segment.expandable {
+            return Err(unsupported("expandable segments"));
+        }
+        if segment.pool.is_some_and(|pool| pool != (0, 0)) {
+            return Err(unsupported("private pools"));
+        }
+    }
+    Ok(())
+}

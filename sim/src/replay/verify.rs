@@ -1,0 +1,189 @@
+//! Verifying a recording: every decision of the recorded allocator, made again.
+
+use parkade::Allocator;
+use parkade::policy::PyTorch;
+use parkade::stats::{Family, Stats};
+use parkade::units::Bytes;
+
+use super::compare::{Comparer, Mismatch};
+use super::device::{Position, RecordedDevice};
+use super::error::VerifyError;
+use super::final_state;
+use super::peaks::PeakWatch;
+use super::run::{Runner, Tally};
+use super::settings::ReplaySettings;
+use super::start::{LostBeginning, Start};
+use super::statistics::{self, StatisticsCheck, StatisticsFile};
+use crate::recording::{Action, DeviceRecording};
+
+/// How to verify.
+#[derive(Clone, Debug)]
+pub struct VerifyOptions {
+    /// The settings to replay under.
+    pub settings: ReplaySettings,
+    /// The memory limit of the run, which a recording does not contain.
+    pub limit_bytes: Option<u64>,
+    /// The statistics at the end of the run, to compare with.
+    pub statistics: Option<StatisticsFile>,
+}
+
+/// What the trace cannot show, and was therefore read from it or is stated as unknown.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NotInFile {
+    /// What was before the first entry.
+    pub lost_beginning: Option<LostBeginning>,
+    /// Calls of empty_cache, seen only as segments given back with no request in need of them.
+    pub empty_caches: u64,
+    /// Requests that the device refused for a reason of its own: a limit that was not given, or a full device.
+    pub refusals: u64,
+    /// Free blocks age from before the first entry; garbage collection looks at their ages.
+    pub unknown_ages: bool,
+}
+
+/// What verifying one device of a recording found.
+#[derive(Clone, Debug)]
+pub struct DeviceVerdict {
+    /// The device's number.
+    pub device: u32,
+    /// Entries of the trace.
+    pub entries: usize,
+    /// What was compared: entries, and the segments and blocks at the end.
+    pub decisions: u64,
+    /// What differed, statistics included.
+    pub mismatches: u64,
+    /// The first difference.
+    pub first: Option<Mismatch>,
+    /// The statistics at the end of the replay.
+    pub stats: Stats,
+    /// Requests that were out of memory.
+    pub ooms: u64,
+    /// What the file cannot contain.
+    pub not_in_file: NotInFile,
+    /// The comparison of statistics, if there were any to compare with.
+    pub statistics: Option<StatisticsCheck>,
+}
+
+impl DeviceVerdict {
+    /// The most bytes of blocks that were handed out at once.
+    #[must_use]
+    pub fn peak_allocated_bytes(&self) -> i64 {
+        self.stats.family(Family::AllocatedBytes).all.peak
+    }
+
+    /// The most bytes that were taken from the device at once.
+    #[must_use]
+    pub fn peak_reserved_bytes(&self) -> i64 {
+        self.stats.family(Family::ReservedBytes).all.peak
+    }
+}
+
+/// How many operations pass between two reports of progress.
+const PROGRESS_STEP: usize = 1 << 14;
+
+/// Replays one device of a recording and compares every decision. `progress` is told now and then how many entries are done.
+///
+/// # Errors
+/// See [`VerifyError`]: a trace that contradicts itself, or that uses what is not simulated.
+pub fn verify_device(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    progress: &mut dyn FnMut(usize),
+) -> Result<DeviceVerdict, VerifyError> {
+    if recording.trace.is_empty() {
+        return Err(VerifyError::NoTrace);
+    }
+    let policy = PyTorch::new(options.settings.settings.clone());
+    let start = Start::find(recording, &policy)?;
+    let (stats, mut tally) = {
+        let position = Position::default();
+        let mut runner = make_runner(recording, options, &start, &position)?;
+        let mut reported = 0;
+        while runner.step() {
+            if runner.at() - reported >= PROGRESS_STEP {
+                reported = runner.at();
+                progress(reported);
+            }
+        }
+        final_state::compare(&recording.segments, &runner.core.segments(), &mut runner.tally);
+        (runner.core.stats().clone(), runner.tally)
+    };
+    let statistics = options.statistics.as_ref().map(|file| {
+        let reset = || find_reset(recording, options, &start, file);
+        statistics::compare(file, &stats, start.lost.is_some(), reset)
+    });
+    add_statistics(&mut tally, statistics.as_ref());
+    Ok(DeviceVerdict {
+        device: recording.device,
+        entries: recording.trace.len(),
+        decisions: tally.decisions,
+        mismatches: tally.mismatches,
+        first: tally.first,
+        stats,
+        ooms: tally.ooms,
+        not_in_file: NotInFile {
+            lost_beginning: start.lost,
+            empty_caches: tally.empty_caches,
+            refusals: tally.refusals,
+            unknown_ages: start.lost.is_some() && options.settings.settings.garbage_collection_threshold > 0.0,
+        },
+        statistics,
+    })
+}
+
+fn make_runner<'a>(
+    recording: &'a DeviceRecording,
+    options: &VerifyOptions,
+    start: &'a Start,
+    position: &'a Position,
+) -> Result<Runner<'a>, VerifyError> {
+    let trace = &recording.trace;
+    let device = RecordedDevice::new(recording.device, trace, position);
+    let policy = PyTorch::new(options.settings.settings.clone());
+    let mut core = Allocator::new(device, policy, Comparer::new(trace, position));
+    core.set_limit(options.limit_bytes.map(Bytes));
+    let live = start.restore(&mut core)?;
+    Ok(Runner::new(trace, position, core, live, &start.deferred, most_reserved(recording, start)))
+}
+
+/// The most bytes that the recording had reserved at any entry.
+fn most_reserved(recording: &DeviceRecording, start: &Start) -> u64 {
+    let (mut reserved, mut most) = (start.reserved_bytes, start.reserved_bytes);
+    for entry in &recording.trace {
+        match entry.action {
+            Action::SegmentAlloc => reserved = reserved.saturating_add(entry.size),
+            Action::SegmentFree => reserved = reserved.saturating_sub(entry.size),
+            _ => {}
+        }
+        most = most.max(reserved);
+    }
+    most
+}
+
+/// Replays again, watching the peaks, to find when they were reset.
+fn find_reset(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &Start,
+    file: &StatisticsFile,
+) -> Option<(usize, usize)> {
+    let position = Position::default();
+    let mut runner = make_runner(recording, options, start, &position).ok()?;
+    runner.watch = Some(PeakWatch::new(&file.stats()));
+    while runner.step() {}
+    let watch = runner.watch.take()?;
+    watch.finish(&runner.core)
+}
+
+fn add_statistics(tally: &mut Tally, statistics: Option<&StatisticsCheck>) {
+    let Some(check) = statistics else { return };
+    tally.decisions += check.compared as u64;
+    tally.mismatches += check.differences.len() as u64;
+    if let (None, Some(first)) = (&tally.first, check.differences.first()) {
+        tally.first = Some(Mismatch {
+            entry: None,
+            recorded: format!("{} = {}", first.key, first.recorded),
+            replayed: format!("{} = {}", first.key, first.replayed),
+            addresses: Vec::new(),
+        });
+    }
+}
