@@ -1,0 +1,59 @@
+//! `parkade`, the one binary: arguments in, tables and JSON out. No logic of its own.
+//!
+//! Exit codes: 0 all is well, 1 a check failed, 2 it could not be run.
+#![forbid(unsafe_code)]
+
+mod ops;
+mod output;
+mod size;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// GPU memory, replayed: what PyTorch's allocator did, and whether parkade's core decides exactly so.
+#[derive(Parser)]
+#[command(name = "parkade", version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Verify(verify::Args),
+    Ops(ops::Args),
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Outcome {
+    /// Everything asked for is so.
+    Good,
+    /// A check failed.
+    CheckFailed,
+    /// Something could not be run; it has been said.
+    CouldNotRun,
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> ExitCode {
+        ExitCode::from(outcome as u8)
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Verify(args) => verify::run(&args),
+        Command::Ops(args) => ops::run(&args),
+    };
+    match result {
+        Ok(outcome) => outcome.into(),
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("parkade: {error:#}");
+            Outcome::CouldNotRun.into()
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `parkade ops`: a script of operations on the core, answered as the real allocator's harness answers it.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+use parkade_sim::ops::{Addresses, OpsOptions, OpsRunner};
+
+use crate::{Outcome, output, size, verify};
+
+/// The longest line that a script may have, in bytes.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// Run a script of allocator operations on a simulated device; print one JSON line for each.
+///
+/// The script has one operation a line (`alloc ID BYTES [STREAM]`, `free ID`, `record_stream ID STREAM`, `complete STREAM|all`,
+/// `empty_cache`, `set_fraction F`, `conf STRING`, `snapshot`, `stats` ...); `#` begins a comment.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade ops script.txt --capacity 1GiB
+  printf 'alloc a 1000\\nfree a\\nsnapshot\\n' | parkade ops - --settings max_split_size_mb:64
+  parkade ops script.txt --addresses down > answers.jsonl")]
+pub(crate) struct Args {
+    /// The script; `-` reads standard input.
+    script: PathBuf,
+    /// The allocator's settings, as in PYTORCH_CUDA_ALLOC_CONF.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    settings: String,
+    /// The device's memory.
+    #[arg(long, default_value = "8GiB", value_parser = size::parse)]
+    capacity: u64,
+    /// Where new segments go: each above or below the one before.
+    #[arg(long, value_enum, default_value_t)]
+    addresses: AddressOrder,
+    /// The version of PyTorch whose decisions are made.
+    #[arg(long, value_enum, default_value_t)]
+    profile: verify::Profile,
+}
+
+#[derive(Clone, Copy, ValueEnum, Default)]
+enum AddressOrder {
+    #[default]
+    Up,
+    Down,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let verify::Profile::V2_11 = args.profile;
+    let addresses = match args.addresses {
+        AddressOrder::Up => Addresses::Up,
+        AddressOrder::Down => Addresses::Down,
+    };
+    let options = OpsOptions { settings: args.settings.clone(), capacity_bytes: args.capacity, addresses };
+    let mut runner = match OpsRunner::new(&options) {
+        Ok(runner) => runner,
+        Err(error) => bail!("settings {:?}: {error}", args.settings),
+    };
+    let name = args.script.display();
+    let mut input: Box<dyn BufRead> = if args.script.as_os_str() == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(File::open(&args.script).with_context(|| format!("cannot open the script {name}"))?))
+    };
+    let mut out = output::stdout();
+    let mut line = Vec::new();
+    for number in 1_u64.. {
+        line.clear();
+        let read = io::Read::take(&mut input, LONGEST_LINE)
+            .read_until(b'\n', &mut line)
+            .with_context(|| format!("cannot read {name}"))?;
+        if read == 0 {
+            break;
+        }
+        if read as u64 == LONGEST_LINE {
+            bail!("line {number} of {name} is longer than {LONGEST_LINE} bytes: is it a script?");
+        }
+        let text = String::from_utf8_lossy(&line);
+        if let Some(answer) = runner.run_line(text.trim_end_matches(['\r', '\n'])) {
+            writeln!(out, "{answer}")?;
+        }
+    }
+    out.flush()?;
+    Ok(Outcome::Good)
+}

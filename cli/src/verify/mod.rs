@@ -1,0 +1,207 @@
+//! `parkade verify`: are the decisions of a recorded run the core's own?
+
+mod json;
+mod table;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use parkade_sim::recording::{self, Recording};
+use parkade_sim::replay::{DeviceVerdict, ReplaySettings, StatisticsFile, VerifyOptions, verify_device};
+use rayon::prelude::*;
+
+use crate::{Outcome, output, size};
+
+/// Replay recordings under their own settings and compare every decision.
+///
+/// A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), plain or packed with gzip, xz or Zstandard. Every
+/// address, segment, release and out-of-memory point is compared, and the segments and blocks at the end.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade verify snapshot.pickle
+  parkade verify snapshot.pickle --limit 16GiB --stats memory_stats.json
+  parkade verify recordings/*.pickle.xz --json
+
+Exit code: 0 nothing differs, 1 something differs, 2 a file could not be verified.")]
+pub(crate) struct Args {
+    /// The recordings.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// The memory limit of the run (set_per_process_memory_fraction), which a recording does not contain.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    limit: Option<u64>,
+    /// The version of PyTorch that made the recording.
+    #[arg(long, value_enum, default_value_t)]
+    profile: Profile,
+    /// The output of torch.cuda.memory_stats() at the end of the run, as JSON, to compare too. For one recording.
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// The settings of the run, where the recording does not state them or states them wrongly.
+    #[arg(long)]
+    settings: Option<String>,
+    /// Print one JSON object a recording.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A version of PyTorch whose decisions can be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum Profile {
+    /// PyTorch 2.11.
+    #[default]
+    #[value(name = "2.11")]
+    V2_11,
+}
+
+impl Profile {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Profile::V2_11 => "2.11",
+        }
+    }
+}
+
+/// A verified recording.
+struct Verified {
+    file: PathBuf,
+    recording: Recording,
+    settings: ReplaySettings,
+    limit: Option<u64>,
+    profile: Profile,
+    devices: Vec<DeviceVerdict>,
+    seconds: f64,
+}
+
+impl Verified {
+    fn mismatches(&self) -> u64 {
+        self.devices.iter().map(|device| device.mismatches).sum()
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    if args.stats.is_some() && args.files.len() != 1 {
+        bail!("--stats belongs to one recording, and {} are given", args.files.len());
+    }
+    let statistics = args.stats.as_deref().map(read_statistics).transpose()?;
+    let bar = progress_bar(args);
+    let done = AtomicU64::new(0);
+    let results: Vec<Result<Verified>> = args
+        .files
+        .par_iter()
+        .map(|file| verify(file, args, statistics.as_ref(), &bar, &done).with_context(|| file.display().to_string()))
+        .collect();
+    bar.finish_and_clear();
+    report(args, &results)
+}
+
+fn report(args: &Args, results: &[Result<Verified>]) -> Result<Outcome> {
+    let mut out = output::stdout();
+    let mut outcome = Outcome::Good;
+    let mut table = table::Table::default();
+    for (file, result) in args.files.iter().zip(results) {
+        match result {
+            Ok(verified) => {
+                if verified.mismatches() > 0 {
+                    outcome = outcome.max(Outcome::CheckFailed);
+                }
+                if args.json {
+                    writeln!(out, "{}", json::verified(verified)?)?;
+                } else {
+                    table.add(verified);
+                }
+            }
+            Err(error) => {
+                outcome = Outcome::CouldNotRun;
+                if args.json {
+                    writeln!(out, "{}", json::failed(file, error)?)?;
+                }
+            }
+        }
+    }
+    table.print(&mut out, output::Paint::for_stdout())?;
+    out.flush()?;
+    for error in results.iter().filter_map(|result| result.as_ref().err()) {
+        eprintln!("parkade: {error:#}");
+    }
+    Ok(outcome)
+}
+
+fn verify(
+    file: &Path,
+    args: &Args,
+    statistics: Option<&StatisticsFile>,
+    bar: &ProgressBar,
+    done: &AtomicU64,
+) -> Result<Verified> {
+    let start = Instant::now();
+    let recording = recording::read_file(file)?;
+    let settings = match &args.settings {
+        Some(text) => ReplaySettings::given(text)?,
+        None => ReplaySettings::of_recording(recording.settings.as_ref())?,
+    };
+    let options = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, statistics: statistics.cloned() };
+    let traced: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
+    if traced.is_empty() {
+        bail!("the file has no trace entries to verify: record it with torch.cuda.memory._record_memory_history()");
+    }
+    if statistics.is_some() && traced.len() > 1 {
+        bail!("--stats belongs to one device, and the recording has {}", traced.len());
+    }
+    bar.inc_length(traced.iter().map(|device| device.trace.len() as u64).sum());
+    let mut devices = Vec::new();
+    for device in traced {
+        let mut reported = 0;
+        let mut progress = |entries: usize| {
+            done.fetch_add((entries - reported) as u64, Ordering::Relaxed);
+            reported = entries;
+            bar.set_position(done.load(Ordering::Relaxed));
+        };
+        devices.push(verify_device(device, &options, &mut progress)?);
+        progress(device.trace.len());
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Verified { file: file.to_owned(), recording, settings, limit: args.limit, profile: args.profile, devices, seconds })
+}
+
+/// A bar on standard error, which only a terminal shows.
+fn progress_bar(args: &Args) -> ProgressBar {
+    if args.json {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} entries")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style)
+}
+
+fn read_statistics(file: &Path) -> Result<StatisticsFile> {
+    let name = || format!("the statistics {}", file.display());
+    let text = std::fs::read(file).with_context(name)?;
+    let value: serde_json::Value = serde_json::from_slice(&text).with_context(name)?;
+    let mut entries = BTreeMap::new();
+    flatten("", &value, &mut entries).with_context(name)?;
+    StatisticsFile::new(entries).with_context(name)
+}
+
+/// Both of PyTorch's forms: flat keys with dots, and nested dictionaries. JSON nests at most as deep as its parser allows.
+fn flatten(prefix: &str, value: &serde_json::Value, entries: &mut BTreeMap<String, i64>) -> Result<()> {
+    match value {
+        serde_json::Value::Object(object) => {
+            for (key, value) in object {
+                let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                flatten(&key, value, entries)?;
+            }
+            Ok(())
+        }
+        serde_json::Value::Number(number) if number.is_i64() && !prefix.is_empty() => {
+            entries.insert(prefix.to_owned(), number.as_i64().unwrap_or_default());
+            Ok(())
+        }
+        _ => bail!("{prefix:?} is not a whole number: is this the output of torch.cuda.memory_stats()?"),
+    }
+}
