@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Fresh seeds of random scripts through the real PyTorch allocator and through `parkade ops`; the answers must be the same.
+
+  run.py --oracle DIR [--parkade BIN] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2]
+
+DIR is where the oracle was built: it holds the program oracle211 and src/gen.py, which writes the scripts.
+Ends with a table, one row a flavour; exit code 1 if anything differs.
+"""
+import argparse
+import collections
+import concurrent.futures
+import os
+import subprocess
+import sys
+import time
+
+from compare import compare
+
+G, M = 1 << 30, 1 << 20
+# Capacities and settings are those of the oracle's own runall.py.
+FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G}
+CONFIGS = {
+    "default": "",
+    "split32": "max_split_size_mb:32",
+    "split64nr40": "max_split_size_mb:64,max_non_split_rounding_mb:40",
+    "split200": "max_split_size_mb:200",
+    "round4": "roundup_power2_divisions:4",
+    "roundlist": "roundup_power2_divisions:[1:8,4:4,64:2,256:1,>:1]",
+    "gc06": "garbage_collection_threshold:0.6",
+    "gc08split64": "garbage_collection_threshold:0.8,max_split_size_mb:64",
+    "relock": "release_lock_on_cudamalloc:True",
+    "large64": "large_segment_size_mb:64",
+    "ppmf": "per_process_memory_fraction:0.5",
+    "graphreuse": "graph_capture_record_stream_reuse:True",
+}
+
+
+def seeds(text):
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--oracle", required=True)
+    parser.add_argument("--parkade", default="target/release/parkade")
+    parser.add_argument("--seeds", type=seeds, default=seeds("1-20"))
+    parser.add_argument("--n", type=int, default=10000)
+    parser.add_argument("--flavours", default=",".join(FLAVOURS))
+    parser.add_argument("--configs", default=",".join(CONFIGS))
+    parser.add_argument("--addresses", default="up,down")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    return parser.parse_args()
+
+
+def one(options, flavour, seed, script):
+    """All configurations of one script: a list of (name, operations, tolerated orders, difference or None)."""
+    results = []
+    for config in options.configs.split(","):
+        for addresses in options.addresses.split(","):
+            theirs, ours = real(options, flavour, config, addresses, script), parkade(options, flavour, config, addresses, script)
+            number, difference, tolerated = compare(theirs, ours)
+            where = None
+            if difference:
+                line = theirs[number] if number < len(theirs) else ours[number]
+                where = f"line {number}: {difference[0]}\n    real    {str(difference[1])[:600]}\n    parkade {str(difference[2])[:600]}\n    {line[:160]}"
+            results.append((f"{flavour}.{config}.{addresses} seed {seed}", len(theirs), tolerated, where))
+    return results
+
+
+def real(options, flavour, config, addresses, script):
+    environment = dict(os.environ, FAKE_GPU_BYTES=str(FLAVOURS[flavour]), FAKE_ADDR_POLICY=addresses)
+    environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = CONFIGS[config]
+    run = subprocess.run([os.path.join(options.oracle, "oracle211"), "-"], input=script, env=environment, capture_output=True, check=True)
+    return run.stdout.decode().splitlines()
+
+
+def parkade(options, flavour, config, addresses, script):
+    command = [options.parkade, "ops", "-", "--settings", CONFIGS[config], "--capacity", str(FLAVOURS[flavour]), "--addresses", addresses]
+    return subprocess.run(command, input=script, capture_output=True, check=True).stdout.decode().splitlines()
+
+
+def main():
+    options = arguments()
+    sys.path.insert(0, os.path.join(options.oracle, "src"))
+    import gen
+
+    start = time.time()
+    rows = collections.defaultdict(lambda: [0, 0, 0, 0])
+    differing = 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        jobs = []
+        for flavour in options.flavours.split(","):
+            for seed in options.seeds:
+                lines = []
+                gen.gen(seed, options.n, flavour, out=lines.append)
+                jobs.append((flavour, pool.submit(one, options, flavour, seed, ("\n".join(lines) + "\n").encode())))
+        for flavour, job in jobs:
+            for name, operations, tolerated, where in job.result():
+                row = rows[flavour]
+                row[0] += 1
+                row[1] += operations
+                row[2] += tolerated
+                if where:
+                    row[3] += 1
+                    differing += 1
+                    if differing <= 10:
+                        print(f"{name}: {where}", flush=True)
+    print(f"{'flavour':10} {'runs':>6} {'operations':>12} {'orders tolerated':>17} {'runs that differ':>17}")
+    for flavour, row in rows.items():
+        print(f"{flavour:10} {row[0]:6} {row[1]:12,} {row[2]:17,} {row[3]:17}")
+    print(f"{sum(row[1] for row in rows.values()):,} operations, {differing} runs differ, {time.time() - start:.0f} s")
+    sys.exit(differing != 0)
+
+
+if __name__ == "__main__":
+    main()
