@@ -1,0 +1,72 @@
+//! How long the core takes for an allocation and its free: `cargo bench -p parkade-benches --bench pairs`.
+//!
+//! The cases are those of the real allocator's own bench in the differential harness: one size again and again, and one random block
+//! out of many replaced.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, StreamId};
+use parkade::{Allocation, Allocator};
+use parkade_benches::FreeDevice;
+
+type Core = Allocator<FreeDevice, PyTorch>;
+
+fn core() -> Core {
+    Allocator::new(FreeDevice::default(), PyTorch::new(Settings::default()), ())
+}
+
+fn allocate(core: &mut Core, bytes: u64) -> Allocation {
+    core.raw_allocate(Bytes(bytes), StreamId::DEFAULT).expect("the device has no end")
+}
+
+/// The splitmix64 generator.
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// 512 B to 8 MiB, evenly in the logarithm.
+    fn size(&mut self) -> u64 {
+        let unit = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        (9.0 + 14.0 * unit).exp2() as u64
+    }
+}
+
+fn pairs(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("pair");
+    for (name, bytes) in [("4 KiB", 4 << 10), ("2 MiB", 2 << 20), ("32 MiB", 32 << 20)] {
+        let mut core = core();
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let allocation = allocate(&mut core, bytes);
+                core.free(allocation).expect("its own allocation");
+            });
+        });
+    }
+    for live in [100, 1_000, 10_000] {
+        let (mut core, mut draw) = (core(), Draw(1));
+        let mut blocks: Vec<Option<Allocation>> = (0..live).map(|_| Some(allocate(&mut core, draw.size()))).collect();
+        let steps: Vec<(usize, u64)> = (0..200_000).map(|_| ((draw.next() % live) as usize, draw.size())).collect();
+        let mut steps = steps.iter().cycle();
+        group.bench_function(format!("mix of {live} live"), |bencher| {
+            bencher.iter(|| {
+                let &(place, bytes) = steps.next().expect("the steps repeat");
+                if let Some(old) = blocks[place].take() {
+                    core.free(old).expect("its own allocation");
+                }
+                blocks[place] = Some(allocate(&mut core, bytes));
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, pairs);
+criterion_main!(benches);
