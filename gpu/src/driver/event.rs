@@ -1,0 +1,65 @@
+//! Events: marks in a stream's queue of work.
+
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUevent_flags, CUevent_st};
+
+use super::context::Context;
+use super::stream::{Stream, raw};
+use super::{Handle, NOT_READY, call};
+use crate::error::DriverError;
+
+/// An event of a [`CudaDevice`](crate::CudaDevice), destroyed when dropped. It keeps the device's context alive.
+pub struct CudaEvent {
+    context: Arc<Context>,
+    handle: Handle<CUevent_st>,
+}
+
+impl CudaEvent {
+    /// An event without a time stamp, which makes it cheaper; PyTorch's allocator makes its events so.
+    pub(crate) fn create(context: &Arc<Context>) -> Result<CudaEvent, DriverError> {
+        let _entered = context.enter()?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: writes one handle through the pointer.
+        unsafe { call!(context.cuEventCreate(&raw mut handle, CUevent_flags::CU_EVENT_DISABLE_TIMING as u32)) }?;
+        Ok(CudaEvent { context: Arc::clone(context), handle: Handle(handle) })
+    }
+
+    /// Puts the event at the end of the stream's queue; without a stream, of the default stream's.
+    pub(crate) fn record(&self, stream: Option<&Stream>) -> Result<(), DriverError> {
+        let context = &self.context;
+        let _entered = context.enter()?;
+        // SAFETY: both handles live. If they are of different contexts the driver refuses.
+        unsafe { call!(context.cuEventRecord(self.handle.0, raw(stream))) }
+    }
+
+    /// Whether everything before the event is done; true of an event never recorded.
+    pub(crate) fn is_complete(&self) -> Result<bool, DriverError> {
+        let context = &self.context;
+        let _entered = context.enter()?;
+        // SAFETY: the handle lives.
+        match unsafe { call!(context.cuEventQuery(self.handle.0)) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.code == NOT_READY => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until everything before the event is done.
+    pub(crate) fn wait(&self) -> Result<(), DriverError> {
+        let context = &self.context;
+        let _entered = context.enter()?;
+        // SAFETY: the handle lives.
+        unsafe { call!(context.cuEventSynchronize(self.handle.0)) }
+    }
+}
+
+impl Drop for CudaEvent {
+    fn drop(&mut self) {
+        let context = &self.context;
+        let Ok(_entered) = context.enter() else { return };
+        // SAFETY: created once, destroyed once, and its context still lives. Nobody is left to tell of an error.
+        let _: Result<(), DriverError> = unsafe { call!(context.cuEventDestroy_v2(self.handle.0)) };
+    }
+}

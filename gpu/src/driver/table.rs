@@ -1,0 +1,79 @@
+//! The driver's functions that we use, looked up by name once: that all of them are there is known before the first is called.
+//!
+//! Signatures are held to cudarc's bindings at compile time, with one difference: a result is a number here, not an enum. cudarc
+//! would panic on a missing symbol, and a code unknown to its enum, which a newer driver may return, would be undefined behaviour.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUstream};
+
+use crate::error::Unavailable;
+
+macro_rules! driver_table {
+    ($($name:ident($($argument:ty),*);)*) => {
+        /// Pointers to the driver's functions, under their driver names.
+        #[allow(non_snake_case)]
+        pub(super) struct Table {
+            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)*
+        }
+
+        $(const _: unsafe fn($($argument),*) -> sys::CUresult = sys::$name;)*
+
+        impl Table {
+            fn look_up() -> Result<Table, Unavailable> {
+                // SAFETY: opening the driver's library runs its initialisers, which the driver supports in any process. That it can
+                // be opened was asked before, so this does not panic.
+                let library = unsafe { sys::culib() };
+                Ok(Table {
+                    $($name: {
+                        // SAFETY: the symbol's type is that of cudarc's bindings, checked above; `CUresult` is a C enum of 32
+                        // bits, and the library stays open until the process ends, so a copy of the pointer stays valid.
+                        let symbol = unsafe { library.get::<unsafe extern "C" fn($($argument),*) -> u32>(stringify!($name)) };
+                        *symbol.map_err(|_| Unavailable::MissingSymbol(stringify!($name)))?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+driver_table! {
+    cuInit(c_uint);
+    cuDriverGetVersion(*mut c_int);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGet(*mut CUdevice, c_int);
+    cuDeviceGetName(*mut c_char, c_int, CUdevice);
+    cuDeviceTotalMem_v2(*mut usize, CUdevice);
+    cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+    cuDevicePrimaryCtxRelease_v2(CUdevice);
+    cuCtxGetCurrent(*mut CUcontext);
+    cuCtxSetCurrent(CUcontext);
+    cuCtxSynchronize();
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemAlloc_v2(*mut CUdeviceptr, usize);
+    cuMemFree_v2(CUdeviceptr);
+    cuMemsetD32Async(CUdeviceptr, c_uint, usize, CUstream);
+    cuMemcpyDtoH_v2(*mut c_void, CUdeviceptr, usize);
+    cuStreamCreate(*mut CUstream, c_uint);
+    cuStreamDestroy_v2(CUstream);
+    cuEventCreate(*mut CUevent, c_uint);
+    cuEventRecord(CUevent, CUstream);
+    cuEventQuery(CUevent);
+    cuEventSynchronize(CUevent);
+    cuEventDestroy_v2(CUevent);
+}
+
+/// The table, looked up by whoever asks first. A failure is not remembered: the next one who asks looks again.
+pub(super) fn table() -> Result<&'static Table, Unavailable> {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    if let Some(table) = TABLE.get() {
+        return Ok(table);
+    }
+    // SAFETY: as for opening it in `look_up`; this opens it and closes it again.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Unavailable::NoDriver);
+    }
+    let table = Table::look_up()?;
+    Ok(TABLE.get_or_init(|| table))
+}

@@ -1,0 +1,14 @@
+//! parkade's CUDA device: the core's [`DeviceBackend`](parkade::device::DeviceBackend) made of silicon.
+//!
+//! The driver library is opened when a device is ([`CudaDevice::open`]), so everything here builds and links on machines without a
+//! GPU, where opening says why it cannot. All unsafe code is in the private module `driver`.
+#![deny(unsafe_code)]
+
+mod device;
+#[allow(unsafe_code)] // the one place for it: what the driver's C interface promises is turned into types there
+mod driver;
+mod error;
+
+pub use device::CudaDevice;
+pub use driver::CudaEvent;
+pub use error::{DriverError, Unavailable};
