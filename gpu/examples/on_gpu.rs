@@ -1,0 +1,51 @@
+//! The tests of the CUDA device as one program, for a GPU machine without Rust: copy it there and run it.
+//!
+//! Prints a table. It stays below 3 GiB of device memory, but for one request that no device can serve, and gives everything back.
+//! Ends with 0 if all checks pass, 1 if one fails, 77 if there is no device.
+#![allow(clippy::print_stdout)] // a program for people
+
+#[path = "../tests/checks/mod.rs"]
+mod checks;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use parkade::device::DeviceBackend;
+use parkade_gpu::{CudaDevice, Unavailable};
+
+/// What test programs end with when they could not run.
+const SKIPPED: u8 = 77;
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    // Held throughout: the context stays, and with it the memory that the driver takes for itself.
+    let mut device = match CudaDevice::open(checks::ORDINAL) {
+        Ok(device) => device,
+        Err(reason) => return Ok(skip(reason)),
+    };
+    let (major, minor) = device.driver_version()?;
+    let memory = device.memory_info()?;
+    println!("device       {} (index {})", device.name()?, device.index());
+    println!("driver       CUDA {major}.{minor}");
+    println!("total        {} B (cuDeviceTotalMem), {} B (cuMemGetInfo)", device.total_memory(), memory.total);
+    println!("free before  {} B", memory.free);
+    let mut failures = 0;
+    for (name, check) in checks::ALL {
+        let start = Instant::now();
+        let outcome = check();
+        let (verdict, text) = match outcome {
+            Ok(text) => ("ok", text),
+            Err(error) => ("FAILED", error.to_string()),
+        };
+        failures += usize::from(verdict != "ok");
+        println!("{verdict:<6} {:>8.1} ms  {name:<52} {text}", start.elapsed().as_secs_f64() * 1e3);
+    }
+    println!("free after   {} B", device.memory_info()?.free);
+    println!("{} checks, {failures} failed", checks::ALL.len());
+    Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn skip(reason: Unavailable) -> ExitCode {
+    println!("skipped: {reason}");
+    ExitCode::from(SKIPPED)
+}
