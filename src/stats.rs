@@ -24,19 +24,19 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Adds `amount`; the peak follows.
+    /// Adds `amount`; the peak follows. Beyond 63 bits, which only absurd sizes reach, it wraps around as PyTorch's does in fact.
     #[inline]
     pub fn increase(&mut self, amount: i64) {
-        self.current += amount;
-        self.allocated += amount;
+        self.current = self.current.wrapping_add(amount);
+        self.allocated = self.allocated.wrapping_add(amount);
         self.peak = self.peak.max(self.current);
     }
 
     /// Takes `amount` away.
     #[inline]
     pub fn decrease(&mut self, amount: i64) {
-        self.current -= amount;
-        self.freed += amount;
+        self.current = self.current.wrapping_sub(amount);
+        self.freed = self.freed.wrapping_add(amount);
     }
 
     /// The four values in PyTorch's order of a statistic: current, peak, allocated, freed.
@@ -211,7 +211,7 @@ impl Stats {
         match amount {
             1.. => self.increase(family, class, amount),
             0 => {}
-            _ => self.decrease(family, class, -amount),
+            _ => self.decrease(family, class, amount.wrapping_neg()),
         }
     }
 

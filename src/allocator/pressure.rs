@@ -66,9 +66,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             // Counted even if the limit then refuses (spec 2.8, step 2).
             Attempt::AskAgain => self.stats.num_alloc_retries += 1,
         }
-        if let Some(limit) = self.heap.limit()
-            && self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit)
-        {
+        // Without a limit too, 64 bits are the end: no device holds more.
+        let limit = self.heap.limit().unwrap_or(Bytes::MAX);
+        if self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
             return Ok(None);
         }
         let address = match self.device.malloc(size) {
