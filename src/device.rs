@@ -18,6 +18,10 @@ pub trait DeviceBackend {
     /// An event: a mark in a stream's queue of work. Dropped only through [`DeviceBackend::destroy_event`].
     type Event;
 
+    /// True if no stream's oldest event can be done while that of a stream with a lower handle is not. Polling then ends at the
+    /// first stream that is not done, where it would otherwise ask every stream that has events.
+    const COMPLETES_BY_HANDLE: bool = false;
+
     /// The device's index in its host, as it appears in messages.
     fn index(&self) -> u32;
 

@@ -66,6 +66,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         while let Some(stream) = self.pending.stream_after(previous) {
             while let Some(event) = self.pending.front(stream) {
                 if !self.device.is_complete(event)? {
+                    if D::COMPLETES_BY_HANDLE {
+                        return Ok(());
+                    }
                     break;
                 }
                 self.complete_front(stream);

@@ -13,7 +13,7 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 use crate::recording::{Action, Entry};
 
 /// Where new segments go that the recording does not have: far above any GPU's addresses.
-const ELSEWHERE: u64 = 1 << 60;
+pub(super) const ELSEWHERE: u64 = 1 << 60;
 
 /// What the runner, the device and the observer share: how far into the recording the replay is.
 #[derive(Debug, Default)]
@@ -56,6 +56,10 @@ impl DeviceBackend for RecordedDevice<'_> {
     /// The entry at which the event's block became free.
     type Event = usize;
 
+    /// Each waiting block has a stream of its own, whose handle is the entry at which it becomes free. Without this a replay
+    /// with a hundred thousand waiting blocks would ask for each of them at every request.
+    const COMPLETES_BY_HANDLE: bool = true;
+
     fn index(&self) -> u32 {
         self.index
     }
@@ -80,7 +84,8 @@ impl DeviceBackend for RecordedDevice<'_> {
             }
             _ => {
                 let address = self.elsewhere;
-                self.elsewhere = address.saturating_add(size.0.next_multiple_of(2 << 20));
+                let end = size.0.checked_next_multiple_of(2 << 20).and_then(|length| address.checked_add(length));
+                self.elsewhere = end.ok_or(BackendError::OutOfMemory { requested: size })?;
                 Ok(DeviceAddress(address))
             }
         }
