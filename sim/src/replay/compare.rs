@@ -4,7 +4,7 @@ use std::fmt;
 
 use parkade::trace::{Observer, TraceAction, TraceEntry};
 
-use super::device::Position;
+use super::device::{ELSEWHERE, Position};
 use crate::recording::{Action, Entry};
 
 /// Something that happened, as the recording or the core tells it.
@@ -25,6 +25,9 @@ impl fmt::Display for Doing {
         let Doing { action, address, size, stream } = self;
         match action {
             Action::Oom => write!(f, "oom of {size} bytes on stream {stream:#x}"),
+            _ if *address >= ELSEWHERE => {
+                write!(f, "{} of {size} bytes on stream {stream:#x}, at an address of its own", action.name())
+            }
             _ => write!(f, "{} at {address:#x} of {size} bytes on stream {stream:#x}", action.name()),
         }
     }
@@ -60,7 +63,7 @@ pub struct Mismatch {
     pub recorded: String,
     /// What the core did.
     pub replayed: String,
-    /// The addresses concerned: the recording's and the core's.
+    /// The addresses concerned, the recording's and the core's; one if they are the same.
     pub addresses: Vec<u64>,
 }
 

@@ -21,13 +21,13 @@ pub(super) fn compare(recorded: &[Segment], replayed: &[SegmentInfo], tally: &mu
                 ours.next();
             }
             (Some(their), _) if our_address.is_none_or(|address| their.address < address) => {
-                differ(tally, their.address, || format!("a segment of {} bytes", their.total_bytes), || "no segment".to_owned());
+                differ(tally, their.address, || segment(their.address, their.total_bytes), || "no segment".to_owned());
                 theirs.next();
             }
             (_, our) => {
-                let our = our.map(|our| (our.address.get(), our.total));
+                let our = our.map(|our| (our.address.get(), our.total.get()));
                 let (address, total) = our.unwrap_or_default();
-                differ(tally, address, || "no segment".to_owned(), || format!("a segment of {total} bytes"));
+                differ(tally, address, || "no segment".to_owned(), || segment(address, total));
                 ours.next();
             }
         }
@@ -38,15 +38,16 @@ fn differ(tally: &mut Tally, address: u64, recorded: impl FnOnce() -> String, re
     tally.decisions += 1;
     tally.mismatches += 1;
     if tally.first.is_none() {
-        let (recorded, replayed) = (format!("{} at {address:#x}", recorded()), replayed());
+        let (recorded, replayed) = (recorded(), replayed());
         tally.first = Some(Mismatch { entry: None, recorded, replayed, addresses: vec![address] });
     }
 }
 
 fn compare_segment(recorded: &Segment, replayed: &SegmentInfo, tally: &mut Tally) {
     let class = if recorded.large { PoolClass::Large } else { PoolClass::Small };
-    let describe =
-        |total: u64, stream: u64, class: PoolClass| format!("a {} segment of {total} bytes on stream {stream:#x}", class.name());
+    let describe = |total: u64, stream: u64, class: PoolClass| {
+        format!("a {} segment at {:#x} of {total} bytes on stream {stream:#x}", class.name(), recorded.address)
+    };
     let theirs = describe(recorded.total_bytes, recorded.stream, class);
     let ours = describe(replayed.total.get(), replayed.stream.get(), replayed.class);
     if theirs == ours {
@@ -81,16 +82,20 @@ fn agrees(recorded: &Block, replayed: &BlockInfo) -> bool {
     recorded.address == replayed.address.get() && recorded.size == replayed.size.get() && state == replayed.state && same_request
 }
 
+fn segment(address: u64, total: u64) -> String {
+    format!("a segment at {address:#x} of {total} bytes")
+}
+
 fn recorded_block(block: &Block) -> String {
     let requested = block.requested.map_or("an unknown number of".to_owned(), |requested| requested.to_string());
-    format!("a block of {} bytes, {} ({requested} requested)", block.size, block.state.name())
+    format!("a block at {:#x} of {} bytes, {} ({requested} requested)", block.address, block.size, block.state.name())
 }
 
 fn replayed_block(block: &BlockInfo) -> String {
     format!(
-        "a block of {} bytes at {:#x}, {} ({} requested)",
-        block.size,
+        "a block at {:#x} of {} bytes, {} ({} requested)",
         block.address.get(),
+        block.size,
         block.state.name(),
         block.requested
     )

@@ -1,16 +1,16 @@
 //! Carrying out a recording's requests, one operation after the other.
 //!
 //! A trace shows what the allocator did, not what it was asked: an `empty_cache` shows only as segments given back, an event's
-//! completion only as a block that becomes free. Where one run of entries can be read in several ways, each is tried on a copy of
-//! the core and the first that gives exactly these entries is taken; only if none does, something differs.
+//! completion only as a block that becomes free. Where one run of entries can be read in several ways, [`super::readings`] tries them.
 
 use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocation};
 use rustc_hash::FxHashMap;
 
 use super::compare::{Doing, Mismatch};
-use super::device::{Position, stream_of};
+use super::device::{ELSEWHERE, Position, stream_of};
 use super::peaks::PeakWatch;
+use super::readings::Reading;
 use super::start::ReplayCore;
 use crate::recording::{Action, Entry};
 
@@ -27,24 +27,15 @@ pub(super) struct Tally {
     pub(super) refusals: u64,
 }
 
-/// How a run of entries that ends in a request is read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reading {
-    /// All of it belongs to the request, and this many of its events were done when it began.
-    Request { visible: usize },
-    /// It begins with an empty_cache.
-    EmptyCache,
-}
-
 /// A replay under way.
 pub(super) struct Runner<'a> {
-    trace: &'a [Entry],
-    position: &'a Position,
+    pub(super) trace: &'a [Entry],
+    pub(super) position: &'a Position,
     pub(super) core: ReplayCore<'a>,
     live: FxHashMap<u64, Allocation>,
     deferred: &'a FxHashMap<u32, Option<u32>>,
     /// The most bytes that the recording ever had reserved.
-    most_reserved: u64,
+    pub(super) most_reserved: u64,
     pub(super) tally: Tally,
     /// Watches the peaks operation by operation, when that is wanted.
     pub(super) watch: Option<PeakWatch>,
@@ -92,7 +83,7 @@ impl<'a> Runner<'a> {
         true
     }
 
-    fn open(&mut self, end: usize, visible: usize) {
+    pub(super) fn open(&mut self, end: usize, visible: usize) {
         self.position.end.set(end);
         self.position.visible.set(visible);
     }
@@ -118,11 +109,17 @@ impl<'a> Runner<'a> {
             let place = stray.map_or(reached, |(place, _)| place);
             let recorded = self.trace[..end].get(place).map(Doing::from);
             let replayed = stray.map(|(_, doing)| doing);
+            // Of an out-of-memory point the address is no address, and what lies elsewhere has no history.
+            let has_history =
+                |doing: &&Doing| !matches!(doing.action, Action::Oom | Action::Snapshot) && doing.address < ELSEWHERE;
+            let mut addresses: Vec<u64> =
+                recorded.iter().chain(&replayed).filter(has_history).map(|doing| doing.address).collect();
+            addresses.dedup();
             self.tally.first = Some(Mismatch {
                 entry: Some(place),
                 recorded: recorded.map_or("nothing more".to_owned(), |doing| doing.to_string()),
                 replayed: replayed.map_or("nothing".to_owned(), |doing| doing.to_string()),
-                addresses: recorded.iter().chain(&replayed).map(|doing| doing.address).collect(),
+                addresses,
             });
         }
     }
@@ -144,7 +141,7 @@ impl<'a> Runner<'a> {
 
     /// Asks the core for what the entry at `at` asked for. An out-of-memory entry has the rounded size, which rounds to itself.
     #[inline]
-    fn request(&mut self, at: usize) -> Option<Allocation> {
+    pub(super) fn request(&mut self, at: usize) -> Option<Allocation> {
         let entry = &self.trace[at];
         match self.core.raw_allocate(Bytes(entry.size), StreamId(entry.stream)) {
             Ok(allocation) => Some(allocation),
@@ -158,7 +155,7 @@ impl<'a> Runner<'a> {
     }
 
     #[inline]
-    fn keep(&mut self, at: usize, allocation: Option<Allocation>) {
+    pub(super) fn keep(&mut self, at: usize, allocation: Option<Allocation>) {
         let entry = &self.trace[at];
         match (entry.action, allocation) {
             (Action::Alloc, Some(allocation)) => {
@@ -221,69 +218,6 @@ impl<'a> Runner<'a> {
         self.keep(request, allocation);
         self.check_refusals(at);
         self.close(at, end);
-    }
-
-    /// In which order to try. The ladder's last rung and an empty_cache before the request leave the same entries. It was the
-    /// ladder if the limit says so; without a limit, if the device had never been seen to hold so much.
-    fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
-        let inner = &self.trace[at..request];
-        let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
-        let mut readings = vec![Reading::Request { visible: request + 1 }, Reading::Request { visible: at }];
-        let releases = inner.iter().any(|entry| entry.action == Action::SegmentFree);
-        if releases {
-            let asked = inner.iter().rev().find(|entry| entry.action == Action::SegmentAlloc).map_or(0, |entry| entry.size);
-            let was_short = self.core.heap().reserved().get().saturating_add(asked) > self.most_reserved;
-            let is_out = self.trace[request].action == Action::Oom;
-            let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
-            readings.insert(place, Reading::EmptyCache);
-        }
-        readings.extend((1..=first_run).rev().map(|done| Reading::Request { visible: at + done }));
-        readings
-    }
-
-    /// Tries the readings, each from the state as it is now. True once one agrees to the last entry, which is then the new state.
-    fn try_readings(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
-        let saved = self.core.clone();
-        let tally = self.tally.clone();
-        for &reading in readings {
-            if self.try_reading(at, request, reading) {
-                return true;
-            }
-            self.core = saved.clone();
-            self.tally = tally.clone();
-            self.position.next.set(at);
-            self.position.refusals.set(0);
-        }
-        false
-    }
-
-    fn try_reading(&mut self, at: usize, request: usize, reading: Reading) -> bool {
-        let end = request + 1;
-        match reading {
-            Reading::Request { visible } => {
-                self.open(end, visible);
-                let allocation = self.request(request);
-                let refusals = self.position.refusals.take();
-                self.tally.refusals += refusals;
-                let explained = refusals == 0 || self.core.heap().limit().is_none();
-                let agrees = self.at() == end && self.core.observer().stray.is_none() && explained;
-                if agrees {
-                    self.keep(request, allocation);
-                }
-                agrees
-            }
-            Reading::EmptyCache => {
-                self.open(end, end);
-                let released = self.core.release_cached().is_ok();
-                let reached = self.at();
-                if !released || reached == at || self.core.observer().stray.is_some() {
-                    return false;
-                }
-                self.tally.empty_caches += 1;
-                let rest = self.readings(reached, request);
-                self.try_readings(reached, request, &rest)
-            }
-        }
     }
 
     /// With a limit, a refusal that the limit does not explain is a mismatch.

@@ -1,0 +1,86 @@
+//! The ways to read a run of entries that ends in a request.
+//!
+//! Whether an `empty_cache` came before the request, and which events were done when it began, no entry says. Each reading is tried on
+//! a copy of the core and the first that gives exactly these entries is taken; only if none does, something differs. There are never
+//! more than a few readings, for each costs a copy.
+
+use super::run::Runner;
+use crate::recording::Action;
+
+/// How a run of entries that ends in a request is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reading {
+    /// All of it belongs to the request, and this many of its events were done when it began.
+    Request { visible: usize },
+    /// It begins with an empty_cache.
+    EmptyCache,
+}
+
+impl Runner<'_> {
+    /// In which order to try. The ladder's last rung and an empty_cache before the request leave the same entries. It was the
+    /// ladder if the limit says so; without a limit, if the device had never been seen to hold so much.
+    pub(super) fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
+        let inner = &self.trace[at..request];
+        let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
+        let mut readings = vec![Reading::Request { visible: request + 1 }, Reading::Request { visible: at }];
+        let releases = inner.iter().any(|entry| entry.action == Action::SegmentFree);
+        if releases {
+            let asked = inner.iter().rev().find(|entry| entry.action == Action::SegmentAlloc).map_or(0, |entry| entry.size);
+            let was_short = self.core.heap().reserved().get().saturating_add(asked) > self.most_reserved;
+            let is_out = self.trace[request].action == Action::Oom;
+            let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
+            readings.insert(place, Reading::EmptyCache);
+        }
+        // The events of the first run were seen by the request's poll, or by the wait for all of them on the ladder. Where both follow
+        // directly, how many were whose changes nothing: the poll found no block, and what it freed gave no segment back.
+        if first_run > 0 {
+            readings.push(Reading::Request { visible: at + first_run });
+        }
+        readings
+    }
+
+    /// Tries the readings, each from the state as it is now. True once one agrees to the last entry, which is then the new state.
+    pub(super) fn try_readings(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
+        let saved = self.core.clone();
+        let tally = self.tally.clone();
+        for &reading in readings {
+            if self.try_reading(at, request, reading) {
+                return true;
+            }
+            self.core = saved.clone();
+            self.tally = tally.clone();
+            self.position.next.set(at);
+            self.position.refusals.set(0);
+        }
+        false
+    }
+
+    fn try_reading(&mut self, at: usize, request: usize, reading: Reading) -> bool {
+        let end = request + 1;
+        match reading {
+            Reading::Request { visible } => {
+                self.open(end, visible);
+                let allocation = self.request(request);
+                let refusals = self.position.refusals.take();
+                self.tally.refusals += refusals;
+                let explained = refusals == 0 || self.core.heap().limit().is_none();
+                let agrees = self.at() == end && self.core.observer().stray.is_none() && explained;
+                if agrees {
+                    self.keep(request, allocation);
+                }
+                agrees
+            }
+            Reading::EmptyCache => {
+                self.open(end, end);
+                let released = self.core.release_cached().is_ok();
+                let reached = self.at();
+                if !released || reached == at || self.core.observer().stray.is_some() {
+                    return false;
+                }
+                self.tally.empty_caches += 1;
+                let rest = self.readings(reached, request);
+                self.try_readings(reached, request, &rest)
+            }
+        }
+    }
+}
