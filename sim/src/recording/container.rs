@@ -4,6 +4,7 @@
 //! size is bounded by [`unpacked_limit`], and memory grows with what is unpacked, never by what a header announces.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, Read};
 
 /// Any file may unpack to this many bytes.
@@ -49,12 +50,12 @@ pub enum ContainerError {
         kind: &'static str,
     },
     /// The packed data is damaged or cut short.
-    #[error("the {packing:?} data is damaged or cut short ({source}); copy or pack the file again")]
+    #[error("the {packing} data is {}; copy or pack the file again", damage(cause))]
     Damaged {
         /// The packing found.
         packing: Packing,
-        /// What the decoder says.
-        source: io::Error,
+        /// What the decoder says; the display has it.
+        cause: io::Error,
     },
     /// A decompression bomb, or a recording beyond reason.
     #[error(
@@ -66,6 +67,25 @@ pub enum ContainerError {
         /// The file's length.
         packed: u64,
     },
+}
+
+impl fmt::Display for Packing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Packing::Plain => "plain",
+            Packing::Gzip => "gzip",
+            Packing::Xz => "xz",
+            Packing::Zstd => "Zstandard",
+        })
+    }
+}
+
+/// Decoders say of a file that ends too early only that they could not fill a buffer.
+fn damage(cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::UnexpectedEof => "cut short".to_owned(),
+        _ => format!("damaged or cut short ({cause})"),
+    }
 }
 
 /// How a file is packed, by its first bytes.
@@ -97,7 +117,7 @@ fn unpack_within(bytes: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, ContainerErr
         Packing::Zstd => drain_zstd(bytes, limit, &mut unpacked),
     };
     match outcome {
-        Err(source) => Err(ContainerError::Damaged { packing, source }),
+        Err(cause) => Err(ContainerError::Damaged { packing, cause }),
         Ok(()) if unpacked.len() as u64 > limit => Err(ContainerError::TooLarge { limit, packed: bytes.len() as u64 }),
         Ok(()) => {
             refuse_other_kinds(&unpacked)?;
@@ -119,7 +139,8 @@ fn refuse_other_kinds(bytes: &[u8]) -> Result<(), ContainerError> {
         [b'B', b'Z', b'h', b'1'..=b'9', ..] => "bzip2 data",
         [b'7', b'z', 0xbc, 0xaf, ..] => "a 7z archive",
         [b'<', b'!' | b'h' | b'H', ..] => "a web page",
-        [b'{', ..] => "JSON",
+        [b'{' | b'[', ..] => "JSON",
+        [0x89, b'P', b'N', b'G', ..] => "a PNG image",
         [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file packed twice",
         _ => return Ok(()),
     };

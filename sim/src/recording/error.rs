@@ -11,12 +11,12 @@ use super::pickle::PickleError;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file itself could not be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {cause}", path.display())]
     File {
         /// Its path.
         path: PathBuf,
-        /// What the system says.
-        source: io::Error,
+        /// What the system says; the display has it.
+        cause: io::Error,
     },
     /// It could not be unpacked, or is no recording at all.
     #[error(transparent)]

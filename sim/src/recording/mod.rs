@@ -46,7 +46,7 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
 /// As [`read`], and [`ReadError::File`] if the file cannot be read or is larger than [`container::LARGEST`].
 pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let path = path.as_ref();
-    let failed = |source| ReadError::File { path: path.to_owned(), source };
+    let failed = |cause| ReadError::File { path: path.to_owned(), cause };
     let file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
     file.take(container::LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;

@@ -9,7 +9,7 @@ use crate::recording::Action;
 #[derive(Clone, Debug, Error)]
 pub enum VerifyError {
     /// The trace contradicts itself.
-    #[error("entry {entry}: {action} of address {address:#x}, {problem}")]
+    #[error("entry {entry}: {action} at {address:#x}, {problem}")]
     Contradiction {
         /// The entry's number, from 0.
         entry: usize,
@@ -39,8 +39,16 @@ pub enum VerifyError {
         what: &'static str,
     },
     /// The settings of the recording cannot be read.
-    #[error("the recording's settings string {text:?} is not one of PyTorch's: {error}; give the right ones with --settings")]
+    #[error("the recording's settings string {:?} is refused: {error} (--settings gives others)", cut(text))]
     Settings {
+        /// The settings string.
+        text: String,
+        /// PyTorch's message.
+        error: SettingsError,
+    },
+    /// The settings that the caller gave cannot be read.
+    #[error("the settings {:?} are refused: {error}", cut(text))]
+    GivenSettings {
         /// The settings string.
         text: String,
         /// PyTorch's message.
@@ -52,6 +60,15 @@ pub enum VerifyError {
     /// More entries than a 32-bit number counts.
     #[error("the trace has {0} entries, more than 4294967295")]
     TooLong(usize),
+}
+
+/// A settings string as a message shows it: a file may state a megabyte of it.
+fn cut(text: &str) -> String {
+    const LONGEST: usize = 200;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 impl VerifyError {

@@ -64,7 +64,12 @@ pub(super) fn cut(
 }
 
 fn outside(block: &EarlyBlock) -> VerifyError {
-    VerifyError::Start { what: "block", address: block.address, problem: "lies in no segment; is the end of the file missing?" }
+    let problem = "but that was never allocated, and no segment from before the first entry holds it";
+    match (block.freed_at, block.completed_at) {
+        (Some(entry), _) => VerifyError::contradiction(entry as usize, Action::FreeRequested, block.address, problem),
+        (None, Some(entry)) => VerifyError::contradiction(entry as usize, Action::FreeCompleted, block.address, problem),
+        (None, None) => VerifyError::Start { what: "block", address: block.address, problem: "lies in no segment" },
+    }
 }
 
 struct Cut<'a> {

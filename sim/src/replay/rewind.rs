@@ -123,20 +123,24 @@ impl Walk {
         let contradiction = |problem| Err(VerifyError::contradiction(at, entry.action, entry.address, problem));
         match entry.action {
             Action::Alloc => match self.remove(entry.address) {
-                Some(live) if live.is_pending => contradiction("which is only waiting to become free afterwards"),
+                Some(live) if live.is_pending => contradiction("but the block there is still waiting to become free"),
                 Some(_) => Ok(()),
-                None => contradiction("which is not in use afterwards"),
+                None => contradiction("but nothing is in use there afterwards: an entry is missing, double or out of order"),
             },
             Action::FreeCompleted => {
                 let completed_at = Some(at as u32);
                 let live = Live { requested: entry.size, size: None, is_pending: true, freed_at: None, completed_at };
-                if self.insert(entry.address, live) { Ok(()) } else { contradiction("which is still in use afterwards") }
+                if self.insert(entry.address, live) {
+                    Ok(())
+                } else {
+                    contradiction("but a block there is still in use afterwards: it is freed twice, or an alloc is missing")
+                }
             }
             Action::FreeRequested => self.undo_free_request(at, entry),
             Action::SegmentAlloc => match self.segments.remove(&entry.address) {
                 Some(segment) if segment.total == entry.size => Ok(()),
-                Some(_) => contradiction("which is a segment of another size afterwards"),
-                None => contradiction("which is no segment afterwards"),
+                Some(_) => contradiction("but the segment there has another size afterwards"),
+                None => contradiction("but there is no segment afterwards"),
             },
             Action::SegmentFree => {
                 // A small segment is 2 MiB; every segment of the large pool is at least 10 MiB (spec 1.6).
@@ -144,7 +148,7 @@ impl Walk {
                 let segment = EarlySegment { address: entry.address, total: entry.size, stream: entry.stream, large };
                 match self.segments.insert(entry.address, segment) {
                     None => Ok(()),
-                    Some(_) => contradiction("which is still a segment afterwards"),
+                    Some(_) => contradiction("but a segment is still there afterwards"),
                 }
             }
             Action::SegmentMap | Action::SegmentUnmap => {
@@ -156,10 +160,20 @@ impl Walk {
 
     fn undo_free_request(&mut self, at: usize, entry: &Entry) -> Result<(), VerifyError> {
         let Some(live) = self.live(entry.address) else {
-            return Err(VerifyError::contradiction(at, entry.action, entry.address, "which neither becomes free nor waits to"));
+            return Err(VerifyError::contradiction(
+                at,
+                entry.action,
+                entry.address,
+                "but nothing there becomes free or waits to",
+            ));
         };
         if !live.is_pending {
-            return Err(VerifyError::contradiction(at, entry.action, entry.address, "which is in use afterwards"));
+            return Err(VerifyError::contradiction(
+                at,
+                entry.action,
+                entry.address,
+                "but the block there is still in use afterwards: it is freed twice, or an alloc is missing",
+            ));
         }
         live.is_pending = false;
         live.freed_at = Some(at as u32);

@@ -60,7 +60,7 @@ impl ReplaySettings {
     /// PyTorch's, for a string that it refuses.
     pub fn given(text: &str) -> Result<ReplaySettings, VerifyError> {
         let settings =
-            Settings::from_environment(text).map_err(|error| VerifyError::Settings { text: text.to_owned(), error })?;
+            Settings::from_environment(text).map_err(|error| VerifyError::GivenSettings { text: text.to_owned(), error })?;
         Ok(ReplaySettings { settings, origin: SettingsOrigin::Given })
     }
 }

@@ -74,7 +74,7 @@ pub enum FormatProblem {
         key: &'static str,
     },
     /// A value of the wrong type.
-    #[error("`{key}` is a {found} where a {expected} belongs")]
+    #[error("`{key}` is {} where {} belongs", with_article(found), with_article(expected))]
     WrongType {
         /// The key.
         key: &'static str,
@@ -146,4 +146,13 @@ pub enum FormatProblem {
     /// The same few objects repeated to more than the file's length can account for.
     #[error("the same dicts occur again and again, more than a file of this length can hold; no snapshot does that")]
     Repeated,
+}
+
+/// A type's name in a sentence.
+pub(crate) fn with_article(name: &str) -> String {
+    match name {
+        "None" => name.to_owned(),
+        _ if name.starts_with(['a', 'e', 'i', 'o', 'u']) => format!("an {name}"),
+        _ => format!("a {name}"),
+    }
 }

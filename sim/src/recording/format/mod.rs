@@ -97,7 +97,7 @@ fn root<'l>(loaded: &'l Loaded<'_>) -> Result<Root<'l>, FormatProblem> {
         return Ok(Root { segments, traces: none, settings: Value::ABSENT, annotations: none, unknown: BTreeMap::new() });
     }
     if loaded.heap.as_dict(loaded.root).is_none() {
-        return Err(FormatProblem::NotASnapshot { found: format!("a {}", loaded.type_name(loaded.root)) });
+        return Err(FormatProblem::NotASnapshot { found: error::with_article(loaded.type_name(loaded.root)) });
     }
     const NAMES: [&str; 4] = ["segments", "device_traces", "allocator_settings", "external_annotations"];
     let mut fields = Fields::new(NAMES, &[]);
@@ -105,7 +105,8 @@ fn root<'l>(loaded: &'l Loaded<'_>) -> Result<Root<'l>, FormatProblem> {
     let unknown = fields.into_unknown();
     if segments == Value::ABSENT && traces == Value::ABSENT {
         let keys: Vec<&str> = unknown.keys().take(5).map(String::as_str).collect();
-        return Err(FormatProblem::NotASnapshot { found: format!("a dict with the keys {keys:?}") });
+        let found = if keys.is_empty() { "an empty dict".to_owned() } else { format!("a dict with the keys {keys:?}") };
+        return Err(FormatProblem::NotASnapshot { found });
     }
     let list = |value, key| Ok(optional(value, |value| values::items(loaded, value, key))?.unwrap_or(&[]));
     Ok(Root {
