@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         Ok(outcome) => outcome.into(),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("parkade: {error:#}");
+            output::complain(&error);
             Outcome::CouldNotRun.into()
         }
     }

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "", hide_default_value = true)]
     settings: String,
     /// The device's memory.
-    #[arg(long, default_value = "8GiB", value_parser = size::parse)]
+    #[arg(long, default_value = "8GiB", value_parser = size::parse, allow_hyphen_values = true)]
     capacity: u64,
     /// Where new segments go: each above or below the one before.
     #[arg(long, value_enum, default_value_t)]
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let options = OpsOptions { settings: args.settings.clone(), capacity_bytes: args.capacity, addresses };
     let mut runner = match OpsRunner::new(&options) {
         Ok(runner) => runner,
-        Err(error) => bail!("settings {:?}: {error}", args.settings),
+        Err(error) => bail!("the settings {:?} are refused: {error}", output::shorten(&args.settings, 200)),
     };
     let name = args.script.display();
     let mut input: Box<dyn BufRead> = if args.script.as_os_str() == "-" {

@@ -23,8 +23,8 @@ pub(super) fn verified(verified: &Verified) -> Result<String> {
         "decisions": sum(|device| device.decisions),
         "mismatches": verified.mismatches(),
         "first_mismatch": first.map_or(Value::Null, first_mismatch),
-        "peak_allocated_bytes": devices.iter().map(DeviceVerdict::peak_allocated_bytes).sum::<i64>(),
-        "peak_reserved_bytes": devices.iter().map(DeviceVerdict::peak_reserved_bytes).sum::<i64>(),
+        "peak_allocated_bytes": total(devices, DeviceVerdict::peak_allocated_bytes),
+        "peak_reserved_bytes": total(devices, DeviceVerdict::peak_reserved_bytes),
         "ooms": sum(|device| device.ooms),
         "retries": devices.iter().map(|device| device.stats.num_alloc_retries).sum::<i64>(),
         "seconds": verified.seconds,
@@ -37,6 +37,11 @@ pub(super) fn verified(verified: &Verified) -> Result<String> {
         object["devices"] = devices.iter().map(device_object).collect();
     }
     Ok(serde_json::to_string(&object)?)
+}
+
+/// A sum that absurd sizes cannot break.
+fn total(devices: &[DeviceVerdict], number: fn(&DeviceVerdict) -> i64) -> i64 {
+    devices.iter().map(number).fold(0, i64::saturating_add)
 }
 
 /// The object of a recording that could not be verified.

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use parkade_sim::recording::{self, Recording};
+use parkade_sim::recording::{self, ReadError, Recording};
 use parkade_sim::replay::{DeviceVerdict, ReplaySettings, StatisticsFile, VerifyOptions, verify_device};
 use rayon::prelude::*;
 
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// The memory limit of the run (set_per_process_memory_fraction), which a recording does not contain.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
     /// The version of PyTorch that made the recording.
     #[arg(long, value_enum, default_value_t)]
@@ -84,6 +84,18 @@ impl Verified {
     }
 }
 
+/// What is left of a recording once it is verified: a line of JSON or rows of the table. The recording itself is gone, or a hundred
+/// of them would be in memory at once.
+struct Report {
+    differs: bool,
+    shown: Shown,
+}
+
+enum Shown {
+    Json(String),
+    Rows(table::Part),
+}
+
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.stats.is_some() && args.files.len() != 1 {
         bail!("--stats belongs to one recording, and {} are given", args.files.len());
@@ -91,45 +103,65 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let statistics = args.stats.as_deref().map(read_statistics).transpose()?;
     let bar = progress_bar(args);
     let done = AtomicU64::new(0);
-    let results: Vec<Result<Verified>> = args
+    let results: Vec<Result<Report>> = args
         .files
         .par_iter()
-        .map(|file| verify(file, args, statistics.as_ref(), &bar, &done).with_context(|| file.display().to_string()))
+        .map(|file| {
+            let verified = verify(file, args, statistics.as_ref(), &bar, &done);
+            verified.and_then(|verified| report(&verified, args)).with_context(|| file.display().to_string())
+        })
         .collect();
     bar.finish_and_clear();
-    report(args, &results)
+    let outcome = results.iter().map(outcome_of).max().unwrap_or(Outcome::Good);
+    let printed = print(args, &results);
+    for error in results.iter().filter_map(|result| result.as_ref().err()) {
+        output::complain(error);
+    }
+    match printed {
+        // Whoever reads only the first lines still gets the exit code of all.
+        Err(error) if output::is_broken_pipe(&error) => Ok(outcome),
+        printed => printed.map(|()| outcome),
+    }
 }
 
-fn report(args: &Args, results: &[Result<Verified>]) -> Result<Outcome> {
+fn outcome_of(result: &Result<Report>) -> Outcome {
+    match result {
+        Ok(report) if report.differs => Outcome::CheckFailed,
+        Ok(_) => Outcome::Good,
+        Err(_) => Outcome::CouldNotRun,
+    }
+}
+
+fn report(verified: &Verified, args: &Args) -> Result<Report> {
+    let differs = verified.mismatches() > 0;
+    let shown = if args.json {
+        Shown::Json(json::verified(verified)?)
+    } else {
+        Shown::Rows(table::Part::of(verified, &short_name(&verified.file, &args.files)))
+    };
+    Ok(Report { differs, shown })
+}
+
+/// The file's own name, or its whole path where another file has the same name.
+fn short_name(file: &Path, files: &[PathBuf]) -> String {
+    let is_unique = files.iter().filter(|other| other.file_name() == file.file_name()).count() == 1;
+    let name = file.file_name().filter(|_| is_unique).unwrap_or(file.as_os_str());
+    output::one_line(&name.to_string_lossy())
+}
+
+fn print(args: &Args, results: &[Result<Report>]) -> Result<()> {
     let mut out = output::stdout();
-    let mut outcome = Outcome::Good;
     let mut table = table::Table::default();
     for (file, result) in args.files.iter().zip(results) {
         match result {
-            Ok(verified) => {
-                if verified.mismatches() > 0 {
-                    outcome = outcome.max(Outcome::CheckFailed);
-                }
-                if args.json {
-                    writeln!(out, "{}", json::verified(verified)?)?;
-                } else {
-                    table.add(verified);
-                }
-            }
-            Err(error) => {
-                outcome = Outcome::CouldNotRun;
-                if args.json {
-                    writeln!(out, "{}", json::failed(file, error)?)?;
-                }
-            }
+            Ok(Report { shown: Shown::Json(line), .. }) => writeln!(out, "{line}")?,
+            Ok(Report { shown: Shown::Rows(part), .. }) => table.add(part),
+            Err(error) if args.json => writeln!(out, "{}", json::failed(file, error)?)?,
+            Err(_) => table.failed += 1,
         }
     }
     table.print(&mut out, output::Paint::for_stdout())?;
-    out.flush()?;
-    for error in results.iter().filter_map(|result| result.as_ref().err()) {
-        eprintln!("parkade: {error:#}");
-    }
-    Ok(outcome)
+    Ok(out.flush()?)
 }
 
 fn verify(
@@ -140,7 +172,11 @@ fn verify(
     done: &AtomicU64,
 ) -> Result<Verified> {
     let start = Instant::now();
-    let recording = recording::read_file(file)?;
+    let recording = recording::read_file(file).map_err(|error| match error {
+        // The path comes before every error of this file.
+        ReadError::File { cause, .. } => anyhow!("cannot be read: {cause}"),
+        error => error.into(),
+    })?;
     let settings = match &args.settings {
         Some(text) => ReplaySettings::given(text)?,
         None => ReplaySettings::of_recording(recording.settings.as_ref())?,
@@ -155,15 +191,19 @@ fn verify(
     }
     bar.inc_length(traced.iter().map(|device| device.trace.len() as u64).sum());
     let mut devices = Vec::new();
-    for device in traced {
+    for device in &traced {
         let mut reported = 0;
         let mut progress = |entries: usize| {
             done.fetch_add((entries - reported) as u64, Ordering::Relaxed);
             reported = entries;
             bar.set_position(done.load(Ordering::Relaxed));
         };
-        devices.push(verify_device(device, &options, &mut progress)?);
+        let verdict = verify_device(device, &options, &mut progress);
         progress(device.trace.len());
+        devices.push(match verdict {
+            Err(error) if traced.len() > 1 => return Err(anyhow!("device {}: {error}", device.device)),
+            verdict => verdict?,
+        });
     }
     let seconds = start.elapsed().as_secs_f64();
     Ok(Verified { file: file.to_owned(), recording, settings, limit: args.limit, profile: args.profile, devices, seconds })
@@ -202,6 +242,7 @@ fn flatten(prefix: &str, value: &serde_json::Value, entries: &mut BTreeMap<Strin
             entries.insert(prefix.to_owned(), number.as_i64().unwrap_or_default());
             Ok(())
         }
-        _ => bail!("{prefix:?} is not a whole number: is this the output of torch.cuda.memory_stats()?"),
+        _ if prefix.is_empty() => bail!("it is no JSON object: is this the output of torch.cuda.memory_stats()?"),
+        _ => bail!("{prefix:?} is no whole number of 64 bits: is this the output of torch.cuda.memory_stats()?"),
     }
 }

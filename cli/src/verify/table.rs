@@ -6,26 +6,40 @@ use parkade_sim::recording::DeviceRecording;
 use parkade_sim::replay::{DeviceVerdict, Doing, SettingsOrigin};
 
 use super::Verified;
-use crate::output::Paint;
+use crate::output::{self, Paint};
 use crate::size;
 
-/// How many entries of a block's history are shown.
+/// How many of a block's last entries, or of many names, are shown.
 const HISTORY: usize = 6;
 
-/// Rows and notes, collected and printed at the end, when the widths are known.
-#[derive(Default)]
-pub(super) struct Table {
-    rows: Vec<(String, [String; 7], bool)>,
+/// One recording's rows, one for each device, and what is to be said of them.
+pub(super) struct Part {
+    rows: Vec<Row>,
     notes: Vec<(String, Vec<String>)>,
+}
+
+struct Row {
+    name: String,
+    cells: [String; 7],
+    is_good: bool,
+}
+
+/// The parts of all recordings, printed at the end, when the widths are known.
+#[derive(Default)]
+pub(super) struct Table<'a> {
+    parts: Vec<&'a Part>,
+    /// How many recordings could not be verified.
+    pub(super) failed: usize,
 }
 
 const HEADS: [&str; 7] = ["entries", "decisions", "mismatches", "oom", "peak allocated", "peak reserved", "seconds"];
 
-impl Table {
-    pub(super) fn add(&mut self, verified: &Verified) {
-        let name = verified.file.file_name().unwrap_or(verified.file.as_os_str()).to_string_lossy().into_owned();
+impl Part {
+    pub(super) fn of(verified: &Verified, name: &str) -> Part {
+        let mut part = Part { rows: Vec::new(), notes: Vec::new() };
         for (place, device) in verified.devices.iter().enumerate() {
-            let name = if verified.devices.len() > 1 { format!("{name} device {}", device.device) } else { name.clone() };
+            let is_one_of_many = verified.devices.len() > 1;
+            let name = if is_one_of_many { format!("{name} device {}", device.device) } else { name.to_owned() };
             let seconds = if place == 0 { format!("{:.2}", verified.seconds) } else { String::new() };
             let cells = [
                 device.entries.to_string(),
@@ -36,56 +50,74 @@ impl Table {
                 size::show(device.peak_reserved_bytes()),
                 seconds,
             ];
-            self.rows.push((name.clone(), cells, device.mismatches == 0));
-            let notes = notes(verified, device);
+            part.rows.push(Row { name: name.clone(), cells, is_good: device.mismatches == 0 });
+            let notes: Vec<String> = notes(verified, device).iter().map(|note| output::one_line(note)).collect();
             if !notes.is_empty() {
-                self.notes.push((name, notes));
+                part.notes.push((name, notes));
             }
         }
+        part
+    }
+
+    fn is_good(&self) -> bool {
+        self.rows.iter().all(|row| row.is_good)
+    }
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn add(&mut self, part: &'a Part) {
+        self.parts.push(part);
     }
 
     pub(super) fn print(&self, out: &mut impl Write, paint: Paint) -> io::Result<()> {
-        if self.rows.is_empty() {
+        if self.parts.is_empty() {
             return Ok(());
         }
-        let name_width = self.rows.iter().map(|(name, _, _)| name.chars().count()).max().unwrap_or(0).max("recording".len());
+        let rows: Vec<&Row> = self.parts.iter().flat_map(|part| &part.rows).collect();
+        let name_width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max("recording".len());
         let widths: Vec<usize> = (0..HEADS.len())
-            .map(|column| self.rows.iter().map(|(_, cells, _)| cells[column].len()).max().unwrap_or(0).max(HEADS[column].len()))
+            .map(|column| rows.iter().map(|row| row.cells[column].len()).max().unwrap_or(0).max(HEADS[column].len()))
             .collect();
         let heads: Vec<String> = HEADS.iter().zip(&widths).map(|(head, &width)| format!("{head:>width$}")).collect();
         writeln!(out, "{}", paint.dim(&format!("{:<name_width$}  {}", "recording", heads.join("  "))))?;
-        for (name, cells, good) in &self.rows {
-            let cells: Vec<String> = cells
-                .iter()
-                .zip(&widths)
-                .enumerate()
-                .map(|(column, (cell, &width))| {
-                    let cell = format!("{cell:>width$}");
-                    match (column, good) {
-                        (2, true) => paint.good(&cell),
-                        (2, false) => paint.bad(&cell),
-                        _ => cell,
-                    }
-                })
-                .collect();
-            writeln!(out, "{name:<name_width$}  {}", cells.join("  "))?;
+        for row in rows {
+            let mut cells: Vec<String> = row.cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:>width$}")).collect();
+            cells[2] = if row.is_good { paint.good(&cells[2]) } else { paint.bad(&cells[2]) };
+            let line = format!("{:<name_width$}  {}", row.name, cells.join("  "));
+            writeln!(out, "{}", line.trim_end())?;
         }
-        for (name, notes) in &self.notes {
+        for (name, notes) in self.parts.iter().flat_map(|part| &part.notes) {
             writeln!(out, "\n{name}")?;
             for note in notes {
                 writeln!(out, "  {note}")?;
             }
         }
-        let different = self.rows.iter().filter(|(_, _, good)| !good).count();
-        let verdict = match different {
-            0 => paint.good("every decision is the same"),
-            n => paint.bad(&format!("{n} of {} differ", self.rows.len())),
+        writeln!(out, "\n{}", self.verdict(paint))
+    }
+
+    fn verdict(&self, paint: Paint) -> String {
+        let verified = self.parts.len();
+        let different = self.parts.iter().filter(|part| !part.is_good()).count();
+        let found = match (different, verified) {
+            (0, _) => paint.good("every decision is the same"),
+            (1, 1) => paint.bad("the recording differs"),
+            _ => paint.bad(&format!("{different} of {verified} recordings differ")),
         };
-        writeln!(out, "\n{verdict}")
+        if self.failed == 0 { found } else { format!("{found}; {} could not be verified", self.failed) }
     }
 }
 
 fn notes(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
+    let mut notes = settings(verified);
+    notes.extend(not_in_file(device));
+    notes.extend(statistics(verified, device));
+    notes.extend(divergence(verified, device));
+    notes.extend(tolerated(verified));
+    notes
+}
+
+fn settings(verified: &Verified) -> Vec<String> {
+    let settings = &verified.settings.settings;
     let mut notes = Vec::new();
     match verified.settings.origin {
         SettingsOrigin::Assumed => {
@@ -94,15 +126,17 @@ fn notes(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
         SettingsOrigin::RecordedValues => {
             notes.push(format!(
                 "the file's settings string {:?} does not give the values that it states; the values are used",
-                verified.settings.settings.text
+                output::shorten(&settings.text, 100)
             ));
         }
         SettingsOrigin::Recorded | SettingsOrigin::Given => {}
     }
-    notes.extend(not_in_file(device));
-    notes.extend(statistics(device));
-    notes.extend(divergence(verified, device));
-    notes.extend(tolerated(verified));
+    if verified.limit.is_none() && settings.garbage_collection_threshold > 0.0 {
+        notes.push(
+            "not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit gives it)"
+                .to_owned(),
+        );
+    }
     notes
 }
 
@@ -138,7 +172,7 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
     notes
 }
 
-fn statistics(device: &DeviceVerdict) -> Vec<String> {
+fn statistics(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
     let Some(check) = &device.statistics else { return Vec::new() };
     let mut notes = Vec::new();
     let unknowable =
@@ -155,7 +189,14 @@ fn statistics(device: &DeviceVerdict) -> Vec<String> {
         notes.push(format!("not in the file: {} calls of empty_cache that freed nothing", check.silent_empty_caches));
     }
     if !check.unknown_keys.is_empty() {
-        notes.push(format!("statistics that PyTorch {} does not have: {}", "2.11", check.unknown_keys.join(", ")));
+        let shown: Vec<&str> = check.unknown_keys.iter().take(HISTORY).map(String::as_str).collect();
+        let more = check.unknown_keys.len() - shown.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        notes.push(format!(
+            "tolerated, statistics that PyTorch {} does not have: {}{more}",
+            verified.profile.name(),
+            shown.join(", ")
+        ));
     }
     notes
 }
@@ -172,9 +213,7 @@ fn divergence(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
     ];
     let recording = verified.recording.devices.iter().find(|recording| recording.device == device.device);
     let Some(recording) = recording else { return notes };
-    let mut addresses = first.addresses.clone();
-    addresses.dedup();
-    for address in addresses {
+    for &address in &first.addresses {
         notes.extend(history(recording, address, first.entry.unwrap_or(recording.trace.len())));
     }
     notes
@@ -185,8 +224,8 @@ fn history(recording: &DeviceRecording, address: u64, until: usize) -> Vec<Strin
     let mut lines: Vec<String> =
         of_block.rev().take(HISTORY).map(|(n, entry)| format!("    entry {n}: {}", Doing::from(entry))).collect();
     lines.reverse();
-    let title = if lines.is_empty() { "nothing happened" } else { "what happened" };
-    lines.insert(0, format!("  {title} at {address:#x} before that:"));
+    let end = if lines.is_empty() { " nothing" } else { "" };
+    lines.insert(0, format!("  before that, on both sides, at {address:#x}:{end}"));
     lines
 }
 
@@ -202,8 +241,9 @@ fn tolerated(verified: &Verified) -> Vec<String> {
     let found = kinds.iter().filter(|(_, names)| !names.is_empty());
     found
         .map(|(kind, names)| {
-            let list: Vec<String> = names.iter().map(|(name, count)| format!("{name} ({count})")).collect();
-            format!("tolerated, unknown {kind}: {}", list.join(", "))
+            let list: Vec<String> = names.iter().take(HISTORY).map(|(name, count)| format!("{name} ({count})")).collect();
+            let more = if names.len() > HISTORY { format!(" and {} more", names.len() - HISTORY) } else { String::new() };
+            format!("tolerated, unknown {kind}: {}{more}", list.join(", "))
         })
         .collect()
 }
