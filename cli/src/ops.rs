@@ -55,7 +55,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let options = OpsOptions { settings: args.settings.clone(), capacity_bytes: args.capacity, addresses };
     let mut runner = match OpsRunner::new(&options) {
         Ok(runner) => runner,
-        Err(error) => bail!("the settings {:?} are refused: {error}", output::shorten(&args.settings, 200)),
+        Err(error) => bail!(
+            "the settings {:?} are refused: {}",
+            output::shorten(&args.settings, 200),
+            output::shorten(&error.to_string(), 500)
+        ),
     };
     let name = args.script.display();
     let mut input: Box<dyn BufRead> = if args.script.as_os_str() == "-" {

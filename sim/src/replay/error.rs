@@ -39,7 +39,7 @@ pub enum VerifyError {
         what: &'static str,
     },
     /// The settings of the recording cannot be read.
-    #[error("the recording's settings string {:?} is refused: {error} (--settings gives others)", cut(text))]
+    #[error("the recording's settings string {:?} is refused: {} (--settings gives others)", cut(text, 200), cut(&error.to_string(), 500))]
     Settings {
         /// The settings string.
         text: String,
@@ -47,7 +47,7 @@ pub enum VerifyError {
         error: SettingsError,
     },
     /// The settings that the caller gave cannot be read.
-    #[error("the settings {:?} are refused: {error}", cut(text))]
+    #[error("the settings {:?} are refused: {}", cut(text, 200), cut(&error.to_string(), 500))]
     GivenSettings {
         /// The settings string.
         text: String,
@@ -62,10 +62,9 @@ pub enum VerifyError {
     TooLong(usize),
 }
 
-/// A settings string as a message shows it: a file may state a megabyte of it.
-fn cut(text: &str) -> String {
-    const LONGEST: usize = 200;
-    match text.char_indices().nth(LONGEST) {
+/// A text as a message shows it: a file may state a settings string of a megabyte, and PyTorch repeats what it does not know.
+fn cut(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
     }
