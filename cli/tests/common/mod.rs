@@ -1,0 +1,200 @@
+//! Running the binary, and small recordings to give it.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use parkade_sim::recording::{
+    Action, Block, BlockState, DeviceRecording, Entry, RecordedSettings, Recording, Segment, StackId, Style, write,
+};
+
+/// A mebibyte.
+pub(crate) const MIB: u64 = 1 << 20;
+/// Where the recordings' memory begins.
+pub(crate) const BASE: u64 = 0x7f00_0000_0000;
+
+/// What a run of the binary gave.
+pub(crate) struct Run {
+    /// The exit code; a panic's is 101.
+    pub(crate) code: i32,
+    /// Standard output.
+    pub(crate) out: String,
+    /// Standard error.
+    pub(crate) err: String,
+}
+
+impl From<Output> for Run {
+    fn from(output: Output) -> Run {
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        Run { code: output.status.code().expect("no signal"), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+/// The binary, not yet started.
+pub(crate) fn parkade(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_parkade"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary.
+pub(crate) fn call(args: &[&str]) -> Run {
+    parkade(args).output().expect("the binary runs").into()
+}
+
+/// Runs the binary with something on its standard input.
+pub(crate) fn call_with(args: &[&str], input: &[u8]) -> Run {
+    let mut command = parkade(args);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let input = input.to_vec();
+    // The binary may answer before it has read everything, and may stop reading.
+    let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().expect("it ends");
+    feeder.join().expect("the feeder ends");
+    output.into()
+}
+
+/// A folder of the test's own, empty at first and removed at the end.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    /// The folder of the test called `name`.
+    pub(crate) fn new(name: &str) -> Folder {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    /// Writes a file; returns its path.
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).expect("a file");
+        path.to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Writes a recording; returns its path.
+    pub(crate) fn recording(&self, name: &str, recording: &Recording) -> String {
+        self.file(name, &write(recording, Style::Python))
+    }
+
+    /// The folder itself.
+    pub(crate) fn path(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An entry on the default stream.
+pub(crate) fn entry(action: Action, address: u64, size: u64) -> Entry {
+    Entry::new(action, address, size, 0)
+}
+
+/// The two entries of a block that is given back.
+pub(crate) fn free(address: u64, size: u64) -> [Entry; 2] {
+    [entry(Action::FreeRequested, address, size), entry(Action::FreeCompleted, address, size)]
+}
+
+/// A block that is in use, whole.
+pub(crate) fn used(address: u64, size: u64) -> Block {
+    Block { address, size, requested: Some(size), state: BlockState::ActiveAllocated, stack: StackId::NONE }
+}
+
+/// A free block.
+pub(crate) fn unused(address: u64, size: u64) -> Block {
+    Block { address, size, requested: Some(0), state: BlockState::Inactive, stack: StackId::NONE }
+}
+
+/// A segment of the default pool.
+pub(crate) fn segment(blocks: Vec<Block>) -> Segment {
+    let total_bytes = blocks.iter().map(|block| block.size).sum();
+    Segment {
+        address: blocks[0].address,
+        total_bytes,
+        stream: 0,
+        large: total_bytes > 2 * MIB,
+        pool: Some((0, 0)),
+        expandable: false,
+        allocated_bytes: None,
+        active_bytes: None,
+        requested_bytes: None,
+        stack: StackId::NONE,
+        blocks,
+    }
+}
+
+/// The settings of a run that set none.
+pub(crate) fn default_settings() -> RecordedSettings {
+    RecordedSettings {
+        text: Some(String::new()),
+        max_split_size: Some(-1),
+        garbage_collection_threshold: Some(0.0),
+        expandable_segments: Some(false),
+        roundup_power2_divisions: Some([0; 16]),
+        ..RecordedSettings::default()
+    }
+}
+
+/// A recording of device 0.
+pub(crate) fn recording(trace: Vec<Entry>, segments: Vec<Segment>) -> Recording {
+    let devices = vec![DeviceRecording { device: 0, segments, trace }];
+    Recording { devices, settings: Some(default_settings()), ..Recording::default() }
+}
+
+/// A run that PyTorch could have made: two blocks in one segment, the first given back.
+pub(crate) fn good() -> Recording {
+    let mut trace = vec![
+        entry(Action::SegmentAlloc, BASE, 20 * MIB),
+        entry(Action::Alloc, BASE, 5 * MIB),
+        entry(Action::Alloc, BASE + 5 * MIB, 3 * MIB),
+    ];
+    trace.extend(free(BASE, 5 * MIB));
+    let blocks = vec![unused(BASE, 5 * MIB), used(BASE + 5 * MIB, 3 * MIB), unused(BASE + 8 * MIB, 12 * MIB)];
+    recording(trace, vec![segment(blocks)])
+}
+
+/// A run that it could not: the second block is not at the lowest free address.
+pub(crate) fn diverging() -> Recording {
+    let trace = vec![
+        entry(Action::SegmentAlloc, BASE, 20 * MIB),
+        entry(Action::Alloc, BASE, 5 * MIB),
+        entry(Action::Alloc, BASE + 6 * MIB, 3 * MIB),
+    ];
+    let blocks =
+        vec![used(BASE, 5 * MIB), unused(BASE + 5 * MIB, MIB), used(BASE + 6 * MIB, 3 * MIB), unused(BASE + 9 * MIB, 11 * MIB)];
+    recording(trace, vec![segment(blocks)])
+}
+
+/// Verifies one file; whatever it is, the answer has the right form, with `--json` too.
+pub(crate) fn verify(file: &str) -> Run {
+    let run = call(&["verify", file]);
+    let json = call(&["verify", "--json", file]);
+    assert_eq!(run.code, json.code, "{}{}", run.err, json.err);
+    let object: serde_json::Value = serde_json::from_str(json.out.trim_end()).expect("one JSON object");
+    match run.code {
+        0 => assert_eq!((run.err.as_str(), &object["mismatches"]), ("", &0.into())),
+        1 => assert!(run.err.is_empty() && object["first_mismatch"].is_object(), "{}", json.out),
+        2 => {
+            assert!(run.out.is_empty(), "{}", run.out);
+            let line = run.err.strip_suffix('\n').expect("a line");
+            assert!(line.starts_with("parkade: ") && !line.contains(char::is_control) && line.len() < 900, "{line}");
+            assert!(object["error"].is_string());
+        }
+        code => panic!("exit code {code}: {}", run.err),
+    }
+    run
+}
+
+pub(crate) fn refused(file: &str, text: &str) {
+    let run = verify(file);
+    assert_eq!(run.code, 2, "{}", run.out);
+    assert!(run.err.contains(text), "{} lacks {text:?}", run.err);
+}

@@ -1,0 +1,110 @@
+//! `parkade ops` on scripts that are wrong, huge or absurd: every line is answered in JSON, nothing panics.
+
+mod common;
+
+use common::{Folder, Run, call, call_with};
+
+/// Runs a script; every line of the answer is an object.
+fn answers(script: &[u8], args: &[&str]) -> Vec<serde_json::Value> {
+    let args: Vec<&str> = ["ops", "-"].iter().chain(args).copied().collect();
+    let Run { code, out, err } = call_with(&args, script);
+    assert_eq!((code, err.as_str()), (0, ""));
+    out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+fn refused(run: &Run, text: &str) {
+    assert_eq!(run.code, 2, "{}", run.err);
+    assert!(run.err.starts_with("parkade: ") && run.err.lines().count() == 1, "{}", run.err);
+    assert!(run.err.contains(text), "{} lacks {text:?}", run.err);
+}
+
+#[test]
+fn a_script_is_answered_line_by_line() {
+    let lines = answers(b"# nothing\r\n\r\nalloc a 1000\r\nfree a  # done\r\nsnapshot\r\n", &[]);
+    assert_eq!(lines.len(), 3);
+    assert_eq!((&lines[0]["i"], &lines[0]["op"], &lines[0]["ok"]), (&0.into(), &"alloc a 1000".into(), &1.into()));
+    assert_eq!(lines[2]["snapshot"]["segments"][0]["total"], 2_097_152);
+    assert!(answers(b"", &[]).is_empty());
+}
+
+#[test]
+fn garbage_is_answered_too() {
+    let mut garbage: Vec<u8> = (0..60_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    garbage.extend(b"\nalloc a\0b 1000\nfree a\0b\n\0\nconf \xff\xfe\nrecord_stream nobody\nfree\nalloc\nalloc x\nalloc y z\n");
+    assert!(answers(&garbage, &[]).len() > 8);
+}
+
+#[test]
+fn absurd_sizes_never_overflow() {
+    let sizes = [
+        "0",
+        "-1",
+        "0x10",
+        "1152921504606846975",
+        "1152921504606846976",
+        "4611686018427387904",
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551103",
+        "18446744073709551104",
+        "18446744073709551615",
+        "18446744073709551616",
+        "nonsense",
+        "",
+    ];
+    let mut script = String::new();
+    for (n, size) in sizes.iter().enumerate() {
+        script += &format!("alloc a{n} {size}\nrawalloc b{n} {size}\nrawalloc c{n} {size} -1\n");
+    }
+    script += "stats\nsnapshot\nmeminfo\ncache_info\nfree_all\nempty_cache\nstats\n";
+    let settings = ["", "roundup_power2_divisions:64,max_split_size_mb:64", "per_process_memory_fraction:0.5"];
+    for capacity in ["0", "1", "8GiB", "18446744073709551615"] {
+        for settings in settings {
+            for order in ["up", "down"] {
+                let args = ["--capacity", capacity, "--settings", settings, "--addresses", order];
+                assert_eq!(answers(script.as_bytes(), &args).len(), 3 * sizes.len() + 7);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_allocation_may_fail() {
+    let lines = answers("alloc a 1000\n".repeat(50).as_bytes(), &["--capacity", "0"]);
+    assert!(lines.iter().all(|line| line["ok"] == 0 && line["err"] == "oom"));
+    assert_eq!(lines[49]["st"]["num_ooms"], 50);
+}
+
+#[test]
+fn odd_arguments_are_failures_of_their_line() {
+    let script = "set_fraction nan\nset_fraction 2\nset_fraction\nhistory on 18446744073709551615\nalloc x 5\ntrace\n\
+                  fail_next 18446744073709551615\nexternal 18446744073709551615\nmeminfo\ncapacity 0\nmeminfo\n\
+                  conf max_split_size_mb:5\nconf\nbase nobody\nrawfree nobody\nenable 0\nalloc r -1\nenable 1\ncomplete -1\n";
+    let lines = answers(script.as_bytes(), &[]);
+    assert_eq!(lines.len(), 19);
+    assert_eq!(lines[11]["msg"], "CachingAllocator option max_split_size_mb too small, must be >= 20");
+}
+
+#[test]
+fn a_number_of_a_megabyte_does_not_take_minutes() {
+    let script = format!("set_fraction {}{}\n", "1".repeat(500_000), "x".repeat(500_000));
+    assert_eq!(answers(script.as_bytes(), &[])[0]["ok"], 0);
+}
+
+#[test]
+fn what_is_no_script_is_refused() {
+    let folder = Folder::new("ops-no-script");
+    refused(&call(&["ops", &format!("{}/none", folder.path())]), "No such file or directory");
+    refused(&call(&["ops", folder.path()]), "Is a directory");
+    refused(&call_with(&["ops", "-"], &vec![b'x'; 10_000_000]), "line 1 of - is longer than 1048576 bytes");
+}
+
+#[test]
+fn settings_are_refused_in_pytorchs_words() {
+    let bogus = call_with(&["ops", "-", "--settings", "bogus:1"], b"alloc a 1\n");
+    refused(&bogus, "Unrecognized key 'bogus' in CUDA allocator config.");
+    refused(&call_with(&["ops", "-", "--settings", "bo\ngus\x1b:1"], b""), "Unrecognized key");
+    let split = call_with(&["ops", "-", "--settings", "max_split_size_mb:5"], b"");
+    refused(&split, "CachingAllocator option max_split_size_mb too small, must be >= 20");
+    assert!(split.out.is_empty());
+}

@@ -1,0 +1,193 @@
+//! `parkade verify` on good and diverging recordings: what people read, exit codes, options, time.
+
+mod common;
+
+use std::process::Stdio;
+
+use common::*;
+use parkade_sim::recording::{Action, DeviceRecording, RecordedSettings, Recording, Style, write};
+
+#[test]
+fn a_good_recording_gives_a_short_table() {
+    let folder = Folder::new("verify-good");
+    let run = verify(&folder.recording("good.pickle", &good()));
+    assert_eq!(run.code, 0, "{}", run.err);
+    let lines: Vec<&str> = run.out.lines().collect();
+    assert_eq!(lines[0], "recording    entries  decisions  mismatches  oom  peak allocated  peak reserved  seconds");
+    assert!(lines[1].starts_with("good.pickle        5          9           0    0        8.00 MiB      20.00 MiB     0."));
+    assert_eq!(lines[2..], ["", "every decision is the same"]);
+}
+
+#[test]
+fn a_divergence_is_shown_with_its_history() {
+    let folder = Folder::new("verify-diverging");
+    let run = verify(&folder.recording("other.pickle", &diverging()));
+    assert_eq!(run.code, 1, "{}", run.err);
+    let expected = "  first difference, entry 2:
+    recorded  alloc at 0x7f0000600000 of 3145728 bytes on stream 0x0
+    replayed  alloc at 0x7f0000500000 of 3145728 bytes on stream 0x0
+    before that, on both sides, at 0x7f0000600000: nothing
+    before that, on both sides, at 0x7f0000500000: nothing
+
+the recording differs
+";
+    assert!(run.out.ends_with(expected), "{}", run.out);
+}
+
+#[test]
+fn differences_without_an_address_show_no_made_up_one() {
+    let folder = Folder::new("verify-oom");
+    let mut oom = good();
+    oom.devices[0].trace.push(entry(Action::Oom, 123_456, 2 * MIB));
+    let run = verify(&folder.recording("oom.pickle", &oom));
+    assert_eq!(run.code, 1);
+    assert!(run.out.contains("    recorded  oom of 2097152 bytes on stream 0x0\n"), "{}", run.out);
+    assert!(!run.out.contains("0x1e240"), "{}", run.out);
+    let trace = vec![entry(Action::SegmentAlloc, BASE, 24 * MIB), entry(Action::Alloc, BASE, 5 * MIB)];
+    let size = recording(trace, vec![segment(vec![used(BASE, 5 * MIB), unused(BASE + 5 * MIB, 19 * MIB)])]);
+    let run = verify(&folder.recording("size.pickle", &size));
+    let text = "    replayed  segment_alloc of 20971520 bytes on stream 0x0, at an address of its own\n";
+    assert!(run.code == 1 && run.out.contains(text), "{}", run.out);
+}
+
+#[test]
+fn several_files_and_devices_are_told_apart() {
+    let folder = Folder::new("verify-several");
+    let good_file = folder.recording("good.pickle", &good());
+    let bad_file = folder.file("bad.pickle", b"nonsense");
+    let other = folder.recording("other.pickle", &diverging());
+    let run = call(&["verify", &bad_file, &good_file, &other]);
+    assert_eq!(run.code, 2);
+    assert!(run.out.ends_with("\n1 of 2 recordings differ; 1 could not be verified\n"), "{}", run.out);
+    assert_eq!(run.err.lines().count(), 1);
+    let json = call(&["verify", "--json", &bad_file, &good_file]);
+    assert_eq!((json.code, json.out.lines().count()), (2, 2));
+    let mut two = good();
+    two.devices.push(DeviceRecording { device: 1, ..two.devices[0].clone() });
+    let run = verify(&folder.recording("two.pickle", &two));
+    assert!(run.code == 0 && run.out.contains("\ntwo.pickle device 1 "), "{}", run.out);
+    two.devices[1].trace.pop();
+    refused(&folder.recording("two.pickle", &two), "device 1: entry 3: free_requested");
+    let run = call(&[
+        "verify",
+        &good_file,
+        &format!("{}/../{}", folder.path(), good_file.rsplit_once("/tmp/").map_or("", |(_, path)| path)),
+    ]);
+    assert!(run.out.lines().filter(|line| line.contains("/good.pickle")).count() == 2, "{}{}", run.out, run.err);
+}
+
+#[test]
+fn settings_come_from_the_file_or_the_caller() {
+    let folder = Folder::new("verify-settings");
+    let with = |settings: Option<RecordedSettings>| Recording { settings, ..good() };
+    let only = |text: &str| with(Some(RecordedSettings { text: Some(text.to_owned()), ..RecordedSettings::default() }));
+    refused(&folder.recording("bogus", &only("bogus:1")), "\"bogus:1\" is refused: Unrecognized key 'bogus'");
+    refused(&folder.recording("long", &only(&"x".repeat(100_000))), "...\" is refused: ");
+    refused(&folder.recording("lines", &only("a\nb\x1b[31m")), "is refused: ");
+    let run = verify(&folder.recording("none", &with(None)));
+    assert!(run.out.contains("not in the file: the settings; PyTorch's defaults are assumed"), "{}", run.out);
+    let collecting = RecordedSettings { garbage_collection_threshold: Some(0.9), ..default_settings() };
+    let collecting = folder.recording("gc", &with(Some(collecting)));
+    let run = verify(&collecting);
+    assert!(run.out.contains("not in the file: the memory limit, without which garbage_collection_threshold"), "{}", run.out);
+    assert!(!call(&["verify", &collecting, "--limit", "1GiB"]).out.contains("not in the file: the memory limit"));
+    let given = call(&["verify", &collecting, "--settings", "bogus:1"]);
+    assert_eq!(given.code, 2);
+    assert!(given.err.contains("the settings \"bogus:1\" are refused: Unrecognized key 'bogus'"), "{}", given.err);
+}
+
+#[test]
+fn statistics_files_may_be_wrong() {
+    let folder = Folder::new("verify-statistics");
+    let file = folder.recording("good.pickle", &good());
+    let with = |bytes: &[u8]| call(&["verify", &file, "--stats", &folder.file("stats.json", bytes)]);
+    for (bytes, text) in [
+        (&b"nonsense"[..], "expected ident at line 1"),
+        (b"[1]", "it is no JSON object"),
+        (b"{}", "lack the key \"active.all.allocated\""),
+        (b"{\"a\": 18446744073709551616}", "\"a\" is no whole number"),
+        (b"{\"a\\nb\": {\"c\": 1.5}}", "\"a\\nb.c\" is no whole number"),
+        (&b"[".repeat(100_000), "recursion limit exceeded"),
+    ] {
+        let run = with(bytes);
+        assert!(run.code == 2 && run.err.contains(text) && run.err.lines().count() == 1, "{}", run.err);
+    }
+    let missing = call(&["verify", &file, "--stats", folder.path()]);
+    assert!(missing.code == 2 && missing.err.contains("Is a directory"), "{}", missing.err);
+    let two = call(&["verify", &file, &file, "--stats", folder.path()]);
+    assert!(two.code == 2 && two.err.contains("--stats belongs to one recording"), "{}", two.err);
+}
+
+#[test]
+fn sizes_that_are_none_are_refused() {
+    for size in ["nonsense", "-1", "", "1e9", "99999999999GiB"] {
+        let run = call(&["verify", "x", "--limit", size]);
+        assert!(run.code == 2 && run.err.starts_with("error: invalid value"), "{}", run.err);
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_changes_no_exit_code() {
+    let folder = Folder::new("verify-pipe");
+    let file = folder.recording("other.pickle", &diverging());
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let end = writer.try_clone().expect("a second end");
+    let status = parkade(&["verify", &file, "nowhere"]).stdout(writer).stderr(end).status().expect("it runs");
+    assert_eq!(status.code(), Some(2), "no panic where both outputs are closed");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let status = parkade(&["verify", &file]).stdout(writer).stderr(Stdio::null()).status().expect("it runs");
+    assert_eq!(status.code(), Some(1));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn names_may_be_anything() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = Folder::new("verify-names");
+    let name = std::ffi::OsStr::from_bytes(b"\xff\n\x1b[31m.pickle");
+    for (bytes, code) in [(write(&good(), Style::Cpp), 0), (b"nonsense".to_vec(), 2)] {
+        let path = std::path::Path::new(folder.path()).join(name);
+        std::fs::write(&path, bytes).expect("a file");
+        let run: Run = parkade(&["verify"]).arg(&path).output().expect("it runs").into();
+        assert_eq!(run.code, code);
+        assert!(!(run.out + &run.err).contains('\x1b'));
+        assert!(run.err.lines().count() <= 1);
+        let json: Run = parkade(&["verify", "--json"]).arg(&path).output().expect("it runs").into();
+        assert!(serde_json::from_str::<serde_json::Value>(&json.out).is_ok(), "{}", json.out);
+    }
+}
+
+/// Blocks that wait for other streams: 20,000 of them, one becoming free before each of as many requests.
+#[test]
+fn many_pending_blocks_take_no_quadratic_time() {
+    let folder = Folder::new("verify-pending");
+    const BLOCKS: u64 = 20_000;
+    const IN_SEGMENT: u64 = 2 * MIB / 512;
+    let address = |n: u64| BASE + n / IN_SEGMENT * 2 * MIB + n % IN_SEGMENT * 512;
+    let other = BASE + (1 << 40);
+    let mut trace = Vec::new();
+    for n in 0..BLOCKS {
+        if n % IN_SEGMENT == 0 {
+            trace.push(entry(Action::SegmentAlloc, address(n), 2 * MIB));
+        }
+        trace.push(entry(Action::Alloc, address(n), 512));
+    }
+    trace.extend((0..BLOCKS).map(|n| entry(Action::FreeRequested, address(n), 512)));
+    trace.extend([entry(Action::SegmentAlloc, other, 30 * MIB), entry(Action::Alloc, other, 30 * MIB)]);
+    trace.extend(free(other, 30 * MIB));
+    for n in 0..BLOCKS / 2 {
+        trace.extend([entry(Action::FreeCompleted, address(n), 512), entry(Action::Alloc, other, 30 * MIB)]);
+        trace.extend(free(other, 30 * MIB));
+    }
+    // And the other half at once, before a segment that cannot be: every reading fails.
+    trace.extend((BLOCKS / 2..BLOCKS).map(|n| entry(Action::FreeCompleted, address(n), 512)));
+    trace.extend([entry(Action::SegmentAlloc, other << 1, 98 * MIB), entry(Action::Oom, 0, 96 * MIB)]);
+    let segments = (0..BLOCKS.div_ceil(IN_SEGMENT)).map(|n| segment(vec![unused(BASE + n * 2 * MIB, 2 * MIB)]));
+    let last = [segment(vec![unused(other, 30 * MIB)]), segment(vec![unused(other << 1, 98 * MIB)])];
+    let recording = recording(trace, segments.chain(last).collect());
+    let start = std::time::Instant::now();
+    assert_eq!(call(&["verify", &folder.recording("pending.pickle", &recording)]).code, 1);
+    assert!(start.elapsed().as_secs() < 8, "{:?}", start.elapsed());
+}

@@ -1,0 +1,109 @@
+//! `parkade verify` on damaged, contradictory and absurd recordings: each is refused in one line that names the place.
+
+mod common;
+
+use common::*;
+use parkade_sim::recording::{Action, DeviceRecording, Style, write};
+
+#[test]
+fn contradictions_name_their_entry() {
+    let folder = Folder::new("verify-contradictions");
+    let refused_trace = |name: &str, change: &dyn Fn(&mut DeviceRecording), text: &str| {
+        let mut recording = good();
+        change(&mut recording.devices[0]);
+        refused(&folder.recording(name, &recording), text);
+    };
+    refused_trace("twice", &|d| d.trace.insert(2, d.trace[1]), "entry 1: alloc at 0x7f0000000000, but nothing is in use there");
+    refused_trace(
+        "freed_twice",
+        &|d| d.trace.extend(free(BASE, 5 * MIB)),
+        "entry 4: free_completed at 0x7f0000000000, but a block",
+    );
+    refused_trace(
+        "unknown",
+        &|d| d.trace.extend(free(BASE + (1 << 30), 512)),
+        "entry 5: free_requested at 0x7f0040000000, but that was never",
+    );
+    refused_trace(
+        "inside",
+        &|d| d.trace.extend(free(BASE + 9 * MIB, 512)),
+        "entry 5: free_requested at 0x7f0000900000, but that was never",
+    );
+    refused_trace("reversed", &|d| d.trace.reverse(), "entry 3: alloc at 0x7f0000000000");
+    refused_trace("outside", &|d| d.trace.push(entry(Action::Alloc, 512, 512)), "entry 5: alloc at 0x200");
+    refused_trace(
+        "live",
+        &|d| d.trace.push(entry(Action::SegmentFree, BASE, 20 * MIB)),
+        "entry 5: segment_free at 0x7f0000000000",
+    );
+    refused_trace("resized", &|d| d.trace[0].size = 1 << 63, "entry 0: segment_alloc at 0x7f0000000000, but the segment there");
+    refused_trace("beyond", &|d| d.trace[1].size = u64::MAX, "entry 1 of device 0: 18446744073709551615 bytes at address");
+    refused_trace(
+        "overlap",
+        &|d| d.segments.push(segment(vec![unused(BASE + MIB, 20 * MIB)])),
+        "segment 1: it overlaps segment 0",
+    );
+}
+
+#[test]
+fn absurd_sizes_never_overflow() {
+    let folder = Folder::new("verify-absurd");
+    for size in [1 << 60, 1 << 62, (1 << 63) - 512, 1 << 63, u64::MAX - (1 << 20)] {
+        let blocks = 1..5_u64;
+        let allocs = blocks.clone().map(|n| entry(Action::Alloc, n << 12, size));
+        let frees = blocks.clone().flat_map(|n| free(n << 12, size));
+        let trace = allocs.chain(frees).collect();
+        assert_eq!(verify(&folder.recording("blocks.pickle", &recording(trace, vec![]))).code, 1);
+        let cycle = [entry(Action::SegmentAlloc, 0, size), entry(Action::Alloc, 0, size)];
+        let end = [entry(Action::SegmentFree, 0, size)];
+        let trace = (0..5).flat_map(|_| cycle.into_iter().chain(free(0, size)).chain(end)).collect();
+        verify(&folder.recording("segments.pickle", &recording(trace, vec![])));
+        verify(&folder.recording("oom.pickle", &recording(vec![entry(Action::Oom, 0, size)], vec![])));
+    }
+}
+
+#[test]
+fn what_is_no_recording_is_refused() {
+    let folder = Folder::new("verify-no-recording");
+    let bad = |name: &str, bytes: &[u8], text: &str| refused(&folder.file(name, bytes), text);
+    bad("empty", b"", "the file is empty");
+    bad("png", b"\x89PNG\r\n\x1a\n", "this is a PNG image");
+    bad("zip", b"PK\x03\x04", "this is a zip archive");
+    bad("object.json", b"{\"segments\": []}", "this is JSON");
+    bad("list.json", b"[1, 2]", "this is JSON");
+    bad("call", b"cos\nsystem\n(S'echo'\ntR.", "pickle byte 0: opcode GLOBAL");
+    bad("long", b"\x80\x04X\x00\x00\x00\x80abc.", "pickle byte 2: the file ends where 2147483648 more bytes");
+    bad("memo", b"\x80\x04j\xff\xff\xff\xff.", "pickle byte 2: memo slot 4294967295");
+    bad(
+        "deep",
+        &[b"\x80\x04", &b"]".repeat(1_000_000)[..], &b"a".repeat(999_999), b"."].concat(),
+        "segment 0: `segments` is a list where a dict belongs",
+    );
+    bad("none", b"N.", "it is None, not the dict");
+    bad("dict", b"}.", "it is an empty dict");
+    refused(&folder.recording("no_trace", &recording(vec![], good().devices.remove(0).segments)), "no trace entries");
+    refused(&format!("{}/nothing", folder.path()), "nothing: cannot be read: No such file or directory (os error 2)");
+    refused(folder.path(), "cannot be read: Is a directory");
+    let whole = write(&good(), Style::Python);
+    for tenth in 1..10 {
+        bad("cut", &whole[..whole.len() * tenth / 10], "it was cut short");
+    }
+    let packed = include_bytes!("../../sim/tests/data/snapshot.xz.bin");
+    for tenth in 1..10 {
+        bad("cut.xz", &packed[..packed.len() * tenth / 10], "the xz data is cut short; copy or pack the file again\n");
+    }
+}
+
+#[test]
+fn what_is_not_simulated_is_said() {
+    let folder = Folder::new("verify-unsupported");
+    let mut expandable = good();
+    expandable.devices[0].segments[0].expandable = true;
+    refused(&folder.recording("expandable", &expandable), "expandable segments are not replayed by this version");
+    let mut mapped = good();
+    mapped.devices[0].trace[0].action = Action::SegmentMap;
+    refused(&folder.recording("mapped", &mapped), "entry 0: expandable segments are not replayed by this version");
+    let mut private = good();
+    private.devices[0].segments[0].pool = Some((0, 1));
+    refused(&folder.recording("private", &private), "private pools are not replayed by this version");
+}
