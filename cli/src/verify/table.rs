@@ -125,7 +125,7 @@ fn settings(verified: &Verified) -> Vec<String> {
         }
         SettingsOrigin::RecordedValues => {
             notes.push(format!(
-                "the file's settings string {:?} does not give the values that it states; the values are used",
+                "the settings string {:?} does not give the values that the file states; the values are used",
                 output::shorten(&settings.text, 100)
             ));
         }

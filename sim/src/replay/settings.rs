@@ -44,13 +44,14 @@ impl ReplaySettings {
         let mut settings = Settings::default();
         let parsed = settings.apply(&text);
         let states_values = recorded.max_split_size.is_some() && recorded.roundup_power2_divisions.is_some();
+        let is_refused = parsed.is_err();
         match parsed {
             Err(error) if !states_values => return Err(VerifyError::Settings { text, error }),
             _ => {}
         }
         let from_text = settings.clone();
         override_with_values(&mut settings, recorded);
-        let agrees = settings == from_text;
+        let agrees = !is_refused && settings == from_text;
         Ok(ReplaySettings { settings, origin: if agrees { SettingsOrigin::Recorded } else { SettingsOrigin::RecordedValues } })
     }
 
