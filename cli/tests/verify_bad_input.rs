@@ -84,6 +84,8 @@ fn what_is_no_recording_is_refused() {
     refused(&folder.recording("no_trace", &recording(vec![], good().devices.remove(0).segments)), "no trace entries");
     refused(&format!("{}/nothing", folder.path()), "nothing: cannot be read: No such file or directory (os error 2)");
     refused(folder.path(), "cannot be read: Is a directory");
+    #[cfg(target_os = "linux")]
+    refused("/dev/zero", "pickle byte 0: 0x00 is no pickle opcode");
     let whole = write(&good(), Style::Python);
     for tenth in 1..10 {
         bad("cut", &whole[..whole.len() * tenth / 10], "it was cut short");

@@ -47,12 +47,26 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
 pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let path = path.as_ref();
     let failed = |cause| ReadError::File { path: path.to_owned(), cause };
-    let file = File::open(path).map_err(failed)?;
+    let mut file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
-    file.take(container::LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    file.by_ref().take(HEAD).read_to_end(&mut bytes).map_err(failed)?;
+    refuse_by_head(&bytes)?;
+    file.take(container::LARGEST + 1 - HEAD).read_to_end(&mut bytes).map_err(failed)?;
     let length = bytes.len() as u64;
     if length > container::LARGEST {
         return Err(ContainerError::TooLarge { limit: container::LARGEST, packed: length }.into());
     }
     read(&bytes)
+}
+
+/// How much of a file is looked at before the rest is read, in bytes.
+const HEAD: u64 = 1 << 16;
+
+/// Refuses what is no recording whatever follows, so that a disk image or an endless device is not read whole first.
+fn refuse_by_head(head: &[u8]) -> Result<(), ReadError> {
+    match read(head) {
+        Err(error @ ReadError::Container(ContainerError::OtherKind { .. })) => Err(error),
+        Err(ReadError::Pickle(error)) if matches!(error.problem, PickleProblem::UnknownOpcode { .. }) => Err(error.into()),
+        _ => Ok(()),
+    }
 }
