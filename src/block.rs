@@ -21,6 +21,8 @@ pub(crate) enum BlockState {
     Pending = 2,
     /// Removed from the free index, not yet anything else. Only seen inside one operation.
     Detached = 3,
+    /// Addresses of an expandable segment with no memory behind them.
+    Unmapped = 4,
 }
 
 /// The name of a block: its place in the arena, and which tenant of that place.
@@ -55,13 +57,40 @@ pub(crate) struct Block {
     /// Events that a pending block still waits for.
     pub(crate) events: u16,
     pub(crate) state: BlockState,
+    pub(crate) marks: Marks,
+}
+
+/// What is rarely true of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Marks(u8);
+
+impl Marks {
+    /// Part of an expandable segment.
+    pub(crate) const EXPANDABLE: Marks = Marks(1);
     /// Streams other than its own were recorded on the block.
-    pub(crate) has_uses: bool,
+    const USES: Marks = Marks(2);
 }
 
 const _: () = assert!(size_of::<Block>() == 64);
 
 impl Block {
+    /// Streams other than its own were recorded on the block.
+    #[inline]
+    pub(crate) fn has_uses(&self) -> bool {
+        self.marks.0 & Marks::USES.0 != 0
+    }
+
+    pub(crate) fn set_has_uses(&mut self, has_uses: bool) {
+        let rest = self.marks.0 & !Marks::USES.0;
+        self.marks = Marks(if has_uses { rest | Marks::USES.0 } else { rest });
+    }
+
+    /// Part of an expandable segment.
+    #[inline]
+    pub(crate) fn is_expandable(&self) -> bool {
+        self.marks.0 & Marks::EXPANDABLE.0 != 0
+    }
+
     /// True if the block is only a part of its segment.
     #[inline]
     pub(crate) fn is_split(&self) -> bool {

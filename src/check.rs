@@ -77,15 +77,18 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             ensure(block.pool == first.pool, || format!("the block at {at:#x} is of another pool than its segment"))?;
             ensure(block.stream == first.stream, || format!("the block at {at:#x} is of another stream than its segment"))?;
             ensure(block.state != BlockState::Detached, || format!("the block at {at:#x} is in no state"))?;
-            let both_free = block.state == BlockState::Free && arena.get(previous).is_some_and(|b| b.state == BlockState::Free);
-            ensure(!both_free, || format!("the block at {at:#x} and the one before it are both free"))?;
+            let both = |state| block.state == state && arena.get(previous).is_some_and(|before| before.state == state);
+            ensure(!both(BlockState::Free), || format!("the block at {at:#x} and the one before it are both free"))?;
+            ensure(!both(BlockState::Unmapped), || format!("the block at {at:#x} and the one before it are both unmapped"))?;
+            ensure(block.is_expandable() == first.is_expandable(), || format!("the block at {at:#x} is of another kind than its segment"))?;
             count_block(block, class, sums);
             end = at + block.size;
             seen += 1;
             (previous, index) = (index, block.next);
         }
-        add(sums, Family::Segment, class, 1);
-        add(sums, Family::ReservedBytes, class, end - first.address);
+        if !first.is_expandable() {
+            add(sums, Family::Segment, class, 1);
+        }
         Ok((seen, end))
     }
 
@@ -122,7 +125,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             ensure(u32::from(block.events) == events, || {
                 format!("the block at {at:#x} counts {} events, {events} wait", block.events)
             })?;
-            ensure(block.has_uses == self.pending().next_use(index).is_some(), || {
+            ensure(block.has_uses() == self.pending().next_use(index).is_some(), || {
                 format!("the block at {at:#x} miscounts its uses")
             })?;
             let waits = events != 0 || self.pending().is_deferred(index);
@@ -152,9 +155,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 }
 
 fn count_block(block: &Block, class: usize, sums: &mut Sums) {
+    if block.state == BlockState::Unmapped {
+        return;
+    }
+    add(sums, Family::ReservedBytes, class, block.size);
     match block.state {
         BlockState::Free => {
-            if block.prev != NIL || block.next != NIL {
+            if !block.is_expandable() && (block.prev != NIL || block.next != NIL) {
                 add(sums, Family::InactiveSplit, class, 1);
                 add(sums, Family::InactiveSplitBytes, class, block.size);
             }
@@ -164,7 +171,7 @@ fn count_block(block: &Block, class: usize, sums: &mut Sums) {
             add(sums, Family::Allocation, class, 1);
             add(sums, Family::AllocatedBytes, class, block.size);
         }
-        BlockState::Pending | BlockState::Detached => {}
+        BlockState::Pending | BlockState::Detached | BlockState::Unmapped => {}
     }
     add(sums, Family::Active, class, 1);
     add(sums, Family::ActiveBytes, class, block.size);

@@ -1,7 +1,7 @@
-//! What the core asks of a device: whole segments, memory information, events.
+//! What the core asks of a device: whole segments, virtual memory, memory information, events.
 //!
 //! The core owns this trait; the simulated device and the CUDA device implement it. Every method takes `&mut self`: a device has
-//! one owner and no locks of its own, sharing is a wrapper's business. Virtual memory joins with expandable segments.
+//! one owner and no locks of its own, sharing is a wrapper's business.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -17,6 +17,9 @@ use crate::units::{Bytes, DeviceAddress, StreamId};
 pub trait DeviceBackend {
     /// An event: a mark in a stream's queue of work. Dropped only through [`DeviceBackend::destroy_event`].
     type Event;
+
+    /// Memory that was created and may be mapped to addresses. Given back only through [`DeviceBackend::release`].
+    type Physical;
 
     /// True if no stream's oldest event can be done while that of a stream with a lower handle is not. Polling then ends at the
     /// first stream that is not done, where it would otherwise ask every stream that has events.
@@ -52,6 +55,78 @@ pub trait DeviceBackend {
     /// Whatever the driver says; the range then still belongs to the caller.
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError>;
 
+    /// Reserves a range of addresses with no memory behind it (cuMemAddressReserve). `size` is a multiple of 2 MiB.
+    ///
+    /// # Errors
+    /// Whatever the driver says; a device without virtual memory refuses.
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        let _ = size;
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
+    /// Gives back a reserved range, whole, with nothing mapped in it (cuMemAddressFree).
+    ///
+    /// # Errors
+    /// Whatever the driver says; the range then still belongs to the caller.
+    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        let _ = (address, size);
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
+    /// Takes `size` bytes of memory that have no address yet (cuMemCreate). `size` is a multiple of 2 MiB.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`] when the device has no room; [`BackendError::Driver`] for anything else.
+    fn create(&mut self, size: Bytes) -> Result<Self::Physical, BackendError> {
+        let _ = size;
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
+    /// Puts memory, whole, behind `size` bytes of reserved addresses (cuMemMap).
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &Self::Physical) -> Result<(), BackendError> {
+        let _ = (address, size, memory);
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
+    /// Lets the device read and write a range in which everything is mapped (cuMemSetAccess).
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        let _ = (address, size);
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
+    /// Takes memory away from behind addresses (cuMemUnmap). Does not wait for work that still uses it.
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        let _ = (address, size);
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
+    /// Gives memory back (cuMemRelease). It is the device's again once it is nowhere mapped.
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    fn release(&mut self, memory: Self::Physical) -> Result<(), BackendError> {
+        let _ = memory;
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
+    /// Waits for everything that the stream was given so far (cudaStreamSynchronize).
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        let _ = stream;
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
     /// Makes an event that has not been recorded yet.
     ///
     /// # Errors
@@ -79,6 +154,9 @@ pub trait DeviceBackend {
     /// Gives an event back.
     fn destroy_event(&mut self, event: Self::Event);
 }
+
+/// What a device without virtual memory says to its calls: the driver's code for "not supported".
+const NO_VIRTUAL_MEMORY: BackendError = BackendError::Driver { call: "virtual memory", code: 801 };
 
 /// Memory of a device as its driver reports it (cudaMemGetInfo).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -26,8 +26,9 @@ mod block;
 mod heap;
 mod index;
 mod pending;
+mod reservation;
 
-pub use allocator::{AdoptError, AdoptedBlock, AdoptedSegment, Allocation, Allocator, FreeMemoryCallback, InvalidFraction};
+pub use allocator::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, FreeMemoryCallback, InvalidFraction};
 pub use block::BlockId;
 pub use error::{AllocError, FreeError};
 pub use heap::{BlockView, Heap, PoolSlot};

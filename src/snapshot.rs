@@ -23,6 +23,8 @@ pub struct SegmentInfo {
     pub pool: PoolId,
     /// The pool's collection.
     pub class: PoolClass,
+    /// Whether this is a run of an expandable segment that has memory.
+    pub expandable: bool,
     /// Its blocks, by address.
     pub blocks: Vec<BlockInfo>,
 }

@@ -21,6 +21,10 @@ pub enum TraceAction {
     SegmentAlloc,
     /// A segment went back to the device.
     SegmentFree,
+    /// Pages of an expandable segment got memory.
+    SegmentMap,
+    /// Pages of an expandable segment gave their memory back.
+    SegmentUnmap,
     /// A request failed for lack of memory; the size is the rounded one, the address field holds the device's free bytes.
     Oom,
     /// A snapshot was taken; the address is zero, the size is the active bytes of the segments listed.
@@ -37,6 +41,8 @@ impl TraceAction {
             TraceAction::FreeCompleted => "free_completed",
             TraceAction::SegmentAlloc => "segment_alloc",
             TraceAction::SegmentFree => "segment_free",
+            TraceAction::SegmentMap => "segment_map",
+            TraceAction::SegmentUnmap => "segment_unmap",
             TraceAction::Oom => "oom",
             TraceAction::Snapshot => "snapshot",
         }

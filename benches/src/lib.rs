@@ -12,6 +12,7 @@ pub struct FreeDevice {
 
 impl DeviceBackend for FreeDevice {
     type Event = ();
+    type Physical = ();
 
     fn index(&self) -> u32 {
         0

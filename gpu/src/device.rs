@@ -128,6 +128,7 @@ impl CudaDevice {
 
 impl DeviceBackend for CudaDevice {
     type Event = CudaEvent;
+    type Physical = ();
 
     fn index(&self) -> u32 {
         self.ordinal

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::{Allocation, Allocator};
-use crate::block::BlockState;
+use crate::block::{BlockState, Marks};
 use crate::device::DeviceBackend;
 use crate::heap::PoolSlot;
 use crate::policy::Policy;
@@ -21,7 +21,9 @@ pub struct AdoptedSegment {
     pub stream: StreamId,
     /// The collection of the default pool that it belongs to.
     pub class: PoolClass,
-    /// Its blocks, by address, without gaps. Two free blocks are never neighbours.
+    /// The size of a page, if the segment is expandable: its blocks then cover the whole range of reserved addresses.
+    pub page: Option<Bytes>,
+    /// Its blocks, by address, without gaps. Two free or two unmapped blocks are never neighbours.
     pub blocks: Vec<AdoptedBlock>,
 }
 
@@ -30,8 +32,19 @@ pub struct AdoptedSegment {
 pub struct AdoptedBlock {
     /// Its size.
     pub size: Bytes,
-    /// What was asked for, if it is handed out; `None` if it is free.
-    pub requested: Option<Bytes>,
+    /// What it is used for.
+    pub content: AdoptedContent,
+}
+
+/// What an adopted block is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AdoptedContent {
+    /// Nothing: it is cached.
+    Free,
+    /// It is handed out to somebody who asked for so much.
+    Allocated(Bytes),
+    /// Addresses of an expandable segment that have no memory: whole pages.
+    Unmapped,
 }
 
 /// Why a segment cannot be adopted. Nothing has changed.
@@ -41,8 +54,10 @@ pub enum AdoptError {
     Empty,
     /// Its blocks reach beyond 64 bits.
     TooLarge,
-    /// Two free blocks are neighbours.
+    /// Two free blocks are neighbours, or two unmapped ones.
     NotCoalesced,
+    /// Memory begins or ends inside a page, or is missing in a segment that is not expandable.
+    NotWholePages,
     /// More than 65,535 streams.
     TooManyStreams,
 }
@@ -52,7 +67,8 @@ impl fmt::Display for AdoptError {
         f.write_str(match self {
             AdoptError::Empty => "the segment has no block, or one of 0 bytes",
             AdoptError::TooLarge => "the segment reaches beyond 64 bits",
-            AdoptError::NotCoalesced => "two neighbouring blocks of the segment are both free",
+            AdoptError::NotCoalesced => "two neighbouring blocks of the segment are both free or both unmapped",
+            AdoptError::NotWholePages => "memory of the segment begins or ends inside a page",
             AdoptError::TooManyStreams => "more than 65535 streams",
         })
     }
@@ -65,33 +81,66 @@ impl AdoptedSegment {
         if self.blocks.is_empty() || self.blocks.iter().any(|block| block.size == Bytes::ZERO) {
             return Err(AdoptError::Empty);
         }
-        if self.blocks.windows(2).any(|pair| pair[0].requested.is_none() && pair[1].requested.is_none()) {
+        let is_mergeable = |block: &AdoptedBlock| !matches!(block.content, AdoptedContent::Allocated(_));
+        if self.blocks.windows(2).any(|pair| pair[0].content == pair[1].content && is_mergeable(&pair[0])) {
             return Err(AdoptError::NotCoalesced);
         }
         let total =
             self.blocks.iter().try_fold(Bytes::ZERO, |sum, block| sum.checked_add(block.size)).ok_or(AdoptError::TooLarge)?;
         self.address.0.checked_add(total.0).ok_or(AdoptError::TooLarge)?;
+        let page = self.page.map_or(0, Bytes::get);
+        let mut offset = 0;
+        for block in &self.blocks {
+            let end = offset + block.size.0;
+            let is_whole = page != 0 && offset.is_multiple_of(page) && end.is_multiple_of(page);
+            if block.content == AdoptedContent::Unmapped && !is_whole {
+                return Err(AdoptError::NotWholePages);
+            }
+            offset = end;
+        }
         Ok(total)
+    }
+
+    /// The pages that have memory.
+    fn mapped_pages(&self) -> Vec<u64> {
+        let Some(page) = self.page.map(Bytes::get) else { return Vec::new() };
+        let mut pages = Vec::new();
+        let mut offset = 0;
+        for block in &self.blocks {
+            let end = offset + block.size.0;
+            if block.content != AdoptedContent::Unmapped {
+                // A page may hold the end of one block and the beginning of the next.
+                let first = (offset / page).max(pages.last().map_or(0, |last| last + 1));
+                pages.extend(first..end.div_ceil(page));
+            }
+            offset = end;
+        }
+        pages
     }
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Takes over a segment that the device has already given and that overlaps none of the allocator's. Returns the allocations
     /// that are out in it, by address. The statistics count it as if it had been made here, except for the driver calls; the
-    /// observer is told nothing.
+    /// observer is told nothing. `memory` names the memory behind each page of an expandable segment that has some.
     ///
     /// # Errors
     /// See [`AdoptError`].
-    pub fn adopt(&mut self, segment: &AdoptedSegment) -> Result<Vec<Allocation>, AdoptError> {
+    pub fn adopt(
+        &mut self,
+        segment: &AdoptedSegment,
+        memory: &mut dyn FnMut(DeviceAddress) -> D::Physical,
+    ) -> Result<Vec<Allocation>, AdoptError> {
         let total = segment.check()?;
         let stream = self.heap.stream_slot(segment.stream).map_err(|_| AdoptError::TooManyStreams)?;
         let pool = PoolSlot::default_pool(segment.class);
-        self.stats.increase(Family::Segment, segment.class, 1);
-        self.stats.increase(Family::ReservedBytes, segment.class, total.0 as i64);
-        if self.policy.is_oversize(total) {
-            self.stats.oversize_segments.increase(1);
+        match segment.page {
+            Some(page) => self.adopt_pages(segment, total, page, memory),
+            None => self.adopt_whole(segment, total),
         }
+        let marks = if segment.page.is_some() { Marks::EXPANDABLE } else { Marks::default() };
         let first = self.heap.add_segment(segment.address, total, stream, pool);
+        self.heap.arena.at_mut(first).marks = marks;
         self.heap.arena.at_mut(first).size = segment.blocks[0].size.0;
         let mut places = alloc::vec![first];
         for block in &segment.blocks[1..] {
@@ -102,16 +151,43 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(adopted.filter_map(|(&index, block)| self.adopt_block(index, block, pool)).collect())
     }
 
+    fn adopt_whole(&mut self, segment: &AdoptedSegment, total: Bytes) {
+        self.stats.increase(Family::Segment, segment.class, 1);
+        self.stats.increase(Family::ReservedBytes, segment.class, total.0 as i64);
+        if self.policy.is_oversize(total) {
+            self.stats.oversize_segments.increase(1);
+        }
+    }
+
+    fn adopt_pages(&mut self, segment: &AdoptedSegment, total: Bytes, page: Bytes, memory: &mut dyn FnMut(DeviceAddress) -> D::Physical) {
+        let base = segment.address.0;
+        self.reservations.insert(base, total.0, page.0, segment.stream);
+        let pages = segment.mapped_pages();
+        self.stats.increase(Family::ReservedBytes, segment.class, (pages.len() as u64 * page.0) as i64);
+        if let Some((_, range)) = self.reservations.holding(base) {
+            for place in pages {
+                range.put(place, memory(DeviceAddress(base + place * page.0)));
+            }
+        }
+    }
+
     fn adopt_block(&mut self, index: u32, adopted: &AdoptedBlock, pool: PoolSlot) -> Option<Allocation> {
         let class = pool.class();
         let (size, is_split) = (adopted.size.0 as i64, self.heap.arena.at(index).is_split());
-        let Some(requested) = adopted.requested else {
-            self.heap.attach(index, self.policy.stamp(pool));
-            if is_split {
-                self.stats.increase(Family::InactiveSplit, class, 1);
-                self.stats.increase(Family::InactiveSplitBytes, class, size);
+        let requested = match adopted.content {
+            AdoptedContent::Allocated(requested) => requested,
+            AdoptedContent::Unmapped => {
+                self.heap.make_unmapped(index);
+                return None;
             }
-            return None;
+            AdoptedContent::Free => {
+                self.heap.attach(index, self.policy.stamp(pool));
+                if is_split && !self.heap.arena.at(index).is_expandable() {
+                    self.stats.increase(Family::InactiveSplit, class, 1);
+                    self.stats.increase(Family::InactiveSplitBytes, class, size);
+                }
+                return None;
+            }
         };
         let block = self.heap.arena.at_mut(index);
         block.state = BlockState::Allocated;

@@ -6,6 +6,7 @@
 //! happens is told to the observer, in PyTorch's order (spec 2.4 and 7.4).
 
 mod adopt;
+mod growth;
 mod pressure;
 mod release;
 mod view;
@@ -13,17 +14,18 @@ mod view;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::block::{BlockId, BlockState, NIL};
+use crate::block::{Block, BlockId, BlockState, NIL};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::{Heap, PoolSlot, TooManyStreams};
 use crate::pending::Pending;
 use crate::policy::{Placement, Policy, PolicyFault, Request};
+use crate::reservation::Reservations;
 use crate::stats::{Family, Stats};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
 
-pub use adopt::{AdoptError, AdoptedBlock, AdoptedSegment};
+pub use adopt::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
 pub use view::InvalidFraction;
 
 /// From this many bytes on, [`Allocator::allocate`] refuses (spec 1.1, `ONE_EXA`).
@@ -55,6 +57,7 @@ pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
     observer: O,
     heap: Heap,
     pending: Pending<D::Event>,
+    reservations: Reservations<D::Physical>,
     stats: Stats,
     total_memory: Bytes,
     callbacks: Vec<FreeMemoryCallback<D, P, O>>,
@@ -66,8 +69,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let mut stats = Stats::default();
         stats.max_split_size = policy.max_split_size();
         let total_memory = device.total_memory();
-        let (heap, pending, callbacks) = (Heap::new(), Pending::new(), Vec::new());
-        Allocator { device, policy, observer, heap, pending, stats, total_memory, callbacks }
+        let (heap, pending, reservations) = (Heap::new(), Pending::new(), Reservations::new());
+        Allocator { device, policy, observer, heap, pending, reservations, stats, total_memory, callbacks: Vec::new() }
     }
 
     /// Serves a request of `requested` bytes for `stream`, as PyTorch's tensor path does.
@@ -94,7 +97,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let stream_slot = self.heap.stream_slot(stream)?;
         self.process_events()?;
         let pool = PoolSlot::default_pool(self.policy.classify(size));
-        let request = Request { requested, size, pool, stream };
+        let request = Request { requested, size, pool, stream, grows: self.policy.grows(pool) };
         let block = match self.policy.place(&self.heap, &request) {
             Placement::Reuse(id) => self.take(id, &request)?,
             Placement::Segment(segment) => self.obtain(&request, stream_slot, segment)?,
@@ -107,7 +110,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
         let Some(index) = self.resolve(allocation) else { return };
         if self.heap.stream(self.heap.arena.at(index).stream) != stream {
-            self.heap.arena.at_mut(index).has_uses = true;
+            self.heap.arena.at_mut(index).set_has_uses(true);
             self.pending.add_use(index, stream);
         }
     }
@@ -152,7 +155,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn hand_out(&mut self, index: u32, request: &Request) -> Allocation {
         let class = request.pool.class();
         let block = self.heap.arena.at(index);
-        let (whole, was_split) = (block.size, block.is_split());
+        let (whole, was_split, is_expandable) = (block.size, block.is_split(), block.is_expandable());
         let splits = whole > request.size.0 && self.policy.splits(Bytes(whole), request);
         let index = if splits { self.heap.split(index, request.size.0, self.policy.stamp(request.pool)) } else { index };
         let block = self.heap.arena.at_mut(index);
@@ -160,6 +163,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         block.requested = request.requested.0;
         let (address, size) = (DeviceAddress(block.address), block.size);
         match (splits, was_split) {
+            _ if is_expandable => {}
             (true, true) => self.stats.decrease(Family::InactiveSplitBytes, class, size as i64),
             (true, false) => {
                 self.stats.increase(Family::InactiveSplit, class, 1);
@@ -202,6 +206,7 @@ impl<D, P, O> Clone for Allocator<D, P, O>
 where
     D: DeviceBackend + Clone,
     D::Event: Clone,
+    D::Physical: Clone,
     P: Policy + Clone,
     O: Observer + Clone,
 {
@@ -213,6 +218,7 @@ where
             observer: self.observer.clone(),
             heap: self.heap.clone(),
             pending: self.pending.clone(),
+            reservations: self.reservations.clone(),
             stats: self.stats.clone(),
             total_memory: self.total_memory,
             callbacks: Vec::new(),
@@ -223,7 +229,9 @@ where
 impl<D: DeviceBackend, P: Policy, O: Observer> Drop for Allocator<D, P, O> {
     /// Gives every segment and event back to the device.
     fn drop(&mut self) {
-        let heads: Vec<u32> = self.heap.arena.live().filter(|&index| self.heap.arena.at(index).prev == NIL).collect();
+        self.abandon_reservations();
+        let is_whole = |block: &Block| block.prev == NIL && !block.is_expandable();
+        let heads: Vec<u32> = self.heap.arena.live().filter(|&index| is_whole(self.heap.arena.at(index))).collect();
         for head in heads {
             // Nobody is left to tell of an error, and the next segment may still go back.
             let _: Result<(), BackendError> = self.device.free(DeviceAddress(self.heap.arena.at(head).address));

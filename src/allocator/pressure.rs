@@ -71,6 +71,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
             return Ok(None);
         }
+        if request.grows {
+            return self.grow(request, stream, self.policy.page(request.pool));
+        }
         let address = match self.device.malloc(size) {
             Ok(address) => address,
             Err(BackendError::OutOfMemory { .. }) => return Ok(None),
@@ -95,6 +98,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let block = self.heap.arena.at(index);
             if block.state != BlockState::Free {
                 return Err(self.fault("releases a block that is not free").into());
+            }
+            if block.is_expandable() {
+                self.unmap_block(index)?;
+                continue;
             }
             if block.is_split() {
                 return Err(self.fault("releases a part of a segment").into());

@@ -22,7 +22,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let index = self.resolve(&allocation).ok_or(FreeError::NotAllocated)?;
         let block = self.heap.arena.at_mut(index);
         block.state = BlockState::Pending;
-        let (address, size, requested, has_uses) = (block.address, block.size, block.requested, block.has_uses);
+        let (address, size, requested, has_uses) = (block.address, block.size, block.requested, block.has_uses());
         let class = PoolSlot(block.pool).class();
         self.stats.decrease(Family::Allocation, class, 1);
         self.stats.decrease(Family::AllocatedBytes, class, size as i64);
@@ -96,7 +96,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let Some(index) = self.pending.pop(stream) else { return };
         let block = self.heap.arena.at_mut(index);
         block.events -= 1;
-        if block.events == 0 && !block.has_uses {
+        if block.events == 0 && !block.has_uses() {
             self.free_block(index);
         }
     }
@@ -116,7 +116,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.pending.push(stream, event, index);
             self.heap.arena.at_mut(index).events += 1;
         }
-        self.heap.arena.at_mut(index).has_uses = false;
+        self.heap.arena.at_mut(index).set_has_uses(false);
         Ok(())
     }
 
@@ -138,11 +138,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let block = self.heap.arena.at(index);
         let (address, size, requested, pool) = (block.address, block.size, block.requested, PoolSlot(block.pool));
         let class = pool.class();
+        let is_expandable = block.is_expandable();
         self.tell(TraceAction::FreeCompleted, index, address, requested);
         let merged = self.heap.put_back(index, self.policy.stamp(pool));
-        let (gained, gained_bytes) = if merged.is_split { (1, merged.size as i64) } else { (0, 0) };
-        self.stats.change(Family::InactiveSplit, class, gained - merged.blocks);
-        self.stats.change(Family::InactiveSplitBytes, class, gained_bytes - merged.bytes as i64);
+        if !is_expandable {
+            let (gained, gained_bytes) = if merged.is_split { (1, merged.size as i64) } else { (0, 0) };
+            self.stats.change(Family::InactiveSplit, class, gained - merged.blocks);
+            self.stats.change(Family::InactiveSplitBytes, class, gained_bytes - merged.bytes as i64);
+        }
         self.stats.decrease(Family::Active, class, 1);
         self.stats.decrease(Family::ActiveBytes, class, size as i64);
         self.stats.decrease(Family::RequestedBytes, class, requested as i64);

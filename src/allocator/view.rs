@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::{Allocation, Allocator};
-use crate::block::{BlockState, NIL};
+use crate::block::BlockState;
 use crate::device::DeviceBackend;
 use crate::heap::{Heap, PoolSlot};
 use crate::pending::Pending;
@@ -125,13 +125,24 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some((DeviceAddress(head.address), Bytes(size)))
     }
 
-    /// All segments with their blocks, by address.
+    /// All segments with their blocks, by address; of expandable ones, every run of addresses with memory (spec 7.3).
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
-        let heads = self.heap.arena.live().map(|index| self.heap.arena.at(index)).filter(|block| block.prev == NIL);
+        let heads = self.heap.arena.live().map(|index| self.heap.arena.at(index)).filter(|block| {
+            let before = self.heap.arena.get(block.prev);
+            block.state != BlockState::Unmapped && before.is_none_or(|before| before.state == BlockState::Unmapped)
+        });
         let mut segments: Vec<SegmentInfo> = heads.map(|head| self.describe(head)).collect();
         segments.sort_unstable_by_key(|segment| segment.address);
         segments
+    }
+
+    /// Expandable segments, in the order of their making: stream, size of a page, bytes that have memory.
+    #[must_use]
+    pub fn expandable_segments(&self) -> Vec<(StreamId, Bytes, Bytes)> {
+        let mut ranges: Vec<_> = self.reservations.iter().map(|(_, range)| range).collect();
+        ranges.sort_unstable_by_key(|range| range.number);
+        ranges.iter().map(|range| (range.stream, Bytes(range.page), Bytes(range.mapped_bytes()))).collect()
     }
 
     /// As [`Allocator::segments`]; and the observer is told that a snapshot was taken (spec 7.1).
@@ -147,6 +158,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let blocks: Vec<BlockInfo> = self
             .heap
             .chain(head)
+            .take_while(|block| block.state != BlockState::Unmapped)
             .map(|block| BlockInfo {
                 address: DeviceAddress(block.address),
                 size: Bytes(block.size),
@@ -154,7 +166,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 state: match block.state {
                     BlockState::Allocated => BlockActivity::Allocated,
                     BlockState::Pending => BlockActivity::PendingFree,
-                    BlockState::Free | BlockState::Detached => BlockActivity::Inactive,
+                    BlockState::Free | BlockState::Detached | BlockState::Unmapped => BlockActivity::Inactive,
                 },
             })
             .collect();
@@ -169,6 +181,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             stream: self.heap.stream(head.stream),
             pool: self.heap.pool_id(head.pool),
             class: PoolSlot(head.pool).class(),
+            expandable: head.is_expandable(),
             blocks,
         }
     }

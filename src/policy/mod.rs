@@ -27,6 +27,8 @@ pub struct Request {
     pub pool: PoolSlot,
     /// The stream that it is for.
     pub stream: StreamId,
+    /// New memory for it comes from an expandable segment ([`Policy::grows`]).
+    pub grows: bool,
 }
 
 /// Where a request is to be served from.
@@ -34,16 +36,17 @@ pub struct Request {
 pub enum Placement {
     /// This free block of the request's pool and stream.
     Reuse(BlockId),
-    /// No free block; a new segment of this many bytes would do.
+    /// No free block; a new segment of this many bytes would do. Where memory comes from expandable segments, this is what the limit
+    /// and the error speak of, and less may be mapped.
     Segment(Bytes),
 }
 
 /// One rung of the ladder that is climbed when no free block serves a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Relief {
-    /// Give these free, unsplit blocks back to the device, in this order; then perhaps ask the device for the segment.
+    /// Give these free blocks back to the device, in this order; then perhaps ask the device for the segment.
     Release {
-        /// Whole segments.
+        /// Whole segments, or blocks of expandable ones.
         blocks: Vec<BlockId>,
         /// Whether to ask afterwards, and how that counts.
         attempt: Attempt,
@@ -78,6 +81,16 @@ pub trait Policy {
     /// Which collection of the pool serves blocks of `size` bytes.
     fn classify(&self, size: Bytes) -> PoolClass;
 
+    /// Whether new memory for the pool comes from expandable segments rather than from segments of their own.
+    fn grows(&self, _pool: PoolSlot) -> bool {
+        false
+    }
+
+    /// The size of a page of a new expandable segment for the pool: a multiple of 2 MiB.
+    fn page(&self, _pool: PoolSlot) -> Bytes {
+        Bytes::mib(2)
+    }
+
     /// Finds a free block, or says how large a new segment must be. May be asked twice for one request, when a callback freed memory
     /// in between.
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
@@ -88,14 +101,16 @@ pub trait Policy {
     /// The `rung`-th step when no free block serves a request, from 0.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief;
 
-    /// Every segment that can be given back, in the order in which it is: free blocks that are not split.
+    /// Everything that can be given back, in the order in which it is: of each pool first the segments that are free as a whole, then
+    /// the free blocks of expandable ones, of which the whole pages go.
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
-        heap.pool_slots()
-            .rev()
-            .flat_map(|pool| heap.free_blocks(pool))
-            .filter(|block| !block.is_split)
-            .map(|block| block.id)
-            .collect()
+        let mut blocks = Vec::new();
+        for pool in heap.pool_slots().rev() {
+            let whole = heap.free_blocks(pool).filter(|block| !block.is_expandable && !block.is_split);
+            blocks.extend(whole.map(|block| block.id));
+            blocks.extend(heap.free_blocks(pool).filter(|block| block.is_expandable).map(|block| block.id));
+        }
+        blocks
     }
 
     /// The value to stamp on a block of the pool that becomes free: the policy's own clock, if it ages blocks.

@@ -41,13 +41,32 @@ impl PyTorch {
     /// The first free block that is large enough, unless the rules for oversize blocks refuse it: then none, for only one candidate
     /// is ever looked at (spec 2.5).
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
-        let candidate = heap.first_at_least(request.pool, request.stream, request.size)?;
+        let first = heap.first_at_least(request.pool, request.stream, request.size)?;
+        let candidate = if first.is_expandable { self.choose_among_expandable(heap, request, first)? } else { first };
         let max_split = self.settings.max_split_bytes;
         if request.size.0 < max_split {
             return (candidate.size.0 < max_split).then_some(candidate.id);
         }
         let bound = request.size.0.saturating_add(self.settings.max_non_split_rounding_bytes);
         (candidate.size.0 < bound).then_some(candidate.id)
+    }
+
+    /// Among free blocks of expandable segments the growing end of a segment is used last; while such segments are switched off, their
+    /// blocks are not used at all (spec 2.5, step 3).
+    fn choose_among_expandable(&self, heap: &Heap, request: &Request, first: BlockView) -> Option<BlockView> {
+        let mut others = heap.at_least(request.pool, request.stream, request.size).skip(1);
+        if !request.grows {
+            return others.find(|block| !block.is_expandable);
+        }
+        let reach = |block: &BlockView| block.size + heap.unmapped_after(block.id);
+        let mut candidate = first;
+        for next in others {
+            if !candidate.is_expandable || reach(&next) >= reach(&candidate) {
+                break;
+            }
+            candidate = next;
+        }
+        Some(candidate)
     }
 
     /// Blocks of the large default pool that are at least as old as the average, until enough is reclaimed (spec 2.7).
@@ -66,7 +85,7 @@ impl PyTorch {
             let least_age = total_age / candidates.len() as f64;
             let before = victims.len();
             candidates.retain(|block| {
-                let old = age(block) as f64 >= least_age;
+                let old = age(block) as f64 >= least_age && !block.is_expandable;
                 if old {
                     reclaimed += block.size.0;
                     total_age -= age(block) as f64;
@@ -92,14 +111,14 @@ impl PyTorch {
             return (Vec::new(), false);
         }
         let wanted = request.size.max(max_split);
-        let mut sufficient = heap.at_least(request.pool, request.stream, wanted).filter(|block| !block.is_split);
-        if let Some(block) = sufficient.next() {
+        let mut sufficient = heap.at_least(request.pool, request.stream, wanted).filter(|block| block.is_expandable || !block.is_split);
+        if let Some(block) = sufficient.next().filter(|block| !block.is_expandable) {
             return (alloc::vec![block.id], true);
         }
         let mut victims = Vec::new();
         let mut released = 0;
         let smaller = heap.below(request.pool, request.stream, wanted).take_while(|block| block.size >= max_split);
-        for block in smaller.filter(|block| !block.is_split) {
+        for block in smaller.filter(|block| !block.is_expandable && !block.is_split) {
             if released >= wanted.0 {
                 break;
             }
@@ -126,6 +145,19 @@ impl Policy for PyTorch {
     }
 
     #[inline]
+    fn grows(&self, _: PoolSlot) -> bool {
+        self.settings.expandable_segments
+    }
+
+    /// Spec 4.1.
+    fn page(&self, pool: PoolSlot) -> Bytes {
+        match pool.class() {
+            PoolClass::Small => Bytes::mib(2),
+            PoolClass::Large => Bytes(self.settings.large_segment_bytes),
+        }
+    }
+
+    #[inline]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         if self.collection_limit(heap).is_some() {
             self.count_search(request.pool);
@@ -142,6 +174,7 @@ impl Policy for PyTorch {
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
         let rest = whole.0 - request.size.0;
         match request.pool.class() {
+            _ if request.grows => rest >= MIN_BLOCK,
             PoolClass::Small => rest >= MIN_BLOCK,
             PoolClass::Large => request.size.0 < self.settings.max_split_bytes && rest > SMALL_SIZE,
         }

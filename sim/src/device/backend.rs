@@ -8,6 +8,7 @@ use super::sim::SimDevice;
 
 impl DeviceBackend for SimDevice {
     type Event = SimEvent;
+    type Physical = ();
 
     fn index(&self) -> u32 {
         self.index

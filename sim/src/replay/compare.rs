@@ -47,6 +47,8 @@ impl From<&TraceEntry> for Doing {
             TraceAction::FreeCompleted => Action::FreeCompleted,
             TraceAction::SegmentAlloc => Action::SegmentAlloc,
             TraceAction::SegmentFree => Action::SegmentFree,
+            TraceAction::SegmentMap => Action::SegmentMap,
+            TraceAction::SegmentUnmap => Action::SegmentUnmap,
             TraceAction::Oom => Action::Oom,
             TraceAction::Snapshot => Action::Snapshot,
         };

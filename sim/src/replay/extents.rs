@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 
 use parkade::policy::{Policy, PyTorch, Request};
 use parkade::units::{Bytes, MIB, PoolClass, StreamId};
-use parkade::{AdoptedBlock, AdoptedSegment, PoolSlot};
+use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, PoolSlot};
 
+use super::device::TOTAL_MEMORY;
 use super::error::VerifyError;
 use super::rewind::{EarlyBlock, EarlySegment};
+use super::runs;
 use crate::recording::{Action, Entry};
 
 /// A block of the large pool whose own rest, if it has any, is hidden in the free block behind it.
@@ -60,7 +62,11 @@ pub(super) fn cut(
         return Err(outside(stray));
     }
     let assumed = cut.uncover(trace);
-    Ok(Extents { segments: cut.adopted, assumed })
+    let (runs, mut whole): (Vec<_>, Vec<_>) = cut.adopted.into_iter().zip(segments).partition(|(_, segment)| segment.expandable);
+    let runs = runs.into_iter().map(|(run, _)| run).collect();
+    let joined = runs::join(runs, trace, policy, TOTAL_MEMORY);
+    let segments = whole.drain(..).map(|(segment, _)| segment).chain(joined).collect();
+    Ok(Extents { segments, assumed })
 }
 
 fn outside(block: &EarlyBlock) -> VerifyError {
@@ -90,28 +96,28 @@ impl Cut<'_> {
             }
             push_free(&mut adopted, block.address - at);
             let next = blocks.get(n + 1).map_or(end, |next| next.address);
-            let size = self.block_size(block, next, class)?;
-            adopted.push(AdoptedBlock { size: Bytes(size), requested: Some(Bytes(block.requested)) });
+            let size = self.block_size(block, next, class, segment.expandable)?;
+            adopted.push(AdoptedBlock { size: Bytes(size), content: AdoptedContent::Allocated(Bytes(block.requested)) });
             at = block.address + size;
-            if block.size.is_none() && class == PoolClass::Large && at < next {
+            if block.size.is_none() && class == PoolClass::Large && !segment.expandable && at < next {
                 let (segment, place) = (self.adopted.len(), adopted.len());
                 self.hidden.push(Hidden { segment, place, rounded_end: at, freed_at: block.freed_at.or(block.completed_at) });
             }
         }
         push_free(&mut adopted, end - at);
         let (address, stream) = (parkade::units::DeviceAddress(segment.address), StreamId(segment.stream));
-        self.adopted.push(AdoptedSegment { address, stream, class, blocks: adopted });
+        self.adopted.push(AdoptedSegment { address, stream, class, page: None, blocks: adopted });
         Ok(())
     }
 
-    fn block_size(&self, block: &EarlyBlock, next: u64, class: PoolClass) -> Result<u64, VerifyError> {
+    fn block_size(&self, block: &EarlyBlock, next: u64, class: PoolClass, is_expandable: bool) -> Result<u64, VerifyError> {
         let room = next - block.address;
         if let Some(size) = block.size {
             return if size <= room { Ok(size) } else { Err(overlap(block)) };
         }
         let requested = Bytes(block.requested.max(1));
         let rounded = self.policy.round(requested).filter(|rounded| rounded.0 <= room).ok_or_else(|| overlap(block))?;
-        let request = Request { requested, size: rounded, pool: PoolSlot::default_pool(class), stream: StreamId::DEFAULT };
+        let request = Request { requested, size: rounded, pool: PoolSlot::default_pool(class), stream: StreamId::DEFAULT, grows: is_expandable };
         let is_worth_splitting = room > rounded.0 && self.policy.splits(Bytes(room), &request);
         Ok(if is_worth_splitting { rounded.0 } else { room })
     }
@@ -159,6 +165,6 @@ fn overlap(block: &EarlyBlock) -> VerifyError {
 
 fn push_free(blocks: &mut Vec<AdoptedBlock>, size: u64) {
     if size > 0 {
-        blocks.push(AdoptedBlock { size: Bytes(size), requested: None });
+        blocks.push(AdoptedBlock { size: Bytes(size), content: AdoptedContent::Free });
     }
 }

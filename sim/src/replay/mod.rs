@@ -13,6 +13,7 @@ mod peaks;
 mod readings;
 mod rewind;
 mod run;
+mod runs;
 mod settings;
 mod start;
 mod statistics;

@@ -4,7 +4,7 @@
 //! a copy of the core and the first that gives exactly these entries is taken; only if none does, something differs. There are never
 //! more than a few readings, for each costs a copy.
 
-use super::run::Runner;
+use super::run::{Runner, gives_memory, takes_memory};
 use crate::recording::Action;
 
 /// How a run of entries that ends in a request is read.
@@ -23,9 +23,9 @@ impl Runner<'_> {
         let inner = &self.trace[at..request];
         let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
         let mut readings = vec![Reading::Request { visible: request + 1 }, Reading::Request { visible: at }];
-        let releases = inner.iter().any(|entry| entry.action == Action::SegmentFree);
+        let releases = inner.iter().any(gives_memory);
         if releases {
-            let asked = inner.iter().rev().find(|entry| entry.action == Action::SegmentAlloc).map_or(0, |entry| entry.size);
+            let asked: u64 = inner.iter().filter(|entry| takes_memory(entry)).fold(0, |sum, entry| sum.saturating_add(entry.size));
             let was_short = self.core.heap().reserved().get().saturating_add(asked) > self.most_reserved;
             let is_out = self.trace[request].action == Action::Oom;
             let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };

@@ -7,6 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use super::error::VerifyError;
+use super::runs::Runs;
 use crate::recording::{Action, BlockState, DeviceRecording, Entry};
 
 /// A block that is in use before the first entry.
@@ -31,6 +32,8 @@ pub(super) struct EarlySegment {
     pub(super) total: u64,
     pub(super) stream: u64,
     pub(super) large: bool,
+    /// A run of an expandable segment that has memory.
+    pub(super) expandable: bool,
 }
 
 /// What the backward walk finds.
@@ -61,15 +64,17 @@ struct Walk {
     blocks: Vec<Option<(u64, Live)>>,
     vacant: Vec<usize>,
     segments: FxHashMap<u64, EarlySegment>,
+    runs: Runs,
+    large_page: u64,
     deferred: FxHashMap<u32, Option<u32>>,
 }
 
 /// Walks the whole trace backwards.
-pub(super) fn rewind(recording: &DeviceRecording) -> Result<Rewound, VerifyError> {
+pub(super) fn rewind(recording: &DeviceRecording, large_page: u64) -> Result<Rewound, VerifyError> {
     if u32::try_from(recording.trace.len()).is_err() {
         return Err(VerifyError::TooLong(recording.trace.len()));
     }
-    let mut walk = Walk::from_final_state(recording);
+    let mut walk = Walk::from_final_state(recording, large_page.max(1));
     for (at, entry) in recording.trace.iter().enumerate().rev() {
         walk.undo(at, entry)?;
     }
@@ -77,17 +82,26 @@ pub(super) fn rewind(recording: &DeviceRecording) -> Result<Rewound, VerifyError
 }
 
 impl Walk {
-    fn from_final_state(recording: &DeviceRecording) -> Walk {
+    fn from_final_state(recording: &DeviceRecording, large_page: u64) -> Walk {
         let mut walk = Walk {
             places: FxHashMap::default(),
             blocks: Vec::new(),
             vacant: Vec::new(),
             segments: FxHashMap::default(),
+            runs: Runs::default(),
+            large_page,
             deferred: FxHashMap::default(),
         };
         for segment in &recording.segments {
             let (address, total) = (segment.address, segment.total_bytes);
-            walk.segments.insert(address, EarlySegment { address, total, stream: segment.stream, large: segment.large });
+            let (stream, large, expandable) = (segment.stream, segment.large, segment.expandable);
+            let early = EarlySegment { address, total, stream, large, expandable };
+            if expandable {
+                // The reader has seen that segments do not overlap.
+                walk.runs.insert(early);
+            } else {
+                walk.segments.insert(address, early);
+            }
             for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
                 let is_pending = block.state == BlockState::ActivePendingFree;
                 let requested = block.requested.unwrap_or(block.size);
@@ -145,14 +159,20 @@ impl Walk {
             Action::SegmentFree => {
                 // A small segment is 2 MiB; every segment of the large pool is at least 10 MiB (spec 1.6).
                 let large = entry.size > 2 << 20;
-                let segment = EarlySegment { address: entry.address, total: entry.size, stream: entry.stream, large };
+                let segment = EarlySegment { address: entry.address, total: entry.size, stream: entry.stream, large, expandable: false };
                 match self.segments.insert(entry.address, segment) {
                     None => Ok(()),
                     Some(_) => contradiction("but a segment is still there afterwards"),
                 }
             }
-            Action::SegmentMap | Action::SegmentUnmap => {
-                Err(VerifyError::Unsupported { place: format!("entry {at}"), what: "expandable segments" })
+            Action::SegmentMap => {
+                if self.runs.remove(entry.address, entry.size) { Ok(()) } else { contradiction("which has no memory afterwards") }
+            }
+            Action::SegmentUnmap => {
+                // The pages of the large pool are 20 MiB, unless the settings say otherwise; those of the small one 2 MiB (spec 4.1).
+                let large = entry.size.is_multiple_of(self.large_page);
+                let run = EarlySegment { address: entry.address, total: entry.size, stream: entry.stream, large, expandable: true };
+                if self.runs.insert(run) { Ok(()) } else { contradiction("which still has memory afterwards") }
             }
             Action::Oom | Action::Snapshot => Ok(()),
         }
@@ -194,7 +214,7 @@ impl Walk {
             completed_at: live.completed_at,
         });
         let blocks = blocks.collect();
-        let segments = self.segments.drain().map(|(_, segment)| segment).collect();
+        let segments = self.segments.drain().map(|(_, segment)| segment).chain(self.runs.into_iter()).collect();
         Rewound { blocks, segments, deferred: self.deferred }
     }
 }

@@ -27,6 +27,14 @@ pub(super) struct Tally {
     pub(super) refusals: u64,
 }
 
+pub(super) fn takes_memory(entry: &Entry) -> bool {
+    matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap)
+}
+
+pub(super) fn gives_memory(entry: &Entry) -> bool {
+    matches!(entry.action, Action::SegmentFree | Action::SegmentUnmap)
+}
+
 /// A replay under way.
 pub(super) struct Runner<'a> {
     pub(super) trace: &'a [Entry],
@@ -171,8 +179,8 @@ impl<'a> Runner<'a> {
 
     /// Entries that belong to one request, or to none.
     fn group(&mut self, at: usize) {
-        let internal = |entry: &Entry| matches!(entry.action, Action::FreeCompleted | Action::SegmentAlloc | Action::SegmentFree);
-        let run = self.trace[at..].iter().take_while(|entry| internal(entry)).count();
+        let inner = |entry: &&Entry| entry.action == Action::FreeCompleted || takes_memory(entry) || gives_memory(entry);
+        let run = self.trace[at..].iter().take_while(inner).count();
         let end = at + run;
         match self.trace.get(end) {
             Some(entry) if matches!(entry.action, Action::Alloc | Action::Oom) => self.request_group(at, end),
@@ -185,7 +193,7 @@ impl<'a> Runner<'a> {
         self.open(end, end);
         while self.at() < end && self.core.observer().stray.is_none() {
             let before = self.at();
-            let releases = self.trace[before..end].iter().any(|entry| entry.action == Action::SegmentFree);
+            let releases = self.trace[before..end].iter().any(gives_memory);
             // The recorded device fails nothing.
             let _ = if releases { self.core.release_cached() } else { self.core.process_events().map_err(AllocError::from) };
             self.tally.empty_caches += u64::from(releases);
@@ -199,9 +207,9 @@ impl<'a> Runner<'a> {
     /// Entries from `at` on that end with the request at `request`.
     fn request_group(&mut self, at: usize, request: usize) {
         let inner = &self.trace[at..request];
-        let has = |action| inner.iter().any(|entry: &Entry| entry.action == action);
-        let is_plain = !has(Action::SegmentAlloc) && self.trace[request].action == Action::Alloc;
-        let is_ambiguous = has(Action::SegmentFree) || (has(Action::FreeCompleted) && !is_plain);
+        let completes = inner.iter().any(|entry| entry.action == Action::FreeCompleted);
+        let is_plain = !inner.iter().any(takes_memory) && self.trace[request].action == Action::Alloc;
+        let is_ambiguous = inner.iter().any(gives_memory) || (completes && !is_plain);
         let end = request + 1;
         let readings = if is_ambiguous { self.readings(at, request) } else { vec![Reading::Request { visible: end }] };
         if is_ambiguous && self.try_readings(at, request, &readings) {

@@ -1,7 +1,7 @@
 //! The state before a recording's first entry, made on a core.
 
 use parkade::policy::PyTorch;
-use parkade::{Allocation, Allocator};
+use parkade::{AdoptedContent, AdoptedSegment, Allocation, Allocator};
 use rustc_hash::FxHashMap;
 
 use super::compare::Comparer;
@@ -42,7 +42,7 @@ impl Start {
     /// Walks back through the trace.
     pub(super) fn find(recording: &DeviceRecording, policy: &PyTorch) -> Result<Start, VerifyError> {
         refuse_unsupported(recording)?;
-        let Rewound { mut blocks, mut segments, deferred } = rewind(recording)?;
+        let Rewound { mut blocks, mut segments, deferred } = rewind(recording, policy.settings.large_segment_bytes)?;
         segments.sort_unstable_by_key(|segment| segment.address);
         blocks.sort_unstable_by_key(|block| block.address);
         let extents = extents::cut(&segments, &blocks, &recording.trace, policy)?;
@@ -70,7 +70,10 @@ impl Start {
         for segment in &self.extents.segments {
             let unusable =
                 |_| VerifyError::Start { what: "segment", address: segment.address.get(), problem: "cannot be rebuilt" };
-            for allocation in core.adopt(segment).map_err(unusable)? {
+            if segment.page.is_some() {
+                core.device_mut().adopt_range(segment.address.get(), end_of_memory(segment));
+            }
+            for allocation in core.adopt(segment, &mut |_| ()).map_err(unusable)? {
                 let address = allocation.address().get();
                 match self.pending.get(&address) {
                     None => {
@@ -91,12 +94,21 @@ impl Start {
     }
 }
 
+/// One past the last byte of an expandable segment that has memory.
+fn end_of_memory(segment: &AdoptedSegment) -> u64 {
+    let (mut at, mut end) = (segment.address.get(), segment.address.get());
+    for block in &segment.blocks {
+        at += block.size.get();
+        if block.content != AdoptedContent::Unmapped {
+            end = at;
+        }
+    }
+    end
+}
+
 fn refuse_unsupported(recording: &DeviceRecording) -> Result<(), VerifyError> {
     for (n, segment) in recording.segments.iter().enumerate() {
         let unsupported = |what| VerifyError::Unsupported { place: format!("segment {n} of device {}", recording.device), what };
-        if segment.expandable {
-            return Err(unsupported("expandable segments"));
-        }
         if segment.pool.is_some_and(|pool| pool != (0, 0)) {
             return Err(unsupported("private pools"));
         }

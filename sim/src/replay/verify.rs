@@ -150,8 +150,8 @@ fn most_reserved(recording: &DeviceRecording, start: &Start) -> u64 {
     let (mut reserved, mut most) = (start.reserved_bytes, start.reserved_bytes);
     for entry in &recording.trace {
         match entry.action {
-            Action::SegmentAlloc => reserved = reserved.saturating_add(entry.size),
-            Action::SegmentFree => reserved = reserved.saturating_sub(entry.size),
+            Action::SegmentAlloc | Action::SegmentMap => reserved = reserved.saturating_add(entry.size),
+            Action::SegmentFree | Action::SegmentUnmap => reserved = reserved.saturating_sub(entry.size),
             _ => {}
         }
         most = most.max(reserved);

@@ -4,10 +4,12 @@
 //! policy and ordered by the allocator. The moves are: add a segment, split a block, put a block back (which merges it with
 //! free neighbours), remove a segment. Statistics are kept by the allocator, from what the moves return.
 
+mod expandable;
+
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::block::{Arena, Block, BlockId, BlockState, NIL};
+use crate::block::{Arena, Block, BlockId, BlockState, Marks, NIL};
 use crate::index::FreeIndex;
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 
@@ -40,6 +42,8 @@ pub struct BlockView {
     pub size: Bytes,
     /// Whether it is only a part of its segment.
     pub is_split: bool,
+    /// Whether its segment is expandable.
+    pub is_expandable: bool,
     /// The policy's own clock when the block became free.
     pub stamp: u64,
 }
@@ -66,6 +70,8 @@ pub(crate) struct TooManyStreams;
 pub struct Heap {
     pub(crate) arena: Arena,
     pools: Vec<FreeIndex>,
+    /// Addresses without memory, by pool.
+    unmapped: Vec<expandable::Unmapped>,
     /// Stream handles by slot, in the order in which they were first seen.
     streams: Vec<StreamId>,
     /// The slots in the order of their handles.
@@ -80,6 +86,7 @@ impl Heap {
         Heap {
             arena: Arena::default(),
             pools: vec![FreeIndex::default(), FreeIndex::default()],
+            unmapped: vec![expandable::Unmapped::default(), expandable::Unmapped::default()],
             streams: vec![StreamId::DEFAULT],
             stream_order: vec![0],
             last_stream: (StreamId::DEFAULT, 0),
@@ -148,6 +155,7 @@ impl Heap {
             address: DeviceAddress(block.address),
             size: Bytes(block.size),
             is_split: block.is_split(),
+            is_expandable: block.is_expandable(),
             stamp: block.stamp,
         }
     }
@@ -208,6 +216,10 @@ impl Heap {
     /// Adds a segment as one detached block.
     pub(crate) fn add_segment(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot) -> u32 {
         self.reserved += size.0;
+        self.add_block(address, size, stream, pool, Marks::default())
+    }
+
+    fn add_block(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot, marks: Marks) -> u32 {
         self.arena.insert(Block {
             address: address.0,
             size: size.0,
@@ -223,7 +235,7 @@ impl Heap {
             pool: pool.0,
             events: 0,
             state: BlockState::Detached,
-            has_uses: false,
+            marks,
         })
     }
 
@@ -331,7 +343,7 @@ impl Heap {
     pub(crate) fn append(&mut self, last: u32, size: u64) -> u32 {
         let before = self.arena.at(last);
         let block = Block { address: before.address + before.size, size, prev: last, next: NIL, requested: 0, ..before.clone() };
-        let index = self.arena.insert(Block { state: BlockState::Detached, events: 0, has_uses: false, ..block });
+        let index = self.arena.insert(Block { state: BlockState::Detached, events: 0, ..block });
         self.arena.at_mut(last).next = index;
         index
     }

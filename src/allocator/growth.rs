@@ -1,0 +1,189 @@
+//! Memory for expandable segments: mapped page by page in front of where it is needed, unmapped in whole pages (spec section 4).
+//!
+//! Every step that the device may refuse comes before the first change of the heap, or is undone: after any error pages, blocks and
+//! statistics agree.
+
+use alloc::vec::Vec;
+
+use super::Allocator;
+use crate::device::{BackendError, DeviceBackend};
+use crate::error::AllocError;
+use crate::heap::PoolSlot;
+use crate::policy::{Policy, Request};
+use crate::stats::Family;
+use crate::trace::{Observer, TraceAction, TraceEntry};
+use crate::units::{Bytes, DeviceAddress};
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing; `None` if the device has
+    /// no memory for it, in which case what was mapped so far stays, as free blocks (spec 4.4).
+    pub(super) fn grow(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
+        let size = request.size.0;
+        let mut block = match self.heap.find_space(request.pool, request.stream, size) {
+            Some(block) => block,
+            None => self.reserve(request, stream, page)?,
+        };
+        if self.heap.is_unmapped(block) && !self.map_block(block, size)? {
+            return Ok(None);
+        }
+        while self.heap.arena.at(block).size < size {
+            // The walk that found the place has seen that it is long enough.
+            let next = self.heap.arena.at(block).next;
+            let missing = size - self.heap.arena.at(block).size;
+            if !self.map_block(next, missing)? {
+                return Ok(None);
+            }
+            block = next;
+        }
+        self.heap.detach(block);
+        Ok(Some(block))
+    }
+
+    /// Reserves addresses for a new segment: the device's memory and an eighth more, in whole pages (spec 4.1).
+    fn reserve(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<u32, AllocError> {
+        let total = self.total_memory;
+        let size = total.checked_add(Bytes(total.0 / 8)).and_then(|size| size.checked_round_up(page));
+        let too_large = AllocError::TooLarge { requested: request.requested };
+        let size = size.filter(|&size| size >= request.size).ok_or(too_large)?;
+        let address = self.device.reserve(size)?;
+        self.reservations.insert(address.0, size.0, page.0, request.stream);
+        Ok(self.heap.add_reservation(address, size, stream, request.pool))
+    }
+
+    /// Maps the first `wanted` bytes of an unmapped block, in whole pages, and merges them with what is free beside them. False if the
+    /// device has no memory for them (spec 4.3).
+    fn map_block(&mut self, index: u32, wanted: u64) -> Result<bool, AllocError> {
+        let block = self.heap.arena.at(index);
+        let (address, wanted, pool) = (block.address, wanted.min(block.size), PoolSlot(block.pool));
+        let Some((base, range)) = self.reservations.holding(address) else {
+            return Err(self.fault("grows a block that is in no reserved range").into());
+        };
+        let page = range.page;
+        let first = (address - base) / page;
+        let count = wanted.div_ceil(page);
+        let bytes = count * page;
+        let Some(memory) = self.create_pages(count, page)? else { return Ok(false) };
+        self.map_pages(address, page, memory, base, first)?;
+        self.heap.map_front(index, bytes);
+        self.heap.put_back(index, self.policy.stamp(pool));
+        self.stats.increase(Family::ReservedBytes, pool.class(), bytes as i64);
+        self.stats.num_device_alloc += 1;
+        self.tell(TraceAction::SegmentMap, index, address, bytes);
+        Ok(true)
+    }
+
+    /// Takes memory for so many pages, all or none (spec 4.5). `None` if there is not enough.
+    fn create_pages(&mut self, count: u64, page: u64) -> Result<Option<Vec<D::Physical>>, AllocError> {
+        let mut memory = Vec::new();
+        for _ in 0..count {
+            match self.device.create(Bytes(page)) {
+                Ok(piece) => memory.push(piece),
+                Err(error) => {
+                    self.release_pages(memory)?;
+                    return if matches!(error, BackendError::OutOfMemory { .. }) { Ok(None) } else { Err(error.into()) };
+                }
+            }
+        }
+        Ok(Some(memory))
+    }
+
+    /// Releases all of it, whatever goes wrong; the first error is told.
+    fn release_pages(&mut self, memory: Vec<D::Physical>) -> Result<(), BackendError> {
+        memory.into_iter().map(|piece| self.device.release(piece)).fold(Ok(()), Result::and)
+    }
+
+    /// Maps each page and opens them all at once; undone after an error.
+    fn map_pages(&mut self, address: u64, page: u64, memory: Vec<D::Physical>, base: u64, first: u64) -> Result<(), AllocError> {
+        let mut mapped = 0;
+        let mut outcome = Ok(());
+        for piece in &memory {
+            outcome = self.device.map(DeviceAddress(address + mapped * page), Bytes(page), piece);
+            if outcome.is_err() {
+                break;
+            }
+            mapped += 1;
+        }
+        let outcome = outcome.and_then(|()| self.device.set_access(DeviceAddress(address), Bytes(mapped * page)));
+        if let Err(error) = outcome {
+            for place in 0..mapped {
+                // Already failing: the pieces are released in any case.
+                let _ = self.device.unmap(DeviceAddress(address + place * page), Bytes(page));
+            }
+            let _ = self.release_pages(memory);
+            return Err(error.into());
+        }
+        if let Some((_, range)) = self.reservations.holding(base) {
+            for (piece, place) in memory.into_iter().zip(first..) {
+                range.put(place, piece);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the whole pages inside a free block back to the device, after the segment's stream has done its work; and the addresses,
+    /// once nothing of the segment has memory (spec 4.6, 4.7).
+    pub(super) fn unmap_block(&mut self, index: u32) -> Result<(), AllocError> {
+        let block = self.heap.arena.at(index);
+        let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
+        let Some((base, range)) = self.reservations.holding(address) else {
+            return Err(self.fault("releases an expandable block that is in no reserved range").into());
+        };
+        let (page, stream) = (range.page, range.stream);
+        let begin = (address - base).div_ceil(page);
+        let end = (address - base + size) / page;
+        if begin >= end {
+            return Ok(());
+        }
+        self.device.synchronize_stream(stream)?;
+        let (done, outcome) = self.unmap_pages(base, page, begin, end);
+        if done > begin {
+            self.account_unmapped(index, base + begin * page, (done - begin) * page, pool, base)?;
+        }
+        outcome
+    }
+
+    /// Unmaps pages in order, up to the first that cannot be; returns where it stopped.
+    fn unmap_pages(&mut self, base: u64, page: u64, begin: u64, end: u64) -> (u64, Result<(), AllocError>) {
+        for place in begin..end {
+            if let Err(error) = self.device.unmap(DeviceAddress(base + place * page), Bytes(page)) {
+                return (place, Err(error.into()));
+            }
+            let piece = self.reservations.holding(base).and_then(|(_, range)| range.take(place));
+            if let Some(Err(error)) = piece.map(|piece| self.device.release(piece)) {
+                return (place + 1, Err(error.into()));
+            }
+        }
+        (end, Ok(()))
+    }
+
+    fn account_unmapped(&mut self, index: u32, address: u64, bytes: u64, pool: PoolSlot, base: u64) -> Result<(), AllocError> {
+        let block = self.heap.arena.at(index);
+        let (offset, stream) = (address - block.address, self.heap.stream(block.stream));
+        let is_empty = self.heap.unmap_middle(index, offset, bytes, self.policy.stamp(pool));
+        self.stats.decrease(Family::ReservedBytes, pool.class(), bytes as i64);
+        self.stats.num_device_free += 1;
+        let id = self.heap.pool_id(pool.0);
+        self.observer.observe(&TraceEntry { action: TraceAction::SegmentUnmap, address, size: bytes, stream, pool: id });
+        if is_empty && let Some(size) = self.reservations.holding(base).map(|(_, range)| range.size) {
+            self.device.unreserve(DeviceAddress(base), Bytes(size))?;
+            self.reservations.remove(base);
+            self.heap.remove_reservation(index);
+        }
+        Ok(())
+    }
+
+    /// Gives everything back, whatever goes wrong on the way.
+    pub(super) fn abandon_reservations(&mut self) {
+        while let Some(base) = self.reservations.first() {
+            let Some(mut range) = self.reservations.remove(base) else { return };
+            let pages: Vec<u64> = range.mapped_pages().collect();
+            for place in pages {
+                let _ = self.device.unmap(DeviceAddress(base + place * range.page), Bytes(range.page));
+                if let Some(piece) = range.take(place) {
+                    let _ = self.device.release(piece);
+                }
+            }
+            let _ = self.device.unreserve(DeviceAddress(base), Bytes(range.size));
+        }
+    }
+}

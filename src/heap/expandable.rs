@@ -1,0 +1,166 @@
+//! Expandable segments in the heap: addresses that have memory behind some of their pages (spec section 4).
+//!
+//! Such a segment is one chain of blocks like any other, but some of its blocks are unmapped: addresses without memory. They
+//! are kept by pool, stream and address. Memory comes and goes in whole pages; which pages is the allocator's business, here
+//! blocks are cut and joined.
+
+use alloc::collections::BTreeSet;
+
+use super::{Heap, PoolSlot};
+use crate::block::{Block, BlockState, Marks};
+use crate::units::{Bytes, DeviceAddress, StreamId};
+
+/// Unmapped blocks of one pool, by stream and address.
+pub(super) type Unmapped = BTreeSet<(StreamId, u64, u32)>;
+
+impl Heap {
+    /// Bytes without memory directly behind a free block, which it could grow into.
+    #[must_use]
+    pub fn unmapped_after(&self, id: crate::BlockId) -> Bytes {
+        let after = self.arena.resolve(id).and_then(|index| self.arena.get(self.arena.at(index).next));
+        after.filter(|block| block.state == BlockState::Unmapped).map_or(Bytes::ZERO, |block| Bytes(block.size))
+    }
+
+    /// Adds a segment of addresses without memory.
+    pub(crate) fn add_reservation(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot) -> u32 {
+        let index = self.add_block(address, size, stream, pool, Marks::EXPANDABLE);
+        self.attach_unmapped(index);
+        index
+    }
+
+    /// The first place of the pool and stream, by address, with at least `size` bytes of free or unmapped blocks in a row: its first
+    /// block (spec 4.2).
+    pub(crate) fn find_space(&self, pool: PoolSlot, stream: StreamId, size: u64) -> Option<u32> {
+        let unmapped = &self.unmapped[usize::from(pool.0)];
+        unmapped.range((stream, 0, 0)..=(stream, u64::MAX, u32::MAX)).map(|&(_, _, index)| index).find_map(|index| {
+            let prev = self.arena.at(index).prev;
+            let start = if self.is_usable(prev) { prev } else { index };
+            let mut room = 0;
+            let mut at = start;
+            while self.is_usable(at) && room < size {
+                room += self.arena.at(at).size;
+                at = self.arena.at(at).next;
+            }
+            (room >= size).then_some(start)
+        })
+    }
+
+    /// Addresses without memory.
+    pub(crate) fn is_unmapped(&self, index: u32) -> bool {
+        self.arena.get(index).is_some_and(|block| block.state == BlockState::Unmapped)
+    }
+
+    fn is_usable(&self, index: u32) -> bool {
+        self.arena.get(index).is_some_and(|block| matches!(block.state, BlockState::Free | BlockState::Unmapped))
+    }
+
+    /// The first `size` bytes of an unmapped block have memory now: they are a detached block with the same slot, and the rest, if
+    /// any, a new unmapped one (spec 4.3).
+    pub(crate) fn map_front(&mut self, index: u32, size: u64) {
+        self.detach_unmapped(index);
+        self.reserved += size;
+        let block = self.arena.at(index).clone();
+        if size < block.size {
+            let rest = Block { address: block.address + size, size: block.size - size, prev: index, ..block.clone() };
+            let rest = self.insert_linked(rest);
+            self.arena.at_mut(index).size = size;
+            self.attach_unmapped(rest);
+        }
+    }
+
+    /// Memory is gone from `bytes` bytes of a free block, from `offset` on. What is before and behind stays free, as blocks of
+    /// their own; the block itself becomes unmapped, joined with unmapped neighbours (spec 4.6). Returns whether nothing of the
+    /// segment has memory any more.
+    pub(crate) fn unmap_middle(&mut self, index: u32, offset: u64, bytes: u64, stamp: u64) -> bool {
+        self.detach(index);
+        self.reserved -= bytes;
+        let block = self.arena.at(index).clone();
+        let tail = block.size - offset - bytes;
+        if offset > 0 {
+            let head = self.insert_linked(Block { size: offset, requested: 0, next: index, ..block.clone() });
+            self.attach(head, stamp);
+        }
+        if tail > 0 {
+            let address = block.address + offset + bytes;
+            let rest = self.insert_linked(Block { address, size: tail, requested: 0, prev: index, ..block.clone() });
+            self.attach(rest, stamp);
+        }
+        let middle = self.arena.at_mut(index);
+        middle.address += offset;
+        middle.size = bytes;
+        self.join_unmapped(index);
+        self.attach_unmapped(index);
+        !self.arena.at(index).is_split()
+    }
+
+    /// Forgets a segment of which nothing has memory any more.
+    pub(crate) fn remove_reservation(&mut self, index: u32) {
+        debug_assert!(!self.arena.at(index).is_split());
+        self.detach_unmapped(index);
+        self.arena.remove(index);
+    }
+
+    /// Makes the detached block at the end of a chain unmapped, as when a segment is adopted block by block.
+    pub(crate) fn make_unmapped(&mut self, index: u32) {
+        self.reserved -= self.arena.at(index).size;
+        self.attach_unmapped(index);
+    }
+
+    /// Puts a detached block into the arena, between the neighbours that it names.
+    fn insert_linked(&mut self, block: Block) -> u32 {
+        let (prev, next) = (block.prev, block.next);
+        let index = self.arena.insert(Block { state: BlockState::Detached, ..block });
+        if let Some(before) = self.arena.get_mut(prev) {
+            before.next = index;
+        }
+        if let Some(after) = self.arena.get_mut(next) {
+            after.prev = index;
+        }
+        index
+    }
+
+    /// Joins a detached block with its unmapped neighbours.
+    fn join_unmapped(&mut self, index: u32) {
+        let (prev, next) = (self.arena.at(index).prev, self.arena.at(index).next);
+        for neighbour in [prev, next] {
+            if !self.is_unmapped(neighbour) {
+                continue;
+            }
+            self.detach_unmapped(neighbour);
+            let absorbed = self.arena.at(neighbour).clone();
+            self.arena.remove(neighbour);
+            let block = self.arena.at_mut(index);
+            block.size += absorbed.size;
+            let other = if neighbour == prev {
+                block.address = absorbed.address;
+                block.prev = absorbed.prev;
+                absorbed.prev
+            } else {
+                block.next = absorbed.next;
+                absorbed.next
+            };
+            if let Some(other) = self.arena.get_mut(other) {
+                if neighbour == prev { other.next = index } else { other.prev = index }
+            }
+        }
+    }
+
+    fn attach_unmapped(&mut self, index: u32) {
+        let block = self.arena.at_mut(index);
+        debug_assert_eq!(block.state, BlockState::Detached);
+        block.state = BlockState::Unmapped;
+        let key = (self.streams[usize::from(block.stream)], block.address, index);
+        let pool = usize::from(block.pool);
+        self.unmapped[pool].insert(key);
+    }
+
+    fn detach_unmapped(&mut self, index: u32) {
+        let block = self.arena.at_mut(index);
+        debug_assert_eq!(block.state, BlockState::Unmapped);
+        block.state = BlockState::Detached;
+        let key = (self.streams[usize::from(block.stream)], block.address, index);
+        let pool = usize::from(block.pool);
+        let found = self.unmapped[pool].remove(&key);
+        debug_assert!(found, "an unmapped block was not listed");
+    }
+}
