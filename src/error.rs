@@ -6,6 +6,7 @@ use alloc::boxed::Box;
 use core::fmt;
 
 use crate::device::BackendError;
+use crate::heap::PoolError;
 use crate::policy::PolicyFault;
 use crate::report::OutOfMemory;
 use crate::units::Bytes;
@@ -28,6 +29,8 @@ pub enum AllocError {
     TooManyStreams,
     /// The policy gave an answer that cannot be acted upon.
     Policy(PolicyFault),
+    /// A pool that is to serve when memory is out cannot be used.
+    Pool(PoolError),
 }
 
 impl fmt::Display for AllocError {
@@ -39,6 +42,7 @@ impl fmt::Display for AllocError {
             AllocError::Device(error) => error.fmt(f),
             AllocError::TooManyStreams => f.write_str("more than 65535 streams: the heap numbers them with 16 bits"),
             AllocError::Policy(fault) => fault.fmt(f),
+            AllocError::Pool(error) => error.fmt(f),
         }
     }
 }
@@ -48,6 +52,12 @@ impl core::error::Error for AllocError {}
 impl From<BackendError> for AllocError {
     fn from(error: BackendError) -> AllocError {
         AllocError::Device(error)
+    }
+}
+
+impl From<PoolError> for AllocError {
+    fn from(error: PoolError) -> AllocError {
+        AllocError::Pool(error)
     }
 }
 

@@ -31,4 +31,4 @@ mod reservation;
 pub use allocator::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, FreeMemoryCallback, InvalidFraction};
 pub use block::BlockId;
 pub use error::{AllocError, FreeError};
-pub use heap::{BlockView, Heap, PoolSlot};
+pub use heap::{BlockView, Heap, PoolError, PoolFilter, PoolSlot};

@@ -17,8 +17,12 @@ pub(crate) struct Pending<E> {
     queues: BTreeMap<StreamId, VecDeque<(E, u32)>>,
     /// Events that are not in use, the last one returned first.
     spare: Vec<E>,
-    /// Blocks given back whose events could not all be recorded yet, in the order of their freeing.
+    /// Blocks given back whose events could not all be recorded yet, in the order of their freeing: a pool was routed to, or the
+    /// device failed.
     deferred: VecDeque<u32>,
+    /// Uses that were recorded while a pool was routed to. They are forgotten when the block is given back in that time
+    /// (spec 3.8).
+    routed_uses: BTreeMap<u32, BTreeSet<StreamId>>,
 }
 
 impl<E: Clone> Clone for Pending<E> {
@@ -28,13 +32,20 @@ impl<E: Clone> Clone for Pending<E> {
             queues: self.queues.clone(),
             spare: self.spare.clone(),
             deferred: self.deferred.clone(),
+            routed_uses: self.routed_uses.clone(),
         }
     }
 }
 
 impl<E> Pending<E> {
     pub(crate) fn new() -> Pending<E> {
-        Pending { uses: BTreeMap::new(), queues: BTreeMap::new(), spare: Vec::new(), deferred: VecDeque::new() }
+        Pending {
+            uses: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            spare: Vec::new(),
+            deferred: VecDeque::new(),
+            routed_uses: BTreeMap::new(),
+        }
     }
 
     /// Nothing waits.
@@ -43,9 +54,37 @@ impl<E> Pending<E> {
         self.queues.is_empty() && self.deferred.is_empty()
     }
 
-    /// Notes that `stream` uses the block.
-    pub(crate) fn add_use(&mut self, block: u32, stream: StreamId) {
+    /// Notes that `stream` uses the block; `is_routing`, that a pool is routed to.
+    pub(crate) fn add_use(&mut self, block: u32, stream: StreamId, is_routing: bool) {
         self.uses.entry(block).or_default().insert(stream);
+        if is_routing {
+            self.routed_uses.entry(block).or_default().insert(stream);
+        }
+    }
+
+    /// Forgets the uses of a deferred block that were recorded while a pool was routed to.
+    pub(crate) fn remove_routed_uses(&mut self, block: u32) {
+        for stream in self.routed_uses.remove(&block).unwrap_or_default() {
+            self.remove_use(block, stream);
+        }
+    }
+
+    /// Takes out the events of some blocks, by stream, oldest first.
+    pub(crate) fn take_if(&mut self, wanted: impl Fn(u32) -> bool) -> Vec<(E, u32)> {
+        let mut taken = Vec::new();
+        for queue in self.queues.values_mut() {
+            let all = core::mem::take(queue);
+            let (out, rest): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(|(_, block)| wanted(*block));
+            taken.extend(out);
+            *queue = rest;
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+        taken
+    }
+
+    /// The block is given back with all its uses: none of them is special any more.
+    pub(crate) fn keep_routed_uses(&mut self, block: u32) {
+        self.routed_uses.remove(&block);
     }
 
     /// The first stream recorded on the block whose event is still missing.

@@ -18,7 +18,7 @@ from compare import compare
 
 G, M = 1 << 30, 1 << 20
 # Capacities and settings are those of the oracle's own runall.py.
-FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G}
+FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G}
 CONFIGS = {
     "default": "",
     "split32": "max_split_size_mb:32",

@@ -7,6 +7,7 @@
 
 mod adopt;
 mod growth;
+mod pools;
 mod pressure;
 mod release;
 mod view;
@@ -96,10 +97,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let size = self.policy.round(requested).filter(|&size| size >= requested).ok_or(AllocError::TooLarge { requested })?;
         let stream_slot = self.heap.stream_slot(stream)?;
         self.process_events()?;
-        let pool = PoolSlot::default_pool(self.policy.classify(size));
+        let pool = PoolSlot::of_owner(self.heap.pools().owner_for(stream), self.policy.classify(size));
         let request = Request { requested, size, pool, stream, grows: self.policy.grows(pool) };
-        let block = match self.policy.place(&self.heap, &request) {
-            Placement::Reuse(id) => self.take(id, &request)?,
+        let (block, request) = match self.policy.place(&self.heap, &request) {
+            Placement::Reuse(id) => (self.take(id, &request)?, request),
             Placement::Segment(segment) => self.obtain(&request, stream_slot, segment)?,
         };
         Ok(self.hand_out(block, &request))
@@ -111,7 +112,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let Some(index) = self.resolve(allocation) else { return };
         if self.heap.stream(self.heap.arena.at(index).stream) != stream {
             self.heap.arena.at_mut(index).set_has_uses(true);
-            self.pending.add_use(index, stream);
+            self.pending.add_use(index, stream, self.heap.is_routing());
         }
     }
 
@@ -156,7 +157,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let class = request.pool.class();
         let block = self.heap.arena.at(index);
         let (whole, was_split, is_expandable) = (block.size, block.is_split(), block.is_expandable());
-        let splits = whole > request.size.0 && self.policy.splits(Bytes(whole), request);
+        let splits = whole > request.size.0
+            && !self.heap.pools().is_kept_whole(request.pool.owner())
+            && self.policy.splits(Bytes(whole), request);
         let index = if splits { self.heap.split(index, request.size.0, self.policy.stamp(request.pool)) } else { index };
         let block = self.heap.arena.at_mut(index);
         block.state = BlockState::Allocated;

@@ -12,7 +12,7 @@ use crate::policy::{Attempt, Placement, Policy, Relief, Request};
 use crate::report::OutOfMemory;
 use crate::stats::Family;
 use crate::trace::{Observer, TraceAction, TraceEntry};
-use crate::units::{Bytes, DeviceAddress, PoolId};
+use crate::units::{Bytes, DeviceAddress};
 
 /// More rungs than any sensible ladder has: a policy that never gives up is at fault.
 const MOST_RUNGS: u32 = 64;
@@ -20,10 +20,10 @@ const MOST_RUNGS: u32 = 64;
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Finds a detached block for a request that no free block served; `segment` is the size of a new segment for it.
     #[cold]
-    pub(super) fn obtain(&mut self, request: &Request, stream_slot: u16, mut segment: Bytes) -> Result<u32, AllocError> {
+    pub(super) fn obtain(&mut self, request: &Request, stream_slot: u16, mut segment: Bytes) -> Result<(u32, Request), AllocError> {
         if self.run_free_memory_callbacks() {
             match self.policy.place(&self.heap, request) {
-                Placement::Reuse(id) => return self.take(id, request),
+                Placement::Reuse(id) => return Ok((self.take(id, request)?, *request)),
                 Placement::Segment(bytes) => segment = bytes,
             }
         }
@@ -34,8 +34,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             match self.policy.relieve(&self.heap, request, rung) {
                 Relief::Release { blocks, attempt } => {
                     self.release_segments(&blocks)?;
+                    self.forget_empty_pools()?;
                     if let Some(block) = self.ask_device(request, stream_slot, segment, attempt)? {
-                        return Ok(block);
+                        return Ok((block, *request));
+                    }
+                    if rung == 0
+                        && let Some(borrowed) = self.borrow(request)?
+                    {
+                        return Ok(borrowed);
                     }
                 }
                 Relief::Wait => self.synchronize()?,
@@ -133,7 +139,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             address: memory.free.0,
             size: request.size.0,
             stream: request.stream,
-            pool: PoolId::DEFAULT,
+            pool: self.heap.pool_id(request.pool.0),
         };
         self.observer.observe(&oom);
         self.stats.num_ooms += 1;
@@ -146,7 +152,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             limit: self.heap.limit(),
             allocated_bytes: self.stats.family(Family::AllocatedBytes).all.current,
             reserved_bytes: self.stats.family(Family::ReservedBytes).all.current,
-            private_cached_bytes: Bytes::ZERO,
+            private_cached_bytes: self.heap.cached_by_private_pools(),
         }))
     }
 }

@@ -30,7 +30,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.decrease(1);
         }
+        if has_uses && self.heap.is_routing() {
+            self.pending.defer(index);
+            return Ok(());
+        }
         if has_uses {
+            self.pending.keep_routed_uses(index);
             return self.insert_events(index).map_err(|error| {
                 self.pending.defer(index);
                 FreeError::Device(error)
@@ -45,9 +50,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// What the device says; what was given back before that stays so.
     pub fn release_cached(&mut self) -> Result<(), AllocError> {
-        self.synchronize()?;
+        if !self.heap.is_routing() {
+            self.synchronize()?;
+        }
+        self.release_everything()
+    }
+
+    /// Gives everything back that can be, and forgets private pools that have nothing left.
+    pub(super) fn release_everything(&mut self) -> Result<(), AllocError> {
         let blocks = self.policy.releasable(&self.heap);
-        self.release_segments(&blocks)
+        self.release_segments(&blocks)?;
+        self.forget_empty_pools()
     }
 
     /// Frees the blocks whose events are done, without waiting: each stream's events in order, up to the first that is not done
@@ -57,7 +70,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// What the device says.
     #[inline]
     pub fn process_events(&mut self) -> Result<(), BackendError> {
-        if self.pending.is_idle() { Ok(()) } else { self.poll_queues() }
+        if self.pending.is_idle() || self.heap.is_routing() { Ok(()) } else { self.poll_queues() }
     }
 
     fn poll_queues(&mut self) -> Result<(), BackendError> {
@@ -91,9 +104,31 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
+    /// Waits for the events of one pool's blocks and frees them.
+    pub(super) fn synchronize_pool(&mut self, owner: u16) -> Result<(), BackendError> {
+        self.stats.num_sync_all_streams += 1;
+        self.flush_deferred()?;
+        let arena = &self.heap.arena;
+        let of_pool = |block: u32| PoolSlot(arena.at(block).pool).owner() == owner;
+        for (event, block) in self.pending.take_if(of_pool) {
+            let waited = self.device.wait(&event);
+            self.pending.return_spare(event);
+            // Taken out already: the block must not wait for an event that nobody holds.
+            self.complete(block);
+            waited?;
+        }
+        Ok(())
+    }
+
     /// The oldest event of the stream is done: its block has one less to wait for.
     fn complete_front(&mut self, stream: StreamId) {
-        let Some(index) = self.pending.pop(stream) else { return };
+        if let Some(index) = self.pending.pop(stream) {
+            self.complete(index);
+        }
+    }
+
+    /// One event of the block is done.
+    fn complete(&mut self, index: u32) {
         let block = self.heap.arena.at_mut(index);
         block.events -= 1;
         if block.events == 0 && !block.has_uses() {
@@ -123,6 +158,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Tries again to record the events of blocks for which that failed.
     fn flush_deferred(&mut self) -> Result<(), BackendError> {
         while let Some(index) = self.pending.first_deferred() {
+            self.pending.remove_routed_uses(index);
             self.insert_events(index)?;
             self.pending.drop_first_deferred();
             if self.heap.arena.at(index).events == 0 {

@@ -8,7 +8,7 @@ use alloc::collections::BTreeSet;
 
 use super::{Heap, PoolSlot};
 use crate::block::{Block, BlockState, Marks};
-use crate::units::{Bytes, DeviceAddress, StreamId};
+use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
 /// Unmapped blocks of one pool, by stream and address.
 pub(super) type Unmapped = BTreeSet<(StreamId, u64, u32)>;
@@ -58,8 +58,8 @@ impl Heap {
     /// any, a new unmapped one (spec 4.3).
     pub(crate) fn map_front(&mut self, index: u32, size: u64) {
         self.detach_unmapped(index);
-        self.reserved += size;
         let block = self.arena.at(index).clone();
+        self.take_bytes(block.pool, size);
         if size < block.size {
             let rest = Block { address: block.address + size, size: block.size - size, prev: index, ..block.clone() };
             let rest = self.insert_linked(rest);
@@ -73,8 +73,8 @@ impl Heap {
     /// segment has memory any more.
     pub(crate) fn unmap_middle(&mut self, index: u32, offset: u64, bytes: u64, stamp: u64) -> bool {
         self.detach(index);
-        self.reserved -= bytes;
         let block = self.arena.at(index).clone();
+        self.give_bytes(block.pool, bytes);
         let tail = block.size - offset - bytes;
         if offset > 0 {
             let head = self.insert_linked(Block { size: offset, requested: 0, next: index, ..block.clone() });
@@ -102,8 +102,16 @@ impl Heap {
 
     /// Makes the detached block at the end of a chain unmapped, as when a segment is adopted block by block.
     pub(crate) fn make_unmapped(&mut self, index: u32) {
-        self.reserved -= self.arena.at(index).size;
+        let (pool, size) = (self.arena.at(index).pool, self.arena.at(index).size);
+        self.give_bytes(pool, size);
         self.attach_unmapped(index);
+    }
+
+    /// A reserved range of a pool in which nothing has memory.
+    pub(crate) fn bare_reservation_of(&self, owner: u16) -> Option<u32> {
+        let pools = [PoolClass::Small, PoolClass::Large].map(|class| PoolSlot::of_owner(owner, class));
+        let mut unmapped = pools.iter().flat_map(|pool| &self.unmapped[usize::from(pool.0)]).map(|&(_, _, index)| index);
+        unmapped.find(|&index| !self.arena.at(index).is_split())
     }
 
     /// Puts a detached block into the arena, between the neighbours that it names.

@@ -5,12 +5,15 @@
 //! free neighbours), remove a segment. Statistics are kept by the allocator, from what the moves return.
 
 mod expandable;
+mod pools;
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockId, BlockState, Marks, NIL};
 use crate::index::FreeIndex;
+use pools::Pools;
+pub use pools::{PoolError, PoolFilter};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 
 /// One of a pool's two collections, as a place in the heap's table.
@@ -22,6 +25,15 @@ impl PoolSlot {
     #[must_use]
     pub const fn default_pool(class: PoolClass) -> PoolSlot {
         PoolSlot(class as u16)
+    }
+
+    pub(crate) const fn of_owner(owner: u16, class: PoolClass) -> PoolSlot {
+        PoolSlot(2 * owner + class as u16)
+    }
+
+    /// Which pool: 0 is the default pool.
+    pub(crate) const fn owner(self) -> u16 {
+        self.0 / 2
     }
 
     /// The collection's class.
@@ -72,6 +84,9 @@ pub struct Heap {
     pools: Vec<FreeIndex>,
     /// Addresses without memory, by pool.
     unmapped: Vec<expandable::Unmapped>,
+    /// Bytes taken from the device, by owner.
+    reserved_by: Vec<u64>,
+    private: Pools,
     /// Stream handles by slot, in the order in which they were first seen.
     streams: Vec<StreamId>,
     /// The slots in the order of their handles.
@@ -91,6 +106,8 @@ impl Heap {
             stream_order: vec![0],
             last_stream: (StreamId::DEFAULT, 0),
             reserved: 0,
+            reserved_by: vec![0],
+            private: Pools::default(),
             limit: None,
         }
     }
@@ -141,6 +158,50 @@ impl Heap {
             .map(|index| self.view(index))
     }
 
+    /// Requests are being sent to a private pool. While they are, nothing waits for events and the default pool gives nothing back
+    /// (spec 2.10, 3.8).
+    #[must_use]
+    pub fn is_routing(&self) -> bool {
+        self.private.is_routing()
+    }
+
+    /// Everything that can be given back, in PyTorch's order (spec 2.10): of the default pool, unless requests are being sent to a
+    /// private one, what is large, then what is small; of each private pool that nobody uses what is small, then what is large.
+    #[must_use]
+    pub fn releasable(&self) -> Vec<BlockId> {
+        let mut blocks = Vec::new();
+        if !self.is_routing() {
+            for class in [PoolClass::Large, PoolClass::Small] {
+                self.add_releasable(PoolSlot::default_pool(class), &mut blocks);
+            }
+        }
+        blocks.extend(self.private.freeable().into_iter().flat_map(|owner| self.releasable_of(owner)));
+        blocks
+    }
+
+    /// What a private pool can give back.
+    pub(crate) fn releasable_of(&self, owner: u16) -> Vec<BlockId> {
+        let mut blocks = Vec::new();
+        for class in [PoolClass::Small, PoolClass::Large] {
+            self.add_releasable(PoolSlot::of_owner(owner, class), &mut blocks);
+        }
+        blocks
+    }
+
+    /// First the segments that are free as a whole, then the free blocks of expandable ones, of which the whole pages go (spec 2.10.1).
+    fn add_releasable(&self, pool: PoolSlot, blocks: &mut Vec<BlockId>) {
+        let whole = self.free_blocks(pool).filter(|block| !block.is_expandable && !block.is_split);
+        blocks.extend(whole.map(|block| block.id));
+        blocks.extend(self.free_blocks(pool).filter(|block| block.is_expandable).map(|block| block.id));
+    }
+
+    /// Free bytes that private pools have cached.
+    #[must_use]
+    pub fn cached_by_private_pools(&self) -> Bytes {
+        let private = self.pool_slots().filter(|pool| pool.owner() != 0);
+        Bytes(private.flat_map(|pool| self.free_blocks(pool)).map(|block| block.size.0).sum())
+    }
+
     /// The size of the largest free block, or zero.
     #[must_use]
     pub fn largest_free(&self) -> Bytes {
@@ -175,12 +236,47 @@ impl Heap {
         self.streams[usize::from(slot)]
     }
 
-    pub(crate) fn pool_id(&self, _pool: u16) -> PoolId {
-        PoolId::DEFAULT
+    pub(crate) fn pool_id(&self, pool: u16) -> PoolId {
+        self.private.id(PoolSlot(pool).owner())
     }
 
     pub(crate) fn pool_slots(&self) -> impl DoubleEndedIterator<Item = PoolSlot> + use<> {
         (0..self.pools.len() as u16).map(PoolSlot)
+    }
+
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.private
+    }
+
+    pub(crate) fn pools_mut(&mut self) -> &mut Pools {
+        &mut self.private
+    }
+
+    /// Makes a private pool, or counts one more use of it.
+    pub(crate) fn create_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+        let (owner, _) = self.private.create_or_use(id)?;
+        let owners = usize::from(owner) + 1;
+        if self.reserved_by.len() < owners {
+            self.reserved_by.resize(owners, 0);
+            self.pools.resize_with(2 * owners, FreeIndex::default);
+            self.unmapped.resize_with(2 * owners, expandable::Unmapped::default);
+        }
+        Ok(())
+    }
+
+    /// Bytes that a pool has taken from the device.
+    pub(crate) fn reserved_by(&self, owner: u16) -> Bytes {
+        Bytes(self.reserved_by[usize::from(owner)])
+    }
+
+    fn take_bytes(&mut self, pool: u16, bytes: u64) {
+        self.reserved += bytes;
+        self.reserved_by[usize::from(PoolSlot(pool).owner())] += bytes;
+    }
+
+    fn give_bytes(&mut self, pool: u16, bytes: u64) {
+        self.reserved -= bytes;
+        self.reserved_by[usize::from(PoolSlot(pool).owner())] -= bytes;
     }
 
     #[inline]
@@ -215,7 +311,7 @@ impl Heap {
 
     /// Adds a segment as one detached block.
     pub(crate) fn add_segment(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot) -> u32 {
-        self.reserved += size.0;
+        self.take_bytes(pool.0, size.0);
         self.add_block(address, size, stream, pool, Marks::default())
     }
 
@@ -335,7 +431,8 @@ impl Heap {
     /// Forgets a detached block that is a whole segment, which has gone back to the device.
     pub(crate) fn remove_segment(&mut self, index: u32) {
         debug_assert!(!self.arena.at(index).is_split());
-        self.reserved -= self.arena.at(index).size;
+        let (pool, size) = (self.arena.at(index).pool, self.arena.at(index).size);
+        self.give_bytes(pool, size);
         self.arena.remove(index);
     }
 

@@ -101,16 +101,9 @@ pub trait Policy {
     /// The `rung`-th step when no free block serves a request, from 0.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief;
 
-    /// Everything that can be given back, in the order in which it is: of each pool first the segments that are free as a whole, then
-    /// the free blocks of expandable ones, of which the whole pages go.
+    /// Everything that is given back when everything is, in this order.
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
-        let mut blocks = Vec::new();
-        for pool in heap.pool_slots().rev() {
-            let whole = heap.free_blocks(pool).filter(|block| !block.is_expandable && !block.is_split);
-            blocks.extend(whole.map(|block| block.id));
-            blocks.extend(heap.free_blocks(pool).filter(|block| block.is_expandable).map(|block| block.id));
-        }
-        blocks
+        heap.releasable()
     }
 
     /// The value to stamp on a block of the pool that becomes free: the policy's own clock, if it ages blocks.

@@ -169,7 +169,7 @@ fn segment(device: &SimDevice, info: &SegmentInfo) -> String {
         .collect();
     format!(
         "{{\"addr\":{},\"total\":{},\"requested\":{},\"allocated\":{},\"active\":{},\"stream\":{},\"type\":\"{}\",\
-         \"expandable\":0,\"pool\":[{},{}],\"device\":{},\"blocks\":[{}]}}",
+         \"expandable\":{},\"pool\":[{},{}],\"device\":{},\"blocks\":[{}]}}",
         pointer(device, info.address.0),
         info.total,
         info.requested,
@@ -177,6 +177,7 @@ fn segment(device: &SimDevice, info: &SegmentInfo) -> String {
         info.active,
         stream_number(info.stream),
         info.class.name(),
+        u8::from(info.expandable),
         info.pool.0,
         info.pool.1,
         parkade::device::DeviceBackend::index(device),

@@ -4,8 +4,8 @@ use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
 use parkade::settings::{Settings, SettingsError};
 use parkade::trace::TraceRing;
-use parkade::units::{Bytes, StreamId};
-use parkade::{AllocError, Allocation, Allocator, FreeError};
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, FreeError, PoolFilter};
 
 use super::render;
 use super::state::{Held, Seen, SharedNames, Watcher};
@@ -45,6 +45,8 @@ pub struct OpsRunner {
     caching: bool,
     /// Operations so far.
     count: u64,
+    /// Graph captures begun so far.
+    captures: u64,
 }
 
 /// Why an operation failed, in the harness's terms: which exception it would have caught.
@@ -113,7 +115,7 @@ impl OpsRunner {
         let names = SharedNames::default();
         allocator.register_free_memory_callback(Box::new(free_on_miss(names.clone())));
         allocator.device_mut().set_log_level(LogLevel::Memory);
-        Ok(OpsRunner { allocator, names, printed: render::Printed::default(), caching: true, count: 0 })
+        Ok(OpsRunner { allocator, names, printed: render::Printed::default(), caching: true, count: 0, captures: 0 })
     }
 
     /// Runs one line of a script. Returns its answer, or `None` for a line without an operation.
@@ -175,6 +177,7 @@ impl OpsRunner {
                 self.look(line)
             }
             "set_fraction" | "get_fraction" | "reset_peak" | "reset_accumulated" | "conf" | "enable" => self.tune(line),
+            name if name.starts_with("pool_") => self.pool(line),
             _ => self.steer(line),
         }
     }
@@ -249,10 +252,10 @@ impl OpsRunner {
     }
 
     fn empty_cache(&mut self, line: &Line<'_>) -> Answer {
-        if line.len() > 2 && (line.number(1)?, line.number(2)?) != (0, 0) {
-            return Err(unsupported(line));
+        match pool_of(line)? {
+            PoolId::DEFAULT => self.allocator.release_cached()?,
+            pool => self.allocator.release_cached_pool(pool)?,
         }
-        self.allocator.release_cached()?;
         Ok(String::new())
     }
 
@@ -297,7 +300,17 @@ impl OpsRunner {
                 let info = self.allocator.device_mut().memory_info().map_err(Failure::c10)?;
                 format!(",\"free\":{},\"total\":{}", info.free, info.total)
             }
-            "expandable_sizes" => ",\"sizes\":[]".to_owned(),
+            "expandable_sizes" => {
+                // The real one leaves the default stream out.
+                let segments = self.allocator.expandable_segments().into_iter().filter(|(stream, _, _)| *stream != StreamId::DEFAULT);
+                let sizes: Vec<String> = segments
+                    .map(|(stream, page, mapped)| {
+                        let class = if page == Bytes::mib(2) { "small" } else { "large" };
+                        format!("[{},\"{class}\",{mapped}]", render::stream_number(stream))
+                    })
+                    .collect();
+                format!(",\"sizes\":[{}]", sizes.join(","))
+            }
             "driver" => {
                 let device = self.allocator.device();
                 format!(
@@ -313,12 +326,13 @@ impl OpsRunner {
 
     fn snapshot(&mut self, line: &Line<'_>) -> Answer {
         let with_traces = line.name() == "trace";
-        if !with_traces && line.len() > 2 && (line.number(1)?, line.number(2)?) != (0, 0) {
-            return Err(unsupported(line));
-        }
+        let pool = if with_traces { PoolId::DEFAULT } else { pool_of(line)? };
         let history = self.allocator.observer().history.as_ref();
         let traces = with_traces.then(|| history.map_or(Vec::new(), |ring| ring.entries().copied().collect()));
-        let segments = self.allocator.snapshot();
+        let segments = match pool {
+            PoolId::DEFAULT => self.allocator.snapshot(),
+            pool => self.allocator.snapshot_pool(pool),
+        };
         let settings = &self.allocator.policy().settings;
         Ok(format!(",\"snapshot\":{}", render::snapshot(self.allocator.device(), &segments, settings, traces)))
     }
@@ -340,6 +354,34 @@ impl OpsRunner {
         Ok(String::new())
     }
 
+    fn pool(&mut self, line: &Line<'_>) -> Answer {
+        let pool = PoolId(line.number(1)?, line.number(2)?);
+        let core = &mut self.allocator;
+        match line.name() {
+            "pool_create" => {
+                core.create_pool(pool).map_err(Failure::c10)?;
+                for &option in line.rest(3) {
+                    match option {
+                        "use_on_oom" => core.set_pool_use_on_oom(pool, true),
+                        "no_use_on_oom" => core.set_pool_use_on_oom(pool, false),
+                        "no_split" => core.set_pool_no_split(pool),
+                        _ => {}
+                    }
+                }
+            }
+            "pool_begin" => {
+                let of_stream = line.len() > 4 && line.word(3)? == "stream";
+                let filter = if of_stream { PoolFilter::Stream(handle(line.stream(4)?)) } else { PoolFilter::All };
+                core.begin_pool(pool, filter).map_err(Failure::c10)?;
+            }
+            "pool_end" => core.end_pool(pool).map_err(Failure::c10)?,
+            "pool_release" => core.release_pool(pool).map_err(Failure::c10)?,
+            "pool_use_count" => return Ok(format!(",\"n\":{}", core.pool_use_count(pool).map_err(Failure::c10)?)),
+            name => return Err(Failure::std(format!("unknown op {name}"))),
+        }
+        Ok(String::new())
+    }
+
     /// Operations on the device rather than on the allocator.
     fn steer(&mut self, line: &Line<'_>) -> Answer {
         let device = self.allocator.device_mut();
@@ -351,6 +393,14 @@ impl OpsRunner {
             "capacity" => device.set_capacity(Bytes(line.number(1)?)),
             "external" => device.set_external_bytes(Bytes(line.number(1)?)),
             "fail_next" => device.fail_next(line.number(1)?),
+            "capture_begin" => {
+                let _ = line.stream(1)?;
+                self.captures += 1;
+                return Ok(format!(",\"capture\":{}", self.captures));
+            }
+            "capture_end" => {
+                let _ = line.stream(1)?;
+            }
             "device" if line.number(1)? == 0 => self.printed = render::Printed::default(),
             name if KNOWN_ELSEWHERE.contains(&name) => return Err(unsupported(line)),
             name => return Err(Failure::std(format!("unknown op {name}"))),
@@ -359,25 +409,16 @@ impl OpsRunner {
     }
 }
 
-/// Operations of the harness that need private pools, several devices or a newer PyTorch.
-const KNOWN_ELSEWHERE: [&str; 13] = [
-    "alloc_at",
-    "capture_begin",
-    "capture_end",
-    "ckpt_load",
-    "ckpt_save",
-    "device",
-    "pool_begin",
-    "pool_create",
-    "pool_end",
-    "pool_release",
-    "pool_use_count",
-    "reserve_class",
-    "expandable",
-];
+/// Operations of the harness that need checkpoints, several devices or a newer PyTorch.
+const KNOWN_ELSEWHERE: [&str; 5] = ["alloc_at", "ckpt_load", "ckpt_save", "device", "reserve_class"];
 
 fn unsupported(line: &Line<'_>) -> Failure {
-    Failure::std(format!("{} needs private pools or several devices, which are not simulated yet", line.name()))
+    Failure::std(format!("{} needs checkpoints, several devices or a newer PyTorch, which are not simulated yet", line.name()))
+}
+
+/// The pool that the second and third words name, if there are so many.
+fn pool_of(line: &Line<'_>) -> Result<PoolId, Unreadable> {
+    if line.len() > 2 { Ok(PoolId(line.number(1)?, line.number(2)?)) } else { Ok(PoolId::DEFAULT) }
 }
 
 /// The handle of the harness's stream `k`.

@@ -1,0 +1,132 @@
+//! Private pools, from the caller's side (spec section 5).
+
+use alloc::vec::Vec;
+
+use super::Allocator;
+use crate::device::DeviceBackend;
+use crate::error::AllocError;
+use crate::heap::{PoolError, PoolFilter, PoolSlot};
+use crate::policy::{Placement, Policy, Request};
+use crate::snapshot::SegmentInfo;
+use crate::trace::{Observer, TraceAction, TraceEntry};
+use crate::units::{Bytes, DeviceAddress, PoolId, StreamId};
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Makes a private pool, or counts one more use of it (spec 5.3, createOrIncref).
+    ///
+    /// # Errors
+    /// If the pool is abandoned, or there are too many.
+    pub fn create_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+        self.heap.create_pool(id)
+    }
+
+    /// Sends requests to a pool from now on, which is made if need be; counts one more use of it (spec 5.3).
+    ///
+    /// # Errors
+    /// If requests are sent to it already, or it is abandoned.
+    pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
+        self.heap.create_pool(id)?;
+        self.heap.pools_mut().begin(id, filter)
+    }
+
+    /// Sends no more requests to a pool. Does not count down its uses.
+    ///
+    /// # Errors
+    /// If none are sent to it.
+    pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+        self.heap.pools_mut().end(id)
+    }
+
+    /// Counts one use less; a pool without uses gives its memory back at the next chance.
+    ///
+    /// # Errors
+    /// If there is no such pool, or it has no uses.
+    pub fn release_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+        self.heap.pools_mut().release(id)
+    }
+
+    /// How many uses a pool has.
+    ///
+    /// # Errors
+    /// If there is no such pool.
+    pub fn pool_use_count(&self, id: PoolId) -> Result<i64, PoolError> {
+        self.heap.pools().use_count(id)
+    }
+
+    /// Whether a pool's free blocks may serve requests of the default pool when the device has no memory (spec 5.6).
+    pub fn set_pool_use_on_oom(&mut self, id: PoolId, serves: bool) {
+        self.heap.pools_mut().set_serves_when_out(id, serves);
+    }
+
+    /// A pool's blocks are never split from now on.
+    pub fn set_pool_no_split(&mut self, id: PoolId) {
+        self.heap.pools_mut().set_kept_whole(id);
+    }
+
+    /// Gives what a pool without uses has cached back to the device, after waiting for its events. Does nothing for a pool in use,
+    /// or one that does not exist (spec 2.10).
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
+        let Some(owner) = self.heap.pools().owner(id).filter(|owner| self.heap.pools().freeable().contains(owner)) else { return Ok(()) };
+        self.synchronize_pool(owner)?;
+        let blocks = self.heap.releasable_of(owner);
+        self.release_segments(&blocks)?;
+        self.forget_empty_pools()
+    }
+
+    /// The segments of one pool, by address, and the observer is told that a snapshot was taken (spec 5.7).
+    pub fn snapshot_pool(&mut self, id: PoolId) -> Vec<SegmentInfo> {
+        let mut segments = self.segments();
+        segments.retain(|segment| segment.pool == id);
+        let size = segments.iter().map(|segment| segment.active.0).sum();
+        let stream = StreamId::DEFAULT;
+        self.observer.observe(&TraceEntry { action: TraceAction::Snapshot, address: 0, size, stream, pool: id });
+        segments
+    }
+
+    /// Looks for a free block in the pools that serve when the device is out of memory. The request then goes on with the pool that
+    /// has one (spec 5.6).
+    pub(super) fn borrow(&mut self, request: &Request) -> Result<Option<(u32, Request)>, AllocError> {
+        if request.pool.owner() != 0 {
+            return Ok(None);
+        }
+        for id in self.heap.pools().serving_when_out() {
+            self.begin_pool(id, PoolFilter::All)?;
+            let found = self.search_pool(id, request);
+            self.end_pool(id)?;
+            self.release_pool(id)?;
+            if let Some(found) = found? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn search_pool(&mut self, id: PoolId, request: &Request) -> Result<Option<(u32, Request)>, AllocError> {
+        let Some(owner) = self.heap.pools().owner(id) else { return Ok(None) };
+        let request = Request { pool: PoolSlot::of_owner(owner, request.pool.class()), grows: false, ..*request };
+        match self.policy.place(&self.heap, &request) {
+            Placement::Reuse(block) => Ok(Some((self.take(block, &request)?, request))),
+            Placement::Segment(_) => Ok(None),
+        }
+    }
+
+    /// Forgets pools that nobody uses and that have no memory left, with the addresses that they still reserve.
+    pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
+        for owner in self.heap.pools().freeable() {
+            if self.heap.reserved_by(owner) != Bytes::ZERO {
+                continue;
+            }
+            while let Some(index) = self.heap.bare_reservation_of(owner) {
+                let (base, size) = (self.heap.arena.at(index).address, self.heap.arena.at(index).size);
+                self.device.unreserve(DeviceAddress(base), Bytes(size))?;
+                self.reservations.remove(base);
+                self.heap.remove_reservation(index);
+            }
+            self.heap.pools_mut().forget(owner);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! Private pools: which there are, who uses them, and which requests they serve (spec section 5).
+//!
+//! A private pool is a pair of collections beside the default pool's. Requests reach it while it is routed to. Its memory goes back
+//! to the device only once nobody uses the pool any more. PyTorch keeps pools in hash containers; here their order is that of
+//! their ids.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::units::{PoolId, StreamId};
+
+/// Which requests a routing sends to its pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolFilter {
+    /// All of them, as within `use_mem_pool`.
+    All,
+    /// Those of one stream, as while a graph is captured on it.
+    Stream(StreamId),
+}
+
+impl PoolFilter {
+    fn accepts(self, stream: StreamId) -> bool {
+        match self {
+            PoolFilter::All => true,
+            PoolFilter::Stream(routed) => routed == stream,
+        }
+    }
+}
+
+/// A call that a pool's state does not allow. Displays as PyTorch 2.11's message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolError {
+    /// The pool is routed to already. Its use count has gone up all the same, as PyTorch's does.
+    AlreadyRouted(PoolId),
+    /// The pool is not routed to.
+    NotRouted(PoolId),
+    /// There is no such pool.
+    Unknown(PoolId),
+    /// Nobody uses the pool any more: it waits for its memory to go back.
+    Abandoned(PoolId),
+    /// More releases than uses.
+    NotInUse(PoolId),
+    /// More than 32,767 private pools at once.
+    TooMany,
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (assertion, line) = match self {
+            PoolError::AlreadyRouted(_) => return f.write_str("beginAllocateToPool: already recording to mempool_id"),
+            PoolError::NotRouted(_) => return f.write_str("endAllocatePool: not currently recording to mempool_id"),
+            PoolError::TooMany => return f.write_str("more than 32767 private pools"),
+            PoolError::Unknown(_) => ("it != graph_pools.end()", 2807),
+            PoolError::Abandoned(_) => ("it->second->use_count > 0", 2799),
+            PoolError::NotInUse(_) => ("uc >= 0", 2698),
+        };
+        let place = "/pytorch/c10/cuda/CUDACachingAllocator.cpp";
+        write!(f, "{assertion} INTERNAL ASSERT FAILED at \"{place}\":{line}, please report a bug to PyTorch. ")
+    }
+}
+
+impl core::error::Error for PoolError {}
+
+/// One private pool.
+#[derive(Clone, Debug)]
+struct PrivatePool {
+    id: PoolId,
+    uses: i64,
+    /// Nobody uses it any more.
+    freeable: bool,
+}
+
+/// All private pools. An owner is a place in the heap's table: 0 is the default pool, private pools follow.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pools {
+    owners: BTreeMap<PoolId, u16>,
+    /// By owner less one.
+    private: Vec<Option<PrivatePool>>,
+    routings: Vec<(PoolId, PoolFilter)>,
+    serve_when_out: BTreeSet<PoolId>,
+    kept_whole: BTreeSet<PoolId>,
+}
+
+impl Pools {
+    /// Some pool is routed to (in 2.11 the same as a capture under way).
+    #[inline]
+    pub(crate) fn is_routing(&self) -> bool {
+        !self.routings.is_empty()
+    }
+
+    /// The owner that serves a request of the stream: that of the newest routing that accepts it.
+    #[inline]
+    pub(crate) fn owner_for(&self, stream: StreamId) -> u16 {
+        if self.routings.is_empty() {
+            return 0;
+        }
+        let routed = self.routings.iter().rev().find(|(_, filter)| filter.accepts(stream));
+        routed.and_then(|(id, _)| self.owners.get(id)).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn id(&self, owner: u16) -> PoolId {
+        let private = usize::from(owner).checked_sub(1).and_then(|place| self.private.get(place)?.as_ref());
+        private.map_or(PoolId::DEFAULT, |pool| pool.id)
+    }
+
+    pub(crate) fn owner(&self, id: PoolId) -> Option<u16> {
+        if id == PoolId::DEFAULT { Some(0) } else { self.owners.get(&id).copied() }
+    }
+
+    fn pool_mut(&mut self, id: PoolId) -> Result<&mut PrivatePool, PoolError> {
+        let owner = self.owners.get(&id).copied().ok_or(PoolError::Unknown(id))?;
+        let place = usize::from(owner).wrapping_sub(1);
+        self.private.get_mut(place).and_then(Option::as_mut).ok_or(PoolError::Unknown(id))
+    }
+
+    /// Makes the pool or counts one more use; returns its owner, and whether it is a new place in the table.
+    pub(crate) fn create_or_use(&mut self, id: PoolId) -> Result<(u16, bool), PoolError> {
+        if let Some(&owner) = self.owners.get(&id) {
+            let pool = self.pool_mut(id)?;
+            if pool.uses <= 0 {
+                return Err(PoolError::Abandoned(id));
+            }
+            pool.uses += 1;
+            return Ok((owner, false));
+        }
+        let pool = PrivatePool { id, uses: 1, freeable: false };
+        let vacant = self.private.iter().position(Option::is_none);
+        let place = vacant.unwrap_or(self.private.len());
+        let owner = u16::try_from(place + 1).ok().filter(|&owner| owner < 1 << 15).ok_or(PoolError::TooMany)?;
+        match vacant {
+            Some(place) => self.private[place] = Some(pool),
+            None => self.private.push(Some(pool)),
+        }
+        self.owners.insert(id, owner);
+        Ok((owner, vacant.is_none()))
+    }
+
+    pub(crate) fn begin(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
+        if self.routings.iter().any(|(routed, _)| *routed == id) {
+            return Err(PoolError::AlreadyRouted(id));
+        }
+        self.routings.push((id, filter));
+        Ok(())
+    }
+
+    pub(crate) fn end(&mut self, id: PoolId) -> Result<(), PoolError> {
+        let place = self.routings.iter().position(|(routed, _)| *routed == id).ok_or(PoolError::NotRouted(id))?;
+        self.routings.remove(place);
+        Ok(())
+    }
+
+    /// One use less; at none the pool's memory may go back.
+    pub(crate) fn release(&mut self, id: PoolId) -> Result<(), PoolError> {
+        let pool = self.pool_mut(id)?;
+        pool.uses -= 1;
+        match pool.uses {
+            0 => pool.freeable = true,
+            1.. => {}
+            _ => return Err(PoolError::NotInUse(id)),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn use_count(&self, id: PoolId) -> Result<i64, PoolError> {
+        let owner = self.owners.get(&id).copied().ok_or(PoolError::Unknown(id))?;
+        let pool = usize::from(owner).checked_sub(1).and_then(|place| self.private.get(place)?.as_ref());
+        pool.map(|pool| pool.uses).ok_or(PoolError::Unknown(id))
+    }
+
+    pub(crate) fn set_serves_when_out(&mut self, id: PoolId, serves: bool) {
+        if serves {
+            self.serve_when_out.insert(id);
+        } else {
+            self.serve_when_out.remove(&id);
+        }
+    }
+
+    /// Pools that serve a request of the default pool when the device has no memory.
+    pub(crate) fn serving_when_out(&self) -> Vec<PoolId> {
+        self.serve_when_out.iter().copied().collect()
+    }
+
+    pub(crate) fn set_kept_whole(&mut self, id: PoolId) {
+        self.kept_whole.insert(id);
+    }
+
+    pub(crate) fn is_kept_whole(&self, owner: u16) -> bool {
+        owner != 0 && self.kept_whole.contains(&self.id(owner))
+    }
+
+    /// Owners whose memory may go back, in the order of their ids.
+    pub(crate) fn freeable(&self) -> Vec<u16> {
+        let owners = self.owners.iter().map(|(_, &owner)| owner);
+        let is_freeable = |owner: &u16| {
+            let pool = usize::from(*owner).checked_sub(1).and_then(|place| self.private.get(place)?.as_ref());
+            pool.is_some_and(|pool| pool.freeable)
+        };
+        owners.filter(is_freeable).collect()
+    }
+
+    /// Forgets a pool that has no memory left.
+    pub(crate) fn forget(&mut self, owner: u16) {
+        let place = usize::from(owner).wrapping_sub(1);
+        if let Some(pool) = self.private.get_mut(place).and_then(Option::take) {
+            self.owners.remove(&pool.id);
+        }
+    }
+}
