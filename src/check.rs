@@ -80,7 +80,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let both = |state| block.state == state && arena.get(previous).is_some_and(|before| before.state == state);
             ensure(!both(BlockState::Free), || format!("the block at {at:#x} and the one before it are both free"))?;
             ensure(!both(BlockState::Unmapped), || format!("the block at {at:#x} and the one before it are both unmapped"))?;
-            ensure(block.is_expandable() == first.is_expandable(), || format!("the block at {at:#x} is of another kind than its segment"))?;
+            ensure(block.is_expandable() == first.is_expandable(), || {
+                format!("the block at {at:#x} is of another kind than its segment")
+            })?;
             count_block(block, class, sums);
             end = at + block.size;
             seen += 1;

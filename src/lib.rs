@@ -28,7 +28,9 @@ mod index;
 mod pending;
 mod reservation;
 
-pub use allocator::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, FreeMemoryCallback, InvalidFraction};
+pub use allocator::{
+    AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, FreeMemoryCallback, InvalidFraction,
+};
 pub use block::BlockId;
 pub use error::{AllocError, FreeError};
 pub use heap::{BlockView, Heap, PoolError, PoolFilter, PoolSlot};

@@ -10,7 +10,7 @@ use crate::heap::PoolSlot;
 use crate::policy::Policy;
 use crate::stats::Family;
 use crate::trace::Observer;
-use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 
 /// A segment that the device has already given.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,7 +19,9 @@ pub struct AdoptedSegment {
     pub address: DeviceAddress,
     /// The stream that it was made for.
     pub stream: StreamId,
-    /// The collection of the default pool that it belongs to.
+    /// The pool that it belongs to: the default one, or a private one that has been made.
+    pub pool: PoolId,
+    /// The pool's collection.
     pub class: PoolClass,
     /// The size of a page, if the segment is expandable: its blocks then cover the whole range of reserved addresses.
     pub page: Option<Bytes>,
@@ -58,6 +60,8 @@ pub enum AdoptError {
     NotCoalesced,
     /// Memory begins or ends inside a page, or is missing in a segment that is not expandable.
     NotWholePages,
+    /// There is no such pool.
+    UnknownPool,
     /// More than 65,535 streams.
     TooManyStreams,
 }
@@ -69,6 +73,7 @@ impl fmt::Display for AdoptError {
             AdoptError::TooLarge => "the segment reaches beyond 64 bits",
             AdoptError::NotCoalesced => "two neighbouring blocks of the segment are both free or both unmapped",
             AdoptError::NotWholePages => "memory of the segment begins or ends inside a page",
+            AdoptError::UnknownPool => "the segment's pool has not been made",
             AdoptError::TooManyStreams => "more than 65535 streams",
         })
     }
@@ -133,7 +138,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<Vec<Allocation>, AdoptError> {
         let total = segment.check()?;
         let stream = self.heap.stream_slot(segment.stream).map_err(|_| AdoptError::TooManyStreams)?;
-        let pool = PoolSlot::default_pool(segment.class);
+        let owner = self.heap.pools().owner(segment.pool).ok_or(AdoptError::UnknownPool)?;
+        let pool = PoolSlot::of_owner(owner, segment.class);
         match segment.page {
             Some(page) => self.adopt_pages(segment, total, page, memory),
             None => self.adopt_whole(segment, total),
@@ -159,7 +165,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    fn adopt_pages(&mut self, segment: &AdoptedSegment, total: Bytes, page: Bytes, memory: &mut dyn FnMut(DeviceAddress) -> D::Physical) {
+    fn adopt_pages(
+        &mut self,
+        segment: &AdoptedSegment,
+        total: Bytes,
+        page: Bytes,
+        memory: &mut dyn FnMut(DeviceAddress) -> D::Physical,
+    ) {
         let base = segment.address.0;
         self.reservations.insert(base, total.0, page.0, segment.stream);
         let pages = segment.mapped_pages();

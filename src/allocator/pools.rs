@@ -69,7 +69,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// What the device says.
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
-        let Some(owner) = self.heap.pools().owner(id).filter(|owner| self.heap.pools().freeable().contains(owner)) else { return Ok(()) };
+        let Some(owner) = self.heap.pools().owner(id).filter(|owner| self.heap.pools().freeable().contains(owner)) else {
+            return Ok(());
+        };
         self.synchronize_pool(owner)?;
         let blocks = self.heap.releasable_of(owner);
         self.release_segments(&blocks)?;

@@ -20,7 +20,12 @@ const MOST_RUNGS: u32 = 64;
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Finds a detached block for a request that no free block served; `segment` is the size of a new segment for it.
     #[cold]
-    pub(super) fn obtain(&mut self, request: &Request, stream_slot: u16, mut segment: Bytes) -> Result<(u32, Request), AllocError> {
+    pub(super) fn obtain(
+        &mut self,
+        request: &Request,
+        stream_slot: u16,
+        mut segment: Bytes,
+    ) -> Result<(u32, Request), AllocError> {
         if self.run_free_memory_callbacks() {
             match self.policy.place(&self.heap, request) {
                 Placement::Reuse(id) => return Ok((self.take(id, request)?, *request)),

@@ -12,9 +12,9 @@ use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockId, BlockState, Marks, NIL};
 use crate::index::FreeIndex;
+use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use pools::Pools;
 pub use pools::{PoolError, PoolFilter};
-use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 
 /// One of a pool's two collections, as a place in the heap's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

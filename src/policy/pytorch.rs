@@ -111,7 +111,8 @@ impl PyTorch {
             return (Vec::new(), false);
         }
         let wanted = request.size.max(max_split);
-        let mut sufficient = heap.at_least(request.pool, request.stream, wanted).filter(|block| block.is_expandable || !block.is_split);
+        let mut sufficient =
+            heap.at_least(request.pool, request.stream, wanted).filter(|block| block.is_expandable || !block.is_split);
         if let Some(block) = sufficient.next().filter(|block| !block.is_expandable) {
             return (alloc::vec![block.id], true);
         }

@@ -302,7 +302,8 @@ impl OpsRunner {
             }
             "expandable_sizes" => {
                 // The real one leaves the default stream out.
-                let segments = self.allocator.expandable_segments().into_iter().filter(|(stream, _, _)| *stream != StreamId::DEFAULT);
+                let segments =
+                    self.allocator.expandable_segments().into_iter().filter(|(stream, _, _)| *stream != StreamId::DEFAULT);
                 let sizes: Vec<String> = segments
                     .map(|(stream, page, mapped)| {
                         let class = if page == Bytes::mib(2) { "small" } else { "large" };

@@ -152,7 +152,9 @@ impl DeviceBackend for RecordedDevice<'_> {
 
     fn create(&mut self, size: Bytes) -> Result<(), BackendError> {
         match self.next_entry() {
-            Some(entry) if !matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc) => Err(self.refuse(size)),
+            Some(entry) if !matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc) => {
+                Err(self.refuse(size))
+            }
             _ => Ok(()),
         }
     }

@@ -106,7 +106,7 @@ impl Cut<'_> {
         }
         push_free(&mut adopted, end - at);
         let (address, stream) = (parkade::units::DeviceAddress(segment.address), StreamId(segment.stream));
-        self.adopted.push(AdoptedSegment { address, stream, class, page: None, blocks: adopted });
+        self.adopted.push(AdoptedSegment { address, stream, pool: segment.pool, class, page: None, blocks: adopted });
         Ok(())
     }
 
@@ -117,7 +117,13 @@ impl Cut<'_> {
         }
         let requested = Bytes(block.requested.max(1));
         let rounded = self.policy.round(requested).filter(|rounded| rounded.0 <= room).ok_or_else(|| overlap(block))?;
-        let request = Request { requested, size: rounded, pool: PoolSlot::default_pool(class), stream: StreamId::DEFAULT, grows: is_expandable };
+        let request = Request {
+            requested,
+            size: rounded,
+            pool: PoolSlot::default_pool(class),
+            stream: StreamId::DEFAULT,
+            grows: is_expandable,
+        };
         let is_worth_splitting = room > rounded.0 && self.policy.splits(Bytes(room), &request);
         Ok(if is_worth_splitting { rounded.0 } else { room })
     }

@@ -10,6 +10,7 @@ mod error;
 mod extents;
 mod final_state;
 mod peaks;
+mod pools;
 mod readings;
 mod rewind;
 mod run;

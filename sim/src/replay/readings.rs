@@ -25,7 +25,8 @@ impl Runner<'_> {
         let mut readings = vec![Reading::Request { visible: request + 1 }, Reading::Request { visible: at }];
         let releases = inner.iter().any(gives_memory);
         if releases {
-            let asked: u64 = inner.iter().filter(|entry| takes_memory(entry)).fold(0, |sum, entry| sum.saturating_add(entry.size));
+            let asked: u64 =
+                inner.iter().filter(|entry| takes_memory(entry)).fold(0, |sum, entry| sum.saturating_add(entry.size));
             let was_short = self.core.heap().reserved().get().saturating_add(asked) > self.most_reserved;
             let is_out = self.trace[request].action == Action::Oom;
             let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
@@ -60,7 +61,7 @@ impl Runner<'_> {
         match reading {
             Reading::Request { visible } => {
                 self.open(end, visible);
-                let allocation = self.request(request);
+                let allocation = self.request(self.at(), request);
                 let refusals = self.position.refusals.take();
                 self.tally.refusals += refusals;
                 let explained = refusals == 0 || self.core.heap().limit().is_none();

@@ -4,9 +4,11 @@
 //! what is there at the end and from what the entries did: undo them, last first. On the way the walk finds every contradiction
 //! (a block given back twice, memory outside any segment) and when each block that was given back became free.
 
+use parkade::units::PoolId;
 use rustc_hash::FxHashMap;
 
 use super::error::VerifyError;
+use super::pools::pool_of;
 use super::runs::Runs;
 use crate::recording::{Action, BlockState, DeviceRecording, Entry};
 
@@ -34,6 +36,8 @@ pub(super) struct EarlySegment {
     pub(super) large: bool,
     /// A run of an expandable segment that has memory.
     pub(super) expandable: bool,
+    /// The pool that it belongs to, as far as the recording says.
+    pub(super) pool: PoolId,
 }
 
 /// What the backward walk finds.
@@ -43,6 +47,8 @@ pub(super) struct Rewound {
     pub(super) blocks: Vec<EarlyBlock>,
     /// In no order.
     pub(super) segments: Vec<EarlySegment>,
+    /// The private pools of the segments that the trace makes, by entry.
+    pub(super) made: FxHashMap<u32, PoolId>,
     /// For each block that did not become free at once: the entry at which it was given back, and the one at which it became free,
     /// or `None` if that is not in the trace.
     pub(super) deferred: FxHashMap<u32, Option<u32>>,
@@ -65,6 +71,7 @@ struct Walk {
     vacant: Vec<usize>,
     segments: FxHashMap<u64, EarlySegment>,
     runs: Runs,
+    made: FxHashMap<u32, PoolId>,
     large_page: u64,
     deferred: FxHashMap<u32, Option<u32>>,
 }
@@ -89,13 +96,14 @@ impl Walk {
             vacant: Vec::new(),
             segments: FxHashMap::default(),
             runs: Runs::default(),
+            made: FxHashMap::default(),
             large_page,
             deferred: FxHashMap::default(),
         };
         for segment in &recording.segments {
             let (address, total) = (segment.address, segment.total_bytes);
             let (stream, large, expandable) = (segment.stream, segment.large, segment.expandable);
-            let early = EarlySegment { address, total, stream, large, expandable };
+            let early = EarlySegment { address, total, stream, large, expandable, pool: pool_of(segment) };
             if expandable {
                 // The reader has seen that segments do not overlap.
                 walk.runs.insert(early);
@@ -152,27 +160,50 @@ impl Walk {
             }
             Action::FreeRequested => self.undo_free_request(at, entry),
             Action::SegmentAlloc => match self.segments.remove(&entry.address) {
-                Some(segment) if segment.total == entry.size => Ok(()),
+                Some(segment) if segment.total == entry.size => {
+                    if segment.pool != PoolId::DEFAULT {
+                        self.made.insert(at as u32, segment.pool);
+                    }
+                    Ok(())
+                }
                 Some(_) => contradiction("but the segment there has another size afterwards"),
                 None => contradiction("but there is no segment afterwards"),
             },
             Action::SegmentFree => {
                 // A small segment is 2 MiB; every segment of the large pool is at least 10 MiB (spec 1.6).
                 let large = entry.size > 2 << 20;
-                let segment = EarlySegment { address: entry.address, total: entry.size, stream: entry.stream, large, expandable: false };
+                let segment = EarlySegment {
+                    address: entry.address,
+                    total: entry.size,
+                    stream: entry.stream,
+                    large,
+                    expandable: false,
+                    pool: PoolId::DEFAULT,
+                };
                 match self.segments.insert(entry.address, segment) {
                     None => Ok(()),
                     Some(_) => contradiction("but a segment is still there afterwards"),
                 }
             }
             Action::SegmentMap => {
-                if self.runs.remove(entry.address, entry.size) { Ok(()) } else { contradiction("which has no memory afterwards") }
+                if self.runs.remove(entry.address, entry.size) {
+                    Ok(())
+                } else {
+                    contradiction("but there is no memory afterwards")
+                }
             }
             Action::SegmentUnmap => {
                 // The pages of the large pool are 20 MiB, unless the settings say otherwise; those of the small one 2 MiB (spec 4.1).
                 let large = entry.size.is_multiple_of(self.large_page);
-                let run = EarlySegment { address: entry.address, total: entry.size, stream: entry.stream, large, expandable: true };
-                if self.runs.insert(run) { Ok(()) } else { contradiction("which still has memory afterwards") }
+                let run = EarlySegment {
+                    address: entry.address,
+                    total: entry.size,
+                    stream: entry.stream,
+                    large,
+                    expandable: true,
+                    pool: PoolId::DEFAULT,
+                };
+                if self.runs.insert(run) { Ok(()) } else { contradiction("but there is memory still afterwards") }
             }
             Action::Oom | Action::Snapshot => Ok(()),
         }
@@ -215,6 +246,6 @@ impl Walk {
         });
         let blocks = blocks.collect();
         let segments = self.segments.drain().map(|(_, segment)| segment).chain(self.runs.into_iter()).collect();
-        Rewound { blocks, segments, deferred: self.deferred }
+        Rewound { blocks, segments, made: self.made, deferred: self.deferred }
     }
 }

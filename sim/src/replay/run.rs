@@ -3,15 +3,16 @@
 //! A trace shows what the allocator did, not what it was asked: an `empty_cache` shows only as segments given back, an event's
 //! completion only as a block that becomes free. Where one run of entries can be read in several ways, [`super::readings`] tries them.
 
-use parkade::units::{Bytes, StreamId};
-use parkade::{AllocError, Allocation};
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{AllocError, Allocation, PoolFilter};
 use rustc_hash::FxHashMap;
 
 use super::compare::{Doing, Mismatch};
 use super::device::{ELSEWHERE, Position, stream_of};
 use super::peaks::PeakWatch;
+use super::pools::PoolsNow;
 use super::readings::Reading;
-use super::start::ReplayCore;
+use super::start::{ReplayCore, Start};
 use crate::recording::{Action, Entry};
 
 /// What a replay counts.
@@ -42,6 +43,7 @@ pub(super) struct Runner<'a> {
     pub(super) core: ReplayCore<'a>,
     live: FxHashMap<u64, Allocation>,
     deferred: &'a FxHashMap<u32, Option<u32>>,
+    pools: PoolsNow<'a>,
     /// The most bytes that the recording ever had reserved.
     pub(super) most_reserved: u64,
     pub(super) tally: Tally,
@@ -55,10 +57,11 @@ impl<'a> Runner<'a> {
         position: &'a Position,
         core: ReplayCore<'a>,
         live: FxHashMap<u64, Allocation>,
-        deferred: &'a FxHashMap<u32, Option<u32>>,
+        start: &'a Start,
         most_reserved: u64,
     ) -> Runner<'a> {
-        Runner { trace, position, core, live, deferred, most_reserved, tally: Tally::default(), watch: None }
+        let (deferred, pools) = (&start.deferred, PoolsNow::new(&start.pools));
+        Runner { trace, position, core, live, deferred, pools, most_reserved, tally: Tally::default(), watch: None }
     }
 
     /// The entry that comes next; the trace's length when all is done.
@@ -78,7 +81,7 @@ impl<'a> Runner<'a> {
             Action::FreeRequested => self.free(at, entry),
             Action::Alloc => {
                 self.open(at + 1, at);
-                let allocation = self.request(at);
+                let allocation = self.request(at, at);
                 self.keep(at, allocation);
                 self.close(at, at + 1);
             }
@@ -149,9 +152,14 @@ impl<'a> Runner<'a> {
 
     /// Asks the core for what the entry at `at` asked for. An out-of-memory entry has the rounded size, which rounds to itself.
     #[inline]
-    pub(super) fn request(&mut self, at: usize) -> Option<Allocation> {
+    pub(super) fn request(&mut self, from: usize, at: usize) -> Option<Allocation> {
         let entry = &self.trace[at];
-        match self.core.raw_allocate(Bytes(entry.size), StreamId(entry.stream)) {
+        let (bytes, stream) = (Bytes(entry.size), StreamId(entry.stream));
+        let served = match self.pools.of_request(from, &self.trace[from..=at]) {
+            PoolId::DEFAULT => self.core.raw_allocate(bytes, stream),
+            pool => self.request_from(pool, bytes, stream),
+        };
+        match served {
             Ok(allocation) => Some(allocation),
             Err(AllocError::OutOfMemory(_)) => {
                 self.tally.ooms += 1;
@@ -159,6 +167,25 @@ impl<'a> Runner<'a> {
             }
             // A request of no bytes, or beyond 64 bits: nothing happens, which does not agree with the entry.
             Err(_) => None,
+        }
+    }
+
+    /// Sends one request to a private pool.
+    fn request_from(&mut self, pool: PoolId, bytes: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
+        self.core.begin_pool(pool, PoolFilter::All)?;
+        let served = self.core.raw_allocate(bytes, stream);
+        self.core.end_pool(pool)?;
+        self.core.release_pool(pool)?;
+        served
+    }
+
+    /// Pools whose segments go back in these entries are no longer used by anybody.
+    fn abandon_pools(&mut self, from: usize, end: usize) {
+        for pool in self.pools.giving(&self.trace[from..end]) {
+            if self.core.pool_use_count(pool).is_ok_and(|uses| uses > 0) {
+                // It exists and is in use.
+                let _ = self.core.release_pool(pool);
+            }
         }
     }
 
@@ -182,10 +209,12 @@ impl<'a> Runner<'a> {
         let inner = |entry: &&Entry| entry.action == Action::FreeCompleted || takes_memory(entry) || gives_memory(entry);
         let run = self.trace[at..].iter().take_while(inner).count();
         let end = at + run;
+        self.abandon_pools(at, end);
         match self.trace.get(end) {
             Some(entry) if matches!(entry.action, Action::Alloc | Action::Oom) => self.request_group(at, end),
             _ => self.group_without_request(at, end),
         }
+        self.pools.pass(at, &self.trace[at..end]);
     }
 
     /// Segments given back and events completed with no request behind them: calls of empty_cache.
@@ -222,7 +251,7 @@ impl<'a> Runner<'a> {
             self.tally.empty_caches += 1;
             let _ = self.core.release_cached();
         }
-        let allocation = self.request(request);
+        let allocation = self.request(self.at(), request);
         self.keep(request, allocation);
         self.check_refusals(at);
         self.close(at, end);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use parkade::policy::{Policy, PyTorch};
-use parkade::units::{Bytes, DeviceAddress, PoolClass};
+use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId};
 use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, PoolSlot};
 
 use super::rewind::EarlySegment;
@@ -68,13 +68,13 @@ impl Runs {
 /// Joins the runs of each stream and pool into one segment that covers all its addresses: `runs` have been cut into blocks. Where
 /// the range of addresses begins is not in a recording; it is taken to begin at the lowest address that the recording shows.
 pub(super) fn join(runs: Vec<AdoptedSegment>, trace: &[Entry], policy: &PyTorch, total_memory: u64) -> Vec<AdoptedSegment> {
-    let mut groups: BTreeMap<(u64, PoolClass), Vec<AdoptedSegment>> = BTreeMap::new();
+    let mut groups: BTreeMap<(u64, PoolClass, PoolId), Vec<AdoptedSegment>> = BTreeMap::new();
     for run in runs {
-        groups.entry((run.stream.get(), run.class)).or_default().push(run);
+        groups.entry((run.stream.get(), run.class, run.pool)).or_default().push(run);
     }
     let reach = total_memory + total_memory / 8;
     let mut joined = Vec::new();
-    for ((stream, class), runs) in groups {
+    for ((stream, class, _), runs) in groups {
         let page = policy.page(PoolSlot::default_pool(class));
         let first = runs[0].address.get();
         let is_of_group = |entry: &&Entry| {
@@ -90,7 +90,7 @@ pub(super) fn join(runs: Vec<AdoptedSegment>, trace: &[Entry], policy: &PyTorch,
 
 /// One segment from `base` on, with unmapped blocks between its runs and behind the last.
 fn cover(base: u64, page: Bytes, reach: u64, class: PoolClass, runs: Vec<AdoptedSegment>) -> AdoptedSegment {
-    let stream = runs[0].stream;
+    let (stream, pool) = (runs[0].stream, runs[0].pool);
     let mut blocks: Vec<AdoptedBlock> = Vec::new();
     let mut at = base;
     let gap = |blocks: &mut Vec<AdoptedBlock>, bytes: u64| {
@@ -105,5 +105,5 @@ fn cover(base: u64, page: Bytes, reach: u64, class: PoolClass, runs: Vec<Adopted
     }
     let end = base.saturating_add(reach.next_multiple_of(page.get()));
     gap(&mut blocks, end.saturating_sub(at) / page.get() * page.get());
-    AdoptedSegment { address: DeviceAddress(base), stream, class, page: Some(page), blocks }
+    AdoptedSegment { address: DeviceAddress(base), stream, pool, class, page: Some(page), blocks }
 }

@@ -8,6 +8,7 @@ use super::compare::Comparer;
 use super::device::{RecordedDevice, stream_of};
 use super::error::VerifyError;
 use super::extents::{self, Extents};
+use super::pools::PoolMap;
 use super::rewind::{EarlyBlock, Rewound, rewind};
 use crate::recording::DeviceRecording;
 
@@ -32,6 +33,8 @@ pub(super) struct Start {
     pending: FxHashMap<u64, Option<u32>>,
     /// For each entry that gives back a block which does not become free at once: when it does.
     pub(super) deferred: FxHashMap<u32, Option<u32>>,
+    /// Which private pools there are, and which segments are theirs.
+    pub(super) pools: PoolMap,
     pub(super) lost: Option<LostBeginning>,
     pub(super) reserved_bytes: u64,
 }
@@ -41,8 +44,7 @@ pub(super) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, PyTorch, Comparer
 impl Start {
     /// Walks back through the trace.
     pub(super) fn find(recording: &DeviceRecording, policy: &PyTorch) -> Result<Start, VerifyError> {
-        refuse_unsupported(recording)?;
-        let Rewound { mut blocks, mut segments, deferred } = rewind(recording, policy.settings.large_segment_bytes)?;
+        let Rewound { mut blocks, mut segments, made, deferred } = rewind(recording, policy.settings.large_segment_bytes)?;
         segments.sort_unstable_by_key(|segment| segment.address);
         blocks.sort_unstable_by_key(|block| block.address);
         let extents = extents::cut(&segments, &blocks, &recording.trace, policy)?;
@@ -57,12 +59,17 @@ impl Start {
             .iter()
             .filter(|block| block.is_pending)
             .map(|&EarlyBlock { address, completed_at, .. }| (address, completed_at));
-        Ok(Start { extents, pending: pending.collect(), deferred, lost, reserved_bytes })
+        let pools = PoolMap::new(&recording.segments, &segments, made);
+        Ok(Start { extents, pending: pending.collect(), deferred, pools, lost, reserved_bytes })
     }
 
     /// Makes the state on a fresh core; returns the allocations that are out, by address.
     pub(super) fn restore(&self, core: &mut ReplayCore<'_>) -> Result<FxHashMap<u64, Allocation>, VerifyError> {
         let mut live = FxHashMap::default();
+        for pool in self.pools.private() {
+            let problem = "is one of too many private pools";
+            core.create_pool(pool).map_err(|_| VerifyError::Start { what: "pool", address: pool.0, problem })?;
+        }
         if self.lost.is_none() {
             return Ok(live);
         }
@@ -104,14 +111,4 @@ fn end_of_memory(segment: &AdoptedSegment) -> u64 {
         }
     }
     end
-}
-
-fn refuse_unsupported(recording: &DeviceRecording) -> Result<(), VerifyError> {
-    for (n, segment) in recording.segments.iter().enumerate() {
-        let unsupported = |what| VerifyError::Unsupported { place: format!("segment {n} of device {}", recording.device), what };
-        if segment.pool.is_some_and(|pool| pool != (0, 0)) {
-            return Err(unsupported("private pools"));
-        }
-    }
-    Ok(())
 }

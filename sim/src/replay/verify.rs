@@ -142,7 +142,7 @@ fn make_runner<'a>(
     let mut core = Allocator::new(device, policy, Comparer::new(trace, position));
     core.set_limit(options.limit_bytes.map(Bytes));
     let live = start.restore(&mut core)?;
-    Ok(Runner::new(trace, position, core, live, &start.deferred, most_reserved(recording, start)))
+    Ok(Runner::new(trace, position, core, live, start, most_reserved(recording, start)))
 }
 
 /// The most bytes that the recording had reserved at any entry.
