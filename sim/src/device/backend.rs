@@ -5,10 +5,11 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::events::SimEvent;
 use super::sim::SimDevice;
+use super::virtual_memory::SimPhysical;
 
 impl DeviceBackend for SimDevice {
     type Event = SimEvent;
-    type Physical = ();
+    type Physical = SimPhysical;
 
     fn index(&self) -> u32 {
         self.index
@@ -32,6 +33,38 @@ impl DeviceBackend for SimDevice {
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
         self.cuda_free(address.get())
+    }
+
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.address_reserve(size.get()).map(DeviceAddress)
+    }
+
+    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.address_free(address.get(), size.get())
+    }
+
+    fn create(&mut self, size: Bytes) -> Result<SimPhysical, BackendError> {
+        self.mem_create(size)
+    }
+
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &SimPhysical) -> Result<(), BackendError> {
+        self.mem_map(address.get(), size.get(), memory)
+    }
+
+    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.mem_set_access(address.get(), size.get())
+    }
+
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.mem_unmap(address.get(), size.get())
+    }
+
+    fn release(&mut self, memory: SimPhysical) -> Result<(), BackendError> {
+        self.mem_release(&memory)
+    }
+
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        self.stream_synchronize(stream.get())
     }
 
     fn create_event(&mut self) -> Result<SimEvent, BackendError> {

@@ -1,6 +1,6 @@
 //! The device's clock, and the account of what calls cost: nanoseconds that only calls move.
 
-use super::log::CallName;
+use super::call::CallName;
 
 /// What one kind of call has cost so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

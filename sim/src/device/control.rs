@@ -7,16 +7,16 @@ use parkade::device::ProcessMemory;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::address::AddressModel;
+use super::call::{CallName, LogLevel};
 use super::clock::CallTotals;
 use super::fault::FaultPlan;
-use super::log::{Call, CallName, CallSubject, LogLevel};
+use super::log::{Call, CallSubject};
 use super::options::OTHER_PROCESS_PID;
-use super::pages::{PageRun, PhysicalMemory};
 use super::sim::SimDevice;
 
 /// Memory.
 impl SimDevice {
-    /// Bytes in pages that this device's cudaMallocs hold; the context's are not among them.
+    /// Bytes in pages that this device's cudaMallocs and cuMemCreates hold; the context's are not among them.
     #[must_use]
     pub fn used_bytes(&self) -> Bytes {
         Bytes(self.memory.used_bytes())
@@ -61,21 +61,9 @@ impl SimDevice {
             .collect()
     }
 
-    /// The live ranges, lowest address first, with the bytes of address space that each takes.
+    /// The live cudaMallocs, lowest address first, with the bytes of address space that each takes.
     pub fn live_ranges(&self) -> impl Iterator<Item = (DeviceAddress, Bytes)> {
         self.ranges.iter_live().map(|(start, bytes)| (DeviceAddress(start), Bytes(bytes)))
-    }
-
-    /// The physical pages behind the range, or the shared page, that covers an address; empty where nothing is.
-    #[must_use]
-    pub fn pages_at(&self, address: DeviceAddress) -> &[PageRun] {
-        self.placed.covering(address.get()).map_or(&[], |(_, _, runs)| runs)
-    }
-
-    /// The physical memory, to read tags from.
-    #[must_use]
-    pub fn physical(&self) -> &PhysicalMemory {
-        &self.memory
     }
 
     /// The address model, if it is an `M`: for example to ask a `Scripted` one how often it fell back.
@@ -88,6 +76,19 @@ impl SimDevice {
     /// The same to change it, for example to push the next address of a recording.
     pub fn address_model_mut<M: AddressModel>(&mut self) -> Option<&mut M> {
         let model: &mut dyn Any = &mut *self.address_model;
+        model.downcast_mut()
+    }
+
+    /// The model that places reservations, if it is an `M`.
+    #[must_use]
+    pub fn reservation_model<M: AddressModel>(&self) -> Option<&M> {
+        let model: &dyn Any = &*self.reservation_model;
+        model.downcast_ref()
+    }
+
+    /// The same to change it.
+    pub fn reservation_model_mut<M: AddressModel>(&mut self) -> Option<&mut M> {
+        let model: &mut dyn Any = &mut *self.reservation_model;
         model.downcast_mut()
     }
 }
@@ -169,7 +170,7 @@ impl SimDevice {
 
 /// Faults.
 impl SimDevice {
-    /// Makes the next `calls` cudaMallocs fail for want of memory, whatever is free. Replaces an earlier number.
+    /// Makes the next `calls` cudaMallocs and cuMemCreates fail for want of memory, whatever is free. Replaces an earlier number.
     pub fn fail_next(&mut self, calls: u64) {
         self.fail_next = calls;
     }
@@ -198,8 +199,8 @@ impl SimDevice {
         self.log.take()
     }
 
-    /// What the log calls an address: `c3+512` for the 512th byte of what the fourth successful cudaMalloc returned, the latest
-    /// such range if there were several, or the address in hexadecimal if there was none.
+    /// What the log calls an address: `c3+512` for the 512th byte of what the fourth successful cudaMalloc returned (`v3+512`
+    /// for cuMemAddressReserve), the latest such range if there were several, or the address in hexadecimal if there was none.
     #[must_use]
     pub fn name_address(&self, address: DeviceAddress) -> String {
         self.ranges.name(address.get()).to_string()

@@ -5,7 +5,8 @@
 
 use parkade::device::BackendError;
 
-use super::log::{CallName, CallSubject};
+use super::call::CallName;
+use super::log::CallSubject;
 use super::sim::{INVALID_HANDLE, NOT_READY, SimDevice, driver_error};
 use super::streams::Mark;
 

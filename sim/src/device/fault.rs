@@ -2,7 +2,7 @@
 //!
 //! This is what lets a test fail every driver call of a program in turn and look whether its heap stays whole.
 
-use super::log::CallName;
+use super::call::CallName;
 
 /// Which call fails. Counts begin at one, with the first call after the plan was set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +16,7 @@ pub enum When {
 /// How it fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultError {
-    /// Driver code 2. From cudaMalloc this is the error that means "no room".
+    /// Driver code 2. From cudaMalloc and cuMemCreate this is the error that means "no room".
     OutOfMemory,
     /// Another driver code. Zero means success and is replaced by 999, "unknown".
     Code(u32),

@@ -1,88 +1,12 @@
 //! The log of driver calls: plain data, and its text in the fake driver's JSON form.
 //!
-//! Ranges are named by the number of their cudaMalloc (`c3`), events by the number of their creation, so that two logs can be
-//! compared whatever the addresses were.
+//! Ranges are named by the number of their cudaMalloc (`c3`) or cuMemAddressReserve (`v3`), created memory by the number of its
+//! cuMemCreate (`h3`), events by the number of their creation, so that two logs can be compared whatever the addresses were.
 
 use std::fmt;
 
-/// A driver call that the device understands.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum CallName {
-    /// cudaMemGetInfo.
-    MemGetInfo,
-    /// cudaMalloc.
-    Malloc,
-    /// cudaFree.
-    Free,
-    /// cudaEventCreate (with flags).
-    EventCreate,
-    /// cudaEventRecord.
-    EventRecord,
-    /// cudaEventQuery.
-    EventQuery,
-    /// cudaEventSynchronize.
-    EventSynchronize,
-    /// cudaEventDestroy.
-    EventDestroy,
-    /// cudaDeviceSynchronize.
-    DeviceSynchronize,
-}
-
-impl CallName {
-    /// Every call.
-    pub const ALL: [CallName; 9] = [
-        CallName::MemGetInfo,
-        CallName::Malloc,
-        CallName::Free,
-        CallName::EventCreate,
-        CallName::EventRecord,
-        CallName::EventQuery,
-        CallName::EventSynchronize,
-        CallName::EventDestroy,
-        CallName::DeviceSynchronize,
-    ];
-    /// How many there are.
-    pub const COUNT: usize = CallName::ALL.len();
-
-    /// The driver's word for it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            CallName::MemGetInfo => "cudaMemGetInfo",
-            CallName::Malloc => "cudaMalloc",
-            CallName::Free => "cudaFree",
-            CallName::EventCreate => "cudaEventCreate",
-            CallName::EventRecord => "cudaEventRecord",
-            CallName::EventQuery => "cudaEventQuery",
-            CallName::EventSynchronize => "cudaEventSynchronize",
-            CallName::EventDestroy => "cudaEventDestroy",
-            CallName::DeviceSynchronize => "cudaDeviceSynchronize",
-        }
-    }
-
-    /// The lowest level of log that shows it.
-    #[must_use]
-    pub const fn level(self) -> LogLevel {
-        match self {
-            CallName::MemGetInfo | CallName::Malloc | CallName::Free => LogLevel::Memory,
-            _ => LogLevel::Events,
-        }
-    }
-}
-
-/// How much is logged; the numbers are the fake driver's.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-#[repr(u8)]
-pub enum LogLevel {
-    /// Nothing.
-    #[default]
-    Off = 0,
-    /// Calls about memory.
-    Memory = 1,
-    /// Those, and calls about events and synchronization.
-    Events = 2,
-}
+use super::call::{CallName, LogLevel};
+use super::sim::NOT_PERMITTED;
 
 /// What to call an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +14,13 @@ pub enum AddressName {
     /// Inside the range that the cudaMalloc of this number gave out last.
     InRange {
         /// The number of the cudaMalloc, counted from zero over those that succeeded.
+        ordinal: u64,
+        /// Bytes from the start of its range.
+        offset_bytes: u64,
+    },
+    /// Inside the range that the cuMemAddressReserve of this number gave out last.
+    InReservation {
+        /// The number of the cuMemAddressReserve, counted from zero over those that succeeded.
         ordinal: u64,
         /// Bytes from the start of its range.
         offset_bytes: u64,
@@ -102,6 +33,7 @@ impl fmt::Display for AddressName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AddressName::InRange { ordinal, offset_bytes } => write!(f, "c{ordinal}+{offset_bytes}"),
+            AddressName::InReservation { ordinal, offset_bytes } => write!(f, "v{ordinal}+{offset_bytes}"),
             AddressName::Unknown(address) => write!(f, "{address:#x}"),
         }
     }
@@ -131,6 +63,57 @@ pub enum CallSubject {
         /// What it was called at that time.
         name: AddressName,
     },
+    /// A cuMemAddressReserve.
+    Reservation {
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// The new range's number and address, or `None` if the call failed.
+        range: Option<(u64, u64)>,
+    },
+    /// A cuMemAddressFree.
+    ReservationEnd {
+        /// The address that was given.
+        address: u64,
+        /// What it was called at that time.
+        name: AddressName,
+        /// The bytes that were given.
+        bytes: u64,
+    },
+    /// A cuMemCreate.
+    Creation {
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// The handle type that was asked for: 1 is a file descriptor, 8 is fabric.
+        handle_type: u32,
+        /// The new memory's number, or `None` if the call failed.
+        handle: Option<u64>,
+    },
+    /// A cuMemMap or, without a handle, a cuMemUnmap.
+    Mapping {
+        /// The address that was given.
+        address: u64,
+        /// What it was called at that time.
+        name: AddressName,
+        /// The bytes that were given.
+        bytes: u64,
+        /// The number of the memory that was to be mapped.
+        handle: Option<u64>,
+    },
+    /// A cuMemSetAccess.
+    Access {
+        /// The address that was given.
+        address: u64,
+        /// What it was called at that time.
+        name: AddressName,
+        /// The bytes that were given.
+        bytes: u64,
+        /// The index of the device that was to have access.
+        device: u32,
+    },
+    /// A cuMemRelease, of the memory of this number.
+    Handle(u64),
+    /// A cudaStreamSynchronize, of the stream with this handle.
+    Stream(u64),
     /// A call about an event. `ordinal` counts creations from zero; `argument` is the flags of a creation (2: without timing)
     /// and the stream's handle of a record.
     Event {
@@ -172,6 +155,26 @@ impl Call {
             CallSubject::Release { name, .. } => format!("{head},\"{name}\"]"),
             CallSubject::Event { ordinal, argument: Some(argument) } => format!("{head},{ordinal},{argument}]"),
             CallSubject::Event { ordinal, argument: None } => format!("{head},{ordinal}]"),
+            CallSubject::Reservation { bytes, range: Some((ordinal, _)) } => format!("{head},{bytes},\"v{ordinal}\"]"),
+            CallSubject::Reservation { bytes, range: None } => format!("{head},{bytes}]"),
+            CallSubject::ReservationEnd { name: AddressName::InReservation { ordinal, .. }, bytes, .. } if self.result == 0 => {
+                format!("{head},\"v{ordinal}\",{bytes}]")
+            }
+            CallSubject::ReservationEnd { name, bytes, .. } => format!("{head},\"{name}\",{bytes}]"),
+            CallSubject::Creation { bytes, handle_type, handle: Some(handle) } => {
+                format!("{head},{bytes},\"h{handle}\",{handle_type}]")
+            }
+            CallSubject::Creation { bytes, handle_type, .. } if self.result == NOT_PERMITTED => {
+                format!("{head},{bytes},{handle_type}]")
+            }
+            CallSubject::Creation { bytes, .. } => format!("{head},{bytes}]"),
+            CallSubject::Mapping { name, bytes, handle: Some(handle), .. } => {
+                format!("{head},\"{name}\",{bytes},\"h{handle}\"]")
+            }
+            CallSubject::Mapping { name, bytes, handle: None, .. } => format!("{head},\"{name}\",{bytes}]"),
+            CallSubject::Access { name, bytes, device, .. } => format!("{head},\"{name}\",{bytes},{device}]"),
+            CallSubject::Handle(ordinal) => format!("{head},\"h{ordinal}\"]"),
+            CallSubject::Stream(handle) => format!("{head},{handle}]"),
             CallSubject::Device => format!("{head}]"),
         }
     }
@@ -228,17 +231,11 @@ mod tests {
             (CallName::EventRecord, 0, event(0, Some(8192)), r#"["cudaEventRecord",0,0,8192]"#),
             (CallName::EventQuery, 600, event(1, None), r#"["cudaEventQuery",600,1]"#),
             (CallName::EventSynchronize, 0, event(1, None), r#"["cudaEventSynchronize",0,1]"#),
+            (CallName::StreamSynchronize, 0, CallSubject::Stream(4096), r#"["cudaStreamSynchronize",0,4096]"#),
             (CallName::DeviceSynchronize, 0, CallSubject::Device, r#"["cudaDeviceSynchronize",0]"#),
         ];
         for (name, result, subject, line) in rows {
             assert_eq!(Call { name, result, subject, at_ns: 9 }.render(), line);
-        }
-    }
-
-    #[test]
-    fn every_call_has_its_place_in_the_list() {
-        for (index, name) in CallName::ALL.into_iter().enumerate() {
-            assert_eq!(name as usize, index);
         }
     }
 }

@@ -6,7 +6,8 @@
 use parkade::device::{BackendError, MemoryInfo};
 use parkade::units::Bytes;
 
-use super::log::{CallName, CallSubject};
+use super::call::CallName;
+use super::log::CallSubject;
 use super::ranges::Range;
 use super::sim::{INVALID_VALUE, OUT_OF_MEMORY, SimDevice, UNKNOWN, driver_error};
 use super::small::spaced_bytes;
@@ -78,12 +79,17 @@ impl SimDevice {
         }
         let address = self.address_model.place(bytes, request).ok_or(OUT_OF_MEMORY)?;
         let aligned = address > 0 && address.is_multiple_of(SPACING_BYTES);
-        if !aligned || self.placed.overlap_end(address, bytes).is_some() {
+        if !aligned || !self.is_unplaced(address, bytes) {
             return Err(UNKNOWN);
         }
         let runs = self.memory.take(pages).ok_or(OUT_OF_MEMORY)?;
         self.placed.insert(address, bytes, runs);
         Ok(address)
+    }
+
+    /// Whether no cudaMalloc and no reservation has any of these addresses.
+    pub(super) fn is_unplaced(&self, address: u64, bytes: u64) -> bool {
+        self.placed.overlap_end(address, bytes).is_none() && self.virtual_memory.is_unreserved(address, bytes)
     }
 
     /// cudaFree of a live range's start; anything else is refused with `INVALID_VALUE`. Waits for the whole device.

@@ -1,7 +1,7 @@
 //! The simulated device: a GPU made of arithmetic, which behaves as the measured CUDA driver does.
 //!
 //! [`SimDevice`] implements the core's [`DeviceBackend`](parkade::device::DeviceBackend). It has physical memory in 2 MiB pages,
-//! an address space whose placement rule can be exchanged, streams with declared kernels, events whose completion an adversary
+//! which cudaMalloc gives an address or cuMemMap puts behind reserved ones, an address space whose placement rule can be exchanged, streams with declared kernels, events whose completion an adversary
 //! makes visible, a clock in nanoseconds that only calls move, prices of calls, other processes, and faults on demand.
 //! Nothing in it reads a clock or draws a random number: the same calls give the same answers, always.
 //!
@@ -11,6 +11,7 @@
 pub mod address;
 mod adversary;
 mod backend;
+mod call;
 mod clock;
 mod control;
 mod cost;
@@ -19,6 +20,7 @@ mod fault;
 mod holes;
 mod intervals;
 mod log;
+mod mapping;
 mod memory;
 mod options;
 pub mod pages;
@@ -26,15 +28,20 @@ mod ranges;
 mod sim;
 mod small;
 mod streams;
+mod tags;
+mod virtual_memory;
 
 pub use adversary::Adversary;
+pub use call::{CallName, LogLevel};
 pub use clock::{CallTotals, Clock};
 pub use cost::{CostModel, MeasuredH200, NoCost};
 pub use events::SimEvent;
 pub use fault::{Fault, FaultError, FaultPlan, When};
-pub use log::{AddressName, Call, CallName, CallSubject, LogLevel};
+pub use log::{AddressName, Call, CallSubject};
 pub use options::{OTHER_PROCESS_PID, SimOptions};
 pub use sim::SimDevice;
+pub use tags::AccessError;
+pub use virtual_memory::SimPhysical;
 
 /// Size of a physical page, in bytes (facts: Sizes and addresses, VMM granularity).
 pub const PAGE_BYTES: u64 = 2 << 20;

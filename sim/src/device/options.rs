@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parkade::units::Bytes;
 
-use super::address::{AddressModel, Ascending};
+use super::address::{AddressModel, Ascending, AscendingReservations};
 use super::adversary::Adversary;
 use super::cost::{CostModel, MeasuredH200, NoCost};
 
@@ -28,6 +28,8 @@ pub struct SimOptions {
     pub(super) base_bytes: u64,
     pub(super) withheld_bytes: u64,
     pub(super) address_model: Box<dyn AddressModel>,
+    pub(super) reservation_model: Box<dyn AddressModel>,
+    pub(super) probes_fabric: bool,
     pub(super) cost_model: Arc<dyn CostModel>,
     pub(super) adversary: Adversary,
     pub(super) shares_pages: bool,
@@ -47,6 +49,8 @@ impl SimOptions {
             base_bytes: 0,
             withheld_bytes: 0,
             address_model: Box::new(Ascending::new()),
+            reservation_model: Box::new(AscendingReservations::new()),
+            probes_fabric: false,
             cost_model: Arc::new(MeasuredH200),
             adversary: Adversary::Clock,
             shares_pages: true,
@@ -68,7 +72,12 @@ impl SimOptions {
     /// [`SimDevice::set_external_bytes`](super::SimDevice::set_external_bytes) here, because its `external` replaces it.
     #[must_use]
     pub fn fake_driver(capacity: Bytes) -> Self {
-        SimOptions::new(capacity).adversary(Adversary::Lazy).cost_model(NoCost).shares_pages(false).free_waits(false)
+        SimOptions::new(capacity)
+            .adversary(Adversary::Lazy)
+            .cost_model(NoCost)
+            .shares_pages(false)
+            .free_waits(false)
+            .probes_fabric(true)
     }
 
     /// The device's index in its host.
@@ -103,6 +112,21 @@ impl SimOptions {
     #[must_use]
     pub fn address_model(mut self, model: impl AddressModel) -> Self {
         self.address_model = Box::new(model);
+        self
+    }
+
+    /// Where cuMemAddressReserve puts ranges.
+    #[must_use]
+    pub fn reservation_model(mut self, model: impl AddressModel) -> Self {
+        self.reservation_model = Box::new(model);
+        self
+    }
+
+    /// Whether the first cuMemCreate is logged twice, first with the fabric handle type and refused: so the real allocator
+    /// finds out what handles it may have, once in a process. For its second device switch this off. Only the log shows it.
+    #[must_use]
+    pub fn probes_fabric(mut self, probes_fabric: bool) -> Self {
+        self.probes_fabric = probes_fabric;
         self
     }
 

@@ -1,6 +1,6 @@
 //! The simulated device itself: its parts, how they begin, and the steps that all its calls share.
 //!
-//! Its calls are in `memory` and `events`; what is done to it from outside (time, other processes, faults) is in `control`.
+//! Its calls are in `memory`, `mapping` and `events`; what is done to it from outside (time, other processes, faults) is in `control`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,21 +8,27 @@ use std::sync::Arc;
 use parkade::device::BackendError;
 
 use super::address::AddressModel;
+use super::call::CallName;
 use super::clock::Clock;
 use super::cost::CostModel;
 use super::fault::FaultPlan;
 use super::intervals::Intervals;
-use super::log::{CallLog, CallName, CallSubject};
+use super::log::{CallLog, CallSubject};
 use super::options::SimOptions;
 use super::pages::{PageRun, PhysicalMemory};
 use super::ranges::Ranges;
 use super::small::SmallPages;
 use super::streams::Streams;
+use super::virtual_memory::VirtualMemory;
 
 /// Driver code: an argument is not what the call wants.
 pub(super) const INVALID_VALUE: u32 = 1;
 /// Driver code: no room.
 pub(super) const OUT_OF_MEMORY: u32 = 2;
+/// Driver code of a call that the driver could do but does not.
+pub(super) const NOT_SUPPORTED: u32 = 801;
+/// Driver code: this process may not.
+pub(super) const NOT_PERMITTED: u32 = 800;
 /// Driver code: an event that does not exist (any more).
 pub(super) const INVALID_HANDLE: u32 = 400;
 /// Driver code of a query: not yet, which is no failure.
@@ -46,6 +52,10 @@ pub struct SimDevice {
     pub(super) small: SmallPages,
     pub(super) ranges: Ranges,
     pub(super) address_model: Box<dyn AddressModel>,
+    pub(super) reservation_model: Box<dyn AddressModel>,
+    pub(super) virtual_memory: VirtualMemory,
+    /// Whether the next cuMemCreate tries the fabric handle type first.
+    pub(super) fabric_probe_due: bool,
     pub(super) cost_model: Arc<dyn CostModel>,
     pub(super) streams: Streams,
     pub(super) clock: Clock,
@@ -76,6 +86,9 @@ impl SimDevice {
             small: SmallPages::default(),
             ranges: Ranges::default(),
             address_model: options.address_model,
+            reservation_model: options.reservation_model,
+            virtual_memory: VirtualMemory::default(),
+            fabric_probe_due: options.probes_fabric,
             cost_model: options.cost_model,
             streams: Streams::new(options.adversary),
             clock: Clock::default(),
@@ -112,6 +125,11 @@ impl SimDevice {
         self.clock.wait_until(name, self.streams.idle_at_ns());
         self.streams.complete_all(self.clock.now_ns());
     }
+}
+
+/// The code of an outcome: zero for success.
+pub(super) fn code_of<T>(outcome: &Result<T, u32>) -> u32 {
+    outcome.as_ref().err().copied().unwrap_or(0)
 }
 
 /// The core's error for a driver code.

@@ -145,6 +145,11 @@ impl Streams {
         u64::from(stream.pop_oldest().is_some())
     }
 
+    /// When a stream is idle.
+    pub(super) fn stream_idle_at_ns(&self, handle: u64) -> u64 {
+        self.by_handle.get(&handle).map_or(0, |stream| stream.busy_until_ns)
+    }
+
     /// When the whole device is idle.
     pub(super) fn idle_at_ns(&self) -> u64 {
         self.by_handle.values().map(|stream| stream.busy_until_ns).max().unwrap_or(0)

@@ -6,29 +6,56 @@
 
 use std::collections::VecDeque;
 
-use super::super::SPACING_BYTES;
 use super::super::intervals::Intervals;
+use super::super::{PAGE_BYTES, SPACING_BYTES};
 use super::AddressModel;
 
 /// Start of the addresses used when the script has none: above every GPU's 49-bit addresses, and below 2^53, so that readers
 /// of JSON keep them exact.
 pub const FALLBACK_START: u64 = 1 << 52;
+/// The same for reservations, so that the two models of a device never go to the same place.
+pub const RESERVATION_FALLBACK_START: u64 = FALLBACK_START + (1 << 51);
 
 /// Addresses from a list.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Debug)]
 pub struct Scripted {
     next: VecDeque<u64>,
     live: Intervals<()>,
-    /// Bytes above [`FALLBACK_START`] that were given out.
+    alignment_bytes: u64,
+    fallback_start: u64,
+    /// Bytes above `fallback_start` that were given out.
     fallback_bytes: u64,
     fallbacks: u64,
+}
+
+impl Default for Scripted {
+    fn default() -> Self {
+        Scripted::new([])
+    }
 }
 
 impl Scripted {
     /// A model that gives out `addresses` in order, for example those of a recording's `segment_alloc` entries.
     #[must_use]
     pub fn new(addresses: impl IntoIterator<Item = u64>) -> Self {
-        Scripted { next: addresses.into_iter().collect(), ..Scripted::default() }
+        Scripted::beginning(addresses, SPACING_BYTES, FALLBACK_START)
+    }
+
+    /// The same for reservations, which begin on pages and fall back to [`RESERVATION_FALLBACK_START`].
+    #[must_use]
+    pub fn for_reservations(addresses: impl IntoIterator<Item = u64>) -> Self {
+        Scripted::beginning(addresses, PAGE_BYTES, RESERVATION_FALLBACK_START)
+    }
+
+    fn beginning(addresses: impl IntoIterator<Item = u64>, alignment_bytes: u64, fallback_start: u64) -> Self {
+        Scripted {
+            next: addresses.into_iter().collect(),
+            live: Intervals::default(),
+            alignment_bytes,
+            fallback_start,
+            fallback_bytes: 0,
+            fallbacks: 0,
+        }
     }
 
     /// Appends an address to the list.
@@ -56,19 +83,19 @@ impl Scripted {
     /// The next address of the list if a range of this size can go there. Used up either way.
     fn take_scripted(&mut self, bytes_reserved: u64) -> Option<u64> {
         let address = self.next.pop_front()?;
-        let usable = address > 0 && address.is_multiple_of(SPACING_BYTES);
+        let usable = address > 0 && address.is_multiple_of(self.alignment_bytes);
         (usable && self.live.insert(address, bytes_reserved, ())).then_some(address)
     }
 
     fn take_far_away(&mut self, bytes_reserved: u64) -> Option<u64> {
         self.fallbacks += 1;
-        let mut address = FALLBACK_START.checked_add(self.fallback_bytes)?;
+        let mut address = self.fallback_start.checked_add(self.fallback_bytes)?;
         // A script may name an address up here too: step over what is taken, on page boundaries.
         while let Some(end) = self.live.overlap_end(address, bytes_reserved) {
-            address = end.checked_next_multiple_of(super::super::PAGE_BYTES)?;
+            address = end.checked_next_multiple_of(PAGE_BYTES)?;
         }
         self.live.insert(address, bytes_reserved, ()).then(|| {
-            self.fallback_bytes = address - FALLBACK_START + bytes_reserved;
+            self.fallback_bytes = address - self.fallback_start + bytes_reserved;
             address
         })
     }
@@ -118,6 +145,12 @@ mod tests {
         model.release(a, 10 * PAGE);
         assert_eq!(model.place(PAGE, 0), Some(a), "free again");
         assert_eq!(model.fallbacks(), 4);
+    }
+
+    #[test]
+    fn reservations_begin_on_pages_and_have_a_far_away_of_their_own() {
+        let mut model = Scripted::for_reservations([7 * PAGE, 9 * PAGE + 512]);
+        assert_eq!([(); 2].map(|()| model.place(PAGE, PAGE)), [Some(7 * PAGE), Some(RESERVATION_FALLBACK_START)]);
     }
 
     #[test]
