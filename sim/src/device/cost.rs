@@ -9,7 +9,8 @@ use super::call::CallName;
 /// Prices of driver calls.
 pub trait CostModel: Debug + Send + Sync {
     /// What one call costs in nanoseconds, waiting not included. `bytes` is what the call reserves or returns (whole pages; for
-    /// a cudaMalloc that shares a page, its spaced size), zero for calls about no memory.
+    /// a cudaMalloc that shares a page, its spaced size; for memory of cuMemCreate, its whole size), zero for calls about no
+    /// memory and for calls that failed.
     fn cost_ns(&self, call: CallName, bytes: u64) -> u64;
 
     /// What one call costs that is about several pieces of mapped memory (cuMemSetAccess, cuMemUnmap), given the size of each;
