@@ -249,6 +249,8 @@ fn processes_this_one_includes_the_context() {
     device.set_process_bytes(12, Bytes::ZERO);
     assert_eq!(list(&mut device), [(None, 600), (Some(77), 30)]);
     assert_eq!(free_bytes(&mut device), 370 * MIB);
+    device.set_external_bytes(Bytes::mib(70));
+    assert_eq!((list(&mut device).len(), free_bytes(&mut device)), (2, 300 * MIB), "missing from the free memory, in no list");
     let mut silent = SimDevice::new(SimOptions::new(Bytes::mib(10)).reports_processes(false));
     assert_eq!(silent.processes(), Vec::<ProcessMemory>::new());
 }

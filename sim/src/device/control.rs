@@ -11,7 +11,6 @@ use super::call::{CallName, LogLevel};
 use super::clock::CallTotals;
 use super::fault::FaultPlan;
 use super::log::{Call, CallSubject};
-use super::options::OTHER_PROCESS_PID;
 use super::sim::SimDevice;
 
 /// Memory.
@@ -40,15 +39,21 @@ impl SimDevice {
         self.memory.set_capacity(capacity.get());
     }
 
-    /// Says how much one nameless other process ([`OTHER_PROCESS_PID`]) holds from now on.
+    /// Says how much is held from now on by others that [`processes`](parkade::device::DeviceBackend::processes) does not list,
+    /// as the processes of another container are: it is only missing from the free memory. Not asked whether it fits.
     pub fn set_external_bytes(&mut self, bytes: Bytes) {
-        self.set_process_bytes(OTHER_PROCESS_PID, bytes);
+        self.unlisted_bytes = bytes.get();
+        self.update_external();
     }
 
     /// Says how much another process holds from now on. It is not asked whether that fits; free memory stops at zero.
     pub fn set_process_bytes(&mut self, pid: u32, bytes: Bytes) {
         self.other_processes.insert(pid, bytes.get());
-        let sum = self.other_processes.values().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
+        self.update_external();
+    }
+
+    fn update_external(&mut self) {
+        let sum = self.other_processes.values().fold(self.unlisted_bytes, |sum, &bytes| sum.saturating_add(bytes));
         self.memory.set_external(sum);
     }
 

@@ -38,7 +38,7 @@ pub use cost::{CostModel, MeasuredH200, NoCost};
 pub use events::SimEvent;
 pub use fault::{Fault, FaultError, FaultPlan, When};
 pub use log::{AddressName, Call, CallSubject};
-pub use options::{OTHER_PROCESS_PID, SimOptions};
+pub use options::SimOptions;
 pub use sim::SimDevice;
 pub use tags::AccessError;
 pub use virtual_memory::SimPhysical;

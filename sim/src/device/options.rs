@@ -8,9 +8,6 @@ use super::address::{AddressModel, Ascending, AscendingReservations};
 use super::adversary::Adversary;
 use super::cost::{CostModel, MeasuredH200, NoCost};
 
-/// The process id under which [`SimDevice::set_external_bytes`](super::SimDevice::set_external_bytes) reports.
-pub const OTHER_PROCESS_PID: u32 = 1;
-
 /// The H200's memory as the driver reports it (facts: first line).
 const H200_TOTAL_BYTES: u64 = 150_109_880_320;
 /// What was free of it at the start (facts: first line).

@@ -64,6 +64,8 @@ pub struct SimDevice {
     pub(super) fail_next: u64,
     pub(super) faults: FaultPlan,
     pub(super) log: CallLog,
+    /// Bytes that others hold whom no list of processes shows.
+    pub(super) unlisted_bytes: u64,
     /// Bytes that other processes hold, by process id.
     pub(super) other_processes: BTreeMap<u32, u64>,
 }
@@ -97,6 +99,7 @@ impl SimDevice {
             fail_next: 0,
             faults: FaultPlan::none(),
             log: CallLog::default(),
+            unlisted_bytes: 0,
             other_processes: BTreeMap::new(),
         }
     }
