@@ -95,17 +95,3 @@ fn what_is_no_recording_is_refused() {
         bad("cut.xz", &packed[..packed.len() * tenth / 10], "cut short");
     }
 }
-
-#[test]
-fn what_is_not_simulated_is_said() {
-    let folder = Folder::new("verify-unsupported");
-    let mut expandable = good();
-    expandable.devices[0].segments[0].expandable = true;
-    refused(&folder.recording("expandable", &expandable), "expandable segments are not replayed by this version");
-    let mut mapped = good();
-    mapped.devices[0].trace[0].action = Action::SegmentMap;
-    refused(&folder.recording("mapped", &mapped), "entry 0: expandable segments are not replayed by this version");
-    let mut private = good();
-    private.devices[0].segments[0].pool = Some((0, 1));
-    refused(&folder.recording("private", &private), "private pools are not replayed by this version");
-}

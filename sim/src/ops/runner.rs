@@ -11,7 +11,7 @@ use super::render;
 use super::state::{Held, Seen, SharedNames, Watcher};
 use super::words::{Line, Unreadable};
 use crate::device::address::{Ascending, Descending};
-use crate::device::{LogLevel, SimDevice, SimOptions};
+use crate::device::{CallName, LogLevel, SimDevice, SimOptions};
 
 /// Where new segments go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -144,12 +144,19 @@ impl OpsRunner {
         if !seen.is_empty() {
             out.push_str(&format!(",\"ev\":[{}]", render::seen(device, seen)));
         }
+        // The real allocator reads the device's properties when it is made, which its first line shows, and before it reserves
+        // addresses.
+        let properties = format!("[\"cudaGetDeviceProperties\",0,{},{}]", device.index(), device.total_memory());
         let mut calls: Vec<String> = Vec::new();
         if self.count == 0 {
-            // The real allocator reads the device's properties when it is made, which its first line shows.
-            calls.push(format!("[\"cudaGetDeviceProperties\",0,{},{}]", device.index(), device.total_memory()));
+            calls.push(properties.clone());
         }
-        calls.extend(self.allocator.device_mut().take_log().iter().map(crate::device::Call::render));
+        for call in self.allocator.device_mut().take_log() {
+            if call.name == CallName::AddressReserve {
+                calls.push(properties.clone());
+            }
+            calls.push(call.render());
+        }
         if !calls.is_empty() {
             out.push_str(&format!(",\"drv\":[{}]", calls.join(",")));
         }

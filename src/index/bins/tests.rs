@@ -41,7 +41,7 @@ impl Both {
             pool: 0,
             events: 0,
             state: BlockState::Free,
-            has_uses: false,
+            marks: crate::block::Marks::default(),
         });
         self.bins.insert(&mut self.arena, index);
         self.tree.insert(&mut self.arena, index);

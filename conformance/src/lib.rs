@@ -1,0 +1,56 @@
+//! parkade's conformance suite: the laws that the allocator obeys, and the machinery that checks them.
+//!
+//! The tests are in `tests/`. What they share is here: a device with a witness ([`device`]), sequences of operations
+//! ([`operation`]), a naive model of what an allocator may do ([`model`], [`rules`], [`history`]) and the [`world`] in which the core and
+//! the model are run side by side; the real allocator's recorded answers ([`golden`]) and how answers are compared
+//! ([`compare`]); recordings of real runs and how to cut and forge them ([`recordings`]); rules about source code
+//! ([`tidy`]).
+//!
+//! Nothing in the model calls the core or shares code with it: it knows intervals, and the specification's rules
+//! written a second time, the slow and obvious way.
+#![forbid(unsafe_code)]
+
+pub mod compare;
+pub mod device;
+pub mod golden;
+pub mod history;
+pub mod model;
+pub mod operation;
+pub mod recordings;
+pub mod rules;
+pub mod tidy;
+pub mod world;
+
+use std::fmt;
+
+/// A law that was broken: what holds, in words, and what was seen instead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Broken(pub String);
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// `Ok` if the law holds, else what `says` says.
+///
+/// # Errors
+/// If it does not hold.
+pub fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(Broken(says())) }
+}
+
+/// Settings of a property test: `cases` of them, or what the environment's `PROPTEST_CASES` says.
+///
+/// Failures are not written to files: the message holds the smallest failing input, which belongs into a test of its own.
+#[must_use]
+pub fn property_settings(cases: u32) -> proptest::test_runner::Config {
+    let mut settings = proptest::test_runner::Config { failure_persistence: None, ..proptest::test_runner::Config::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        settings.cases = cases;
+    }
+    settings
+}

@@ -1,0 +1,132 @@
+//! Sequences of operations, and how to draw them.
+//!
+//! Sizes gather around the thresholds of the rules. Devices are small, so that every rung of the ladder is climbed.
+
+use std::ops::Range;
+
+use parkade::units::MIB;
+use parkade_sim::device::Adversary;
+use proptest::prelude::*;
+
+use crate::rules::SETTINGS;
+
+/// Stream handles: not consecutive, not in order, and one at the end of the number range.
+pub const STREAMS: [u64; 4] = [0, 0x3000, 0x1000, 0xffff_ffff_ffff_f000];
+
+/// One thing that happens to an allocator or to its device.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Operation {
+    /// A request of so many bytes for a stream, named by its place in [`STREAMS`].
+    Allocate(u64, usize),
+    /// One of the live allocations is given back; numbers wrap around.
+    Free(usize),
+    /// Work of a stream uses one of the live allocations.
+    RecordStream(usize, usize),
+    /// A stream is given work that takes so many nanoseconds.
+    Launch(usize, u64),
+    /// Time passes, in nanoseconds.
+    Advance(u64),
+    /// All work of a stream is done.
+    Complete(usize),
+    /// The oldest event of a stream is done.
+    CompleteOne(usize),
+    /// All work is done.
+    CompleteAll,
+    /// The allocator is told to look at its events.
+    ProcessEvents,
+    /// `empty_cache`.
+    ReleaseCached,
+    /// The memory limit, in hundredths of the device.
+    SetFraction(u8),
+    /// Other settings, by their place in [`SETTINGS`].
+    ChangeSettings(usize),
+    /// Other processes hold so many bytes from now on.
+    OthersHold(u64),
+    /// `reset_peak_memory_stats`.
+    ResetPeaks,
+    /// `reset_accumulated_memory_stats`.
+    ResetSums,
+}
+
+/// Where new segments go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Places {
+    /// Each above the one before.
+    Ascending,
+    /// Each below the one before.
+    Descending,
+    /// Into the lowest hole.
+    Reuse,
+}
+
+/// What a sequence runs on.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Setup {
+    /// The device's memory.
+    pub capacity: u64,
+    /// Who decides when events are seen complete.
+    pub adversary: Adversary,
+    /// Settings at the start, by their place in [`SETTINGS`].
+    pub settings: usize,
+    /// Where segments go.
+    pub places: Places,
+    /// Whether giving a segment back waits for the device.
+    pub free_waits: bool,
+}
+
+/// Sizes of requests: at and around every threshold, and any number of bytes up to 48 MiB, small ones more often.
+pub fn sizes() -> impl Strategy<Value = u64> {
+    let thresholds =
+        vec![512, 1024, MIB / 2, MIB, 2 * MIB, 9 * MIB, 10 * MIB, 18 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 52 * MIB, 64 * MIB];
+    let offsets = vec![-513_i64, -512, -511, -1, 0, 0, 1, 511, 512, 513];
+    let at_thresholds = (prop::sample::select(thresholds), prop::sample::select(offsets))
+        .prop_map(|(size, offset)| size.saturating_add_signed(offset).max(1));
+    let any = (0_u32..=25, any::<u64>()).prop_map(|(bits, low)| (1 << bits) + low % (1 << bits)).prop_map(|size: u64| size * 3 / 4 + 1);
+    prop_oneof![2 => at_thresholds, 3 => any]
+}
+
+fn stream() -> impl Strategy<Value = usize> {
+    // Most requests are for one stream, as in real programs, so that free blocks are found.
+    prop_oneof![4 => Just(0_usize), 1 => 0..STREAMS.len()]
+}
+
+/// One operation.
+pub fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        30 => (sizes(), stream()).prop_map(|(size, stream)| Operation::Allocate(size, stream)),
+        22 => any::<usize>().prop_map(Operation::Free),
+        8 => (any::<usize>(), 0..STREAMS.len()).prop_map(|(which, stream)| Operation::RecordStream(which, stream)),
+        4 => (0..STREAMS.len(), 1..10_000_u64).prop_map(|(stream, time)| Operation::Launch(stream, time)),
+        2 => (1..20_000_u64).prop_map(Operation::Advance),
+        1 => (0..STREAMS.len()).prop_map(Operation::Complete),
+        2 => (0..STREAMS.len()).prop_map(Operation::CompleteOne),
+        1 => Just(Operation::CompleteAll),
+        1 => Just(Operation::ProcessEvents),
+        1 => Just(Operation::ReleaseCached),
+        1 => prop::sample::select(vec![0, 10, 40, 60, 75, 90, 100, 100]).prop_map(Operation::SetFraction),
+        1 => (0..SETTINGS.len()).prop_map(Operation::ChangeSettings),
+        1 => prop::sample::select(vec![0, 0, 20 * MIB, 70 * MIB + 1, 400 * MIB]).prop_map(Operation::OthersHold),
+        1 => Just(Operation::ResetPeaks),
+        1 => Just(Operation::ResetSums),
+    ]
+}
+
+/// A sequence of so many operations.
+pub fn operations(count: Range<usize>) -> impl Strategy<Value = Vec<Operation>> {
+    prop::collection::vec(operation(), count)
+}
+
+/// A small device, under any adversary and settings.
+pub fn setup() -> impl Strategy<Value = Setup> {
+    let adversary = prop_oneof![
+        Just(Adversary::Eager),
+        Just(Adversary::Lazy),
+        Just(Adversary::Clock),
+        any::<u64>().prop_map(Adversary::Seeded)
+    ];
+    let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
+    let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB]);
+    (capacity, adversary, 0..SETTINGS.len(), places, any::<bool>()).prop_map(|(capacity, adversary, settings, places, free_waits)| {
+        Setup { capacity, adversary, settings, places, free_waits }
+    })
+}

@@ -1,0 +1,122 @@
+//! PyTorch's rules about sizes, written a second time from the specification, the slow and obvious way.
+
+use parkade::units::MIB;
+
+/// What the rules depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// Blocks of this size and more are oversize; `None` is no limit.
+    pub max_split: Option<u64>,
+    /// How much larger than the request an oversize block may be.
+    pub non_split_rounding: u64,
+    /// Size of segments for requests of middling size.
+    pub large_segment: u64,
+    /// Steps between two powers of two; 0 is no such rounding.
+    pub divisions: u64,
+}
+
+/// A settings string, and what it changes. Every string resets the rules that it does not name, but for the size of large segments,
+/// which stays as it was and is what the rounding slack is reset to (spec 8.3).
+#[derive(Clone, Copy, Debug)]
+pub struct NamedSettings {
+    /// The string.
+    pub text: &'static str,
+    max_split_mib: Option<u64>,
+    non_split_rounding_mib: Option<u64>,
+    large_segment_mib: Option<u64>,
+    divisions: u64,
+}
+
+/// The settings that laws are checked under.
+pub const SETTINGS: [NamedSettings; 8] = [
+    NamedSettings::plain(""),
+    NamedSettings { max_split_mib: Some(32), ..NamedSettings::plain("max_split_size_mb:32") },
+    NamedSettings {
+        max_split_mib: Some(64),
+        non_split_rounding_mib: Some(40),
+        ..NamedSettings::plain("max_split_size_mb:64,max_non_split_rounding_mb:40")
+    },
+    NamedSettings { divisions: 4, ..NamedSettings::plain("roundup_power2_divisions:4") },
+    NamedSettings::plain("garbage_collection_threshold:0.6"),
+    NamedSettings { max_split_mib: Some(32), ..NamedSettings::plain("garbage_collection_threshold:0.3,max_split_size_mb:32") },
+    NamedSettings { large_segment_mib: Some(11), ..NamedSettings::plain("large_segment_size_mb:11") },
+    NamedSettings {
+        max_split_mib: Some(20),
+        divisions: 2,
+        ..NamedSettings::plain("max_split_size_mb:20,roundup_power2_divisions:2,garbage_collection_threshold:0.9")
+    },
+];
+
+impl NamedSettings {
+    const fn plain(text: &'static str) -> NamedSettings {
+        NamedSettings { text, max_split_mib: None, non_split_rounding_mib: None, large_segment_mib: None, divisions: 0 }
+    }
+
+    /// The rules in force after the string was applied to these.
+    #[must_use]
+    pub fn applied_to(&self, before: Rules) -> Rules {
+        let large_segment = self.large_segment_mib.map_or(before.large_segment, |mib| mib * MIB);
+        Rules {
+            max_split: self.max_split_mib.map(|mib| mib * MIB),
+            non_split_rounding: self.non_split_rounding_mib.map_or(large_segment, |mib| mib * MIB),
+            large_segment,
+            divisions: self.divisions,
+        }
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules { max_split: None, non_split_rounding: 20 * MIB, large_segment: 20 * MIB, divisions: 0 }
+    }
+}
+
+impl Rules {
+    /// The block's size for a request (spec 1.2 to 1.4). Requests are small enough not to overflow.
+    #[must_use]
+    pub fn rounded(&self, requested: u64) -> u64 {
+        if self.divisions > 1 && requested > 512 * self.divisions {
+            let mut power = 1;
+            while power * 2 <= requested {
+                power *= 2;
+            }
+            let steps = (0..=self.divisions).map(|step| power + step * (power / self.divisions));
+            return steps.into_iter().find(|&size| size >= requested).expect("the next power of two suffices");
+        }
+        requested.max(1).div_ceil(512) * 512
+    }
+
+    /// Whether a block of this size belongs to the large pool (spec 1.5).
+    #[must_use]
+    pub fn is_large(size: u64) -> bool {
+        size > MIB
+    }
+
+    /// The segment that is made for a block (spec 1.6).
+    #[must_use]
+    pub fn segment(&self, size: u64) -> u64 {
+        match size {
+            _ if size <= MIB => 2 * MIB,
+            _ if size < 10 * MIB => self.large_segment,
+            _ => size.div_ceil(2 * MIB) * 2 * MIB,
+        }
+    }
+
+    /// Whether a free block of the right pool and stream may serve a block of `size` bytes (spec 2.5). The real rule looks at the
+    /// smallest block that is large enough and at no other; but if it refuses that one, it would refuse all larger ones.
+    #[must_use]
+    pub fn may_serve(&self, free: u64, size: u64) -> bool {
+        let fits = match self.max_split {
+            Some(oversize) if size >= oversize => free < size + self.non_split_rounding,
+            Some(oversize) => free < oversize,
+            None => true,
+        };
+        free >= size && fits
+    }
+
+    /// Whether a block counts as oversize.
+    #[must_use]
+    pub fn is_oversize(&self, size: u64) -> bool {
+        self.max_split.is_some_and(|oversize| size >= oversize)
+    }
+}

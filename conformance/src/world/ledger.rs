@@ -1,0 +1,71 @@
+//! The law of statistics: sums only grow, peaks only rise, and what came minus what went is what is there.
+
+use parkade::stats::{Family, Stat, Stats};
+
+use crate::{Broken, ensure};
+
+/// One statistic as it was last seen.
+#[derive(Clone, Copy, Default, Debug)]
+struct Line {
+    last: Stat,
+    /// What was there when the sums were last reset.
+    base: i64,
+}
+
+/// All statistics as they were last seen.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Ledger {
+    lines: Vec<Line>,
+    segments_at_reset: i64,
+    peaks_reset: bool,
+    sums_reset: bool,
+}
+
+fn all(stats: &Stats) -> impl Iterator<Item = Stat> + '_ {
+    let families = Family::ALL.into_iter().flat_map(|family| stats.family(family).levels().map(|(_, stat)| *stat));
+    families.chain(stats.oversize().map(|(_, stat)| *stat))
+}
+
+impl Ledger {
+    pub(super) fn peaks_were_reset(&mut self) {
+        self.peaks_reset = true;
+    }
+
+    pub(super) fn sums_were_reset(&mut self, stats: &Stats) {
+        self.sums_reset = true;
+        self.segments_at_reset = stats.family(Family::Segment).all.current;
+    }
+
+    pub(super) fn check(&mut self, stats: &Stats) -> Result<(), Broken> {
+        self.lines.resize(all(stats).count(), Line::default());
+        for (line, stat) in self.lines.iter_mut().zip(all(stats)) {
+            let Line { last, base } = *line;
+            if self.sums_reset {
+                line.base = stat.current;
+                ensure(stat.allocated == 0 && stat.freed == 0, || format!("sums were reset: {stat:?}"))?;
+            } else {
+                ensure(stat.allocated - stat.freed + base == stat.current, || format!("{stat:?} does not add up, from {base}"))?;
+                let grew = stat.allocated >= last.allocated && stat.freed >= last.freed;
+                ensure(grew, || format!("a sum fell: {last:?}, then {stat:?}"))?;
+            }
+            ensure(stat.peak >= stat.current, || format!("a peak is below the current value: {stat:?}"))?;
+            if self.peaks_reset {
+                ensure(stat.peak == stat.current, || format!("peaks were reset: {stat:?}"))?;
+            } else {
+                ensure(stat.peak >= last.peak, || format!("a peak fell: {last:?}, then {stat:?}"))?;
+            }
+            line.last = stat;
+        }
+        (self.peaks_reset, self.sums_reset) = (false, false);
+        let segments = stats.family(Family::Segment).all.current;
+        let counted = stats.num_device_alloc - stats.num_device_free + self.segments_at_reset;
+        ensure(segments == counted, || format!("{segments} segments, by the driver calls {counted}"))?;
+        for family in Family::ALL {
+            let set = stats.family(family);
+            let sums = |value: fn(&Stat) -> i64| value(&set.small) + value(&set.large) == value(&set.all);
+            let agree = sums(|stat| stat.current) && sums(|stat| stat.allocated) && sums(|stat| stat.freed);
+            ensure(agree, || format!("{}: the pools do not add up: {set:?}", family.name()))?;
+        }
+        Ok(())
+    }
+}

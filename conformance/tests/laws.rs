@@ -1,0 +1,75 @@
+//! The laws of the allocator: random operations on the core and on a naive model, every law checked after every operation.
+
+use parkade_conformance::operation::{Operation, Setup, operations, setup};
+use parkade_conformance::world::{Finished, Outcome, World};
+use parkade_conformance::{Broken, property_settings};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+
+fn run(setup: &Setup, operations: &[Operation]) -> Result<Finished, Broken> {
+    let mut world = World::new(setup);
+    for (number, operation) in operations.iter().enumerate() {
+        world.apply(operation).map_err(|broken| Broken(format!("operation {number}, {operation:?}: {broken}")))?;
+    }
+    world.finish()
+}
+
+fn fails(broken: Broken) -> TestCaseError {
+    TestCaseError::fail(broken.to_string())
+}
+
+proptest! {
+    #![proptest_config(property_settings(300))]
+
+    #[test]
+    fn every_law_holds_after_every_operation(setup in setup(), operations in operations(1..120)) {
+        run(&setup, &operations).map_err(fails)?;
+    }
+
+    #[test]
+    fn the_same_operations_make_the_same_decisions(setup in setup(), operations in operations(1..60)) {
+        let first = run(&setup, &operations).map_err(fails)?;
+        let second = run(&setup, &operations).map_err(fails)?;
+        prop_assert_eq!(first, second);
+    }
+
+    #[test]
+    fn an_allocator_dropped_at_any_moment_gives_everything_back(setup in setup(), operations in operations(1..60)) {
+        let mut world = World::new(&setup);
+        for operation in &operations {
+            world.apply(operation).map_err(fails)?;
+        }
+        world.abandon().map_err(fails)?;
+    }
+}
+
+/// The random sequences would be worth little if they never met the interesting cases. This counts how many do.
+#[test]
+fn the_random_operations_reach_the_whole_ladder() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let strategy = (setup(), operations(80..120));
+    let (mut ooms, mut served, mut retries, mut collected, mut pending) = (0, 0, 0, 0, 0);
+    for _ in 0..60 {
+        let (setup, operations) = strategy.new_tree(&mut runner).expect("a case").current();
+        let mut world = World::new(&setup);
+        for operation in &operations {
+            let segments_given_back = world.core().stats().num_device_free;
+            let outcome = world.apply(operation).expect("the laws hold");
+            let stats = world.core().stats();
+            match (operation, outcome) {
+                (Operation::Allocate(..), Outcome::OutOfMemory) => ooms += 1,
+                (Operation::Allocate(..), Outcome::Done) => {
+                    served += 1;
+                    collected += u64::from(stats.num_device_free > segments_given_back);
+                }
+                _ => {}
+            }
+            let active = stats.family(parkade::stats::Family::Active).all.current;
+            pending += u64::from(active > stats.family(parkade::stats::Family::Allocation).all.current);
+        }
+        retries += world.core().stats().num_alloc_retries;
+        world.finish().expect("nothing is left");
+    }
+    println!("{served} requests served, {ooms} refused, {retries} retries, {collected} served by giving back, {pending} with pending blocks");
+    assert!(served > 500 && ooms > 50 && retries > 50 && collected > 20 && pending > 300);
+}
