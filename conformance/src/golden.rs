@@ -111,7 +111,9 @@ impl GoldenRun {
     pub fn script(&self) -> Result<Vec<String>, Broken> {
         let operation = |answer: &String| {
             let value: Option<Value> = serde_json::from_str(answer).ok();
-            value.and_then(|value| value["op"].as_str().map(str::to_owned)).ok_or_else(|| Broken(format!("no operation in {answer}")))
+            value
+                .and_then(|value| value["op"].as_str().map(str::to_owned))
+                .ok_or_else(|| Broken(format!("no operation in {answer}")))
         };
         self.answers.iter().map(operation).collect()
     }
@@ -138,9 +140,8 @@ impl GoldenRun {
         }
         let mut comparison = Comparison::default();
         for (number, (theirs, ours)) in pairs().enumerate() {
-            let place = |broken: Broken| {
-                Broken(format!("{}.{}, line {number}: {broken}\n    {theirs:.200}", self.flavour, self.config))
-            };
+            let place =
+                |broken: Broken| Broken(format!("{}.{}, line {number}: {broken}\n    {theirs:.200}", self.flavour, self.config));
             comparison.line(theirs, ours).map_err(place)?;
         }
         Ok(Agreement::UpToStreamOrder(comparison.tolerated))

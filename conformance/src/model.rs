@@ -124,7 +124,8 @@ impl Model {
                 let live = expected.next();
                 let agrees = live.is_some_and(|live| {
                     let same = (live.address, live.requested, live.stream);
-                    same == (block.address.get(), block.requested.get(), segment.stream.get()) && block.size.get() >= live.requested
+                    same == (block.address.get(), block.requested.get(), segment.stream.get())
+                        && block.size.get() >= live.requested
                 });
                 ensure(agrees, || format!("the heap has {block:?} handed out, the model {live:?}"))?;
             }
@@ -133,7 +134,8 @@ impl Model {
         ensure(missing.is_none(), || format!("the heap does not have {missing:?}"))?;
         let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
         for leaving in self.leaving.iter().filter(|leaving| !leaving.is_known_done(witness)) {
-            let pending = blocks().any(|block| block.address.get() == leaving.address && block.state == BlockActivity::PendingFree);
+            let pending =
+                blocks().any(|block| block.address.get() == leaving.address && block.state == BlockActivity::PendingFree);
             ensure(pending, || format!("{leaving:?} is not pending"))?;
         }
         for block in blocks().filter(|block| block.state == BlockActivity::PendingFree) {

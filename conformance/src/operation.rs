@@ -76,12 +76,27 @@ pub struct Setup {
 
 /// Sizes of requests: at and around every threshold, and any number of bytes up to 48 MiB, small ones more often.
 pub fn sizes() -> impl Strategy<Value = u64> {
-    let thresholds =
-        vec![512, 1024, MIB / 2, MIB, 2 * MIB, 9 * MIB, 10 * MIB, 18 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 52 * MIB, 64 * MIB];
+    let thresholds = vec![
+        512,
+        1024,
+        MIB / 2,
+        MIB,
+        2 * MIB,
+        9 * MIB,
+        10 * MIB,
+        18 * MIB,
+        19 * MIB,
+        20 * MIB,
+        21 * MIB,
+        32 * MIB,
+        52 * MIB,
+        64 * MIB,
+    ];
     let offsets = vec![-513_i64, -512, -511, -1, 0, 0, 1, 511, 512, 513];
     let at_thresholds = (prop::sample::select(thresholds), prop::sample::select(offsets))
         .prop_map(|(size, offset)| size.saturating_add_signed(offset).max(1));
-    let any = (0_u32..=25, any::<u64>()).prop_map(|(bits, low)| (1 << bits) + low % (1 << bits)).prop_map(|size: u64| size * 3 / 4 + 1);
+    let any =
+        (0_u32..=25, any::<u64>()).prop_map(|(bits, low)| (1 << bits) + low % (1 << bits)).prop_map(|size: u64| size * 3 / 4 + 1);
     prop_oneof![2 => at_thresholds, 3 => any]
 }
 
@@ -126,7 +141,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     ];
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB]);
-    (capacity, adversary, 0..SETTINGS.len(), places, any::<bool>()).prop_map(|(capacity, adversary, settings, places, free_waits)| {
-        Setup { capacity, adversary, settings, places, free_waits }
-    })
+    (capacity, adversary, 0..SETTINGS.len(), places, any::<bool>()).prop_map(
+        |(capacity, adversary, settings, places, free_waits)| Setup { capacity, adversary, settings, places, free_waits },
+    )
 }

@@ -10,7 +10,8 @@ const SEVERAL_STREAMS: [&str; 3] = ["streams", "oom", "gc"];
 
 fn compare(flavour: &str) -> Vec<Agreement> {
     let runs = read(flavour).unwrap_or_else(|broken| panic!("{broken}"));
-    let agreement = |run: &GoldenRun| run.replay().and_then(|ours| run.compare(&ours)).unwrap_or_else(|broken| panic!("{broken}"));
+    let agreement =
+        |run: &GoldenRun| run.replay().and_then(|ours| run.compare(&ours)).unwrap_or_else(|broken| panic!("{broken}"));
     runs.iter().map(agreement).collect()
 }
 

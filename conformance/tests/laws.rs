@@ -70,6 +70,8 @@ fn the_random_operations_reach_the_whole_ladder() {
         retries += world.core().stats().num_alloc_retries;
         world.finish().expect("nothing is left");
     }
-    println!("{served} requests served, {ooms} refused, {retries} retries, {collected} served by giving back, {pending} with pending blocks");
-    assert!(served > 500 && ooms > 50 && retries > 50 && collected > 20 && pending > 300);
+    let reached = format!(
+        "{served} requests served, {ooms} refused, {retries} retries, {collected} served by giving back, {pending} with pending blocks"
+    );
+    assert!(served > 500 && ooms > 50 && retries > 50 && collected > 20 && pending > 300, "{reached}");
 }

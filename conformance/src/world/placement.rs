@@ -20,13 +20,17 @@ impl World {
             (Some(run), None) => {
                 ensure(run.address == address, || format!("{bytes} bytes went to {address:#x}, the best place was {run:x?}"))
             }
-            (Some(run), Some(segment)) => Err(Broken(format!("{bytes} bytes took {segment:?}, though {run:x?} would have served"))),
+            (Some(run), Some(segment)) => {
+                Err(Broken(format!("{bytes} bytes took {segment:?}, though {run:x?} would have served")))
+            }
             (None, Some(segment)) => {
                 ensure(segment.address == address, || format!("{bytes} bytes went to {address:#x}, not to the new {segment:?}"))?;
                 let right = self.rules.segment(size);
                 ensure(segment.size == right, || format!("{bytes} bytes took {segment:?}, which should have {right} bytes"))
             }
-            (None, None) => Err(Broken(format!("{bytes} bytes went to {address:#x}, where nothing was free that may serve them"))),
+            (None, None) => {
+                Err(Broken(format!("{bytes} bytes went to {address:#x}, where nothing was free that may serve them")))
+            }
         }
     }
 
