@@ -13,6 +13,10 @@ use crate::rules::SETTINGS;
 /// Stream handles: not consecutive, not in order, and one at the end of the number range.
 pub const STREAMS: [u64; 4] = [0, 0x3000, 0x1000, 0xffff_ffff_ffff_f000];
 
+/// Sizes at which a rule changes, and pairs of sizes whose difference is one.
+pub const THRESHOLDS: [u64; 14] =
+    [512, 1024, MIB / 2, MIB, 2 * MIB, 9 * MIB, 10 * MIB, 18 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 52 * MIB, 64 * MIB];
+
 /// One thing that happens to an allocator or to its device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Operation {
@@ -76,24 +80,8 @@ pub struct Setup {
 
 /// Sizes of requests: at and around every threshold, and any number of bytes up to 48 MiB, small ones more often.
 pub fn sizes() -> impl Strategy<Value = u64> {
-    let thresholds = vec![
-        512,
-        1024,
-        MIB / 2,
-        MIB,
-        2 * MIB,
-        9 * MIB,
-        10 * MIB,
-        18 * MIB,
-        19 * MIB,
-        20 * MIB,
-        21 * MIB,
-        32 * MIB,
-        52 * MIB,
-        64 * MIB,
-    ];
     let offsets = vec![-513_i64, -512, -511, -1, 0, 0, 1, 511, 512, 513];
-    let at_thresholds = (prop::sample::select(thresholds), prop::sample::select(offsets))
+    let at_thresholds = (prop::sample::select(THRESHOLDS.to_vec()), prop::sample::select(offsets))
         .prop_map(|(size, offset)| size.saturating_add_signed(offset).max(1));
     let any =
         (0_u32..=25, any::<u64>()).prop_map(|(bits, low)| (1 << bits) + low % (1 << bits)).prop_map(|size: u64| size * 3 / 4 + 1);

@@ -114,6 +114,14 @@ impl Rules {
         free >= size && fits
     }
 
+    /// The size of the block that a request gets out of `whole` free bytes: what is worth having is split off (spec 3.1).
+    #[must_use]
+    pub fn cut(&self, whole: u64, size: u64) -> u64 {
+        let rest = whole - size;
+        let is_worth_splitting = if Rules::is_large(size) { !self.is_oversize(size) && rest > MIB } else { rest >= 512 };
+        if is_worth_splitting { size } else { whole }
+    }
+
     /// Whether a block counts as oversize.
     #[must_use]
     pub fn is_oversize(&self, size: u64) -> bool {

@@ -1,8 +1,10 @@
 //! The laws of the allocator: random operations on the core and on a naive model, every law checked after every operation.
 
-use parkade_conformance::operation::{Operation, Setup, operations, setup};
+use parkade_conformance::operation::{Operation, Places, Setup, THRESHOLDS, operations, setup};
+use parkade_conformance::rules::SETTINGS;
 use parkade_conformance::world::{Finished, Outcome, World};
 use parkade_conformance::{Broken, property_settings};
+use parkade_sim::device::Adversary;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
@@ -74,4 +76,21 @@ fn the_random_operations_reach_the_whole_ladder() {
         "{served} requests served, {ooms} refused, {retries} retries, {collected} served by giving back, {pending} with pending blocks"
     );
     assert!(served > 500 && ooms > 50 && retries > 50 && collected > 20 && pending > 300, "{reached}");
+}
+
+/// Random sizes rarely meet the one byte at which a rule changes: here every pair of sizes around the thresholds does, the second
+/// request finding the first one's memory free, under every setting.
+#[test]
+fn every_pair_of_sizes_at_the_thresholds() {
+    let sizes: Vec<u64> = THRESHOLDS.iter().flat_map(|&size| [size - 511, size, size + 1]).collect();
+    for settings in 0..SETTINGS.len() {
+        let setup =
+            Setup { capacity: 1 << 30, adversary: Adversary::Eager, settings, places: Places::Ascending, free_waits: false };
+        for &first in &sizes {
+            for &second in &sizes {
+                let operations = [Operation::Allocate(first, 0), Operation::Free(0), Operation::Allocate(second, 0)];
+                run(&setup, &operations).unwrap_or_else(|broken| panic!("{setup:?}, {operations:?}: {broken}"));
+            }
+        }
+    }
 }

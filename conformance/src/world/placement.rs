@@ -10,12 +10,21 @@ use crate::{Broken, ensure};
 const PAGE: u64 = 2 << 20;
 
 impl World {
-    /// A request served: from the free memory that the model would have taken, or if there was none from a new segment.
+    /// A request served: from the free memory that the model would have taken, or if there was none from a new segment; and cut to
+    /// the right size.
     pub(super) fn check_place(&self, before: &[SegmentInfo], bytes: u64, stream: u64, address: u64) -> Result<(), Broken> {
         let size = self.rules.rounded(bytes);
         let runs = self.model.free_at_search(before, &self.device.witness());
         let expected = best(&runs, &self.rules, size, stream);
         let asked = self.core.observer()[self.followed..].iter().find(|entry| entry.action == TraceAction::SegmentAlloc);
+        if let Some(whole) = expected.map(|run| run.size).or(asked.map(|segment| segment.size)) {
+            let segments = self.core.segments();
+            let block = segments.iter().flat_map(|segment| &segment.blocks).find(|block| block.address.get() == address);
+            let right = self.rules.cut(whole, size);
+            ensure(block.is_some_and(|block| block.size.get() == right), || {
+                format!("{bytes} bytes out of {whole} should have taken {right}, and took {block:?}")
+            })?;
+        }
         match (expected, asked) {
             (Some(run), None) => {
                 ensure(run.address == address, || format!("{bytes} bytes went to {address:#x}, the best place was {run:x?}"))
