@@ -54,8 +54,6 @@ pub(crate) struct Block {
     pub(crate) stream: u16,
     /// Slot of the pool in the heap's table.
     pub(crate) pool: u16,
-    /// Events that a pending block still waits for.
-    pub(crate) events: u16,
     pub(crate) state: BlockState,
     pub(crate) marks: Marks,
 }

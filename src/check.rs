@@ -124,9 +124,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let block = arena.at(index);
             let at = block.address;
             let events = waiting.get(&index).copied().unwrap_or(0);
-            ensure(u32::from(block.events) == events, || {
-                format!("the block at {at:#x} counts {} events, {events} wait", block.events)
-            })?;
+            let counted = self.pending().count(index);
+            ensure(counted == events, || format!("the block at {at:#x} counts {counted} events, {events} wait"))?;
             ensure(block.has_uses() == self.pending().next_use(index).is_some(), || {
                 format!("the block at {at:#x} miscounts its uses")
             })?;

@@ -15,6 +15,8 @@ use crate::units::StreamId;
 pub(crate) struct Pending<E> {
     uses: BTreeMap<u32, BTreeSet<StreamId>>,
     queues: BTreeMap<StreamId, VecDeque<(E, u32)>>,
+    /// How many events each block still waits for.
+    counts: BTreeMap<u32, u32>,
     /// Events that are not in use, the last one returned first.
     spare: Vec<E>,
     /// Blocks given back whose events could not all be recorded yet, in the order of their freeing: a pool was routed to, or the
@@ -30,6 +32,7 @@ impl<E: Clone> Clone for Pending<E> {
         Pending {
             uses: self.uses.clone(),
             queues: self.queues.clone(),
+            counts: self.counts.clone(),
             spare: self.spare.clone(),
             deferred: self.deferred.clone(),
             routed_uses: self.routed_uses.clone(),
@@ -42,6 +45,7 @@ impl<E> Pending<E> {
         Pending {
             uses: BTreeMap::new(),
             queues: BTreeMap::new(),
+            counts: BTreeMap::new(),
             spare: Vec::new(),
             deferred: VecDeque::new(),
             routed_uses: BTreeMap::new(),
@@ -79,6 +83,7 @@ impl<E> Pending<E> {
             *queue = rest;
         }
         self.queues.retain(|_, queue| !queue.is_empty());
+        taken.iter().for_each(|&(_, block)| self.count_down(block));
         taken
     }
 
@@ -130,6 +135,7 @@ impl<E> Pending<E> {
 
     pub(crate) fn push(&mut self, stream: StreamId, event: E, block: u32) {
         self.queues.entry(stream).or_default().push_back((event, block));
+        *self.counts.entry(block).or_insert(0) += 1;
     }
 
     /// The first stream after `previous` that has events.
@@ -152,7 +158,27 @@ impl<E> Pending<E> {
             self.queues.remove(&stream);
         }
         self.spare.push(event);
+        self.count_down(block);
         Some(block)
+    }
+
+    /// Some event of the block is not done yet.
+    pub(crate) fn is_waiting(&self, block: u32) -> bool {
+        self.counts.contains_key(&block)
+    }
+
+    fn count_down(&mut self, block: u32) {
+        if let Some(count) = self.counts.get_mut(&block) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&block);
+            }
+        }
+    }
+
+    /// How many events the block counts.
+    pub(crate) fn count(&self, block: u32) -> u32 {
+        self.counts.get(&block).copied().unwrap_or(0)
     }
 
     /// Blocks that wait, with the number of their events, for the whole-heap check.

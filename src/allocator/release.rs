@@ -129,9 +129,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// One event of the block is done.
     fn complete(&mut self, index: u32) {
-        let block = self.heap.arena.at_mut(index);
-        block.events -= 1;
-        if block.events == 0 && !block.has_uses() {
+        if !self.pending.is_waiting(index) && !self.heap.arena.at(index).has_uses() {
             self.free_block(index);
         }
     }
@@ -149,7 +147,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             self.pending.remove_use(index, stream);
             self.pending.push(stream, event, index);
-            self.heap.arena.at_mut(index).events += 1;
         }
         self.heap.arena.at_mut(index).set_has_uses(false);
         Ok(())
@@ -161,7 +158,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.pending.remove_routed_uses(index);
             self.insert_events(index)?;
             self.pending.drop_first_deferred();
-            if self.heap.arena.at(index).events == 0 {
+            if !self.pending.is_waiting(index) {
                 self.free_block(index);
             }
         }

@@ -61,7 +61,8 @@ impl Heap {
         let block = self.arena.at(index).clone();
         self.take_bytes(block.pool, size);
         if size < block.size {
-            let rest = Block { address: block.address + size, size: block.size - size, requested: 0, prev: index, ..block.clone() };
+            let rest =
+                Block { address: block.address + size, size: block.size - size, requested: 0, prev: index, ..block.clone() };
             let rest = self.insert_linked(rest);
             self.arena.at_mut(index).size = size;
             self.attach_unmapped(rest);

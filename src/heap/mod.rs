@@ -6,15 +6,19 @@
 
 mod expandable;
 mod pools;
+mod streams;
+mod view;
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::block::{Arena, Block, BlockId, BlockState, Marks, NIL};
+use crate::block::{Arena, Block, BlockState, Marks, NIL};
 use crate::index::FreeIndex;
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use pools::Pools;
 pub use pools::{PoolError, PoolFilter};
+pub(crate) use streams::TooManyStreams;
+pub use view::BlockView;
 
 /// One of a pool's two collections, as a place in the heap's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,23 +47,6 @@ impl PoolSlot {
     }
 }
 
-/// A block as a policy sees it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BlockView {
-    /// The block's name, to be given back in a decision.
-    pub id: BlockId,
-    /// Its first byte.
-    pub address: DeviceAddress,
-    /// Its size.
-    pub size: Bytes,
-    /// Whether it is only a part of its segment.
-    pub is_split: bool,
-    /// Whether its segment is expandable.
-    pub is_expandable: bool,
-    /// The policy's own clock when the block became free.
-    pub stamp: u64,
-}
-
 /// What putting a block back absorbed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Coalesced {
@@ -72,10 +59,6 @@ pub(crate) struct Coalesced {
     /// The merged block's size.
     pub(crate) size: u64,
 }
-
-/// Too many streams for one heap: a slot is 16 bits wide.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TooManyStreams;
 
 /// All segments and blocks of one device.
 #[derive(Clone, Debug)]
@@ -111,117 +94,6 @@ impl Heap {
             limit: None,
         }
     }
-
-    // ---- what a policy may ask
-
-    /// Bytes taken from the device.
-    #[must_use]
-    pub fn reserved(&self) -> Bytes {
-        Bytes(self.reserved)
-    }
-
-    /// The most that may be taken from the device, if there is a limit.
-    #[must_use]
-    pub fn limit(&self) -> Option<Bytes> {
-        self.limit.map(Bytes)
-    }
-
-    /// The first free block of the pool and stream with at least `size` bytes, by size, then address (spec 2.3).
-    #[must_use]
-    #[inline]
-    pub fn first_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> Option<BlockView> {
-        let slot = self.known_stream_slot(stream)?;
-        self.pools[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))
-    }
-
-    /// The free blocks of the pool and stream with at least `size` bytes, the smallest first, of equal ones the lowest address first.
-    pub fn at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
-        self.known_stream_slot(stream)
-            .into_iter()
-            .flat_map(move |slot| self.pools[usize::from(pool.0)].at_least(&self.arena, slot, size.0))
-            .map(|index| self.view(index))
-    }
-
-    /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first, of equal ones the last first.
-    pub fn below(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
-        self.known_stream_slot(stream)
-            .into_iter()
-            .flat_map(move |slot| self.pools[usize::from(pool.0)].below(&self.arena, slot, size.0))
-            .map(|index| self.view(index))
-    }
-
-    /// All free blocks of the pool, by stream handle, size and address.
-    pub fn free_blocks(&self, pool: PoolSlot) -> impl Iterator<Item = BlockView> + '_ {
-        self.stream_order
-            .iter()
-            .flat_map(move |&slot| self.pools[usize::from(pool.0)].at_least(&self.arena, slot, 0))
-            .map(|index| self.view(index))
-    }
-
-    /// Requests are being sent to a private pool. While they are, nothing waits for events and the default pool gives nothing back
-    /// (spec 2.10, 3.8).
-    #[must_use]
-    pub fn is_routing(&self) -> bool {
-        self.private.is_routing()
-    }
-
-    /// Everything that can be given back, in PyTorch's order (spec 2.10): of the default pool, unless requests are being sent to a
-    /// private one, what is large, then what is small; of each private pool that nobody uses what is small, then what is large.
-    #[must_use]
-    pub fn releasable(&self) -> Vec<BlockId> {
-        let mut blocks = Vec::new();
-        if !self.is_routing() {
-            for class in [PoolClass::Large, PoolClass::Small] {
-                self.add_releasable(PoolSlot::default_pool(class), &mut blocks);
-            }
-        }
-        blocks.extend(self.private.freeable().into_iter().flat_map(|owner| self.releasable_of(owner)));
-        blocks
-    }
-
-    /// What a private pool can give back.
-    pub(crate) fn releasable_of(&self, owner: u16) -> Vec<BlockId> {
-        let mut blocks = Vec::new();
-        for class in [PoolClass::Small, PoolClass::Large] {
-            self.add_releasable(PoolSlot::of_owner(owner, class), &mut blocks);
-        }
-        blocks
-    }
-
-    /// First the segments that are free as a whole, then the free blocks of expandable ones, of which the whole pages go (spec 2.10.1).
-    fn add_releasable(&self, pool: PoolSlot, blocks: &mut Vec<BlockId>) {
-        let whole = self.free_blocks(pool).filter(|block| !block.is_expandable && !block.is_split);
-        blocks.extend(whole.map(|block| block.id));
-        blocks.extend(self.free_blocks(pool).filter(|block| block.is_expandable).map(|block| block.id));
-    }
-
-    /// Free bytes that private pools have cached.
-    #[must_use]
-    pub fn cached_by_private_pools(&self) -> Bytes {
-        let private = self.pool_slots().filter(|pool| pool.owner() != 0);
-        Bytes(private.flat_map(|pool| self.free_blocks(pool)).map(|block| block.size.0).sum())
-    }
-
-    /// The size of the largest free block, or zero.
-    #[must_use]
-    pub fn largest_free(&self) -> Bytes {
-        let largest = self.pools.iter().filter_map(|pool| pool.largest(&self.arena));
-        Bytes(largest.map(|index| self.arena.at(index).size).max().unwrap_or(0))
-    }
-
-    pub(crate) fn view(&self, index: u32) -> BlockView {
-        let block = self.arena.at(index);
-        BlockView {
-            id: self.arena.id(index),
-            address: DeviceAddress(block.address),
-            size: Bytes(block.size),
-            is_split: block.is_split(),
-            is_expandable: block.is_expandable(),
-            stamp: block.stamp,
-        }
-    }
-
-    // ---- what only the allocator may do
 
     /// A segment's blocks from `head` on.
     pub(crate) fn chain<'a>(&'a self, head: &'a Block) -> impl Iterator<Item = &'a Block> + 'a {
@@ -279,36 +151,6 @@ impl Heap {
         self.reserved_by[usize::from(PoolSlot(pool).owner())] -= bytes;
     }
 
-    #[inline]
-    fn known_stream_slot(&self, stream: StreamId) -> Option<u16> {
-        if self.last_stream.0 == stream {
-            return Some(self.last_stream.1);
-        }
-        let place = self.stream_order.binary_search_by_key(&stream, |&slot| self.streams[usize::from(slot)]).ok()?;
-        Some(self.stream_order[place])
-    }
-
-    /// The slot of a stream, which is given one if it has none yet.
-    #[inline]
-    pub(crate) fn stream_slot(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
-        if self.last_stream.0 != stream {
-            self.last_stream = (stream, self.find_or_add_stream(stream)?);
-        }
-        Ok(self.last_stream.1)
-    }
-
-    fn find_or_add_stream(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
-        match self.stream_order.binary_search_by_key(&stream, |&slot| self.streams[usize::from(slot)]) {
-            Ok(place) => Ok(self.stream_order[place]),
-            Err(place) => {
-                let slot = u16::try_from(self.streams.len()).map_err(|_| TooManyStreams)?;
-                self.streams.push(stream);
-                self.stream_order.insert(place, slot);
-                Ok(slot)
-            }
-        }
-    }
-
     /// Adds a segment as one detached block.
     pub(crate) fn add_segment(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot) -> u32 {
         self.take_bytes(pool.0, size.0);
@@ -329,7 +171,6 @@ impl Heap {
             rank: 0,
             stream,
             pool: pool.0,
-            events: 0,
             state: BlockState::Detached,
             marks,
         })
@@ -440,7 +281,7 @@ impl Heap {
     pub(crate) fn append(&mut self, last: u32, size: u64) -> u32 {
         let before = self.arena.at(last);
         let block = Block { address: before.address + before.size, size, prev: last, next: NIL, requested: 0, ..before.clone() };
-        let index = self.arena.insert(Block { state: BlockState::Detached, events: 0, ..block });
+        let index = self.arena.insert(Block { state: BlockState::Detached, ..block });
         self.arena.at_mut(last).next = index;
         index
     }

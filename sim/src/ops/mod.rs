@@ -4,9 +4,11 @@
 //! This is the far end of the differential test: the same script goes through PyTorch's own allocator, and the lines must be
 //! the same. Operations, answers and the meaning of every field are the harness's.
 
+mod failure;
 mod render;
 mod runner;
 mod state;
+mod steer;
 mod words;
 
 pub use runner::{Addresses, OpsOptions, OpsRunner};

@@ -5,11 +5,13 @@ use parkade::policy::PyTorch;
 use parkade::settings::{Settings, SettingsError};
 use parkade::trace::TraceRing;
 use parkade::units::{Bytes, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, FreeError, PoolFilter};
+use parkade::{AllocError, Allocation, Allocator};
 
+use super::failure::Failure;
 use super::render;
 use super::state::{Held, Seen, SharedNames, Watcher};
-use super::words::{Line, Unreadable};
+use super::steer::pool_of;
+use super::words::Line;
 use crate::device::address::{Ascending, Descending};
 use crate::device::{CallName, LogLevel, SimDevice, SimOptions};
 
@@ -38,63 +40,19 @@ type Core = Allocator<SimDevice, PyTorch, Watcher>;
 
 /// Runs scripts on one allocator.
 pub struct OpsRunner {
-    allocator: Core,
+    pub(super) allocator: Core,
     names: SharedNames,
-    printed: render::Printed,
+    pub(super) printed: render::Printed,
     /// Whether requests go through the allocator, or straight to the device.
     caching: bool,
     /// Operations so far.
     count: u64,
     /// Graph captures begun so far.
-    captures: u64,
-}
-
-/// Why an operation failed, in the harness's terms: which exception it would have caught.
-struct Failure {
-    kind: &'static str,
-    message: String,
-}
-
-impl Failure {
-    fn c10(message: impl ToString) -> Failure {
-        Failure { kind: "c10", message: message.to_string() }
-    }
-
-    fn std(message: impl ToString) -> Failure {
-        Failure { kind: "std", message: message.to_string() }
-    }
-}
-
-impl From<Unreadable> for Failure {
-    fn from(what: Unreadable) -> Failure {
-        Failure::std(what)
-    }
-}
-
-impl From<AllocError> for Failure {
-    fn from(error: AllocError) -> Failure {
-        let kind = match error {
-            AllocError::OutOfMemory(_) | AllocError::TooLarge { .. } => "oom",
-            _ => "c10",
-        };
-        Failure { kind, message: error.to_string() }
-    }
-}
-
-impl From<FreeError> for Failure {
-    fn from(error: FreeError) -> Failure {
-        Failure::c10(error)
-    }
-}
-
-impl From<SettingsError> for Failure {
-    fn from(error: SettingsError) -> Failure {
-        if error.is_std_exception() { Failure::std(error) } else { Failure::c10(error) }
-    }
+    pub(super) captures: u64,
 }
 
 /// What an operation adds to its line.
-type Answer = Result<String, Failure>;
+pub(super) type Answer = Result<String, Failure>;
 
 impl OpsRunner {
     /// A runner over a fresh device.
@@ -361,76 +319,10 @@ impl OpsRunner {
         }
         Ok(String::new())
     }
-
-    fn pool(&mut self, line: &Line<'_>) -> Answer {
-        let pool = PoolId(line.number(1)?, line.number(2)?);
-        let core = &mut self.allocator;
-        match line.name() {
-            "pool_create" => {
-                core.create_pool(pool).map_err(Failure::c10)?;
-                for &option in line.rest(3) {
-                    match option {
-                        "use_on_oom" => core.set_pool_use_on_oom(pool, true),
-                        "no_use_on_oom" => core.set_pool_use_on_oom(pool, false),
-                        "no_split" => core.set_pool_no_split(pool),
-                        _ => {}
-                    }
-                }
-            }
-            "pool_begin" => {
-                let of_stream = line.len() > 4 && line.word(3)? == "stream";
-                let filter = if of_stream { PoolFilter::Stream(handle(line.stream(4)?)) } else { PoolFilter::All };
-                core.begin_pool(pool, filter).map_err(Failure::c10)?;
-            }
-            "pool_end" => core.end_pool(pool).map_err(Failure::c10)?,
-            "pool_release" => core.release_pool(pool).map_err(Failure::c10)?,
-            "pool_use_count" => return Ok(format!(",\"n\":{}", core.pool_use_count(pool).map_err(Failure::c10)?)),
-            name => return Err(Failure::std(format!("unknown op {name}"))),
-        }
-        Ok(String::new())
-    }
-
-    /// Operations on the device rather than on the allocator.
-    fn steer(&mut self, line: &Line<'_>) -> Answer {
-        let device = self.allocator.device_mut();
-        match line.name() {
-            "complete" if line.word(1)? == "all" => device.complete_all(),
-            "complete" => device.complete(handle(line.stream(1)?)),
-            "complete_one" => return Ok(format!(",\"n\":{}", device.complete_one(handle(line.stream(1)?)))),
-            "sync" => device.synchronize(),
-            "capacity" => device.set_capacity(Bytes(line.number(1)?)),
-            "external" => device.set_external_bytes(Bytes(line.number(1)?)),
-            "fail_next" => device.fail_next(line.number(1)?),
-            "capture_begin" => {
-                let _ = line.stream(1)?;
-                self.captures += 1;
-                return Ok(format!(",\"capture\":{}", self.captures));
-            }
-            "capture_end" => {
-                let _ = line.stream(1)?;
-            }
-            "device" if line.number(1)? == 0 => self.printed = render::Printed::default(),
-            name if KNOWN_ELSEWHERE.contains(&name) => return Err(unsupported(line)),
-            name => return Err(Failure::std(format!("unknown op {name}"))),
-        }
-        Ok(String::new())
-    }
-}
-
-/// Operations of the harness that need checkpoints, several devices or a newer PyTorch.
-const KNOWN_ELSEWHERE: [&str; 5] = ["alloc_at", "ckpt_load", "ckpt_save", "device", "reserve_class"];
-
-fn unsupported(line: &Line<'_>) -> Failure {
-    Failure::std(format!("{} needs checkpoints, several devices or a newer PyTorch, which are not simulated yet", line.name()))
-}
-
-/// The pool that the second and third words name, if there are so many.
-fn pool_of(line: &Line<'_>) -> Result<PoolId, Unreadable> {
-    if line.len() > 2 { Ok(PoolId(line.number(1)?, line.number(2)?)) } else { Ok(PoolId::DEFAULT) }
 }
 
 /// The handle of the harness's stream `k`.
-fn handle(number: i64) -> StreamId {
+pub(super) fn handle(number: i64) -> StreamId {
     StreamId((number as u64).wrapping_mul(0x1000))
 }
 

@@ -39,7 +39,6 @@ impl Both {
             rank,
             stream: 0,
             pool: 0,
-            events: 0,
             state: BlockState::Free,
             marks: crate::block::Marks::default(),
         });
