@@ -112,10 +112,9 @@ pub trait DeviceBackend {
     /// Gives memory back (cuMemRelease). It is the device's again once it is nowhere mapped.
     ///
     /// # Errors
-    /// Whatever the driver says.
-    fn release(&mut self, memory: Self::Physical) -> Result<(), BackendError> {
-        let _ = memory;
-        Err(NO_VIRTUAL_MEMORY)
+    /// Whatever the driver says, with the memory, which still belongs to the caller.
+    fn release(&mut self, memory: Self::Physical) -> Result<(), (Self::Physical, BackendError)> {
+        Err((memory, NO_VIRTUAL_MEMORY))
     }
 
     /// Waits for everything that the stream was given so far (cudaStreamSynchronize).

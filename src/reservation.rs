@@ -58,17 +58,28 @@ impl<M> Reservation<M> {
 pub(crate) struct Reservations<M> {
     by_base: BTreeMap<u64, Reservation<M>>,
     made: u64,
+    /// Memory that is mapped nowhere and that the device has failed to take back. Tried again whenever memory is given back.
+    unreleased: Vec<M>,
 }
 
 impl<M> Reservations<M> {
     pub(crate) fn new() -> Reservations<M> {
-        Reservations { by_base: BTreeMap::new(), made: 0 }
+        Reservations { by_base: BTreeMap::new(), made: 0, unreleased: Vec::new() }
     }
 
     pub(crate) fn insert(&mut self, base: u64, size: u64, page: u64, stream: StreamId) {
         let number = self.made;
         self.made += 1;
         self.by_base.insert(base, Reservation { size, page, stream, number, memory: Vec::new() });
+    }
+
+    /// Keeps memory that the device has failed to take back.
+    pub(crate) fn keep_unreleased(&mut self, memory: M) {
+        self.unreleased.push(memory);
+    }
+
+    pub(crate) fn take_unreleased(&mut self) -> Vec<M> {
+        core::mem::take(&mut self.unreleased)
     }
 
     /// The range that holds an address, with its first byte.

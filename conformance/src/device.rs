@@ -164,7 +164,7 @@ impl DeviceBackend for WitnessedDevice {
         self.steer().unmap(address, size)
     }
 
-    fn release(&mut self, memory: SimPhysical) -> Result<(), BackendError> {
+    fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
         self.steer().release(memory)
     }
 

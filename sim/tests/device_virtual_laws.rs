@@ -188,7 +188,7 @@ fn program(device: &mut SimDevice) -> Result<(), BackendError> {
     device.set_access(start, TWENTY)?;
     device.synchronize_stream(StreamId(1))?;
     device.unmap(start, TWENTY)?;
-    device.release(memory)?;
+    device.release(memory).map_err(|(_, error)| error)?;
     device.unreserve(start, TWENTY)
 }
 

@@ -87,9 +87,22 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(memory))
     }
 
-    /// Releases all of it, whatever goes wrong; the first error is told.
+    /// Releases all of it, whatever goes wrong; the first error is told, and what could not be released is kept for another time.
     fn release_pages(&mut self, memory: Vec<D::Physical>) -> Result<(), BackendError> {
-        memory.into_iter().map(|piece| self.device.release(piece)).fold(Ok(()), Result::and)
+        memory.into_iter().map(|piece| self.release_page(piece)).fold(Ok(()), Result::and)
+    }
+
+    fn release_page(&mut self, memory: D::Physical) -> Result<(), BackendError> {
+        self.device.release(memory).map_err(|(memory, error)| {
+            self.reservations.keep_unreleased(memory);
+            error
+        })
+    }
+
+    /// Tries again to release what the device has failed to take back.
+    pub(super) fn release_leftovers(&mut self) -> Result<(), BackendError> {
+        let leftovers = self.reservations.take_unreleased();
+        self.release_pages(leftovers)
     }
 
     /// Maps each page and opens them all at once; undone after an error.
@@ -149,7 +162,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 return (place, Err(error.into()));
             }
             let piece = self.reservations.holding(base).and_then(|(_, range)| range.take(place));
-            if let Some(Err(error)) = piece.map(|piece| self.device.release(piece)) {
+            if let Some(Err(error)) = piece.map(|piece| self.release_page(piece)) {
                 return (place + 1, Err(error.into()));
             }
         }
@@ -180,10 +193,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             for place in pages {
                 let _ = self.device.unmap(DeviceAddress(base + place * range.page), Bytes(range.page));
                 if let Some(piece) = range.take(place) {
-                    let _ = self.device.release(piece);
+                    let _ = self.release_page(piece);
                 }
             }
             let _ = self.device.unreserve(DeviceAddress(base), Bytes(range.size));
         }
+        let _ = self.release_leftovers();
     }
 }

@@ -118,7 +118,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Forgets pools that nobody uses and that have no memory left, with the addresses that they still reserve.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for owner in self.heap.pools().freeable() {
-            if self.heap.reserved_by(owner) != Bytes::ZERO {
+            // A request may be on its way to a pool that is routed to.
+            if self.heap.reserved_by(owner) != Bytes::ZERO || self.heap.pools().is_routed(owner) {
                 continue;
             }
             while let Some(index) = self.heap.bare_reservation_of(owner) {

@@ -58,6 +58,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Gives everything back that can be, and forgets private pools that have nothing left.
     pub(super) fn release_everything(&mut self) -> Result<(), AllocError> {
+        self.release_leftovers()?;
         let blocks = self.policy.releasable(&self.heap);
         self.release_segments(&blocks)?;
         self.forget_empty_pools()

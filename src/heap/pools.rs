@@ -199,6 +199,12 @@ impl Pools {
         owners.filter(is_freeable).collect()
     }
 
+    /// Requests are being sent to the owner.
+    pub(crate) fn is_routed(&self, owner: u16) -> bool {
+        let id = self.id(owner);
+        self.routings.iter().any(|(routed, _)| *routed == id)
+    }
+
     /// Forgets a pool that has no memory left.
     pub(crate) fn forget(&mut self, owner: u16) {
         let place = usize::from(owner).wrapping_sub(1);

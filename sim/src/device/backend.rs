@@ -59,8 +59,8 @@ impl DeviceBackend for SimDevice {
         self.mem_unmap(address.get(), size.get())
     }
 
-    fn release(&mut self, memory: SimPhysical) -> Result<(), BackendError> {
-        self.mem_release(&memory)
+    fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
+        self.mem_release(&memory).map_err(|error| (memory, error))
     }
 
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {

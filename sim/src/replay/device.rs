@@ -172,7 +172,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         Ok(())
     }
 
-    fn release(&mut self, (): ()) -> Result<(), BackendError> {
+    fn release(&mut self, (): ()) -> Result<(), ((), BackendError)> {
         Ok(())
     }
 
