@@ -172,6 +172,8 @@ impl<'a> Runner<'a> {
 
     /// Sends one request to a private pool.
     fn request_from(&mut self, pool: PoolId, bytes: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
+        // While a pool is routed to nothing is polled; what the recording completes here was so before.
+        self.core.process_events()?;
         self.core.begin_pool(pool, PoolFilter::All)?;
         let served = self.core.raw_allocate(bytes, stream);
         self.core.end_pool(pool)?;
