@@ -1,8 +1,8 @@
 //! Replay of recordings on the core: under their own settings, to verify that the core decides as the recorded allocator did.
 //!
 //! The way of the data: a recorded trace is first walked backwards, from the final segments to the state before its first entry
-//! ([`start`]); then its requests are carried out one by one ([`verify`]) on a device that answers as the recording says
-//! ([`device`]), and whatever the core does is compared with what the recording says comes next ([`compare`]).
+//! (`start`); then its requests are carried out one by one (`verify`) on a device that answers as the recording says
+//! (`device`), and whatever the core does is compared with what the recording says comes next (`compare`).
 
 mod compare;
 mod device;
