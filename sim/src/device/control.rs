@@ -71,6 +71,11 @@ impl SimDevice {
         self.ranges.iter_live().map(|(start, bytes)| (DeviceAddress(start), Bytes(bytes)))
     }
 
+    /// Tells the address model how far the program is; see [`AddressModel::set_moment`].
+    pub fn set_moment(&mut self, moment: u64) {
+        self.address_model.set_moment(moment);
+    }
+
     /// The address model, if it is an `M`: for example to ask a `Scripted` one how often it fell back.
     #[must_use]
     pub fn address_model<M: AddressModel>(&self) -> Option<&M> {

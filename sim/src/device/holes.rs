@@ -40,6 +40,50 @@ impl Holes {
         Some(start)
     }
 
+    /// The lowest hole that is long enough: start and length.
+    pub(super) fn first_fit(&self, length: u64) -> Option<(u64, u64)> {
+        self.iter().find(|&(_, found)| found >= length)
+    }
+
+    /// Where `length` goes in the highest hole that has `slack` more than that, as high as the alignment allows; and where that
+    /// hole begins and ends.
+    pub(super) fn highest_fit(&self, length: u64, slack: u64, alignment: u64) -> Option<(u64, u64, u64)> {
+        let needed = length.checked_add(slack)?;
+        self.by_start.iter().rev().find_map(|(&start, &found)| {
+            let end = start + found;
+            let address = end.checked_sub(length)? / alignment * alignment;
+            (found >= needed && address >= start).then_some((address, start, end))
+        })
+    }
+
+    /// The hole that an address lies in: its start and end.
+    pub(super) fn around(&self, address: u64) -> Option<(u64, u64)> {
+        let (&start, &found) = self.by_start.range(..=address).next_back()?;
+        (address < start + found).then_some((start, start + found))
+    }
+
+    /// What is free of a range: starts and lengths.
+    pub(super) fn parts(&self, start: u64, length: u64) -> Vec<(u64, u64)> {
+        let end = start.saturating_add(length);
+        let clip = |(hole, found): (u64, u64)| (hole.max(start), (hole + found).min(end));
+        let overlapping = self.iter().filter(|&(hole, found)| hole < end && start < hole + found).map(clip);
+        overlapping.map(|(from, to)| (from, to - from)).collect()
+    }
+
+    /// Takes whatever is free of a range.
+    pub(super) fn remove(&mut self, start: u64, length: u64) {
+        for (from, taken) in self.parts(start, length) {
+            let Some((hole, hole_end)) = self.around(from) else { continue };
+            self.by_start.remove(&hole);
+            if hole < from {
+                self.by_start.insert(hole, from - hole);
+            }
+            if from + taken < hole_end {
+                self.by_start.insert(from + taken, hole_end - from - taken);
+            }
+        }
+    }
+
     /// Takes up to `length` from the lowest hole: its start and how much was taken.
     pub(super) fn take_lowest(&mut self, length: u64) -> Option<(u64, u64)> {
         let (start, found) = self.by_start.pop_first()?;
@@ -56,7 +100,6 @@ impl Holes {
     }
 
     /// All holes, lowest first: start and length.
-    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.by_start.iter().map(|(&start, &length)| (start, length))
     }

@@ -51,6 +51,11 @@ impl<T> Intervals<T> {
         self.by_start.range(first..end.max(first)).map(|(&start, (bytes, value))| (start, *bytes, value))
     }
 
+    /// All ranges, lowest first: start and size in bytes.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.by_start.iter().map(|(&start, &(bytes, _))| (start, bytes))
+    }
+
     /// The range that covers `address`: start, size in bytes, value.
     pub(super) fn covering(&self, address: u64) -> Option<(u64, u64, &T)> {
         let (&start, (bytes, value)) = self.by_start.range(..=address).next_back()?;

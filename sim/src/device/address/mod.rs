@@ -1,8 +1,9 @@
-//! Where cudaMalloc puts a range, and where cuMemAddressReserve does: the rule as an object, so that devices can be made that answer like the fake driver, like a
-//! recording, or (with a later issue) like the real driver as far as it can be learned.
+//! Where cudaMalloc puts a range, and where cuMemAddressReserve does: the rule as an object, so that devices can be made that
+//! answer like the fake driver, like a recording, or like the real driver as far as recordings show it.
 //!
 //! A model decides addresses only. Memory is counted elsewhere, and the device checks every answer before it believes it.
 
+mod driver;
 mod linear;
 mod reservations;
 mod reuse;
@@ -11,6 +12,7 @@ mod scripted;
 use std::any::Any;
 use std::fmt::Debug;
 
+pub use driver::{DriverLike, Learned, PlacedStep};
 pub use linear::{Ascending, Descending};
 pub use reservations::AscendingReservations;
 pub use reuse::Reuse;
@@ -35,6 +37,10 @@ pub trait AddressModel: Any + Debug + Send + Sync {
 
     /// Takes a range back.
     fn release(&mut self, address: u64, bytes_reserved: u64);
+
+    /// Says how far the program is, on a scale of the caller's. For models that know what happens in a process when; the others do
+    /// not care.
+    fn set_moment(&mut self, _moment: u64) {}
 
     /// A copy that decides on its own from now on; a device is cloned to try two continuations.
     fn boxed_clone(&self) -> Box<dyn AddressModel>;
