@@ -211,7 +211,8 @@ pub(super) fn stream_of(completed_at: Option<u32>) -> StreamId {
     StreamId(COMPLETIONS + completed_at.map_or(u64::from(u32::MAX), u64::from))
 }
 
-fn completion_of(stream: StreamId) -> usize {
+/// What [`stream_of`] was told, `usize::MAX` for never.
+pub(super) fn completion_of(stream: StreamId) -> usize {
     match stream.0 - COMPLETIONS {
         entry if entry < u64::from(u32::MAX) => entry as usize,
         _ => usize::MAX,

@@ -1,8 +1,10 @@
 //! Replay of recordings on the core: under their own settings, to verify that the core decides as the recorded allocator did.
 //!
 //! The way of the data: a recorded trace is first walked backwards, from the final segments to the state before its first entry
-//! (`start`); then its requests are carried out one by one (`verify`) on a device that answers as the recording says
 //! (`device`), and whatever the core does is compared with what the recording says comes next (`compare`).
+//!
+//! And under other settings, to predict what the program would have needed: the requests alone (`requests`), carried out on a
+//! simulated device (`predict`) that places segments as the recorded process's driver did, as far as that shows (`placements`).
 
 mod compare;
 mod device;
@@ -10,18 +12,25 @@ mod error;
 mod extents;
 mod final_state;
 mod peaks;
+mod placements;
 mod pools;
+mod predict;
 mod readings;
+mod requests;
 mod rewind;
 mod run;
 mod runs;
 mod settings;
 mod start;
 mod statistics;
+mod timed;
 mod verify;
 
 pub use compare::{Doing, Mismatch};
 pub use error::VerifyError;
+pub use placements::placed_steps;
+pub use predict::{AfterFailure, PredictOptions, Prediction, Timing, predict};
+pub use requests::{Completion, Operation, Requests};
 pub use settings::{ReplaySettings, SettingsOrigin};
 pub use statistics::{StatisticDifference, StatisticsCheck, StatisticsFile, StatisticsFileError};
 pub use verify::{DeviceVerdict, NotInFile, VerifyOptions, verify_device};

@@ -78,7 +78,7 @@ impl Runner<'_> {
                 if !released || reached == at || self.core.observer().stray.is_some() {
                     return false;
                 }
-                self.tally.empty_caches += 1;
+                self.tally.empty_caches.push(at);
                 let rest = self.readings(reached, request);
                 self.try_readings(reached, request, &rest)
             }

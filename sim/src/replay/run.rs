@@ -22,8 +22,8 @@ pub(super) struct Tally {
     pub(super) mismatches: u64,
     pub(super) first: Option<Mismatch>,
     pub(super) ooms: u64,
-    /// Calls of empty_cache that show in the trace.
-    pub(super) empty_caches: u64,
+    /// Calls of empty_cache that show in the trace: the entry before which each was made.
+    pub(super) empty_caches: Vec<usize>,
     /// Requests that the driver refused, taken from the recording.
     pub(super) refusals: u64,
 }
@@ -227,7 +227,9 @@ impl<'a> Runner<'a> {
             let releases = self.trace[before..end].iter().any(gives_memory);
             // The recorded device fails nothing.
             let _ = if releases { self.core.release_cached() } else { self.core.process_events().map_err(AllocError::from) };
-            self.tally.empty_caches += u64::from(releases);
+            if releases {
+                self.tally.empty_caches.push(before);
+            }
             if self.at() == before {
                 break;
             }
@@ -250,7 +252,7 @@ impl<'a> Runner<'a> {
         // Nothing else explains it: the first reading, with its mismatches.
         self.open(end, end);
         if readings[0] == Reading::EmptyCache {
-            self.tally.empty_caches += 1;
+            self.tally.empty_caches.push(at);
             let _ = self.core.release_cached();
         }
         let allocation = self.request(self.at(), request);

@@ -1,6 +1,7 @@
 //! The state before a recording's first entry, made on a core.
 
 use parkade::policy::PyTorch;
+use parkade::units::PoolId;
 use parkade::{AdoptedContent, AdoptedSegment, Allocation, Allocator};
 use rustc_hash::FxHashMap;
 
@@ -98,6 +99,36 @@ impl Start {
         core.reset_accumulated_stats();
         core.reset_peak_stats();
         Ok(live)
+    }
+}
+
+/// A block that was in use before the first entry, as the request that it answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlyRequest {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) stream: u64,
+    pub(super) pool: PoolId,
+    /// If it was given back before the first entry already: the entry at which it becomes free, if it does.
+    pub(super) freed: Option<Option<u32>>,
+}
+
+impl Start {
+    /// What was in use before the first entry, segment by segment.
+    pub(super) fn early_requests(&self) -> Vec<EarlyRequest> {
+        let mut requests = Vec::new();
+        for segment in &self.extents.segments {
+            let mut address = segment.address.get();
+            for block in &segment.blocks {
+                if let AdoptedContent::Allocated(bytes) = block.content {
+                    let freed = self.pending.get(&address).copied();
+                    let (stream, pool) = (segment.stream.get(), segment.pool);
+                    requests.push(EarlyRequest { address, bytes: bytes.get(), stream, pool, freed });
+                }
+                address += block.size.get();
+            }
+        }
+        requests
     }
 }
 

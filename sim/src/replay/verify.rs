@@ -94,19 +94,7 @@ pub fn verify_device(
     }
     let policy = PyTorch::new(options.settings.settings.clone());
     let start = Start::find(recording, &policy)?;
-    let (stats, mut tally) = {
-        let position = Position::default();
-        let mut runner = make_runner(recording, options, &start, &position)?;
-        let mut reported = 0;
-        while runner.step() {
-            if runner.at() - reported >= PROGRESS_STEP {
-                reported = runner.at();
-                progress(reported);
-            }
-        }
-        final_state::compare(&recording.segments, &runner.core.segments(), &mut runner.tally);
-        (runner.core.stats().clone(), runner.tally)
-    };
+    let (stats, mut tally) = replay_to_end(recording, options, &start, progress)?;
     let statistics = options.statistics.as_ref().map(|file| {
         let reset = || find_reset(recording, options, &start, file);
         statistics::compare(file, &stats, start.lost.is_some(), reset)
@@ -122,12 +110,32 @@ pub fn verify_device(
         ooms: tally.ooms,
         not_in_file: NotInFile {
             lost_beginning: start.lost,
-            empty_caches: tally.empty_caches,
+            empty_caches: tally.empty_caches.len() as u64,
             refusals: tally.refusals,
             unknown_ages: start.lost.is_some() && options.settings.settings.garbage_collection_threshold > 0.0,
         },
         statistics,
     })
+}
+
+/// Replays the whole trace from its start; returns the statistics at its end and what was found.
+pub(super) fn replay_to_end(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &Start,
+    progress: &mut dyn FnMut(usize),
+) -> Result<(Stats, Tally), VerifyError> {
+    let position = Position::default();
+    let mut runner = make_runner(recording, options, start, &position)?;
+    let mut reported = 0;
+    while runner.step() {
+        if runner.at() - reported >= PROGRESS_STEP {
+            reported = runner.at();
+            progress(reported);
+        }
+    }
+    final_state::compare(&recording.segments, &runner.core.segments(), &mut runner.tally);
+    Ok((runner.core.stats().clone(), runner.tally))
 }
 
 fn make_runner<'a>(

@@ -1,0 +1,251 @@
+//! Predicting a run: the requests of a recording under other settings, another limit, or on another device.
+//!
+//! The core makes every decision anew on a simulated device. What the recorded allocator decided is not used; what it could not
+//! decide is: the order of the requests, and at which of them an event was seen complete.
+
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::stats::{Family, Stats};
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, PoolFilter};
+
+use super::device::stream_of;
+use super::requests::{Completion, Operation, Requests};
+use super::timed::TimedDevice;
+use crate::device::SimDevice;
+
+/// What the program does after a request that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AfterFailure {
+    /// It dies, as most do: the replay ends there.
+    #[default]
+    Stop,
+    /// It goes on with its other requests, and never gives back what it did not get.
+    GoOn,
+}
+
+/// When other streams are done with memory that was given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Timing {
+    /// When the recorded allocator noticed it.
+    #[default]
+    Recorded,
+    /// At the next request.
+    Earliest,
+    /// Only where the allocator waits for it.
+    Latest,
+}
+
+/// How to predict.
+#[derive(Clone, Debug)]
+pub struct PredictOptions {
+    /// The settings to predict for.
+    pub settings: Settings,
+    /// The memory limit to predict for.
+    pub limit_bytes: Option<u64>,
+    /// What happens after a failed request.
+    pub after_failure: AfterFailure,
+    /// When waiting memory becomes free.
+    pub timing: Timing,
+}
+
+/// What a run would be like.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// The statistics at its end.
+    pub stats: Stats,
+    /// The recording's entry whose request failed first.
+    pub first_failure: Option<usize>,
+    /// Requests that the device could not follow (an address model without room, for example), which a real one would have.
+    pub device_errors: u64,
+    /// Calls of the driver about memory.
+    pub driver_calls: u64,
+    /// What they cost, in nanoseconds.
+    pub driver_ns: u64,
+}
+
+impl Prediction {
+    /// The most bytes that were taken from the device at once.
+    #[must_use]
+    pub fn peak_reserved_bytes(&self) -> i64 {
+        self.stats.family(Family::ReservedBytes).all.peak
+    }
+
+    /// The most bytes of blocks that were handed out at once.
+    #[must_use]
+    pub fn peak_allocated_bytes(&self) -> i64 {
+        self.stats.family(Family::AllocatedBytes).all.peak
+    }
+}
+
+/// Replays requests on a device.
+#[must_use]
+pub fn predict(requests: &Requests, device: SimDevice, options: &PredictOptions) -> Prediction {
+    let policy = PyTorch::new(options.settings.clone());
+    let mut core = Allocator::new(TimedDevice { device, now: 0 }, policy, ());
+    core.set_limit(options.limit_bytes.map(Bytes));
+    let live = Vec::new();
+    let mut replay = Replay { core, live, timing: options.timing, first_failure: None, device_errors: 0 };
+    for &pool in &requests.pools {
+        replay.device_errors += u64::from(replay.core.create_pool(pool).is_err());
+    }
+    for &(entry, operation) in &requests.operations {
+        replay.core.device_mut().now = entry;
+        replay.carry_out(entry, operation);
+        if replay.first_failure.is_some() && options.after_failure == AfterFailure::Stop {
+            break;
+        }
+    }
+    let device = &replay.core.device().device;
+    Prediction {
+        stats: replay.core.stats().clone(),
+        first_failure: replay.first_failure,
+        device_errors: replay.device_errors,
+        driver_calls: device.driver_calls(),
+        driver_ns: device.driver_ns(),
+    }
+}
+
+struct Replay {
+    core: Allocator<TimedDevice, PyTorch>,
+    /// What each request got and has not given back.
+    live: Vec<Option<Allocation>>,
+    timing: Timing,
+    first_failure: Option<usize>,
+    device_errors: u64,
+}
+
+impl Replay {
+    fn carry_out(&mut self, entry: usize, operation: Operation) {
+        match operation {
+            Operation::Allocate { bytes, stream, pool, failed, .. } => {
+                let served = self.allocate(entry, pool, Bytes(bytes), StreamId(stream));
+                match served {
+                    // Nobody will give it back.
+                    Some(allocation) if failed => {
+                        self.give_back(allocation);
+                        self.live.push(None);
+                    }
+                    served => self.live.push(served),
+                }
+            }
+            Operation::Free { id, completion } => {
+                // Missing where the request has failed.
+                let Some(allocation) = self.live.get_mut(id).and_then(Option::take) else { return };
+                if let Some(completed_at) = self.completed_at(entry, completion) {
+                    self.core.record_stream(&allocation, stream_of(completed_at));
+                }
+                self.give_back(allocation);
+            }
+            Operation::EmptyCache => self.device_errors += u64::from(self.core.release_cached().is_err()),
+            Operation::AbandonPool(pool) => {
+                if self.core.pool_use_count(pool).is_ok_and(|uses| uses > 0) {
+                    self.device_errors += u64::from(self.core.release_pool(pool).is_err());
+                }
+            }
+        }
+    }
+
+    fn give_back(&mut self, allocation: Allocation) {
+        self.device_errors += u64::from(self.core.free(allocation).is_err());
+    }
+
+    /// For memory that has to wait: the entry at which it becomes free, if it does.
+    fn completed_at(&self, entry: usize, completion: Completion) -> Option<Option<u32>> {
+        match (completion, self.timing) {
+            (Completion::AtOnce, _) => None,
+            (_, Timing::Earliest) => Some(Some(entry as u32)),
+            (_, Timing::Latest) | (Completion::Never, Timing::Recorded) => Some(None),
+            (Completion::AtEntry(completed_at), Timing::Recorded) => Some(Some(completed_at)),
+        }
+    }
+
+    fn allocate(&mut self, entry: usize, pool: PoolId, bytes: Bytes, stream: StreamId) -> Option<Allocation> {
+        self.core.device_mut().device.set_moment(entry as u64);
+        let served = match pool {
+            PoolId::DEFAULT => self.core.raw_allocate(bytes, stream),
+            pool => self.allocate_from(pool, bytes, stream),
+        };
+        match served {
+            Ok(allocation) => return Some(allocation),
+            Err(AllocError::OutOfMemory(_)) => self.first_failure = self.first_failure.or(Some(entry)),
+            Err(_) => self.device_errors += 1,
+        }
+        None
+    }
+
+    fn allocate_from(&mut self, pool: PoolId, bytes: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
+        // While a pool is routed to nothing is polled; what the recording completes here was so before.
+        self.core.process_events()?;
+        self.core.begin_pool(pool, PoolFilter::All)?;
+        let served = self.core.raw_allocate(bytes, stream);
+        self.core.end_pool(pool)?;
+        self.core.release_pool(pool)?;
+        served
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::SimOptions;
+
+    const MIB: u64 = 1 << 20;
+
+    fn allocate(id: usize, mib: u64) -> Operation {
+        Operation::Allocate { id, bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT, failed: false }
+    }
+
+    fn predicted(operations: &[Operation], settings: &str, limit_mib: Option<u64>, timing: Timing) -> Prediction {
+        let operations = operations.iter().copied().enumerate().collect();
+        let requests = Requests { operations, pools: vec![PoolId(1, 0)], ..Requests::default() };
+        let settings = Settings::from_environment(settings).unwrap();
+        let limit_bytes = limit_mib.map(|mib| mib * MIB);
+        let options = PredictOptions { settings, limit_bytes, after_failure: AfterFailure::GoOn, timing };
+        predict(&requests, SimDevice::new(SimOptions::new(Bytes(1 << 40))), &options)
+    }
+
+    fn peak_mib(prediction: &Prediction) -> i64 {
+        prediction.peak_reserved_bytes() / MIB as i64
+    }
+
+    #[test]
+    fn settings_and_limit_decide() {
+        let free = |id| Operation::Free { id, completion: Completion::AtOnce };
+        let operations = [allocate(0, 100), free(0), allocate(1, 60), allocate(2, 60), allocate(3, 90), free(3), allocate(4, 20)];
+        let recorded = Timing::Recorded;
+        let plain = predicted(&operations, "", None, recorded);
+        assert_eq!((peak_mib(&plain), plain.first_failure, plain.driver_calls), (250, None, 3));
+        let split = predicted(&operations, "max_split_size_mb:20", None, recorded);
+        assert_eq!(peak_mib(&split), 240, "100 MiB cannot be split, is too much for 60 and serves 90, and 20 needs its own");
+        let limited = predicted(&operations, "", Some(200), recorded);
+        assert_eq!((limited.first_failure, limited.stats.num_ooms, limited.device_errors), (Some(4), 1, 0), "and it goes on");
+        assert_eq!(peak_mib(&predicted(&operations, "expandable_segments:True", None, recorded)), 220);
+    }
+
+    #[test]
+    fn memory_in_use_elsewhere_is_free_when_the_timing_says() {
+        let peak = |completion, operation: Operation, timing| {
+            let free = Operation::Free { id: 0, completion };
+            peak_mib(&predicted(&[allocate(0, 50), free, operation, allocate(1, 50)], "", None, timing))
+        };
+        let nothing = Operation::AbandonPool(PoolId::DEFAULT);
+        let peaks =
+            |completion| [Timing::Recorded, Timing::Earliest, Timing::Latest].map(|timing| peak(completion, nothing, timing));
+        assert_eq!(peaks(Completion::AtOnce), [50, 50, 50]);
+        assert_eq!(peaks(Completion::AtEntry(2)), [50, 50, 100]);
+        assert_eq!(peaks(Completion::AtEntry(5)), [100, 50, 100]);
+        assert_eq!(peaks(Completion::Never), [100, 50, 100]);
+        assert_eq!(peak(Completion::Never, Operation::EmptyCache, Timing::Recorded), 50, "empty_cache waits");
+    }
+
+    #[test]
+    fn private_pools_share_nothing_until_nobody_uses_them() {
+        let private = Operation::Allocate { id: 0, bytes: 50 * MIB, stream: 0, pool: PoolId(1, 0), failed: false };
+        let free = Operation::Free { id: 0, completion: Completion::AtOnce };
+        let kept = [private, free, Operation::EmptyCache, allocate(1, 40)];
+        assert_eq!(peak_mib(&predicted(&kept, "", None, Timing::Recorded)), 90);
+        let abandoned = [private, free, Operation::AbandonPool(PoolId(1, 0)), Operation::EmptyCache, allocate(1, 40)];
+        assert_eq!(peak_mib(&predicted(&abandoned, "", None, Timing::Recorded)), 50);
+    }
+}
