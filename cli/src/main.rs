@@ -5,6 +5,7 @@
 
 mod ops;
 mod output;
+mod replay;
 mod size;
 mod verify;
 
@@ -23,6 +24,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Verify(verify::Args),
+    Replay(replay::Args),
     Ops(ops::Args),
 }
 
@@ -46,6 +48,7 @@ impl From<Outcome> for ExitCode {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Verify(args) => verify::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Ops(args) => ops::run(&args),
     };
     match result {

@@ -116,7 +116,7 @@ fn tolerated(verified: &Verified) -> Value {
     })
 }
 
-const fn origin(origin: SettingsOrigin) -> &'static str {
+pub(crate) const fn origin(origin: SettingsOrigin) -> &'static str {
     match origin {
         SettingsOrigin::Recorded => "recorded",
         SettingsOrigin::RecordedValues => "recorded values",

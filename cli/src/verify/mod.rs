@@ -18,6 +18,8 @@ use rayon::prelude::*;
 
 use crate::{Outcome, output, size};
 
+pub(crate) use json::origin;
+
 /// Replay recordings under their own settings and compare every decision.
 ///
 /// A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), plain or packed with gzip, xz or Zstandard. Every
@@ -101,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         bail!("--stats belongs to one recording, and {} are given", args.files.len());
     }
     let statistics = args.stats.as_deref().map(read_statistics).transpose()?;
-    let bar = progress_bar(args);
+    let bar = progress_bar(args.json);
     let done = AtomicU64::new(0);
     let results: Vec<Result<Report>> = args
         .files
@@ -172,11 +174,7 @@ fn verify(
     done: &AtomicU64,
 ) -> Result<Verified> {
     let start = Instant::now();
-    let recording = recording::read_file(file).map_err(|error| match error {
-        // The path comes before every error of this file.
-        ReadError::File { cause, .. } => anyhow!("cannot be read: {cause}"),
-        error => error.into(),
-    })?;
+    let recording = read(file)?;
     let settings = match &args.settings {
         Some(text) => ReplaySettings::given(text)?,
         None => ReplaySettings::of_recording(recording.settings.as_ref())?,
@@ -209,9 +207,18 @@ fn verify(
     Ok(Verified { file: file.to_owned(), recording, settings, limit: args.limit, profile: args.profile, devices, seconds })
 }
 
+/// Reads a recording; the error does not name the file.
+pub(crate) fn read(file: &Path) -> Result<Recording> {
+    recording::read_file(file).map_err(|error| match error {
+        // The path comes before every error of this file.
+        ReadError::File { cause, .. } => anyhow!("cannot be read: {cause}"),
+        error => error.into(),
+    })
+}
+
 /// A bar on standard error, which only a terminal shows.
-fn progress_bar(args: &Args) -> ProgressBar {
-    if args.json {
+pub(crate) fn progress_bar(is_hidden: bool) -> ProgressBar {
+    if is_hidden {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} entries")

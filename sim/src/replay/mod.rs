@@ -1,16 +1,19 @@
 //! Replay of recordings on the core: under their own settings, to verify that the core decides as the recorded allocator did.
 //!
 //! The way of the data: a recorded trace is first walked backwards, from the final segments to the state before its first entry
+//! (`start`); then its requests are carried out one by one (`verify`) on a device that answers as the recording says
 //! (`device`), and whatever the core does is compared with what the recording says comes next (`compare`).
 //!
 //! And under other settings, to predict what the program would have needed: the requests alone (`requests`), carried out on a
-//! simulated device (`predict`) that places segments as the recorded process's driver did, as far as that shows (`placements`).
+//! simulated device (`predict`) that places segments as the recorded process's driver did, as far as that shows (`placements`);
+//! `outlook` is all of it in one call.
 
 mod compare;
 mod device;
 mod error;
 mod extents;
 mod final_state;
+mod outlook;
 mod peaks;
 mod placements;
 mod pools;
@@ -28,6 +31,7 @@ mod verify;
 
 pub use compare::{Doing, Mismatch};
 pub use error::VerifyError;
+pub use outlook::{Outlook, OutlookOptions, TimingRange, replay_device};
 pub use placements::placed_steps;
 pub use predict::{AfterFailure, PredictOptions, Prediction, Timing, predict};
 pub use requests::{Completion, Operation, Requests};

@@ -1,0 +1,94 @@
+//! What a recorded program would need under other settings: everything about one device's recording in one call.
+//!
+//! Segments go where the recorded process's driver would have put them, as far as its recording shows
+//! ([`DriverLike`](crate::device::address::DriverLike)); from a recording that lost its beginning, or has no segments of cudaMalloc,
+//! only the driver's rules are known. Where work of other streams delays a free, the recording's own delays are used, and the two
+//! extremes beside them say how much that matters.
+
+use parkade::settings::Settings;
+use parkade::units::Bytes;
+
+use super::error::VerifyError;
+use super::placements::placed_steps;
+use super::predict::{AfterFailure, PredictOptions, Prediction, Timing, predict};
+use super::requests::Requests;
+use super::verify::VerifyOptions;
+use crate::device::address::{DriverLike, Learned};
+use crate::device::{SimDevice, SimOptions};
+use crate::recording::DeviceRecording;
+
+/// A device with more memory than any has: 4 TiB.
+const LARGEST_BYTES: u64 = 1 << 42;
+
+/// Under what to replay.
+#[derive(Clone, Debug)]
+pub struct OutlookOptions {
+    /// Settings and limit of the recorded run, which show what it asked for.
+    pub own: VerifyOptions,
+    /// The settings to replay under.
+    pub settings: Settings,
+    /// The memory limit to replay under.
+    pub limit_bytes: Option<u64>,
+    /// The device's memory; as much as is needed if not given.
+    pub capacity_bytes: Option<u64>,
+}
+
+/// The peaks of reserved bytes at the two extremes of timing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimingRange {
+    /// Waiting memory is free at the next request.
+    pub earliest: i64,
+    /// Only where the allocator waits for it.
+    pub latest: i64,
+}
+
+/// What the program would need.
+#[derive(Clone, Debug)]
+pub struct Outlook {
+    /// The device's number.
+    pub device: u32,
+    /// What it asked for, and how surely that is known.
+    pub requests: Requests,
+    /// What would come of it.
+    pub prediction: Prediction,
+    /// How much the timing matters, where it does.
+    pub timing: Option<TimingRange>,
+}
+
+impl Outlook {
+    /// No request is out of memory.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.prediction.first_failure.is_none()
+    }
+}
+
+/// Replays one device of a recording under other settings. A request that fails does not end the program: some catch the error and
+/// go on with less. `progress` is told now and then how many entries have been read.
+///
+/// # Errors
+/// As for verifying the recording: see [`VerifyError`].
+pub fn replay_device(
+    recording: &DeviceRecording,
+    options: &OutlookOptions,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Outlook, VerifyError> {
+    let requests = Requests::of_recording(recording, &options.own, progress)?;
+    let knows_all = requests.lost_beginning.is_none();
+    let learned = if knows_all { Learned::from_steps(&placed_steps(recording)) } else { Learned::default() };
+    let run = |timing| {
+        let device = SimOptions::new(Bytes(options.capacity_bytes.unwrap_or(LARGEST_BYTES))).index(recording.device);
+        let device = SimDevice::new(device.address_model(DriverLike::learned(&learned)));
+        let settings = options.settings.clone();
+        let options = PredictOptions { settings, limit_bytes: options.limit_bytes, after_failure: AfterFailure::GoOn, timing };
+        predict(&requests, device, &options)
+    };
+    let prediction = run(Timing::Recorded);
+    let timing = requests.has_deferred_frees().then(|| {
+        let [earliest, latest] = [Timing::Earliest, Timing::Latest].map(|timing| run(timing).peak_reserved_bytes());
+        TimingRange { earliest, latest }
+    });
+    let peak = prediction.peak_reserved_bytes();
+    let timing = timing.filter(|range| range.earliest != peak || range.latest != peak);
+    Ok(Outlook { device: recording.device, requests, prediction, timing })
+}
