@@ -71,8 +71,10 @@ fn numbers(outlook: &Outlook) -> Map<String, Value> {
     });
     let mut object = if let Value::Object(object) = object { object } else { Map::new() };
     if let Some(range) = outlook.timing {
-        object.insert("peak_reserved_bytes_earliest".to_owned(), range.earliest.into());
-        object.insert("peak_reserved_bytes_latest".to_owned(), range.latest.into());
+        for (name, extreme) in [("earliest", range.earliest), ("latest", range.latest)] {
+            object.insert(format!("peak_reserved_bytes_{name}"), extreme.peak_reserved_bytes.into());
+            object.insert(format!("fits_{name}"), extreme.fits.into());
+        }
     }
     object
 }

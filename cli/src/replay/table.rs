@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use parkade_sim::replay::{Outlook, SettingsOrigin};
+use parkade_sim::replay::{Extreme, Outlook, SettingsOrigin};
 
 use super::{Replayed, short_name};
 use crate::output::{self, Paint};
@@ -68,14 +68,19 @@ fn verdict(replayed: &Replayed, paint: Paint) -> String {
     }
 }
 
+fn show(extreme: Extreme) -> String {
+    let outcome = if extreme.fits { "" } else { " (out of memory)" };
+    format!("{}{outcome}", size::show(extreme.peak_reserved_bytes))
+}
+
 fn notes(replayed: &Replayed, device: &Outlook) -> Vec<String> {
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: {} reserved at most", size::show(requests.recorded_peak_reserved_bytes))];
     if let Some(range) = device.timing {
         notes.push(format!(
             "other streams delay frees: {} reserved at most if they are done at the next request, {} if never before a wait",
-            size::show(range.earliest),
-            size::show(range.latest)
+            show(range.earliest),
+            show(range.latest)
         ));
     }
     if replayed.settings.origin == SettingsOrigin::Assumed {

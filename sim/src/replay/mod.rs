@@ -31,7 +31,7 @@ mod verify;
 
 pub use compare::{Doing, Mismatch};
 pub use error::VerifyError;
-pub use outlook::{Outlook, OutlookOptions, TimingRange, replay_device};
+pub use outlook::{Extreme, Outlook, OutlookOptions, TimingRange, replay_device};
 pub use placements::placed_steps;
 pub use predict::{AfterFailure, PredictOptions, Prediction, Timing, predict};
 pub use requests::{Completion, Operation, Requests};

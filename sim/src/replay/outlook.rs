@@ -33,13 +33,28 @@ pub struct OutlookOptions {
     pub capacity_bytes: Option<u64>,
 }
 
-/// The peaks of reserved bytes at the two extremes of timing.
+/// What comes of one extreme of timing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extreme {
+    /// The most bytes that were taken from the device at once.
+    pub peak_reserved_bytes: i64,
+    /// No request is out of memory.
+    pub fits: bool,
+}
+
+/// The two extremes of timing. What really happens need not lie between them, but mostly does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingRange {
     /// Waiting memory is free at the next request.
-    pub earliest: i64,
+    pub earliest: Extreme,
     /// Only where the allocator waits for it.
-    pub latest: i64,
+    pub latest: Extreme,
+}
+
+impl Extreme {
+    fn of(prediction: &Prediction) -> Extreme {
+        Extreme { peak_reserved_bytes: prediction.peak_reserved_bytes(), fits: prediction.first_failure.is_none() }
+    }
 }
 
 /// What the program would need.
@@ -85,10 +100,10 @@ pub fn replay_device(
     };
     let prediction = run(Timing::Recorded);
     let timing = requests.has_deferred_frees().then(|| {
-        let [earliest, latest] = [Timing::Earliest, Timing::Latest].map(|timing| run(timing).peak_reserved_bytes());
+        let [earliest, latest] = [Timing::Earliest, Timing::Latest].map(|timing| Extreme::of(&run(timing)));
         TimingRange { earliest, latest }
     });
-    let peak = prediction.peak_reserved_bytes();
-    let timing = timing.filter(|range| range.earliest != peak || range.latest != peak);
+    let recorded = Extreme::of(&prediction);
+    let timing = timing.filter(|range| range.earliest != recorded || range.latest != recorded);
     Ok(Outlook { device: recording.device, requests, prediction, timing })
 }

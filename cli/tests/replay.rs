@@ -1,0 +1,172 @@
+//! `parkade replay`: what people and programs read, exit codes, limits, settings, time; and a few outcomes of real runs.
+
+mod common;
+
+use common::*;
+use parkade_sim::recording::{Action, DeviceRecording, Recording};
+use serde_json::Value;
+
+/// Two blocks of 60 MiB where 100 MiB were before: they share its segment unless it may not be split.
+fn program() -> Recording {
+    let mut trace = vec![entry(Action::SegmentAlloc, BASE, 100 * MIB), entry(Action::Alloc, BASE, 100 * MIB)];
+    trace.extend(free(BASE, 100 * MIB));
+    let other = BASE + (1 << 30);
+    trace.extend([
+        entry(Action::Alloc, BASE, 60 * MIB),
+        entry(Action::SegmentAlloc, other, 60 * MIB),
+        entry(Action::Alloc, other, 60 * MIB),
+    ]);
+    let first = segment(vec![used(BASE, 60 * MIB), unused(BASE + 60 * MIB, 40 * MIB)]);
+    recording(trace, vec![first, segment(vec![used(other, 60 * MIB)])])
+}
+
+fn json(arguments: &[&str]) -> (i32, Value) {
+    let run = call(&[&["replay", "--json"], arguments].concat());
+    (run.code, serde_json::from_str(run.out.trim_end()).unwrap_or_else(|_| panic!("no JSON: {}{}", run.out, run.err)))
+}
+
+/// A recording of the repository.
+fn shipped(name: &str) -> String {
+    format!("{}/../conformance/recordings/{name}.pickle.xz", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn its_own_settings_give_its_own_peaks() {
+    let folder = Folder::new("replay-own");
+    let run = call(&["replay", &folder.recording("program.pickle", &program())]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    let lines: Vec<&str> = run.out.lines().collect();
+    assert_eq!(
+        lines[0],
+        "recording       settings  fits  oom  peak allocated  peak reserved  retries  driver calls  driver time"
+    );
+    assert!(
+        lines[1].starts_with("program.pickle   default   yes    0      120.00 MiB     160.00 MiB        0             2  "),
+        "{}",
+        run.out
+    );
+    assert_eq!(lines[2..], ["", "program.pickle", "  recorded: 160.00 MiB reserved at most", "", "it fits"]);
+}
+
+#[test]
+fn other_settings_limits_and_devices_give_other_peaks() {
+    let folder = Folder::new("replay-other");
+    let file = folder.recording("program.pickle", &program());
+    let (code, own) = json(&[&file]);
+    assert_eq!((code, &own["fits"], &own["settings"]), (0, &true.into(), &"".into()));
+    assert_eq!((&own["ooms"], &own["retries"], &own["driver_calls"]), (&0.into(), &0.into(), &2.into()));
+    assert_eq!((&own["fails_at_entry"], &own["recorded"]["peak_reserved_bytes"]), (&Value::Null, &(160 * MIB).into()));
+    let (code, expandable) = json(&[&file, "--settings", "expandable_segments:True"]);
+    assert_eq!((code, &expandable["peak_reserved_bytes"]), (0, &(120 * MIB).into()));
+    assert_eq!(expandable["settings"], "expandable_segments:True");
+    for size in ["--limit", "--capacity"] {
+        let (code, tight) = json(&[&file, size, "130MiB"]);
+        assert_eq!((code, &tight["fits"], &tight["ooms"], &tight["fails_at_entry"]), (1, &false.into(), &1.into(), &6.into()));
+        assert_eq!(tight["limit_bytes"], 130 * MIB);
+        let (code, _) = json(&[&file, size, "130MiB", "--settings", "expandable_segments:True"]);
+        assert_eq!(code, 0);
+    }
+    let (code, both) = json(&[&file, "--capacity", "1GiB", "--limit", "130MiB"]);
+    assert_eq!((code, &both["capacity_bytes"], &both["limit_bytes"]), (1, &(1024 * MIB).into(), &(130 * MIB).into()));
+    let (code, part) = json(&[&file, "--capacity", "260MiB", "--settings", "per_process_memory_fraction:0.5"]);
+    assert_eq!((code, &part["limit_bytes"]), (1, &(130 * MIB).into()));
+    let run = call(&["replay", &file, "--limit", "130MiB"]);
+    assert!(run.out.ends_with("\nit does not fit: the first request that is out of memory is at entry 6\n"), "{}", run.out);
+}
+
+#[test]
+fn streams_that_delay_a_free_give_a_range() {
+    let folder = Folder::new("replay-timing");
+    let other = BASE + (1 << 30);
+    let trace = vec![
+        entry(Action::SegmentAlloc, BASE, 50 * MIB),
+        entry(Action::Alloc, BASE, 50 * MIB),
+        entry(Action::FreeRequested, BASE, 50 * MIB),
+        entry(Action::SegmentAlloc, other, 50 * MIB),
+        entry(Action::Alloc, other, 50 * MIB),
+        entry(Action::FreeCompleted, BASE, 50 * MIB),
+        entry(Action::Alloc, BASE, 50 * MIB),
+    ];
+    let segments = vec![segment(vec![used(BASE, 50 * MIB)]), segment(vec![used(other, 50 * MIB)])];
+    let file = folder.recording("streams.pickle", &recording(trace, segments));
+    let (code, object) = json(&[&file]);
+    let keys = ["peak_reserved_bytes_earliest", "peak_reserved_bytes", "peak_reserved_bytes_latest"];
+    assert_eq!((code, keys.map(|key| object[key].as_u64().map(|bytes| bytes / MIB))), (0, [Some(100), Some(100), Some(150)]));
+    let run = call(&["replay", &file]);
+    assert!(run.out.contains("100.00 MiB reserved at most if they are done at the next request, 150.00 MiB if"), "{}", run.out);
+}
+
+#[test]
+fn several_devices_are_told_apart() {
+    let folder = Folder::new("replay-devices");
+    let mut both = program();
+    let second = DeviceRecording { device: 3, ..good().devices[0].clone() };
+    both.devices.push(second);
+    let file = folder.recording("both.pickle", &both);
+    let (code, object) = json(&[&file, "--limit", "130MiB"]);
+    assert_eq!((code, &object["fits"], &object["fails_at_entry"]), (1, &false.into(), &6.into()));
+    assert_eq!((&object["devices"][0]["fits"], &object["devices"][1]["fits"]), (&false.into(), &true.into()));
+    assert_eq!((&object["devices"][1]["device"], &object["peak_reserved_bytes"]), (&3.into(), &(120 * MIB).into()));
+    let run = call(&["replay", &file, "--limit", "130MiB"]);
+    assert!(run.out.contains("both.pickle device 3"), "{}", run.out);
+    assert!(run.out.contains("device 0 is out of memory at entry 6 first"), "{}", run.out);
+}
+
+#[test]
+fn what_cannot_be_replayed_is_said_in_one_line() {
+    let folder = Folder::new("replay-bad");
+    let file = folder.recording("program.pickle", &program());
+    let empty = folder.recording("empty.pickle", &Recording::default());
+    let nonsense = folder.file("nonsense.pickle", b"nonsense");
+    let refused: [(&[&str], &str); 6] = [
+        (&[&file, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
+        (&[&file, "--settings", "max_split_size_mb:3"], "max_split_size_mb"),
+        (&[&file, "--settings", "per_process_memory_fraction:0.5"], "--capacity gives"),
+        (&[&empty], "no trace entries to replay"),
+        (&[&nonsense], "nonsense.pickle"),
+        (&["missing.pickle"], "cannot be read"),
+    ];
+    for (arguments, text) in refused {
+        let run = call(&[&["replay"], arguments].concat());
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+        assert!(run.err.starts_with("parkade: ") && run.err.lines().count() == 1 && run.err.contains(text), "{}", run.err);
+        let (code, object) = json(arguments);
+        assert!(code == 2 && object["error"].is_string(), "{object}");
+    }
+    assert_eq!(call(&["replay", &file, "--limit", "many"]).code, 2);
+    let help = call(&["replay", "--help"]).out;
+    assert!(help.contains("Examples:") && help.contains("Exit code: 0 it fits, 1 it does not, 2"), "{help}");
+}
+
+/// The state before the first entry is asked for before it.
+#[test]
+fn a_recording_that_lost_its_beginning_is_replayed() {
+    let folder = Folder::new("replay-lost");
+    let mut cut = program();
+    cut.devices[0].trace.drain(..5);
+    let (code, object) = json(&[&folder.recording("cut.pickle", &cut)]);
+    assert_eq!((code, &object["recorded"]["lost_beginning"]["blocks"]), (0, &1.into()));
+    assert_eq!(object["peak_reserved_bytes"], 120 * MIB, "the 100 MiB that made the first segment are not known");
+}
+
+/// Outcomes and peaks of runs on a real H200, from the recording of the same program under default settings.
+#[test]
+fn real_outcomes_are_predicted() {
+    let outcomes = [
+        ("gpt2_varlen", "max_split_size_mb:128", "15.2062GiB", false, None),
+        ("gpt2_varlen", "", "15.7204GiB", false, Some(16_703_815_680_u64)),
+        ("gpt2_varlen", "max_split_size_mb:128", "15.7204GiB", true, Some(16_852_713_472)),
+        ("gpt2_varlen", "garbage_collection_threshold:0.8,max_split_size_mb:64", "15.2062GiB", false, Some(15_036_579_840)),
+        ("gpt2_varlen", "garbage_collection_threshold:0.8,max_split_size_mb:64", "16.4550GiB", true, Some(16_678_649_856)),
+        ("gpt2_varlen", "expandable_segments:True", "14.9124GiB", true, Some(15_875_440_640)),
+        ("prefetch_streams", "", "4.2985GiB", false, None),
+        ("prefetch_streams", "garbage_collection_threshold:0.8,max_split_size_mb:64", "4.2985GiB", true, Some(4_555_014_144)),
+        ("prefetch_streams", "expandable_segments:True", "4.5315GiB", true, Some(4_806_672_384)),
+    ];
+    for (program, settings, limit, fits, peak) in outcomes {
+        let (_, object) = json(&[&shipped(&format!("{program}.default")), "--settings", settings, "--limit", limit]);
+        assert_eq!(object["fits"], fits, "{program} {settings} {limit}");
+        let expected = peak.map_or_else(|| object["peak_reserved_bytes"].clone(), Into::into);
+        assert_eq!(object["peak_reserved_bytes"], expected, "{program} {settings} {limit}");
+    }
+}
