@@ -40,6 +40,11 @@ impl Holes {
         Some(start)
     }
 
+    /// How many holes there are.
+    pub(super) fn count(&self) -> usize {
+        self.by_start.len()
+    }
+
     /// The lowest hole that is long enough: start and length.
     pub(super) fn first_fit(&self, length: u64) -> Option<(u64, u64)> {
         self.iter().find(|&(_, found)| found >= length)

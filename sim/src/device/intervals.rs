@@ -51,6 +51,11 @@ impl<T> Intervals<T> {
         self.by_start.range(first..end.max(first)).map(|(&start, (bytes, value))| (start, *bytes, value))
     }
 
+    /// How many ranges there are.
+    pub(super) fn count(&self) -> usize {
+        self.by_start.len()
+    }
+
     /// All ranges, lowest first: start and size in bytes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.by_start.iter().map(|(&start, &(bytes, _))| (start, bytes))

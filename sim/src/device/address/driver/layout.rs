@@ -50,6 +50,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    /// How many pieces the address space is in: what a look at all of it costs.
+    pub(super) fn pieces(&self) -> usize {
+        self.chunks.len() + self.space.count() + self.hidden.count()
+    }
+
     /// Where the driver would put a range of `bytes` bytes.
     pub(super) fn choose(&self, bytes: u64) -> Option<Spot> {
         let hole = self.chunks.iter().rev().find_map(|chunk| chunk.holes.first_fit(bytes));

@@ -10,6 +10,10 @@ use super::super::super::PAGE_BYTES;
 use super::layout::{GRANULE_BYTES, Layout, SLACK_BYTES, Spot};
 use super::{Change, Event};
 
+/// How many pieces of address space learning may look at before it gives up, a second or two. The recordings take up to 801 thousand;
+/// it is for thousands of segments in no order, from which nothing is to be learned.
+const MOST_EFFORT: usize = 1 << 28;
+
 /// No address of a GPU is above this.
 const HIGHEST_ADDRESS: u64 = 1 << 56;
 
@@ -45,15 +49,21 @@ pub struct Learned {
 }
 
 impl Learned {
-    /// Learns from a recording's steps.
+    /// Learns from a recording's steps. Nothing, where that would take too long.
     #[must_use]
     pub fn from_steps(steps: &[PlacedStep]) -> Learned {
         let mut regions: Vec<Region> = Vec::new();
         let mut ignored: BTreeSet<usize> = (0..steps.len()).filter(|&at| !steps[at].is_sane()).collect();
+        let mut effort = 0;
         // Each attempt makes a region longer, or a chunk, or ignores one step more. There are not many; the bound is for odd traces.
         for _ in 0..=steps.len() * 2 {
             let mut attempt = Attempt { regions: regions.clone(), ..Attempt::default() };
+            attempt.effort = effort;
             let failed = (0..steps.len()).find(|at| !ignored.contains(at) && !attempt.step(&steps[*at]));
+            effort = attempt.effort;
+            if effort > MOST_EFFORT {
+                break;
+            }
             let Some(failed) = failed else {
                 return attempt.into_learned(steps, &ignored);
             };
@@ -86,6 +96,8 @@ struct Attempt {
     events: Vec<Event>,
     explained: usize,
     unexplained: usize,
+    /// Pieces of address space looked at so far, in this attempt and those before it.
+    effort: usize,
     /// When the program's own chunks were made, by their first byte.
     births: BTreeMap<u64, u64>,
     live: BTreeSet<u64>,
@@ -102,6 +114,10 @@ impl Attempt {
 
     /// False if something was learned that makes another attempt necessary.
     fn step(&mut self, step: &PlacedStep) -> bool {
+        self.effort += self.layout.pieces() + self.regions.len();
+        if self.effort > MOST_EFFORT {
+            return false;
+        }
         if !step.taken {
             if self.live.remove(&step.address) {
                 self.layout.release(step.address, step.bytes);
@@ -141,6 +157,7 @@ impl Attempt {
     }
 
     fn assume(&mut self, moment: u64, change: Change, start: u64, end: u64) {
+        self.effort += self.layout.pieces();
         let event = Event { moment, change, start, bytes: end.saturating_sub(start) };
         event.apply(&mut self.layout);
         self.events.push(event);
@@ -217,6 +234,10 @@ impl Attempt {
         let mut last = None;
         while let Some(spot) = self.layout.choose(bytes).filter(|spot| spot.address() != address && last != Some(*spot)) {
             last = Some(spot);
+            self.effort += self.layout.pieces();
+            if self.effort > MOST_EFFORT {
+                return;
+            }
             let own = self.layout.free_around(address, bytes);
             let (start, end) = match spot {
                 Spot::Hole { address: hole, .. } if own.is_some_and(|(own, _, is_hole)| is_hole && own == hole) => {

@@ -165,3 +165,15 @@ fn senseless_steps_are_borne() {
     let _ = replay(&learned, &steps);
     assert_eq!(Learned::from_steps(&[]).placements, 0);
 }
+
+/// Segments in no order: every one needs assumptions, and each of these all that were made before.
+#[test]
+fn learning_gives_up_where_there_is_nothing_to_learn() {
+    let place = |n: u64| (1 << 46) + n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (1 << 14) * (1 << 30);
+    let steps: Vec<PlacedStep> =
+        (0..3_000).map(|n| PlacedStep { moment: n, taken: true, address: place(n), bytes: 20 * MIB }).collect();
+    let start = std::time::Instant::now();
+    let learned = Learned::from_steps(&steps);
+    assert_eq!(learned.placements, 0, "as if there had been no steps");
+    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+}
