@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p parkade-sim --example predict -- FOLDER [PROGRAM...]`
 //!
-//! The folder has recordings `PROGRAM.VARIANT.pickle.xz`. Every ordered pair of different runs of a program is predicted, and
+//! The folder has recordings `PROGRAM.VARIANT.pickle.xz`. Every ordered pair of runs of a program under different settings is predicted, and
 //! compared with what was recorded: the predicted run's settings and limit, and nothing else of it, are used.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -147,7 +147,8 @@ fn main() -> Result<(), BoxError> {
             // One that died has too few requests for a run that lived longer.
             let covers =
                 |target: &&Run| source.requests.ooms == 0 || target.requests.operations.len() <= source.requests.operations.len();
-            for target in runs.iter().filter(|target| target.name != source.name).filter(covers) {
+            let is_another = |target: &&Run| (&target.settings, target.limit_bytes) != (&source.settings, source.limit_bytes);
+            for target in runs.iter().filter(is_another).filter(covers) {
                 pair(source, target, counts.entry(program.clone()).or_default());
             }
         }

@@ -103,8 +103,8 @@ fn notes(replayed: &Replayed, device: &Outlook) -> Vec<String> {
     }
     if requests.mismatches > 0 {
         notes.push(format!(
-            "{} recorded decisions differ from PyTorch's under the recording's own settings (see parkade verify): the requests are \
-             less sure",
+            "{} recorded decisions differ from PyTorch's under the recording's own settings (see parkade verify; \
+             --recorded-limit gives its limit): the requests are less sure",
             requests.mismatches
         ));
     }
