@@ -14,6 +14,7 @@ pub mod check;
 pub mod device;
 pub mod error;
 pub mod policy;
+pub mod profile;
 pub mod report;
 pub mod settings;
 pub mod snapshot;

@@ -25,6 +25,8 @@ pub struct SegmentInfo {
     pub class: PoolClass,
     /// Whether this is a run of an expandable segment that has memory.
     pub expandable: bool,
+    /// Tells segments apart by age, the oldest first; 0 under rules that do not count segments. Not a part of PyTorch's pickles.
+    pub rank: u32,
     /// Its blocks, by address.
     pub blocks: Vec<BlockInfo>,
 }

@@ -3,12 +3,13 @@
 //! Every family is kept three times: for all memory, for the small pool and for the large pool. An update touches "all" and one
 //! of the two. [`Stats::entries`] lists all 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::units::PoolClass;
+use crate::units::{PoolClass, PoolId};
 
 /// A counter with its history (spec 6.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -178,6 +179,10 @@ pub struct Stats {
     pub num_device_alloc: i64,
     /// Segments given back to the device.
     pub num_device_free: i64,
+    /// Requests rejected before the device was asked; 0 in versions that do not do so.
+    pub num_oom_rejections: i64,
+    /// Bytes taken from the device by private pools, also by those that are gone, in versions that count them.
+    pub reserved_by_pool: BTreeMap<PoolId, StatSet>,
     /// `max_split_size` when the allocator was made; -1 is unlimited. Later settings do not change it (spec 6.2).
     pub max_split_size: i64,
 }
@@ -215,6 +220,14 @@ impl Stats {
         }
     }
 
+    /// Counts bytes that a private pool took, or gave back if they are negative.
+    pub(crate) fn change_reserved_by(&mut self, pool: PoolId, class: PoolClass, amount: i64) {
+        let set = self.reserved_by_pool.entry(pool).or_default();
+        let change = |stat: &mut Stat| if amount < 0 { stat.decrease(amount.wrapping_neg()) } else { stat.increase(amount) };
+        change(&mut set.all);
+        change(set.class_mut(class));
+    }
+
     /// Sets every peak to its current value (`reset_peak_memory_stats`).
     pub fn reset_peaks(&mut self) {
         self.for_each_stat(Stat::reset_peak);
@@ -228,10 +241,11 @@ impl Stats {
         self.num_sync_all_streams = 0;
         self.num_device_alloc = 0;
         self.num_device_free = 0;
+        self.num_oom_rejections = 0;
     }
 
     fn for_each_stat(&mut self, act: impl Fn(&mut Stat)) {
-        for set in &mut self.families {
+        for set in self.families.iter_mut().chain(self.reserved_by_pool.values_mut()) {
             act(&mut set.all);
             act(&mut set.small);
             act(&mut set.large);

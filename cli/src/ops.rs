@@ -47,12 +47,12 @@ enum AddressOrder {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let verify::Profile::V2_11 = args.profile;
     let addresses = match args.addresses {
         AddressOrder::Up => Addresses::Up,
         AddressOrder::Down => Addresses::Down,
     };
-    let options = OpsOptions { settings: args.settings.clone(), capacity_bytes: args.capacity, addresses };
+    let profile = args.profile.rules();
+    let options = OpsOptions { settings: args.settings.clone(), capacity_bytes: args.capacity, addresses, profile };
     let mut runner = match OpsRunner::new(&options) {
         Ok(runner) => runner,
         Err(error) => bail!(

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Fresh seeds of random scripts through the real PyTorch allocator and through `parkade ops`; the answers must be the same.
 
-  run.py --oracle DIR [--parkade BIN] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2]
+  run.py --oracle DIR [--profile 2.11|2.15] [--parkade BIN] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2]
 
-DIR is where the oracle was built: it holds the program oracle211 and src/gen.py, which writes the scripts.
+DIR is where the oracle was built: it holds the program oracle211 (or oracle215) and src/gen.py, which writes the scripts.
 Ends with a table, one row a flavour; exit code 1 if anything differs.
 
 With private pools the real allocator's own answers depend on where its objects lie in memory: it goes through hash sets of pointers. There it
@@ -53,6 +53,7 @@ def seeds(text):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oracle", required=True)
+    parser.add_argument("--profile", choices=["2.11", "2.15"], default="2.11")
     parser.add_argument("--parkade", default="target/release/parkade")
     parser.add_argument("--seeds", type=seeds, default=seeds("1-20"))
     parser.add_argument("--n", type=int, default=10000)
@@ -69,13 +70,13 @@ def one(options, flavour, seed, script):
     results = []
     for config in options.configs.split(","):
         for addresses in options.addresses.split(","):
-            if flavour == "poolfree" and config.startswith("exp"):
+            if options.profile == "2.11" and flavour == "poolfree" and config.startswith("exp"):
                 continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
             theirs, ours = real(options, flavour, config, addresses, script), parkade(options, flavour, config, addresses, script)
             if flavour in ADDRESS_DEPENDENT:
                 agreed = agreement(options, flavour, config, addresses, script)
                 theirs, ours = theirs[:agreed], ours[:agreed]
-            number, difference, tolerated = compare(theirs, ours)
+            number, difference, tolerated = compare(theirs, ours, options.profile)
             where = None
             if difference and is_order_of_serving_pools(theirs[:number + 1], ours[:number + 1]):
                 difference, theirs = None, theirs[:number]
@@ -115,12 +116,12 @@ def is_order_of_serving_pools(theirs, ours):
 def real(options, flavour, config, addresses, script, more=()):
     environment = dict(os.environ, FAKE_GPU_BYTES=str(FLAVOURS[flavour]), FAKE_ADDR_POLICY=addresses, **dict(more))
     environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = CONFIGS[config]
-    run = subprocess.run([os.path.join(options.oracle, "oracle211"), "-"], input=script, env=environment, capture_output=True, check=True)
+    run = subprocess.run([os.path.join(options.oracle, "oracle" + options.profile.replace(".", "")), "-"], input=script, env=environment, capture_output=True, check=True)
     return run.stdout.decode().splitlines()
 
 
 def parkade(options, flavour, config, addresses, script):
-    command = [options.parkade, "ops", "-", "--settings", CONFIGS[config], "--capacity", str(FLAVOURS[flavour]), "--addresses", addresses]
+    command = [options.parkade, "ops", "-", "--settings", CONFIGS[config], "--capacity", str(FLAVOURS[flavour]), "--addresses", addresses, "--profile", options.profile]
     return subprocess.run(command, input=script, capture_output=True, check=True).stdout.decode().splitlines()
 
 

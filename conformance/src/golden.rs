@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use parkade::profile::Profile;
 use parkade_sim::ops::{Addresses, OpsOptions, OpsRunner};
 use parkade_sim::recording::container;
 use serde_json::Value;
@@ -68,7 +69,12 @@ fn run<'a>(header: &Value, lines: &mut impl Iterator<Item = &'a str>) -> Option<
         "down" => Addresses::Down,
         _ => return None,
     };
-    let options = OpsOptions { settings: text("settings")?, capacity_bytes: header["capacity"].as_u64()?, addresses };
+    let options = OpsOptions {
+        settings: text("settings")?,
+        capacity_bytes: header["capacity"].as_u64()?,
+        addresses,
+        profile: &Profile::PYTORCH_2_11,
+    };
     let count = usize::try_from(header["lines"].as_u64()?).ok()?;
     let mut printed = BTreeMap::new();
     let answers = lines.take(count).map(|line| with_sums(line, &mut printed)).collect::<Option<Vec<String>>>()?;

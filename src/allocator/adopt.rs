@@ -141,8 +141,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let owner = self.heap.pools().owner(segment.pool).ok_or(AdoptError::UnknownPool)?;
         let pool = PoolSlot::of_owner(owner, segment.class);
         match segment.page {
-            Some(page) => self.adopt_pages(segment, total, page, memory),
-            None => self.adopt_whole(segment, total),
+            Some(page) => self.adopt_pages(segment, pool, (total, page), memory),
+            None => self.adopt_whole(pool, total),
         }
         let marks = if segment.page.is_some() { Marks::EXPANDABLE } else { Marks::default() };
         let first = self.heap.add_segment(segment.address, total, stream, pool);
@@ -157,9 +157,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(adopted.filter_map(|(&index, block)| self.adopt_block(index, block, pool)).collect())
     }
 
-    fn adopt_whole(&mut self, segment: &AdoptedSegment, total: Bytes) {
-        self.stats.increase(Family::Segment, segment.class, 1);
-        self.stats.increase(Family::ReservedBytes, segment.class, total.0 as i64);
+    fn adopt_whole(&mut self, pool: PoolSlot, total: Bytes) {
+        self.stats.increase(Family::Segment, pool.class(), 1);
+        self.count_reserved(pool, total.0 as i64);
         if self.policy.is_oversize(total) {
             self.stats.oversize_segments.increase(1);
         }
@@ -168,14 +168,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn adopt_pages(
         &mut self,
         segment: &AdoptedSegment,
-        total: Bytes,
-        page: Bytes,
+        pool: PoolSlot,
+        (total, page): (Bytes, Bytes),
         memory: &mut dyn FnMut(DeviceAddress) -> D::Physical,
     ) {
         let base = segment.address.0;
         self.reservations.insert(base, total.0, page.0, segment.stream);
         let pages = segment.mapped_pages();
-        self.stats.increase(Family::ReservedBytes, segment.class, (pages.len() as u64 * page.0) as i64);
+        self.count_reserved(pool, (pages.len() as u64 * page.0) as i64);
         if let Some((_, range)) = self.reservations.holding(base) {
             for place in pages {
                 range.put(place, memory(DeviceAddress(base + place * page.0)));

@@ -10,7 +10,6 @@ use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Policy, Request};
-use crate::stats::Family;
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
 
@@ -66,7 +65,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.map_pages(address, page, memory, base, first)?;
         self.heap.map_front(index, bytes);
         self.heap.put_back(index, self.policy.stamp(pool));
-        self.stats.increase(Family::ReservedBytes, pool.class(), bytes as i64);
+        self.count_reserved(pool, bytes as i64);
         self.stats.num_device_alloc += 1;
         self.tell(TraceAction::SegmentMap, index, address, bytes);
         Ok(true)
@@ -79,8 +78,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             match self.device.create(Bytes(page)) {
                 Ok(piece) => memory.push(piece),
                 Err(error) => {
+                    let is_refusal = matches!(error, BackendError::OutOfMemory { .. });
+                    let looked = if is_refusal { self.look_after_refusal() } else { Ok(()) };
                     self.release_pages(memory)?;
-                    return if matches!(error, BackendError::OutOfMemory { .. }) { Ok(None) } else { Err(error.into()) };
+                    looked?;
+                    return if is_refusal { Ok(None) } else { Err(error.into()) };
                 }
             }
         }
@@ -173,7 +175,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let block = self.heap.arena.at(index);
         let (offset, stream) = (address - block.address, self.heap.stream(block.stream));
         let is_empty = self.heap.unmap_middle(index, offset, bytes, self.policy.stamp(pool));
-        self.stats.decrease(Family::ReservedBytes, pool.class(), bytes as i64);
+        self.count_reserved(pool, -(bytes as i64));
         self.stats.num_device_free += 1;
         let id = self.heap.pool_id(pool.0);
         self.observer.observe(&TraceEntry { action: TraceAction::SegmentUnmap, address, size: bytes, stream, pool: id });

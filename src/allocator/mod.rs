@@ -21,6 +21,7 @@ use crate::error::AllocError;
 use crate::heap::{Heap, PoolSlot, TooManyStreams};
 use crate::pending::Pending;
 use crate::policy::{Placement, Policy, PolicyFault, Request};
+use crate::profile::Profile;
 use crate::reservation::Reservations;
 use crate::stats::{Family, Stats};
 use crate::trace::{Observer, TraceAction, TraceEntry};
@@ -55,6 +56,7 @@ pub type FreeMemoryCallback<D, P, O> = Box<dyn FnMut(&mut Allocator<D, P, O>) ->
 pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
     device: D,
     policy: P,
+    profile: &'static Profile,
     observer: O,
     heap: Heap,
     pending: Pending<D::Event>,
@@ -70,8 +72,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let mut stats = Stats::default();
         stats.max_split_size = policy.max_split_size();
         let total_memory = device.total_memory();
-        let (heap, pending, reservations) = (Heap::new(), Pending::new(), Reservations::new());
-        Allocator { device, policy, observer, heap, pending, reservations, stats, total_memory, callbacks: Vec::new() }
+        let profile = policy.profile();
+        let (heap, pending, reservations) = (Heap::new(profile.tie_break), Pending::new(), Reservations::new());
+        let callbacks = Vec::new();
+        Allocator { device, policy, profile, observer, heap, pending, reservations, stats, total_memory, callbacks }
     }
 
     /// Serves a request of `requested` bytes for `stream`, as PyTorch's tensor path does.
@@ -218,6 +222,7 @@ where
         Allocator {
             device: self.device.clone(),
             policy: self.policy.clone(),
+            profile: self.profile,
             observer: self.observer.clone(),
             heap: self.heap.clone(),
             pending: self.pending.clone(),

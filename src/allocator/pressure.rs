@@ -8,6 +8,7 @@ use super::Allocator;
 use crate::block::{BlockId, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
+use crate::heap::PoolSlot;
 use crate::policy::{Attempt, Placement, Policy, Relief, Request};
 use crate::report::OutOfMemory;
 use crate::stats::Family;
@@ -87,19 +88,36 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let address = match self.device.malloc(size) {
             Ok(address) => address,
-            Err(BackendError::OutOfMemory { .. }) => return Ok(None),
+            Err(BackendError::OutOfMemory { .. }) => {
+                self.look_after_refusal()?;
+                return Ok(None);
+            }
             Err(error) => return Err(error.into()),
         };
         let class = request.pool.class();
         let block = self.heap.add_segment(address, size, stream, request.pool);
         self.stats.increase(Family::Segment, class, 1);
-        self.stats.increase(Family::ReservedBytes, class, size.0 as i64);
+        self.count_reserved(request.pool, size.0 as i64);
         if self.policy.is_oversize(size) {
             self.stats.oversize_segments.increase(1);
         }
         self.stats.num_device_alloc += 1;
         self.tell(TraceAction::SegmentAlloc, block, address.0, size.0);
         Ok(Some(block))
+    }
+
+    /// Counts bytes that a pool took from the device, or gave back if they are negative.
+    pub(super) fn count_reserved(&mut self, pool: PoolSlot, bytes: i64) {
+        self.stats.change(Family::ReservedBytes, pool.class(), bytes);
+        if self.profile.counts_private_pools && pool.owner() != 0 {
+            let id = self.heap.pool_id(pool.0);
+            self.stats.change_reserved_by(id, pool.class(), bytes);
+        }
+    }
+
+    /// Asks the device for its free memory after it had none, as some versions do for a line in their log.
+    pub(super) fn look_after_refusal(&mut self) -> Result<(), BackendError> {
+        if self.profile.asks_after_refusal { self.device.memory_info().map(|_| ()) } else { Ok(()) }
     }
 
     /// Gives whole segments back to the device, in order, up to the first one that cannot be (spec 2.12).
@@ -117,14 +135,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             if block.is_split() {
                 return Err(self.fault("releases a part of a segment").into());
             }
-            let (address, size, class) = (block.address, block.size, crate::heap::PoolSlot(block.pool).class());
+            let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
             self.device.free(DeviceAddress(address))?;
             self.tell(TraceAction::SegmentFree, index, address, size);
             self.heap.detach(index);
             self.heap.remove_segment(index);
             self.stats.num_device_free += 1;
-            self.stats.decrease(Family::Segment, class, 1);
-            self.stats.decrease(Family::ReservedBytes, class, size as i64);
+            self.stats.decrease(Family::Segment, pool.class(), 1);
+            self.count_reserved(pool, -(size as i64));
             if self.policy.is_oversize(Bytes(size)) {
                 self.stats.oversize_segments.decrease(1);
             }
@@ -158,6 +176,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             allocated_bytes: self.stats.family(Family::AllocatedBytes).all.current,
             reserved_bytes: self.stats.family(Family::ReservedBytes).all.current,
             private_cached_bytes: self.heap.cached_by_private_pools(),
+            advises_on_addresses: self.profile.advises_on_addresses && request.grows,
         }))
     }
 }

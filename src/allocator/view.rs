@@ -89,8 +89,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.stats.reset_accumulated();
     }
 
-    /// Limits the memory taken from the device to a fraction of its total, rounded down; 1 removes the limit. What is already
-    /// taken stays (spec 2.15).
+    /// Limits the memory taken from the device to a fraction of its total, rounded as the profile says; 1 removes the limit. What is
+    /// already taken stays (spec 2.15).
     ///
     /// # Errors
     /// If the fraction is not between 0 and 1.
@@ -98,7 +98,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(InvalidFraction(fraction));
         }
-        let limit = (fraction * self.total_memory.0 as f64) as u64;
+        let limit = self.profile.limit_rounding.limit(fraction, self.total_memory.0);
         self.heap.set_limit((fraction < 1.0).then_some(limit));
         Ok(())
     }
@@ -181,6 +181,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             stream: self.heap.stream(head.stream),
             pool: self.heap.pool_id(head.pool),
             class: PoolSlot(head.pool).class(),
+            rank: head.rank,
             expandable: head.is_expandable(),
             blocks,
         }

@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockState, Marks, NIL};
 use crate::index::FreeIndex;
+use crate::profile::TieBreak;
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use pools::Pools;
 pub use pools::{PoolError, PoolFilter};
@@ -77,10 +78,13 @@ pub struct Heap {
     last_stream: (StreamId, u16),
     reserved: u64,
     limit: Option<u64>,
+    tie_break: TieBreak,
+    /// Segments added so far.
+    segments_made: u32,
 }
 
 impl Heap {
-    pub(crate) fn new() -> Heap {
+    pub(crate) fn new(tie_break: TieBreak) -> Heap {
         Heap {
             arena: Arena::default(),
             pools: vec![FreeIndex::default(), FreeIndex::default()],
@@ -92,6 +96,8 @@ impl Heap {
             reserved_by: vec![0],
             private: Pools::default(),
             limit: None,
+            tie_break,
+            segments_made: 0,
         }
     }
 
@@ -158,6 +164,12 @@ impl Heap {
     }
 
     fn add_block(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot, marks: Marks) -> u32 {
+        // Blocks that are split off keep the number.
+        let rank = match self.tie_break {
+            TieBreak::Address => 0,
+            TieBreak::SegmentAge => self.segments_made,
+        };
+        self.segments_made = self.segments_made.saturating_add(1);
         self.arena.insert(Block {
             address: address.0,
             size: size.0,
@@ -168,7 +180,7 @@ impl Heap {
             link_prev: NIL,
             link_next: NIL,
             generation: 0,
-            rank: 0,
+            rank,
             stream,
             pool: pool.0,
             state: BlockState::Detached,

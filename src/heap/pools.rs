@@ -5,9 +5,12 @@
 //! their ids.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::profile::Profile;
 use crate::units::{PoolId, StreamId};
 
 /// Which requests a routing sends to its pool.
@@ -28,7 +31,7 @@ impl PoolFilter {
     }
 }
 
-/// A call that a pool's state does not allow. Displays as PyTorch 2.11's message.
+/// A call that a pool's state does not allow. Displays as PyTorch 2.11's message; [`PoolError::message`] is another version's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolError {
     /// The pool is routed to already. Its use count has gone up all the same, as PyTorch's does.
@@ -45,18 +48,26 @@ pub enum PoolError {
     TooMany,
 }
 
+impl PoolError {
+    /// The message of a version of PyTorch.
+    #[must_use]
+    pub fn message(&self, profile: &Profile) -> String {
+        let asserts = &profile.pool_asserts;
+        let (assertion, line) = match self {
+            PoolError::AlreadyRouted(_) => return "beginAllocateToPool: already recording to mempool_id".to_string(),
+            PoolError::NotRouted(_) => return "endAllocatePool: not currently recording to mempool_id".to_string(),
+            PoolError::TooMany => return "more than 32767 private pools".to_string(),
+            PoolError::Unknown(_) => ("it != graph_pools.end()", asserts.unknown),
+            PoolError::Abandoned(_) => ("it->second->use_count > 0", asserts.abandoned),
+            PoolError::NotInUse(_) => ("uc >= 0", asserts.not_in_use),
+        };
+        format!("{assertion} INTERNAL ASSERT FAILED at \"{}\":{line}, please report a bug to PyTorch. ", asserts.file)
+    }
+}
+
 impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (assertion, line) = match self {
-            PoolError::AlreadyRouted(_) => return f.write_str("beginAllocateToPool: already recording to mempool_id"),
-            PoolError::NotRouted(_) => return f.write_str("endAllocatePool: not currently recording to mempool_id"),
-            PoolError::TooMany => return f.write_str("more than 32767 private pools"),
-            PoolError::Unknown(_) => ("it != graph_pools.end()", 2807),
-            PoolError::Abandoned(_) => ("it->second->use_count > 0", 2799),
-            PoolError::NotInUse(_) => ("uc >= 0", 2698),
-        };
-        let place = "/pytorch/c10/cuda/CUDACachingAllocator.cpp";
-        write!(f, "{assertion} INTERNAL ASSERT FAILED at \"{place}\":{line}, please report a bug to PyTorch. ")
+        f.write_str(&self.message(&Profile::PYTORCH_2_11))
     }
 }
 

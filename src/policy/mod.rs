@@ -12,6 +12,7 @@ use core::fmt;
 
 use crate::block::BlockId;
 use crate::heap::{Heap, PoolSlot};
+use crate::profile::Profile;
 use crate::units::{Bytes, PoolClass, StreamId};
 
 pub use pytorch::PyTorch;
@@ -74,6 +75,11 @@ pub enum Attempt {
 pub trait Policy {
     /// The policy's name, for errors.
     fn name(&self) -> &'static str;
+
+    /// The version of PyTorch whose flow carries the decisions out. Asked once, when the allocator is made.
+    fn profile(&self) -> &'static Profile {
+        &Profile::PYTORCH_2_11
+    }
 
     /// The size of the block that serves a request of `requested` bytes (at least 1); `None` if it exceeds 64 bits.
     fn round(&self, requested: Bytes) -> Option<Bytes>;

@@ -1,4 +1,4 @@
-//! PyTorch 2.11's rules for segments made with cudaMalloc (spec sections 1 to 3).
+//! PyTorch's rules (spec sections 1 to 3).
 
 use alloc::vec::Vec;
 
@@ -6,6 +6,7 @@ use super::rounding::{MIN_BLOCK, SMALL_SIZE, block_size, segment_size};
 use super::{Attempt, Placement, Policy, Relief, Request};
 use crate::block::BlockId;
 use crate::heap::{BlockView, Heap, PoolSlot};
+use crate::profile::Profile;
 use crate::settings::Settings;
 use crate::units::{Bytes, PoolClass};
 
@@ -14,15 +15,23 @@ use crate::units::{Bytes, PoolClass};
 pub struct PyTorch {
     /// The settings that the next decision follows.
     pub settings: Settings,
+    /// Fixed: blocks are ordered by it.
+    profile: &'static Profile,
     /// Searches made in each pool while garbage collection was on: the clock by which free blocks age (spec 2.5, step 1).
     searches: Vec<u64>,
 }
 
 impl PyTorch {
-    /// PyTorch's rules under these settings.
+    /// PyTorch 2.11's rules under these settings.
     #[must_use]
     pub fn new(settings: Settings) -> PyTorch {
-        PyTorch { settings, searches: Vec::new() }
+        PyTorch::of(&Profile::PYTORCH_2_11, settings)
+    }
+
+    /// The rules of a version of PyTorch under these settings.
+    #[must_use]
+    pub fn of(profile: &'static Profile, settings: Settings) -> PyTorch {
+        PyTorch { settings, profile, searches: Vec::new() }
     }
 
     /// The limit, where both it and a threshold are set, which is when garbage collection runs at all.
@@ -133,6 +142,10 @@ impl PyTorch {
 impl Policy for PyTorch {
     fn name(&self) -> &'static str {
         "pytorch"
+    }
+
+    fn profile(&self) -> &'static Profile {
+        self.profile
     }
 
     #[inline]

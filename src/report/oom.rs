@@ -17,7 +17,12 @@ const ADVICE: &str = " If reserved but unallocated memory is large try setting \
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  \
     (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
 
-/// Everything that the message of an out-of-memory error tells. `Display` is the message of PyTorch 2.11.
+/// PyTorch 2.15's advice where segments are expandable.
+const ADVICE_ON_ADDRESSES: &str = " expandable_segments is enabled. If instead the process is running out of virtual address space \
+    (VSZ), expandable segments may be over-reserving VA (each segment reserves ~9/8 of device memory, times the number of streams); \
+    reduce it via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / expandable_segments_reserve_by_class.";
+
+/// Everything that the message of an out-of-memory error tells. `Display` is PyTorch's message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
     /// What was asked of the device: the size of a segment, not of the request.
@@ -38,6 +43,8 @@ pub struct OutOfMemory {
     pub reserved_bytes: i64,
     /// Free cached bytes of private pools. The message calls them allocated.
     pub private_cached_bytes: Bytes,
+    /// Whether the advice speaks of addresses rather than of expandable segments.
+    pub advises_on_addresses: bool,
 }
 
 impl fmt::Display for OutOfMemory {
@@ -69,7 +76,8 @@ impl fmt::Display for OutOfMemory {
         if private > 0 {
             write!(f, "with {} allocated in private pools (e.g., CUDA Graphs), ", format_bytes(private))?;
         }
-        write!(f, "and {} is reserved by PyTorch but unallocated.{ADVICE}", format_bytes(unallocated))
+        let advice = if self.advises_on_addresses { ADVICE_ON_ADDRESSES } else { ADVICE };
+        write!(f, "and {} is reserved by PyTorch but unallocated.{advice}", format_bytes(unallocated))
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use parkade::profile::Profile as Rules;
 use parkade_sim::recording::{self, ReadError, Recording};
 use parkade_sim::replay::{DeviceVerdict, ReplaySettings, StatisticsFile, VerifyOptions, verify_device};
 use rayon::prelude::*;
@@ -59,13 +60,22 @@ pub(crate) enum Profile {
     #[default]
     #[value(name = "2.11")]
     V2_11,
+    /// PyTorch 2.15.
+    #[value(name = "2.15")]
+    V2_15,
 }
 
 impl Profile {
-    pub(crate) const fn name(self) -> &'static str {
+    /// Its rules.
+    pub(crate) const fn rules(self) -> &'static Rules {
         match self {
-            Profile::V2_11 => "2.11",
+            Profile::V2_11 => &Rules::PYTORCH_2_11,
+            Profile::V2_15 => &Rules::PYTORCH_2_15,
         }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        self.rules().name
     }
 }
 

@@ -1,7 +1,8 @@
 //! Failures in the harness's terms.
 
+use parkade::profile::Profile;
 use parkade::settings::SettingsError;
-use parkade::{AllocError, FreeError};
+use parkade::{AllocError, FreeError, PoolError};
 
 use super::words::Unreadable;
 
@@ -14,6 +15,10 @@ pub(super) struct Failure {
 impl Failure {
     pub(super) fn c10(message: impl ToString) -> Failure {
         Failure { kind: "c10", message: message.to_string() }
+    }
+
+    pub(super) fn pool(profile: &Profile) -> impl Fn(PoolError) -> Failure {
+        |error| Failure::c10(error.message(profile))
     }
 
     pub(super) fn std(message: impl ToString) -> Failure {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use parkade::profile::{Profile, TieBreak};
 use parkade::settings::Settings;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::{Family, Stats};
@@ -61,7 +62,7 @@ pub(super) fn seen(device: &SimDevice, seen: &[Seen]) -> String {
 }
 
 /// The statistics in the harness's order, under its names.
-fn statistics(stats: &Stats) -> Vec<(String, Vec<i64>)> {
+fn statistics(stats: &Stats, profile: &Profile) -> Vec<(String, Vec<i64>)> {
     let mut all = Vec::with_capacity(35);
     for family in Family::ALL {
         let set = stats.family(family);
@@ -78,9 +79,26 @@ fn statistics(stats: &Stats) -> Vec<(String, Vec<i64>)> {
         ("num_sync_all_streams", stats.num_sync_all_streams),
         ("num_device_alloc", stats.num_device_alloc),
         ("num_device_free", stats.num_device_free),
-        ("max_split_size", stats.max_split_size),
     ];
     all.extend(counters.map(|(name, value)| (name.to_owned(), vec![value])));
+    if profile.counts_private_pools {
+        all.push(("num_oom_rejections".to_owned(), vec![stats.num_oom_rejections]));
+        all.extend(by_private_pool(stats));
+    }
+    all.push(("max_split_size".to_owned(), vec![stats.max_split_size]));
+    all
+}
+
+/// What each private pool has reserved, sorted by name.
+fn by_private_pool(stats: &Stats) -> Vec<(String, Vec<i64>)> {
+    let mut all = Vec::new();
+    for (pool, set) in &stats.reserved_by_pool {
+        for (level, stat) in [("all", set.all), ("small", set.small), ("large", set.large)] {
+            let name = format!("reserved_bytes_by_private_pools.{}.{}.{level}", pool.0, pool.1);
+            all.push((name, stat.values().to_vec()));
+        }
+    }
+    all.sort();
     all
 }
 
@@ -92,8 +110,8 @@ fn statistic(name: &str, values: &[i64]) -> String {
 }
 
 /// All statistics.
-pub(super) fn full_statistics(stats: &Stats) -> String {
-    let parts: Vec<String> = statistics(stats).iter().map(|(name, values)| statistic(name, values)).collect();
+pub(super) fn full_statistics(stats: &Stats, profile: &Profile) -> String {
+    let parts: Vec<String> = statistics(stats, profile).iter().map(|(name, values)| statistic(name, values)).collect();
     format!("{{{}}}", parts.join(","))
 }
 
@@ -106,13 +124,13 @@ pub(super) struct Printed {
 
 impl Printed {
     /// The statistics that changed since the last time; empty if none did.
-    pub(super) fn changes(&mut self, stats: &Stats) -> String {
+    pub(super) fn changes(&mut self, stats: &Stats, profile: &Profile) -> String {
         if self.last.as_ref() == Some(stats) {
             return String::new();
         }
         self.last = Some(stats.clone());
         let mut parts = Vec::new();
-        for (name, values) in statistics(stats) {
+        for (name, values) in statistics(stats, profile) {
             let unchanged = match self.values.get(&name) {
                 Some(printed) => *printed == values,
                 None => values.iter().all(|&value| value == 0),
@@ -132,8 +150,9 @@ pub(super) fn snapshot(
     segments: &[SegmentInfo],
     settings: &Settings,
     traces: Option<Vec<TraceEntry>>,
+    profile: &Profile,
 ) -> String {
-    let segments: Vec<String> = segments.iter().map(|info| segment(device, info)).collect();
+    let segments: Vec<String> = segments.iter().map(|info| segment(device, info, profile)).collect();
     let traces = traces.map_or(String::new(), |entries| {
         let entries: Vec<String> = entries.iter().map(|trace| entry(device, trace)).collect();
         format!(",\"traces\":[{}]", entries.join(","))
@@ -153,7 +172,7 @@ pub(super) fn snapshot(
     )
 }
 
-fn segment(device: &SimDevice, info: &SegmentInfo) -> String {
+fn segment(device: &SimDevice, info: &SegmentInfo, profile: &Profile) -> String {
     let blocks: Vec<String> = info
         .blocks
         .iter()
@@ -167,9 +186,14 @@ fn segment(device: &SimDevice, info: &SegmentInfo) -> String {
             format!("[{},{},{},\"{state}\",0]", block.address.0 - info.address.0, block.size, block.requested)
         })
         .collect();
+    // The real one's counter of segments means something to its decisions only where it orders blocks.
+    let number = match profile.tie_break {
+        TieBreak::Address => String::new(),
+        TieBreak::SegmentAge => format!(",\"reg\":{}", info.rank),
+    };
     format!(
         "{{\"addr\":{},\"total\":{},\"requested\":{},\"allocated\":{},\"active\":{},\"stream\":{},\"type\":\"{}\",\
-         \"expandable\":{},\"pool\":[{},{}],\"device\":{},\"blocks\":[{}]}}",
+         \"expandable\":{},\"pool\":[{},{}],\"device\":{}{number},\"blocks\":[{}]}}",
         pointer(device, info.address.0),
         info.total,
         info.requested,

@@ -2,6 +2,7 @@
 
 use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
+use parkade::profile::Profile;
 use parkade::settings::{Settings, SettingsError};
 use parkade::trace::TraceRing;
 use parkade::units::{Bytes, PoolId, StreamId};
@@ -34,6 +35,8 @@ pub struct OpsOptions {
     pub capacity_bytes: u64,
     /// Where new segments go.
     pub addresses: Addresses,
+    /// The version of PyTorch whose decisions are made.
+    pub profile: &'static Profile,
 }
 
 type Core = Allocator<SimDevice, PyTorch, Watcher>;
@@ -41,6 +44,7 @@ type Core = Allocator<SimDevice, PyTorch, Watcher>;
 /// Runs scripts on one allocator.
 pub struct OpsRunner {
     pub(super) allocator: Core,
+    pub(super) profile: &'static Profile,
     names: SharedNames,
     pub(super) printed: render::Printed,
     /// Whether requests go through the allocator, or straight to the device.
@@ -49,6 +53,8 @@ pub struct OpsRunner {
     count: u64,
     /// Graph captures begun so far.
     pub(super) captures: u64,
+    /// The next memory handle is made after a look at the device's properties.
+    asks_for_handle_types: bool,
 }
 
 /// What an operation adds to its line.
@@ -60,20 +66,30 @@ impl OpsRunner {
     /// # Errors
     /// If the settings string is wrong.
     pub fn new(options: &OpsOptions) -> Result<OpsRunner, SettingsError> {
-        let settings = Settings::from_environment(&options.settings)?;
+        let profile = options.profile;
+        let settings = Settings::from_environment_as(&profile.settings, &options.settings)?;
         let fraction = settings.per_process_memory_fraction;
-        let device = SimOptions::fake_driver(Bytes(options.capacity_bytes));
+        let device = SimOptions::fake_driver(Bytes(options.capacity_bytes)).probes_fabric(profile.tries_handle_types);
         let device = SimDevice::new(match options.addresses {
             Addresses::Up => device.address_model(Ascending::new()),
             Addresses::Down => device.address_model(Descending::new()),
         });
-        let mut allocator = Allocator::new(device, PyTorch::new(settings), Watcher::default());
+        let mut allocator = Allocator::new(device, PyTorch::of(profile, settings), Watcher::default());
         // The parser has refused anything outside 0 to 1.
         let _ = allocator.set_memory_fraction(fraction);
         let names = SharedNames::default();
         allocator.register_free_memory_callback(Box::new(free_on_miss(names.clone())));
         allocator.device_mut().set_log_level(LogLevel::Memory);
-        Ok(OpsRunner { allocator, names, printed: render::Printed::default(), caching: true, count: 0, captures: 0 })
+        Ok(OpsRunner {
+            allocator,
+            profile,
+            names,
+            printed: render::Printed::default(),
+            caching: true,
+            count: 0,
+            captures: 0,
+            asks_for_handle_types: !profile.tries_handle_types,
+        })
     }
 
     /// Runs one line of a script. Returns its answer, or `None` for a line without an operation.
@@ -110,7 +126,8 @@ impl OpsRunner {
             calls.push(properties.clone());
         }
         for call in self.allocator.device_mut().take_log() {
-            if call.name == CallName::AddressReserve {
+            let asks = call.name == CallName::MemCreate && std::mem::take(&mut self.asks_for_handle_types);
+            if asks || call.name == CallName::AddressReserve {
                 calls.push(properties.clone());
             }
             calls.push(call.render());
@@ -118,7 +135,7 @@ impl OpsRunner {
         if !calls.is_empty() {
             out.push_str(&format!(",\"drv\":[{}]", calls.join(",")));
         }
-        let changes = self.printed.changes(self.allocator.stats());
+        let changes = self.printed.changes(self.allocator.stats(), self.profile);
         if !changes.is_empty() {
             out.push_str(&format!(",\"st\":{{{changes}}}"));
         }
@@ -256,7 +273,7 @@ impl OpsRunner {
                 self.allocator.observer_mut().history = (line.word(1)? == "on").then(|| TraceRing::new(capacity));
                 String::new()
             }
-            "stats" => format!(",\"stats\":{}", render::full_statistics(self.allocator.stats())),
+            "stats" => format!(",\"stats\":{}", render::full_statistics(self.allocator.stats(), self.profile)),
             "cache_info" => {
                 let free = self.allocator.device_mut().memory_info().map_err(Failure::c10)?.free;
                 format!(",\"largest\":{}", free.max(self.allocator.heap().largest_free()))
@@ -300,7 +317,7 @@ impl OpsRunner {
             pool => self.allocator.snapshot_pool(pool),
         };
         let settings = &self.allocator.policy().settings;
-        Ok(format!(",\"snapshot\":{}", render::snapshot(self.allocator.device(), &segments, settings, traces)))
+        Ok(format!(",\"snapshot\":{}", render::snapshot(self.allocator.device(), &segments, settings, traces, self.profile)))
     }
 
     fn tune(&mut self, line: &Line<'_>) -> Answer {
@@ -314,7 +331,7 @@ impl OpsRunner {
             }
             "reset_peak" => self.allocator.reset_peak_stats(),
             "reset_accumulated" => self.allocator.reset_accumulated_stats(),
-            "conf" => self.allocator.policy_mut().settings.apply(line.tail())?,
+            "conf" => self.allocator.policy_mut().settings.apply_as(&self.profile.settings, line.tail())?,
             _ => self.caching = line.word(1)? == "1",
         }
         Ok(String::new())

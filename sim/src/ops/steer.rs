@@ -11,10 +11,11 @@ use super::words::{Line, Unreadable};
 impl OpsRunner {
     pub(super) fn pool(&mut self, line: &Line<'_>) -> Answer {
         let pool = PoolId(line.number(1)?, line.number(2)?);
+        let profile = self.profile;
         let core = &mut self.allocator;
         match line.name() {
             "pool_create" => {
-                core.create_pool(pool).map_err(Failure::c10)?;
+                core.create_pool(pool).map_err(Failure::pool(profile))?;
                 for &option in line.rest(3) {
                     match option {
                         "use_on_oom" => core.set_pool_use_on_oom(pool, true),
@@ -27,11 +28,11 @@ impl OpsRunner {
             "pool_begin" => {
                 let of_stream = line.len() > 4 && line.word(3)? == "stream";
                 let filter = if of_stream { PoolFilter::Stream(handle(line.stream(4)?)) } else { PoolFilter::All };
-                core.begin_pool(pool, filter).map_err(Failure::c10)?;
+                core.begin_pool(pool, filter).map_err(Failure::pool(profile))?;
             }
-            "pool_end" => core.end_pool(pool).map_err(Failure::c10)?,
-            "pool_release" => core.release_pool(pool).map_err(Failure::c10)?,
-            "pool_use_count" => return Ok(format!(",\"n\":{}", core.pool_use_count(pool).map_err(Failure::c10)?)),
+            "pool_end" => core.end_pool(pool).map_err(Failure::pool(profile))?,
+            "pool_release" => core.release_pool(pool).map_err(Failure::pool(profile))?,
+            "pool_use_count" => return Ok(format!(",\"n\":{}", core.pool_use_count(pool).map_err(Failure::pool(profile))?)),
             name => return Err(Failure::std(format!("unknown op {name}"))),
         }
         Ok(String::new())

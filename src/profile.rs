@@ -1,0 +1,118 @@
+//! What differs between versions of PyTorch, as data.
+//!
+//! The flow asks a [`Profile`] at the few places where versions part; it never asks for a version.
+
+use crate::settings::VersionProfile;
+
+/// The rules of one version of PyTorch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Profile {
+    /// The version, as users write it.
+    pub name: &'static str,
+    /// The settings that it knows.
+    pub settings: VersionProfile,
+    /// Which of several free blocks of one size is taken.
+    pub tie_break: TieBreak,
+    /// How a memory fraction becomes a limit in bytes.
+    pub limit_rounding: LimitRounding,
+    /// Whether the device is asked for its free memory each time that it has refused some.
+    pub asks_after_refusal: bool,
+    /// Whether the out-of-memory message speaks of addresses instead, where segments are expandable.
+    pub advises_on_addresses: bool,
+    /// Whether it finds out what a device's memory handles can be by creating one of each kind, rather than by asking.
+    pub tries_handle_types: bool,
+    /// Whether statistics count what each private pool has reserved, and requests that were rejected beforehand.
+    pub counts_private_pools: bool,
+    /// Where its sources assert something about pools.
+    pub(crate) pool_asserts: PoolAsserts,
+}
+
+/// Which of several free blocks of one size is taken (spec 2.3, 11.0).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TieBreak {
+    /// The one with the lowest address.
+    Address,
+    /// The one whose segment is the oldest, then the one with the lowest address.
+    SegmentAge,
+}
+
+/// How a memory fraction becomes a limit in bytes (spec 2.15, 11.0).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LimitRounding {
+    /// Rounded down.
+    Down,
+    /// Rounded to the nearest.
+    Nearest,
+}
+
+impl LimitRounding {
+    /// The limit for a fraction from 0 to 1 of `total` bytes.
+    pub(crate) fn limit(self, fraction: f64, total: u64) -> u64 {
+        let exact = fraction * total as f64;
+        let down = exact as u64;
+        match self {
+            LimitRounding::Nearest if exact - down as f64 >= 0.5 => down + 1,
+            _ => down,
+        }
+    }
+}
+
+/// Lines of PyTorch's sources that messages about pools name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PoolAsserts {
+    pub(crate) file: &'static str,
+    pub(crate) unknown: u32,
+    pub(crate) abandoned: u32,
+    pub(crate) not_in_use: u32,
+}
+
+impl Profile {
+    /// PyTorch 2.11.
+    pub const PYTORCH_2_11: Profile = Profile {
+        name: "2.11",
+        settings: VersionProfile::PYTORCH_2_11,
+        tie_break: TieBreak::Address,
+        limit_rounding: LimitRounding::Down,
+        asks_after_refusal: false,
+        advises_on_addresses: false,
+        tries_handle_types: true,
+        counts_private_pools: false,
+        pool_asserts: PoolAsserts {
+            file: "/pytorch/c10/cuda/CUDACachingAllocator.cpp",
+            unknown: 2807,
+            abandoned: 2799,
+            not_in_use: 2698,
+        },
+    };
+
+    /// PyTorch 2.15.
+    pub const PYTORCH_2_15: Profile = Profile {
+        name: "2.15",
+        settings: VersionProfile::PYTORCH_2_11,
+        tie_break: TieBreak::SegmentAge,
+        limit_rounding: LimitRounding::Nearest,
+        asks_after_refusal: true,
+        advises_on_addresses: true,
+        tries_handle_types: false,
+        counts_private_pools: true,
+        pool_asserts: PoolAsserts {
+            file: "/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp",
+            unknown: 3481,
+            abandoned: 3473,
+            not_in_use: 3373,
+        },
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The real ones' answers for 0.4 of 1 GiB, read back as fractions (spec 11.0).
+    #[test]
+    fn a_limit_is_rounded_as_the_version_rounds_it() {
+        assert_eq!(LimitRounding::Down.limit(0.4, 1 << 30), 429_496_729);
+        assert_eq!(LimitRounding::Nearest.limit(0.4, 1 << 30), 429_496_730);
+        assert_eq!(LimitRounding::Nearest.limit(0.25, 1 << 30), 1 << 28);
+    }
+}
