@@ -19,12 +19,12 @@ pub(crate) struct Pending<E> {
     counts: BTreeMap<u32, u32>,
     /// Events that are not in use, the last one returned first.
     spare: Vec<E>,
-    /// Blocks given back whose events could not all be recorded yet, in the order of their freeing: a pool was routed to, or the
+    /// Blocks given back whose events could not all be recorded yet, in the order of their freeing: a graph was captured, or the
     /// device failed.
     deferred: VecDeque<u32>,
-    /// Uses that were recorded while a pool was routed to. They are forgotten when the block is given back in that time
+    /// Uses that were recorded while a graph was captured. They are forgotten when the block is given back in that time
     /// (spec 3.8).
-    routed_uses: BTreeMap<u32, BTreeSet<StreamId>>,
+    captured_uses: BTreeMap<u32, BTreeSet<StreamId>>,
 }
 
 impl<E: Clone> Clone for Pending<E> {
@@ -35,7 +35,7 @@ impl<E: Clone> Clone for Pending<E> {
             counts: self.counts.clone(),
             spare: self.spare.clone(),
             deferred: self.deferred.clone(),
-            routed_uses: self.routed_uses.clone(),
+            captured_uses: self.captured_uses.clone(),
         }
     }
 }
@@ -48,7 +48,7 @@ impl<E> Pending<E> {
             counts: BTreeMap::new(),
             spare: Vec::new(),
             deferred: VecDeque::new(),
-            routed_uses: BTreeMap::new(),
+            captured_uses: BTreeMap::new(),
         }
     }
 
@@ -58,17 +58,17 @@ impl<E> Pending<E> {
         self.queues.is_empty() && self.deferred.is_empty()
     }
 
-    /// Notes that `stream` uses the block; `is_routing`, that a pool is routed to.
-    pub(crate) fn add_use(&mut self, block: u32, stream: StreamId, is_routing: bool) {
+    /// Notes that `stream` uses the block; `is_deferring`, that a graph is being captured.
+    pub(crate) fn add_use(&mut self, block: u32, stream: StreamId, is_deferring: bool) {
         self.uses.entry(block).or_default().insert(stream);
-        if is_routing {
-            self.routed_uses.entry(block).or_default().insert(stream);
+        if is_deferring {
+            self.captured_uses.entry(block).or_default().insert(stream);
         }
     }
 
-    /// Forgets the uses of a deferred block that were recorded while a pool was routed to.
-    pub(crate) fn remove_routed_uses(&mut self, block: u32) {
-        for stream in self.routed_uses.remove(&block).unwrap_or_default() {
+    /// Forgets the uses of a deferred block that were recorded while a graph was captured.
+    pub(crate) fn remove_captured_uses(&mut self, block: u32) {
+        for stream in self.captured_uses.remove(&block).unwrap_or_default() {
             self.remove_use(block, stream);
         }
     }
@@ -88,8 +88,8 @@ impl<E> Pending<E> {
     }
 
     /// The block is given back with all its uses: none of them is special any more.
-    pub(crate) fn keep_routed_uses(&mut self, block: u32) {
-        self.routed_uses.remove(&block);
+    pub(crate) fn keep_captured_uses(&mut self, block: u32) {
+        self.captured_uses.remove(&block);
     }
 
     /// The first stream recorded on the block whose event is still missing.

@@ -15,6 +15,8 @@ pub struct Profile {
     pub tie_break: TieBreak,
     /// How a memory fraction becomes a limit in bytes.
     pub limit_rounding: LimitRounding,
+    /// While what nothing waits for events and the default pool gives nothing back.
+    pub deferral: Deferral,
     /// Whether the device is asked for its free memory each time that it has refused some.
     pub asks_after_refusal: bool,
     /// Whether the out-of-memory message speaks of addresses instead, where segments are expandable.
@@ -45,6 +47,16 @@ pub enum LimitRounding {
     Nearest,
 }
 
+/// While what nothing waits for events, blocks with uses of other streams wait for theirs to be recorded, and the default pool gives
+/// nothing back (spec 3.8).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deferral {
+    /// While requests are sent to any private pool.
+    WhileRouting,
+    /// While the caller's current stream is being captured.
+    WhileCapturing,
+}
+
 impl LimitRounding {
     /// The limit for a fraction from 0 to 1 of `total` bytes.
     pub(crate) fn limit(self, fraction: f64, total: u64) -> u64 {
@@ -73,6 +85,7 @@ impl Profile {
         settings: VersionProfile::PYTORCH_2_11,
         tie_break: TieBreak::Address,
         limit_rounding: LimitRounding::Down,
+        deferral: Deferral::WhileRouting,
         asks_after_refusal: false,
         advises_on_addresses: false,
         tries_handle_types: true,
@@ -91,6 +104,7 @@ impl Profile {
         settings: VersionProfile::PYTORCH_2_11,
         tie_break: TieBreak::SegmentAge,
         limit_rounding: LimitRounding::Nearest,
+        deferral: Deferral::WhileCapturing,
         asks_after_refusal: true,
         advises_on_addresses: true,
         tries_handle_types: false,

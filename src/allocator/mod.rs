@@ -73,7 +73,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         stats.max_split_size = policy.max_split_size();
         let total_memory = device.total_memory();
         let profile = policy.profile();
-        let (heap, pending, reservations) = (Heap::new(profile.tie_break), Pending::new(), Reservations::new());
+        let (heap, pending, reservations) = (Heap::new(profile), Pending::new(), Reservations::new());
         let callbacks = Vec::new();
         Allocator { device, policy, profile, observer, heap, pending, reservations, stats, total_memory, callbacks }
     }
@@ -116,7 +116,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let Some(index) = self.resolve(allocation) else { return };
         if self.heap.stream(self.heap.arena.at(index).stream) != stream {
             self.heap.arena.at_mut(index).set_has_uses(true);
-            self.pending.add_use(index, stream, self.heap.is_routing());
+            self.pending.add_use(index, stream, self.heap.is_deferring());
         }
     }
 

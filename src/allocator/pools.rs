@@ -45,6 +45,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.pools_mut().release(id)
     }
 
+    /// Whether the caller's current stream is being captured into a graph. Versions that look at this defer all waiting meanwhile
+    /// ([`crate::profile::Deferral`]).
+    pub fn set_capturing(&mut self, is_capturing: bool) {
+        self.heap.set_capturing(is_capturing);
+    }
+
     /// How many uses a pool has.
     ///
     /// # Errors

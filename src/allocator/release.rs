@@ -30,12 +30,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.decrease(1);
         }
-        if has_uses && self.heap.is_routing() {
+        if has_uses && self.heap.is_deferring() {
             self.pending.defer(index);
             return Ok(());
         }
         if has_uses {
-            self.pending.keep_routed_uses(index);
+            self.pending.keep_captured_uses(index);
             return self.insert_events(index).map_err(|error| {
                 self.pending.defer(index);
                 FreeError::Device(error)
@@ -50,7 +50,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// What the device says; what was given back before that stays so.
     pub fn release_cached(&mut self) -> Result<(), AllocError> {
-        if !self.heap.is_routing() {
+        if !self.heap.is_deferring() {
             self.synchronize()?;
         }
         self.release_everything()
@@ -71,7 +71,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// What the device says.
     #[inline]
     pub fn process_events(&mut self) -> Result<(), BackendError> {
-        if self.pending.is_idle() || self.heap.is_routing() { Ok(()) } else { self.poll_queues() }
+        if self.pending.is_idle() || self.heap.is_deferring() { Ok(()) } else { self.poll_queues() }
     }
 
     fn poll_queues(&mut self) -> Result<(), BackendError> {
@@ -156,7 +156,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Tries again to record the events of blocks for which that failed.
     fn flush_deferred(&mut self) -> Result<(), BackendError> {
         while let Some(index) = self.pending.first_deferred() {
-            self.pending.remove_routed_uses(index);
+            self.pending.remove_captured_uses(index);
             self.insert_events(index)?;
             self.pending.drop_first_deferred();
             if !self.pending.is_waiting(index) {

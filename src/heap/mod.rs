@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockState, Marks, NIL};
 use crate::index::FreeIndex;
-use crate::profile::TieBreak;
+use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use pools::Pools;
 pub use pools::{PoolError, PoolFilter};
@@ -79,12 +79,15 @@ pub struct Heap {
     reserved: u64,
     limit: Option<u64>,
     tie_break: TieBreak,
+    deferral: Deferral,
+    /// The caller's current stream is being captured.
+    is_capturing: bool,
     /// Segments added so far.
     segments_made: u32,
 }
 
 impl Heap {
-    pub(crate) fn new(tie_break: TieBreak) -> Heap {
+    pub(crate) fn new(profile: &Profile) -> Heap {
         Heap {
             arena: Arena::default(),
             pools: vec![FreeIndex::default(), FreeIndex::default()],
@@ -96,7 +99,9 @@ impl Heap {
             reserved_by: vec![0],
             private: Pools::default(),
             limit: None,
-            tie_break,
+            tie_break: profile.tie_break,
+            deferral: profile.deferral,
+            is_capturing: false,
             segments_made: 0,
         }
     }
@@ -108,6 +113,10 @@ impl Heap {
 
     pub(crate) fn set_limit(&mut self, limit: Option<u64>) {
         self.limit = limit;
+    }
+
+    pub(crate) fn set_capturing(&mut self, is_capturing: bool) {
+        self.is_capturing = is_capturing;
     }
 
     pub(crate) fn stream(&self, slot: u16) -> StreamId {

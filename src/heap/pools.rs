@@ -94,7 +94,7 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// Some pool is routed to (in 2.11 the same as a capture under way).
+    /// Some pool is routed to.
     #[inline]
     pub(crate) fn is_routing(&self) -> bool {
         !self.routings.is_empty()

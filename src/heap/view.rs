@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::{Heap, PoolSlot};
 use crate::block::BlockId;
+use crate::profile::Deferral;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
 /// A block as a policy sees it.
@@ -68,19 +69,22 @@ impl Heap {
             .map(|index| self.view(index))
     }
 
-    /// Requests are being sent to a private pool. While they are, nothing waits for events and the default pool gives nothing back
-    /// (spec 2.10, 3.8).
+    /// A graph is being captured, or what the version of PyTorch takes for it. While it is, nothing waits for events and the
+    /// default pool gives nothing back (spec 2.10, 3.8).
     #[must_use]
-    pub fn is_routing(&self) -> bool {
-        self.private.is_routing()
+    pub fn is_deferring(&self) -> bool {
+        match self.deferral {
+            Deferral::WhileRouting => self.private.is_routing(),
+            Deferral::WhileCapturing => self.is_capturing,
+        }
     }
 
-    /// Everything that can be given back, in PyTorch's order (spec 2.10): of the default pool, unless requests are being sent to a
-    /// private one, what is large, then what is small; of each private pool that nobody uses what is small, then what is large.
+    /// Everything that can be given back, in PyTorch's order (spec 2.10): of the default pool, unless [`Heap::is_deferring`], what
+    /// is large, then what is small; of each private pool that nobody uses what is small, then what is large.
     #[must_use]
     pub fn releasable(&self) -> Vec<BlockId> {
         let mut blocks = Vec::new();
-        if !self.is_routing() {
+        if !self.is_deferring() {
             for class in [PoolClass::Large, PoolClass::Small] {
                 self.add_releasable(PoolSlot::default_pool(class), &mut blocks);
             }

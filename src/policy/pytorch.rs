@@ -202,8 +202,8 @@ impl Policy for PyTorch {
                 let (blocks, sufficient) = self.release_oversize(heap, request);
                 Relief::Release { blocks, attempt: if sufficient { Attempt::Ask } else { Attempt::No } }
             }
-            // While a pool is routed to, nothing waits and the cache stays (spec 2.4, step 6e).
-            2 if heap.is_routing() => Relief::GiveUp,
+            // While a graph is captured, nothing waits and the cache stays (spec 2.4, step 6e).
+            2 if heap.is_deferring() => Relief::GiveUp,
             2 => Relief::Wait,
             3 => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
             _ => Relief::GiveUp,

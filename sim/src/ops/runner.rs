@@ -10,7 +10,7 @@ use parkade::{AllocError, Allocation, Allocator};
 
 use super::failure::Failure;
 use super::render;
-use super::state::{Held, Seen, SharedNames, Watcher};
+use super::state::{Captures, Held, Seen, SharedNames, Watcher};
 use super::steer::pool_of;
 use super::words::Line;
 use crate::device::address::{Ascending, Descending};
@@ -51,8 +51,7 @@ pub struct OpsRunner {
     caching: bool,
     /// Operations so far.
     count: u64,
-    /// Graph captures begun so far.
-    pub(super) captures: u64,
+    pub(super) captures: Captures,
     /// The next memory handle is made after a look at the device's properties.
     asks_for_handle_types: bool,
 }
@@ -87,7 +86,7 @@ impl OpsRunner {
             printed: render::Printed::default(),
             caching: true,
             count: 0,
-            captures: 0,
+            captures: Captures::default(),
             asks_for_handle_types: !profile.tries_handle_types,
         })
     }
@@ -165,7 +164,10 @@ impl OpsRunner {
     }
 
     fn alloc(&mut self, line: &Line<'_>) -> Answer {
-        let stream = handle(line.stream_or_default(3)?);
+        let number = line.stream_or_default(3)?;
+        let stream = handle(number);
+        self.captures.current_stream = number;
+        self.allocator.set_capturing(self.captures.is_capturing());
         let name = line.word(1)?;
         if self.names.lock().live.contains_key(name) {
             return Err(Failure::std("id already live"));

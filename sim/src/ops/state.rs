@@ -1,6 +1,6 @@
 //! What a script has in hand: its live allocations by name, and what the watcher saw during one operation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use parkade::Allocation;
@@ -45,6 +45,32 @@ impl SharedNames {
     /// The names. Never held across a call of the allocator, whose callback asks for them too.
     pub(super) fn lock(&self) -> MutexGuard<'_, Names> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which streams are being captured, and which is the current one.
+#[derive(Debug, Default)]
+pub(super) struct Captures {
+    begun: u64,
+    streams: BTreeSet<i64>,
+    /// That of the last request; a request is for the current stream.
+    pub(super) current_stream: i64,
+}
+
+impl Captures {
+    /// A capture begins; its number, from 1.
+    pub(super) fn begin(&mut self, stream: i64) -> u64 {
+        self.begun += 1;
+        self.streams.insert(stream);
+        self.begun
+    }
+
+    pub(super) fn end(&mut self, stream: i64) {
+        self.streams.remove(&stream);
+    }
+
+    pub(super) fn is_capturing(&self) -> bool {
+        self.streams.contains(&self.current_stream)
     }
 }
 

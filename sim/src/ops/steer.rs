@@ -50,12 +50,13 @@ impl OpsRunner {
             "external" => device.set_external_bytes(Bytes(line.number(1)?)),
             "fail_next" => device.fail_next(line.number(1)?),
             "capture_begin" => {
-                let _ = line.stream(1)?;
-                self.captures += 1;
-                return Ok(format!(",\"capture\":{}", self.captures));
+                let number = self.captures.begin(line.stream(1)?);
+                self.allocator.set_capturing(self.captures.is_capturing());
+                return Ok(format!(",\"capture\":{number}"));
             }
             "capture_end" => {
-                let _ = line.stream(1)?;
+                self.captures.end(line.stream(1)?);
+                self.allocator.set_capturing(self.captures.is_capturing());
             }
             "device" if line.number(1)? == 0 => self.printed = render::Printed::default(),
             name if KNOWN_ELSEWHERE.contains(&name) => return Err(unsupported(line)),
