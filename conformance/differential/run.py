@@ -91,6 +91,8 @@ def agreement(options, flavour, config, addresses, script):
     """How many lines the real allocator answers alike whatever the addresses of its own objects."""
     runs = [real(options, flavour, config, addresses, script, {"ORACLE_ASLR": "1"}) for _ in range(options.aslr)]
     runs.append(real(options, flavour, config, addresses, script))
+    if options.profile == "2.15":  # only the order of completion differs, which the comparison knows; what follows from it may too
+        return min((compare(runs[-1], run, options.profile)[0] or len(run) for run in runs[:-1]), default=len(runs[-1]))
     for number, lines in enumerate(zip(*runs)):
         if any(line != lines[0] for line in lines[1:]):
             return number
