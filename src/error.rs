@@ -23,6 +23,11 @@ pub enum AllocError {
     },
     /// No memory, after everything that could be released was.
     OutOfMemory(Box<OutOfMemory>),
+    /// Rejected before the device was asked, because the settings say so.
+    Rejected {
+        /// What was asked for.
+        requested: Bytes,
+    },
     /// The device failed for another reason than lack of memory.
     Device(BackendError),
     /// More than 65,535 different streams.
@@ -39,6 +44,7 @@ impl fmt::Display for AllocError {
             AllocError::ZeroSize => f.write_str("a request of 0 bytes has no block: use a null pointer for it"),
             AllocError::TooLarge { .. } => f.write_str(crate::report::MORE_THAN_ONE_EXABYTE),
             AllocError::OutOfMemory(report) => report.fmt(f),
+            AllocError::Rejected { requested } => f.write_str(&crate::report::rejection_message(*requested)),
             AllocError::Device(error) => error.fmt(f),
             AllocError::TooManyStreams => f.write_str("more than 65535 streams: the heap numbers them with 16 bits"),
             AllocError::Policy(fault) => fault.fmt(f),

@@ -21,6 +21,8 @@ pub struct Profile {
     pub asks_after_refusal: bool,
     /// Whether the out-of-memory message speaks of addresses instead, where segments are expandable.
     pub advises_on_addresses: bool,
+    /// Whether a range of addresses that is too short for the request is reserved and given back, like memory that is not there.
+    pub gives_short_ranges_back: bool,
     /// Whether it finds out what a device's memory handles can be by creating one of each kind, rather than by asking.
     pub tries_handle_types: bool,
     /// Whether statistics count what each private pool has reserved, and requests that were rejected beforehand.
@@ -88,6 +90,7 @@ impl Profile {
         deferral: Deferral::WhileRouting,
         asks_after_refusal: false,
         advises_on_addresses: false,
+        gives_short_ranges_back: false,
         tries_handle_types: true,
         counts_private_pools: false,
         pool_asserts: PoolAsserts {
@@ -101,12 +104,13 @@ impl Profile {
     /// PyTorch 2.15.
     pub const PYTORCH_2_15: Profile = Profile {
         name: "2.15",
-        settings: VersionProfile::PYTORCH_2_11,
+        settings: VersionProfile::PYTORCH_2_15,
         tie_break: TieBreak::SegmentAge,
         limit_rounding: LimitRounding::Nearest,
         deferral: Deferral::WhileCapturing,
         asks_after_refusal: true,
         advises_on_addresses: true,
+        gives_short_ranges_back: true,
         tries_handle_types: false,
         counts_private_pools: true,
         pool_asserts: PoolAsserts {

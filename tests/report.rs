@@ -119,7 +119,7 @@ fn a_message_of_a_real_device_is_reproduced() {
         allocated_bytes: 3_221_225_472,
         reserved_bytes: 6_442_450_944,
         private_cached_bytes: Bytes::ZERO,
-        advises_on_addresses: false,
+        advice: parkade::report::Advice::ExpandableSegments,
     };
     assert_eq!(
         report.to_string(),
@@ -178,7 +178,7 @@ proptest! {
             allocated_bytes: value,
             reserved_bytes: other,
             private_cached_bytes: Bytes(bits),
-            advises_on_addresses: false,
+            advice: parkade::report::Advice::ExpandableSegments,
         };
         let _ = report.to_string();
     }

@@ -20,7 +20,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let size = request.size.0;
         let mut block = match self.heap.find_space(request.pool, request.stream, size) {
             Some(block) => block,
-            None => self.reserve(request, stream, page)?,
+            None => match self.reserve(request, stream, page)? {
+                Some(block) => block,
+                None => return Ok(None),
+            },
         };
         if self.heap.is_unmapped(block) && !self.map_block(block, size)? {
             return Ok(None);
@@ -38,15 +41,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(block))
     }
 
-    /// Reserves addresses for a new segment: the device's memory and an eighth more, in whole pages (spec 4.1).
-    fn reserve(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<u32, AllocError> {
-        let total = self.total_memory;
-        let size = total.checked_add(Bytes(total.0 / 8)).and_then(|size| size.checked_round_up(page));
+    /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). `None` if those are too few.
+    fn reserve(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let too_large = AllocError::TooLarge { requested: request.requested };
-        let size = size.filter(|&size| size >= request.size).ok_or(too_large)?;
+        let size = self.policy.reservation(self.total_memory).checked_round_up(page).ok_or(too_large.clone())?;
+        let is_short = size < request.size;
+        if is_short && !self.profile.gives_short_ranges_back {
+            return Err(too_large);
+        }
         let address = self.device.reserve(size)?;
+        if is_short {
+            self.device.unreserve(address, size)?;
+            return Ok(None);
+        }
         self.reservations.insert(address.0, size.0, page.0, request.stream);
-        Ok(self.heap.add_reservation(address, size, stream, request.pool))
+        Ok(Some(self.heap.add_reservation(address, size, stream, request.pool)))
     }
 
     /// Maps the first `wanted` bytes of an unmapped block, in whole pages, and merges them with what is free beside them. False if the

@@ -10,7 +10,7 @@ use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Attempt, Placement, Policy, Relief, Request};
-use crate::report::OutOfMemory;
+use crate::report::{Advice, OutOfMemory};
 use crate::stats::Family;
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
@@ -83,6 +83,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
             return Ok(None);
         }
+        if self.policy.rejects(self.heap.reserved(), size, self.total_memory) {
+            self.stats.num_oom_rejections += 1;
+            return Err(AllocError::Rejected { requested: request.requested });
+        }
         if request.grows {
             return self.grow(request, stream, self.policy.page(request.pool));
         }
@@ -150,6 +154,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
+    fn advice(&self, request: &Request, segment: Bytes) -> Advice {
+        if !self.profile.advises_on_addresses || !request.grows {
+            return Advice::ExpandableSegments;
+        }
+        let reserve = self.policy.reservation(self.total_memory);
+        // The usual reserve is more than the device has: no advice would help.
+        let is_reduced = reserve < self.total_memory.checked_add(Bytes(self.total_memory.0 / 8)).unwrap_or(Bytes::MAX);
+        if is_reduced && segment > reserve { Advice::LargerReserve(reserve) } else { Advice::Addresses }
+    }
+
     /// Counts and reports a failure (spec 2.13).
     fn out_of_memory(&mut self, request: &Request, segment: Bytes) -> AllocError {
         let memory = match self.device.memory_info() {
@@ -176,7 +190,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             allocated_bytes: self.stats.family(Family::AllocatedBytes).all.current,
             reserved_bytes: self.stats.family(Family::ReservedBytes).all.current,
             private_cached_bytes: self.heap.cached_by_private_pools(),
-            advises_on_addresses: self.profile.advises_on_addresses && request.grows,
+            advice: self.advice(request, segment),
         }))
     }
 }

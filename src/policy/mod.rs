@@ -97,6 +97,16 @@ pub trait Policy {
         Bytes::mib(2)
     }
 
+    /// How many addresses a new expandable segment reserves on a device with so much memory, before rounding up to pages.
+    fn reservation(&self, total: Bytes) -> Bytes {
+        total.checked_add(Bytes(total.0 / 8)).unwrap_or(Bytes::MAX)
+    }
+
+    /// Whether taking `size` bytes more from a device of `total` is refused without asking it, as an error of its own kind.
+    fn rejects(&self, _reserved: Bytes, _size: Bytes, _total: Bytes) -> bool {
+        false
+    }
+
     /// Finds a free block, or says how large a new segment must be. May be asked twice for one request, when a callback freed memory
     /// in between.
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement;

@@ -182,6 +182,20 @@ impl Policy for PyTorch {
         }
     }
 
+    /// Spec 4.1: nine eighths of the memory, or less where the settings say so.
+    fn reservation(&self, total: Bytes) -> Bytes {
+        let full = total.checked_add(Bytes(total.0 / 8)).unwrap_or(Bytes::MAX);
+        self.settings.expandable_segments_reserve.map_or(full, |size| size.bytes(total).min(full))
+    }
+
+    /// Measured against the setting's fraction, whatever the limit has become since (spec 11).
+    fn rejects(&self, reserved: Bytes, size: Bytes, total: Bytes) -> bool {
+        self.settings.throw_on_cudamalloc_oom && {
+            let most = self.settings.per_process_memory_fraction * total.0 as f64;
+            reserved.checked_add(size).is_none_or(|wanted| wanted.0 > most as u64)
+        }
+    }
+
     /// Spec 3.1: in the small pool a remainder of one block size is worth splitting off, in the large pool it must exceed 1 MiB, and
     /// requests of `max_split_size` and more keep the whole block.
     #[inline]

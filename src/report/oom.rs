@@ -22,6 +22,17 @@ const ADVICE_ON_ADDRESSES: &str = " expandable_segments is enabled. If instead t
     (VSZ), expandable segments may be over-reserving VA (each segment reserves ~9/8 of device memory, times the number of streams); \
     reduce it via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / expandable_segments_reserve_by_class.";
 
+/// What the message advises at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// To make segments expandable.
+    ExpandableSegments,
+    /// To reserve fewer addresses (2.15, where segments are expandable).
+    Addresses,
+    /// To reserve more addresses than these, which the request exceeds (2.15).
+    LargerReserve(Bytes),
+}
+
 /// Everything that the message of an out-of-memory error tells. `Display` is PyTorch's message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
@@ -43,8 +54,8 @@ pub struct OutOfMemory {
     pub reserved_bytes: i64,
     /// Free cached bytes of private pools. The message calls them allocated.
     pub private_cached_bytes: Bytes,
-    /// Whether the advice speaks of addresses rather than of expandable segments.
-    pub advises_on_addresses: bool,
+    /// What it advises.
+    pub advice: Advice,
 }
 
 impl fmt::Display for OutOfMemory {
@@ -76,9 +87,30 @@ impl fmt::Display for OutOfMemory {
         if private > 0 {
             write!(f, "with {} allocated in private pools (e.g., CUDA Graphs), ", format_bytes(private))?;
         }
-        let advice = if self.advises_on_addresses { ADVICE_ON_ADDRESSES } else { ADVICE };
-        write!(f, "and {} is reserved by PyTorch but unallocated.{advice}", format_bytes(unallocated))
+        write!(f, "and {} is reserved by PyTorch but unallocated.", format_bytes(unallocated))?;
+        match self.advice {
+            Advice::ExpandableSegments => f.write_str(ADVICE),
+            Advice::Addresses => f.write_str(ADVICE_ON_ADDRESSES),
+            Advice::LargerReserve(reserve) => write!(
+                f,
+                " This allocation exceeds the expandable-segment reserve of {} for this stream, and a single allocation cannot span \
+                 expandable segments. Raise PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve or \
+                 expandable_segments_reserve_by_class (or unset it) so that a segment is at least {}.",
+                size(reserve),
+                size(self.segment_bytes)
+            ),
+        }
     }
+}
+
+/// What PyTorch says to a request that it rejects before asking the device (`throw_on_cudamalloc_oom`).
+#[must_use]
+pub fn rejection_message(requested: Bytes) -> String {
+    format!(
+        "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. \
+         Requested size: {}",
+        format_bytes(requested.get())
+    )
 }
 
 /// What PyTorch says to a memory fraction outside zero to one (spec 2.15).

@@ -73,6 +73,8 @@ fn apply_key(settings: &mut Settings, tokens: &Tokens, key_index: usize, action:
         }
         CommonAction::ExpandableSegments => settings.expandable_segments = tokens.boolean(value)?,
         CommonAction::PinnedUseBackgroundThreads => settings.pinned_use_background_threads = tokens.boolean(value)?,
+        CommonAction::PinnedMaxRoundThreshold => settings.pinned_max_round_threshold_mb = tokens.unsigned(value)?,
+        CommonAction::PinnedMaxCachedSize => settings.pinned_max_cached_size_mb = tokens.unsigned(value)?,
         CommonAction::LargeSegment | CommonAction::RoundupPower2Divisions => {}
     }
     Ok(value)

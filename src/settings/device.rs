@@ -4,6 +4,7 @@ use alloc::format;
 
 use super::error::SettingsError;
 use super::profile::{Action, DeviceAction, VersionProfile};
+use super::reserve::ReserveSize;
 use super::tokens::{Tokens, internal_assert};
 use super::{Backend, Settings};
 
@@ -54,8 +55,29 @@ fn apply_key(settings: &mut Settings, tokens: &Tokens, key_index: usize, action:
             settings.graph_capture_record_stream_reuse = tokens.boolean(value)?;
         }
         DeviceAction::PerProcessMemoryFraction => settings.per_process_memory_fraction = fraction_at(tokens, value)?,
+        DeviceAction::PinnedFreeCatchAll => settings.pinned_free_catch_all = tokens.boolean(value)?,
+        DeviceAction::ThrowOnMallocOom => settings.throw_on_cudamalloc_oom = tokens.boolean(value)?,
+        DeviceAction::ExpandableReserve => {
+            // A value that is none is warned of, and the setting stays.
+            if let Some(size) = ReserveSize::parse(tokens.checked(value)?) {
+                settings.expandable_segments_reserve = Some(size);
+            }
+        }
+        DeviceAction::ExpandableReserveByClass => return skip_classes(tokens, value),
     }
     Ok(value)
+}
+
+/// Classes of streams with the sizes of their segments, which nothing here can put a stream into: only read over.
+fn skip_classes(tokens: &Tokens, open: usize) -> Result<usize, SettingsError> {
+    let mut index = open + 1;
+    while tokens.checked(index)? != "]" {
+        tokens.checked(index + 1)?;
+        tokens.checked(index + 2)?;
+        // Anything but the closing bracket counts as a comma.
+        index = if tokens.checked(index + 3)? == "]" { index + 3 } else { index + 4 };
+    }
+    Ok(index)
 }
 
 fn check_backend(current: Backend, tokens: &Tokens, index: usize) -> Result<(), SettingsError> {
@@ -64,9 +86,9 @@ fn check_backend(current: Backend, tokens: &Tokens, index: usize) -> Result<(), 
         None => Err(SettingsError::value("Unknown allocator backend, options are native and cudaMallocAsync")),
         Some(backend) if backend == current => Ok(()),
         Some(_) => Err(internal_assert(
+            tokens.asserts,
             "tokenizer[i] == get()->name()",
-            "cuda/CUDAAllocatorConfig.cpp",
-            tokens.asserts.backend,
+            ("cuda/CUDAAllocatorConfig.cpp", tokens.asserts.backend),
             &format!(
                 "Allocator backend parsed at runtime != allocator backend parsed at load time, {name} != {}",
                 current.name()

@@ -9,6 +9,7 @@ mod device;
 mod error;
 mod numbers;
 mod profile;
+mod reserve;
 mod roundup;
 mod tokens;
 
@@ -16,6 +17,7 @@ use alloc::string::String;
 
 pub use error::{ErrorKind, SettingsError};
 pub use profile::VersionProfile;
+pub use reserve::ReserveSize;
 pub use roundup::ROUNDUP_SLOTS;
 
 use crate::units::MIB;
@@ -41,6 +43,10 @@ pub struct Settings {
     pub graph_capture_record_stream_reuse: bool,
     /// The memory fraction that a device's allocator starts with (spec 2.15). Later changes have no effect on it.
     pub per_process_memory_fraction: f64,
+    /// Whether a request that cannot fit is rejected before the device is asked (2.15).
+    pub throw_on_cudamalloc_oom: bool,
+    /// How many addresses an expandable segment reserves, if not the usual number (2.15).
+    pub expandable_segments_reserve: Option<ReserveSize>,
     /// Host memory: whether events are processed by threads in the background.
     pub pinned_use_background_threads: bool,
     /// Host memory: whether it is registered rather than allocated by CUDA.
@@ -49,6 +55,12 @@ pub struct Settings {
     pub pinned_num_register_threads: u64,
     /// Host memory: size of the segment reserved at the start, in mebibytes; 0 is none.
     pub pinned_reserve_segment_mb: u64,
+    /// Host memory: whether pointers of any origin may be given back (2.15).
+    pub pinned_free_catch_all: bool,
+    /// Host memory: from which size on requests are not rounded up, in mebibytes; 0 is never (2.15).
+    pub pinned_max_round_threshold_mb: u64,
+    /// Host memory: how much is cached at most, in mebibytes; 0 is any (2.15).
+    pub pinned_max_cached_size_mb: u64,
     /// The allocator in use, fixed at load time.
     pub backend: Backend,
     /// The last string given, also one that failed.
@@ -93,10 +105,15 @@ impl Default for Settings {
             release_lock_on_cudamalloc: false,
             graph_capture_record_stream_reuse: false,
             per_process_memory_fraction: 1.0,
+            throw_on_cudamalloc_oom: false,
+            expandable_segments_reserve: None,
             pinned_use_background_threads: false,
             pinned_use_cuda_host_register: false,
             pinned_num_register_threads: 1,
             pinned_reserve_segment_mb: 0,
+            pinned_free_catch_all: false,
+            pinned_max_round_threshold_mb: 0,
+            pinned_max_cached_size_mb: 0,
             backend: Backend::Native,
             text: String::new(),
         }

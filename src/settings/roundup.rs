@@ -28,7 +28,7 @@ fn parse_list(tokens: &Tokens, open: usize, slots: &mut [u64; ROUNDUP_SLOTS]) ->
     loop {
         let interval_index = index;
         let Some(interval) = tokens.get(interval_index) else {
-            return Err(unclosed_list("tokenizer.size()", "AllocatorConfig.cpp", tokens.asserts.roundup_list));
+            return Err(unclosed_list("tokenizer.size()", "AllocatorConfig.cpp", tokens.asserts, tokens.asserts.roundup_list));
         };
         if interval == "]" {
             return Ok(interval_index);

@@ -51,12 +51,12 @@ impl Tokens {
 
     /// The token, which must be there.
     pub(super) fn checked(&self, index: usize) -> Result<&str, SettingsError> {
-        self.get(index).ok_or_else(|| missing_token(self.asserts.checked_index))
+        self.get(index).ok_or_else(|| missing_token(self.asserts, self.asserts.checked_index))
     }
 
     /// As [`Tokens::checked`]; PyTorch does the same in two places, and the message names the place.
     pub(super) fn direct(&self, index: usize) -> Result<&str, SettingsError> {
-        self.get(index).ok_or_else(|| missing_token(self.asserts.direct_index))
+        self.get(index).ok_or_else(|| missing_token(self.asserts, self.asserts.direct_index))
     }
 
     /// The index of the value of the key at `key_index`, once it is certain that the separator before it exists.
@@ -92,7 +92,7 @@ impl Tokens {
         let rest = self.tokens.iter().skip(value + 1);
         match rest.into_iter().position(|token| token == "]") {
             Some(offset) => Ok(value + 1 + offset),
-            None => Err(unclosed_list("config_.size()", "AllocatorConfig.h", self.asserts.skipped_list)),
+            None => Err(unclosed_list("config_.size()", "AllocatorConfig.h", self.asserts, self.asserts.skipped_list)),
         }
     }
 
@@ -110,19 +110,20 @@ fn number_error(error: NumberError, function: &str) -> SettingsError {
     SettingsError::new(kind, function)
 }
 
-fn missing_token(line: u32) -> SettingsError {
-    internal_assert("i < config_.size()", "core/AllocatorConfig.h", line, "Index out of bounds in ConfigTokenizer")
+fn missing_token(asserts: AssertLines, line: u32) -> SettingsError {
+    internal_assert(asserts, "i < config_.size()", ("core/AllocatorConfig.h", line), "Index out of bounds in ConfigTokenizer")
 }
 
 /// A list without its `]`: found by `file`'s loop over the tokens.
-pub(super) fn unclosed_list(size: &str, file: &str, line: u32) -> SettingsError {
+pub(super) fn unclosed_list(size: &str, file: &str, asserts: AssertLines, line: u32) -> SettingsError {
     let text = "Expected closing bracket ']' in ConfigTokenizer but reached end of config";
-    internal_assert(&format!("i < {size}"), &format!("core/{file}"), line, text)
+    internal_assert(asserts, &format!("i < {size}"), (&format!("core/{file}"), line), text)
 }
 
 /// The message of a failed internal assert.
-pub(super) fn internal_assert(condition: &str, file: &str, line: u32, text: &str) -> SettingsError {
+pub(super) fn internal_assert(asserts: AssertLines, condition: &str, (file, line): (&str, u32), text: &str) -> SettingsError {
     SettingsError::internal(format!(
-        "{condition} INTERNAL ASSERT FAILED at \"/pytorch/c10/{file}\":{line}, please report a bug to PyTorch. {text}"
+        "{condition} INTERNAL ASSERT FAILED at \"{}/c10/{file}\":{line}, please report a bug to PyTorch. {text}",
+        asserts.root
     ))
 }

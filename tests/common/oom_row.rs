@@ -20,7 +20,7 @@ fn oom_row(row: &str) -> (OutOfMemory, &str) {
         allocated_bytes: cells[6].parse().unwrap(),
         reserved_bytes: cells[7].parse().unwrap(),
         private_cached_bytes: bytes(8),
-        advises_on_addresses: false,
+        advice: parkade::report::Advice::ExpandableSegments,
     };
     (report, cells[9])
 }

@@ -35,7 +35,7 @@ impl From<Unreadable> for Failure {
 impl From<AllocError> for Failure {
     fn from(error: AllocError) -> Failure {
         let kind = match error {
-            AllocError::OutOfMemory(_) | AllocError::TooLarge { .. } => "oom",
+            AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => "oom",
             _ => "c10",
         };
         Failure { kind, message: error.to_string() }
