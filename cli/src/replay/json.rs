@@ -16,7 +16,7 @@ pub(super) fn replayed(replayed: &Replayed) -> Result<String> {
         "file": replayed.file.display().to_string(),
         "settings": replayed.settings.settings.text,
         "settings_origin": origin(replayed.settings.origin),
-        "profile": replayed.profile.name(),
+        "profile": replayed.profile.rules().name,
         "capacity_bytes": replayed.capacity,
         "limit_bytes": replayed.limit,
         "seconds": replayed.seconds,

@@ -101,6 +101,9 @@ fn print(args: &Args, replayed: &Replayed) -> Result<()> {
 
 fn replay(args: &Args) -> Result<Replayed> {
     let start = Instant::now();
+    if args.profile != Profile::V2_11 {
+        bail!("replay decides as PyTorch 2.11 does, not yet as {}", args.profile.rules().name);
+    }
     // Before the file is read: whoever mistyped the settings need not wait.
     let given = args.settings.as_deref().map(ReplaySettings::given).transpose()?;
     let recording = verify::read(&args.file)?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use parkade_sim::replay::{DeviceVerdict, SettingsOrigin, StatisticsCheck};
+use parkade_sim::replay::{DeviceVerdict, ProfileEvidence, SettingsOrigin, StatisticsCheck};
 use serde_json::{Value, json};
 
 use super::Verified;
@@ -17,7 +17,8 @@ pub(super) fn verified(verified: &Verified) -> Result<String> {
         "file": verified.file.display().to_string(),
         "settings": verified.settings.settings.text,
         "settings_origin": origin(verified.settings.origin),
-        "profile": verified.profile.name(),
+        "profile": verified.profile.name,
+        "profile_seen_from": verified.evidence.map(ProfileEvidence::words),
         "limit_bytes": verified.limit,
         "entries": sum(|device| device.entries as u64),
         "decisions": sum(|device| device.decisions),

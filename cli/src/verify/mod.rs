@@ -14,7 +14,9 @@ use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use parkade::profile::Profile as Rules;
 use parkade_sim::recording::{self, ReadError, Recording};
-use parkade_sim::replay::{DeviceVerdict, ReplaySettings, StatisticsFile, VerifyOptions, verify_device};
+use parkade_sim::replay::{
+    DeviceVerdict, ProfileEvidence, ReplaySettings, StatisticsFile, VerifyOptions, newer_profile, verify_device,
+};
 use rayon::prelude::*;
 
 use crate::{Outcome, output, size};
@@ -39,9 +41,9 @@ pub(crate) struct Args {
     /// The memory limit of the run (set_per_process_memory_fraction), which a recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// The version of PyTorch that made the recording.
-    #[arg(long, value_enum, default_value_t)]
-    profile: Profile,
+    /// The version of PyTorch that made the recording; without it what the file shows, else 2.11.
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
     /// The output of torch.cuda.memory_stats() at the end of the run, as JSON, to compare too. For one recording.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
@@ -73,10 +75,6 @@ impl Profile {
             Profile::V2_15 => &Rules::PYTORCH_2_15,
         }
     }
-
-    pub(crate) const fn name(self) -> &'static str {
-        self.rules().name
-    }
 }
 
 /// A verified recording.
@@ -85,7 +83,9 @@ struct Verified {
     recording: Recording,
     settings: ReplaySettings,
     limit: Option<u64>,
-    profile: Profile,
+    profile: &'static Rules,
+    /// What showed the version, if it was not given or assumed.
+    evidence: Option<ProfileEvidence>,
     devices: Vec<DeviceVerdict>,
     seconds: f64,
 }
@@ -185,9 +185,14 @@ fn verify(
 ) -> Result<Verified> {
     let start = Instant::now();
     let recording = read(file)?;
+    let shown = newer_profile(&recording, statistics).filter(|_| args.profile.is_none());
+    let (profile, evidence) = match shown {
+        Some((profile, evidence)) => (profile, Some(evidence)),
+        None => (args.profile.unwrap_or_default().rules(), None),
+    };
     let settings = match &args.settings {
-        Some(text) => ReplaySettings::given(text)?,
-        None => ReplaySettings::of_recording(recording.settings.as_ref())?,
+        Some(text) => ReplaySettings::given_as(profile, text)?,
+        None => ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?,
     };
     let options = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, statistics: statistics.cloned() };
     let traced: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
@@ -214,7 +219,8 @@ fn verify(
         });
     }
     let seconds = start.elapsed().as_secs_f64();
-    Ok(Verified { file: file.to_owned(), recording, settings, limit: args.limit, profile: args.profile, devices, seconds })
+    let (file, limit) = (file.to_owned(), args.limit);
+    Ok(Verified { file, recording, settings, limit, profile, evidence, devices, seconds })
 }
 
 /// Reads a recording; the error does not name the file.

@@ -119,6 +119,9 @@ fn notes(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
 fn settings(verified: &Verified) -> Vec<String> {
     let settings = &verified.settings.settings;
     let mut notes = Vec::new();
+    if let Some(evidence) = verified.evidence {
+        notes.push(format!("made by PyTorch {}, seen from {}", verified.profile.name, evidence.words()));
+    }
     match verified.settings.origin {
         SettingsOrigin::Assumed => {
             notes.push("not in the file: the settings; PyTorch's defaults are assumed (--settings gives others)".to_owned())
@@ -194,7 +197,7 @@ fn statistics(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         notes.push(format!(
             "tolerated, statistics that PyTorch {} does not have: {}{more}",
-            verified.profile.name(),
+            verified.profile.name,
             shown.join(", ")
         ));
     }

@@ -226,6 +226,12 @@ impl PoolTable {
         PoolId(place)
     }
 
+    /// Whether no entry names its pool.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
     /// The pool id at a place; `None` for [`PoolId::NONE`].
     pub fn get(&self, pool: PoolId) -> Option<(u64, u64)> {
         self.ids.get(pool.0 as usize).copied()

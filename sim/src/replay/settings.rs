@@ -4,6 +4,7 @@
 //! rounding slack), the values are surer (a string that was refused is stored too): so the string is parsed first, and the values
 //! that the file states replace what it gave.
 
+use parkade::profile::Profile;
 use parkade::settings::Settings;
 
 use super::error::VerifyError;
@@ -29,20 +30,33 @@ pub struct ReplaySettings {
     pub settings: Settings,
     /// Where they come from.
     pub origin: SettingsOrigin,
+    /// The version of PyTorch that they belong to.
+    pub profile: &'static Profile,
 }
 
 impl ReplaySettings {
+    /// The settings of a recording that PyTorch 2.11 made.
+    ///
+    /// # Errors
+    /// As [`ReplaySettings::of_recording_as`].
+    pub fn of_recording(recorded: Option<&RecordedSettings>) -> Result<ReplaySettings, VerifyError> {
+        ReplaySettings::of_recording_as(&Profile::PYTORCH_2_11, recorded)
+    }
+
     /// The recording's own settings.
     ///
     /// # Errors
     /// If the settings string is refused and the file states no values beside it.
-    pub fn of_recording(recorded: Option<&RecordedSettings>) -> Result<ReplaySettings, VerifyError> {
+    pub fn of_recording_as(
+        profile: &'static Profile,
+        recorded: Option<&RecordedSettings>,
+    ) -> Result<ReplaySettings, VerifyError> {
         let Some(recorded) = recorded else {
-            return Ok(ReplaySettings { settings: Settings::default(), origin: SettingsOrigin::Assumed });
+            return Ok(ReplaySettings { settings: Settings::default(), origin: SettingsOrigin::Assumed, profile });
         };
         let text = recorded.text.clone().unwrap_or_default();
         let mut settings = Settings::default();
-        let parsed = settings.apply(&text);
+        let parsed = settings.apply_as(&profile.settings, &text);
         let states_values = recorded.max_split_size.is_some() && recorded.roundup_power2_divisions.is_some();
         let is_refused = parsed.is_err();
         match parsed {
@@ -52,17 +66,26 @@ impl ReplaySettings {
         let from_text = settings.clone();
         override_with_values(&mut settings, recorded);
         let agrees = !is_refused && settings == from_text;
-        Ok(ReplaySettings { settings, origin: if agrees { SettingsOrigin::Recorded } else { SettingsOrigin::RecordedValues } })
+        let origin = if agrees { SettingsOrigin::Recorded } else { SettingsOrigin::RecordedValues };
+        Ok(ReplaySettings { settings, origin, profile })
+    }
+
+    /// Settings given by a caller, for PyTorch 2.11.
+    ///
+    /// # Errors
+    /// As [`ReplaySettings::given_as`].
+    pub fn given(text: &str) -> Result<ReplaySettings, VerifyError> {
+        ReplaySettings::given_as(&Profile::PYTORCH_2_11, text)
     }
 
     /// Settings given by a caller.
     ///
     /// # Errors
     /// PyTorch's, for a string that it refuses.
-    pub fn given(text: &str) -> Result<ReplaySettings, VerifyError> {
-        let settings =
-            Settings::from_environment(text).map_err(|error| VerifyError::GivenSettings { text: text.to_owned(), error })?;
-        Ok(ReplaySettings { settings, origin: SettingsOrigin::Given })
+    pub fn given_as(profile: &'static Profile, text: &str) -> Result<ReplaySettings, VerifyError> {
+        let settings = Settings::from_environment_as(&profile.settings, text)
+            .map_err(|error| VerifyError::GivenSettings { text: text.to_owned(), error })?;
+        Ok(ReplaySettings { settings, origin: SettingsOrigin::Given, profile })
     }
 }
 

@@ -36,6 +36,11 @@ impl StatisticsFile {
         Ok(StatisticsFile { known, unknown: entries.into_keys().collect() })
     }
 
+    /// Whether there are names that only versions after 2.11 have.
+    pub(super) fn has_newer_names(&self) -> bool {
+        self.unknown.iter().any(|key| key == "num_oom_rejections")
+    }
+
     /// The statistics as the core keeps them.
     pub(super) fn stats(&self) -> Stats {
         let entries = self.known.iter().map(|(key, &value)| (key.as_str(), value));

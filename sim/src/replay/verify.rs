@@ -92,7 +92,7 @@ pub fn verify_device(
     if recording.trace.is_empty() {
         return Err(VerifyError::NoTrace);
     }
-    let policy = PyTorch::new(options.settings.settings.clone());
+    let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
     let start = Start::find(recording, &policy)?;
     let (stats, mut tally) = replay_to_end(recording, options, &start, progress)?;
     let statistics = options.statistics.as_ref().map(|file| {
@@ -146,7 +146,7 @@ fn make_runner<'a>(
 ) -> Result<Runner<'a>, VerifyError> {
     let trace = &recording.trace;
     let device = RecordedDevice::new(recording.device, trace, position);
-    let policy = PyTorch::new(options.settings.settings.clone());
+    let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
     let mut core = Allocator::new(device, policy, Comparer::new(trace, position));
     core.set_limit(options.limit_bytes.map(Bytes));
     let live = start.restore(&mut core)?;
