@@ -27,6 +27,25 @@ fn a_script_is_answered_line_by_line() {
     assert!(answers(b"", &[]).is_empty());
 }
 
+/// The answers are the real ones of both versions.
+#[test]
+fn versions_choose_between_equal_blocks_each_in_its_way() {
+    let script = b"alloc b 30000000\nalloc c 30000000\nfree b\nfree c\nalloc d 30000000\n";
+    let last = |profile| answers(script, &["--addresses", "down", "--profile", profile])[4]["ptr"].clone();
+    assert_eq!(last("2.11"), "c1+0", "the lowest address");
+    assert_eq!(last("2.15"), "c0+0", "the oldest segment");
+}
+
+#[test]
+fn newer_settings_belong_to_the_newer_version() {
+    let settings = ["--settings", "throw_on_cudamalloc_oom:True", "--capacity", "64MiB", "--profile"];
+    let with = |profile| [&settings[..], &[profile]].concat();
+    refused(&call_with(&[&["ops", "-"], &with("2.11")[..]].concat(), b""), "Unrecognized key");
+    let answer = &answers(b"alloc a 100000000\n", &with("2.15"))[0];
+    assert_eq!((&answer["err"], &answer["st"]["num_oom_rejections"]), (&"oom".into(), &1.into()));
+    assert!(answer["msg"].as_str().is_some_and(|text| text.ends_with("Requested size: 95.37 MiB")));
+}
+
 #[test]
 fn garbage_is_answered_too() {
     let mut garbage: Vec<u8> = (0..60_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
