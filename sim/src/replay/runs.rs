@@ -65,27 +65,60 @@ impl Runs {
     }
 }
 
+/// Whose a range of addresses is.
+type Owner = (u64, PoolClass, PoolId);
+
 /// Joins the runs of each stream and pool into one segment that covers all its addresses: `runs` have been cut into blocks. Where
 /// the range of addresses begins is not in a recording; it is taken to begin at the lowest address that the recording shows.
 pub(super) fn join(runs: Vec<AdoptedSegment>, trace: &[Entry], policy: &PyTorch, total_memory: u64) -> Vec<AdoptedSegment> {
-    let mut groups: BTreeMap<(u64, PoolClass, PoolId), Vec<AdoptedSegment>> = BTreeMap::new();
+    let mut groups: BTreeMap<Owner, Vec<AdoptedSegment>> = BTreeMap::new();
     for run in runs {
         groups.entry((run.stream.get(), run.class, run.pool)).or_default().push(run);
     }
     let reach = total_memory + total_memory / 8;
+    let bases = find_bases(&groups, trace, policy, reach);
     let mut joined = Vec::new();
-    for ((stream, class, _), runs) in groups {
-        let page = policy.page(PoolSlot::default_pool(class));
-        let first = runs[0].address.get();
-        let is_of_group = |entry: &&Entry| {
-            let near = entry.address < first && first - entry.address < reach;
-            let whole = (first.wrapping_sub(entry.address)).is_multiple_of(page.get()) && entry.size.is_multiple_of(page.get());
-            matches!(entry.action, Action::SegmentMap | Action::SegmentUnmap) && entry.stream == stream && near && whole
-        };
-        let base = trace.iter().filter(is_of_group).map(|entry| entry.address).min().unwrap_or(first);
-        joined.push(cover(base, page, reach, class, runs));
+    for (base, owner) in bases {
+        let Some(runs) = groups.remove(&owner) else { continue };
+        let page = policy.page(PoolSlot::default_pool(owner.1));
+        joined.push(cover(base, page, reach, owner.1, runs));
     }
     joined
+}
+
+/// Where the range of each group begins. A range grows from its lowest address on without gaps (spec 4.2), so memory that comes
+/// where no range has reached is below the memory that its range has left, or is of a new range; of which pool it is, the
+/// request says that it is for.
+fn find_bases(groups: &BTreeMap<Owner, Vec<AdoptedSegment>>, trace: &[Entry], policy: &PyTorch, reach: u64) -> Vec<(u64, Owner)> {
+    let mut ranges: BTreeMap<u64, (u64, Owner)> = BTreeMap::new();
+    for (&owner, runs) in groups {
+        let end = runs.last().map_or(0, |run| run.address.get() + run.blocks.iter().map(|block| block.size.get()).sum::<u64>());
+        ranges.insert(runs[0].address.get(), (end, owner));
+    }
+    for (at, entry) in trace.iter().enumerate().filter(|(_, entry)| entry.action == Action::SegmentMap) {
+        let end = entry.address.saturating_add(entry.size);
+        if let Some((_, (reached, _))) = ranges.range_mut(..=entry.address).next_back()
+            && entry.address <= *reached
+        {
+            *reached = end.max(*reached);
+            continue;
+        }
+        let Some((&first, &(reached, owner))) = ranges.range(entry.address..).next() else { continue };
+        let page = policy.page(PoolSlot::default_pool(owner.1)).get();
+        let is_whole = (first - entry.address).is_multiple_of(page) && entry.size.is_multiple_of(page);
+        let is_near = first - entry.address < reach && entry.stream == owner.0;
+        if is_whole && is_near && class_of_request(&trace[at..], policy) == Some(owner.1) {
+            ranges.remove(&first);
+            ranges.insert(entry.address, (reached, owner));
+        }
+    }
+    ranges.into_iter().map(|(base, (_, owner))| (base, owner)).collect()
+}
+
+/// The class of the first request in these entries.
+fn class_of_request(entries: &[Entry], policy: &PyTorch) -> Option<PoolClass> {
+    let request = entries.iter().find(|entry| matches!(entry.action, Action::Alloc | Action::Oom))?;
+    policy.round(Bytes(request.size.max(1))).map(|size| policy.classify(size))
 }
 
 /// One segment from `base` on, with unmapped blocks between its runs and behind the last.
