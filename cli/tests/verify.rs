@@ -90,6 +90,13 @@ fn settings_come_from_the_file_or_the_caller() {
     let run = verify(&collecting);
     assert!(run.out.contains("not in the file: the memory limit, without which garbage_collection_threshold"), "{}", run.out);
     assert!(!call(&["verify", &collecting, "--limit", "1GiB"]).out.contains("not in the file: the memory limit"));
+    let fraction = RecordedSettings { text: Some("per_process_memory_fraction:0.5".to_owned()), ..default_settings() };
+    let fraction = folder.recording("fraction", &with(Some(fraction)));
+    let run = verify(&fraction);
+    assert!(run.code == 0 && run.out.contains("of which per_process_memory_fraction allows 0.5;"), "{}", run.out);
+    assert!(call(&["verify", "--json", &fraction]).out.contains("\"fraction_of_unknown_memory\":0.5"));
+    let limited = call(&["verify", "--json", &fraction, "--limit", "1GiB"]);
+    assert!(limited.out.contains("\"fraction_of_unknown_memory\":null"), "{}", limited.out);
     let given = call(&["verify", &collecting, "--settings", "bogus:1"]);
     assert_eq!(given.code, 2);
     assert!(given.err.contains("the settings \"bogus:1\" are refused: Unrecognized key 'bogus'"), "{}", given.err);

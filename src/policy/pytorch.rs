@@ -39,6 +39,13 @@ impl PyTorch {
         heap.limit().filter(|_| self.settings.garbage_collection_threshold > 0.0)
     }
 
+    /// How many bytes a collection would have to give back now; `None` while none is due (spec 2.7).
+    #[must_use]
+    pub fn collection_target(&self, heap: &Heap) -> Option<Bytes> {
+        let trigger = (self.settings.garbage_collection_threshold * self.collection_limit(heap)?.0 as f64) as u64;
+        heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0).map(Bytes)
+    }
+
     fn count_search(&mut self, pool: PoolSlot) {
         let place = usize::from(pool.0);
         if self.searches.len() <= place {
@@ -80,9 +87,7 @@ impl PyTorch {
 
     /// Blocks of the large default pool that are at least as old as the average, until enough is reclaimed (spec 2.7).
     fn collect_garbage(&self, heap: &Heap) -> Vec<BlockId> {
-        let Some(limit) = self.collection_limit(heap) else { return Vec::new() };
-        let trigger = (self.settings.garbage_collection_threshold * limit.0 as f64) as u64;
-        let Some(target) = heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0) else { return Vec::new() };
+        let Some(Bytes(target)) = self.collection_target(heap) else { return Vec::new() };
         let pool = PoolSlot::default_pool(PoolClass::Large);
         let now = self.stamp(pool);
         let age = |block: &BlockView| now - block.stamp;

@@ -20,6 +20,7 @@ pub(super) fn verified(verified: &Verified) -> Result<String> {
         "profile": verified.profile.name,
         "profile_seen_from": verified.evidence.map(ProfileEvidence::words),
         "limit_bytes": verified.limit,
+        "fraction_of_unknown_memory": fraction(verified),
         "entries": sum(|device| device.entries as u64),
         "decisions": sum(|device| device.decisions),
         "mismatches": verified.mismatches(),
@@ -38,6 +39,11 @@ pub(super) fn verified(verified: &Verified) -> Result<String> {
         object["devices"] = devices.iter().map(device_object).collect();
     }
     Ok(serde_json::to_string(&object)?)
+}
+
+/// The fraction of the device's memory that the settings allow, where nothing says how much that is.
+fn fraction(verified: &Verified) -> Option<f64> {
+    verified.has_unknown_fraction().then_some(verified.settings.settings.per_process_memory_fraction)
 }
 
 /// A sum that absurd sizes cannot break.
@@ -85,7 +91,9 @@ fn not_in_file(device: &DeviceVerdict) -> Value {
             "blocks": lost.blocks,
             "reserved_bytes": lost.reserved_bytes,
             "assumed_sizes": lost.assumed_sizes,
+            "inferred_sizes": lost.inferred_sizes,
             "unknown_ages": not.unknown_ages,
+            "assumed_collections": not.assumed_collections,
         })),
         "empty_cache_calls": not.empty_caches,
         "device_refusals": not.refusals,

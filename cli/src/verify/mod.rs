@@ -94,6 +94,11 @@ impl Verified {
     fn mismatches(&self) -> u64 {
         self.devices.iter().map(|device| device.mismatches).sum()
     }
+
+    /// The settings limit the memory to a part of the device's, which is not in a recording, and no limit was given.
+    fn has_unknown_fraction(&self) -> bool {
+        self.limit.is_none() && self.settings.settings.per_process_memory_fraction < 1.0
+    }
 }
 
 /// What is left of a recording once it is verified: a line of JSON or rows of the table. The recording itself is gone, or a hundred

@@ -140,6 +140,12 @@ fn settings(verified: &Verified) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if verified.has_unknown_fraction() {
+        notes.push(format!(
+            "not in the file: the device's memory, of which per_process_memory_fraction allows {}; no limit is checked (--limit gives it)",
+            settings.per_process_memory_fraction
+        ));
+    }
     notes
 }
 
@@ -159,7 +165,18 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
                 lost.assumed_sizes
             ));
         }
-        if not.unknown_ages {
+        if lost.inferred_sizes > 0 {
+            notes.push(format!(
+                "  the size of {} of these blocks shows only in requests that did not fit behind them; taken as the least that explains it",
+                lost.inferred_sizes
+            ));
+        }
+        if not.assumed_collections > 0 {
+            notes.push(format!(
+                "not in the file: the ages of free blocks; {} collections took their victims from the recording",
+                not.assumed_collections
+            ));
+        } else if not.unknown_ages {
             notes.push(
                 "  the ages of free blocks, which garbage collection looks at, are unknown; counted from the first entry"
                     .to_owned(),

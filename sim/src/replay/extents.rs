@@ -4,7 +4,8 @@
 //! more only where the block that served it was not worth splitting (spec 3.1). In the small pool nothing of a block size and
 //! more is ever left unsplit; in the large pool a rest of up to 1 MiB is. So a gap behind a block is the block's own where it is too
 //! small to be a block of its pool. A larger gap is a free block, but up to 1 MiB of it may still be the block's own: that
-//! shows when something is allocated in the gap while the block is in use, and else cannot be known.
+//! shows when something is allocated in the gap while the block is in use, and else only in what does not happen
+//! ([`super::inference`]).
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, PoolSlot};
 
 use super::device::TOTAL_MEMORY;
 use super::error::VerifyError;
+use super::inference::{Assumed, extend};
 use super::rewind::{EarlyBlock, EarlySegment};
 use super::runs;
 use crate::recording::{Action, Entry};
@@ -29,10 +31,10 @@ struct Hidden {
     freed_at: Option<u32>,
 }
 
-/// The segments before the first entry, with all their blocks; and the number of blocks whose size is assumed.
+/// The segments before the first entry, with all their blocks; and the blocks whose size is assumed.
 pub(super) struct Extents {
     pub(super) segments: Vec<AdoptedSegment>,
-    pub(super) assumed: usize,
+    pub(super) assumed: Vec<Assumed>,
 }
 
 /// Cuts each segment into blocks.
@@ -128,10 +130,10 @@ impl Cut<'_> {
         Ok(if is_worth_splitting { rounded.0 } else { room })
     }
 
-    /// Looks for what shows where hidden rests end; returns how many do not show.
-    fn uncover(&mut self, trace: &[Entry]) -> usize {
+    /// Looks for what shows where hidden rests end; returns those that do not show.
+    fn uncover(&mut self, trace: &[Entry]) -> Vec<Assumed> {
         let mut open: BTreeMap<u64, Hidden> = self.hidden.drain(..).map(|hidden| (hidden.rounded_end, hidden)).collect();
-        let mut assumed = 0;
+        let mut assumed = Vec::new();
         for (at, entry) in trace.iter().enumerate() {
             if open.is_empty() {
                 break;
@@ -145,22 +147,13 @@ impl Cut<'_> {
             }
             open.remove(&key);
             if hidden.freed_at.is_some_and(|freed| (freed as usize) < at) {
-                assumed += 1;
+                assumed.push(hidden);
             } else {
-                self.extend(hidden, entry.address - key);
+                extend(&mut self.adopted[hidden.segment], hidden.place, entry.address - key);
             }
         }
-        assumed + open.len()
-    }
-
-    /// Gives the first `own` bytes of a free block to the block before it.
-    fn extend(&mut self, hidden: Hidden, own: u64) {
-        let blocks = &mut self.adopted[hidden.segment].blocks;
-        let gap = blocks[hidden.place].size.0;
-        if own > 0 && own < gap {
-            blocks[hidden.place].size = Bytes(gap - own);
-            blocks[hidden.place - 1].size = Bytes(blocks[hidden.place - 1].size.0 + own);
-        }
+        let unseen = assumed.into_iter().chain(open.into_values());
+        unseen.map(|hidden| Assumed { gap: hidden.rounded_end, own: 0, freed_at: hidden.freed_at }).collect()
     }
 }
 

@@ -8,11 +8,13 @@
 //! simulated device (`predict`) that places segments as the recorded process's driver did, as far as that shows (`placements`);
 //! `outlook` is all of it in one call.
 
+mod collections;
 mod compare;
 mod device;
 mod error;
 mod extents;
 mod final_state;
+mod inference;
 mod outlook;
 mod peaks;
 mod placements;

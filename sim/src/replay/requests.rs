@@ -16,7 +16,7 @@ use super::error::VerifyError;
 use super::pools::PoolsNow;
 use super::run::{gives_memory, takes_memory};
 use super::start::{LostBeginning, Start};
-use super::verify::{VerifyOptions, replay_to_end};
+use super::verify::{Replayed, VerifyOptions, replay_to_end};
 use crate::recording::{Action, DeviceRecording, Entry};
 
 /// When memory that was given back becomes free.
@@ -91,8 +91,8 @@ impl Requests {
         if recording.trace.is_empty() {
             return Err(VerifyError::NoTrace);
         }
-        let start = Start::find(recording, &PyTorch::new(own.settings.settings.clone()))?;
-        let (stats, tally) = replay_to_end(recording, own, &start, progress)?;
+        let mut start = Start::find(recording, &PyTorch::of(own.settings.profile, own.settings.settings.clone()))?;
+        let Replayed { stats, tally, .. } = replay_to_end(recording, own, &mut start, progress)?;
         let mut reader = Reader {
             requests: Requests {
                 pools: start.pools.private().into_iter().collect(),

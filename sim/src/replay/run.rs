@@ -21,6 +21,8 @@ pub(super) struct Tally {
     pub(super) decisions: u64,
     pub(super) mismatches: u64,
     pub(super) first: Option<Mismatch>,
+    /// What the core did there, and before which entry.
+    pub(super) stray: Option<(usize, Doing)>,
     pub(super) ooms: u64,
     /// Calls of empty_cache that show in the trace: the entry before which each was made.
     pub(super) empty_caches: Vec<usize>,
@@ -117,6 +119,7 @@ impl<'a> Runner<'a> {
         self.tally.mismatches += ((end - reached) as u64).max(count);
         self.position.next.set(end);
         if self.tally.first.is_none() {
+            self.tally.stray = stray;
             let place = stray.map_or(reached, |(place, _)| place);
             let recorded = self.trace[..end].get(place).map(Doing::from);
             let replayed = stray.map(|(_, doing)| doing);

@@ -5,6 +5,7 @@ use parkade::units::PoolId;
 use parkade::{AdoptedContent, AdoptedSegment, Allocation, Allocator};
 use rustc_hash::FxHashMap;
 
+use super::collections::Recorded;
 use super::compare::Comparer;
 use super::device::{RecordedDevice, stream_of};
 use super::error::VerifyError;
@@ -25,11 +26,13 @@ pub struct LostBeginning {
     /// Blocks of which up to 1 MiB may lie in the free block behind them, where nothing shows whether it does. Taken as their
     /// rounded request.
     pub assumed_sizes: usize,
+    /// Such blocks of which it shows that they own more, for a request did not fit behind them. Taken as the least that explains it.
+    pub inferred_sizes: usize,
 }
 
 /// The state before the first entry, worked out.
 pub(super) struct Start {
-    extents: Extents,
+    pub(super) extents: Extents,
     /// Blocks given back before the first entry and not yet free, by address.
     pending: FxHashMap<u64, Option<u32>>,
     /// For each entry that gives back a block which does not become free at once: when it does.
@@ -40,7 +43,7 @@ pub(super) struct Start {
     pub(super) reserved_bytes: u64,
 }
 
-pub(super) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, PyTorch, Comparer<'a>>;
+pub(super) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, Recorded<'a>, Comparer<'a>>;
 
 impl Start {
     /// Walks back through the trace.
@@ -54,7 +57,8 @@ impl Start {
             segments: segments.len(),
             blocks: blocks.len(),
             reserved_bytes,
-            assumed_sizes: extents.assumed,
+            assumed_sizes: extents.assumed.len(),
+            inferred_sizes: 0,
         });
         let pending = blocks
             .iter()
@@ -62,6 +66,13 @@ impl Start {
             .map(|&EarlyBlock { address, completed_at, .. }| (address, completed_at));
         let pools = PoolMap::new(&recording.segments, &segments, made);
         Ok(Start { extents, pending: pending.collect(), deferred, pools, lost, reserved_bytes })
+    }
+
+    /// The state before the first entry, with what replaying has shown of it.
+    pub(super) fn lost_beginning(&self) -> Option<LostBeginning> {
+        let inferred_sizes = self.extents.inferred();
+        let assumed_sizes = self.extents.assumed.len() - inferred_sizes;
+        self.lost.map(|lost| LostBeginning { assumed_sizes, inferred_sizes, ..lost })
     }
 
     /// Makes the state on a fresh core; returns the allocations that are out, by address.

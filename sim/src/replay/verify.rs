@@ -5,10 +5,12 @@ use parkade::policy::PyTorch;
 use parkade::stats::{Family, Stats};
 use parkade::units::Bytes;
 
+use super::collections::Recorded;
 use super::compare::{Comparer, Mismatch};
 use super::device::{Position, RecordedDevice};
 use super::error::VerifyError;
 use super::final_state;
+use super::inference::SmallerGap;
 use super::peaks::PeakWatch;
 use super::run::{Runner, Tally};
 use super::settings::ReplaySettings;
@@ -38,6 +40,8 @@ pub struct NotInFile {
     pub refusals: u64,
     /// Free blocks age from before the first entry; garbage collection looks at their ages.
     pub unknown_ages: bool,
+    /// Garbage collections whose victims were taken from the recording, because of those ages.
+    pub assumed_collections: u64,
 }
 
 /// What verifying one device of a recording found.
@@ -93,8 +97,8 @@ pub fn verify_device(
         return Err(VerifyError::NoTrace);
     }
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
-    let start = Start::find(recording, &policy)?;
-    let (stats, mut tally) = replay_to_end(recording, options, &start, progress)?;
+    let mut start = Start::find(recording, &policy)?;
+    let Replayed { stats, mut tally, assumed_collections } = replay_to_end(recording, options, &mut start, progress)?;
     let statistics = options.statistics.as_ref().map(|file| {
         let reset = || find_reset(recording, options, &start, file);
         statistics::compare(file, &stats, start.lost.is_some(), reset)
@@ -109,33 +113,76 @@ pub fn verify_device(
         stats,
         ooms: tally.ooms,
         not_in_file: NotInFile {
-            lost_beginning: start.lost,
+            lost_beginning: start.lost_beginning(),
             empty_caches: tally.empty_caches.len() as u64,
             refusals: tally.refusals,
             unknown_ages: start.lost.is_some() && options.settings.settings.garbage_collection_threshold > 0.0,
+            assumed_collections,
         },
         statistics,
     })
 }
 
-/// Replays the whole trace from its start; returns the statistics at its end and what was found.
+/// Retries beyond one for each assumed size: of one block more than once something can show.
+const SPARE_RETRIES: usize = 8;
+
+/// What a replay to the end found.
+pub(super) struct Replayed {
+    pub(super) stats: Stats,
+    pub(super) tally: Tally,
+    assumed_collections: u64,
+}
+
+/// Replays the whole trace from its start, again where a mismatch shows an assumed size to be wrong.
 pub(super) fn replay_to_end(
     recording: &DeviceRecording,
     options: &VerifyOptions,
-    start: &Start,
+    start: &mut Start,
     progress: &mut dyn FnMut(usize),
-) -> Result<(Stats, Tally), VerifyError> {
+) -> Result<Replayed, VerifyError> {
+    let mut retries = start.extents.assumed.len() + SPARE_RETRIES;
+    loop {
+        match replay(recording, options, start, retries > 0, progress)? {
+            Attempted::Done(replayed) => return Ok(*replayed),
+            Attempted::Inferred(gap) => start.extents.shrink(gap),
+        }
+        retries -= 1;
+    }
+}
+
+enum Attempted {
+    Done(Box<Replayed>),
+    /// The replay was given up at its first mismatch: this gap is smaller than assumed.
+    Inferred(SmallerGap),
+}
+
+/// Replays from the first entry on: to the end, or to a mismatch that shows an assumed size to be wrong.
+fn replay(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &Start,
+    may_infer: bool,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Attempted, VerifyError> {
     let position = Position::default();
     let mut runner = make_runner(recording, options, start, &position)?;
+    let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
     let mut reported = 0;
     while runner.step() {
+        if let Some((entry, doing)) = runner.tally.stray.take().filter(|_| may_infer)
+            && let Some(gap) = start.extents.explain(entry, &doing, &policy)
+        {
+            return Ok(Attempted::Inferred(gap));
+        }
         if runner.at() - reported >= PROGRESS_STEP {
             reported = runner.at();
             progress(reported);
         }
     }
     final_state::compare(&recording.segments, &runner.core.segments(), &mut runner.tally);
-    Ok((runner.core.stats().clone(), runner.tally))
+    let assumed_collections = runner.core.policy().assumed;
+    let replayed = Replayed { stats: runner.core.stats().clone(), tally: runner.tally, assumed_collections };
+    Ok(Attempted::Done(Box::new(replayed)))
 }
 
 fn make_runner<'a>(
@@ -147,6 +194,7 @@ fn make_runner<'a>(
     let trace = &recording.trace;
     let device = RecordedDevice::new(recording.device, trace, position);
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
+    let policy = Recorded::new(policy, trace, position, start.lost.is_some());
     let mut core = Allocator::new(device, policy, Comparer::new(trace, position));
     core.set_limit(options.limit_bytes.map(Bytes));
     let live = start.restore(&mut core)?;
