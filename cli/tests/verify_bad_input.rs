@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use parkade_sim::recording::{Action, DeviceRecording, Style, write};
+use parkade_sim::recording::{Action, DeviceRecording, Entry, Style, write};
 
 #[test]
 fn contradictions_name_their_entry() {
@@ -36,6 +36,38 @@ fn contradictions_name_their_entry() {
         &|d| d.trace.push(entry(Action::SegmentFree, BASE, 20 * MIB)),
         "entry 5: segment_free at 0x7f0000000000",
     );
+    let cycle = |d: &mut DeviceRecording, inner: Vec<Entry>| {
+        d.trace.push(entry(Action::SegmentAlloc, BASE + 64 * MIB, 20 * MIB));
+        d.trace.extend(inner);
+        d.trace.push(entry(Action::SegmentFree, BASE + 64 * MIB, 20 * MIB));
+    };
+    let alloc = |at: u64, size: u64| entry(Action::Alloc, at, size);
+    refused_trace(
+        "early",
+        &|d| d.trace.splice(0..0, [alloc(BASE, 512)].into_iter().chain(free(BASE, 512))).for_each(drop),
+        "entry 0: alloc at 0x7f0000000000, but no segment is there at that time",
+    );
+    refused_trace(
+        "across",
+        &|d| cycle(d, [alloc(BASE + 80 * MIB, 5 * MIB)].into_iter().chain(free(BASE + 80 * MIB, 5 * MIB)).collect()),
+        "entry 6: alloc at 0x7f0005000000, but no segment is there at that time",
+    );
+    refused_trace(
+        "still_live",
+        &|d| {
+            cycle(d, vec![alloc(BASE + 64 * MIB, 5 * MIB)]);
+            d.trace.extend(free(BASE + 64 * MIB, 5 * MIB));
+        },
+        "entry 7: segment_free at 0x7f0004000000, but a block is still in use there",
+    );
+    refused_trace(
+        "on_top",
+        &|d| {
+            let twice = entry(Action::SegmentAlloc, BASE + 70 * MIB, 20 * MIB);
+            cycle(d, vec![twice, entry(Action::SegmentFree, BASE + 70 * MIB, 20 * MIB)]);
+        },
+        "entry 6: segment_alloc at 0x7f0004600000, but there is memory already",
+    );
     refused_trace("resized", &|d| d.trace[0].size = 1 << 63, "entry 0: segment_alloc at 0x7f0000000000, but the segment there");
     refused_trace("beyond", &|d| d.trace[1].size = u64::MAX, "entry 1 of device 0: 18446744073709551615 bytes at address");
     refused_trace(
@@ -53,7 +85,7 @@ fn absurd_sizes_never_overflow() {
         let allocs = blocks.clone().map(|n| entry(Action::Alloc, n << 12, size));
         let frees = blocks.clone().flat_map(|n| free(n << 12, size));
         let trace = allocs.chain(frees).collect();
-        assert_eq!(verify(&folder.recording("blocks.pickle", &recording(trace, vec![]))).code, 1);
+        refused(&folder.recording("blocks.pickle", &recording(trace, vec![])), "but no segment is there at that time");
         let cycle = [entry(Action::SegmentAlloc, 0, size), entry(Action::Alloc, 0, size)];
         let end = [entry(Action::SegmentFree, 0, size)];
         let trace = (0..5).flat_map(|_| cycle.into_iter().chain(free(0, size)).chain(end)).collect();

@@ -6,6 +6,7 @@
 //! collections once the ages are known, are made by the rules.
 
 use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request};
+use parkade::profile::Profile;
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
@@ -88,6 +89,18 @@ impl Policy for Recorded<'_> {
     }
 
     #[inline]
+    fn profile(&self) -> &'static Profile {
+        self.rules.profile()
+    }
+
+    fn reservation(&self, total: Bytes) -> Bytes {
+        self.rules.reservation(total)
+    }
+
+    fn rejects(&self, reserved: Bytes, size: Bytes, total: Bytes) -> bool {
+        self.rules.rejects(reserved, size, total)
+    }
+
     fn grows(&self, pool: PoolSlot) -> bool {
         self.rules.grows(pool)
     }

@@ -10,6 +10,7 @@
 
 mod collections;
 mod compare;
+mod consistency;
 mod device;
 mod error;
 mod extents;

@@ -7,6 +7,7 @@ use parkade::units::Bytes;
 
 use super::collections::Recorded;
 use super::compare::{Comparer, Mismatch};
+use super::consistency;
 use super::device::{Position, RecordedDevice};
 use super::error::VerifyError;
 use super::final_state;
@@ -98,6 +99,7 @@ pub fn verify_device(
     }
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
     let mut start = Start::find(recording, &policy)?;
+    consistency::check(&recording.trace, &start.extents.segments)?;
     let Replayed { stats, mut tally, assumed_collections } = replay_to_end(recording, options, &mut start, progress)?;
     let statistics = options.statistics.as_ref().map(|file| {
         let reset = || find_reset(recording, options, &start, file);
