@@ -1,6 +1,7 @@
 //! The window law on a folder of recordings: each is cut at many places, and what does not verify is listed.
 //!
 //! `cargo run --release -p parkade-conformance --example windows -- FOLDER CUTS [NAME]`
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a tool for people")]
 
 use std::path::Path;
 
