@@ -54,6 +54,12 @@ fn every_segment_of_a_recording_is_where_the_learned_model_puts_it() {
     for shipped in complete() {
         let learned = Learned::from_steps(&placed_steps(shipped.device()));
         assert_eq!(learned.unexplained, 0, "{}", shipped.name);
+        // Expandable segments are no cudaMallocs: there is nothing to learn.
+        let places_any = shipped.device().trace.iter().any(|entry| entry.action == Action::SegmentAlloc);
+        if !places_any {
+            assert_eq!(learned.placements, 0, "{}", shipped.name);
+            continue;
+        }
         assert!(learned.explained * 3 > learned.placements * 2, "{}: {learned:?}", shipped.name);
     }
 }

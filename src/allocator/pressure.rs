@@ -44,9 +44,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                     if let Some(block) = self.ask_device(request, stream_slot, segment, attempt)? {
                         return Ok((block, *request));
                     }
-                    if rung == 0
-                        && let Some(borrowed) = self.borrow(request)?
-                    {
+                }
+                Relief::Borrow => {
+                    if let Some(borrowed) = self.borrow(request)? {
                         return Ok(borrowed);
                     }
                 }

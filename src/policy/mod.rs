@@ -52,6 +52,8 @@ pub enum Relief {
         /// Whether to ask afterwards, and how that counts.
         attempt: Attempt,
     },
+    /// Look for a free block in the private pools that serve when memory is out (spec 5.6).
+    Borrow,
     /// Wait for all events, so that every block given back becomes free.
     Wait,
     /// Out of memory.

@@ -1,4 +1,4 @@
-//! PyTorch's rules (spec sections 1 to 3).
+//! PyTorch's rules (spec sections 1 to 5).
 
 use alloc::vec::Vec;
 
@@ -63,7 +63,8 @@ impl PyTorch {
         if request.size.0 < max_split {
             return (candidate.size.0 < max_split).then_some(candidate.id);
         }
-        let bound = request.size.0.saturating_add(self.settings.max_non_split_rounding_bytes);
+        // Wraps as PyTorch's does: a slack near 2^64, which -1 in the settings makes, means that no such block is reused.
+        let bound = request.size.0.wrapping_add(self.settings.max_non_split_rounding_bytes);
         (candidate.size.0 < bound).then_some(candidate.id)
     }
 
@@ -90,7 +91,7 @@ impl PyTorch {
         let Some(Bytes(target)) = self.collection_target(heap) else { return Vec::new() };
         let pool = PoolSlot::default_pool(PoolClass::Large);
         let now = self.stamp(pool);
-        let age = |block: &BlockView| now - block.stamp;
+        let age = |block: &BlockView| now.saturating_sub(block.stamp);
         let mut candidates: Vec<BlockView> = heap.free_blocks(pool).filter(|block| !block.is_split).collect();
         let mut total_age = candidates.iter().map(age).sum::<u64>() as f64;
         let mut victims = Vec::new();
@@ -217,14 +218,15 @@ impl Policy for PyTorch {
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         match rung {
             0 => Relief::Release { blocks: self.collect_garbage(heap), attempt: Attempt::Ask },
-            1 => {
+            1 => Relief::Borrow,
+            2 => {
                 let (blocks, sufficient) = self.release_oversize(heap, request);
                 Relief::Release { blocks, attempt: if sufficient { Attempt::Ask } else { Attempt::No } }
             }
             // While a graph is captured, nothing waits and the cache stays (spec 2.4, step 6e).
-            2 if heap.is_deferring() => Relief::GiveUp,
-            2 => Relief::Wait,
-            3 => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
+            3 if heap.is_deferring() => Relief::GiveUp,
+            3 => Relief::Wait,
+            4 => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
             _ => Relief::GiveUp,
         }
     }

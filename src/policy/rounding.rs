@@ -21,7 +21,8 @@ pub(super) fn block_size(requested: u64, settings: &Settings) -> Option<u64> {
         return Some(MIN_BLOCK);
     }
     let divisions = division(requested, &settings.roundup_power2_divisions);
-    if divisions > 1 && divisions.checked_mul(MIN_BLOCK).is_some_and(|least| requested > least) {
+    // Wraps as PyTorch's does: with 2^55 divisions and more the bound is 0.
+    if divisions > 1 && requested > divisions.wrapping_mul(MIN_BLOCK) {
         next_division(requested, divisions)
     } else {
         requested.checked_next_multiple_of(MIN_BLOCK)
@@ -87,6 +88,13 @@ mod tests {
             (268_435_457, 301_989_888),
         ] {
             assert_eq!(block_size(requested, &settings), Some(size), "request of {requested}");
+        }
+    }
+
+    #[test]
+    fn absurdly_many_divisions_round_to_powers_of_two() {
+        for exponent in [55, 62, 63] {
+            assert_eq!(block_size(2049, &settings([1 << exponent; 16])), Some(4096), "2^{exponent} divisions");
         }
     }
 

@@ -16,6 +16,7 @@ pub(super) fn verified(verified: &Verified) -> Result<String> {
     let mut object = json!({
         "file": verified.file.display().to_string(),
         "settings": verified.settings.settings.text,
+        "settings_refusal": verified.settings.refusal.as_ref().map(ToString::to_string),
         "settings_origin": origin(verified.settings.origin),
         "profile": verified.profile.name,
         "profile_seen_from": verified.evidence.map(ProfileEvidence::words),

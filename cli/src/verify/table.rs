@@ -127,8 +127,12 @@ fn settings(verified: &Verified) -> Vec<String> {
             notes.push("not in the file: the settings; PyTorch's defaults are assumed (--settings gives others)".to_owned())
         }
         SettingsOrigin::RecordedValues => {
+            let said = match &verified.settings.refusal {
+                Some(refusal) => format!("is refused ({})", output::shorten(&refusal.to_string(), 200)),
+                None => "does not give the values that the file states".to_owned(),
+            };
             notes.push(format!(
-                "the settings string {:?} does not give the values that the file states; the values are used",
+                "the settings string {:?} {said}; the values in the file are used",
                 output::shorten(&settings.text, 100)
             ));
         }

@@ -246,10 +246,9 @@ impl OpsRunner {
     fn free_all(&mut self) -> Answer {
         // By name, as strings are ordered, which is the map's own order.
         let live = std::mem::take(&mut self.names.lock().live);
-        for held in live.into_values() {
-            release(&mut self.allocator, held)?;
-        }
-        Ok(String::new())
+        // All of them, whatever goes wrong; the first error is told.
+        let released = live.into_values().map(|held| release(&mut self.allocator, held)).collect::<Vec<_>>();
+        released.into_iter().collect::<Result<(), Failure>>().map(|()| String::new())
     }
 
     fn base(&mut self, line: &Line<'_>) -> Answer {

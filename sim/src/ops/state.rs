@@ -42,7 +42,7 @@ pub(super) struct Names {
 pub(super) struct SharedNames(Arc<Mutex<Names>>);
 
 impl SharedNames {
-    /// The names. Never held across a call of the allocator, whose callback asks for them too.
+    /// The names. Never held across a request, whose callback asks for them too.
     pub(super) fn lock(&self) -> MutexGuard<'_, Names> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,6 +12,11 @@ use super::pools::pool_of;
 use super::runs::Runs;
 use crate::recording::{Action, BlockState, DeviceRecording, Entry};
 
+/// Every segment is at least this large (spec 1.6), and so is every page that is mapped (spec 4.1).
+const SMALLEST_SEGMENT: u64 = 2 << 20;
+/// Far beyond any GPU: what is larger is damage.
+const LARGEST_SEGMENT: u64 = 1 << 50;
+
 /// A block that is in use before the first entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EarlyBlock {
@@ -143,6 +148,10 @@ impl Walk {
 
     fn undo(&mut self, at: usize, entry: &Entry) -> Result<(), VerifyError> {
         let contradiction = |problem| Err(VerifyError::contradiction(at, entry.action, entry.address, problem));
+        let is_memory = super::run::takes_memory(entry) || super::run::gives_memory(entry);
+        if is_memory && !(SMALLEST_SEGMENT..=LARGEST_SEGMENT).contains(&entry.size) {
+            return contradiction("of a size that no segment has");
+        }
         match entry.action {
             Action::Alloc => match self.remove(entry.address) {
                 Some(live) if live.is_pending => contradiction("but the block there is still waiting to become free"),

@@ -5,7 +5,7 @@
 //! that the file states replace what it gave.
 
 use parkade::profile::Profile;
-use parkade::settings::Settings;
+use parkade::settings::{Settings, SettingsError};
 
 use super::error::VerifyError;
 use crate::recording::RecordedSettings;
@@ -30,6 +30,8 @@ pub struct ReplaySettings {
     pub settings: Settings,
     /// Where they come from.
     pub origin: SettingsOrigin,
+    /// What PyTorch says to the recording's settings string, if it refuses it.
+    pub refusal: Option<SettingsError>,
     /// The version of PyTorch that they belong to.
     pub profile: &'static Profile,
 }
@@ -52,22 +54,21 @@ impl ReplaySettings {
         recorded: Option<&RecordedSettings>,
     ) -> Result<ReplaySettings, VerifyError> {
         let Some(recorded) = recorded else {
-            return Ok(ReplaySettings { settings: Settings::default(), origin: SettingsOrigin::Assumed, profile });
+            return Ok(ReplaySettings { settings: Settings::default(), origin: SettingsOrigin::Assumed, refusal: None, profile });
         };
         let text = recorded.text.clone().unwrap_or_default();
         let mut settings = Settings::default();
         let parsed = settings.apply_as(&profile.settings, &text);
         let states_values = recorded.max_split_size.is_some() && recorded.roundup_power2_divisions.is_some();
-        let is_refused = parsed.is_err();
-        match parsed {
+        let refusal = match parsed {
             Err(error) if !states_values => return Err(VerifyError::Settings { text, error }),
-            _ => {}
-        }
+            parsed => parsed.err(),
+        };
         let from_text = settings.clone();
         override_with_values(&mut settings, recorded);
-        let agrees = !is_refused && settings == from_text;
+        let agrees = refusal.is_none() && settings == from_text;
         let origin = if agrees { SettingsOrigin::Recorded } else { SettingsOrigin::RecordedValues };
-        Ok(ReplaySettings { settings, origin, profile })
+        Ok(ReplaySettings { settings, origin, refusal, profile })
     }
 
     /// Settings given by a caller, for PyTorch 2.11.
@@ -85,7 +86,7 @@ impl ReplaySettings {
     pub fn given_as(profile: &'static Profile, text: &str) -> Result<ReplaySettings, VerifyError> {
         let settings = Settings::from_environment_as(&profile.settings, text)
             .map_err(|error| VerifyError::GivenSettings { text: text.to_owned(), error })?;
-        Ok(ReplaySettings { settings, origin: SettingsOrigin::Given, profile })
+        Ok(ReplaySettings { settings, origin: SettingsOrigin::Given, refusal: None, profile })
     }
 }
 
