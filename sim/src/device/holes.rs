@@ -55,7 +55,7 @@ impl Holes {
     pub(super) fn highest_fit(&self, length: u64, slack: u64, alignment: u64) -> Option<(u64, u64, u64)> {
         let needed = length.checked_add(slack)?;
         self.by_start.iter().rev().find_map(|(&start, &found)| {
-            let end = start + found;
+            let end = start.saturating_add(found);
             let address = end.checked_sub(length)? / alignment * alignment;
             (found >= needed && address >= start).then_some((address, start, end))
         })
@@ -64,14 +64,15 @@ impl Holes {
     /// The hole that an address lies in: its start and end.
     pub(super) fn around(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, &found) = self.by_start.range(..=address).next_back()?;
-        (address < start + found).then_some((start, start + found))
+        let end = start.saturating_add(found);
+        (address < end).then_some((start, end))
     }
 
     /// What is free of a range: starts and lengths.
     pub(super) fn parts(&self, start: u64, length: u64) -> Vec<(u64, u64)> {
         let end = start.saturating_add(length);
-        let clip = |(hole, found): (u64, u64)| (hole.max(start), (hole + found).min(end));
-        let overlapping = self.iter().filter(|&(hole, found)| hole < end && start < hole + found).map(clip);
+        let clip = |(hole, found): (u64, u64)| (hole.max(start), hole.saturating_add(found).min(end));
+        let overlapping = self.iter().filter(|&(hole, found)| hole < end && start < hole.saturating_add(found)).map(clip);
         overlapping.map(|(from, to)| (from, to - from)).collect()
     }
 
