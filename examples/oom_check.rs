@@ -1,5 +1,5 @@
 //! Reads rows as `oom_messages.py` prints them and tells how many messages differ.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, reason = "it is a program for people")]
 use std::io::BufRead as _;
 include!("../tests/common/oom_row.rs");
 fn main() {

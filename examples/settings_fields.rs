@@ -1,7 +1,7 @@
 //! Reads settings strings in hexadecimal, one a line, and prints the settings after each: what the fuzz script compares with
 //! the real allocator. `run` applies them one after the other (`!` goes back to a neutral state), `load` takes each as the
 //! string of a new process's environment.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::io::BufRead as _;
 

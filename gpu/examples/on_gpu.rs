@@ -2,7 +2,7 @@
 //!
 //! Prints a table. It stays below 3 GiB of device memory, but for one request that no device can serve, and gives everything back.
 //! Ends with 0 if all checks pass, 1 if one fails, 77 if there is no device.
-#![allow(clippy::print_stdout)] // a program for people
+#![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 #[path = "../tests/checks/mod.rs"]
 mod checks;

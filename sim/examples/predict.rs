@@ -4,7 +4,7 @@
 //!
 //! The folder has recordings `PROGRAM.VARIANT.pickle.xz`. Every ordered pair of runs of a program under different settings is predicted, and
 //! compared with what was recorded: the predicted run's settings and limit, and nothing else of it, are used.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for people")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

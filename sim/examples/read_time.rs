@@ -1,5 +1,5 @@
 //! Prints how long reading a recording takes and how much memory: `read_time FILE [REPEATS]`.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::error::Error;
 use std::time::Instant;
