@@ -1,4 +1,4 @@
-//! Which private pool each request went to.
+//! Which private pool each request went to, and how one is sent there.
 //!
 //! PyTorch 2.11 does not record it. But a segment belongs to one pool as long as it lives, and the recording names the pools of
 //! the segments that it lists at its end: so the pool of an entry is that of the segment in which it lies, at that time. Of a
@@ -6,7 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use parkade::units::PoolId;
+use parkade::device::DeviceBackend;
+use parkade::policy::Policy;
+use parkade::trace::Observer;
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, PoolFilter};
 use rustc_hash::FxHashMap;
 
 use super::rewind::EarlySegment;
@@ -113,4 +117,20 @@ impl<'a> PoolsNow<'a> {
             }
         }
     }
+}
+
+/// Sends one request to a private pool.
+pub(super) fn request_from<D: DeviceBackend, P: Policy, O: Observer>(
+    core: &mut Allocator<D, P, O>,
+    pool: PoolId,
+    bytes: Bytes,
+    stream: StreamId,
+) -> Result<Allocation, AllocError> {
+    // While a pool is routed to nothing is polled; what the recording completes here was so before.
+    core.process_events()?;
+    core.begin_pool(pool, PoolFilter::All)?;
+    let served = core.raw_allocate(bytes, stream);
+    core.end_pool(pool)?;
+    core.release_pool(pool)?;
+    served
 }

@@ -7,9 +7,10 @@ use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::stats::{Family, Stats};
 use parkade::units::{Bytes, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, PoolFilter};
+use parkade::{AllocError, Allocation, Allocator};
 
 use super::device::stream_of;
+use super::pools::request_from;
 use super::requests::{Completion, Operation, Requests};
 use super::timed::TimedDevice;
 use crate::device::SimDevice;
@@ -164,7 +165,7 @@ impl Replay {
         self.core.device_mut().device.set_moment(entry as u64);
         let served = match pool {
             PoolId::DEFAULT => self.core.raw_allocate(bytes, stream),
-            pool => self.allocate_from(pool, bytes, stream),
+            pool => request_from(&mut self.core, pool, bytes, stream),
         };
         match served {
             Ok(allocation) => return Some(allocation),
@@ -172,16 +173,6 @@ impl Replay {
             Err(_) => self.device_errors += 1,
         }
         None
-    }
-
-    fn allocate_from(&mut self, pool: PoolId, bytes: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
-        // While a pool is routed to nothing is polled; what the recording completes here was so before.
-        self.core.process_events()?;
-        self.core.begin_pool(pool, PoolFilter::All)?;
-        let served = self.core.raw_allocate(bytes, stream);
-        self.core.end_pool(pool)?;
-        self.core.release_pool(pool)?;
-        served
     }
 }
 

@@ -4,13 +4,13 @@
 //! completion only as a block that becomes free. Where one run of entries can be read in several ways, [`super::readings`] tries them.
 
 use parkade::units::{Bytes, PoolId, StreamId};
-use parkade::{AllocError, Allocation, PoolFilter};
+use parkade::{AllocError, Allocation};
 use rustc_hash::FxHashMap;
 
 use super::compare::{Doing, Mismatch};
 use super::device::{ELSEWHERE, Position, stream_of};
 use super::peaks::PeakWatch;
-use super::pools::PoolsNow;
+use super::pools::{PoolsNow, request_from};
 use super::readings::Reading;
 use super::start::{ReplayCore, Start};
 use crate::recording::{Action, Entry};
@@ -160,7 +160,7 @@ impl<'a> Runner<'a> {
         let (bytes, stream) = (Bytes(entry.size), StreamId(entry.stream));
         let served = match self.pools.of_request(from, &self.trace[from..=at]) {
             PoolId::DEFAULT => self.core.raw_allocate(bytes, stream),
-            pool => self.request_from(pool, bytes, stream),
+            pool => request_from(&mut self.core, pool, bytes, stream),
         };
         match served {
             Ok(allocation) => Some(allocation),
@@ -171,17 +171,6 @@ impl<'a> Runner<'a> {
             // A request of no bytes, or beyond 64 bits: nothing happens, which does not agree with the entry.
             Err(_) => None,
         }
-    }
-
-    /// Sends one request to a private pool.
-    fn request_from(&mut self, pool: PoolId, bytes: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
-        // While a pool is routed to nothing is polled; what the recording completes here was so before.
-        self.core.process_events()?;
-        self.core.begin_pool(pool, PoolFilter::All)?;
-        let served = self.core.raw_allocate(bytes, stream);
-        self.core.end_pool(pool)?;
-        self.core.release_pool(pool)?;
-        served
     }
 
     /// Pools whose segments go back in these entries are no longer used by anybody.
