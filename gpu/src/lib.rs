@@ -8,7 +8,10 @@ mod device;
 #[allow(unsafe_code)] // the one place for it: what the driver's C interface promises is turned into types there
 mod driver;
 mod error;
+mod holdings;
+mod mappings;
 
 pub use device::CudaDevice;
-pub use driver::CudaEvent;
+pub use driver::{CudaEvent, CudaPhysical, LONGEST_LAUNCH_NS};
 pub use error::{DriverError, Unavailable};
+pub use holdings::Holdings;

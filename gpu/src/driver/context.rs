@@ -3,10 +3,10 @@
 //! Calls of the driver act on the calling thread's current context. Each of ours makes its own current first and leaves the thread
 //! as it was, so that a device may be used from any thread and beside other users of CUDA.
 
-use std::ffi::CStr;
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice};
 
@@ -14,26 +14,22 @@ use super::table::{Table, table};
 use super::{Handle, call, check};
 use crate::error::{DriverError, Unavailable};
 
-/// Room for a device's name; the driver cuts longer ones short.
-const NAME_BYTES: usize = 256;
-
 /// A device's primary context, retained until dropped.
 pub(crate) struct Context {
     pub(super) table: &'static Table,
-    device: CUdevice,
+    pub(super) device: CUdevice,
     handle: Handle<CUctx_st>,
     calls: AtomicU64,
+    /// Events that live.
+    pub(super) events: AtomicUsize,
+    /// Physical memory that is ours.
+    pub(super) handles: AtomicUsize,
 }
 
 impl Context {
     /// Retains the primary context of a device, after a look at whether there are a driver and a device at all.
     pub(crate) fn open(ordinal: u32) -> Result<Arc<Context>, Unavailable> {
-        let table = table()?;
-        // SAFETY: takes a number, which must be 0.
-        check("cuInit", unsafe { (table.cuInit)(0) })?;
-        let mut count = 0;
-        // SAFETY: writes one int through the pointer.
-        check("cuDeviceGetCount", unsafe { (table.cuDeviceGetCount)(&raw mut count) })?;
+        let (table, count) = table_and_count()?;
         let place = i32::try_from(ordinal).ok().filter(|&place| place < count);
         let Some(place) = place else {
             return Err(Unavailable::NoDevice { ordinal, count: u32::try_from(count).unwrap_or(0) });
@@ -44,7 +40,13 @@ impl Context {
         let mut handle = ptr::null_mut();
         // SAFETY: writes one handle through the pointer; `device` is the driver's.
         check("cuDevicePrimaryCtxRetain", unsafe { (table.cuDevicePrimaryCtxRetain)(&raw mut handle, device) })?;
-        Ok(Arc::new(Context { table, device, handle: Handle(handle), calls: AtomicU64::new(0) }))
+        let (events, handles) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Ok(Arc::new(Context { table, device, handle: Handle(handle), calls: AtomicU64::new(0), events, handles }))
+    }
+
+    /// How many devices the driver has.
+    pub(crate) fn count() -> Result<u32, Unavailable> {
+        Ok(u32::try_from(table_and_count()?.1).unwrap_or(0))
     }
 
     /// Makes the context current on this thread until the answer is dropped.
@@ -68,28 +70,14 @@ impl Context {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// The newest CUDA version that the driver knows, as 1000 x major + 10 x minor.
-    pub(crate) fn driver_version(&self) -> Result<i32, DriverError> {
-        let mut version = 0;
-        // SAFETY: writes one int through the pointer.
-        unsafe { call!(self.cuDriverGetVersion(&raw mut version)) }?;
-        Ok(version)
+    /// Events made through this context that are not destroyed.
+    pub(crate) fn live_events(&self) -> usize {
+        self.events.load(Ordering::Relaxed)
     }
 
-    /// The device's name.
-    pub(crate) fn device_name(&self) -> Result<String, DriverError> {
-        let mut name = [0_u8; NAME_BYTES];
-        // SAFETY: writes at most as many bytes as it is told, the final zero included.
-        unsafe { call!(self.cuDeviceGetName(name.as_mut_ptr().cast(), NAME_BYTES as i32, self.device)) }?;
-        Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())
-    }
-
-    /// The device's whole memory in bytes, constant.
-    pub(crate) fn total_memory_bytes(&self) -> Result<u64, DriverError> {
-        let mut bytes = 0_usize;
-        // SAFETY: writes one size through the pointer.
-        unsafe { call!(self.cuDeviceTotalMem_v2(&raw mut bytes, self.device)) }?;
-        Ok(bytes as u64)
+    /// Memory created through this context that is not released.
+    pub(crate) fn live_handles(&self) -> usize {
+        self.handles.load(Ordering::Relaxed)
     }
 
     /// Free and total memory in bytes as the driver sees them now.
@@ -107,6 +95,17 @@ impl Context {
         // SAFETY: takes nothing.
         unsafe { call!(self.cuCtxSynchronize()) }
     }
+}
+
+/// The driver, initialised, and how many devices it has.
+fn table_and_count() -> Result<(&'static Table, c_int), Unavailable> {
+    let table = table()?;
+    // SAFETY: takes a number, which must be 0.
+    check("cuInit", unsafe { (table.cuInit)(0) })?;
+    let mut count = 0;
+    // SAFETY: writes one int through the pointer.
+    check("cuDeviceGetCount", unsafe { (table.cuDeviceGetCount)(&raw mut count) })?;
+    Ok((table, count))
 }
 
 impl Drop for Context {

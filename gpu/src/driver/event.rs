@@ -2,6 +2,7 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{CUevent_flags, CUevent_st};
 
@@ -23,6 +24,7 @@ impl CudaEvent {
         let mut handle = ptr::null_mut();
         // SAFETY: writes one handle through the pointer.
         unsafe { call!(context.cuEventCreate(&raw mut handle, CUevent_flags::CU_EVENT_DISABLE_TIMING as u32)) }?;
+        context.events.fetch_add(1, Ordering::Relaxed);
         Ok(CudaEvent { context: Arc::clone(context), handle: Handle(handle) })
     }
 
@@ -32,6 +34,14 @@ impl CudaEvent {
         let _entered = context.enter()?;
         // SAFETY: both handles live. If they are of different contexts the driver refuses.
         unsafe { call!(context.cuEventRecord(self.handle.0, raw(stream))) }
+    }
+
+    /// Lets the stream's later work wait for what is before the event in its own; an event never recorded is not waited for.
+    pub(crate) fn hold_back(&self, stream: Option<&Stream>) -> Result<(), DriverError> {
+        let context = &self.context;
+        let _entered = context.enter()?;
+        // SAFETY: both handles live. The flags must be 0.
+        unsafe { call!(context.cuStreamWaitEvent(raw(stream), self.handle.0, 0)) }
     }
 
     /// Whether everything before the event is done; true of an event never recorded.
@@ -60,6 +70,8 @@ impl Drop for CudaEvent {
         let context = &self.context;
         let Ok(_entered) = context.enter() else { return };
         // SAFETY: created once, destroyed once, and its context still lives. Nobody is left to tell of an error.
-        let _: Result<(), DriverError> = unsafe { call!(context.cuEventDestroy_v2(self.handle.0)) };
+        if unsafe { call!(context.cuEventDestroy_v2(self.handle.0)) }.is_ok() {
+            context.events.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

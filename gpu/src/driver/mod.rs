@@ -2,18 +2,32 @@
 //!
 //! This module and its children are the only ones with unsafe code. What makes their functions safe to call: a handle cannot be
 //! made up, only obtained from the driver; whatever lives in a context keeps it alive; a handle is given back once, by
-//! its owner; reads and writes stay inside the memory that they name.
+//! its owner; reads and writes stay inside the memory that they name, which is the device's. Work that is queued on memory which
+//! is then unmapped fails on the device: to wait for it first is the caller's business, as with the driver itself.
 
 mod context;
 mod event;
+mod identity;
 mod memory;
+mod peer;
+mod physical;
+mod reservation;
+mod span;
+mod spin;
 mod stream;
 mod table;
 
 pub(crate) use context::Context;
 pub use event::CudaEvent;
 pub(crate) use memory::Memory;
-pub(crate) use stream::Stream;
+pub(crate) use peer::{PEER_ACCESS_NOT_ENABLED, Peer, can_access_peer};
+pub use physical::CudaPhysical;
+pub(crate) use physical::granularity_bytes;
+pub(crate) use reservation::Reservation;
+pub(crate) use span::Span;
+pub use spin::LONGEST_LAUNCH_NS;
+pub(crate) use spin::Spin;
+pub(crate) use stream::{Stream, synchronize as synchronize_stream};
 
 use cudarc::driver::sys::CUresult;
 
@@ -40,6 +54,11 @@ unsafe impl<T> Sync for Handle<T> {}
 /// A result code as a result.
 fn check(call: &'static str, code: u32) -> Result<(), DriverError> {
     if code == 0 { Ok(()) } else { Err(DriverError { call, code }) }
+}
+
+/// A number of bytes as the driver takes it; `code` if it does not fit.
+fn size_of(call: &'static str, bytes: u64, code: u32) -> Result<usize, DriverError> {
+    usize::try_from(bytes).map_err(|_| DriverError { call, code })
 }
 
 /// Calls a driver function, names it in the error, and counts the call: `call!(context.cuMemFree_v2(address))`, inside `unsafe`.

@@ -31,6 +31,13 @@ impl Stream {
     }
 }
 
+/// Waits until everything that the stream was given is done; without a stream, the default stream.
+pub(crate) fn synchronize(context: &Context, stream: Option<&Stream>) -> Result<(), DriverError> {
+    let _entered = context.enter()?;
+    // SAFETY: the handle lives.
+    unsafe { call!(context.cuStreamSynchronize(raw(stream))) }
+}
+
 /// The raw handle; without a stream that of the default stream, which is null and always exists.
 pub(super) fn raw(stream: Option<&Stream>) -> CUstream {
     stream.map_or(ptr::null_mut(), |stream| stream.handle.0)

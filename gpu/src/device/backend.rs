@@ -1,0 +1,118 @@
+//! The CUDA device as the core sees it.
+
+use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use super::CudaDevice;
+use crate::driver::{CudaEvent, CudaPhysical, INVALID_VALUE, Memory, OUT_OF_MEMORY, Reservation, synchronize_stream};
+use crate::error::DriverError;
+
+impl DeviceBackend for CudaDevice {
+    type Event = CudaEvent;
+    type Physical = CudaPhysical;
+
+    fn index(&self) -> u32 {
+        self.ordinal
+    }
+
+    fn total_memory(&self) -> Bytes {
+        self.total_memory
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        let (free, total) = self.context.memory_info()?;
+        Ok(MemoryInfo { free: Bytes(free), total: Bytes(total) })
+    }
+
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        let memory = Memory::take(&self.context, size.get()).map_err(|error| no_room(error, size))?;
+        let address = DeviceAddress(memory.address());
+        self.ranges.insert(address, memory);
+        Ok(address)
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        let unknown = DriverError { call: "cuMemFree_v2", code: INVALID_VALUE };
+        self.ranges.get_mut(&address).ok_or(unknown)?.give_back()?;
+        self.ranges.remove(&address);
+        Ok(())
+    }
+
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        let reservation = Reservation::take(&self.context, size.get())?;
+        let address = DeviceAddress(reservation.address());
+        self.reservations.insert(address, reservation);
+        Ok(address)
+    }
+
+    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.reservation("cuMemAddressFree", address, size)?.give_back(address.get(), size.get())?;
+        self.reservations.remove(&address);
+        Ok(())
+    }
+
+    fn create(&mut self, size: Bytes) -> Result<CudaPhysical, BackendError> {
+        CudaPhysical::create(&self.context, size.get()).map_err(|error| no_room(error, size))
+    }
+
+    /// Outside this device's reservations the driver is asked too: only it can say why it refuses. If it does not, the addresses are
+    /// somebody else's in this process; then the mapping, which nobody has access to, is taken back and refused here.
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &CudaPhysical) -> Result<(), BackendError> {
+        let (start, bytes) = (address.get(), size.get());
+        match self.reservation("cuMemMap", address, size) {
+            Ok(reservation) => Ok(reservation.map(start, bytes, memory)?),
+            Err(foreign) => {
+                memory.map(start, bytes)?;
+                memory.unmap_again(start, bytes)?;
+                Err(foreign.into())
+            }
+        }
+    }
+
+    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        let peers = std::mem::take(&mut self.peers);
+        let reservation = self.reservation("cuMemSetAccess", address, size);
+        let outcome = reservation.and_then(|reservation| reservation.set_access(address.get(), size.get(), &peers));
+        self.peers = peers;
+        Ok(outcome?)
+    }
+
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        Ok(self.reservation("cuMemUnmap", address, size)?.unmap(address.get(), size.get())?)
+    }
+
+    fn release(&mut self, mut memory: CudaPhysical) -> Result<(), (CudaPhysical, BackendError)> {
+        memory.give_back().map_err(|error| (memory, error.into()))
+    }
+
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        let stream = self.stream("cuStreamSynchronize", stream)?;
+        Ok(synchronize_stream(&self.context, stream)?)
+    }
+
+    fn create_event(&mut self) -> Result<CudaEvent, BackendError> {
+        Ok(CudaEvent::create(&self.context)?)
+    }
+
+    fn record_event(&mut self, event: &mut CudaEvent, stream: StreamId) -> Result<(), BackendError> {
+        let stream = self.stream("cuEventRecord", stream)?;
+        Ok(event.record(stream)?)
+    }
+
+    fn is_complete(&mut self, event: &CudaEvent) -> Result<bool, BackendError> {
+        Ok(event.is_complete()?)
+    }
+
+    fn wait(&mut self, event: &CudaEvent) -> Result<(), BackendError> {
+        Ok(event.wait()?)
+    }
+
+    fn destroy_event(&mut self, event: CudaEvent) {
+        drop(event);
+    }
+}
+
+/// The driver's answer to a request for memory.
+fn no_room(error: DriverError, requested: Bytes) -> BackendError {
+    if error.code == OUT_OF_MEMORY { BackendError::OutOfMemory { requested } } else { error.into() }
+}
