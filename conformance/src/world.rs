@@ -167,7 +167,7 @@ impl World {
     fn steer(&mut self, operation: &Operation) {
         let mut device = self.device.steer();
         match *operation {
-            Operation::Launch(stream, duration) => device.launch(StreamId(STREAMS[stream]), duration),
+            Operation::Launch(stream, duration) => device.spin(StreamId(STREAMS[stream]), duration),
             Operation::Advance(duration) => device.advance(duration),
             Operation::Complete(stream) => device.complete(StreamId(STREAMS[stream])),
             Operation::CompleteOne(stream) => {

@@ -212,7 +212,7 @@ fn waiting_malloc_does_not_and_free_waits_for_the_whole_device() {
     let mut device = device(1024);
     let first = device.malloc(Bytes::mib(200)).unwrap();
     let kernel_starts_ns = device.now_ns();
-    device.launch(StreamId(0x1000), 100_000_000);
+    device.spin(StreamId(0x1000), 100_000_000);
     device.malloc(Bytes::mib(200)).unwrap();
     assert!(device.now_ns() - kernel_starts_ns < 60_000, "cudaMalloc took {}", device.now_ns() - kernel_starts_ns);
     device.free(first).unwrap();
@@ -226,7 +226,7 @@ fn waiting_free_completes_events_under_every_adversary() {
     for adversary in [Adversary::Clock, Adversary::Eager, Adversary::Lazy, Adversary::Seeded(7)] {
         let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).adversary(adversary));
         let address = device.malloc(Bytes::mib(4)).unwrap();
-        device.launch(StreamId(5), 1_000_000);
+        device.spin(StreamId(5), 1_000_000);
         let mut event = device.create_event().unwrap();
         device.record_event(&mut event, StreamId(5)).unwrap();
         assert_eq!(device.is_complete(&event), Ok(adversary == Adversary::Eager), "{adversary:?}");

@@ -21,10 +21,10 @@ fn with(adversary: Adversary) -> SimDevice {
 fn waiting_for_an_event_completes_those_before_it_and_moves_the_clock_to_its_end() {
     for adversary in [Adversary::Clock, Adversary::Lazy, Adversary::Seeded(3)] {
         let mut device = with(adversary);
-        device.launch(StreamId(1), 1_000_000);
+        device.spin(StreamId(1), 1_000_000);
         let before = recorded(&mut device, 1);
         let waited = recorded(&mut device, 1);
-        device.launch(StreamId(1), 9_000_000);
+        device.spin(StreamId(1), 9_000_000);
         let after = recorded(&mut device, 1);
         device.wait(&waited).unwrap();
         assert_eq!(device.now_ns(), 1_000_000, "{adversary:?}");
@@ -66,7 +66,7 @@ fn an_event_never_recorded_is_complete_and_one_destroyed_is_refused() {
 fn manual_completion_ends_the_work_too() {
     let mut device = with(Adversary::Clock);
     let address = device.malloc(Bytes::mib(2)).unwrap();
-    device.launch(StreamId(1), 1 << 40);
+    device.spin(StreamId(1), 1 << 40);
     device.complete_all();
     device.free(address).unwrap();
     assert_eq!(device.waited_ns(), 0);
@@ -178,7 +178,7 @@ fn a_planned_failure_of_malloc_is_out_of_memory_when_asked() {
 fn a_free_that_does_not_wait_completes_nothing() {
     let mut device = SimDevice::new(SimOptions::fake_driver(Bytes::mib(100)));
     let address = device.malloc(Bytes::mib(2)).unwrap();
-    device.launch(StreamId(1), 1000);
+    device.spin(StreamId(1), 1000);
     let event = recorded(&mut device, 1);
     device.free(address).unwrap();
     assert_eq!((device.is_complete(&event), device.now_ns()), (Ok(false), 0));
@@ -188,7 +188,7 @@ fn a_free_that_does_not_wait_completes_nothing() {
 fn one_at_a_time_passes_over_what_the_clock_has_completed() {
     let mut device = with(Adversary::Clock);
     recorded(&mut device, 1);
-    device.launch(StreamId(1), 1000);
+    device.spin(StreamId(1), 1000);
     let pending = recorded(&mut device, 1);
     assert_eq!(device.complete_one(StreamId(1)), 1);
     assert_eq!(device.is_complete(&pending), Ok(true));

@@ -141,7 +141,7 @@ fn step(device: &mut SimDevice, naive: &mut Naive, op: &Op) -> Result<(), TestCa
                 prop_assert!(device.free(DeviceAddress(address)).is_err());
             }
         }
-        Op::Launch(stream, ns) => device.launch(StreamId(stream), ns),
+        Op::Launch(stream, ns) => device.spin(StreamId(stream), ns),
         Op::Record(stream) => naive.events.push((recorded(device, stream), false)),
         Op::Query(index) => touch_event(device, naive, index, false)?,
         Op::Wait(index) => touch_event(device, naive, index, true)?,

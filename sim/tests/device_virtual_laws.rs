@@ -4,7 +4,7 @@
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::device::{
-    AccessError, Adversary, CallName, FaultError, FaultPlan, SimDevice, SimEvent, SimOptions, SimPhysical, When,
+    AccessError, Adversary, CallName, FaultError, FaultPlan, SimDevice, SimEvent, SimOptions, SimPhysical, UNWRITTEN, When,
 };
 
 const PAGE: Bytes = Bytes::mib(2);
@@ -90,7 +90,7 @@ fn time_of_one_call_over_many_handles() {
 fn waiting_none_of_the_calls_waits() {
     let (mut device, start) = reserved();
     let begin_ns = device.now_ns();
-    device.launch(StreamId(1), 100_000_000);
+    device.spin(StreamId(1), 100_000_000);
     let memory = mapped(&mut device, start, TWENTY);
     device.unmap(start, TWENTY).unwrap();
     device.release(memory).unwrap();
@@ -105,7 +105,7 @@ fn waiting_for_a_stream_waits_for_that_stream_only() {
     for adversary in [Adversary::Clock, Adversary::Lazy, Adversary::Seeded(3)] {
         let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).adversary(adversary));
         let recorded = |device: &mut SimDevice, stream: u64| -> SimEvent {
-            device.launch(StreamId(stream), 1_000_000 * stream);
+            device.spin(StreamId(stream), 1_000_000 * stream);
             let mut event = device.create_event().unwrap();
             device.record_event(&mut event, StreamId(stream)).unwrap();
             event
@@ -118,57 +118,66 @@ fn waiting_for_a_stream_waits_for_that_stream_only() {
     }
 }
 
+/// What is read where nothing was written.
+const NOTHING: u32 = u32::from_le_bytes([UNWRITTEN; 4]);
+
+fn word(device: &mut SimDevice, address: DeviceAddress) -> Result<u32, AccessError> {
+    let mut bytes = [0; 4];
+    device.read(address, &mut bytes).map(|()| u32::from_le_bytes(bytes))
+}
+
 #[test]
-fn tags_survive_unmapping_and_mapping_elsewhere() {
+fn contents_survive_unmapping_and_mapping_elsewhere() {
     let (mut device, start) = reserved();
     let at = |mib| start.offset(Bytes::mib(mib));
     let memory = mapped(&mut device, start, Bytes::mib(6));
     for page in 0..3 {
-        device.write_tag(at(2 * page), 100 + page).unwrap();
+        device.fill(at(2 * page), PAGE, 100 + page as u32, StreamId(1)).unwrap();
     }
     device.unmap(start, Bytes::mib(6)).unwrap();
-    assert_eq!(device.read_tag(start), Err(AccessError::NotMapped));
+    assert_eq!(word(&mut device, start), Err(AccessError::NotMapped));
     device.map(at(100), Bytes::mib(6), &memory).unwrap();
     assert_eq!(
-        (device.read_tag(at(100)), device.write_tag(at(100), 1)),
+        (word(&mut device, at(100)), device.fill(at(100), Bytes(4), 1, StreamId(1))),
         (Err(AccessError::NoAccess), Err(AccessError::NoAccess))
     );
     device.set_access(at(100), Bytes::mib(6)).unwrap();
-    assert_eq!([100, 102, 105].map(|mib| device.read_tag(at(mib))), [100, 101, 102].map(|tag| Ok(Some(tag))));
+    assert_eq!([100, 102, 105].map(|mib| word(&mut device, at(mib))), [100, 101, 102].map(Ok));
     device.release(memory).unwrap();
-    assert_eq!(device.read_tag(at(100)), Ok(Some(100)), "released and still mapped");
+    assert_eq!(word(&mut device, at(100)), Ok(100), "released and still mapped");
     device.unmap(at(100), Bytes::mib(6)).unwrap();
     mapped(&mut device, start, Bytes::mib(6));
-    assert_eq!(device.read_tag(start), Ok(None), "gone with the memory");
+    assert_eq!(word(&mut device, start), Ok(NOTHING), "gone with the memory");
 }
 
 #[test]
-fn tags_are_seen_through_every_alias() {
+fn contents_are_seen_through_every_alias() {
     let (mut device, start) = reserved();
     let memory = mapped(&mut device, start, TWENTY);
     let alias = start.offset(Bytes::mib(500));
     device.map(alias, TWENTY, &memory).unwrap();
-    assert_eq!(device.read_tag(alias), Err(AccessError::NoAccess), "access belongs to the mapping");
+    assert_eq!(word(&mut device, alias), Err(AccessError::NoAccess), "access belongs to the mapping");
     device.set_access(alias, TWENTY).unwrap();
-    device.write_tag(alias.offset(Bytes::mib(3)), 7).unwrap();
-    assert_eq!(device.read_tag(start.offset(PAGE)), Ok(Some(7)));
+    device.fill(alias.offset(Bytes::mib(3)), Bytes(4), 7, StreamId(1)).unwrap();
+    assert_eq!(word(&mut device, start.offset(Bytes::mib(3))), Ok(7));
+    assert_eq!(word(&mut device, start.offset(PAGE)), Ok(NOTHING));
     device.unmap(start, TWENTY).unwrap();
     device.map(start, TWENTY, &memory).unwrap();
-    assert_eq!(device.read_tag(start), Err(AccessError::NoAccess), "and ends with it");
+    assert_eq!(word(&mut device, start), Err(AccessError::NoAccess), "and ends with it");
     assert_eq!(device.page_behind(alias), Ok(device.pages_at(start)[0].first));
 }
 
 #[test]
-fn tags_work_for_mallocs_and_scattered_pages() {
+fn contents_work_for_mallocs_and_scattered_pages() {
     let mut device = device(12);
     let blocks = [(); 6].map(|()| device.malloc(PAGE).unwrap());
     for (tag, &block) in (0..).zip(&blocks) {
-        device.write_tag(block, tag).unwrap();
+        device.fill(block, PAGE, tag, StreamId(1)).unwrap();
     }
-    assert_eq!(blocks.map(|block| device.read_tag(block)), [0, 1, 2, 3, 4, 5].map(|tag| Ok(Some(tag))));
+    assert_eq!(blocks.map(|block| word(&mut device, block)), [0, 1, 2, 3, 4, 5].map(Ok));
     for block in [blocks[1], blocks[3], blocks[5]] {
         device.free(block).unwrap();
-        assert_eq!(device.read_tag(block), Err(AccessError::NotMapped));
+        assert_eq!(word(&mut device, block), Err(AccessError::NotMapped));
     }
     let start = device.reserve(Bytes::mib(6)).unwrap();
     let memory = mapped(&mut device, start, Bytes::mib(6));
@@ -233,12 +242,12 @@ fn faults_of_create_are_out_of_memory_when_asked() {
 fn clones_go_their_own_way() {
     let (mut device, start) = reserved();
     let memory = mapped(&mut device, start, TWENTY);
-    device.write_tag(start, 1).unwrap();
+    device.fill(start, PAGE, 1, StreamId(1)).unwrap();
     let mut other = device.clone();
     other.unmap(start, TWENTY).unwrap();
     other.release(memory.clone()).unwrap();
     assert_eq!(other.used_bytes(), Bytes::ZERO);
-    assert_eq!((device.used_bytes(), device.read_tag(start)), (TWENTY, Ok(Some(1))));
+    assert_eq!((device.used_bytes(), word(&mut device, start)), (TWENTY, Ok(1)));
     device.release(memory).unwrap();
     assert_eq!(device.reserve(TWENTY), other.reserve(TWENTY), "the models too");
 }

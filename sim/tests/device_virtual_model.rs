@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use parkade::device::{BackendError, DeviceBackend};
-use parkade::units::{Bytes, DeviceAddress, MIB};
-use parkade_sim::device::{AccessError, SimDevice, SimOptions, SimPhysical};
+use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
+use parkade_sim::device::{AccessError, SimDevice, SimOptions, SimPhysical, UNWRITTEN};
 use proptest::prelude::*;
 
 const PAGE: u64 = 2 * MIB;
@@ -22,7 +22,7 @@ enum Op {
     Map(usize, usize, u64, u64),
     SetAccess(usize, u64, u64),
     Unmap(usize, u64, u64),
-    Write(usize, u64, u64),
+    Write(usize, u64, u32),
     Malloc(u64),
     Free(usize),
 }
@@ -38,7 +38,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (any::<usize>(), any::<usize>(), pages(), extra).prop_map(|(m, r, page, extra)| Op::Map(m, r, page, extra)),
         5 => (any::<usize>(), pages(), 1..8_u64).prop_map(|(r, page, count)| Op::SetAccess(r, page, count)),
         5 => (any::<usize>(), pages(), 1..13_u64).prop_map(|(r, page, count)| Op::Unmap(r, page, count)),
-        6 => (any::<usize>(), pages(), any::<u64>()).prop_map(|(r, page, tag)| Op::Write(r, page, tag)),
+        6 => (any::<usize>(), pages(), any::<u32>()).prop_map(|(r, page, word)| Op::Write(r, page, word)),
         1 => (1..5_u64).prop_map(Op::Malloc),
         1 => any::<usize>().prop_map(Op::Free),
     ]
@@ -47,7 +47,7 @@ fn op() -> impl Strategy<Value = Op> {
 /// Memory as a list of page contents.
 #[derive(Default)]
 struct Memory {
-    tags: Vec<Option<u64>>,
+    words: Vec<Option<u32>>,
     released: bool,
 }
 
@@ -78,7 +78,7 @@ impl Naive {
 
     fn used_pages(&self) -> u64 {
         let held = |&(index, memory): &(usize, &Memory)| !memory.released || self.is_mapped(index);
-        let created: usize = self.memories.iter().enumerate().filter(held).map(|(_, memory)| memory.tags.len()).sum();
+        let created: usize = self.memories.iter().enumerate().filter(held).map(|(_, memory)| memory.words.len()).sum();
         created as u64 + self.mallocs.iter().map(|&(_, pages)| pages).sum::<u64>()
     }
 
@@ -113,7 +113,7 @@ fn step_memory(device: &mut SimDevice, naive: &mut Naive, op: &Op) -> Result<(),
             prop_assert_eq!(outcome.is_ok(), pages <= room);
             if let Ok(memory) = outcome {
                 naive.handles.push((naive.memories.len(), memory));
-                naive.memories.push(Memory { tags: vec![None; pages as usize], released: false });
+                naive.memories.push(Memory { words: vec![None; pages as usize], released: false });
             }
         }
         Op::Release(index) if !naive.handles.is_empty() => {
@@ -137,7 +137,7 @@ fn step_memory(device: &mut SimDevice, naive: &mut Naive, op: &Op) -> Result<(),
 
 fn map(device: &mut SimDevice, naive: &mut Naive, handle: usize, first: u64, extra: u64) -> Result<(), TestCaseError> {
     let (memory, handle) = &naive.handles[handle % naive.handles.len()];
-    let own_pages = naive.memories[*memory].tags.len() as u64;
+    let own_pages = naive.memories[*memory].words.len() as u64;
     let (pages, end) = (own_pages + extra, first + own_pages);
     let outcome = device.map(address(first), Bytes(pages * PAGE), handle);
     if extra > 0 {
@@ -191,12 +191,12 @@ fn step_addresses(device: &mut SimDevice, naive: &mut Naive, op: &Op) -> Result<
                 naive.mapped.retain(|&page, _| page < first || page >= first + count);
             }
         }
-        Op::Write(reservation, page, tag) => {
+        Op::Write(reservation, page, word) => {
             let Some(page) = naive.reservation(reservation).map(|start| start + page) else { return Ok(()) };
             let touchable = naive.mapped.get(&page).filter(|mapped| mapped.has_access);
-            prop_assert_eq!(device.write_tag(address(page), tag).is_ok(), touchable.is_some());
+            prop_assert_eq!(device.fill(address(page), Bytes(PAGE), word, StreamId::DEFAULT).is_ok(), touchable.is_some());
             if let Some(mapped) = touchable {
-                naive.memories[mapped.memory].tags[mapped.page] = Some(tag);
+                naive.memories[mapped.memory].words[mapped.page] = Some(word);
             }
         }
         _ => {}
@@ -212,9 +212,11 @@ fn check(device: &mut SimDevice, naive: &Naive) -> Result<(), TestCaseError> {
         let expected = match naive.mapped.get(&page) {
             None => Err(AccessError::NotMapped),
             Some(mapped) if !mapped.has_access => Err(AccessError::NoAccess),
-            Some(mapped) => Ok(naive.memories[mapped.memory].tags[mapped.page]),
+            Some(mapped) => Ok(naive.memories[mapped.memory].words[mapped.page].unwrap_or(u32::from_le_bytes([UNWRITTEN; 4]))),
         };
-        prop_assert_eq!(device.read_tag(address(page).offset(Bytes(page % PAGE))), expected);
+        let mut bytes = [0; 4];
+        let read = device.read(address(page).offset(Bytes(page * 4 % PAGE)), &mut bytes);
+        prop_assert_eq!(read.map(|()| u32::from_le_bytes(bytes)), expected);
     }
     Ok(())
 }

@@ -3,10 +3,13 @@
 //! An event holds its place in its stream itself, so a cloned device understands clones of its events. An event that was never
 //! recorded counts as complete, as in CUDA; one that was recorded again follows its newest record.
 
+use std::sync::Arc;
+
 use parkade::device::BackendError;
 
 use super::call::CallName;
 use super::log::CallSubject;
+use super::race::Order;
 use super::sim::{INVALID_HANDLE, NOT_READY, SimDevice, driver_error};
 use super::streams::Mark;
 
@@ -18,6 +21,8 @@ const DISABLE_TIMING: u64 = 2;
 pub struct SimEvent {
     ordinal: u64,
     mark: Option<Mark>,
+    /// What is done once the event is complete, for the race detector; `None` if that is nothing new.
+    order: Option<Arc<Order>>,
 }
 
 impl SimEvent {
@@ -25,6 +30,16 @@ impl SimEvent {
     #[must_use]
     pub fn ordinal(&self) -> u64 {
         self.ordinal
+    }
+
+    /// Where it was recorded last.
+    pub(super) fn mark(&self) -> Option<Mark> {
+        self.mark
+    }
+
+    /// What is done once it is complete.
+    pub(super) fn order(&self) -> Option<&Order> {
+        self.order.as_deref()
     }
 }
 
@@ -40,7 +55,7 @@ impl SimDevice {
             self.live_events.insert(ordinal);
         }
         self.conclude(name, outcome, ordinal, Some(DISABLE_TIMING))?;
-        Ok(SimEvent { ordinal, mark: None })
+        Ok(SimEvent { ordinal, mark: None, order: None })
     }
 
     /// cudaEventRecord.
@@ -50,6 +65,7 @@ impl SimDevice {
         let outcome = self.admit(name, event);
         if outcome.is_ok() {
             event.mark = Some(self.streams.record(stream, self.clock.now_ns()));
+            event.order = self.races.as_ref().and_then(|races| races.recorded(stream));
         }
         self.conclude(name, outcome, event.ordinal, Some(stream))
     }
@@ -62,6 +78,9 @@ impl SimDevice {
             return self.conclude(name, Err(code), event.ordinal, None).map(|()| false);
         }
         let done = event.mark.is_none_or(|mark| self.streams.is_done(mark, self.clock.now_ns()));
+        if done {
+            self.note_complete(event);
+        }
         let ordinal = event.ordinal;
         self.note(name, if done { 0 } else { NOT_READY }, || CallSubject::Event { ordinal, argument: None });
         Ok(done)
@@ -75,6 +94,7 @@ impl SimDevice {
         if let (Ok(()), Some(mark)) = (outcome, event.mark) {
             self.clock.wait_until(name, self.streams.ready_at_ns(mark));
             self.streams.complete_through(mark);
+            self.note_complete(event);
         }
         self.conclude(name, outcome, event.ordinal, None)
     }
@@ -85,6 +105,13 @@ impl SimDevice {
         self.charge(name, 0);
         let code = if self.live_events.remove(&event.ordinal) { 0 } else { INVALID_HANDLE };
         self.note(name, code, || CallSubject::Event { ordinal: event.ordinal, argument: None });
+    }
+
+    /// The host knows now that an event is complete.
+    fn note_complete(&mut self, event: &SimEvent) {
+        if let (Some(races), Some(order)) = (&mut self.races, event.order()) {
+            races.host_waits(order);
+        }
     }
 
     /// Whether a call about this event may go ahead, or the code with which it fails.

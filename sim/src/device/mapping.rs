@@ -109,9 +109,13 @@ impl SimDevice {
     /// cuMemUnmap.
     pub(super) fn mem_unmap(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
         let call = CallName::MemUnmap;
+        let touched = if self.races.is_some() { self.bytes_mapped(address, bytes) } else { Vec::new() };
         let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.unmap(address, bytes));
         if let Ok(unmapped) = &outcome {
-            self.memory.give_back(&unmapped.returned);
+            if let Some(races) = &mut self.races {
+                races.unmapped(address, bytes, &touched, self.clock.now_ns());
+            }
+            self.give_back(&unmapped.returned);
         }
         self.charge_handles(call, outcome.as_ref().map_or(&[], |unmapped| &unmapped.handle_bytes));
         let name = self.ranges.name(address);
@@ -124,7 +128,7 @@ impl SimDevice {
         let name = CallName::MemRelease;
         let outcome = self.planned_failure(name).and_then(|()| self.virtual_memory.release(memory));
         if let Ok(returned) = &outcome {
-            self.memory.give_back(returned);
+            self.give_back(returned);
         }
         self.charge(name, outcome.as_ref().map_or(0, |_| memory.bytes()));
         self.note(name, code_of(&outcome), || CallSubject::Handle(memory.ordinal()));
@@ -138,7 +142,7 @@ impl SimDevice {
         let outcome = self.planned_failure(name);
         if outcome.is_ok() {
             self.clock.wait_until(name, self.streams.stream_idle_at_ns(stream));
-            self.streams.complete(stream, self.clock.now_ns());
+            self.finish_stream(stream);
         }
         self.note(name, code_of(&outcome), || CallSubject::Stream(stream));
         outcome.map_err(|code| driver_error(name, code))

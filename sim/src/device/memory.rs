@@ -4,7 +4,7 @@
 //! become the core's errors on the way out.
 
 use parkade::device::{BackendError, MemoryInfo};
-use parkade::units::Bytes;
+use parkade::units::{Bytes, DeviceAddress};
 
 use super::call::CallName;
 use super::log::CallSubject;
@@ -100,12 +100,25 @@ impl SimDevice {
             if self.free_waits {
                 self.wait_for_device(CallName::Free);
             }
+            self.forget_freed(address, range.bytes);
             self.release(address, range);
         }
         let code = outcome.as_ref().err().copied().unwrap_or(0);
         let name = self.ranges.name(address);
         self.note(CallName::Free, code, || CallSubject::Release { address, name });
         outcome.map(|_| ()).map_err(|code| driver_error(CallName::Free, code))
+    }
+
+    /// Ends what is known about the bytes of a range, which may share their page with others.
+    fn forget_freed(&mut self, address: u64, bytes: u64) {
+        if self.races.is_none() && self.memory.contents().is_empty() {
+            return;
+        }
+        let touched = self.bytes_behind(DeviceAddress(address), Bytes(bytes)).unwrap_or_default();
+        if let Some(races) = &mut self.races {
+            races.freed(address, bytes, &touched, self.clock.now_ns());
+        }
+        touched.iter().for_each(|range| self.memory.contents_mut().forget(range.start, range.bytes));
     }
 
     fn release(&mut self, address: u64, range: Range) {
@@ -116,7 +129,7 @@ impl SimDevice {
             Some(_) => return, // others still live in the page
         };
         if let Some((bytes, runs)) = self.placed.remove(placed_at) {
-            self.memory.give_back(&runs);
+            self.give_back(&runs);
             self.address_model.release(placed_at, bytes);
         }
     }

@@ -1,18 +1,21 @@
 //! The simulated device: a GPU made of arithmetic, which behaves as the measured CUDA driver does.
 //!
 //! [`SimDevice`] implements the core's [`DeviceBackend`](parkade::device::DeviceBackend). It has physical memory in 2 MiB pages,
-//! which cudaMalloc gives an address or cuMemMap puts behind reserved ones, an address space whose placement rule can be exchanged, streams with declared kernels, events whose completion an adversary
-//! makes visible, a clock in nanoseconds that only calls move, prices of calls, other processes, and faults on demand.
+//! which cudaMalloc gives an address or cuMemMap puts behind reserved ones, with contents byte for byte, an address space whose
+//! placement rule can be exchanged, streams with declared kernels, a detector of races between these, events whose completion an
+//! adversary makes visible, a clock in nanoseconds that only calls move, prices of calls, other processes, and faults on demand.
 //! Nothing in it reads a clock or draws a random number: the same calls give the same answers, always.
 //!
 //! Its rules come from measurements on one H200; "facts" in the documentation of items means that page of measurements.
 //! Unless a module says otherwise it has one owner and no locks, and no input makes it panic.
 
+mod access;
 pub mod address;
 mod adversary;
 mod backend;
 mod call;
 mod clock;
+mod contents;
 mod control;
 mod cost;
 mod events;
@@ -24,23 +27,28 @@ mod mapping;
 mod memory;
 mod options;
 pub mod pages;
+mod pieces;
+mod program;
+mod race;
 mod ranges;
 mod sim;
 mod small;
 mod streams;
-mod tags;
 mod virtual_memory;
 
+pub use access::AccessError;
 pub use adversary::Adversary;
 pub use call::{CallName, LogLevel};
 pub use clock::{CallTotals, Clock};
+pub use contents::UNWRITTEN;
 pub use cost::{CostModel, MeasuredH200, NoCost};
 pub use events::SimEvent;
 pub use fault::{Fault, FaultError, FaultPlan, When};
 pub use log::{AddressName, Call, CallSubject};
 pub use options::SimOptions;
+pub use program::{Access, AccessKind, Kernel};
+pub use race::{Race, RaceAccess, Use};
 pub use sim::SimDevice;
-pub use tags::AccessError;
 pub use virtual_memory::SimPhysical;
 
 /// Size of a physical page, in bytes (facts: Sizes and addresses, VMM granularity).

@@ -1,12 +1,12 @@
-//! Physical memory: 2 MiB pages with identities and content tags, and the other claims on the same memory.
+//! Physical memory: 2 MiB pages with identities and contents, and the other claims on the same memory.
 //!
 //! Pages are numbered without end and handed out lowest first; a virtual range may hold any of them, because the driver backs
 //! any range with any pages (facts: Holes, first row). What may be taken is decided in bytes: the capacity need not be a whole
 //! number of pages, and other processes' use moves freely.
 
-use std::collections::BTreeMap;
-
 use super::PAGE_BYTES;
+use super::access::bytes_of;
+use super::contents::Contents;
 use super::holes::Holes;
 
 /// A physical page, by number. Its number says nothing about any address.
@@ -34,8 +34,7 @@ pub struct PhysicalMemory {
     free: Holes,
     /// Pages from this number on were never handed out.
     next_fresh: u64,
-    /// What somebody wrote into a page; a page without an entry holds nothing known.
-    tags: BTreeMap<PageId, u64>,
+    contents: Contents,
 }
 
 impl PhysicalMemory {
@@ -51,7 +50,7 @@ impl PhysicalMemory {
             peak_pages: 0,
             free: Holes::default(),
             next_fresh: 0,
-            tags: BTreeMap::new(),
+            contents: Contents::default(),
         }
     }
 
@@ -131,19 +130,19 @@ impl PhysicalMemory {
         for run in runs {
             self.free.insert(run.first.0, run.count);
             self.taken_pages = self.taken_pages.saturating_sub(run.count);
-            self.forget_tags(*run);
+            let (start, bytes) = bytes_of(*run);
+            self.contents.forget(start, bytes);
         }
     }
 
-    /// What was last written into a page, or `None` if nothing was since it was taken.
-    #[must_use]
-    pub fn tag(&self, page: PageId) -> Option<u64> {
-        self.tags.get(&page).copied()
+    /// What is written where.
+    pub(super) fn contents(&self) -> &Contents {
+        &self.contents
     }
 
-    /// Writes a page: what it holds from now on.
-    pub fn set_tag(&mut self, page: PageId, tag: u64) {
-        self.tags.insert(page, tag);
+    /// The same to write.
+    pub(super) fn contents_mut(&mut self) -> &mut Contents {
+        &mut self.contents
     }
 
     fn take_fresh(&mut self, pages: u64) -> (u64, u64) {
@@ -151,14 +150,6 @@ impl PhysicalMemory {
         // Pages in use fit into 64 bits of bytes and freed ones are used first, so this number stays far from the limit.
         self.next_fresh += pages;
         (first, pages)
-    }
-
-    fn forget_tags(&mut self, run: PageRun) {
-        while let Some((&page, _)) = self.tags.range(run.first..).next()
-            && page.0 - run.first.0 < run.count
-        {
-            self.tags.remove(&page);
-        }
     }
 }
 
@@ -200,16 +191,6 @@ mod tests {
         assert_eq!(memory.take(1), None, "77 bytes are no page");
         memory.set_capacity(6 * PAGE_BYTES);
         assert!(memory.take(1).is_some());
-    }
-
-    #[test]
-    fn tags_live_as_long_as_the_page_is_held() {
-        let mut memory = PhysicalMemory::new(u64::MAX, 0);
-        let runs = memory.take(2).unwrap();
-        memory.set_tag(PageId(1), 7);
-        memory.set_tag(PageId(2), 8);
-        memory.give_back(&runs);
-        assert_eq!((memory.tag(PageId(1)), memory.tag(PageId(2))), (None, Some(8)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The simulated device itself: its parts, how they begin, and the steps that all its calls share.
 //!
-//! Its calls are in `memory`, `mapping` and `events`; what is done to it from outside (time, other processes, faults) is in `control`.
+//! Its calls are in `memory`, `mapping` and `events`; what a program runs on it is in `program`; what is done to it from outside
+//! (time, other processes, faults) is in `control`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use super::intervals::Intervals;
 use super::log::{CallLog, CallSubject};
 use super::options::SimOptions;
 use super::pages::{PageRun, PhysicalMemory};
+use super::race::Detector;
 use super::ranges::Ranges;
 use super::small::SmallPages;
 use super::streams::Streams;
@@ -58,6 +60,8 @@ pub struct SimDevice {
     pub(super) fabric_probe_due: bool,
     pub(super) cost_model: Arc<dyn CostModel>,
     pub(super) streams: Streams,
+    /// `None` until work says what it touches.
+    pub(super) races: Option<Box<Detector>>,
     pub(super) clock: Clock,
     pub(super) live_events: BTreeSet<u64>,
     pub(super) next_event: u64,
@@ -93,6 +97,7 @@ impl SimDevice {
             fabric_probe_due: options.probes_fabric,
             cost_model: options.cost_model,
             streams: Streams::new(options.adversary),
+            races: None,
             clock: Clock::default(),
             live_events: BTreeSet::new(),
             next_event: 0,
@@ -127,6 +132,25 @@ impl SimDevice {
     pub(super) fn wait_for_device(&mut self, name: CallName) {
         self.clock.wait_until(name, self.streams.idle_at_ns());
         self.streams.complete_all(self.clock.now_ns());
+        if let Some(races) = &mut self.races {
+            races.host_waits_for_all();
+        }
+    }
+
+    /// Completes a stream for which the host has waited.
+    pub(super) fn finish_stream(&mut self, stream: u64) {
+        self.streams.complete(stream, self.clock.now_ns());
+        if let Some(races) = &mut self.races {
+            races.host_waits_for(stream);
+        }
+    }
+
+    /// Gives pages back, and with them what is known about them.
+    pub(super) fn give_back(&mut self, runs: &[PageRun]) {
+        self.memory.give_back(runs);
+        if let Some(races) = &mut self.races {
+            races.given_back(runs);
+        }
     }
 }
 

@@ -1,11 +1,15 @@
 //! Streams: queues of declared work with event marks in them, and which marks are visibly done.
 //!
-//! Marks of a stream are numbered 1, 2, 3 in the order of recording; done is a prefix of them, which only grows. So an event,
-//! once complete, stays complete, and a stream is first in first out, whatever the adversary does.
+//! Marks are numbered 1, 2, 3 in the order of recording, over all streams; done is a prefix of a stream's, which only grows. So an event,
+//! once complete, stays complete, and a stream is first in first out, whatever the adversary does. A stream that waits for a mark
+//! of another one carries that on: its later marks are done only after it, and once one of them is done, so is that mark.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::adversary::{Adversary, Draws};
+
+/// Handles of created streams are its multiples.
+const HANDLE_STEP: u64 = 0x1000;
 
 /// A recorded event's place in its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -14,49 +18,89 @@ pub(super) struct Mark {
     sequence: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Pending {
     sequence: u64,
     /// When the work before the mark ends.
     ready_at_ns: u64,
+    /// Marks of other streams that the stream waited for since its mark before.
+    waits: Waits,
+}
+
+/// Marks that are waited for: the newest one of each stream.
+#[derive(Clone, Default, Debug)]
+struct Waits(Vec<Mark>);
+
+impl Waits {
+    fn add(&mut self, mark: Mark) {
+        match self.0.iter_mut().find(|other| other.stream == mark.stream) {
+            Some(other) => other.sequence = other.sequence.max(mark.sequence),
+            None => self.0.push(mark),
+        }
+    }
+
+    fn append(&mut self, other: Waits) {
+        if self.0.is_empty() {
+            *self = other;
+        } else {
+            other.0.into_iter().for_each(|mark| self.add(mark));
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Stream {
+    /// Its newest mark; before there is one, the newest of any stream when this one began.
     recorded: u64,
     done: u64,
     pending: VecDeque<Pending>,
     /// When the work declared so far ends; in the past for an idle stream.
     busy_until_ns: u64,
+    /// What it waited for since its newest mark.
+    waits: Waits,
+    is_destroyed: bool,
     draws: Option<Draws>,
 }
 
 impl Stream {
-    fn pop_oldest(&mut self) -> Option<Pending> {
+    /// Completes the oldest pending mark; what the stream had waited for before it.
+    fn pop_oldest(&mut self) -> Option<Waits> {
         let oldest = self.pending.pop_front()?;
         self.done = oldest.sequence;
-        Some(oldest)
+        Some(oldest.waits)
     }
 
-    fn complete_through(&mut self, sequence: u64) {
+    /// The methods that complete marks return what is thereby done in other streams.
+    fn complete_through(&mut self, sequence: u64) -> Waits {
+        let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.sequence <= sequence) {
-            self.pop_oldest();
+            waits.append(self.pop_oldest().unwrap_or_default());
         }
+        waits
     }
 
-    fn complete_all(&mut self, now_ns: u64) {
-        self.complete_through(self.recorded);
+    fn complete_all(&mut self, now_ns: u64) -> Waits {
+        let mut waits = self.complete_through(self.recorded);
+        waits.append(std::mem::take(&mut self.waits));
         self.busy_until_ns = self.busy_until_ns.min(now_ns);
+        waits
     }
 
     /// Lets finished marks become visible as the adversary likes.
-    fn settle(&mut self, now_ns: u64) {
+    fn settle(&mut self, now_ns: u64) -> Waits {
+        let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.ready_at_ns <= now_ns) {
             if self.draws.as_mut().is_some_and(|draws| !draws.succeeds()) {
                 break;
             }
-            self.pop_oldest();
+            waits.append(self.pop_oldest().unwrap_or_default());
         }
+        waits
+    }
+
+    /// Whether it was destroyed and nothing is left of it that anybody could ask for.
+    fn is_over(&self, now_ns: u64) -> bool {
+        self.is_destroyed && self.pending.is_empty() && self.busy_until_ns <= now_ns
     }
 }
 
@@ -65,33 +109,71 @@ impl Stream {
 pub(super) struct Streams {
     adversary: Adversary,
     by_handle: BTreeMap<u64, Stream>,
+    last_created: u64,
+    /// How many marks there ever were.
+    marks: u64,
 }
 
 impl Streams {
     pub(super) fn new(adversary: Adversary) -> Self {
-        Streams { adversary, by_handle: BTreeMap::new() }
+        Streams { adversary, by_handle: BTreeMap::new(), last_created: 0, marks: 0 }
     }
 
-    /// Puts work of this duration at the end of a stream.
-    pub(super) fn launch(&mut self, handle: u64, duration_ns: u64, now_ns: u64) {
+    /// Makes a stream; its handle.
+    pub(super) fn create(&mut self) -> u64 {
+        loop {
+            self.last_created = self.last_created.wrapping_add(HANDLE_STEP);
+            if self.last_created != 0 && !self.by_handle.contains_key(&self.last_created) {
+                self.stream(self.last_created);
+                return self.last_created;
+            }
+        }
+    }
+
+    /// Ends a stream, at once if it is idle and else when it is. Marks on it stay what they are.
+    pub(super) fn destroy(&mut self, handle: u64, now_ns: u64) {
+        if let Some(stream) = self.by_handle.get_mut(&handle) {
+            stream.is_destroyed = true;
+        }
+        self.by_handle.retain(|_, stream| !stream.is_over(now_ns));
+    }
+
+    /// Puts work of this duration at the end of a stream; when it begins and ends.
+    pub(super) fn launch(&mut self, handle: u64, duration_ns: u64, now_ns: u64) -> (u64, u64) {
         if self.adversary == Adversary::Eager {
-            return; // work takes no time
+            return (now_ns, now_ns); // work takes no time
         }
         let stream = self.stream(handle);
-        stream.busy_until_ns = stream.busy_until_ns.max(now_ns).saturating_add(duration_ns);
+        let start_ns = stream.busy_until_ns.max(now_ns);
+        stream.busy_until_ns = start_ns.saturating_add(duration_ns);
+        (start_ns, stream.busy_until_ns)
+    }
+
+    /// Lets what is put on a stream from now on begin only after a mark.
+    pub(super) fn wait(&mut self, handle: u64, mark: Mark) {
+        let is_done = self.by_handle.get(&mark.stream).is_none_or(|stream| stream.done >= mark.sequence);
+        if is_done || mark.stream == handle {
+            return;
+        }
+        let ready_at_ns = self.ready_at_ns(mark);
+        let stream = self.stream(handle);
+        stream.busy_until_ns = stream.busy_until_ns.max(ready_at_ns);
+        stream.waits.add(mark);
     }
 
     /// Puts a mark at the end of a stream.
     pub(super) fn record(&mut self, handle: u64, now_ns: u64) -> Mark {
         let eager = self.adversary == Adversary::Eager;
+        let sequence = self.marks + 1;
         let stream = self.stream(handle);
-        stream.recorded += 1;
-        let sequence = stream.recorded;
+        stream.recorded = sequence;
         if eager {
             stream.done = sequence;
         } else {
-            stream.pending.push_back(Pending { sequence, ready_at_ns: stream.busy_until_ns.max(now_ns) });
+            let waits = std::mem::take(&mut stream.waits);
+            stream.pending.push_back(Pending { sequence, ready_at_ns: stream.busy_until_ns.max(now_ns), waits });
         }
+        self.marks = sequence;
         Mark { stream: handle, sequence }
     }
 
@@ -99,10 +181,13 @@ impl Streams {
     pub(super) fn is_done(&mut self, mark: Mark, now_ns: u64) -> bool {
         let settles = self.settles();
         let Some(stream) = self.by_handle.get_mut(&mark.stream) else { return true };
-        if settles && stream.done < mark.sequence {
-            stream.settle(now_ns);
+        if !settles || stream.done >= mark.sequence {
+            return stream.done >= mark.sequence;
         }
-        stream.done >= mark.sequence
+        let waits = stream.settle(now_ns);
+        let is_done = stream.done >= mark.sequence;
+        self.complete_waits(waits);
+        is_done
     }
 
     /// When the work before a mark ends; zero if it is visibly done.
@@ -117,32 +202,44 @@ impl Streams {
 
     /// Completes a mark and those before it in its stream: somebody has waited for it.
     pub(super) fn complete_through(&mut self, mark: Mark) {
-        if let Some(stream) = self.by_handle.get_mut(&mark.stream) {
-            stream.complete_through(mark.sequence);
-        }
+        self.complete_waits(Waits(vec![mark]));
     }
 
     /// Completes everything in a stream.
     pub(super) fn complete(&mut self, handle: u64, now_ns: u64) {
         if let Some(stream) = self.by_handle.get_mut(&handle) {
-            stream.complete_all(now_ns);
+            let waits = stream.complete_all(now_ns);
+            self.complete_waits(waits);
         }
     }
 
     /// Completes everything in every stream.
     pub(super) fn complete_all(&mut self, now_ns: u64) {
-        self.by_handle.values_mut().for_each(|stream| stream.complete_all(now_ns));
+        for stream in self.by_handle.values_mut() {
+            stream.complete_all(now_ns); // what they waited for is among it
+        }
     }
 
     /// Completes the oldest mark of a stream that is not done yet; says how many that were, zero or one.
     pub(super) fn complete_one(&mut self, handle: u64, now_ns: u64) -> u64 {
         let by_time = self.adversary == Adversary::Clock;
         let Some(stream) = self.by_handle.get_mut(&handle) else { return 0 };
-        if by_time {
-            // What the clock has completed already is not pending, though nobody has asked yet.
-            stream.settle(now_ns);
+        // What the clock has completed already is not pending, though nobody has asked yet.
+        let mut waits = if by_time { stream.settle(now_ns) } else { Waits::default() };
+        let oldest = stream.pop_oldest();
+        let completed = u64::from(oldest.is_some());
+        waits.append(oldest.unwrap_or_default());
+        self.complete_waits(waits);
+        completed
+    }
+
+    /// Completes marks, those before them in their streams, and what those streams had waited for.
+    fn complete_waits(&mut self, mut waits: Waits) {
+        while let Some(mark) = waits.0.pop() {
+            if let Some(stream) = self.by_handle.get_mut(&mark.stream) {
+                waits.append(stream.complete_through(mark.sequence));
+            }
         }
-        u64::from(stream.pop_oldest().is_some())
     }
 
     /// When a stream is idle.
@@ -160,17 +257,22 @@ impl Streams {
     }
 
     fn stream(&mut self, handle: u64) -> &mut Stream {
-        let adversary = self.adversary;
-        self.by_handle.entry(handle).or_insert_with(|| Stream {
-            recorded: 0,
-            done: 0,
+        let (adversary, marks) = (self.adversary, self.marks);
+        let stream = self.by_handle.entry(handle).or_insert_with(|| Stream {
+            // Marks of a stream of this handle that was destroyed are done.
+            recorded: marks,
+            done: marks,
             pending: VecDeque::new(),
             busy_until_ns: 0,
+            waits: Waits::default(),
+            is_destroyed: false,
             draws: match adversary {
                 Adversary::Seeded(seed) => Some(Draws::new(seed, handle)),
                 _ => None,
             },
-        })
+        });
+        stream.is_destroyed = false;
+        stream
     }
 }
 
@@ -207,6 +309,71 @@ mod tests {
         assert!(!lazy.is_done(mark, u64::MAX));
         lazy.complete_through(mark);
         assert!(lazy.is_done(mark, 0));
+    }
+
+    #[test]
+    fn a_stream_that_waits_begins_after_the_mark() {
+        let mut streams = Streams::new(Adversary::Clock);
+        streams.launch(1, 100, 0);
+        let first = streams.record(1, 0);
+        streams.launch(1, 1000, 0);
+        streams.wait(2, first);
+        assert_eq!(streams.launch(2, 10, 5), (100, 110), "not behind what came after the mark");
+        let second = streams.record(2, 5);
+        streams.wait(3, second);
+        assert_eq!(streams.stream_idle_at_ns(3), 110);
+        assert!(!streams.is_done(second, 109) && streams.is_done(second, 110));
+        let mut eager = Streams::new(Adversary::Eager);
+        let mark = eager.record(1, 0);
+        eager.wait(2, mark);
+        assert_eq!(eager.launch(2, 10, 5), (5, 5));
+    }
+
+    #[test]
+    fn what_is_done_makes_done_what_was_waited_for() {
+        for adversary in [Adversary::Clock, Adversary::Lazy, Adversary::Seeded(1)] {
+            for way in 0..4 {
+                let mut streams = Streams::new(adversary);
+                streams.launch(1, 100, 0);
+                let earlier = streams.record(1, 0);
+                let first = streams.record(1, 0);
+                let later = streams.record(1, 0);
+                streams.wait(2, first);
+                let second = streams.record(2, 0);
+                streams.wait(3, second);
+                let third = streams.record(3, 0);
+                match way {
+                    0 => streams.complete_through(third),
+                    1 => streams.complete(3, 0),
+                    2 => assert_eq!(streams.complete_one(3, 0), 1),
+                    _ => {
+                        streams.wait(4, third);
+                        streams.complete(4, 0);
+                    }
+                }
+                let done = [earlier, first, second, third, later].map(|mark| streams.is_done(mark, 0));
+                assert_eq!(done, [true, true, true, true, false], "{adversary:?}, way {way}");
+            }
+        }
+    }
+
+    #[test]
+    fn handles_are_new_and_a_destroyed_stream_finishes_its_work() {
+        let mut streams = Streams::new(Adversary::Clock);
+        streams.launch(0x2000, 10, 0);
+        assert_eq!([(); 2].map(|()| streams.create()), [0x1000, 0x3000]);
+        streams.launch(0x1000, 50, 0);
+        let mark = streams.record(0x1000, 0);
+        streams.destroy(0x1000, 0);
+        assert!(!streams.is_done(mark, 49), "destroying waits for nothing and completes nothing");
+        assert_eq!(streams.idle_at_ns(), 50);
+        assert!(streams.is_done(mark, 50));
+        streams.destroy(0x3000, 50);
+        assert_eq!(streams.by_handle.keys().copied().collect::<Vec<_>>(), [0x2000], "nothing is left of both");
+        let again = streams.record(0x1000, 50);
+        streams.launch(0x1000, 50, 50);
+        assert!(streams.is_done(mark, 50) && streams.is_done(again, 50), "an old mark stays done");
+        assert_eq!(streams.create(), 0x4000, "none twice");
     }
 
     #[test]

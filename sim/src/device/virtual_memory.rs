@@ -172,6 +172,11 @@ impl VirtualMemory {
         Some(Backing { runs: &handle.runs, offset_bytes: address - start, has_access: mapping.has_access })
     }
 
+    /// Where the mappings begin that overlap the addresses from `start` to before `end`.
+    pub(super) fn mappings_in(&self, start: u64, end: u64) -> impl Iterator<Item = u64> {
+        self.mappings.overlapping(start, end).map(|(start, _, _)| start)
+    }
+
     /// The mappings in a range of one reservation, start and bytes; an error if one of them is cut.
     fn whole_mappings(&self, address: u64, bytes: u64) -> Result<Vec<(u64, u64)>, u32> {
         let on_pages = address.is_multiple_of(PAGE_BYTES) && VirtualMemory::is_whole_pages(bytes);
