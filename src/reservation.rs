@@ -60,11 +60,13 @@ pub(crate) struct Reservations<M> {
     made: u64,
     /// Memory that is mapped nowhere and that the device has failed to take back. Tried again whenever memory is given back.
     unreleased: Vec<M>,
+    /// Addresses, first byte and bytes, from which the device has failed to take memory that belongs to nobody. Tried again likewise.
+    stuck: Vec<(u64, u64)>,
 }
 
 impl<M> Reservations<M> {
     pub(crate) fn new() -> Reservations<M> {
-        Reservations { by_base: BTreeMap::new(), made: 0, unreleased: Vec::new() }
+        Reservations { by_base: BTreeMap::new(), made: 0, unreleased: Vec::new(), stuck: Vec::new() }
     }
 
     pub(crate) fn insert(&mut self, base: u64, size: u64, page: u64, stream: StreamId) {
@@ -80,6 +82,20 @@ impl<M> Reservations<M> {
 
     pub(crate) fn take_unreleased(&mut self) -> Vec<M> {
         core::mem::take(&mut self.unreleased)
+    }
+
+    /// Remembers addresses that the device has failed to clear.
+    pub(crate) fn keep_stuck(&mut self, address: u64, bytes: u64) {
+        self.stuck.push((address, bytes));
+    }
+
+    pub(crate) fn take_stuck(&mut self) -> Vec<(u64, u64)> {
+        core::mem::take(&mut self.stuck)
+    }
+
+    /// Whether the device has failed to take anything back that belongs to nobody.
+    pub(crate) fn has_leftovers(&self) -> bool {
+        !self.unreleased.is_empty() || !self.stuck.is_empty()
     }
 
     /// The range that holds an address, with its first byte.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::Broken;
+use crate::{Broken, Law};
 
 /// A line without the registration counters of its segments: every `"reg":N,`.
 #[must_use]
@@ -117,12 +117,12 @@ impl Comparison {
 fn object(line: &str) -> Result<Map<String, Value>, Broken> {
     match serde_json::from_str(line) {
         Ok(Value::Object(object)) => Ok(object),
-        _ => Err(Broken(format!("not a JSON object: {line}"))),
+        _ => Err(Broken::new(Law::RealAnswers, format!("not a JSON object: {line}"))),
     }
 }
 
 fn differ(what: &str, theirs: &Value, ours: &Value) -> Broken {
-    Broken(format!("{what}\n    real    {theirs:.600}\n    parkade {ours:.600}"))
+    Broken::new(Law::RealAnswers, format!("{what}\n    real    {theirs:.600}\n    parkade {ours:.600}"))
 }
 
 /// Takes a line's changed statistics into the statistics so far.

@@ -1,9 +1,12 @@
-//! A simulated device that outlives its allocator and remembers what it said about events.
+//! A device that outlives its allocator, remembers what it said about events, and fails on demand.
 //!
 //! The allocator owns its device, so after the allocator is dropped nothing could be asked of it. A [`WitnessedDevice`] is a handle: the
-//! test keeps another one. It also notes, per stream, how many events were recorded and up to which of them the device has told
+//! test keeps another one. It notes, per stream, how many events were recorded and up to which of them the device has told
 //! the allocator that they are done. From that alone follows when a block may be used again, however the events complete:
 //! an event recorded after the block was given back must have been reported done, on every stream that used it.
+//!
+//! Any call of the allocator can be made to fail before the device sees it, on every backend; and all calls are counted and
+//! can be listed.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -11,7 +14,7 @@ use std::rc::Rc;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::device::{SimDevice, SimEvent, SimPhysical};
+use parkade_sim::device::{CallName, FaultError, FaultPlan};
 
 /// What a device said about the events of one stream. Numbers count the stream's records from 1.
 #[derive(Clone, Copy, Default, Debug)]
@@ -54,7 +57,7 @@ impl Witness {
         }
     }
 
-    fn done(&mut self, event: &WitnessedEvent, by_query: bool) {
+    fn done<E>(&mut self, event: &WitnessedEvent<E>, by_query: bool) {
         let said = self.streams.entry(event.stream).or_default();
         said.done = said.done.max(event.number);
         if by_query {
@@ -65,38 +68,59 @@ impl Witness {
 
 /// An event, with the stream and the number of its newest record.
 #[derive(Debug)]
-pub struct WitnessedEvent {
-    event: SimEvent,
+pub struct WitnessedEvent<E> {
+    event: E,
     stream: u64,
     number: u64,
 }
 
-#[derive(Debug)]
-struct Shared {
-    device: SimDevice,
-    witness: Witness,
+/// A call that the allocator made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MadeCall {
+    /// Which.
+    pub name: CallName,
+    /// Its size, where it has one.
+    pub bytes: u64,
+    /// Whether the device did it.
+    pub done: bool,
 }
 
-/// A handle to a simulated device; its clones are the same device.
-#[derive(Clone, Debug)]
-pub struct WitnessedDevice(Rc<RefCell<Shared>>);
+#[derive(Debug)]
+struct Shared<D> {
+    device: D,
+    witness: Witness,
+    faults: FaultPlan,
+    /// Calls since [`WitnessedDevice::list_calls`] began to list them.
+    calls: Option<Vec<MadeCall>>,
+}
 
-impl WitnessedDevice {
+/// A handle to a device; its clones are the same device.
+#[derive(Debug)]
+pub struct WitnessedDevice<D>(Rc<RefCell<Shared<D>>>);
+
+impl<D> Clone for WitnessedDevice<D> {
+    fn clone(&self) -> Self {
+        WitnessedDevice(Rc::clone(&self.0))
+    }
+}
+
+impl<D> WitnessedDevice<D> {
     /// Takes a device over.
     #[must_use]
-    pub fn new(device: SimDevice) -> WitnessedDevice {
-        WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness: Witness::default() })))
+    pub fn new(device: D) -> WitnessedDevice<D> {
+        let (witness, faults) = (Witness::default(), FaultPlan::none());
+        WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness, faults, calls: None })))
     }
 
     /// The device, to look at. Not to be held across a call of the allocator.
     #[must_use]
-    pub fn look(&self) -> Ref<'_, SimDevice> {
+    pub fn look(&self) -> Ref<'_, D> {
         Ref::map(self.0.borrow(), |shared| &shared.device)
     }
 
     /// The device, to change what is outside the allocator's control. Not to be held across a call of the allocator.
     #[must_use]
-    pub fn steer(&self) -> RefMut<'_, SimDevice> {
+    pub fn steer(&self) -> RefMut<'_, D> {
         RefMut::map(self.0.borrow_mut(), |shared| &mut shared.device)
     }
 
@@ -110,11 +134,49 @@ impl WitnessedDevice {
     pub fn begin_operation(&self) {
         self.0.borrow_mut().witness.begin_operation();
     }
+
+    /// Makes calls of the allocator fail by a plan, whose counts begin now. A call that fails does not reach the device.
+    pub fn plan_faults(&self, plan: FaultPlan) {
+        self.0.borrow_mut().faults = plan;
+    }
+
+    /// How many planned failures have happened.
+    #[must_use]
+    pub fn faults_fired(&self) -> u64 {
+        self.0.borrow().faults.fired()
+    }
+
+    /// Begins to list calls, and gives those listed since this was last called.
+    #[must_use]
+    pub fn list_calls(&self) -> Vec<MadeCall> {
+        self.0.borrow_mut().calls.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// Makes one call, unless it is planned to fail.
+    fn call<T>(
+        &self,
+        name: CallName,
+        bytes: u64,
+        make: impl FnOnce(&mut Shared<D>) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        let shared = &mut *self.0.borrow_mut();
+        let answer = match shared.faults.next(name) {
+            None => make(shared),
+            Some(FaultError::OutOfMemory) if matches!(name, CallName::Malloc | CallName::MemCreate) => {
+                Err(BackendError::OutOfMemory { requested: Bytes(bytes) })
+            }
+            Some(error) => Err(BackendError::Driver { call: name.as_str(), code: error.code() }),
+        };
+        if let Some(calls) = &mut shared.calls {
+            calls.push(MadeCall { name, bytes, done: answer.is_ok() });
+        }
+        answer
+    }
 }
 
-impl DeviceBackend for WitnessedDevice {
-    type Event = WitnessedEvent;
-    type Physical = SimPhysical;
+impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
+    type Event = WitnessedEvent<D::Event>;
+    type Physical = D::Physical;
 
     fn index(&self) -> u32 {
         self.look().index()
@@ -125,7 +187,7 @@ impl DeviceBackend for WitnessedDevice {
     }
 
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
-        self.steer().memory_info()
+        self.call(CallName::MemGetInfo, 0, |shared| shared.device.memory_info())
     }
 
     fn processes(&mut self) -> Vec<ProcessMemory> {
@@ -133,75 +195,92 @@ impl DeviceBackend for WitnessedDevice {
     }
 
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.steer().malloc(size)
+        self.call(CallName::Malloc, size.get(), |shared| shared.device.malloc(size))
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
-        self.steer().free(address)
+        self.call(CallName::Free, 0, |shared| shared.device.free(address))
     }
 
     fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.steer().reserve(size)
+        self.call(CallName::AddressReserve, size.get(), |shared| shared.device.reserve(size))
     }
 
     fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.steer().unreserve(address, size)
+        self.call(CallName::AddressFree, size.get(), |shared| shared.device.unreserve(address, size))
     }
 
-    fn create(&mut self, size: Bytes) -> Result<SimPhysical, BackendError> {
-        self.steer().create(size)
+    fn create(&mut self, size: Bytes) -> Result<D::Physical, BackendError> {
+        self.call(CallName::MemCreate, size.get(), |shared| shared.device.create(size))
     }
 
-    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &SimPhysical) -> Result<(), BackendError> {
-        self.steer().map(address, size, memory)
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &D::Physical) -> Result<(), BackendError> {
+        self.call(CallName::MemMap, size.get(), |shared| shared.device.map(address, size, memory))
     }
 
     fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.steer().set_access(address, size)
+        self.call(CallName::MemSetAccess, size.get(), |shared| shared.device.set_access(address, size))
     }
 
     fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.steer().unmap(address, size)
+        self.call(CallName::MemUnmap, size.get(), |shared| shared.device.unmap(address, size))
     }
 
-    fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
-        self.steer().release(memory)
+    fn release(&mut self, memory: D::Physical) -> Result<(), (D::Physical, BackendError)> {
+        let mut refused = None;
+        let mut memory = Some(memory);
+        let answer = self.call(CallName::MemRelease, 0, |shared| {
+            let Some(memory) = memory.take() else { return Ok(()) };
+            shared.device.release(memory).map_err(|(memory, error)| {
+                refused = Some(memory);
+                error
+            })
+        });
+        // A call that was planned to fail has not taken the memory; one that the device refused has given it back.
+        match (answer, refused.or(memory)) {
+            (Err(error), Some(memory)) => Err((memory, error)),
+            _ => Ok(()),
+        }
     }
 
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
-        self.steer().synchronize_stream(stream)
+        self.call(CallName::StreamSynchronize, 0, |shared| shared.device.synchronize_stream(stream))
     }
 
-    fn create_event(&mut self) -> Result<WitnessedEvent, BackendError> {
-        Ok(WitnessedEvent { event: self.steer().create_event()?, stream: 0, number: 0 })
+    fn create_event(&mut self) -> Result<Self::Event, BackendError> {
+        let event = self.call(CallName::EventCreate, 0, |shared| shared.device.create_event())?;
+        Ok(WitnessedEvent { event, stream: 0, number: 0 })
     }
 
-    fn record_event(&mut self, event: &mut WitnessedEvent, stream: StreamId) -> Result<(), BackendError> {
-        let shared = &mut *self.0.borrow_mut();
-        shared.device.record_event(&mut event.event, stream)?;
-        let said = shared.witness.streams.entry(stream.get()).or_default();
-        said.recorded += 1;
-        (event.stream, event.number) = (stream.get(), said.recorded);
-        Ok(())
+    fn record_event(&mut self, event: &mut Self::Event, stream: StreamId) -> Result<(), BackendError> {
+        self.call(CallName::EventRecord, 0, |shared| {
+            shared.device.record_event(&mut event.event, stream)?;
+            let said = shared.witness.streams.entry(stream.get()).or_default();
+            said.recorded += 1;
+            (event.stream, event.number) = (stream.get(), said.recorded);
+            Ok(())
+        })
     }
 
-    fn is_complete(&mut self, event: &WitnessedEvent) -> Result<bool, BackendError> {
-        let shared = &mut *self.0.borrow_mut();
-        let complete = shared.device.is_complete(&event.event)?;
-        if complete {
-            shared.witness.done(event, true);
-        }
-        Ok(complete)
+    fn is_complete(&mut self, event: &Self::Event) -> Result<bool, BackendError> {
+        self.call(CallName::EventQuery, 0, |shared| {
+            let complete = shared.device.is_complete(&event.event)?;
+            if complete {
+                shared.witness.done(event, true);
+            }
+            Ok(complete)
+        })
     }
 
-    fn wait(&mut self, event: &WitnessedEvent) -> Result<(), BackendError> {
-        let shared = &mut *self.0.borrow_mut();
-        shared.device.wait(&event.event)?;
-        shared.witness.done(event, false);
-        Ok(())
+    fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError> {
+        self.call(CallName::EventSynchronize, 0, |shared| {
+            shared.device.wait(&event.event)?;
+            shared.witness.done(event, false);
+            Ok(())
+        })
     }
 
-    fn destroy_event(&mut self, event: WitnessedEvent) {
+    fn destroy_event(&mut self, event: Self::Event) {
         self.steer().destroy_event(event.event);
     }
 }

@@ -12,7 +12,7 @@ use parkade_sim::recording::container;
 use serde_json::Value;
 
 use crate::compare::{Comparison, without_registration};
-use crate::{Broken, ensure};
+use crate::{Broken, Law, ensure};
 
 /// One script on one configuration, with the real allocator's answers.
 #[derive(Clone, Debug)]
@@ -48,12 +48,12 @@ pub fn folder() -> PathBuf {
 /// If it is not one.
 pub fn read(flavour: &str) -> Result<Vec<GoldenRun>, Broken> {
     let path = folder().join(format!("{flavour}.jsonl.xz"));
-    let broken = |what: String| Broken(format!("{}: {what}", path.display()));
+    let broken = |what: String| Broken::new(Law::RealAnswers, format!("{}: {what}", path.display()));
     let packed = std::fs::read(&path).map_err(|error| broken(error.to_string()))?;
     let unpacked = container::unpack(&packed).map_err(|error| broken(error.to_string()))?;
     let text = std::str::from_utf8(&unpacked).map_err(|error| broken(error.to_string()))?;
     let mut lines = text.lines();
-    ensure(lines.next() == Some("golden answers 1"), || format!("{} is no golden file", path.display()))?;
+    ensure(Law::RealAnswers, lines.next() == Some("golden answers 1"), || format!("{} is no golden file", path.display()))?;
     let mut runs = Vec::new();
     while let Some(header) = lines.next() {
         let header: Value = serde_json::from_str(header).map_err(|error| broken(error.to_string()))?;
@@ -119,7 +119,7 @@ impl GoldenRun {
             let value: Option<Value> = serde_json::from_str(answer).ok();
             value
                 .and_then(|value| value["op"].as_str().map(str::to_owned))
-                .ok_or_else(|| Broken(format!("no operation in {answer}")))
+                .ok_or_else(|| Broken::new(Law::RealAnswers, format!("no operation in {answer}")))
         };
         self.answers.iter().map(operation).collect()
     }
@@ -129,8 +129,9 @@ impl GoldenRun {
     /// # Errors
     /// If the settings are refused, or an operation is not one.
     pub fn replay(&self) -> Result<Vec<String>, Broken> {
-        let mut runner = OpsRunner::new(&self.options).map_err(|error| Broken(error.to_string()))?;
-        let answer = |line: &String| runner.run_line(line).ok_or_else(|| Broken(format!("no operation: {line:?}")));
+        let mut runner = OpsRunner::new(&self.options).map_err(|error| Broken::new(Law::RealAnswers, error))?;
+        let answer =
+            |line: &String| runner.run_line(line).ok_or_else(|| Broken::new(Law::RealAnswers, format!("no operation: {line:?}")));
         self.script()?.iter().map(answer).collect()
     }
 
@@ -139,15 +140,21 @@ impl GoldenRun {
     /// # Errors
     /// The first line that differs, and how.
     pub fn compare(&self, ours: &[String]) -> Result<Agreement, Broken> {
-        ensure(self.answers.len() == ours.len(), || format!("{} lines, {} answers", self.answers.len(), ours.len()))?;
+        ensure(Law::RealAnswers, self.answers.len() == ours.len(), || {
+            format!("{} lines, {} answers", self.answers.len(), ours.len())
+        })?;
         let pairs = || self.answers.iter().zip(ours);
         if pairs().all(|(theirs, ours)| without_registration(theirs) == *ours) {
             return Ok(Agreement::Exact);
         }
         let mut comparison = Comparison::default();
         for (number, (theirs, ours)) in pairs().enumerate() {
-            let place =
-                |broken: Broken| Broken(format!("{}.{}, line {number}: {broken}\n    {theirs:.200}", self.flavour, self.config));
+            let place = |broken: Broken| {
+                Broken::new(
+                    Law::RealAnswers,
+                    format!("{}.{}, line {number}: {broken}\n    {theirs:.200}", self.flavour, self.config),
+                )
+            };
             comparison.line(theirs, ours).map_err(place)?;
         }
         Ok(Agreement::UpToStreamOrder(comparison.tolerated))

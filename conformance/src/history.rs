@@ -2,7 +2,7 @@
 
 use parkade::trace::{TraceAction, TraceEntry};
 
-use crate::{Broken, ensure};
+use crate::{Broken, Law, ensure};
 
 /// The state that follows from the entries so far: lists of (first byte, bytes).
 #[derive(Clone, Default, Debug)]
@@ -16,7 +16,8 @@ pub struct History {
 
 fn take(list: &mut Vec<(u64, u64)>, entry: &TraceEntry) -> Result<(), Broken> {
     let place = list.iter().position(|&known| known == (entry.address, entry.size));
-    let place = place.ok_or_else(|| Broken(format!("{entry:?}, of something that is not there: {list:x?}")))?;
+    let place =
+        place.ok_or_else(|| Broken::new(Law::History, format!("{entry:?}, of something that is not there: {list:x?}")))?;
     list.swap_remove(place);
     Ok(())
 }
@@ -30,7 +31,7 @@ impl History {
     fn map(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
         let (mut start, mut end) = (entry.address, entry.address + entry.size);
         let taken = touches(&self.segments, start, entry.size) || touches(&self.mapped, start, entry.size);
-        ensure(!taken, || format!("{entry:?}, on top of other memory"))?;
+        ensure(Law::History, !taken, || format!("{entry:?}, on top of other memory"))?;
         self.mapped.retain(|&(other, bytes)| {
             let beside = other + bytes == start || other == end;
             if beside {
@@ -46,10 +47,10 @@ impl History {
     fn unmap(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
         let (start, size) = (entry.address, entry.size);
         let in_use = touches(&self.live, start, size) || touches(&self.leaving, start, size);
-        ensure(!in_use, || format!("{entry:?}, which is in use"))?;
+        ensure(Law::History, !in_use, || format!("{entry:?}, which is in use"))?;
         let place = self.mapped.iter().position(|&(other, bytes)| other <= start && start + size <= other + bytes);
         let Some((other, bytes)) = place.map(|place| self.mapped.swap_remove(place)) else {
-            return ensure(false, || format!("{entry:?}, which has no memory"));
+            return ensure(Law::History, false, || format!("{entry:?}, which has no memory"));
         };
         let rest = [(other, start - other), (start + size, other + bytes - start - size)];
         self.mapped.extend(rest.into_iter().filter(|&(_, bytes)| bytes > 0));
@@ -65,22 +66,24 @@ impl History {
         let &TraceEntry { action, address, size, .. } = entry;
         match action {
             TraceAction::SegmentAlloc => {
-                ensure(!touches(&self.segments, address, size), || format!("{entry:?}, on top of another segment"))?;
+                ensure(Law::History, !touches(&self.segments, address, size), || {
+                    format!("{entry:?}, on top of another segment")
+                })?;
                 self.segments.push((address, size));
             }
             TraceAction::SegmentFree => {
                 take(&mut self.segments, entry)?;
                 let in_use = touches(&self.live, address, size) || touches(&self.leaving, address, size);
-                ensure(!in_use, || format!("{entry:?}, which is in use"))?;
+                ensure(Law::History, !in_use, || format!("{entry:?}, which is in use"))?;
             }
             TraceAction::SegmentMap => self.map(entry)?,
             TraceAction::SegmentUnmap => self.unmap(entry)?,
             TraceAction::Alloc => {
                 let holds = |&(start, bytes): &(u64, u64)| start <= address && address + size <= start + bytes;
                 let inside = self.segments.iter().any(holds) || self.mapped.iter().any(holds);
-                ensure(inside, || format!("{entry:?}, in no segment"))?;
+                ensure(Law::History, inside, || format!("{entry:?}, in no segment"))?;
                 let in_use = touches(&self.live, address, size) || touches(&self.leaving, address, size);
-                ensure(!in_use, || format!("{entry:?}, which is in use"))?;
+                ensure(Law::History, !in_use, || format!("{entry:?}, which is in use"))?;
                 self.live.push((address, size));
             }
             TraceAction::FreeRequested => {

@@ -11,37 +11,24 @@
 #![forbid(unsafe_code)]
 
 pub mod compare;
+pub mod contract;
 pub mod device;
 pub mod golden;
+pub mod harness;
 pub mod history;
+mod law;
+pub mod laws;
 pub mod model;
 pub mod operation;
+pub mod peers;
 pub mod recordings;
 pub mod rules;
+pub mod scenarios;
+pub mod suite;
 pub mod tidy;
 pub mod world;
 
-use std::fmt;
-
-/// A law that was broken: what holds, in words, and what was seen instead.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Broken(pub String);
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Broken {}
-
-/// `Ok` if the law holds, else what `says` says.
-///
-/// # Errors
-/// If it does not hold.
-pub fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Broken> {
-    if holds { Ok(()) } else { Err(Broken(says())) }
-}
+pub use law::{Broken, Law, ensure};
 
 /// Settings of a property test: `cases` of them, or what the environment's `PROPTEST_CASES` says.
 ///

@@ -8,7 +8,7 @@ use parkade::units::PoolClass;
 
 use crate::device::Witness;
 use crate::rules::Rules;
-use crate::{Broken, ensure};
+use crate::{Broken, Law, ensure};
 
 /// An allocation that is out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,14 +78,14 @@ impl Model {
     /// # Errors
     /// If it is not aligned, or has bytes that belong to somebody.
     pub fn add(&mut self, address: u64, requested: u64, rounded: u64, stream: u64, witness: &Witness) -> Result<(), Broken> {
-        ensure(address.is_multiple_of(512), || format!("{address:#x} is not a multiple of 512"))?;
+        ensure(Law::Alignment, address.is_multiple_of(512), || format!("{address:#x} is not a multiple of 512"))?;
         for other in &self.live {
-            ensure(!overlap(address, rounded, other.address, other.requested), || {
+            ensure(Law::NoOverlap, !overlap(address, rounded, other.address, other.requested), || {
                 format!("the allocation at {address:#x} of {requested} bytes overlaps a live one: {other:?}")
             })?;
         }
         for other in self.leaving.iter().filter(|other| !other.is_known_done(witness)) {
-            ensure(!overlap(address, rounded, other.address, other.requested), || {
+            ensure(Law::NoEarlyReuse, !overlap(address, rounded, other.address, other.requested), || {
                 format!("the allocation at {address:#x} of {requested} bytes reuses memory before its events are done: {other:?}")
             })?;
         }
@@ -101,6 +101,11 @@ impl Model {
         }
     }
 
+    /// Notes that the allocator has forgotten that a stream uses a live allocation.
+    pub fn forget(&mut self, which: usize, stream: u64) {
+        self.live[which].uses.retain(|&used| used != stream);
+    }
+
     /// Notes that a live allocation is given back. To be called before the core is told.
     pub fn give_back(&mut self, which: usize, witness: &Witness) {
         let Live { address, requested, uses, .. } = self.live.swap_remove(which);
@@ -113,9 +118,11 @@ impl Model {
     /// Checks a list of the heap's segments against what the model knows: exactly the live allocations are handed out, each in a block
     /// that is large enough, and what may still be in use is pending.
     ///
+    /// With `is_virtual`, private pools take part, and blocks freed while requests were routed to one are pending for that alone.
+    ///
     /// # Errors
     /// If not.
-    pub fn check(&mut self, segments: &[SegmentInfo], witness: &Witness) -> Result<(), Broken> {
+    pub fn check(&mut self, segments: &[SegmentInfo], witness: &Witness, is_virtual: bool) -> Result<(), Broken> {
         let mut live: Vec<&Live> = self.live.iter().collect();
         live.sort_unstable_by_key(|live| live.address);
         let mut expected = live.into_iter();
@@ -127,20 +134,20 @@ impl Model {
                     same == (block.address.get(), block.requested.get(), segment.stream.get())
                         && block.size.get() >= live.requested
                 });
-                ensure(agrees, || format!("the heap has {block:?} handed out, the model {live:?}"))?;
+                ensure(Law::Accounting, agrees, || format!("the heap has {block:?} handed out, the model {live:?}"))?;
             }
         }
         let missing = expected.next();
-        ensure(missing.is_none(), || format!("the heap does not have {missing:?}"))?;
+        ensure(Law::Accounting, missing.is_none(), || format!("the heap does not have {missing:?}"))?;
         let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
         for leaving in self.leaving.iter().filter(|leaving| !leaving.is_known_done(witness)) {
             let pending =
                 blocks().any(|block| block.address.get() == leaving.address && block.state == BlockActivity::PendingFree);
-            ensure(pending, || format!("{leaving:?} is not pending"))?;
+            ensure(Law::NoEarlyReuse, pending, || format!("{leaving:?} is not pending"))?;
         }
         for block in blocks().filter(|block| block.state == BlockActivity::PendingFree) {
             let known = self.leaving.iter().any(|leaving| leaving.address == block.address.get());
-            ensure(known, || format!("{block:?} is pending, and nobody uses it"))?;
+            ensure(Law::Accounting, known || is_virtual, || format!("{block:?} is pending, and nobody uses it"))?;
         }
         // A block may stay pending longer than it must: one whose event could not be recorded waits for a later one.
         self.leaving.retain(|leaving| {

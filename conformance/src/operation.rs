@@ -50,7 +50,22 @@ pub enum Operation {
     ResetPeaks,
     /// `reset_accumulated_memory_stats`.
     ResetSums,
+    /// New segments are expandable from now on, or not.
+    Expandable(bool),
+    /// Requests of a stream, or of all, go to a private pool from now on.
+    BeginPool(u64, Option<usize>),
+    /// Requests no longer go to a private pool.
+    EndPool(u64),
+    /// A use of a private pool ends.
+    ReleasePool(u64),
+    /// A private pool serves when memory is out.
+    UseOnOom(u64),
+    /// A private pool's segments are not split.
+    NoSplit(u64),
 }
+
+/// The private pools that sequences use have the numbers from 1 to this.
+pub const POOLS: u64 = 3;
 
 /// Where new segments go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +91,24 @@ pub struct Setup {
     pub places: Places,
     /// Whether giving a segment back waits for the device.
     pub free_waits: bool,
+    /// Whether expandable segments and private pools take part; settings are then those of [`VIRTUAL_SETTINGS`].
+    pub is_virtual: bool,
+}
+
+/// The settings that expandable segments and private pools are checked under, at the start.
+pub const VIRTUAL_SETTINGS: [&str; 4] = [
+    "expandable_segments:True",
+    "expandable_segments:True,max_split_size_mb:32,garbage_collection_threshold:0.5",
+    "expandable_segments:True,large_segment_size_mb:12",
+    "",
+];
+
+impl Setup {
+    /// The settings string at the start.
+    #[must_use]
+    pub fn settings_text(&self) -> &'static str {
+        if self.is_virtual { VIRTUAL_SETTINGS[self.settings] } else { SETTINGS[self.settings].text }
+    }
 }
 
 /// Sizes of requests: at and around every threshold, and any number of bytes up to 48 MiB, small ones more often.
@@ -114,6 +147,26 @@ pub fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
+/// One operation where expandable segments and private pools take part.
+pub fn virtual_operation() -> impl Strategy<Value = Operation> {
+    let pool = || 1..=POOLS;
+    prop_oneof![
+        40 => operation().prop_filter("one set of rules", |operation| !matches!(operation, Operation::ChangeSettings(_))),
+        2 => any::<bool>().prop_map(Operation::Expandable),
+        3 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Operation::BeginPool(pool, stream)),
+        3 => pool().prop_map(Operation::EndPool),
+        3 => pool().prop_map(Operation::ReleasePool),
+        1 => pool().prop_map(Operation::UseOnOom),
+        // One pool at most, or nothing would be split any more.
+        1 => Just(Operation::NoSplit(POOLS)),
+    ]
+}
+
+/// A sequence of so many operations for a setup.
+pub fn operations_for(setup: &Setup, count: Range<usize>) -> BoxedStrategy<Vec<Operation>> {
+    if setup.is_virtual { prop::collection::vec(virtual_operation(), count).boxed() } else { operations(count).boxed() }
+}
+
 /// A sequence of so many operations.
 pub fn operations(count: Range<usize>) -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation(), count)
@@ -127,9 +180,25 @@ pub fn setup() -> impl Strategy<Value = Setup> {
         Just(Adversary::Clock),
         any::<u64>().prop_map(Adversary::Seeded)
     ];
-    let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
+    adversary.prop_flat_map(setup_under)
+}
+
+/// A small device with ordinary segments, under this adversary and any settings.
+pub fn setup_under(adversary: Adversary) -> impl Strategy<Value = Setup> {
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB]);
-    (capacity, adversary, 0..SETTINGS.len(), places, any::<bool>()).prop_map(
-        |(capacity, adversary, settings, places, free_waits)| Setup { capacity, adversary, settings, places, free_waits },
-    )
+    let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
+    (capacity, 0..SETTINGS.len(), places, any::<bool>()).prop_map(move |(capacity, settings, places, free_waits)| Setup {
+        capacity,
+        adversary,
+        settings,
+        places,
+        free_waits,
+        is_virtual: false,
+    })
+}
+
+/// A small device on which expandable segments and private pools take part.
+pub fn virtual_setup_under(adversary: Adversary) -> impl Strategy<Value = Setup> {
+    let settings = 0..VIRTUAL_SETTINGS.len();
+    (setup_under(adversary), settings).prop_map(|(setup, settings)| Setup { settings, is_virtual: true, ..setup })
 }

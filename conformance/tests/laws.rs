@@ -1,48 +1,20 @@
-//! The laws of the allocator: random operations on the core and on a naive model, every law checked after every operation.
+//! What the suite's random sequences are worth: that they reach every rung of the ladder, and every threshold of the rules.
 
+use parkade::stats::Family;
+use parkade_conformance::Broken;
+use parkade_conformance::harness::Simulated;
 use parkade_conformance::operation::{Operation, Places, Setup, THRESHOLDS, operations, setup};
 use parkade_conformance::rules::SETTINGS;
 use parkade_conformance::world::{Finished, Outcome, World};
-use parkade_conformance::{Broken, property_settings};
 use parkade_sim::device::Adversary;
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
+use proptest::strategy::{Strategy, ValueTree};
 
 fn run(setup: &Setup, operations: &[Operation]) -> Result<Finished, Broken> {
-    let mut world = World::new(setup);
+    let mut world = World::new(&Simulated, setup).expect("a simulated device");
     for (number, operation) in operations.iter().enumerate() {
-        world.apply(operation).map_err(|broken| Broken(format!("operation {number}, {operation:?}: {broken}")))?;
+        world.apply(operation).map_err(|broken| broken.during(format!("operation {number}, {operation:?}")))?;
     }
     world.finish()
-}
-
-fn fails(broken: Broken) -> TestCaseError {
-    TestCaseError::fail(broken.to_string())
-}
-
-proptest! {
-    #![proptest_config(property_settings(300))]
-
-    #[test]
-    fn every_law_holds_after_every_operation(setup in setup(), operations in operations(1..120)) {
-        run(&setup, &operations).map_err(fails)?;
-    }
-
-    #[test]
-    fn the_same_operations_make_the_same_decisions(setup in setup(), operations in operations(1..60)) {
-        let first = run(&setup, &operations).map_err(fails)?;
-        let second = run(&setup, &operations).map_err(fails)?;
-        prop_assert_eq!(first, second);
-    }
-
-    #[test]
-    fn an_allocator_dropped_at_any_moment_gives_everything_back(setup in setup(), operations in operations(1..60)) {
-        let mut world = World::new(&setup);
-        for operation in &operations {
-            world.apply(operation).map_err(fails)?;
-        }
-        world.abandon().map_err(fails)?;
-    }
 }
 
 /// The random sequences would be worth little if they never met the interesting cases. This counts how many do.
@@ -53,7 +25,7 @@ fn the_random_operations_reach_the_whole_ladder() {
     let (mut ooms, mut served, mut retries, mut collected, mut pending) = (0, 0, 0, 0, 0);
     for _ in 0..60 {
         let (setup, operations) = strategy.new_tree(&mut runner).expect("a case").current();
-        let mut world = World::new(&setup);
+        let mut world = World::new(&Simulated, &setup).expect("a simulated device");
         for operation in &operations {
             let segments_given_back = world.core().stats().num_device_free;
             let outcome = world.apply(operation).expect("the laws hold");
@@ -66,8 +38,8 @@ fn the_random_operations_reach_the_whole_ladder() {
                 }
                 _ => {}
             }
-            let active = stats.family(parkade::stats::Family::Active).all.current;
-            pending += u64::from(active > stats.family(parkade::stats::Family::Allocation).all.current);
+            let active = stats.family(Family::Active).all.current;
+            pending += u64::from(active > stats.family(Family::Allocation).all.current);
         }
         retries += world.core().stats().num_alloc_retries;
         world.finish().expect("nothing is left");
@@ -84,8 +56,14 @@ fn the_random_operations_reach_the_whole_ladder() {
 fn every_pair_of_sizes_at_the_thresholds() {
     let sizes: Vec<u64> = THRESHOLDS.iter().flat_map(|&size| [size - 511, size, size + 1]).collect();
     for settings in 0..SETTINGS.len() {
-        let setup =
-            Setup { capacity: 1 << 30, adversary: Adversary::Eager, settings, places: Places::Ascending, free_waits: false };
+        let setup = Setup {
+            capacity: 1 << 30,
+            adversary: Adversary::Eager,
+            settings,
+            places: Places::Ascending,
+            free_waits: false,
+            is_virtual: false,
+        };
         for &first in &sizes {
             for &second in &sizes {
                 let operations = [Operation::Allocate(first, 0), Operation::Free(0), Operation::Allocate(second, 0)];

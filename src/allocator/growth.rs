@@ -67,6 +67,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("grows a block that is in no reserved range").into());
         };
         let page = range.page;
+        if self.reservations.has_leftovers() {
+            self.release_leftovers()?;
+        }
         let first = (address - base) / page;
         let count = wanted.div_ceil(page);
         let bytes = count * page;
@@ -110,10 +113,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         })
     }
 
-    /// Tries again to release what the device has failed to take back.
+    /// Tries again to take back what the device has failed to give.
     pub(super) fn release_leftovers(&mut self) -> Result<(), BackendError> {
+        let stuck = self.reservations.take_stuck();
+        let cleared = stuck.into_iter().map(|(address, bytes)| self.clear(address, bytes)).fold(Ok(()), Result::and);
         let leftovers = self.reservations.take_unreleased();
-        self.release_pages(leftovers)
+        cleared.and(self.release_pages(leftovers))
+    }
+
+    /// Unmaps memory that belongs to nobody; remembered if the device fails.
+    fn clear(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
+        self.device.unmap(DeviceAddress(address), Bytes(bytes)).inspect_err(|_| self.reservations.keep_stuck(address, bytes))
     }
 
     /// Maps each page and opens them all at once; undone after an error.
@@ -130,8 +140,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let outcome = outcome.and_then(|()| self.device.set_access(DeviceAddress(address), Bytes(mapped * page)));
         if let Err(error) = outcome {
             for place in 0..mapped {
-                // Already failing: the pieces are released in any case.
-                let _ = self.device.unmap(DeviceAddress(address + place * page), Bytes(page));
+                // Already failing: what cannot be cleared now is tried again before anything is mapped here.
+                let _ = self.clear(address + place * page, page);
             }
             let _ = self.release_pages(memory);
             return Err(error.into());
@@ -198,6 +208,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Gives everything back, whatever goes wrong on the way.
     pub(super) fn abandon_reservations(&mut self) {
+        let _ = self.release_leftovers();
         while let Some(base) = self.reservations.first() {
             let Some(mut range) = self.reservations.remove(base) else { return };
             let pages: Vec<u64> = range.mapped_pages().collect();

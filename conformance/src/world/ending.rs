@@ -1,30 +1,38 @@
 //! The law of endings: whatever happened before, nothing is left.
 
 use parkade::stats::Family;
-use parkade::units::Bytes;
+use parkade::units::{Bytes, PoolId};
 use parkade_sim::device::FaultPlan;
 
 use super::{Finished, Outcome, World};
-use crate::operation::Operation;
-use crate::{Broken, ensure};
+use crate::harness::TestDevice;
+use crate::operation::{Operation, POOLS};
+use crate::{Broken, Law, ensure};
 
-impl World {
+impl<D: TestDevice> World<D> {
     /// Gives everything back, checks that nothing is left, drops the allocator and looks at the device again.
     ///
     /// # Errors
     /// If anything is left.
     pub fn finish(mut self) -> Result<Finished, Broken> {
+        for pool in 1..=if self.setup.is_virtual { POOLS } else { 0 } {
+            self.apply(&Operation::EndPool(pool))?;
+            while self.core.pool_use_count(PoolId(0, pool)).is_ok_and(|uses| uses > 0) {
+                self.apply(&Operation::ReleasePool(pool))?;
+            }
+        }
         while !self.held.is_empty() {
             self.apply(&Operation::Free(0))?;
         }
         self.apply(&Operation::CompleteAll)?;
         // A planned failure may hit this call; there is one of them at most.
         while let Outcome::Failed(_) = self.apply(&Operation::ReleaseCached)? {}
-        ensure(self.history.is_empty(), || format!("the history ends with {:?}", self.history))?;
-        ensure(self.core.heap().reserved() == Bytes::ZERO, || format!("{} bytes stay reserved", self.core.heap().reserved()))?;
+        ensure(Law::Endings, self.history.is_empty(), || format!("the history ends with {:?}", self.history))?;
+        let reserved = self.core.heap().reserved();
+        ensure(Law::Endings, reserved == Bytes::ZERO, || format!("{reserved} bytes stay reserved"))?;
         for family in Family::ALL {
             let current = self.core.stats().family(family).all.current;
-            ensure(current == 0, || format!("{}.all.current ends at {current}", family.name()))?;
+            ensure(Law::Endings, current == 0, || format!("{}.all.current ends at {current}", family.name()))?;
         }
         let finished = Finished { trace: std::mem::take(self.core.observer_mut()), stats: self.core.stats().clone() };
         self.abandon()?;
@@ -38,11 +46,11 @@ impl World {
     pub fn abandon(self) -> Result<(), Broken> {
         let World { core, device, held, .. } = self;
         // A failure of the very last call could not be answered by anybody.
-        device.steer().set_fault_plan(FaultPlan::none());
+        device.plan_faults(FaultPlan::none());
         drop((core, held));
-        let device = device.look();
-        ensure(device.live_ranges().next().is_none(), || "the device keeps a range".to_owned())?;
-        ensure(device.used_bytes() == Bytes::ZERO, || format!("the device keeps {} bytes", device.used_bytes()))?;
-        ensure(device.live_events() == 0, || format!("the device keeps {} events", device.live_events()))
+        let left = device.look().holdings();
+        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
+        let used = device.steer().simulated().map_or(Bytes::ZERO, |device| device.used_bytes());
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))
     }
 }

@@ -113,10 +113,9 @@ impl CudaDevice {
         self.context.calls()
     }
 
-    /// How many ranges are taken and not given back.
-    #[must_use]
-    pub fn live_ranges(&self) -> usize {
-        self.ranges.len()
+    /// The ranges of [`malloc`](DeviceBackend::malloc) that were not given back, lowest address first.
+    pub fn ranges(&self) -> impl Iterator<Item = (DeviceAddress, Bytes)> + '_ {
+        self.ranges.iter().map(|(&address, memory)| (address, Bytes(memory.bytes())))
     }
 
     /// What was taken through this device and not given back. Memory and events that outlive the device count as long as they live.

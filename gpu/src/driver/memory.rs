@@ -27,6 +27,10 @@ impl Memory {
         Ok(Memory { context: Arc::clone(context), address, bytes, held: true })
     }
 
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(crate) fn address(&self) -> u64 {
         self.address
     }

@@ -145,7 +145,7 @@ pub(super) fn other_thread() -> Outcome {
         Ok(device)
     });
     let mut device = worker.join().map_err(|_| "the thread panicked")??;
-    ensure(device.live_ranges() == 0, || format!("{} ranges are left", device.live_ranges()))?;
+    ensure(device.holdings().ranges == 0, || format!("{} ranges are left", device.holdings().ranges))?;
     usable(&mut device)?;
     Ok(String::from("taken here, given back there"))
 }

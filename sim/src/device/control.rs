@@ -27,6 +27,24 @@ impl SimDevice {
         Bytes(self.memory.peak_used_bytes())
     }
 
+    /// Reserved ranges of addresses.
+    #[must_use]
+    pub fn live_reservations(&self) -> usize {
+        self.virtual_memory.live_reservations()
+    }
+
+    /// Memory created with cuMemCreate that is not the device's again: not released, or still mapped.
+    #[must_use]
+    pub fn live_physical(&self) -> usize {
+        self.virtual_memory.live_handles()
+    }
+
+    /// Free bytes that are reported and cannot be had ([`SimOptions::withheld`](super::SimOptions::withheld)).
+    #[must_use]
+    pub fn withheld(&self) -> Bytes {
+        Bytes(self.memory.withheld_bytes())
+    }
+
     /// The device's capacity now.
     #[must_use]
     pub fn capacity(&self) -> Bytes {

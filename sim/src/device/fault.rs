@@ -73,7 +73,7 @@ impl FaultPlan {
     }
 
     /// Counts a call and says whether it is to fail.
-    pub(super) fn next(&mut self, call: CallName) -> Option<FaultError> {
+    pub fn next(&mut self, call: CallName) -> Option<FaultError> {
         self.seen[call as usize] += 1;
         self.seen_in_all += 1;
         let (of_kind, in_all) = (self.seen[call as usize], self.seen_in_all);

@@ -96,6 +96,12 @@ impl PhysicalMemory {
         self.external_bytes = external_bytes;
     }
 
+    /// See [`PhysicalMemory::set_withheld`].
+    #[must_use]
+    pub fn withheld_bytes(&self) -> u64 {
+        self.withheld_bytes
+    }
+
     /// Keeps the last `withheld_bytes` free bytes from being taken, though they are reported as free.
     pub fn set_withheld(&mut self, withheld_bytes: u64) {
         self.withheld_bytes = withheld_bytes;

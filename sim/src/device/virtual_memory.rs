@@ -86,6 +86,16 @@ impl VirtualMemory {
         bytes > 0 && bytes.is_multiple_of(PAGE_BYTES)
     }
 
+    /// How many ranges are reserved.
+    pub(super) fn live_reservations(&self) -> usize {
+        self.reservations.count()
+    }
+
+    /// How many pieces of memory were created and are not the device's again.
+    pub(super) fn live_handles(&self) -> usize {
+        self.handles.len()
+    }
+
     /// Whether no reservation has any of these addresses.
     pub(super) fn is_unreserved(&self, address: u64, bytes: u64) -> bool {
         self.reservations.overlap_end(address, bytes).is_none()

@@ -1,0 +1,246 @@
+//! The world: the core on a witnessed device, the naive model beside it, and every law checked after every operation.
+
+mod accounts;
+mod drive;
+mod ending;
+mod ledger;
+mod placement;
+mod script;
+
+use parkade::device::BackendError;
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::stats::Stats;
+use parkade::trace::TraceEntry;
+use parkade::units::{Bytes, StreamId};
+use parkade::{AllocError, Allocation, Allocator, FreeError};
+use parkade_sim::device::FaultPlan;
+
+use crate::device::WitnessedDevice;
+use crate::harness::{Backend, Needs, TestDevice, Unable};
+use crate::history::History;
+use crate::model::Model;
+use crate::operation::{Operation, Setup};
+use crate::rules::{Rules, SETTINGS};
+use crate::{Broken, Law, ensure};
+use ledger::Ledger;
+
+/// The core as the laws run it.
+pub type Core<D> = Allocator<WitnessedDevice<D>, PyTorch, Vec<TraceEntry>>;
+
+/// What an operation came to. An error is a legal outcome; whether it was rightly given is a law.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// There was nothing to do it to.
+    Nothing,
+    /// No memory.
+    OutOfMemory,
+    /// The device failed.
+    Failed(BackendError),
+}
+
+/// What is left when a run is over.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Finished {
+    /// Everything that the core told its observer.
+    pub trace: Vec<TraceEntry>,
+    /// The statistics at the end.
+    pub stats: Stats,
+}
+
+/// An allocation that is out, and the word that its memory was filled with.
+struct Held {
+    allocation: Allocation,
+    name: u64,
+    word: u32,
+}
+
+/// The core, its device, and what ought to be.
+pub struct World<D: TestDevice> {
+    core: Core<D>,
+    device: WitnessedDevice<D>,
+    streams: [StreamId; 4],
+    held: Vec<Held>,
+    model: Model,
+    history: History,
+    followed: usize,
+    rules: Rules,
+    settings_changed: bool,
+    limit: Option<u64>,
+    setup: Setup,
+    others_hold: u64,
+    ledger: Ledger,
+    /// Whether driver calls are made to fail: then a refusal says nothing about room.
+    expects_faults: bool,
+    /// Whether contents are written and read back.
+    checks_contents: bool,
+    /// What was reserved before the newest operation.
+    reserved_before: u64,
+    /// How many allocations there were.
+    names: u64,
+    /// The operations so far, as a script.
+    script: Vec<String>,
+}
+
+impl<D: TestDevice> World<D> {
+    /// An allocator that holds nothing, on an idle device.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn new<B: Backend<Device = D>>(backend: &B, setup: &Setup) -> Result<World<D>, Unable> {
+        let Setup { adversary, places, free_waits, .. } = *setup;
+        let needs = Needs { capacity: Some(Bytes(setup.capacity)), adversary, places, free_waits };
+        let device = backend.open(&needs)?;
+        let streams = device.streams();
+        let device = WitnessedDevice::new(device);
+        let settings = Settings::from_environment(setup.settings_text()).expect("settings of the table are legal");
+        let rules = if setup.is_virtual { Rules::default() } else { SETTINGS[setup.settings].applied_to(Rules::default()) };
+        Ok(World {
+            core: Allocator::new(device.clone(), PyTorch::new(settings), Vec::new()),
+            device,
+            streams,
+            held: Vec::new(),
+            model: Model::default(),
+            history: History::default(),
+            followed: 0,
+            rules,
+            settings_changed: false,
+            limit: None,
+            setup: *setup,
+            others_hold: 0,
+            ledger: Ledger::default(),
+            expects_faults: false,
+            checks_contents: true,
+            reserved_before: 0,
+            names: 0,
+            script: Vec::new(),
+        })
+    }
+
+    /// Makes driver calls fail by a plan, whose counts begin now.
+    pub fn plan_faults(&mut self, plan: FaultPlan) {
+        self.expects_faults = true;
+        self.device.plan_faults(plan);
+    }
+
+    /// How many planned failures have happened.
+    #[must_use]
+    pub fn faults_fired(&self) -> u64 {
+        self.device.faults_fired()
+    }
+
+    /// The core, to look at.
+    #[must_use]
+    pub fn core(&self) -> &Core<D> {
+        &self.core
+    }
+
+    /// Carries out an operation, then checks every law.
+    ///
+    /// # Errors
+    /// The first law broken.
+    pub fn apply(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
+        self.device.begin_operation();
+        self.reserved_before = self.core.heap().reserved().get();
+        self.script.extend(self.line_of(operation));
+        let outcome = self.carry_out(operation)?;
+        if let Outcome::Failed(error) = &outcome {
+            ensure(Law::Faults, self.expects_faults, || format!("the device failed, which nobody had planned: {error}"))?;
+        }
+        self.check()?;
+        Ok(outcome)
+    }
+
+    fn carry_out(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
+        match *operation {
+            Operation::Allocate(bytes, stream) => return self.allocate(bytes, self.streams[stream]),
+            Operation::Free(which) => return self.free(which),
+            Operation::RecordStream(which, stream) if !self.held.is_empty() => {
+                let which = which % self.held.len();
+                // 2.11 forgets streams that it is told of while requests are routed to a private pool (spec 3.8).
+                if self.core.heap().is_deferring() {
+                    self.model.forget(which, self.streams[stream].get());
+                } else {
+                    self.model.record(which, self.streams[stream].get());
+                }
+                self.core.record_stream(&self.held[which].allocation, self.streams[stream]);
+            }
+            Operation::RecordStream(..) => return Ok(Outcome::Nothing),
+            Operation::ProcessEvents => return Ok(failed(self.core.process_events().map_err(AllocError::Device))),
+            Operation::ReleaseCached => return Ok(failed(self.core.release_cached())),
+            Operation::ResetPeaks => {
+                self.core.reset_peak_stats();
+                self.ledger.peaks_were_reset();
+            }
+            Operation::ResetSums => {
+                self.core.reset_accumulated_stats();
+                self.ledger.sums_were_reset(self.core.stats());
+            }
+            Operation::SetFraction(_) | Operation::ChangeSettings(_) | Operation::Expandable(_) => self.turn_knob(operation)?,
+            Operation::BeginPool(..)
+            | Operation::EndPool(_)
+            | Operation::ReleasePool(_)
+            | Operation::UseOnOom(_)
+            | Operation::NoSplit(_) => self.pools(operation),
+            _ => return self.drive(operation),
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Outcome, Broken> {
+        let before = self.core.segments();
+        let answer = self.core.allocate(Bytes(bytes), stream);
+        let witness = self.device.witness();
+        let checks_places = !self.expects_faults && !self.setup.is_virtual;
+        match answer {
+            Ok(allocation) => {
+                let address = allocation.address();
+                self.names += 1;
+                let word = self.names as u32;
+                self.held.push(Held { allocation, name: self.names, word });
+                if checks_places {
+                    self.check_place(&before, bytes, stream.get(), address.get())?;
+                }
+                // Under other settings a block may be rounded otherwise; what was asked for is always the caller's.
+                let rounded = if self.setup.is_virtual { bytes } else { self.rules.rounded(bytes) };
+                self.model.add(address.get(), bytes, rounded, stream.get(), &witness)?;
+                self.write(address, bytes, word, stream)?;
+                Ok(Outcome::Done)
+            }
+            Err(AllocError::OutOfMemory(_)) => {
+                if checks_places {
+                    self.check_out_of_memory(&before, bytes, stream.get())?;
+                }
+                Ok(Outcome::OutOfMemory)
+            }
+            Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
+            // A pool that is to serve when memory is out and is routed; more than an expandable segment can ever hold: PyTorch refuses so.
+            Err(AllocError::Pool(_) | AllocError::TooLarge { .. }) if self.setup.is_virtual => Ok(Outcome::OutOfMemory),
+            Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request of {bytes} bytes: {error}"))),
+        }
+    }
+
+    fn free(&mut self, which: usize) -> Result<Outcome, Broken> {
+        if self.held.is_empty() {
+            return Ok(Outcome::Nothing);
+        }
+        let which = which % self.held.len();
+        self.read_back(which)?;
+        let held = self.held.swap_remove(which);
+        self.model.give_back(which, &self.device.witness());
+        match self.core.free(held.allocation) {
+            Ok(()) => Ok(Outcome::Done),
+            Err(FreeError::Device(error)) => Ok(Outcome::Failed(error)),
+            Err(error) => Err(Broken::new(Law::Accounting, error)),
+        }
+    }
+}
+
+fn failed(answer: Result<(), AllocError>) -> Outcome {
+    match answer {
+        Err(AllocError::Device(error)) => Outcome::Failed(error),
+        _ => Outcome::Done,
+    }
+}

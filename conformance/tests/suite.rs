@@ -1,0 +1,54 @@
+//! The suite as tests: every entry on the simulated device, and on the CUDA device where there is one; elsewhere those are listed as
+//! ignored, with the reason.
+//!
+//! `PARKADE_REQUIRE_CUDA=1` makes the absence of a GPU a failure, so that a machine that is there for its GPU cannot pass
+//! without it. `PARKADE_CASES` is the number of random sequences a law.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use parkade_conformance::harness::{Backend, Cuda, Needs, Simulated};
+use parkade_conformance::suite::{Effort, Trouble, entries};
+
+/// Random sequences a law, so that all of them take seconds without optimisation; the binary draws more.
+const CASES: u32 = 60;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    let cases = std::env::var("PARKADE_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(CASES);
+    let effort = Effort { cases, seed: 0 };
+    let cuda = Cuda { ordinal: 0 };
+    let absent = cuda.open(&Needs::default()).err().map(|unable| unable.0);
+    if absent.is_none() {
+        // They measure the device's free memory.
+        arguments.test_threads = Some(1);
+    }
+    let required = std::env::var_os("PARKADE_REQUIRE_CUDA").is_some_and(|value| value == "1");
+    let mut trials = trials(Simulated, effort);
+    match absent {
+        None => trials.extend(self::trials(cuda, effort)),
+        Some(reason) => trials.extend(entries(&cuda).into_iter().map(|entry| {
+            let says = format!("cannot run: {reason}");
+            Trial::test(format!("cuda::{}", entry.title()), move || Err(Failed::from(says)))
+                .with_kind(format!("skipped: {reason}"))
+                .with_ignored_flag(!required)
+        })),
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn trials<B: Backend + Clone + Send + Sync + 'static>(backend: B, effort: Effort) -> Vec<Trial> {
+    let list = entries(&backend);
+    let backend = Arc::new(backend);
+    list.into_iter()
+        .map(|entry| {
+            let backend = Arc::clone(&backend);
+            Trial::test(format!("{}::{}", backend.name(), entry.title()), move || match entry.check(&backend, &effort) {
+                Ok(_) => Ok(()),
+                Err(Trouble::Skip(reason)) => Err(Failed::from(format!("skipped, which a simulated device never is: {reason}"))),
+                Err(Trouble::Fail { reason, script }) => Err(Failed::from(format!("{reason}\n{}", script.unwrap_or_default()))),
+            })
+        })
+        .collect()
+}
