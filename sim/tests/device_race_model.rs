@@ -42,12 +42,14 @@ fn span() -> impl Strategy<Value = Span> {
 
 fn op() -> impl Strategy<Value = Op> {
     let (stream, event) = (0..STREAMS, 0..EVENTS);
+    let kernel = (stream.clone(), 0..1000_u64, prop::collection::vec(span(), 0..4));
+    let kernel = kernel.prop_map(|(stream, duration_ns, spans)| Op::Kernel(stream, duration_ns, spans));
     prop_oneof![
-        12 => (stream.clone(), 0..1000_u64, prop::collection::vec(span(), 0..4)).prop_map(|(s, ns, spans)| Op::Kernel(s, ns, spans)),
+        12 => kernel,
         5 => (event.clone(), stream.clone()).prop_map(|(event, stream)| Op::Record(event, stream)),
         5 => (stream.clone(), event.clone()).prop_map(|(stream, event)| Op::StreamWait(stream, event)),
         3 => event.clone().prop_map(Op::Query),
-        1 => event.prop_map(Op::Wait),
+        3 => event.prop_map(Op::Wait),
         1 => stream.prop_map(Op::SynchronizeStream),
         1 => Just(Op::Synchronize),
         2 => span().prop_map(Op::HostRead),
