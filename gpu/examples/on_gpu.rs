@@ -29,19 +29,20 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     println!("driver       CUDA {major}.{minor}");
     println!("total        {} B (cuDeviceTotalMem), {} B (cuMemGetInfo)", device.total_memory(), memory.total);
     println!("free before  {} B", memory.free);
-    let mut failures = 0;
-    for (name, check) in checks::ALL {
+    let (mut failures, mut skipped) = (0, 0);
+    for (name, devices, check) in checks::ALL {
         let start = Instant::now();
-        let outcome = check();
-        let (verdict, text) = match outcome {
-            Ok(text) => ("ok", text),
+        let (verdict, text) = match checks::missing(devices).map_or_else(|| check().map(Ok), |reason| Ok(Err(reason))) {
+            Ok(Ok(text)) => ("ok", text),
+            Ok(Err(reason)) => ("skipped", reason),
             Err(error) => ("FAILED", error.to_string()),
         };
-        failures += usize::from(verdict != "ok");
-        println!("{verdict:<6} {:>8.1} ms  {name:<52} {text}", start.elapsed().as_secs_f64() * 1e3);
+        failures += usize::from(verdict == "FAILED");
+        skipped += usize::from(verdict == "skipped");
+        println!("{verdict:<7} {:>8.1} ms  {name:<54} {text}", start.elapsed().as_secs_f64() * 1e3);
     }
     println!("free after   {} B", device.memory_info()?.free);
-    println!("{} checks, {failures} failed", checks::ALL.len());
+    println!("{} checks, {failures} failed, {skipped} skipped", checks::ALL.len());
     Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
