@@ -51,7 +51,6 @@ impl DeviceBackend for CudaDevice {
         Ok(())
     }
 
-    /// More than the device's whole memory is an invalid size to the driver rather than want of room.
     fn create(&mut self, size: Bytes) -> Result<CudaPhysical, BackendError> {
         CudaPhysical::create(&self.context, size.get()).map_err(|error| no_room(error, size))
     }

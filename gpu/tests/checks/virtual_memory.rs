@@ -157,14 +157,16 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
     let gone = device.unreserve(base, size).is_err() && device.unmap(base, size).is_err();
     ensure(gone, || String::from("addresses that were given back were accepted"))?;
     let before = free_bytes(&mut device)?;
-    // Less than the driver's total, more than is free: the context itself takes some. Above the total it is no longer a question of
-    // room for the driver, but a size that it does not accept.
-    let requested = Bytes(device.total_memory().get() / PAGE.get() * PAGE.get());
-    let refused = device.create(requested).err();
-    ensure(refused == Some(BackendError::OutOfMemory { requested }), || format!("{requested} bytes: {refused:?}"))?;
-    let refused = device.create(requested + Bytes(1024 * MIB)).err();
+    // Less than the driver's total but more than is free, since the context itself takes some; then more than there is.
+    let total = Bytes(device.total_memory().get() / PAGE.get() * PAGE.get());
+    for requested in [total, total + Bytes(1024 * MIB)] {
+        let refused = device.create(requested).err();
+        ensure(refused == Some(BackendError::OutOfMemory { requested }), || format!("{requested} bytes: {refused:?}"))?;
+    }
+    // That it is no whole number of pages comes first.
+    let refused = device.create(total + Bytes(1025 * MIB)).err();
     let expected = Some(BackendError::Driver { call: "cuMemCreate", code: INVALID_VALUE });
-    ensure(refused == expected, || format!("1 GiB more than {requested} bytes: {refused:?}"))?;
+    ensure(refused == expected, || format!("1 MiB more than whole pages: {refused:?}"))?;
     let after = free_bytes(&mut device)?;
     ensure(after == before, || format!("{before} bytes free before the refusals, {after} after"))?;
     ensure(device.holdings() == Holdings::default(), || format!("left: {:?}", device.holdings()))?;
