@@ -1,7 +1,8 @@
 //! The tests of the CUDA device as one program, for a GPU machine without Rust: copy it there and run it.
 //!
-//! Prints a table. It stays below 3 GiB of device memory, but for one request that no device can serve, and gives everything back.
-//! Ends with 0 if all checks pass, 1 if one fails, 77 if there is no device.
+//! Prints a table. It stays below 3 GiB of device memory, but for requests that no device can serve, and gives everything back.
+//! What needs a second device is skipped where there is none. Ends with 0 if no check fails, 1 if one does, 77 if there is no
+//! device.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 #[path = "../tests/checks/mod.rs"]

@@ -1,8 +1,8 @@
 //! Checks of the core on the GPU: memory handed out is nobody else's, and the decisions are those made on the simulated device.
 //!
 //! Where the driver puts a segment decides ties between free blocks of equal size, so the simulated device is told to put its
-//! segments and reservations where the driver put them, one after the other. Then all addresses must be equal, each at its place in
-//! the trace.
+//! segments and reservations where the driver put them, one after the other. Then all addresses must be equal, each at its place
+//! in the trace.
 
 use std::error::Error;
 

@@ -1,5 +1,5 @@
-//! Checks of virtual memory: what is mapped holds what was written, wherever it is mapped; the driver's refusals reach the caller;
-//! and everything comes back, also from a device that is dropped in mid-use.
+//! Checks of virtual memory: what is mapped holds what was written, wherever it is mapped; the driver's refusals reach the
+//! caller; and everything comes back, also from a device that is dropped in mid-use.
 
 use std::error::Error;
 
