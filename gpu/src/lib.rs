@@ -1,7 +1,7 @@
 //! parkade's CUDA device: the core's [`DeviceBackend`](parkade::device::DeviceBackend) made of silicon.
 //!
-//! The driver library is opened when a device is ([`CudaDevice::open`]), so everything here builds and links on machines without a
-//! GPU, where opening says why it cannot. All unsafe code is in the private module `driver`.
+//! The driver library is opened when a device is ([`CudaDevice::open`]), so everything here builds and links on machines without
+//! a GPU, where opening says why it cannot. All unsafe code is in the private module `driver`.
 #![deny(unsafe_code)]
 
 mod device;

@@ -8,19 +8,33 @@ mod checks;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use parkade_gpu::CudaDevice;
+use parkade_gpu::{CudaDevice, Unavailable};
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They measure the device's free memory.
     arguments.test_threads = Some(1);
     let required = std::env::var_os("PARKADE_REQUIRE_CUDA").is_some_and(|value| value == "1");
-    let absent = CudaDevice::open(checks::ORDINAL).err();
-    let trials = checks::ALL.map(|(name, check)| match absent {
+    let trials = checks::ALL.map(|(name, devices, check)| match checks::missing(devices) {
         None => Trial::test(name, move || check().map(drop).map_err(Failed::from)),
-        Some(reason) => Trial::test(name, move || Err(Failed::from(format!("cannot run: {reason}"))))
-            .with_kind(format!("skipped: {reason}"))
-            .with_ignored_flag(!required),
+        // What is required is a GPU; a second one is not.
+        Some(reason) => Trial::test(name, {
+            let text = format!("cannot run: {reason}");
+            move || Err(Failed::from(text))
+        })
+        .with_kind(format!("skipped: {reason}"))
+        .with_ignored_flag(!required || devices > 1),
     });
-    libtest_mimic::run(&arguments, trials.into()).exit_code()
+    let anywhere = Trial::test("opening_and_counting_agree_on_whether_there_is_a_device", || Ok(agreement()?));
+    libtest_mimic::run(&arguments, trials.into_iter().chain([anywhere]).collect()).exit_code()
+}
+
+/// Runs with and without a GPU: what keeps a device from being opened is said in words, by both calls, and nothing panics.
+fn agreement() -> Result<(), String> {
+    let (opened, counted) = (CudaDevice::open(u32::MAX).map(drop), CudaDevice::count());
+    match (opened, counted) {
+        (Err(Unavailable::NoDevice { ordinal: u32::MAX, count }), Ok(counted)) if count == counted => Ok(()),
+        (Err(reason), Err(same)) if reason == same && !reason.to_string().is_empty() => Ok(()),
+        other => Err(format!("opening a device that does not exist, and counting: {other:?}")),
+    }
 }

@@ -55,8 +55,8 @@ impl DeviceBackend for CudaDevice {
         CudaPhysical::create(&self.context, size.get()).map_err(|error| no_room(error, size))
     }
 
-    /// Outside this device's reservations the driver is asked too: only it can say why it refuses. If it does not, the addresses are
-    /// somebody else's in this process; then the mapping, which nobody has access to, is taken back and refused here.
+    /// Outside this device's reservations the driver is asked too: only it can say why it refuses. If it does not, the addresses
+    /// are somebody else's in this process; then the mapping, which nobody has access to, is taken back and refused here.
     fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &CudaPhysical) -> Result<(), BackendError> {
         let (start, bytes) = (address.get(), size.get());
         match self.reservation("cuMemMap", address, size) {

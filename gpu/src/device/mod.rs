@@ -1,12 +1,13 @@
 //! The CUDA device: the core's device trait over the driver.
 //!
-//! It keeps a list of what is its own, ranges, reservations and streams, and answers for anything else without asking the driver: an
-//! address given back twice and a made-up stream handle are errors here, where the driver might take them for somebody else's or
-//! crash. What the driver is known to refuse inside what is our own, it is asked. Dropping a device waits for its work and gives
-//! everything back. A device may be moved to and used from any thread; it has one user at a time, as the trait's `&mut self` says.
+//! It keeps a list of what is its own, ranges, reservations and streams, and answers for anything else without asking the driver:
+//! an address given back twice and a made-up stream handle are errors here, where the driver might take them for somebody else's
+//! or crash. What the driver is known to refuse inside what is our own, it is asked. Dropping a device waits for its work and
+//! gives everything back. A device may be moved to and used from any thread; it has one user at a time, as the trait's `&mut
+//! self` says.
 //!
-//! Here are opening, identity and what is held; `backend` has the core's trait, `work` streams and the contents of memory, `peers`
-//! other devices.
+//! Here are opening, identity and what is held; `backend` has the core's trait, `work` streams and the contents of memory,
+//! `peers` other devices.
 
 mod backend;
 mod peers;
@@ -118,7 +119,8 @@ impl CudaDevice {
         self.ranges.iter().map(|(&address, memory)| (address, Bytes(memory.bytes())))
     }
 
-    /// What was taken through this device and not given back. Memory and events that outlive the device count as long as they live.
+    /// What was taken through this device and not given back. Memory and events that outlive the device count as long as they
+    /// live.
     #[must_use]
     pub fn holdings(&self) -> Holdings {
         Holdings {
@@ -165,8 +167,9 @@ impl CudaDevice {
 }
 
 impl Drop for CudaDevice {
-    /// Waits for the device's work, which may use what is mapped, or be the kernel that is unloaded. The rest is done by the fields: the
-    /// reservations unmap and give their addresses back, then the ranges, streams and the kernel go, the context last.
+    /// Waits for the device's work, which may use what is mapped, or be the kernel that is unloaded. The rest is done by the
+    /// fields: the reservations unmap and give their addresses back, then the ranges, streams and the kernel go, the context
+    /// last.
     fn drop(&mut self) {
         // Nobody is left to tell of an error; after one the driver takes back what it still can.
         let _: Result<(), DriverError> = self.context.synchronize();

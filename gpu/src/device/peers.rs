@@ -1,6 +1,7 @@
 //! Other devices of the host: letting them into this one's mappings, and copying from theirs.
 //!
-//! A mapping is opened to each device by itself (cuMemSetAccess). Ranges of cudaMalloc have no such doors and stay closed to peers.
+//! A mapping is opened to each device by itself (cuMemSetAccess). Ranges of cudaMalloc have no such doors and stay closed to
+//! peers.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
@@ -17,8 +18,8 @@ impl CudaDevice {
         can_access_peer(&self.context, ordinal)
     }
 
-    /// Opens what this device may touch of its mappings to the device with this index too, now and whenever access is given from now on.
-    /// Nothing changes for a device that was let in before.
+    /// Opens what this device may touch of its mappings to the device with this index too, now and whenever access is given from
+    /// now on. Nothing changes for a device that was let in before.
     ///
     /// # Errors
     /// If there is no such device, it cannot reach this one's memory, or the driver refuses; then it has access to nothing.
@@ -35,13 +36,13 @@ impl CudaDevice {
         outcome
     }
 
-    /// Queues copying `size` bytes from a mapping of another device, which has let this one in, into memory of this device. What the
-    /// other device's streams still write there is not waited for.
+    /// Queues copying `size` bytes from a mapping of another device, which has let this one in, into memory of this device. What
+    /// the other device's streams still write there is not waited for.
     ///
     /// # Errors
-    /// If the other device has not let this one in ([`CudaDevice::let_peer_access`]), the bytes at `from` are not all mapped with access
-    /// in one reservation of the other device, those at `to` are not memory of this one, the stream is not this device's, or the
-    /// driver refuses.
+    /// If the other device has not let this one in ([`CudaDevice::let_peer_access`]), the bytes at `from` are not all mapped with
+    /// access in one reservation of the other device, those at `to` are not memory of this one, the stream is not this device's,
+    /// or the driver refuses.
     pub fn copy_from_peer(
         &mut self,
         peer: &CudaDevice,

@@ -1,5 +1,5 @@
-//! Work of the device: streams, declared kernels, and writing, copying and reading memory. For tests, which look at memory from the
-//! host; the allocator itself needs none of it.
+//! Work of the device: streams, declared kernels, and writing, copying and reading memory. For tests, which look at memory from
+//! the host; the allocator itself needs none of it.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
@@ -44,8 +44,8 @@ impl CudaDevice {
         event.hold_back(self.stream("cuStreamWaitEvent", stream)?)
     }
 
-    /// Puts a kernel at the end of a stream that keeps one thread of the device busy for at least so many nanoseconds and touches no
-    /// memory. The first launch also loads the kernel, which may wait for work that is running.
+    /// Puts a kernel at the end of a stream that keeps one thread of the device busy for at least so many nanoseconds and touches
+    /// no memory. The first launch also loads the kernel, which may wait for work that is running.
     ///
     /// # Errors
     /// If the stream is unknown, the time is over [`LONGEST_LAUNCH_NS`](crate::LONGEST_LAUNCH_NS), or the driver refuses.
@@ -62,8 +62,8 @@ impl CudaDevice {
     /// Queues the writing of `word` over `size` bytes, in whole words of 4 bytes, at an address that is a multiple of 4.
     ///
     /// # Errors
-    /// If the bytes are not all in one range of this device, or mapped with access in one of its reservations, the stream is unknown,
-    /// or the driver refuses.
+    /// If the bytes are not all in one range of this device, or mapped with access in one of its reservations, the stream is
+    /// unknown, or the driver refuses.
     pub fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), DriverError> {
         let call = "cuMemsetD32Async";
         let stream = self.stream(call, stream)?;
@@ -83,7 +83,8 @@ impl CudaDevice {
     /// Copies memory to the host, after the default stream's work; other streams are not waited for.
     ///
     /// # Errors
-    /// If the bytes are not all in one range of this device, or mapped with access in one of its reservations, or the driver refuses.
+    /// If the bytes are not all in one range of this device, or mapped with access in one of its reservations, or the driver
+    /// refuses.
     pub fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DriverError> {
         self.span("cuMemcpyDtoH_v2", address, Bytes(into.len() as u64))?.read(into)
     }

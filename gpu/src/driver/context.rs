@@ -1,7 +1,7 @@
 //! A device's primary context: the one that the CUDA runtime, and with it PyTorch, uses too.
 //!
-//! Calls of the driver act on the calling thread's current context. Each of ours makes its own current first and leaves the thread
-//! as it was, so that a device may be used from any thread and beside other users of CUDA.
+//! Calls of the driver act on the calling thread's current context. Each of ours makes its own current first and leaves the
+//! thread as it was, so that a device may be used from any thread and beside other users of CUDA.
 
 use std::ffi::c_int;
 use std::ptr;

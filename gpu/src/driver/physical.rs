@@ -40,8 +40,8 @@ impl CudaPhysical {
         let size = size_of("cuMemMap", bytes, INVALID_VALUE)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the handle is the driver's and, while `self` lives, not given back; the driver checks the addresses, and lets nobody
-        // touch the mapping before access is given. The offset and the flags must be 0.
+        // SAFETY: the handle is the driver's and, while `self` lives, not given back; the driver checks the addresses, and lets
+        // nobody touch the mapping before access is given. The offset and the flags must be 0.
         unsafe { call!(context.cuMemMap(address, size, 0, self.handle, 0)) }
     }
 

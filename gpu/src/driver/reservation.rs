@@ -100,8 +100,8 @@ impl Reservation {
         let accesses: Vec<CUmemAccessDesc> = devices.iter().map(access).collect();
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: reads as many descriptions through the pointer as it is told; the addresses are ours, and the driver checks what
-        // is mapped there.
+        // SAFETY: reads as many descriptions through the pointer as it is told; the addresses are ours, and the driver checks
+        // what is mapped there.
         unsafe { call!(context.cuMemSetAccess(address, size, accesses.as_ptr(), accesses.len())) }
     }
 
@@ -116,7 +116,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives the addresses back; the driver refuses all but the whole, and while something is mapped. After an error they are ours.
+    /// Gives the addresses back; the driver refuses all but the whole, and while something is mapped. After an error they are
+    /// ours.
     pub(crate) fn give_back(&mut self, address: u64, bytes: u64) -> Result<(), DriverError> {
         let size = self.contain("cuMemAddressFree", address, bytes)?;
         let context = &self.context;
@@ -144,8 +145,8 @@ impl Reservation {
 }
 
 impl Drop for Reservation {
-    /// Unmaps everything, in one call, which may meet gaps (facts: Virtual memory calls), then gives the addresses back. Whoever drops
-    /// it while work may use it waits for that first. Nobody is left to tell of an error.
+    /// Unmaps everything, in one call, which may meet gaps (facts: Virtual memory calls), then gives the addresses back. Whoever
+    /// drops it while work may use it waits for that first. Nobody is left to tell of an error.
     fn drop(&mut self) {
         if self.held {
             let (address, bytes) = (self.address, self.bytes);

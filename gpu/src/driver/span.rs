@@ -8,8 +8,8 @@ use crate::error::DriverError;
 /// Bytes of the words that [`Span::fill`] writes.
 const WORD_BYTES: u64 = 4;
 
-/// A part of a range of device memory. Only whoever owns the range makes one, and it borrows the range: while it lives, the memory is
-/// there and open to the device.
+/// A part of a range of device memory. Only whoever owns the range makes one, and it borrows the range: while it lives, the
+/// memory is there and open to the device.
 pub(crate) struct Span<'a> {
     context: &'a Context,
     address: u64,

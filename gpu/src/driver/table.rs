@@ -1,7 +1,8 @@
 //! The driver's functions that we use, looked up by name once: that all of them are there is known before the first is called.
 //!
 //! Signatures are held to cudarc's bindings at compile time, with one difference: a result is a number here, not an enum. cudarc
-//! would panic on a missing symbol, and a code unknown to its enum, which a newer driver may return, would be undefined behaviour.
+//! would panic on a missing symbol, and a code unknown to its enum, which a newer driver may return, would be undefined
+//! behaviour.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -25,8 +26,8 @@ macro_rules! driver_table {
 
         impl Table {
             fn look_up() -> Result<Table, Unavailable> {
-                // SAFETY: opening the driver's library runs its initialisers, which the driver supports in any process. That it can
-                // be opened was asked before, so this does not panic.
+                // SAFETY: opening the driver's library runs its initialisers, which the driver supports in any process. That it
+                // can be opened was asked before, so this does not panic.
                 let library = unsafe { sys::culib() };
                 Ok(Table {
                     $($name: {

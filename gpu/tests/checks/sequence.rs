@@ -37,6 +37,8 @@ pub(super) struct Plan {
     pub(super) settings: Settings,
     /// Whether all work is done before the allocator looks at events. Otherwise it depends on the GPU which blocks are pending.
     pub(super) settled: bool,
+    /// The whole memory of the device that it ran on, which says how many addresses are reserved; `None` before that.
+    pub(super) total: Option<Bytes>,
 }
 
 /// What a sequence did.

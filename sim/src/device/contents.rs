@@ -1,7 +1,8 @@
 //! Contents of physical memory, byte for byte: what fills and copies wrote.
 //!
-//! They belong to the physical bytes: seen through every address that is mapped there, following the memory to its next address,
-//! and gone once it was given back. They are kept as stretches of one repeated 4-byte pattern, so a fill of a gigabyte is one entry.
+//! They belong to the physical bytes: seen through every address that is mapped there, following the memory to its next
+//! address, and gone once it was given back. They are kept as stretches of one repeated 4-byte pattern, so a fill of a gigabyte
+//! is one entry.
 
 use super::access::ByteRange;
 use super::pieces::Pieces;

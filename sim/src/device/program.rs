@@ -191,3 +191,28 @@ impl SimDevice {
         self.races.as_ref().map_or(0, |races| races.more())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use parkade::device::DeviceBackend;
+
+    use super::super::options::SimOptions;
+    use super::*;
+
+    #[test]
+    fn without_accesses_there_is_no_detector() {
+        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(64)));
+        let stream = device.create_stream();
+        let block = device.malloc(Bytes::mib(4)).unwrap();
+        device.spin(stream, 100);
+        let mut event = device.create_event().unwrap();
+        device.record_event(&mut event, stream).unwrap();
+        device.stream_wait(StreamId::DEFAULT, &event);
+        device.wait(&event).unwrap();
+        device.read(block, &mut [0; 9]).unwrap();
+        device.fill(block, Bytes::ZERO, 1, stream).unwrap();
+        device.free(block).unwrap();
+        assert!(device.races.is_none() && device.memory.contents().is_empty());
+        assert_eq!((device.races(), device.more_races()), (&[][..], 0));
+    }
+}

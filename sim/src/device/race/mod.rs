@@ -9,6 +9,8 @@
 
 mod order;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! What is known to be done: vector clocks over the streams and the host.
 //!
 //! Accesses are numbered 1, 2, 3 over the whole device, and streams are first in first out. So what somebody knows of a stream is
-//! one number: everything on the stream up to it is done. Work that is launched knows what its stream has waited for, and what the
-//! host knew at the launch; the host's knowledge never shrinks.
+//! one number: everything on the stream up to it is done. Work that is launched knows what its stream has waited for, and what
+//! the host knew at the launch; the host's knowledge never shrinks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -51,7 +51,8 @@ pub struct RaceAccess {
     pub end_ns: u64,
 }
 
-/// Two uses of the same physical bytes, at least one of which is no read, and of which the second may begin before the first ends:
+/// Two uses of the same physical bytes, at least one of which is no read, and of which the second may begin before the first
+/// ends:
 /// - both on streams, without order between them. Order comes from being on one stream, from a stream that waits for an event,
 ///   and from what the host has waited for before it launches;
 /// - or the second by the host, which reads, unmaps or frees what it does not know to be done.
