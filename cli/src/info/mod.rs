@@ -42,8 +42,8 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Reads a number of seconds.
-fn interval(text: &str) -> Result<Duration, String> {
+/// Reads a number of seconds, none of which is an eternity.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is no number of seconds from 0.01 to 86400"))
 }

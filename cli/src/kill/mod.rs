@@ -15,11 +15,10 @@ use clap::{Parser, ValueEnum};
 use parkade::report::format_bytes;
 use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlLibrary};
 
+use crate::info::interval;
 use crate::{Outcome, output};
 use host::{Host, Linux, Process};
 
-/// How long the process may take to end, and the driver to take its memory back.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked whether it has.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How far up the own ancestors are followed.
@@ -45,6 +44,9 @@ pub(crate) struct Args {
     /// The signal: TERM lets the process clean up, KILL does not.
     #[arg(long, value_enum, ignore_case = true, default_value_t)]
     signal: Signal,
+    /// How long the process may take to end, and the driver to take its memory back.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval, allow_hyphen_values = true)]
+    wait: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -70,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
     ensure!(args.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without the question");
     let nvml = NvmlLibrary::open().context("only what NVML lists can be ended")?;
-    let killing = Killing { nvml: &nvml, host: &Linux, pid, signal: args.signal, patience: PATIENCE };
+    let killing = Killing { nvml: &nvml, host: &Linux, pid, signal: args.signal, patience: args.wait };
     killing.run(&mut output::stdout(), |question| if args.yes { Ok(true) } else { ask(question) })
 }
 
@@ -218,7 +220,7 @@ impl<H: Host> Killing<'_, H> {
         let (pid, sent) = (self.pid, Instant::now());
         while !self.has_ended(process)? {
             if sent.elapsed() >= self.patience {
-                let seconds = self.patience.as_secs();
+                let seconds = self.patience.as_secs_f64();
                 let way_out = match self.signal {
                     Signal::Term => "it may be cleaning up, or ignore it; --signal KILL cannot be ignored",
                     Signal::Kill => "the kernel ends it once a call of the driver's returns",

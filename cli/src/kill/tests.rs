@@ -168,7 +168,7 @@ fn a_process_that_does_not_end_is_told() {
     world.ends.set(false);
     let (outcome, out) = world.kill(|| true);
     assert_eq!(outcome.expect("sent"), Outcome::CheckFailed);
-    assert!(out.contains("has not ended 0 s after SIGTERM") && out.contains("--signal KILL"), "{out}");
+    assert!(out.contains("has not ended 0.005 s after SIGTERM") && out.contains("--signal KILL"), "{out}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! library has codes that no enum of ours names. What makes the functions safe to call: the library stays open and initialised while
 //! a `Table` lives, handles of devices come from it and live no longer, and every buffer is as large as the library is told.
 
+use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::ptr;
 
@@ -85,7 +86,9 @@ impl Session {
     fn open() -> Result<Session, NvmlError> {
         // SAFETY: opening NVML runs its initialisers, which the driver supports in any process.
         let library = unsafe { Library::new(LIBRARY) };
-        let library = library.map_err(|error| NvmlError::NoLibrary { reason: error.to_string() })?;
+        // The loader's own words, which name the library, are the source of the error.
+        let reason = |error: libloading::Error| error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        let library = library.map_err(|error| NvmlError::NoLibrary { reason: reason(error) })?;
         let initialise = look_up!(library, "nvmlInit_v2" as Plain)?;
         let shutdown = look_up!(library, "nvmlShutdown" as Plain)?.function;
         // SAFETY: takes nothing. NVML counts its users in a process, each of which shuts it down once.
