@@ -1,4 +1,4 @@
-//! `parkade`, the one binary: arguments in, tables and JSON out. No logic of its own.
+//! `parkade`, the one binary: arguments in, tables and JSON out. It decides nothing about memory; only `kill` acts.
 //!
 //! Exit codes: 0 all is well, 1 a check failed, 2 it could not be run.
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Who is asked: NVML, or the CUDA driver where there is no NVML.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use parkade::device::DeviceBackend;
 use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlError, NvmlLibrary, NvmlMemory};
 use parkade_gpu::{CudaDevice, Unavailable};
@@ -8,9 +8,12 @@ use parkade_gpu::{CudaDevice, Unavailable};
 /// What is asked, open for as long as it is looked at.
 pub(super) enum Source {
     Nvml(Box<dyn Nvml>),
-    /// All devices, and why it is not NVML.
-    Cuda(Vec<CudaDevice>, NvmlError),
+    /// Every device, and why it is not NVML that is asked.
+    Cuda(Vec<CudaSlot>, NvmlError),
 }
+
+/// A device of the CUDA driver's by its index, opened if that was possible.
+pub(super) type CudaSlot = (u32, Result<CudaDevice, Unavailable>);
 
 /// One look.
 #[derive(Debug)]
@@ -68,13 +71,10 @@ impl Source {
             Ok(nvml) => return Ok(Source::Nvml(Box::new(nvml))),
             Err(error) => error,
         };
-        let devices = cuda_devices();
-        ensure!(
-            devices.is_ok(),
-            "no GPU to look at: {no_nvml}; {}",
-            devices.err().map_or_else(String::new, |error| error.to_string())
-        );
-        Ok(Source::Cuda(devices.unwrap_or_default(), no_nvml))
+        match cuda_devices() {
+            Ok(devices) => Ok(Source::Cuda(devices, no_nvml)),
+            Err(error) => bail!("no GPU to look at: {no_nvml}; {error}"),
+        }
     }
 
     pub(super) fn read(&mut self) -> Result<Reading> {
@@ -86,10 +86,11 @@ impl Source {
                 Ok(Reading { driver, devices: devices.into_iter().map(device).collect(), no_nvml: None })
             }
             Source::Cuda(devices, no_nvml) => {
-                let driver = devices.first().map(|device| device.driver_version().map_err(|error| error.to_string()));
-                let driver = driver.unwrap_or_else(|| Err(String::from("no device")));
+                let opened = devices.iter().find_map(|(_, device)| device.as_ref().ok());
+                let version = opened.map(|device| device.driver_version().map_err(|error| error.to_string()));
+                let version = version.unwrap_or_else(|| Err(String::from("no device could be opened")));
                 Ok(Reading {
-                    driver: driver.map(|(major, minor)| format!("for CUDA {major}.{minor}")),
+                    driver: version.map(|(major, minor)| format!("for CUDA {major}.{minor}")),
                     devices: devices.iter_mut().map(cuda_device).collect(),
                     no_nvml: Some(no_nvml.to_string()),
                 })
@@ -120,26 +121,34 @@ fn process_name(_: u32) -> Option<String> {
     None
 }
 
-/// All devices of the CUDA driver.
-fn cuda_devices() -> Result<Vec<CudaDevice>, Unavailable> {
-    let mut devices = Vec::new();
-    for ordinal in 0.. {
-        match CudaDevice::open(ordinal) {
-            Ok(device) => devices.push(device),
-            Err(Unavailable::NoDevice { count, .. }) if ordinal >= count && ordinal > 0 => break,
-            Err(error) => return Err(error),
+/// All devices of the CUDA driver, or why there is none. One that cannot be opened, being full or another's alone, hides no other.
+fn cuda_devices() -> Result<Vec<CudaSlot>, Unavailable> {
+    match CudaDevice::open(u32::MAX) {
+        Err(Unavailable::NoDevice { count, .. }) if count > 0 => {
+            Ok((0..count).map(|ordinal| (ordinal, CudaDevice::open(ordinal))).collect())
         }
+        Err(Unavailable::NoDevice { count, .. }) => Err(Unavailable::NoDevice { ordinal: 0, count }),
+        Err(error) => Err(error),
+        // Nobody has so many.
+        Ok(device) => Ok(vec![(u32::MAX, Ok(device))]),
     }
-    Ok(devices)
 }
 
-fn cuda_device(device: &mut CudaDevice) -> Device {
+/// The device, as far as it could be opened.
+fn cuda_device((index, slot): &mut CudaSlot) -> Device {
+    let device = match slot {
+        Ok(device) => device,
+        Err(error) => {
+            let refusal = error.to_string();
+            return Device { index: *index, name: Err(refusal.clone()), uuid: None, memory: Err(refusal), processes: None };
+        }
+    };
     let memory = device.memory_info().map(|memory| {
         let (total_bytes, free_bytes) = (memory.total.get(), memory.free.get());
         NvmlMemory { total_bytes, free_bytes, used_bytes: total_bytes.saturating_sub(free_bytes), reserved_bytes: None }
     });
     Device {
-        index: device.index(),
+        index: *index,
         name: device.name().map_err(|error| error.to_string()),
         uuid: None,
         memory: memory.map_err(|error| error.to_string()),

@@ -1,6 +1,7 @@
 //! What `info` shows of a driver that is made up.
 
 use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlError, NvmlMemory};
+use parkade_gpu::{DriverError, Unavailable};
 
 use super::*;
 use source::Reading;
@@ -130,6 +131,31 @@ fn names_cannot_speak_to_the_terminal() {
     let mut named = device(0, &[]);
     named.name = Ok("a\x1b[31m\nb".into());
     assert!(table::text(&read(vec![named])).contains("a\\u{1b}[31m\\nb"));
+}
+
+/// The other way, as far as it goes without a GPU: a device that could not be opened is listed with the reason.
+#[test]
+fn what_the_cuda_driver_tells_is_less() {
+    let full = Unavailable::Refused(DriverError { call: "cuDevicePrimaryCtxRetain", code: 2 });
+    let no_nvml = NvmlError::NoLibrary { reason: "libnvidia-ml.so.1: not found".into() };
+    let reading = Source::Cuda(vec![(3, Err(full))], no_nvml).read().expect("a reading");
+    let text = table::text(&reading);
+    let expected = "\
+driver version unknown: no device could be opened
+told by the CUDA driver: no NVML (libnvidia-ml.so.1: not found)
+gpu
+  3
+     name unknown: cuDevicePrimaryCtxRetain failed with driver code 2
+     memory unknown: cuDevicePrimaryCtxRetain failed with driver code 2
+used: everything that is not free, parkade's own CUDA context included.";
+    assert!(text.starts_with(expected), "{text}");
+    let object = json::object(&reading);
+    assert_eq!((&object["source"], &object["no_nvml"]), (&"cuda".into(), &"no NVML (libnvidia-ml.so.1: not found)".into()));
+    let device = &object["devices"][0];
+    assert!(
+        device["processes"].is_null() && device["processes_error"].is_null() && device["memory_error"].is_string(),
+        "{device}"
+    );
 }
 
 #[test]

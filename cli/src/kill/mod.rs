@@ -119,14 +119,12 @@ impl<H: Host> Killing<'_, H> {
         let target = self.host.target(pid).or_else(|error| self.no_such_process(error))?;
         let process = self.identify()?;
         let who = output::one_line(&process.to_string());
-        writeln!(out, "process {pid} ({who}) holds")?;
+        say(out, &format!("process {pid} ({who}) holds"));
         for holding in &holdings {
-            writeln!(out, "  {}", output::one_line(&holding.to_string()))?;
+            say(out, &format!("  {}", output::one_line(&holding.to_string())));
         }
-        out.flush()?;
         if !confirm(&format!("End process {pid} ({who}) with {}?", self.signal))? {
-            writeln!(out, "nothing was sent to process {pid}")?;
-            out.flush()?;
+            say(out, &format!("nothing was sent to process {pid}"));
             return Ok(Outcome::CouldNotRun);
         }
         match self.host.look(pid)? {
@@ -135,17 +133,14 @@ impl<H: Host> Killing<'_, H> {
             }
             Some(now) if !now.has_ended => {}
             _ => {
-                writeln!(out, "process {pid} ended by itself: nothing was sent")?;
-                out.flush()?;
+                say(out, &format!("process {pid} ended by itself: nothing was sent"));
                 return Ok(Outcome::Good);
             }
         }
         self.host
             .send(&target, self.signal)
             .with_context(|| format!("{} cannot be sent to process {pid} ({who})", self.signal))?;
-        let outcome = self.report(out, &process, &holdings)?;
-        out.flush()?;
-        Ok(outcome)
+        self.report(out, &process, &holdings)
     }
 
     /// Never what this process runs in: the shell, the terminal, the session.
@@ -225,19 +220,19 @@ impl<H: Host> Killing<'_, H> {
                     Signal::Term => "it may be cleaning up, or ignore it; --signal KILL cannot be ignored",
                     Signal::Kill => "the kernel ends it once a call of the driver's returns",
                 };
-                writeln!(out, "process {pid} has not ended {seconds} s after {}: {way_out}", self.signal)?;
+                say(out, &format!("process {pid} has not ended {seconds} s after {}: {way_out}", self.signal));
                 return Ok(Outcome::CheckFailed);
             }
             std::thread::sleep(LOOK_EVERY.min(self.patience));
         }
-        writeln!(out, "process {pid} ended {:.1} s after {}", sent.elapsed().as_secs_f64(), self.signal)?;
+        say(out, &format!("process {pid} ended {:.1} s after {}", sent.elapsed().as_secs_f64(), self.signal));
         while self.is_listed() && sent.elapsed() < self.patience {
             std::thread::sleep(LOOK_EVERY.min(self.patience));
         }
         let after = self.nvml.devices()?;
         for holding in holdings {
             let now = after.iter().find(|device| device.index == holding.device.index);
-            writeln!(out, "  GPU {}: {}", holding.device.index, came_back(&holding.device, now))?;
+            say(out, &format!("  GPU {}: {}", holding.device.index, came_back(&holding.device, now)));
         }
         Ok(Outcome::Good)
     }
@@ -252,6 +247,11 @@ impl<H: Host> Killing<'_, H> {
             processes.any(|process| process.pid == self.pid)
         })
     }
+}
+
+/// Says it at once. What is done does not depend on whether somebody reads: the exit code tells it too.
+fn say(out: &mut impl Write, line: &str) {
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// How a device's free memory changed.

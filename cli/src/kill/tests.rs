@@ -130,6 +130,26 @@ fn a_process_ends_and_its_memory_comes_back() {
     }
 }
 
+/// Or an exit code of 0, as for every reader that went away, would say that it ended.
+#[test]
+fn a_reader_that_went_away_changes_nothing() {
+    struct Closed;
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+    }
+    for (answer, expected, sent) in [(true, Outcome::Good, 1), (false, Outcome::CouldNotRun, 0)] {
+        let world = World::new();
+        let killing = Killing { nvml: &world, host: &world, pid: PID, signal: Signal::Term, patience: Duration::from_millis(5) };
+        assert_eq!(killing.run(&mut Closed, |_| Ok(answer)).expect("answered"), expected);
+        assert_eq!(world.sent.borrow().len(), sent);
+    }
+}
+
 #[test]
 fn without_a_yes_nothing_is_sent() {
     let world = World::new();
