@@ -1,8 +1,12 @@
-//! `parkade`, the one binary: arguments in, tables and JSON out. No logic of its own.
+//! `parkade`, the one binary: arguments in, tables and JSON out. It decides nothing about memory; only `kill` acts.
 //!
 //! Exit codes: 0 all is well, 1 a check failed, 2 it could not be run.
 #![forbid(unsafe_code)]
 
+mod enable;
+mod info;
+#[cfg(target_os = "linux")] // it reads /proc
+mod kill;
 mod ops;
 mod output;
 mod replay;
@@ -26,6 +30,10 @@ enum Command {
     Verify(verify::Args),
     Replay(replay::Args),
     Ops(ops::Args),
+    Info(info::Args),
+    #[cfg(target_os = "linux")]
+    Kill(kill::Args),
+    Enable(enable::Args),
 }
 
 /// How a command ended.
@@ -50,6 +58,10 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Ops(args) => ops::run(&args),
+        Command::Info(args) => info::run(&args),
+        #[cfg(target_os = "linux")]
+        Command::Kill(args) => kill::run(&args),
+        Command::Enable(args) => enable::run(&args),
     };
     match result {
         Ok(outcome) => outcome.into(),

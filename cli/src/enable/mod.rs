@@ -1,0 +1,121 @@
+//! `parkade enable`: the line that puts settings into the environment, once PyTorch's own parser would take them.
+
+mod notes;
+mod shell;
+
+use std::io::Write;
+
+use anyhow::{Result, ensure};
+use clap::{Parser, ValueEnum};
+use parkade::settings::{ErrorKind, Settings, SettingsError};
+
+use crate::verify::Profile;
+use crate::{Outcome, output};
+use shell::Shell;
+
+/// The variable that is set: of PyTorch's names the one that wins.
+const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+/// Print the line that sets PyTorch's allocator settings in a shell.
+///
+/// The settings are checked as a PyTorch process checks them when it starts, with its own messages. Standard output has the line
+/// alone, standard error what it does. Exit code: 0, or 1 if PyTorch refuses the settings.
+///
+/// The variable is PYTORCH_CUDA_ALLOC_CONF. PYTORCH_ALLOC_CONF is the newer name for the same, but where both are set
+/// PYTORCH_CUDA_ALLOC_CONF wins, all of it, in PyTorch 2.11 and 2.15. PyTorch reads it once, when it starts.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade enable expandable_segments
+  parkade enable max_split_size_mb=128 garbage_collection_threshold=0.8
+  parkade enable expandable_segments:True,max_split_size_mb:128 --shell fish
+  eval \"$(parkade enable expandable_segments)\" && python train.py
+  parkade enable 'roundup_power2_divisions:[256:1,512:2,>:4]'")]
+pub(crate) struct Args {
+    /// KEY=VALUE, KEY alone for KEY=True, or a whole string KEY:VALUE,KEY:VALUE as PyTorch takes it.
+    #[arg(required = true, value_name = "SETTING")]
+    settings: Vec<String>,
+    /// The shell that the line is for.
+    #[arg(long, value_enum, default_value_t)]
+    shell: Shell,
+    /// The version of PyTorch that is to take them.
+    #[arg(long, value_enum, default_value_t)]
+    profile: Profile,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let text = args.settings.iter().map(|setting| as_pytorch_writes(setting)).collect::<Vec<_>>().join(",");
+    // A shell would take a line's end for the end of the command.
+    ensure!(!text.contains(char::is_control), "the settings {:?} have a control character in them", output::shorten(&text, 200));
+    let settings = match parse(args.profile, &text) {
+        Ok(settings) => settings,
+        Err(error) => {
+            output::complain(&anyhow::anyhow!(refusal(args.profile, &text, &error)));
+            return Ok(Outcome::CheckFailed);
+        }
+    };
+    let mut err = std::io::stderr().lock();
+    for note in notes::of(&settings) {
+        // Nobody may be listening.
+        let _ = writeln!(err, "# {}", output::one_line(&note));
+    }
+    let mut out = output::stdout();
+    writeln!(out, "{}", args.shell.line(VARIABLE, &text))?;
+    out.flush()?;
+    Ok(Outcome::Good)
+}
+
+fn parse(profile: Profile, text: &str) -> Result<Settings, SettingsError> {
+    Settings::from_environment_as(&profile.rules().settings, text)
+}
+
+/// A setting in PyTorch's way of writing. A key alone switches something on; what has a colon first is PyTorch's way already.
+fn as_pytorch_writes(setting: &str) -> String {
+    match setting.find([':', '=']) {
+        Some(place) if setting[place..].starts_with('=') => setting.replacen('=', ":", 1),
+        None if !setting.trim().is_empty() => format!("{setting}:True"),
+        _ => setting.to_owned(),
+    }
+}
+
+/// Why PyTorch refuses, in its words, and the way out where one is known.
+fn refusal(profile: Profile, text: &str, error: &SettingsError) -> String {
+    let exception = match error.kind() {
+        ErrorKind::Value | ErrorKind::InvalidNumber => "ValueError",
+        ErrorKind::Internal => "RuntimeError",
+        ErrorKind::NumberOutOfRange => "IndexError",
+    };
+    let rules = profile.rules();
+    let message = output::shorten(error.message(), 500);
+    let mut says = format!("PyTorch {} refuses {:?}: {exception}: {message}", rules.name, output::shorten(text, 200));
+    let other = Profile::value_variants().iter().find(|&&other| parse(other, text).is_ok());
+    if let Some(other) = other {
+        says += &format!(" (PyTorch {} takes it: --profile {0})", other.rules().name);
+    } else if error.message().starts_with("Unrecognized key") {
+        let mut keys: Vec<&str> = rules.settings.keys().collect();
+        keys.sort_unstable();
+        says += &format!(" (known: {})", keys.join(", "));
+    } else if error.kind() == ErrorKind::InvalidNumber {
+        says += " (a number was expected)";
+    }
+    says
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_may_be_written_in_three_ways() {
+        for (written, text) in [
+            ("expandable_segments", "expandable_segments:True"),
+            ("max_split_size_mb=128", "max_split_size_mb:128"),
+            ("expandable_segments:True,max_split_size_mb:128", "expandable_segments:True,max_split_size_mb:128"),
+            ("roundup_power2_divisions=[256:1,>:4]", "roundup_power2_divisions:[256:1,>:4]"),
+            ("a:b=c", "a:b=c"),
+            ("", ""),
+            (" ", " "),
+        ] {
+            assert_eq!(as_pytorch_writes(written), text);
+        }
+    }
+}

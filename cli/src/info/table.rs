@@ -1,0 +1,105 @@
+//! One look as a table, with what its figures mean beneath it.
+
+use std::fmt::Write as _;
+
+use parkade::report::format_bytes;
+
+use super::source::{Device, Process, Reading};
+use crate::output;
+
+const HEADS: [&str; 8] = ["gpu", "name", "total", "free", "used", "driver's own", "listed", "unlisted"];
+/// Columns of text, to the left; the others are numbers.
+const TEXT_COLUMNS: [usize; 1] = [1];
+
+const USED: &str = "used: what the driver has given out, as nvidia-smi shows it. Each process's CUDA context (some 500 MiB) is in it, so \
+                    it is more than an allocator's reserved.";
+const UNLISTED: &str =
+    "unlisted: used that no listed process holds: the driver's own work for them, and processes that it does not list.";
+const HIDDEN: &str =
+    "memory is given out and no process is listed: in a container NVML may see none (docker run --pid=host shows them)";
+const BY_CUDA: &str =
+    "used: everything that is not free, parkade's own CUDA context included. Which process holds how much only NVML tells.";
+
+/// The table, in whole lines.
+pub(super) fn text(reading: &Reading) -> String {
+    let mut text = String::new();
+    let driver = match &reading.driver {
+        Ok(version) => format!("driver {version}"),
+        Err(refusal) => format!("driver version unknown: {refusal}"),
+    };
+    line(&mut text, &driver);
+    if let Some(reason) = &reading.no_nvml {
+        line(&mut text, &format!("told by the CUDA driver: {reason}"));
+    }
+    let rows: Vec<[String; 8]> = reading.devices.iter().map(row).collect();
+    let shown: Vec<usize> = (0..HEADS.len()).filter(|&column| rows.iter().any(|row| !row[column].is_empty())).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0).max(HEADS[column].len())
+    };
+    let join = |cells: &[String; 8]| {
+        let cells = shown.iter().map(|&column| match TEXT_COLUMNS.contains(&column) {
+            true => format!("{:<1$}", cells[column], width(column)),
+            false => format!("{:>1$}", cells[column], width(column)),
+        });
+        cells.collect::<Vec<_>>().join("  ")
+    };
+    line(&mut text, &join(&HEADS.map(String::from)));
+    for (device, cells) in reading.devices.iter().zip(&rows) {
+        line(&mut text, &join(cells));
+        for detail in details(device) {
+            line(&mut text, &format!("     {detail}"));
+        }
+    }
+    for note in if reading.no_nvml.is_some() { &[BY_CUDA][..] } else { &[USED, UNLISTED] } {
+        line(&mut text, note);
+    }
+    text
+}
+
+/// A line of it, without anything that a terminal obeys and without blanks at its end.
+fn line(text: &mut String, content: &str) {
+    let _ = writeln!(text, "{}", output::one_line(content).trim_end());
+}
+
+/// A device's cells; what is not known is empty.
+fn row(device: &Device) -> [String; 8] {
+    let size = |bytes: Option<u64>| bytes.map_or_else(String::new, format_bytes);
+    let memory = device.memory.as_ref().ok();
+    [
+        device.index.to_string(),
+        output::one_line(device.name.as_deref().unwrap_or("")),
+        size(memory.map(|memory| memory.total_bytes)),
+        size(memory.map(|memory| memory.free_bytes)),
+        size(memory.map(|memory| memory.used_bytes)),
+        size(memory.and_then(|memory| memory.reserved_bytes)),
+        size(device.listed_bytes()),
+        size(device.unlisted_bytes()),
+    ]
+}
+
+/// The lines beneath a device: what was refused, then its processes.
+fn details(device: &Device) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.extend(device.name.as_ref().err().map(|refusal| format!("name unknown: {refusal}")));
+    lines.extend(device.memory.as_ref().err().map(|refusal| format!("memory unknown: {refusal}")));
+    match &device.processes {
+        Some(Ok(processes)) => lines.extend(processes.iter().map(process)),
+        Some(Err(refusal)) => lines.push(format!("processes unknown: {refusal}")),
+        None => {}
+    }
+    if device.hides_processes() {
+        lines.push(String::from(HIDDEN));
+    }
+    lines
+}
+
+fn process(process: &Process) -> String {
+    let bytes = process.listed.used_bytes.map_or_else(|| String::from("bytes unknown"), format_bytes);
+    let kind = match (process.listed.compute, process.listed.graphics) {
+        (true, true) => "compute and graphics",
+        (false, true) => "graphics",
+        _ => "compute",
+    };
+    format!("pid {:<8} {bytes:>12}  {kind}  {}", process.listed.pid, process.name.as_deref().unwrap_or("(name unknown)"))
+}

@@ -1,0 +1,278 @@
+//! `parkade kill`: ends one process that holds memory on a GPU.
+//!
+//! The flow is here, over what the driver says ([`Nvml`]) and what the machine does ([`Host`]); every doubt ends it before the signal.
+
+pub(crate) mod host;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Parser, ValueEnum};
+use parkade::report::format_bytes;
+use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlLibrary};
+
+use crate::info::interval;
+use crate::{Outcome, output};
+use host::{Host, Linux, Process};
+
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How far up the own ancestors are followed.
+const MOST_ANCESTORS: usize = 1000;
+
+/// End one process that holds memory on a GPU.
+///
+/// The process is named by its id, must be in the driver's list (NVML) of those that use a GPU, and is shown with its user and its
+/// memory before you are asked. Only "yes", typed on a terminal, ends it. Exit code: 0 it has ended, 1 it has not, 2 nothing was sent.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade info                       which processes hold memory
+  parkade kill 4242                  ask it to end (SIGTERM): it can save its work
+  parkade kill 4242 --signal KILL    end it, when it does not answer
+  parkade kill 4242 --yes            without the question, in a script")]
+pub(crate) struct Args {
+    /// The process's id.
+    #[arg(allow_hyphen_values = true)]
+    pid: String,
+    /// Do not ask; everything else is looked at as always.
+    #[arg(long)]
+    yes: bool,
+    /// The signal: TERM lets the process clean up, KILL does not.
+    #[arg(long, value_enum, ignore_case = true, default_value_t)]
+    signal: Signal,
+    /// How long the process may take to end, and the driver to take its memory back.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval, allow_hyphen_values = true)]
+    wait: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum Signal {
+    #[default]
+    #[value(name = "TERM")]
+    Term,
+    #[value(name = "KILL")]
+    Kill,
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Signal::Term => "SIGTERM",
+            Signal::Kill => "SIGKILL",
+        })
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let pid = process_id(&args.pid)?;
+    let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+    ensure!(args.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without the question");
+    let nvml = NvmlLibrary::open().context("only what NVML lists can be ended")?;
+    let killing = Killing { nvml: &nvml, host: &Linux, pid, signal: args.signal, patience: args.wait };
+    killing.run(&mut output::stdout(), |question| if args.yes { Ok(true) } else { ask(question) })
+}
+
+/// A pid that means one process: not a group of them, and not the one that starts all others.
+fn process_id(text: &str) -> Result<u32> {
+    let shown = output::shorten(text, 40);
+    let Ok(number) = text.parse::<i64>() else { bail!("{shown:?} is no process id: `parkade info` lists them") };
+    match u32::try_from(number) {
+        Ok(pid) if pid > 1 && i32::try_from(pid).is_ok() => Ok(pid),
+        _ => bail!("{shown} is never ended: a process id is a number from 2 on"),
+    }
+}
+
+/// Asks on the terminal. Anything but "yes" is no.
+fn ask(question: &str) -> Result<bool> {
+    write!(io::stderr(), "{question} Type yes: ")?;
+    io::stderr().flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(answer.trim_end_matches(['\r', '\n']) == "yes")
+}
+
+/// One process, to be ended.
+struct Killing<'a, H: Host> {
+    nvml: &'a dyn Nvml,
+    host: &'a H,
+    pid: u32,
+    signal: Signal,
+    patience: Duration,
+}
+
+/// What a process has on a device.
+struct Holding {
+    device: NvmlDevice,
+    process: GpuProcess,
+}
+
+impl<H: Host> Killing<'_, H> {
+    fn run(&self, out: &mut impl Write, confirm: impl FnOnce(&str) -> Result<bool>) -> Result<Outcome> {
+        let pid = self.pid;
+        self.ensure_not_an_ancestor()?;
+        let holdings = self.holdings()?;
+        // Held before it is looked at: what is looked at is what is hit.
+        let target = self.host.target(pid).or_else(|error| self.no_such_process(error))?;
+        let process = self.identify()?;
+        let who = output::one_line(&process.to_string());
+        say(out, &format!("process {pid} ({who}) holds"));
+        for holding in &holdings {
+            say(out, &format!("  {}", output::one_line(&holding.to_string())));
+        }
+        if !confirm(&format!("End process {pid} ({who}) with {}?", self.signal))? {
+            say(out, &format!("nothing was sent to process {pid}"));
+            return Ok(Outcome::CouldNotRun);
+        }
+        match self.host.look(pid)? {
+            Some(now) if now.start != process.start => {
+                bail!("process {pid} ended before the answer, and its id is another's by now: nothing was sent")
+            }
+            Some(now) if !now.has_ended => {}
+            _ => {
+                say(out, &format!("process {pid} ended by itself: nothing was sent"));
+                return Ok(Outcome::Good);
+            }
+        }
+        self.host
+            .send(&target, self.signal)
+            .with_context(|| format!("{} cannot be sent to process {pid} ({who})", self.signal))?;
+        self.report(out, &process, &holdings)
+    }
+
+    /// Never what this process runs in: the shell, the terminal, the session.
+    fn ensure_not_an_ancestor(&self) -> Result<()> {
+        let mut relative = self.host.own_pid();
+        for _ in 0..MOST_ANCESTORS {
+            ensure!(relative != self.pid, "process {} is never ended: parkade runs in it", self.pid);
+            match self.host.look(relative)? {
+                Some(process) if process.parent > 0 => relative = process.parent,
+                _ => return Ok(()),
+            }
+        }
+        bail!("more than {MOST_ANCESTORS} processes above this one: whether {} is one of them is not known", self.pid)
+    }
+
+    /// Where the process has memory, by the driver's word.
+    fn holdings(&self) -> Result<Vec<Holding>> {
+        let (mut holdings, mut others, mut refusals) = (Vec::new(), Vec::new(), String::new());
+        for device in self.nvml.devices()? {
+            match &device.processes {
+                Ok(processes) => {
+                    others.extend(processes.iter().map(|process| process.pid).filter(|&pid| pid != self.pid));
+                    // Unknown bytes are not none.
+                    let is_it = |process: &&GpuProcess| process.pid == self.pid && process.used_bytes != Some(0);
+                    if let Some(&process) = processes.iter().find(is_it) {
+                        holdings.push(Holding { device, process });
+                    }
+                }
+                Err(error) => refusals += &format!("; GPU {} does not tell ({error})", device.index),
+            }
+        }
+        others.sort_unstable();
+        others.dedup();
+        let listed: Vec<String> = others.iter().map(u32::to_string).collect();
+        let listed = match listed.as_slice() {
+            [] => String::from("NVML lists none (in a container it may see none: run it on the host)"),
+            listed => format!("NVML lists {}", listed.join(", ")),
+        };
+        ensure!(!holdings.is_empty(), "process {} holds no memory on a GPU and is left alone: {listed}{refusals}", self.pid);
+        Ok(holdings)
+    }
+
+    /// The process with this pid on this machine, if it is the one that the driver means: in a container the driver may tell the
+    /// host's pids, which are other processes here.
+    fn identify(&self) -> Result<Process> {
+        let pid = self.pid;
+        let look = self.host.look(pid)?.filter(|process| !process.has_ended);
+        let Some(process) = look else { return self.no_such_process(io::ErrorKind::NotFound.into()) };
+        let has_driver = self.host.has_driver(pid).with_context(|| {
+            format!(
+                "whether process {pid} ({process}) is the one that NVML means cannot be seen: run it as {} or root",
+                process.user
+            )
+        })?;
+        ensure!(
+            has_driver,
+            "process {pid} is {process} here and does not use the driver, so NVML means another: in a container it tells the host's \
+             ids; run it on the host"
+        );
+        Ok(process)
+    }
+
+    fn no_such_process<T>(&self, error: io::Error) -> Result<T> {
+        let pid = self.pid;
+        Err(error).with_context(|| {
+            format!("NVML lists process {pid}, which is not here: it ended, or this is a container and the id is the host's")
+        })
+    }
+
+    /// Waits until the process has ended and the driver no longer lists it; says how much memory came back.
+    fn report(&self, out: &mut impl Write, process: &Process, holdings: &[Holding]) -> Result<Outcome> {
+        let (pid, sent) = (self.pid, Instant::now());
+        while !self.has_ended(process)? {
+            if sent.elapsed() >= self.patience {
+                let seconds = self.patience.as_secs_f64();
+                let way_out = match self.signal {
+                    Signal::Term => "it may be cleaning up, or ignore it; --signal KILL cannot be ignored",
+                    Signal::Kill => "the kernel ends it once a call of the driver's returns",
+                };
+                say(out, &format!("process {pid} has not ended {seconds} s after {}: {way_out}", self.signal));
+                return Ok(Outcome::CheckFailed);
+            }
+            std::thread::sleep(LOOK_EVERY.min(self.patience));
+        }
+        say(out, &format!("process {pid} ended {:.1} s after {}", sent.elapsed().as_secs_f64(), self.signal));
+        while self.is_listed() && sent.elapsed() < self.patience {
+            std::thread::sleep(LOOK_EVERY.min(self.patience));
+        }
+        let after = self.nvml.devices()?;
+        for holding in holdings {
+            let now = after.iter().find(|device| device.index == holding.device.index);
+            say(out, &format!("  GPU {}: {}", holding.device.index, came_back(&holding.device, now)));
+        }
+        Ok(Outcome::Good)
+    }
+
+    fn has_ended(&self, process: &Process) -> Result<bool> {
+        Ok(self.host.look(self.pid)?.is_none_or(|now| now.has_ended || now.start != process.start))
+    }
+
+    fn is_listed(&self) -> bool {
+        self.nvml.devices().is_ok_and(|devices| {
+            let mut processes = devices.iter().filter_map(|device| device.processes.as_ref().ok()).flatten();
+            processes.any(|process| process.pid == self.pid)
+        })
+    }
+}
+
+/// Says it at once. What is done does not depend on whether somebody reads: the exit code tells it too.
+fn say(out: &mut impl Write, line: &str) {
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// How a device's free memory changed.
+fn came_back(before: &NvmlDevice, after: Option<&NvmlDevice>) -> String {
+    let free = |device: &NvmlDevice| device.memory.as_ref().ok().map(|memory| memory.free_bytes);
+    match (free(before), after.and_then(free)) {
+        (Some(before), Some(after)) => {
+            let gained = match after.checked_sub(before) {
+                Some(gained) => format!("{} came back", format_bytes(gained)),
+                None => String::from("nothing came back: others took more meanwhile"),
+            };
+            format!("{gained} (free before {}, now {})", format_bytes(before), format_bytes(after))
+        }
+        _ => String::from("how much came back is not known: NVML does not tell the device's memory"),
+    }
+}
+
+impl fmt::Display for Holding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.process.used_bytes.map_or_else(|| String::from("an unknown number of bytes"), format_bytes);
+        let name = self.device.name.as_deref().unwrap_or("name unknown");
+        write!(f, "{bytes} on GPU {} ({name})", self.device.index)
+    }
+}

@@ -1,0 +1,122 @@
+//! `parkade info`, without a driver and with one of the test's own.
+#![cfg(target_os = "linux")]
+
+mod common;
+mod nvml;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use common::call;
+use nvml::{call_fake, fake, with_fake};
+use serde_json::Value;
+
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn without_a_driver_one_line_says_so() {
+    if call(&["info"]).code == 0 {
+        eprintln!("skipped: this machine has a driver");
+        return;
+    }
+    for args in [&["info"][..], &["info", "--watch"], &["info", "--json"]] {
+        let run = call(args);
+        assert_eq!(run.code, 2);
+        assert!(run.err.starts_with("parkade: no GPU to look at: no NVML (libnvidia-ml.so.1: cannot open"), "{}", run.err);
+        assert!(
+            run.err.ends_with("; no CUDA driver (its library was not found)\n") && run.err.lines().count() == 1,
+            "{}",
+            run.err
+        );
+        assert_eq!(run.out.is_empty(), !args.contains(&"--json"), "{}", run.out);
+    }
+}
+
+#[test]
+fn the_error_is_an_object_too() {
+    let run = call(&["info", "--json"]);
+    let object: Value = serde_json::from_str(run.out.trim_end()).expect("one object");
+    assert_eq!(object["error"].is_string(), run.code == 2);
+}
+
+#[test]
+fn a_table_shows_what_the_driver_says() {
+    let Some(folder) = fake("info-table") else { return };
+    let own = std::process::id().to_string();
+    let run = call_fake(&folder, &["info"], &[("FAKE_NVML_PID", &own)]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    let lines: Vec<&str> = run.out.lines().collect();
+    assert_eq!(lines[0], "driver 580.95.05");
+    assert_eq!(lines[1], "gpu  name         total      free      used  driver's own    listed     unlisted");
+    assert_eq!(lines[2], "  0  Fake GPU  8.00 GiB  3.00 GiB  4.00 GiB   1024.00 MiB  3.00 GiB  1024.00 MiB");
+    assert!(lines[3].starts_with(&format!("     pid {own:<8}     3.00 GiB  compute  ")), "{}", lines[3]);
+    assert!(run.out.contains("CUDA context (some 500 MiB) is in it"), "{}", run.out);
+}
+
+/// Entries of all the widths that drivers have written, and a list that is longer than the room it is given first.
+#[test]
+fn lists_of_every_driver_are_read() {
+    let Some(folder) = fake("info-widths") else { return };
+    let own = std::process::id();
+    for words in ["2", "3", "4"] {
+        let run = call_fake(&folder, &["info", "--json"], &[("FAKE_NVML_PID", &own.to_string()), ("FAKE_NVML_WORDS", words)]);
+        let object: Value = serde_json::from_str(run.out.trim_end()).expect("one object");
+        let device = &object["devices"][0];
+        assert_eq!((&device["name"], &device["uuid"]), (&"Fake GPU".into(), &"GPU-fake".into()));
+        assert_eq!((&device["total_bytes"], &device["driver_reserved_bytes"]), (&(8 * GIB).into(), &GIB.into()));
+        let processes = device["processes"].as_array().expect("a list");
+        assert_eq!((processes.len(), &device["listed_bytes"]), (100, &(3 * GIB + 99).into()), "{words} words an entry");
+        assert_eq!((&processes[0]["pid"], &processes[0]["used_bytes"]), (&own.into(), &(3 * GIB).into()));
+    }
+}
+
+#[test]
+fn a_driver_that_refuses_is_told() {
+    let Some(folder) = fake("info-refusals") else { return };
+    let hidden = call_fake(&folder, &["info"], &[]);
+    assert!(hidden.code == 0 && hidden.out.contains("no process is listed: in a container"), "{}", hidden.out);
+    let silent = call_fake(&folder, &["info"], &[("FAKE_NVML_LIST", "4")]);
+    assert_eq!(silent.code, 0);
+    assert!(silent.out.contains("processes unknown: nvmlDeviceGetComputeRunningProcesses_v3: no permission"), "{}", silent.out);
+    let unloaded = call_fake(&folder, &["info"], &[("FAKE_NVML_INIT", "9")]);
+    // Then the CUDA driver is asked, and the fake is none.
+    assert_eq!(unloaded.code, 2);
+    assert!(unloaded.err.contains("nvmlInit_v2: the driver's kernel module is not loaded (NVML code 9)"), "{}", unloaded.err);
+    assert!(unloaded.err.contains("; the CUDA driver lacks cuInit"), "{}", unloaded.err);
+}
+
+#[test]
+fn what_is_no_nvml_is_told() {
+    let folder = common::Folder::new("info-damaged");
+    folder.file("libnvidia-ml.so.1", b"not a library");
+    let run = call_fake(&folder, &["info"], &[]);
+    if run.code == 2 {
+        assert!(run.err.contains("no NVML (") && run.err.contains("libnvidia-ml.so.1"), "{}", run.err);
+    }
+    assert!(run.code == 2 || run.out.contains("told by the CUDA driver"), "{}", run.out);
+}
+
+#[test]
+fn a_watch_goes_on_until_nobody_reads() {
+    let Some(folder) = fake("info-watch") else { return };
+    let mut command = with_fake(&folder, &["info", "--watch", "0.01", "--json"], &[]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().take(3);
+    for line in lines {
+        let object: Value = serde_json::from_str(&line.expect("a line")).expect("one object a line");
+        assert_eq!(object["devices"][0]["free_bytes"], 6 * GIB);
+    }
+    // The reader is gone now, which is no error.
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn bad_arguments_are_refused() {
+    for args in [&["info", "--watch", "0"][..], &["info", "--watch", "-1"], &["info", "--watch", "soon"], &["info", "GPU0"]] {
+        assert_eq!(call(args).code, 2, "{args:?}");
+    }
+    assert!(call(&["info", "--watch", "0"]).err.contains("\"0\" is no number of seconds from 0.01 to 86400"));
+    let help = call(&["info", "--help"]);
+    assert!(help.code == 0 && help.out.contains("Examples:\n  parkade info\n"), "{}", help.out);
+}

@@ -1,0 +1,152 @@
+//! `parkade kill` on real processes, with a driver of the test's own that lists them.
+#![cfg(target_os = "linux")]
+
+mod common;
+mod nvml;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use common::{Folder, call, call_with};
+use nvml::{call_fake, fake};
+
+/// A process that sleeps, and is noticed as soon as it ends.
+struct Sleeper {
+    pid: String,
+    waiter: JoinHandle<ExitStatus>,
+}
+
+impl Sleeper {
+    /// One that has CUDA's library in its memory, as a process that uses a GPU has.
+    fn on_gpu(folder: &Folder) -> Sleeper {
+        Sleeper::spawn("exec sleep 60", Some(folder))
+    }
+
+    /// One that has not.
+    fn elsewhere() -> Sleeper {
+        Sleeper::spawn("exec sleep 60", None)
+    }
+
+    /// One on the GPU that pays no attention to SIGTERM.
+    fn stubborn(folder: &Folder) -> Sleeper {
+        Sleeper::spawn("trap '' TERM; exec sleep 60", Some(folder))
+    }
+
+    fn spawn(script: &str, driver: Option<&Folder>) -> Sleeper {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null());
+        if let Some(folder) = driver {
+            command.env("LD_PRELOAD", format!("{}/libcuda.so.1", folder.path()));
+        }
+        let mut child = command.spawn().expect("it starts");
+        let pid = child.id().to_string();
+        let proc = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        while proc("comm") != "sleep\n" || (driver.is_some() && !proc("maps").contains("/libcuda.so.1")) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Sleeper { pid, waiter: thread::spawn(move || child.wait().expect("it ends")) }
+    }
+
+    fn is_running(&self) -> bool {
+        !self.waiter.is_finished()
+    }
+
+    /// The signal that ended it.
+    fn ended_by(self) -> Option<i32> {
+        self.waiter.join().expect("no panic").signal()
+    }
+
+    fn end(self) {
+        let sent = Command::new("sh").args(["-c", &format!("kill -9 {}", self.pid)]).status().expect("sh runs");
+        assert!(sent.success());
+        assert_eq!(self.ended_by(), Some(9));
+    }
+}
+
+#[test]
+fn a_listed_process_ends_by_the_signal_that_was_chosen() {
+    let Some(folder) = fake("kill-ends") else { return };
+    for (signal, number) in [("TERM", 15), ("KILL", 9), ("term", 15)] {
+        let sleeper = Sleeper::on_gpu(&folder);
+        let variables = [("FAKE_NVML_PID", sleeper.pid.as_str())];
+        let run = call_fake(&folder, &["kill", &sleeper.pid, "--yes", "--signal", signal], &variables);
+        assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
+        assert!(run.out.starts_with(&format!("process {} (sleep, user ", sleeper.pid)), "{}", run.out);
+        assert!(run.out.contains("\n  3.00 GiB on GPU 0 (Fake GPU)\n"), "{}", run.out);
+        assert!(run.out.ends_with("  GPU 0: 3.00 GiB came back (free before 3.00 GiB, now 6.00 GiB)\n"), "{}", run.out);
+        assert_eq!(sleeper.ended_by(), Some(number));
+    }
+}
+
+#[test]
+fn without_a_terminal_or_a_yes_nothing_is_sent() {
+    let Some(folder) = fake("kill-no-terminal") else { return };
+    let sleeper = Sleeper::on_gpu(&folder);
+    let run = call_fake(&folder, &["kill", &sleeper.pid], &[("FAKE_NVML_PID", &sleeper.pid)]);
+    assert_eq!((run.code, run.out.as_str()), (2, ""));
+    assert!(run.err.starts_with("parkade: there is no terminal to ask on: --yes ends process "), "{}", run.err);
+    // A "yes" from a pipe is no person's.
+    assert_eq!(call_with(&["kill", &sleeper.pid], b"yes\n").code, 2);
+    assert!(sleeper.is_running());
+    sleeper.end();
+}
+
+#[test]
+fn a_process_that_only_shares_the_pid_is_left_alone() {
+    let Some(folder) = fake("kill-other") else { return };
+    let sleeper = Sleeper::elsewhere();
+    let run = call_fake(&folder, &["kill", &sleeper.pid, "--yes"], &[("FAKE_NVML_PID", &sleeper.pid)]);
+    assert_eq!((run.code, run.out.as_str()), (2, ""));
+    assert!(run.err.contains("does not use the driver, so NVML means another"), "{}", run.err);
+    let run = call_fake(&folder, &["kill", &sleeper.pid, "--yes"], &[]);
+    assert_eq!(run.code, 2);
+    assert!(run.err.contains("holds no memory on a GPU and is left alone: NVML lists none"), "{}", run.err);
+    assert!(sleeper.is_running());
+    sleeper.end();
+}
+
+#[test]
+fn a_process_that_stays_is_a_failed_check() {
+    let Some(folder) = fake("kill-stays") else { return };
+    let sleeper = Sleeper::stubborn(&folder);
+    let run = call_fake(&folder, &["kill", &sleeper.pid, "--yes", "--wait", "0.3"], &[("FAKE_NVML_PID", &sleeper.pid)]);
+    assert_eq!(run.code, 1, "{}{}", run.out, run.err);
+    assert!(run.out.contains("has not ended 0.3 s after SIGTERM: it may be cleaning up"), "{}", run.out);
+    assert!(sleeper.is_running());
+    sleeper.end();
+}
+
+#[test]
+fn what_parkade_runs_in_is_never_ended() {
+    let Some(folder) = fake("kill-parent") else { return };
+    let own = std::process::id().to_string();
+    let run = call_fake(&folder, &["kill", &own, "--yes"], &[("FAKE_NVML_PID", &own)]);
+    assert_eq!(run.code, 2);
+    assert_eq!(run.err, format!("parkade: process {own} is never ended: parkade runs in it\n"));
+}
+
+#[test]
+fn ids_that_mean_more_than_a_process_are_refused() {
+    for pid in ["0", "1", "-1", "-9", "4294967298"] {
+        let run = call(&["kill", pid, "--yes"]);
+        assert_eq!((run.code, run.err), (2, format!("parkade: {pid} is never ended: a process id is a number from 2 on\n")));
+    }
+    let run = call(&["kill", "python3", "--yes"]);
+    assert_eq!(run.err, "parkade: \"python3\" is no process id: `parkade info` lists them\n");
+    for args in [&["kill"][..], &["kill", "5", "6"], &["kill", "5", "--signal", "HUP"], &["kill", "5", "--wait", "0"]] {
+        assert_eq!(call(args).code, 2, "{args:?}");
+    }
+}
+
+/// On a machine with a GPU the same process is not listed.
+#[test]
+fn without_a_driver_nothing_is_ended() {
+    let run = call(&["kill", "4000000", "--yes"]);
+    assert_eq!((run.code, run.out.as_str()), (2, ""));
+    let reasons = ["only what NVML lists can be ended: no NVML (", "holds no memory on a GPU"];
+    assert!(reasons.iter().any(|reason| run.err.contains(reason)), "{}", run.err);
+    let help = call(&["kill", "--help"]);
+    assert!(help.code == 0 && help.out.contains("Examples:\n  parkade info "), "{}", help.out);
+}
