@@ -10,6 +10,7 @@
 //! written a second time, the slow and obvious way.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod compare;
 pub mod contract;
 pub mod device;

@@ -16,7 +16,7 @@ use parkade::stats::Family;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 use parkade_gpu::{CudaDevice, HostCopyError};
-use parkade_sim::device::{PAGE_BYTES, SimDevice, SimOptions};
+use parkade_sim::device::{SimDevice, SimOptions};
 
 /// What test programs end with when they could not run.
 const SKIPPED: u8 = 77;
@@ -47,22 +47,16 @@ impl Contents for CudaDevice {
     }
 }
 
-/// The simulated device keeps one number a page, which stands for the page's contents.
 impl Contents for SimDevice {
     fn write(&mut self, address: DeviceAddress, size: Bytes, word: u32) -> Outcome<()> {
-        for offset in (0..size.get()).step_by(PAGE_BYTES as usize) {
-            self.write_tag(address.offset(Bytes(offset)), u64::from(word))?;
-        }
-        Ok(())
+        Ok(self.fill(address, size, word, StreamId::DEFAULT)?)
     }
 
     fn copy_to_host(&mut self, address: DeviceAddress, size: Bytes) -> Outcome<Vec<u8>> {
-        let mut copied = Vec::new();
-        for offset in (0..size.get()).step_by(PAGE_BYTES as usize) {
-            let tag = self.read_tag(address.offset(Bytes(offset)))?.ok_or("the page was never written")?;
-            let words = PAGE_BYTES.min(size.get() - offset) as usize / 4;
-            copied.extend(u32::try_from(tag)?.to_le_bytes().repeat(words));
-        }
+        let (mut copied, bytes) = (Vec::new(), usize::try_from(size.get())?);
+        copied.try_reserve_exact(bytes)?;
+        copied.resize(bytes, 0);
+        self.read(address, &mut copied)?;
         Ok(copied)
     }
 }

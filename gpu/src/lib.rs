@@ -15,7 +15,7 @@ mod mappings;
 pub mod nvml;
 
 pub use device::CudaDevice;
-pub use driver::{CudaEvent, CudaPhysical, LONGEST_LAUNCH_NS};
+pub use driver::{CudaEvent, CudaPhysical, LONGEST_SPIN_NS};
 pub use error::{DriverError, Unavailable};
 pub use holdings::Holdings;
 pub use host_copy::HostCopyError;

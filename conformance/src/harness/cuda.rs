@@ -37,7 +37,7 @@ impl Backend for Cuda {
             *stream = device.create_stream().map_err(|error| unable(&error))?;
         }
         // What the driver takes for itself on first use is taken before memory is counted: the kernel's module, an event.
-        device.launch(streams[1], 1).map_err(|error| unable(&error))?;
+        device.spin(streams[1], 1).map_err(|error| unable(&error))?;
         let event = device.create_event().map_err(|error| unable(&error))?;
         device.destroy_event(event);
         device.synchronize().map_err(|error| unable(&error))?;
@@ -109,7 +109,7 @@ impl TestDevice for Rig {
     }
 
     fn spin(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), BackendError> {
-        Ok(self.device.launch(stream, duration_ns)?)
+        Ok(self.device.spin(stream, duration_ns)?)
     }
 
     fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), BackendError> {

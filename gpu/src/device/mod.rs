@@ -32,7 +32,7 @@ pub struct CudaDevice {
     reservations: BTreeMap<DeviceAddress, Reservation>,
     ranges: BTreeMap<DeviceAddress, Memory>,
     streams: BTreeMap<StreamId, Stream>,
-    /// The kernel of [`CudaDevice::launch`], once it was used.
+    /// The kernel of [`CudaDevice::spin`], once it was used.
     spin: Option<Spin>,
     /// Devices whose access is given with this one's.
     peers: Vec<Peer>,

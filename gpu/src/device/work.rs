@@ -48,8 +48,8 @@ impl CudaDevice {
     /// no memory. The first launch also loads the kernel, which may wait for work that is running.
     ///
     /// # Errors
-    /// If the stream is unknown, the time is over [`LONGEST_LAUNCH_NS`](crate::LONGEST_LAUNCH_NS), or the driver refuses.
-    pub fn launch(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), DriverError> {
+    /// If the stream is unknown, the time is over [`LONGEST_SPIN_NS`](crate::LONGEST_SPIN_NS), or the driver refuses.
+    pub fn spin(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), DriverError> {
         let call = "cuLaunchKernel";
         self.stream(call, stream)?;
         if self.spin.is_none() {

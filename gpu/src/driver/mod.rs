@@ -25,7 +25,7 @@ pub use physical::CudaPhysical;
 pub(crate) use physical::granularity_bytes;
 pub(crate) use reservation::Reservation;
 pub(crate) use span::Span;
-pub use spin::LONGEST_LAUNCH_NS;
+pub use spin::LONGEST_SPIN_NS;
 pub(crate) use spin::Spin;
 pub(crate) use stream::{Stream, synchronize as synchronize_stream};
 

@@ -13,7 +13,7 @@ use crate::error::DriverError;
 
 /// The longest that one launch may take, in nanoseconds: a kernel cannot be stopped, and a device that also drives a screen has
 /// its watchdog.
-pub const LONGEST_LAUNCH_NS: u64 = 5_000_000_000;
+pub const LONGEST_SPIN_NS: u64 = 5_000_000_000;
 
 /// The kernel's text, with the zero that ends it for the driver.
 const TEXT: &str = concat!(include_str!("spin.ptx"), "\0");
@@ -43,7 +43,7 @@ impl Spin {
 
     /// Puts the kernel at the end of the stream's queue.
     pub(crate) fn launch(&self, duration_ns: u64, stream: Option<&Stream>) -> Result<(), DriverError> {
-        if duration_ns > LONGEST_LAUNCH_NS {
+        if duration_ns > LONGEST_SPIN_NS {
             return Err(DriverError { call: "cuLaunchKernel", code: INVALID_VALUE });
         }
         let mut duration_ns = duration_ns;

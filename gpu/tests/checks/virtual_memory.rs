@@ -186,7 +186,7 @@ pub(super) fn dropped_in_mid_use() -> Outcome {
     device.reserve(Bytes(1024 * MIB))?; // with nothing in it
     device.malloc(LARGE)?;
     let stream = device.create_stream()?;
-    device.launch(stream, BUSY_NS)?;
+    device.spin(stream, BUSY_NS)?;
     device.fill(base, whole, 3, stream)?;
     ensure(device.unmap(base, PAGE).is_err(), || String::from("a part of a mapping was unmapped"))?; // an error on the way
     let during = free_bytes(&mut witness)?;
@@ -240,7 +240,7 @@ fn wrong_piece(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt: 
 /// Uses each call once, so that what the driver takes for itself on first use is taken.
 fn warm_up(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     let stream = device.create_stream()?;
-    device.launch(stream, 1_000)?;
+    device.spin(stream, 1_000)?;
     device.synchronize_stream(stream)?;
     device.destroy_stream(stream)?;
     usable(device)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parkade::device::DeviceBackend;
 use parkade::units::StreamId;
-use parkade_gpu::{CudaDevice, LONGEST_LAUNCH_NS};
+use parkade_gpu::{CudaDevice, LONGEST_SPIN_NS};
 
 use super::{ORDINAL, Outcome, ensure};
 
@@ -16,12 +16,12 @@ const MADE_UP: StreamId = StreamId(0xdead_beef_f000);
 pub(super) fn takes_its_time() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     let streams = [device.create_stream()?, device.create_stream()?];
-    device.launch(streams[0], 0)?; // loads the kernel
+    device.spin(streams[0], 0)?; // loads the kernel
     device.synchronize()?;
     let mut alone_us = Vec::new();
     for duration_ms in [1, 20, 100] {
         let start = Instant::now();
-        device.launch(streams[0], duration_ms * MS_NS)?;
+        device.spin(streams[0], duration_ms * MS_NS)?;
         device.synchronize_stream(streams[0])?;
         let took = start.elapsed();
         let asked = Duration::from_millis(duration_ms);
@@ -30,7 +30,7 @@ pub(super) fn takes_its_time() -> Outcome {
     }
     let start = Instant::now();
     for stream in streams {
-        device.launch(stream, 100 * MS_NS)?;
+        device.spin(stream, 100 * MS_NS)?;
     }
     let queued = start.elapsed();
     device.synchronize()?;
@@ -39,7 +39,7 @@ pub(super) fn takes_its_time() -> Outcome {
     ensure(queued < Duration::from_millis(50), || format!("launching waited {queued:?}"))?;
     let start = Instant::now();
     for _ in 0..2 {
-        device.launch(streams[0], 50 * MS_NS)?;
+        device.spin(streams[0], 50 * MS_NS)?;
     }
     device.synchronize_stream(streams[1])?;
     let other = start.elapsed();
@@ -47,9 +47,9 @@ pub(super) fn takes_its_time() -> Outcome {
     let one = start.elapsed();
     ensure(one >= Duration::from_millis(100), || format!("two kernels of 50 ms in one stream took {one:?}"))?;
     ensure(other < Duration::from_millis(50), || format!("waiting for an idle stream took {other:?}"))?;
-    ensure(device.launch(streams[0], LONGEST_LAUNCH_NS + 1).is_err(), || String::from("an endless launch was accepted"))?;
+    ensure(device.spin(streams[0], LONGEST_SPIN_NS + 1).is_err(), || String::from("an endless launch was accepted"))?;
     let calls = device.driver_calls();
-    ensure(device.launch(MADE_UP, 1).is_err(), || String::from("a made-up stream was accepted"))?;
+    ensure(device.spin(MADE_UP, 1).is_err(), || String::from("a made-up stream was accepted"))?;
     ensure(device.synchronize_stream(MADE_UP).is_err(), || String::from("a made-up stream was waited for"))?;
     ensure(device.driver_calls() == calls, || String::from("the driver was asked about a made-up stream"))?;
     Ok(format!("1, 20, 100 ms took {alone_us:?} us; two streams of 100 ms {} us", both.as_micros()))
@@ -58,14 +58,14 @@ pub(super) fn takes_its_time() -> Outcome {
 pub(super) fn waits_for_an_event() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     let [busy, waiting, free] = [device.create_stream()?, device.create_stream()?, device.create_stream()?];
-    device.launch(busy, 0)?;
+    device.spin(busy, 0)?;
     device.synchronize()?;
     let (mut done, mut after, mut beside) = (device.create_event()?, device.create_event()?, device.create_event()?);
     device.stream_wait(waiting, &done)?; // never recorded: nothing to wait for
     device.record_event(&mut after, waiting)?;
     device.wait(&after)?;
     let start = Instant::now();
-    device.launch(busy, 60 * MS_NS)?;
+    device.spin(busy, 60 * MS_NS)?;
     device.record_event(&mut done, busy)?;
     device.stream_wait(waiting, &done)?;
     device.record_event(&mut after, waiting)?;
