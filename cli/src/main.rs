@@ -3,6 +3,7 @@
 //! Exit codes: 0 all is well, 1 a check failed, 2 it could not be run.
 #![forbid(unsafe_code)]
 
+mod conform;
 mod enable;
 mod info;
 #[cfg(target_os = "linux")] // it reads /proc
@@ -27,6 +28,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Conform(conform::Args),
     Verify(verify::Args),
     Replay(replay::Args),
     Ops(ops::Args),
@@ -55,6 +57,7 @@ impl From<Outcome> for ExitCode {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Conform(args) => conform::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Ops(args) => ops::run(&args),

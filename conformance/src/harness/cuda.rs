@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
+use parkade_gpu::nvml::{Nvml, NvmlLibrary};
 use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical};
 
 use super::{Backend, Holdings, Needs, TestDevice, Unable};
@@ -47,6 +48,21 @@ impl Backend for Cuda {
             rig.leave(capacity).map_err(|error| Unable(format!("{capacity} bytes cannot be left of the device: {error}")))?;
         }
         Ok(rig)
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let library = NvmlLibrary::open().and_then(|library| library.driver_version());
+        let driver = library.unwrap_or_else(|error| format!("version unknown ({error})"));
+        let device = CudaDevice::open(self.ordinal);
+        let Ok(mut device) = device else { return vec![("driver", driver)] };
+        let name = device.name().unwrap_or_else(|error| error.to_string());
+        let cuda = device.driver_version().map_or_else(|error| error.to_string(), |(major, minor)| format!("{major}.{minor}"));
+        let free = device.memory_info().map_or_else(|error| error.to_string(), |info| format!("{} B", info.free));
+        vec![
+            ("device", format!("{name}, index {}", self.ordinal)),
+            ("driver", format!("{driver}, CUDA {cuda}")),
+            ("memory", format!("{} B, of which {free} are free after the run", device.total_memory())),
+        ]
     }
 
     fn is_simulated(&self) -> bool {

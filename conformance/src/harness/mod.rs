@@ -30,6 +30,9 @@ pub trait Backend {
     /// Why there is none such: the test is then skipped, with this reason.
     fn open(&self, needs: &Needs) -> Result<Self::Device, Unable>;
 
+    /// What is worth saying about it in a report: a name and a value each.
+    fn facts(&self) -> Vec<(&'static str, String)>;
+
     /// Whether devices are arithmetic: then they may be made by the thousand, at the same time.
     fn is_simulated(&self) -> bool;
 }

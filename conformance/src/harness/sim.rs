@@ -32,6 +32,10 @@ impl Backend for Simulated {
         }))
     }
 
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![("device", "simulated, after the measured driver of an NVIDIA H200".to_owned())]
+    }
+
     fn is_simulated(&self) -> bool {
         true
     }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::{Effort, Entry, Evidence, Group, Progress, Trouble};
-use crate::harness::Backend;
+use super::{Effort, Entry, Evidence, Group, Progress, Trouble, Verdict};
+use crate::harness::{Backend, Simulated};
 
 /// How an entry ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,11 +99,33 @@ pub fn run<B: Backend + Sync>(backend: &B, entries: &[Entry<B>], effort: &Effort
         let start = Instant::now();
         let verdict = catch_unwind(AssertUnwindSafe(|| entry.check(backend, effort)));
         let verdict = verdict.unwrap_or_else(|panic| Err(Trouble::fail(format!("panicked: {}", message(&*panic)))));
+        let verdict = verdict.and_then(|evidence| same_as_simulated(backend, entry, effort, evidence));
         let row = Row::new(entry, backend.name(), verdict, start.elapsed());
         progress.ends(&row);
         row
     };
     if backend.is_simulated() { entries.par_iter().map(one).collect() } else { entries.iter().map(one).collect() }
+}
+
+/// What a real device showed is what the simulated one shows, line by line.
+fn same_as_simulated<B: Backend>(backend: &B, entry: &Entry<B>, effort: &Effort, evidence: Evidence) -> Verdict {
+    if backend.is_simulated() || evidence.text.is_empty() {
+        return Ok(evidence);
+    }
+    let simulated = super::entries(&Simulated).into_iter().find(|other| other.title() == entry.title());
+    let Some(simulated) = simulated else { return Ok(evidence) };
+    let expected = simulated.check(&Simulated, effort)?.text;
+    let (mut ours, mut theirs) = (evidence.text.lines(), expected.lines());
+    loop {
+        match (ours.next(), theirs.next()) {
+            (None, None) => return Ok(evidence),
+            (ours, theirs) if ours == theirs => {}
+            (ours, theirs) => {
+                let [ours, theirs] = [ours, theirs].map(|line| line.unwrap_or("(nothing more)"));
+                return Err(Trouble::fail(format!("this device shows\n{ours}\nwhere the simulated one shows\n{theirs}")));
+            }
+        }
+    }
 }
 
 /// What a panic said.

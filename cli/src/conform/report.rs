@@ -1,0 +1,73 @@
+//! A run as a report: what it ran on, what was checked, how it ended, and what the scenarios showed.
+
+use std::fmt::Write;
+
+use parkade_conformance::suite::{Group, Row, Status};
+
+use super::Run;
+
+/// The groups in the order of the report.
+const GROUPS: [Group; 5] = [Group::Law, Group::Contract, Group::Scenario, Group::Peer, Group::Differential];
+
+// Writing to a string does not fail.
+pub(super) fn markdown(run: &Run) -> String {
+    let mut out = String::from("# Conformance report\n\n");
+    for (name, value) in &run.facts {
+        let _ = writeln!(out, "- {name}: {}", cell(value));
+    }
+    let summary = run.summary();
+    let (cases, seed) = (run.effort.cases, run.effort.seed);
+    let _ = writeln!(out, "- parkade {}, seed {seed}, {cases} random sequences a law and adversary", env!("CARGO_PKG_VERSION"));
+    if let Some(filter) = &run.filter {
+        let _ = writeln!(out, "- only entries whose name contains `{}`", cell(filter));
+    }
+    let (operations, seconds) = (summary.operations, run.took.as_secs_f64());
+    let _ = writeln!(
+        out,
+        "- **{} passed, {} failed, {} skipped**; {operations} random operations; {seconds:.1} s\n",
+        summary.passed, summary.failed, summary.skipped
+    );
+    for group in GROUPS {
+        let rows: Vec<&Row> = run.rows.iter().filter(|row| row.group == group).collect();
+        if !rows.is_empty() {
+            write_group(&mut out, group, &rows);
+        }
+    }
+    write_texts(&mut out, run);
+    out
+}
+
+fn write_group(out: &mut String, group: Group, rows: &[&Row]) {
+    let _ = writeln!(out, "## {}\n\n| name | what holds | | seconds | measured |\n|---|---|---|---|---|", group.name());
+    for row in rows {
+        let status = if row.status == Status::Fail { "**FAIL**" } else { row.status.name() };
+        let first = row.evidence.measured.lines().next().unwrap_or("");
+        let note = if row.status == Status::Pass { cell(first) } else { cell(&row.reason) };
+        let _ = writeln!(out, "| {} | {} | {status} | {:.3} | {note} |", cell(&row.name), cell(row.says), row.took.as_secs_f64());
+    }
+    out.push('\n');
+    for row in rows.iter().filter(|row| row.script.is_some()) {
+        let script = row.script.as_deref().unwrap_or("");
+        let _ = writeln!(out, "`{}` is repeated by this script for `parkade ops`:\n\n```\n{script}```\n", row.name);
+    }
+}
+
+/// Tables that were measured, and what scenarios showed.
+fn write_texts(out: &mut String, run: &Run) {
+    let tables = run.rows.iter().filter(|row| row.evidence.measured.lines().count() > 1);
+    for row in tables {
+        let _ = writeln!(out, "## Measured: {}\n\n```\n{}\n```\n", row.name, row.evidence.measured.trim_end());
+    }
+    let shown: Vec<&Row> = run.rows.iter().filter(|row| row.group == Group::Scenario && !row.evidence.text.is_empty()).collect();
+    if !shown.is_empty() {
+        out.push_str("## What the scenarios showed\n\n");
+    }
+    for row in shown {
+        let _ = writeln!(out, "### {}: {}\n\n```\n{}\n```\n", row.name, cell(row.says), row.evidence.text.trim_end());
+    }
+}
+
+/// A text as the cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace(['\n', '\r'], " ")
+}

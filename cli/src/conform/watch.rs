@@ -1,0 +1,72 @@
+//! Progress of a run, and an end to one that hangs.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parkade_conformance::suite::{Progress, Row};
+
+/// No entry takes so long: a driver that does not answer any more would otherwise be waited for without end.
+const LONGEST: Duration = Duration::from_secs(1200);
+
+/// Shows how far a run is, on a terminal, and ends the process if an entry hangs; the driver then takes everything back.
+pub(super) struct Watch {
+    bar: ProgressBar,
+    running: Arc<Mutex<BTreeMap<String, Instant>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Watch {
+    pub(super) fn new(entries: usize, is_quiet: bool) -> Watch {
+        let bar = ProgressBar::new(entries as u64);
+        if is_quiet || !std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
+            bar.set_style(style);
+        }
+        let (running, over) = (Arc::new(Mutex::new(BTreeMap::new())), Arc::new(AtomicBool::new(false)));
+        let watch = Watch { bar, running: Arc::clone(&running), over: Arc::clone(&over) };
+        thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_secs(1));
+                end_if_hanging(&running);
+            }
+        });
+        watch
+    }
+
+    pub(super) fn finish(&self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.bar.finish_and_clear();
+    }
+}
+
+fn end_if_hanging(running: &Mutex<BTreeMap<String, Instant>>) {
+    let hanging = lock(running).iter().find(|(_, since)| since.elapsed() > LONGEST).map(|(title, _)| title.clone());
+    if let Some(title) = hanging {
+        // Nobody may be listening.
+        let _ = writeln!(std::io::stderr(), "parkade: {title} has not ended in {} s: given up", LONGEST.as_secs());
+        std::process::exit(1);
+    }
+}
+
+fn lock(running: &Mutex<BTreeMap<String, Instant>>) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Progress for Watch {
+    fn begins(&self, title: &str) {
+        lock(&self.running).insert(title.to_owned(), Instant::now());
+        self.bar.set_message(title.to_owned());
+    }
+
+    fn ends(&self, row: &Row) {
+        lock(&self.running).remove(&format!("{}/{}", row.group.name(), row.name));
+        self.bar.inc(1);
+    }
+}
