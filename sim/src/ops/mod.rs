@@ -4,6 +4,7 @@
 //! This is the far end of the differential test: the same script goes through PyTorch's own allocator, and the lines must be
 //! the same. Operations, answers and the meaning of every field are the harness's.
 
+mod checkpoint;
 mod failure;
 mod render;
 mod runner;

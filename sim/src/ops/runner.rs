@@ -1,5 +1,8 @@
 //! Runs a script, operation by operation.
 
+use std::collections::BTreeMap;
+
+use parkade::checkpoint::PoolCheckpoint;
 use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
@@ -45,7 +48,9 @@ type Core = Allocator<SimDevice, PyTorch, Watcher>;
 pub struct OpsRunner {
     pub(super) allocator: Core,
     pub(super) profile: &'static Profile,
-    names: SharedNames,
+    pub(super) names: SharedNames,
+    /// Saved pools, by the script's names.
+    pub(super) checkpoints: BTreeMap<String, PoolCheckpoint>,
     pub(super) printed: render::Printed,
     /// Whether requests go through the allocator, or straight to the device.
     caching: bool,
@@ -83,6 +88,7 @@ impl OpsRunner {
             allocator,
             profile,
             names,
+            checkpoints: BTreeMap::new(),
             printed: render::Printed::default(),
             caching: true,
             count: 0,
@@ -159,6 +165,8 @@ impl OpsRunner {
             }
             "set_fraction" | "get_fraction" | "reset_peak" | "reset_accumulated" | "conf" | "enable" => self.tune(line),
             name if name.starts_with("pool_") => self.pool(line),
+            "ckpt_save" => self.save_checkpoint(line),
+            "ckpt_load" => self.load_checkpoint(line),
             _ => self.steer(line),
         }
     }
@@ -344,7 +352,7 @@ pub(super) fn handle(number: i64) -> StreamId {
     StreamId((number as u64).wrapping_mul(0x1000))
 }
 
-fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
+pub(super) fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
     match held {
         Held::Null => Ok(()),
         Held::Block(allocation) => Ok(allocator.free(allocation)?),
