@@ -31,7 +31,9 @@ class Script:
         self.releases = releases
         self.lines, self.answers = [], []
         self.names = {}  # name -> pointer
+        self.owners = {}  # name -> pool
         self.pools = {}  # id -> references
+        self.saved = {}  # key -> pool
         self.routed, self.captured = None, None
         self.made = 0
         self.pending = set()
@@ -67,6 +69,7 @@ class Script:
         answer = self.do(f"alloc {name} {self.size()} {self.random.choice([0, 0, 0, 1, 2])}")
         if answer["ok"]:
             self.names[name] = answer["ptr"]
+            self.owners[name] = f"{answer['ev'][-1][4]} {answer['ev'][-1][5]}"
 
     def free(self):
         name = self.random.choice(list(self.names))
@@ -110,14 +113,21 @@ class Script:
         self.routed = None
 
     def release(self, pool):
+        if self.pools[pool] == 1:
+            # Several pools that nobody uses give their memory back in hash order: never more than one.
+            self.free_all({name for name in self.names if self.owners[name] == pool})
         self.do(f"pool_release {pool}")
         self.pools[pool] -= 1
         if self.pools[pool] == 0:
             del self.pools[pool]
+            if self.captured is None:
+                self.do("empty_cache")
 
     def save(self):
         pool = self.random.choice(list(self.pools)) if self.pools and self.random.random() < 0.97 else "9 9"
-        self.do(f"ckpt_save {self.random.choice(KEYS)} {pool}")
+        key = self.random.choice(KEYS)
+        if self.do(f"ckpt_save {key} {pool}")["ok"]:
+            self.saved[key] = pool
 
     def free_all(self, names):
         for name in sorted(names & self.names.keys()):
@@ -137,13 +147,15 @@ class Script:
         r = self.random
         if self.with_streams and r.random() < 0.98:
             self.settle()
-        answer = self.do(f"ckpt_load {r.choice(KEYS)}")
+        key = r.choice(KEYS)
+        answer = self.do(f"ckpt_load {key}")
         if not answer["ok"]:
             return
         gone = set(answer["freed"])
         self.names = {name: pointer for name, pointer in self.names.items() if pointer not in gone}
         for name in answer["allocd"]:
             self.names[name] = name.split("_", 2)[2]
+            self.owners[name] = self.saved[key]
         if r.random() < 0.8:
             self.do("reset_peak")
 

@@ -42,10 +42,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         if has_uses {
             self.pending.keep_captured_uses(index);
-            return self.insert_events(index).map_err(|error| {
-                self.pending.defer(index);
-                error
-            });
+            return self.insert_events(index).inspect_err(|_| self.pending.defer(index));
         }
         self.free_block(index);
         Ok(())
