@@ -107,9 +107,8 @@ impl Comparison {
             ours["msg"] = theirs["msg"].clone();
         }
         let fields = ["ev", "freed", "allocd"];
-        let segments = |line: &Map<String, Value>, field: &str| line.get(field).map(by_segment);
         let differ: Vec<&str> = fields.into_iter().filter(|&field| theirs.get(field) != ours.get(field)).collect();
-        if differ.is_empty() || differ.iter().any(|field| segments(theirs, field) != segments(ours, field)) {
+        if differ.is_empty() || differ.iter().any(|field| by_segment(theirs.get(*field)) != by_segment(ours.get(*field))) {
             return;
         }
         for field in differ {
@@ -171,9 +170,9 @@ impl Comparison {
 }
 
 /// Trace entries, pointers or names of restored blocks, by the segment that they lie in.
-fn by_segment(items: &Value) -> BTreeMap<String, Vec<&Value>> {
+fn by_segment(items: Option<&Value>) -> BTreeMap<String, Vec<&Value>> {
     let mut segments: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
-    for item in items.as_array().into_iter().flatten() {
+    for item in items.and_then(Value::as_array).into_iter().flatten() {
         let pointer = item.as_str().or_else(|| item[1].as_str()).unwrap_or_default();
         let segment = pointer.rsplit('_').next().and_then(|pointer| pointer.split('+').next()).unwrap_or_default();
         segments.entry(segment.to_owned()).or_default().push(item);

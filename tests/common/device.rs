@@ -9,6 +9,8 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 #[derive(Clone, Debug)]
 pub(crate) struct PlainDevice {
     total: u64,
+    /// What it really has, which it does not tell.
+    pub(crate) capacity: u64,
     used: u64,
     next: u64,
     segments: BTreeMap<u64, u64>,
@@ -21,11 +23,19 @@ pub(crate) struct PlainDevice {
 impl PlainDevice {
     /// A device with so much memory, whose addresses begin there.
     pub(crate) fn new(total: Bytes, first: u64) -> PlainDevice {
-        PlainDevice { total: total.get(), used: 0, next: first, segments: BTreeMap::new(), is_idle: false, refuses_events: false }
+        PlainDevice {
+            total: total.get(),
+            capacity: total.get(),
+            used: 0,
+            next: first,
+            segments: BTreeMap::new(),
+            is_idle: false,
+            refuses_events: false,
+        }
     }
 
     fn take(&mut self, size: Bytes) -> Result<(), BackendError> {
-        if size.get() > self.total - self.used {
+        if size.get() > self.capacity - self.used {
             return Err(BackendError::OutOfMemory { requested: size });
         }
         self.used += size.get();
@@ -52,7 +62,7 @@ impl DeviceBackend for PlainDevice {
     }
 
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
-        Ok(MemoryInfo { free: Bytes(self.total - self.used), total: Bytes(self.total) })
+        Ok(MemoryInfo { free: Bytes(self.capacity - self.used), total: Bytes(self.total) })
     }
 
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {

@@ -52,6 +52,8 @@ pub struct OpsRunner {
     /// Saved pools, by the script's names.
     pub(super) checkpoints: BTreeMap<String, PoolCheckpoint>,
     pub(super) printed: render::Printed,
+    /// Calls of the device that the real allocator makes without a pointer while caching is off.
+    calls_with_null: Vec<&'static str>,
     /// Whether requests go through the allocator, or straight to the device.
     caching: bool,
     /// Operations so far.
@@ -90,6 +92,7 @@ impl OpsRunner {
             names,
             checkpoints: BTreeMap::new(),
             printed: render::Printed::default(),
+            calls_with_null: Vec::new(),
             caching: true,
             count: 0,
             captures: Captures::default(),
@@ -137,6 +140,7 @@ impl OpsRunner {
             }
             calls.push(call.render());
         }
+        calls.extend(self.calls_with_null.drain(..).map(str::to_owned));
         if !calls.is_empty() {
             out.push_str(&format!(",\"drv\":[{}]", calls.join(",")));
         }
@@ -182,6 +186,9 @@ impl OpsRunner {
         }
         let bytes = Bytes(line.number(2)?);
         let held = self.take(bytes, |core| core.allocate(bytes, stream))?;
+        if !self.caching && bytes == Bytes::ZERO {
+            self.calls_with_null.push("[\"cudaMalloc\",0,0,\"null\"]");
+        }
         let answer = self.pointer(&held);
         self.names.lock().live.insert(name.to_owned(), held);
         Ok(answer)
@@ -219,8 +226,24 @@ impl OpsRunner {
         self.give_back(held)
     }
 
+    /// As raw_delete: what a pointer is depends on whether requests go through the allocator now, not on where it came from. A block
+    /// given back while they do not is a defect that is not copied: the real one hands its address to cudaFree.
     fn raw_free(&mut self, line: &Line<'_>) -> Answer {
-        let held = self.names.lock().raw.remove(line.word(1)?);
+        let name = line.word(1)?;
+        let mut names = self.names.lock();
+        let unknown = match names.raw.get(name) {
+            Some(Held::Block(allocation)) if self.allocator.segment_of(allocation).is_none() => Some(allocation.address()),
+            Some(Held::Direct(address)) if self.caching => Some(*address),
+            _ => None,
+        };
+        if let Some(address) = unknown {
+            return Err(Failure::c10(format!("invalid device pointer: {:#x}", address.0)));
+        }
+        let held = names.raw.remove(name);
+        drop(names);
+        if !self.caching && matches!(held, Some(Held::Null)) {
+            self.calls_with_null.push("[\"cudaFree\",0,\"null\"]");
+        }
         self.give_back(held)
     }
 
@@ -282,7 +305,7 @@ impl OpsRunner {
                 self.allocator.observer_mut().history = (line.word(1)? == "on").then(|| TraceRing::new(capacity));
                 String::new()
             }
-            "stats" => format!(",\"stats\":{}", render::full_statistics(self.allocator.stats(), self.profile)),
+            "stats" => format!(",\"stats\":{}", self.printed.all(self.allocator.stats(), self.profile)),
             "cache_info" => {
                 let free = self.allocator.device_mut().memory_info().map_err(Failure::c10)?.free;
                 format!(",\"largest\":{}", free.max(self.allocator.heap().largest_free()))
