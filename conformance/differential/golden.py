@@ -89,13 +89,14 @@ def hand_written_runs(options):
 
 
 def checkpoint_runs(options):
+    n = 2 * options.n  # restores are rare in the beginning
     for number, config in enumerate(("default", "split32", "exp", "exp_split64")):
         for profile in ("2.11", "2.15"):
             seed, addresses = options.seed + number, ("up", "down")[number % 2]
             program = os.path.join(options.oracle, "oracle" + profile.replace(".", ""))
             releases = not config.startswith("exp")
-            lines, found = checkpoints.drive(program, environment("ckpt", config, addresses), seed, options.n, "ckpt", releases)
-            if len(lines) < options.n:
+            lines, found = checkpoints.drive(program, environment("ckpt", config, addresses), seed, n, "ckpt", releases)
+            if len(lines) < n:
                 found.pop()  # what ends a script early damages the real allocator's heap
             header = {"flavour": "checkpoints", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["ckpt"], "addresses": addresses, "seed": seed, "profile": profile}
             yield header, found
