@@ -6,6 +6,7 @@
 
 mod checkpoint;
 mod failure;
+mod look;
 mod render;
 mod runner;
 mod state;
