@@ -157,6 +157,12 @@ impl Arena {
         self.vacant.push(index);
     }
 
+    /// Gives a live block another name: the old one stops being valid.
+    pub(crate) fn rename(&mut self, index: u32) {
+        let slot = self.at_mut(index);
+        slot.generation = slot.generation.wrapping_add(1);
+    }
+
     /// The name of the block in slot `index`.
     #[inline]
     pub(crate) fn id(&self, index: u32) -> BlockId {

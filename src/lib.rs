@@ -11,6 +11,7 @@
 extern crate alloc;
 
 pub mod check;
+pub mod checkpoint;
 pub mod device;
 pub mod error;
 pub mod policy;
@@ -31,7 +32,9 @@ mod reservation;
 
 pub use allocator::{
     AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, FreeMemoryCallback, InvalidFraction,
+    Restored,
 };
 pub use block::BlockId;
+pub use checkpoint::{CheckpointError, PoolCheckpoint};
 pub use error::{AllocError, FreeError};
 pub use heap::{BlockView, Heap, PoolError, PoolFilter, PoolSlot};

@@ -27,6 +27,8 @@ pub struct Profile {
     pub tries_handle_types: bool,
     /// Whether statistics count what each private pool has reserved, and requests that were rejected beforehand.
     pub counts_private_pools: bool,
+    /// Whether "never split" ends with the pool that it was said of; if not, it is remembered for the pool's id.
+    pub forgets_no_split: bool,
     /// Where its sources assert something about pools.
     pub(crate) pool_asserts: PoolAsserts,
 }
@@ -93,6 +95,7 @@ impl Profile {
         gives_short_ranges_back: false,
         tries_handle_types: true,
         counts_private_pools: false,
+        forgets_no_split: false,
         pool_asserts: PoolAsserts {
             file: "/pytorch/c10/cuda/CUDACachingAllocator.cpp",
             unknown: 2807,
@@ -113,6 +116,7 @@ impl Profile {
         gives_short_ranges_back: true,
         tries_handle_types: false,
         counts_private_pools: true,
+        forgets_no_split: true,
         pool_asserts: PoolAsserts {
             file: "/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp",
             unknown: 3481,

@@ -2,12 +2,13 @@
 """Writes the golden files: scripts with the real PyTorch allocator's answers, kept in the repository so that the comparison needs
 neither PyTorch nor the oracle.
 
-  golden.py --oracle DIR [--n 400] [--seed 2611] [--out conformance/golden]
+  golden.py --oracle DIR [--n 400] [--seed 2611] [--out conformance/golden] [--only basic,checkpoints]
 
-DIR is where the oracle was built: it holds the program oracle211 and src/gen.py, which writes the random scripts. The same
-arguments give the same bytes.
+DIR is where the oracle was built: it holds the programs oracle211 and oracle215 and src/gen.py, which writes the random scripts. The
+same arguments give the same bytes.
 
-One file a flavour, NAME.jsonl.xz, and one for the hand-written script every_operation.txt. A file is the line "golden answers 1" and
+One file a flavour, NAME.jsonl.xz, one for the hand-written script every_operation.txt, and one for scripts with checkpoints
+(checkpoints.py), which has both versions' answers. A file is the line "golden answers 1" and
 a sequence of runs; a run is one header line, a JSON object with the key "run", then one answer a line, as many as the header's
 "lines" says. An answer has the text of its operation in "op", so the script is in the file too.
 
@@ -22,7 +23,8 @@ import re
 import subprocess
 import sys
 
-from run import CONFIGS, FLAVOURS
+import checkpoints
+from run import CHECKPOINTS, CONFIGS, FLAVOURS, environment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 G = 1 << 30
@@ -86,20 +88,37 @@ def hand_written_runs(options):
         yield header, answers(options.oracle, script, settings, G, addresses)
 
 
+def checkpoint_runs(options):
+    n = 2 * options.n  # restores are rare in the beginning
+    for number, config in enumerate(("default", "split32", "exp", "exp_split64")):
+        for profile in ("2.11", "2.15"):
+            seed, addresses = options.seed + number, ("up", "down")[number % 2]
+            program = os.path.join(options.oracle, "oracle" + profile.replace(".", ""))
+            releases = not config.startswith("exp")
+            lines, found = checkpoints.drive(program, environment("ckpt", config, addresses), seed, n, "ckpt", releases)
+            if len(lines) < n:
+                found.pop()  # what ends a script early damages the real allocator's heap
+            header = {"flavour": "checkpoints", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["ckpt"], "addresses": addresses, "seed": seed, "profile": profile}
+            yield header, found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oracle", required=True)
     parser.add_argument("--n", type=int, default=400)
     parser.add_argument("--seed", type=int, default=2611)
     parser.add_argument("--out", default=os.path.join(HERE, "..", "golden"))
+    parser.add_argument("--only", default="")
     options = parser.parse_args()
     sys.path.insert(0, os.path.join(options.oracle, "src"))
     import gen
 
     os.makedirs(options.out, exist_ok=True)
-    for flavour in FLAVOURS:
-        write(os.path.join(options.out, f"{flavour}.jsonl.xz"), list(random_runs(options, gen, flavour)))
-    write(os.path.join(options.out, "every_operation.jsonl.xz"), list(hand_written_runs(options)))
+    files = {flavour: lambda flavour=flavour: random_runs(options, gen, flavour) for flavour in FLAVOURS if flavour not in CHECKPOINTS}
+    files["every_operation"] = lambda: hand_written_runs(options)
+    files["checkpoints"] = lambda: checkpoint_runs(options)
+    for name in options.only.split(",") if options.only else files:
+        write(os.path.join(options.out, f"{name}.jsonl.xz"), list(files[name]()))
 
 
 if __name__ == "__main__":

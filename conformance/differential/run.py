@@ -18,13 +18,16 @@ import subprocess
 import sys
 import time
 
+import checkpoints
 from compare import compare
 
 G, M = 1 << 30, 1 << 20
 # Capacities and settings are those of the oracle's own runall.py.
-FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G}
+FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "ckpt": G, "ckptstreams": G}
 # Private pools: the real allocator's answers are one of several legal outcomes.
-ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree")
+ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams")
+# Scripts that the real allocator's answers steer.
+CHECKPOINTS = ("ckpt", "ckptstreams")
 CONFIGS = {
     "default": "",
     "split32": "max_split_size_mb:32",
@@ -72,12 +75,20 @@ def one(options, flavour, seed, script):
         for addresses in options.addresses.split(","):
             if flavour == "poolfree" and config.startswith("exp"):
                 continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
-            theirs, ours = real(options, flavour, config, addresses, script), parkade(options, flavour, config, addresses, script)
+            if flavour in CHECKPOINTS:
+                # Its addresses of its own objects are those of this one run; the comparison knows what they decide.
+                lines, theirs = checkpoints.drive(program(options), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"))
+                script = ("\n".join(lines) + "\n").encode()
+            else:
+                theirs = real(options, flavour, config, addresses, script)
+            ours = parkade(options, flavour, config, addresses, script)
             if flavour in ADDRESS_DEPENDENT:
                 agreed = agreement(options, flavour, config, addresses, script)
                 theirs, ours = theirs[:agreed], ours[:agreed]
             number, difference, tolerated = compare(theirs, ours, options.profile)
             where = None
+            if number is not None and not difference:
+                theirs = theirs[:number]
             if difference and is_order_of_serving_pools(theirs[:number + 1], ours[:number + 1]):
                 difference, theirs = None, theirs[:number]
             if difference:
@@ -91,7 +102,7 @@ def agreement(options, flavour, config, addresses, script):
     """How many lines the real allocator answers alike whatever the addresses of its own objects."""
     runs = [real(options, flavour, config, addresses, script, {"ORACLE_ASLR": "1"}) for _ in range(options.aslr)]
     runs.append(real(options, flavour, config, addresses, script))
-    if options.profile == "2.15":  # only the order of completion differs, which the comparison knows; what follows from it may too
+    if options.profile == "2.15" or flavour in CHECKPOINTS:  # only the order of completion differs, which the comparison knows; what follows from it may too
         return min((compare(runs[-1], run, options.profile)[0] or len(run) for run in runs[:-1]), default=len(runs[-1]))
     for number, lines in enumerate(zip(*runs)):
         if any(line != lines[0] for line in lines[1:]):
@@ -115,10 +126,17 @@ def is_order_of_serving_pools(theirs, ours):
     return len(marked) > 1 and answers[0]["op"].startswith("alloc") and (asserts or served)
 
 
+def program(options):
+    return os.path.join(options.oracle, "oracle" + options.profile.replace(".", ""))
+
+
+def environment(flavour, config, addresses, more=()):
+    settings = CONFIGS[config]
+    return dict(os.environ, FAKE_GPU_BYTES=str(FLAVOURS[flavour]), FAKE_ADDR_POLICY=addresses, PYTORCH_CUDA_ALLOC_CONF=settings, PYTORCH_ALLOC_CONF=settings, **dict(more))
+
+
 def real(options, flavour, config, addresses, script, more=()):
-    environment = dict(os.environ, FAKE_GPU_BYTES=str(FLAVOURS[flavour]), FAKE_ADDR_POLICY=addresses, **dict(more))
-    environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = CONFIGS[config]
-    run = subprocess.run([os.path.join(options.oracle, "oracle" + options.profile.replace(".", "")), "-"], input=script, env=environment, capture_output=True, check=True)
+    run = subprocess.run([program(options), "-"], input=script, env=environment(flavour, config, addresses, more), capture_output=True, check=True)
     return run.stdout.decode().splitlines()
 
 
@@ -140,7 +158,8 @@ def main():
         for flavour in options.flavours.split(","):
             for seed in options.seeds:
                 lines = []
-                gen.gen(seed, options.n, flavour, out=lines.append)
+                if flavour not in CHECKPOINTS:
+                    gen.gen(seed, options.n, flavour, out=lines.append)
                 jobs.append((flavour, pool.submit(one, options, flavour, seed, ("\n".join(lines) + "\n").encode())))
         for flavour, job in jobs:
             for name, operations, tolerated, where in job.result():

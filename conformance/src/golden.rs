@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use parkade::profile::Profile;
+use parkade::profile::{Profile, TieBreak};
 use parkade_sim::ops::{Addresses, OpsOptions, OpsRunner};
 use parkade_sim::recording::container;
 use serde_json::Value;
@@ -73,7 +73,11 @@ fn run<'a>(header: &Value, lines: &mut impl Iterator<Item = &'a str>) -> Option<
         settings: text("settings")?,
         capacity_bytes: header["capacity"].as_u64()?,
         addresses,
-        profile: &Profile::PYTORCH_2_11,
+        profile: match header["profile"].as_str() {
+            None | Some("2.11") => &Profile::PYTORCH_2_11,
+            Some("2.15") => &Profile::PYTORCH_2_15,
+            Some(_) => return None,
+        },
     };
     let count = usize::try_from(header["lines"].as_u64()?).ok()?;
     let mut printed = BTreeMap::new();
@@ -144,10 +148,14 @@ impl GoldenRun {
             format!("{} lines, {} answers", self.answers.len(), ours.len())
         })?;
         let pairs = || self.answers.iter().zip(ours);
-        if pairs().all(|(theirs, ours)| without_registration(theirs) == *ours) {
+        let is_exact = |(theirs, ours): (&String, &String)| match self.options.profile.tie_break {
+            TieBreak::Address => without_registration(theirs) == *ours,
+            TieBreak::SegmentAge => theirs == ours,
+        };
+        if pairs().all(is_exact) {
             return Ok(Agreement::Exact);
         }
-        let mut comparison = Comparison::default();
+        let mut comparison = Comparison::new(self.options.profile);
         for (number, (theirs, ours)) in pairs().enumerate() {
             let place = |broken: Broken| {
                 Broken::new(

@@ -29,8 +29,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Ok(None);
         }
         while self.heap.arena.at(block).size < size {
-            // The walk that found the place has seen that it is long enough.
             let next = self.heap.arena.at(block).next;
+            // The walk that found the place has seen that it is long enough; a new segment may be too short.
+            if !self.heap.is_unmapped(next) {
+                return Err(AllocError::TooLarge { requested: request.requested });
+            }
             let missing = size - self.heap.arena.at(block).size;
             if !self.map_block(next, missing)? {
                 return Ok(None);
@@ -41,16 +44,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(block))
     }
 
-    /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). `None` if those are too few.
+    /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). If those are too few, `None`, or the
+    /// segment all the same: PyTorch 2.11 then maps what there is, for which there is hardly ever the memory.
     fn reserve(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let too_large = AllocError::TooLarge { requested: request.requested };
-        let size = self.policy.reservation(self.total_memory).checked_round_up(page).ok_or(too_large.clone())?;
-        let is_short = size < request.size;
-        if is_short && !self.profile.gives_short_ranges_back {
-            return Err(too_large);
-        }
+        let size = self.policy.reservation(self.total_memory).checked_round_up(page).ok_or(too_large)?;
         let address = self.device.reserve(size)?;
-        if is_short {
+        if size < request.size && self.profile.gives_short_ranges_back {
             self.device.unreserve(address, size)?;
             return Ok(None);
         }

@@ -6,6 +6,7 @@
 //! happens is told to the observer, in PyTorch's order (spec 2.4 and 7.4).
 
 mod adopt;
+mod checkpoint;
 mod growth;
 mod pools;
 mod pressure;
@@ -28,6 +29,7 @@ use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
 
 pub use adopt::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
+pub use checkpoint::Restored;
 pub use view::InvalidFraction;
 
 /// From this many bytes on, [`Allocator::allocate`] refuses (spec 1.1, `ONE_EXA`).
@@ -158,12 +160,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Cuts the detached block to size if the policy says so, and hands it out (spec 3.2).
     #[inline]
     fn hand_out(&mut self, index: u32, request: &Request) -> Allocation {
-        let class = request.pool.class();
-        let block = self.heap.arena.at(index);
-        let (whole, was_split, is_expandable) = (block.size, block.is_split(), block.is_expandable());
+        let whole = self.heap.arena.at(index).size;
         let splits = whole > request.size.0
             && !self.heap.pools().is_kept_whole(request.pool.owner())
             && self.policy.splits(Bytes(whole), request);
+        self.hand_out_part(index, request, splits)
+    }
+
+    /// Hands out the detached block, or its first bytes, as many as the request's size.
+    #[inline]
+    fn hand_out_part(&mut self, index: u32, request: &Request, splits: bool) -> Allocation {
+        let class = request.pool.class();
+        let block = self.heap.arena.at(index);
+        let (whole, was_split, is_expandable) = (block.size, block.is_split(), block.is_expandable());
         let index = if splits { self.heap.split(index, request.size.0, self.policy.stamp(request.pool)) } else { index };
         let block = self.heap.arena.at_mut(index);
         block.state = BlockState::Allocated;

@@ -64,7 +64,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.pools_mut().set_serves_when_out(id, serves);
     }
 
-    /// A pool's blocks are never split from now on.
+    /// A pool's blocks are never split from now on. A later pool of the same id may inherit that
+    /// ([`crate::profile::Profile::forgets_no_split`]).
     pub fn set_pool_no_split(&mut self, id: PoolId) {
         self.heap.pools_mut().set_kept_whole(id);
     }
@@ -134,7 +135,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 self.reservations.remove(base);
                 self.heap.remove_reservation(index);
             }
-            self.heap.pools_mut().forget(owner);
+            self.heap.pools_mut().forget(owner, self.profile.forgets_no_split);
         }
         Ok(())
     }

@@ -20,6 +20,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     #[inline]
     pub fn free(&mut self, allocation: Allocation) -> Result<(), FreeError> {
         let index = self.resolve(&allocation).ok_or(FreeError::NotAllocated)?;
+        self.give_back(index).map_err(FreeError::Device)
+    }
+
+    /// Takes back a block that is handed out (spec 3.3). After an error it stays pending.
+    #[inline]
+    pub(super) fn give_back(&mut self, index: u32) -> Result<(), BackendError> {
         let block = self.heap.arena.at_mut(index);
         block.state = BlockState::Pending;
         let (address, size, requested, has_uses) = (block.address, block.size, block.requested, block.has_uses());
@@ -36,10 +42,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         if has_uses {
             self.pending.keep_captured_uses(index);
-            return self.insert_events(index).map_err(|error| {
-                self.pending.defer(index);
-                FreeError::Device(error)
-            });
+            return self.insert_events(index).inspect_err(|_| self.pending.defer(index));
         }
         self.free_block(index);
         Ok(())
@@ -154,7 +157,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Tries again to record the events of blocks for which that failed.
-    fn flush_deferred(&mut self) -> Result<(), BackendError> {
+    pub(super) fn flush_deferred(&mut self) -> Result<(), BackendError> {
         while let Some(index) = self.pending.first_deferred() {
             self.pending.remove_captured_uses(index);
             self.insert_events(index)?;

@@ -216,11 +216,14 @@ impl Pools {
         self.routings.iter().any(|(routed, _)| *routed == id)
     }
 
-    /// Forgets a pool that has no memory left.
-    pub(crate) fn forget(&mut self, owner: u16) {
+    /// Forgets a pool that has no memory left, and with it that it was never split, if the version does.
+    pub(crate) fn forget(&mut self, owner: u16, forgets_no_split: bool) {
         let place = usize::from(owner).wrapping_sub(1);
         if let Some(pool) = self.private.get_mut(place).and_then(Option::take) {
             self.owners.remove(&pool.id);
+            if forgets_no_split {
+                self.kept_whole.remove(&pool.id);
+            }
         }
     }
 }

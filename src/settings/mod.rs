@@ -16,6 +16,7 @@ mod tokens;
 use alloc::string::String;
 
 pub use error::{ErrorKind, SettingsError};
+pub use numbers::read_double;
 pub use profile::VersionProfile;
 pub use reserve::ReserveSize;
 pub use roundup::ROUNDUP_SLOTS;

@@ -42,6 +42,13 @@ pub(super) fn double(text: &str) -> Result<f64, NumberError> {
     Ok(if negative { -magnitude } else { magnitude })
 }
 
+/// The number that a text begins with, as C's `stod` reads it: decimal or hexadecimal, infinite or not a number; what follows is
+/// ignored. `None` where `stod` throws: no number, or one that a double cannot hold with full precision.
+#[must_use]
+pub fn read_double(text: &str) -> Option<f64> {
+    double(text).ok()
+}
+
 fn decimal_magnitude(text: &str) -> Result<f64, NumberError> {
     let number = Parts::of(text, |byte| byte.is_ascii_digit());
     if number.whole.is_empty() && number.fraction.is_empty() {

@@ -4,7 +4,9 @@
 //! This is the far end of the differential test: the same script goes through PyTorch's own allocator, and the lines must be
 //! the same. Operations, answers and the meaning of every field are the harness's.
 
+mod checkpoint;
 mod failure;
+mod look;
 mod render;
 mod runner;
 mod state;

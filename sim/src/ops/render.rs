@@ -109,12 +109,6 @@ fn statistic(name: &str, values: &[i64]) -> String {
     }
 }
 
-/// All statistics.
-pub(super) fn full_statistics(stats: &Stats, profile: &Profile) -> String {
-    let parts: Vec<String> = statistics(stats, profile).iter().map(|(name, values)| statistic(name, values)).collect();
-    format!("{{{}}}", parts.join(","))
-}
-
 /// What was last printed of each statistic. One that was never anything but zero is left out.
 #[derive(Debug, Default)]
 pub(super) struct Printed {
@@ -123,6 +117,15 @@ pub(super) struct Printed {
 }
 
 impl Printed {
+    /// All statistics.
+    pub(super) fn all(&mut self, stats: &Stats, profile: &Profile) -> String {
+        let all = statistics(stats, profile);
+        let parts: Vec<String> = all.iter().map(|(name, values)| statistic(name, values)).collect();
+        self.last = Some(stats.clone());
+        self.values.extend(all);
+        format!("{{{}}}", parts.join(","))
+    }
+
     /// The statistics that changed since the last time; empty if none did.
     pub(super) fn changes(&mut self, stats: &Stats, profile: &Profile) -> String {
         if self.last.as_ref() == Some(stats) {

@@ -1,10 +1,12 @@
 //! Runs a script, operation by operation.
 
+use std::collections::BTreeMap;
+
+use parkade::checkpoint::PoolCheckpoint;
 use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::{Settings, SettingsError};
-use parkade::trace::TraceRing;
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 
@@ -45,10 +47,14 @@ type Core = Allocator<SimDevice, PyTorch, Watcher>;
 pub struct OpsRunner {
     pub(super) allocator: Core,
     pub(super) profile: &'static Profile,
-    names: SharedNames,
+    pub(super) names: SharedNames,
+    /// Saved pools, by the script's names.
+    pub(super) checkpoints: BTreeMap<String, PoolCheckpoint>,
     pub(super) printed: render::Printed,
+    /// Calls of the device that the real allocator makes without a pointer while caching is off.
+    calls_with_null: Vec<&'static str>,
     /// Whether requests go through the allocator, or straight to the device.
-    caching: bool,
+    pub(super) caching: bool,
     /// Operations so far.
     count: u64,
     pub(super) captures: Captures,
@@ -83,7 +89,9 @@ impl OpsRunner {
             allocator,
             profile,
             names,
+            checkpoints: BTreeMap::new(),
             printed: render::Printed::default(),
+            calls_with_null: Vec::new(),
             caching: true,
             count: 0,
             captures: Captures::default(),
@@ -131,6 +139,7 @@ impl OpsRunner {
             }
             calls.push(call.render());
         }
+        calls.extend(self.calls_with_null.drain(..).map(str::to_owned));
         if !calls.is_empty() {
             out.push_str(&format!(",\"drv\":[{}]", calls.join(",")));
         }
@@ -159,6 +168,8 @@ impl OpsRunner {
             }
             "set_fraction" | "get_fraction" | "reset_peak" | "reset_accumulated" | "conf" | "enable" => self.tune(line),
             name if name.starts_with("pool_") => self.pool(line),
+            "ckpt_save" => self.save_checkpoint(line),
+            "ckpt_load" => self.load_checkpoint(line),
             _ => self.steer(line),
         }
     }
@@ -174,6 +185,9 @@ impl OpsRunner {
         }
         let bytes = Bytes(line.number(2)?);
         let held = self.take(bytes, |core| core.allocate(bytes, stream))?;
+        if !self.caching && bytes == Bytes::ZERO {
+            self.calls_with_null.push("[\"cudaMalloc\",0,0,\"null\"]");
+        }
         let answer = self.pointer(&held);
         self.names.lock().live.insert(name.to_owned(), held);
         Ok(answer)
@@ -211,8 +225,24 @@ impl OpsRunner {
         self.give_back(held)
     }
 
+    /// As raw_delete: what a pointer is depends on whether requests go through the allocator now, not on where it came from. A block
+    /// given back while they do not is a defect that is not copied: the real one hands its address to cudaFree.
     fn raw_free(&mut self, line: &Line<'_>) -> Answer {
-        let held = self.names.lock().raw.remove(line.word(1)?);
+        let name = line.word(1)?;
+        let mut names = self.names.lock();
+        let unknown = match names.raw.get(name) {
+            Some(Held::Block(allocation)) if self.allocator.segment_of(allocation).is_none() => Some(allocation.address()),
+            Some(Held::Direct(address)) if self.caching => Some(*address),
+            _ => None,
+        };
+        if let Some(address) = unknown {
+            return Err(Failure::c10(format!("invalid device pointer: {:#x}", address.0)));
+        }
+        let held = names.raw.remove(name);
+        drop(names);
+        if !self.caching && matches!(held, Some(Held::Null)) {
+            self.calls_with_null.push("[\"cudaFree\",0,\"null\"]");
+        }
         self.give_back(held)
     }
 
@@ -265,78 +295,6 @@ impl OpsRunner {
             }
         }
     }
-
-    fn look(&mut self, line: &Line<'_>) -> Answer {
-        Ok(match line.name() {
-            "snapshot" | "trace" => self.snapshot(line)?,
-            "history" => {
-                let capacity = if line.len() > 2 { usize::try_from(line.number(2)?).unwrap_or(usize::MAX) } else { 1_000_000 };
-                self.allocator.observer_mut().history = (line.word(1)? == "on").then(|| TraceRing::new(capacity));
-                String::new()
-            }
-            "stats" => format!(",\"stats\":{}", render::full_statistics(self.allocator.stats(), self.profile)),
-            "cache_info" => {
-                let free = self.allocator.device_mut().memory_info().map_err(Failure::c10)?.free;
-                format!(",\"largest\":{}", free.max(self.allocator.heap().largest_free()))
-            }
-            "meminfo" => {
-                let info = self.allocator.device_mut().memory_info().map_err(Failure::c10)?;
-                format!(",\"free\":{},\"total\":{}", info.free, info.total)
-            }
-            "expandable_sizes" => {
-                // The real one leaves the default stream out.
-                let segments =
-                    self.allocator.expandable_segments().into_iter().filter(|(stream, _, _)| *stream != StreamId::DEFAULT);
-                let sizes: Vec<String> = segments
-                    .map(|(stream, page, mapped)| {
-                        let class = if page == Bytes::mib(2) { "small" } else { "large" };
-                        format!("[{},\"{class}\",{mapped}]", render::stream_number(stream))
-                    })
-                    .collect();
-                format!(",\"sizes\":[{}]", sizes.join(","))
-            }
-            "driver" => {
-                let device = self.allocator.device();
-                format!(
-                    ",\"used\":{},\"peak\":{},\"events\":{}",
-                    device.used_bytes(),
-                    device.peak_used_bytes(),
-                    device.live_events()
-                )
-            }
-            _ => ",\"name\":\"native\"".to_owned(),
-        })
-    }
-
-    fn snapshot(&mut self, line: &Line<'_>) -> Answer {
-        let with_traces = line.name() == "trace";
-        let pool = if with_traces { PoolId::DEFAULT } else { pool_of(line)? };
-        let history = self.allocator.observer().history.as_ref();
-        let traces = with_traces.then(|| history.map_or(Vec::new(), |ring| ring.entries().copied().collect()));
-        let segments = match pool {
-            PoolId::DEFAULT => self.allocator.snapshot(),
-            pool => self.allocator.snapshot_pool(pool),
-        };
-        let settings = &self.allocator.policy().settings;
-        Ok(format!(",\"snapshot\":{}", render::snapshot(self.allocator.device(), &segments, settings, traces, self.profile)))
-    }
-
-    fn tune(&mut self, line: &Line<'_>) -> Answer {
-        match line.name() {
-            "set_fraction" => self.allocator.set_memory_fraction(line.float(1)?).map_err(Failure::c10)?,
-            "get_fraction" => {
-                return Ok(format!(
-                    ",\"fraction\":{}",
-                    parkade::report::format_significant(self.allocator.memory_fraction(), 17)
-                ));
-            }
-            "reset_peak" => self.allocator.reset_peak_stats(),
-            "reset_accumulated" => self.allocator.reset_accumulated_stats(),
-            "conf" => self.allocator.policy_mut().settings.apply_as(&self.profile.settings, line.tail())?,
-            _ => self.caching = line.word(1)? == "1",
-        }
-        Ok(String::new())
-    }
 }
 
 /// The handle of the harness's stream `k`.
@@ -344,7 +302,7 @@ pub(super) fn handle(number: i64) -> StreamId {
     StreamId((number as u64).wrapping_mul(0x1000))
 }
 
-fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
+pub(super) fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
     match held {
         Held::Null => Ok(()),
         Held::Block(allocation) => Ok(allocator.free(allocation)?),

@@ -66,11 +66,11 @@ impl OpsRunner {
     }
 }
 
-/// Operations of the harness that need checkpoints, several devices or a newer PyTorch.
-const KNOWN_ELSEWHERE: [&str; 5] = ["alloc_at", "ckpt_load", "ckpt_save", "device", "reserve_class"];
+/// Operations of the harness that need several devices or a newer PyTorch.
+const KNOWN_ELSEWHERE: [&str; 3] = ["alloc_at", "device", "reserve_class"];
 
 fn unsupported(line: &Line<'_>) -> Failure {
-    Failure::std(format!("{} needs checkpoints, several devices or a newer PyTorch, which are not simulated yet", line.name()))
+    Failure::std(format!("{} needs several devices or a newer PyTorch, which are not simulated yet", line.name()))
 }
 
 /// The pool that the second and third words name, if there are so many.

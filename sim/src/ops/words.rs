@@ -68,10 +68,7 @@ impl<'a> Line<'a> {
     }
 
     pub(super) fn float(&self, n: usize) -> Result<f64, Unreadable> {
-        /// Every prefix is tried: a longer word would take minutes.
-        const LONGEST: usize = 400;
-        let word = self.word(n)?;
-        (1..=word.len().min(LONGEST)).rev().filter_map(|end| word.get(..end)?.parse().ok()).next().ok_or("stod")
+        parkade::settings::read_double(self.word(n)?).ok_or("stod")
     }
 }
 
@@ -127,6 +124,19 @@ mod tests {
         assert_eq!(unsigned("99999999999999999999"), None);
         assert_eq!(signed("-1"), Some(-1));
         assert_eq!(signed("x"), None);
+    }
+
+    #[test]
+    fn fractions_are_read_as_c_reads_them() {
+        let float = |word: &str| Line::read(&format!("set_fraction {word}")).expect("a line").float(1);
+        for (word, value) in
+            [("0x1p-1", 0.5), ("0x.8", 0.5), ("0x1.8p-2x", 0.375), ("0x", 0.0), ("0x1p", 1.0), ("+.5", 0.5), ("5e-1z", 0.5)]
+        {
+            assert_eq!(float(word), Ok(value), "{word}");
+        }
+        for word in ["1e400", "1e-400", "1e-310", "0x1p-1080", "xyz"] {
+            assert_eq!(float(word), Err("stod"), "{word}");
+        }
     }
 
     #[test]

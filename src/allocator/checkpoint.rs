@@ -1,0 +1,244 @@
+//! Saving and restoring what a private pool has handed out, as CUDA graph trees do (spec 5.8).
+//!
+//! A restore gives back every block of the pool, then cuts the saved segments again, block by block: each saved block is handed out,
+//! and those that were free are given back. Statistics and trace entries are those of these allocations and frees. Whether the
+//! checkpoint fits is found out before anything changes ([`Fit`]).
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use super::{Allocation, Allocator};
+use crate::block::{Block, BlockState, NIL};
+use crate::checkpoint::{CheckpointError, PoolCheckpoint, SavedBlock, SavedSegment, SavedState};
+use crate::device::DeviceBackend;
+use crate::heap::{Heap, PoolSlot};
+use crate::policy::{Policy, Request};
+use crate::trace::Observer;
+use crate::units::{Bytes, DeviceAddress, PoolId};
+
+/// What a restore did (PyTorch's `CheckpointDelta`).
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "restored memory that is not given back stays allocated"]
+pub struct Restored {
+    /// Blocks that the pool had handed out and that were taken back, in this order. Their [`Allocation`]s are void: giving one back is
+    /// [`crate::FreeError::NotAllocated`], even where a restored block has the same address.
+    pub freed: Vec<DeviceAddress>,
+    /// The blocks that were handed out when the checkpoint was made: segment by segment, by address.
+    pub allocations: Vec<Allocation>,
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// What a private pool has handed out now. Events of blocks whose recording was put off are recorded first.
+    ///
+    /// # Errors
+    /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool waits for other streams;
+    /// [`CheckpointError::Device`].
+    pub fn checkpoint_pool(&mut self, id: PoolId) -> Result<PoolCheckpoint, CheckpointError> {
+        self.flush_deferred()?;
+        let owner = self.heap.private_owner(id).ok_or(CheckpointError::UnknownPool(id))?;
+        let heads = self.heap.heads_of(owner);
+        let segments = heads.into_iter().map(|head| self.heap.save_segment(self.heap.arena.at(head)));
+        Ok(PoolCheckpoint { pool: id, segments: segments.collect::<Result<_, _>>()? })
+    }
+
+    /// Makes a private pool hand out what it did when the checkpoint was made. Everything that it hands out now is taken back first;
+    /// segments that it has got since stay, free. An expandable segment may have grown: its last free block is then longer than it was.
+    ///
+    /// # Errors
+    /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], and what is said there if the pool's segments do not fit the
+    /// checkpoint, as for one of another allocator: nothing has changed then. [`CheckpointError::Device`] is the exception.
+    pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<Restored, CheckpointError> {
+        let id = checkpoint.pool;
+        let owner = self.heap.private_owner(id).ok_or(CheckpointError::LostPool(id))?;
+        if self.heap.pools().freeable().contains(&owner) {
+            return Err(CheckpointError::Abandoned(id));
+        }
+        Fit { heap: &self.heap, owner }.check(checkpoint)?;
+        let freed = self.take_back(owner)?;
+        let mut allocations = Vec::new();
+        let starts = self.heap.free_starts(owner);
+        for segment in &checkpoint.segments {
+            let start = starts.get(&segment.address.0).ok_or(CheckpointError::SegmentMissing(segment.address))?;
+            self.restore_segment(*start, segment, &mut allocations)?;
+        }
+        Ok(Restored { freed, allocations })
+    }
+
+    /// Whether the blocks that a private pool has handed out are exactly these (`checkPoolLiveAllocations`).
+    ///
+    /// # Errors
+    /// [`CheckpointError::UnknownPool`].
+    pub fn pool_live_allocations_are(&self, id: PoolId, expected: &[DeviceAddress]) -> Result<bool, CheckpointError> {
+        let owner = self.heap.private_owner(id).ok_or(CheckpointError::UnknownPool(id))?;
+        let blocks = self.heap.arena.live().map(|index| self.heap.arena.at(index));
+        let live = blocks.filter(|block| block.state == BlockState::Allocated && PoolSlot(block.pool).owner() == owner);
+        let live: BTreeSet<DeviceAddress> = live.map(|block| DeviceAddress(block.address)).collect();
+        Ok(live == expected.iter().copied().collect())
+    }
+
+    /// Gives back everything that the pool has handed out, whatever goes wrong; the first error is told.
+    fn take_back(&mut self, owner: u16) -> Result<Vec<DeviceAddress>, CheckpointError> {
+        let mut freed = Vec::new();
+        let mut outcome = Ok(());
+        for mut index in self.heap.heads_of(owner) {
+            // A block that is given back keeps its slot, whichever neighbours it takes in.
+            while let Some(block) = self.heap.arena.get(index) {
+                if block.state == BlockState::Allocated {
+                    freed.push(DeviceAddress(block.address));
+                    // Somebody still holds the old name.
+                    self.heap.arena.rename(index);
+                    outcome = outcome.and(self.give_back(index));
+                }
+                index = self.heap.arena.at(index).next;
+            }
+        }
+        outcome.map(|()| freed).map_err(CheckpointError::Device)
+    }
+
+    /// Hands out the saved blocks one after the other, then gives those back that were free.
+    fn restore_segment(
+        &mut self,
+        start: u32,
+        segment: &SavedSegment,
+        allocations: &mut Vec<Allocation>,
+    ) -> Result<(), CheckpointError> {
+        let (mut index, mut unused) = (start, Vec::new());
+        let mut restored = Vec::new();
+        for saved in segment.blocks.iter().filter(|saved| saved.state != SavedState::Unmapped) {
+            let block = self.heap.arena.at(index);
+            let (pool, splits) = (PoolSlot(block.pool), block.size > saved.size.0);
+            let request = Request { requested: saved.size, size: saved.size, pool, stream: segment.stream, grows: false };
+            self.heap.detach(index);
+            let allocation = self.hand_out_part(index, &request, splits);
+            index = self.heap.arena.at(allocation.id.index).next;
+            if saved.state == SavedState::Allocated { restored.push(allocation) } else { unused.push(allocation) }
+        }
+        for allocation in unused {
+            self.give_back(allocation.id.index)?;
+        }
+        allocations.append(&mut restored);
+        Ok(())
+    }
+}
+
+impl Heap {
+    fn private_owner(&self, id: PoolId) -> Option<u16> {
+        self.pools().owner(id).filter(|&owner| owner != 0)
+    }
+
+    /// The first blocks of a pool's segments: first those in use, by address, then free ones, small then large, each in the order of
+    /// the pool's free blocks. Segments that begin without memory are left out.
+    fn heads_of(&self, owner: u16) -> Vec<u32> {
+        let is_used = |block: &Block| matches!(block.state, BlockState::Allocated | BlockState::Pending);
+        let is_head = |block: &Block| block.prev == NIL && PoolSlot(block.pool).owner() == owner;
+        let mut heads: Vec<u32> = self.arena.live().collect();
+        heads.retain(|&index| is_head(self.arena.at(index)) && is_used(self.arena.at(index)));
+        heads.sort_unstable_by_key(|&index| self.arena.at(index).address);
+        heads.extend(self.free_of(owner).filter(|&index| self.arena.at(index).prev == NIL));
+        heads
+    }
+
+    /// The free blocks of a pool, small ones first.
+    fn free_of(&self, owner: u16) -> impl Iterator<Item = u32> + '_ {
+        let slots = self.pool_slots().filter(move |slot| slot.owner() == owner);
+        slots.flat_map(|slot| self.free_blocks(slot)).map(|block| block.id.index)
+    }
+
+    /// The free blocks of a pool by address.
+    fn free_starts(&self, owner: u16) -> BTreeMap<u64, u32> {
+        self.free_of(owner).map(|index| (self.arena.at(index).address, index)).collect()
+    }
+
+    fn save_segment(&self, head: &Block) -> Result<SavedSegment, CheckpointError> {
+        let saved = |block: &Block| {
+            let state = match block.state {
+                BlockState::Pending => return Err(CheckpointError::EventsPending(DeviceAddress(block.address))),
+                BlockState::Allocated => SavedState::Allocated,
+                BlockState::Unmapped => SavedState::Unmapped,
+                BlockState::Free | BlockState::Detached => SavedState::Free,
+            };
+            Ok(SavedBlock { size: Bytes(block.size), state })
+        };
+        let blocks = self.chain(head).map(saved).collect::<Result<_, _>>()?;
+        Ok(SavedSegment { address: DeviceAddress(head.address), stream: self.stream(head.stream), blocks })
+    }
+}
+
+/// Whether a checkpoint will fit once everything that its pool has handed out is given back.
+struct Fit<'a> {
+    heap: &'a Heap,
+    owner: u16,
+}
+
+impl Fit<'_> {
+    fn check(&self, checkpoint: &PoolCheckpoint) -> Result<(), CheckpointError> {
+        let arena = &self.heap.arena;
+        let is_start = |index: &u32| {
+            let block = arena.at(*index);
+            PoolSlot(block.pool).owner() == self.owner && self.will_be_free(*index) && !self.will_be_free(block.prev)
+        };
+        let mut starts: BTreeMap<u64, u32> =
+            arena.live().filter(is_start).map(|index| (arena.at(index).address, index)).collect();
+        for segment in &checkpoint.segments {
+            let start = starts.remove(&segment.address.0);
+            let start = start.filter(|&start| self.heap.stream(arena.at(start).stream) == segment.stream);
+            self.check_segment(start.ok_or(CheckpointError::SegmentMissing(segment.address))?, segment)?;
+        }
+        Ok(())
+    }
+
+    /// Blocks that other streams use will wait for them instead.
+    fn will_be_free(&self, index: u32) -> bool {
+        self.heap.arena.get(index).is_some_and(|block| match block.state {
+            BlockState::Free => true,
+            BlockState::Allocated => !block.has_uses(),
+            BlockState::Pending | BlockState::Detached | BlockState::Unmapped => false,
+        })
+    }
+
+    fn check_segment(&self, start: u32, segment: &SavedSegment) -> Result<(), CheckpointError> {
+        let (mut room, mut after) = (0, start);
+        while self.will_be_free(after) {
+            room += self.heap.arena.at(after).size;
+            after = self.heap.arena.at(after).next;
+        }
+        let (mut at, mut blocks) = (segment.address.0, segment.blocks.iter().peekable());
+        while let Some(saved) = blocks.next() {
+            let is_last = blocks.peek().is_none();
+            if saved.state == SavedState::Unmapped {
+                let fits = is_last && self.is_tail(room, after);
+                return if fits { Ok(()) } else { Err(CheckpointError::TailInUse(segment.address)) };
+            }
+            if room == 0 && after == NIL {
+                break;
+            }
+            if saved.size.0 > room {
+                let is_pending = room == 0 && !self.heap.is_unmapped(after) && saved.size.0 <= self.heap.arena.at(after).size;
+                let address = DeviceAddress(at);
+                return Err(if is_pending {
+                    CheckpointError::BlockPending(address)
+                } else {
+                    CheckpointError::SizeDiffers(address)
+                });
+            }
+            room -= saved.size.0;
+            at += saved.size.0;
+            if is_last && room == 0 && after == NIL {
+                return Ok(());
+            }
+        }
+        Err(CheckpointError::LengthDiffers(segment.address))
+    }
+
+    /// Whether the rest of an expandable segment, `room` free bytes and the blocks from `after` on, is at most one block with memory
+    /// and then addresses without (spec 5.8). That block may wait for events: it is not touched.
+    fn is_tail(&self, room: u64, after: u32) -> bool {
+        let arena = &self.heap.arena;
+        let unmapped = match arena.get(after) {
+            Some(block) if room == 0 && block.state != BlockState::Unmapped => block.next,
+            Some(_) => after,
+            None => return room != 0,
+        };
+        unmapped == NIL || arena.get(unmapped).is_some_and(|block| block.state == BlockState::Unmapped && block.next == NIL)
+    }
+}

@@ -1,0 +1,51 @@
+//! A request that is larger than the addresses reserved for an expandable segment, 9/8 of the device's memory.
+
+#[path = "common/device.rs"]
+mod device;
+
+use device::PlainDevice;
+use parkade::policy::PyTorch;
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, StreamId};
+use parkade::{AllocError, Allocator};
+
+type Core = Allocator<PlainDevice, PyTorch>;
+
+fn core(profile: &'static Profile, capacity: Bytes) -> Core {
+    let settings = Settings { expandable_segments: true, ..Settings::default() };
+    let mut device = PlainDevice::new(Bytes::mib(1024), 1 << 44);
+    device.capacity = capacity.get();
+    Allocator::new(device, PyTorch::of(profile, settings), ())
+}
+
+fn request(core: &mut Core, mib: u64) -> Result<(), AllocError> {
+    let outcome = core.allocate(Bytes::mib(mib), StreamId::DEFAULT);
+    core.check().expect("a valid heap");
+    outcome.map(|allocation| core.free(allocation).expect("ours"))
+}
+
+/// Both versions say that memory is out: 2.11 keeps each range that it has reserved, and uses it later; 2.15 gives it back.
+#[test]
+fn a_request_beyond_the_reserve_is_out_of_memory() {
+    for (profile, ranges) in [(&Profile::PYTORCH_2_11, 2), (&Profile::PYTORCH_2_15, 0)] {
+        let mut core = core(profile, Bytes::mib(1024));
+        assert!(matches!(request(&mut core, 1229), Err(AllocError::OutOfMemory(_))), "{}", profile.name);
+        assert_eq!(core.expandable_segments().len(), ranges, "one a try of {}", profile.name);
+        assert_eq!(core.heap().reserved(), Bytes::ZERO);
+        request(&mut core, 100).expect("there is room");
+        assert_eq!(core.expandable_segments().len(), ranges.max(1));
+    }
+}
+
+/// A device that has more memory than it says: 2.11 would map the whole range and then walk off its end.
+#[test]
+fn a_range_that_is_too_short_ends_in_an_error() {
+    let mut core = core(&Profile::PYTORCH_2_11, Bytes::mib(4096));
+    let requested = Bytes::mib(1229);
+    assert_eq!(request(&mut core, 1229), Err(AllocError::TooLarge { requested }));
+    request(&mut core, 100).expect("what was mapped is free");
+    assert_eq!(core.expandable_segments().len(), 1);
+    core.release_cached().expect("a device");
+    assert_eq!(core.heap().reserved(), Bytes::ZERO);
+}

@@ -1,0 +1,36 @@
+//! Private pools whose ids are used again.
+
+#[path = "common/device.rs"]
+mod device;
+
+use device::PlainDevice;
+use parkade::policy::PyTorch;
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{Allocator, PoolFilter};
+
+/// 2.11 remembers "never split" for the id, 2.15 for the pool (asked of both).
+#[test]
+fn never_split_ends_with_the_pool_or_stays_with_the_id() {
+    for (profile, later_bytes) in [(&Profile::PYTORCH_2_11, 2 << 20), (&Profile::PYTORCH_2_15, 512)] {
+        let device = PlainDevice::new(Bytes::mib(64), 1 << 44);
+        let mut core = Allocator::new(device, PyTorch::of(profile, Settings::default()), ());
+        let pool = PoolId(0, 1);
+        for (is_first, bytes) in [(true, 2 << 20), (false, later_bytes)] {
+            core.create_pool(pool).expect("a new pool");
+            if is_first {
+                core.set_pool_no_split(pool);
+            }
+            core.begin_pool(pool, PoolFilter::All).expect("not routed to");
+            let allocation = core.allocate(Bytes(100), StreamId::DEFAULT).expect("there is room");
+            core.end_pool(pool).expect("routed to");
+            let sizes: Vec<u64> = core.segments()[0].blocks.iter().map(|block| block.size.get()).collect();
+            assert_eq!(sizes[0], bytes, "{}, first {is_first}", profile.name);
+            core.free(allocation).expect("ours");
+            core.release_pool(pool).and_then(|()| core.release_pool(pool)).expect("two uses");
+            core.release_cached().expect("a device");
+            assert!(core.pool_use_count(pool).is_err(), "gone");
+        }
+    }
+}
