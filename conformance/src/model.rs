@@ -21,6 +21,8 @@ pub struct Live {
     pub stream: u64,
     /// Other streams whose work uses it.
     pub uses: Vec<u64>,
+    /// Streams that the allocator forgets, however often it is told of them; see [`Model::forget`].
+    pub forgotten: Vec<u64>,
 }
 
 /// An allocation given back that other streams' work may still use.
@@ -89,21 +91,24 @@ impl Model {
                 format!("the allocation at {address:#x} of {requested} bytes reuses memory before its events are done: {other:?}")
             })?;
         }
-        self.live.push(Live { address, requested, stream, uses: Vec::new() });
+        self.live.push(Live { address, requested, stream, uses: Vec::new(), forgotten: Vec::new() });
         Ok(())
     }
 
     /// Notes that a stream uses a live allocation.
     pub fn record(&mut self, which: usize, stream: u64) {
         let live = &mut self.live[which];
-        if live.stream != stream && !live.uses.contains(&stream) {
+        if live.stream != stream && !live.uses.contains(&stream) && !live.forgotten.contains(&stream) {
             live.uses.push(stream);
         }
     }
 
-    /// Notes that the allocator has forgotten that a stream uses a live allocation.
+    /// Notes that the allocator is told of a stream while requests are routed to a private pool: 2.11 then forgets that the stream
+    /// uses the allocation, also if it was told before or is told again.
     pub fn forget(&mut self, which: usize, stream: u64) {
-        self.live[which].uses.retain(|&used| used != stream);
+        let live = &mut self.live[which];
+        live.uses.retain(|&used| used != stream);
+        live.forgotten.push(stream);
     }
 
     /// Notes that a live allocation is given back. To be called before the core is told.

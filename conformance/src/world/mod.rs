@@ -159,7 +159,6 @@ impl<D: TestDevice> World<D> {
             Operation::Free(which) => return self.free(which),
             Operation::RecordStream(which, stream) if !self.held.is_empty() => {
                 let which = which % self.held.len();
-                // 2.11 forgets streams that it is told of while requests are routed to a private pool (spec 3.8).
                 if self.core.heap().is_deferring() {
                     self.model.forget(which, self.streams[stream].get());
                 } else {
@@ -216,8 +215,8 @@ impl<D: TestDevice> World<D> {
                 Ok(Outcome::OutOfMemory)
             }
             Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
-            // A pool that is to serve when memory is out and is routed; more than an expandable segment can ever hold: PyTorch refuses so.
-            Err(AllocError::Pool(_) | AllocError::TooLarge { .. }) if self.setup.is_virtual => Ok(Outcome::OutOfMemory),
+            // A pool that is to serve when memory is out and is routed: PyTorch refuses so.
+            Err(AllocError::Pool(_)) if self.setup.is_virtual => Ok(Outcome::OutOfMemory),
             Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request of {bytes} bytes: {error}"))),
         }
     }
