@@ -52,16 +52,21 @@ impl Learned {
     /// Learns from a recording's steps. Nothing, where that would take too long.
     #[must_use]
     pub fn from_steps(steps: &[PlacedStep]) -> Learned {
+        Learned::within(MOST_EFFORT, steps)
+    }
+
+    /// The same with a bound on the effort: pieces of address space that are looked at.
+    pub(super) fn within(most_effort: usize, steps: &[PlacedStep]) -> Learned {
         let mut regions: Vec<Region> = Vec::new();
         let mut ignored: BTreeSet<usize> = (0..steps.len()).filter(|&at| !steps[at].is_sane()).collect();
-        let mut effort = 0;
+        let mut effort_left = most_effort;
         // Each attempt makes a region longer, or a chunk, or ignores one step more. There are not many; the bound is for odd traces.
         for _ in 0..=steps.len() * 2 {
             let mut attempt = Attempt { regions: regions.clone(), ..Attempt::default() };
-            attempt.effort = effort;
+            attempt.effort_left = effort_left;
             let failed = (0..steps.len()).find(|at| !ignored.contains(at) && !attempt.step(&steps[*at]));
-            effort = attempt.effort;
-            if effort > MOST_EFFORT {
+            effort_left = attempt.effort_left;
+            if effort_left == 0 {
                 break;
             }
             let Some(failed) = failed else {
@@ -96,8 +101,8 @@ struct Attempt {
     events: Vec<Event>,
     explained: usize,
     unexplained: usize,
-    /// Pieces of address space looked at so far, in this attempt and those before it.
-    effort: usize,
+    /// Pieces of address space that may still be looked at, in this attempt and those after it.
+    effort_left: usize,
     /// When the program's own chunks were made, by their first byte.
     births: BTreeMap<u64, u64>,
     live: BTreeSet<u64>,
@@ -112,10 +117,14 @@ impl Attempt {
         Learned { events, placements, explained: self.explained, unexplained: self.unexplained + beyond }
     }
 
+    fn spend(&mut self, effort: usize) {
+        self.effort_left = self.effort_left.saturating_sub(effort);
+    }
+
     /// False if something was learned that makes another attempt necessary.
     fn step(&mut self, step: &PlacedStep) -> bool {
-        self.effort += self.layout.pieces() + self.regions.len();
-        if self.effort > MOST_EFFORT {
+        self.spend(self.layout.pieces() + self.regions.len());
+        if self.effort_left == 0 {
             return false;
         }
         if !step.taken {
@@ -157,7 +166,7 @@ impl Attempt {
     }
 
     fn assume(&mut self, moment: u64, change: Change, start: u64, end: u64) {
-        self.effort += self.layout.pieces();
+        self.spend(self.layout.pieces());
         let event = Event { moment, change, start, bytes: end.saturating_sub(start) };
         event.apply(&mut self.layout);
         self.events.push(event);
@@ -234,8 +243,8 @@ impl Attempt {
         let mut last = None;
         while let Some(spot) = self.layout.choose(bytes).filter(|spot| spot.address() != address && last != Some(*spot)) {
             last = Some(spot);
-            self.effort += self.layout.pieces();
-            if self.effort > MOST_EFFORT {
+            self.spend(self.layout.pieces());
+            if self.effort_left == 0 {
                 return;
             }
             let own = self.layout.free_around(address, bytes);

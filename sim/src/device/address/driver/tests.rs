@@ -172,8 +172,8 @@ fn learning_gives_up_where_there_is_nothing_to_learn() {
     let place = |n: u64| (1 << 46) + n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (1 << 14) * (1 << 30);
     let steps: Vec<PlacedStep> =
         (0..3_000).map(|n| PlacedStep { moment: n, taken: true, address: place(n), bytes: 20 * MIB }).collect();
-    let start = std::time::Instant::now();
-    let learned = Learned::from_steps(&steps);
+    let learned = Learned::within(1 << 20, &steps);
     assert_eq!(learned.placements, 0, "as if there had been no steps");
-    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+    // A thousandth of the steps does not need so much.
+    assert_eq!(Learned::within(1 << 20, &steps[..3]).placements, 3);
 }
