@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     let cases = std::env::var("PARKADE_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(CASES);
     let effort = Effort { cases, seed: 0 };
-    let cuda = Cuda { ordinal: 0 };
+    let cuda = Cuda::new(0);
     let absent = cuda.open(&Needs::default()).err().map(|unable| unable.0);
     if absent.is_none() {
         // They measure the device's free memory.

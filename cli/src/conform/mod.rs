@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     match args.backend {
         BackendName::Sim => run_on(&Simulated, args, 2400),
         BackendName::Cuda => {
-            let backend = Cuda { ordinal: args.device };
+            let backend = Cuda::new(args.device);
             if !args.list {
                 // Before anything is done: whoever has no such device learns it in one line.
                 backend.open(&Needs::default()).map_err(|unable| anyhow::anyhow!("cannot run on CUDA: {}", unable.0))?;

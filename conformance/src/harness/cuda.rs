@@ -1,5 +1,6 @@
 //! The CUDA device as the suite drives it: with streams of its own, and a ballast that leaves it as much memory as a test wants.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
@@ -13,14 +14,57 @@ use super::{Backend, Holdings, Needs, TestDevice, Unable};
 const WITHHELD: Bytes = Bytes(3_276_800);
 /// The page of the device.
 const PAGE: u64 = 2 * MIB;
-/// The ballast is made of pieces of at most this size.
-const PIECE: u64 = 16 << 30;
+/// The ballast is made of pieces of these sizes.
+const PIECES: [u64; 4] = [8 << 30, 1 << 30, 64 << 20, PAGE];
 
-/// Opens a CUDA device.
-#[derive(Clone, Copy, Debug)]
+/// Opens a CUDA device, and keeps what is slow to make: the context, streams, the loaded kernel, the ballast.
+#[derive(Clone)]
 pub struct Cuda {
-    /// Its index.
-    pub ordinal: u32,
+    ordinal: u32,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// What the last test left, for the next one.
+#[derive(Default)]
+struct Kept {
+    device: Option<Streamed>,
+    ballast: Option<Ballast>,
+}
+
+/// A device that holds no memory, with its streams.
+struct Streamed {
+    device: CudaDevice,
+    streams: [StreamId; 4],
+}
+
+impl Cuda {
+    /// The device with this index. Nothing is opened yet.
+    #[must_use]
+    pub fn new(ordinal: u32) -> Cuda {
+        Cuda { ordinal, kept: Arc::default() }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn streamed(&self) -> Result<Streamed, Unable> {
+        let mut device = CudaDevice::open(self.ordinal).map_err(unable)?;
+        let mut streams = [StreamId::DEFAULT; 4];
+        for stream in &mut streams[1..] {
+            *stream = device.create_stream().map_err(unable)?;
+        }
+        // What the driver takes for itself on first use is taken before memory is counted: the kernel's module, an event.
+        device.spin(streams[1], 1).map_err(unable)?;
+        let event = device.create_event().map_err(unable)?;
+        device.destroy_event(event);
+        device.synchronize().map_err(unable)?;
+        Ok(Streamed { device, streams })
+    }
+}
+
+fn unable(error: impl std::fmt::Display) -> Unable {
+    Unable(error.to_string())
 }
 
 impl Backend for Cuda {
@@ -31,28 +75,22 @@ impl Backend for Cuda {
     }
 
     fn open(&self, needs: &Needs) -> Result<Rig, Unable> {
-        let unable = |error: &dyn std::fmt::Display| Unable(error.to_string());
-        let mut device = CudaDevice::open(self.ordinal).map_err(|error| unable(&error))?;
-        let mut streams = [StreamId::DEFAULT; 4];
-        for stream in &mut streams[1..] {
-            *stream = device.create_stream().map_err(|error| unable(&error))?;
-        }
-        // What the driver takes for itself on first use is taken before memory is counted: the kernel's module, an event.
-        device.spin(streams[1], 1).map_err(|error| unable(&error))?;
-        let event = device.create_event().map_err(|error| unable(&error))?;
-        device.destroy_event(event);
-        device.synchronize().map_err(|error| unable(&error))?;
-        let ballast = Ballast::open(self.ordinal).map_err(|error| unable(&error))?;
-        let mut rig = Rig { device, streams, ballast };
-        if let Some(capacity) = needs.capacity {
-            rig.leave(capacity).map_err(|error| Unable(format!("{capacity} bytes cannot be left of the device: {error}")))?;
-        }
+        let (device, ballast) = {
+            let mut kept = self.kept();
+            (kept.device.take(), kept.ballast.take())
+        };
+        let Streamed { device, streams } = device.map_or_else(|| self.streamed(), Ok)?;
+        let ballast = ballast.map_or_else(|| Ballast::open(self.ordinal), Ok).map_err(unable)?;
+        let mut rig = Rig { device: Some(device), streams, ballast: Some(ballast), kept: Arc::clone(&self.kept) };
+        let left = rig.ballast().leave(needs.capacity);
+        left.map_err(|error| Unable(format!("{:?} bytes cannot be left of the device: {error}", needs.capacity)))?;
         Ok(rig)
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
-        let library = NvmlLibrary::open().and_then(|library| library.driver_version());
-        let driver = library.unwrap_or_else(|error| format!("version unknown ({error})"));
+        *self.kept() = Kept::default();
+        let version = NvmlLibrary::open().and_then(|library| library.driver_version());
+        let driver = version.unwrap_or_else(|error| format!("version unknown ({error})"));
         let device = CudaDevice::open(self.ordinal);
         let Ok(mut device) = device else { return vec![("driver", driver)] };
         let name = device.name().unwrap_or_else(|error| error.to_string());
@@ -73,8 +111,10 @@ impl Backend for Cuda {
 /// Memory held so that a test has less: created, never mapped.
 struct Ballast {
     device: CudaDevice,
-    base: Vec<CudaPhysical>,
-    others: Vec<CudaPhysical>,
+    /// What is kept from a test throughout, with its bytes.
+    base: Vec<(u64, CudaPhysical)>,
+    /// What others hold for a while.
+    others: Vec<(u64, CudaPhysical)>,
 }
 
 impl Ballast {
@@ -82,14 +122,36 @@ impl Ballast {
         Ok(Ballast { device: CudaDevice::open(ordinal)?, base: Vec::new(), others: Vec::new() })
     }
 
-    /// Takes so many bytes, rounded down to pages.
-    fn take(&mut self, bytes: Bytes) -> Result<Vec<CudaPhysical>, BackendError> {
+    fn free_bytes(&mut self) -> Result<u64, BackendError> {
+        Ok(self.device.memory_info()?.free.saturating_sub(WITHHELD).get())
+    }
+
+    /// Takes or gives until a test may have so many bytes, or everything.
+    fn leave(&mut self, capacity: Option<Bytes>) -> Result<(), BackendError> {
+        self.others.clear();
+        let Some(capacity) = capacity else {
+            self.base.clear();
+            return Ok(());
+        };
+        while self.free_bytes()? < capacity.get() {
+            // The newest pieces are the smallest.
+            self.base.pop().ok_or(BackendError::OutOfMemory { requested: capacity })?;
+        }
+        let rest = self.free_bytes()?.saturating_sub(capacity.get());
+        let taken = self.take(rest)?;
+        self.base.extend(taken);
+        Ok(())
+    }
+
+    /// Takes so many bytes, rounded down to pages, the largest pieces first.
+    fn take(&mut self, bytes: u64) -> Result<Vec<(u64, CudaPhysical)>, BackendError> {
         let mut taken = Vec::new();
-        let mut left = bytes.get() / PAGE * PAGE;
-        while left > 0 {
-            let piece = left.min(PIECE);
-            taken.push(self.device.create(Bytes(piece))?);
-            left -= piece;
+        let mut left = bytes / PAGE * PAGE;
+        for piece in PIECES {
+            while left >= piece {
+                taken.push((piece, self.device.create(Bytes(piece))?));
+                left -= piece;
+            }
         }
         Ok(taken)
     }
@@ -97,25 +159,42 @@ impl Ballast {
 
 /// A CUDA device with its streams and its ballast.
 pub struct Rig {
-    device: CudaDevice,
+    /// Always there until the rig is dropped, as is the ballast.
+    device: Option<CudaDevice>,
     streams: [StreamId; 4],
-    ballast: Ballast,
+    ballast: Option<Ballast>,
+    kept: Arc<Mutex<Kept>>,
 }
 
 impl Rig {
-    /// Takes everything but so many bytes that may be had.
-    fn leave(&mut self, capacity: Bytes) -> Result<(), BackendError> {
-        let free = self.device.memory_info()?.free.saturating_sub(WITHHELD);
-        if free < capacity {
-            return Err(BackendError::OutOfMemory { requested: capacity });
-        }
-        self.ballast.base = self.ballast.take(free.saturating_sub(capacity))?;
-        Ok(())
+    /// The CUDA device itself.
+    ///
+    /// # Panics
+    /// Never: it is there until the rig is dropped.
+    pub fn device(&mut self) -> &mut CudaDevice {
+        self.device.as_mut().expect("the device is there until the rig is dropped")
     }
 
-    /// The CUDA device itself.
-    pub fn device(&mut self) -> &mut CudaDevice {
-        &mut self.device
+    fn seen(&self) -> &CudaDevice {
+        self.device.as_ref().expect("the device is there until the rig is dropped")
+    }
+
+    fn ballast(&mut self) -> &mut Ballast {
+        self.ballast.as_mut().expect("the ballast is there until the rig is dropped")
+    }
+}
+
+impl Drop for Rig {
+    /// Keeps a device that nothing is left on for the next test; any other is closed, which gives everything back.
+    fn drop(&mut self) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.ballast = self.ballast.take();
+        let streams = self.streams;
+        kept.device = self.device.take().and_then(|mut device| {
+            let held = device.holdings();
+            let is_empty = (held.ranges, held.reservations, held.handles, held.mappings, held.events) == (0, 0, 0, 0, 0);
+            (is_empty && device.synchronize().is_ok()).then_some(Streamed { device, streams })
+        });
     }
 }
 
@@ -125,28 +204,28 @@ impl TestDevice for Rig {
     }
 
     fn spin(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), BackendError> {
-        Ok(self.device.spin(stream, duration_ns)?)
+        Ok(self.device().spin(stream, duration_ns)?)
     }
 
     fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), BackendError> {
-        Ok(self.device.stream_wait(stream, event)?)
+        Ok(self.device().stream_wait(stream, event)?)
     }
 
     fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), BackendError> {
-        Ok(self.device.fill(address, size, word, stream)?)
+        Ok(self.device().fill(address, size, word, stream)?)
     }
 
     fn copy(&mut self, from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), BackendError> {
-        Ok(self.device.copy(from, to, size, stream)?)
+        Ok(self.device().copy(from, to, size, stream)?)
     }
 
     fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), BackendError> {
-        Ok(self.device.read(address, into)?)
+        Ok(self.device().read(address, into)?)
     }
 
     fn settle(&mut self) {
         // Work that failed shows in the next call, whatever it is.
-        let _ = self.device.synchronize();
+        let _ = self.device().synchronize();
     }
 
     fn pause(&mut self, duration_ns: u64) {
@@ -154,20 +233,21 @@ impl TestDevice for Rig {
     }
 
     fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)> {
-        self.device.ranges().collect()
+        self.seen().ranges().collect()
     }
 
     fn holdings(&self) -> Holdings {
-        let held = self.device.holdings();
+        let held = self.seen().holdings();
         let physical = held.handles + held.mappings;
         Holdings { ranges: held.ranges, reservations: held.reservations, physical, events: held.events }
     }
 
     fn others_hold(&mut self, bytes: Bytes) -> Result<(), BackendError> {
-        self.ballast.others.clear();
-        let free = self.device.memory_info()?.free.saturating_sub(WITHHELD);
+        let ballast = self.ballast();
+        ballast.others.clear();
         // As on a simulated device, where others may hold more than there is: then nothing is left.
-        self.ballast.others = self.ballast.take(bytes.min(free))?;
+        let most = ballast.free_bytes()?;
+        ballast.others = ballast.take(bytes.get().min(most))?;
         Ok(())
     }
 
@@ -181,78 +261,78 @@ impl DeviceBackend for Rig {
     type Physical = CudaPhysical;
 
     fn index(&self) -> u32 {
-        self.device.index()
+        self.seen().index()
     }
 
     fn total_memory(&self) -> Bytes {
-        self.device.total_memory()
+        self.seen().total_memory()
     }
 
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
-        self.device.memory_info()
+        self.device().memory_info()
     }
 
     fn processes(&mut self) -> Vec<ProcessMemory> {
-        self.device.processes()
+        self.device().processes()
     }
 
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.device.malloc(size)
+        self.device().malloc(size)
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
-        self.device.free(address)
+        self.device().free(address)
     }
 
     fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.device.reserve(size)
+        self.device().reserve(size)
     }
 
     fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.device.unreserve(address, size)
+        self.device().unreserve(address, size)
     }
 
     fn create(&mut self, size: Bytes) -> Result<CudaPhysical, BackendError> {
-        self.device.create(size)
+        self.device().create(size)
     }
 
     fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &CudaPhysical) -> Result<(), BackendError> {
-        self.device.map(address, size, memory)
+        self.device().map(address, size, memory)
     }
 
     fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.device.set_access(address, size)
+        self.device().set_access(address, size)
     }
 
     fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.device.unmap(address, size)
+        self.device().unmap(address, size)
     }
 
     fn release(&mut self, memory: CudaPhysical) -> Result<(), (CudaPhysical, BackendError)> {
-        self.device.release(memory)
+        self.device().release(memory)
     }
 
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
-        self.device.synchronize_stream(stream)
+        self.device().synchronize_stream(stream)
     }
 
     fn create_event(&mut self) -> Result<CudaEvent, BackendError> {
-        self.device.create_event()
+        self.device().create_event()
     }
 
     fn record_event(&mut self, event: &mut CudaEvent, stream: StreamId) -> Result<(), BackendError> {
-        self.device.record_event(event, stream)
+        self.device().record_event(event, stream)
     }
 
     fn is_complete(&mut self, event: &CudaEvent) -> Result<bool, BackendError> {
-        self.device.is_complete(event)
+        self.device().is_complete(event)
     }
 
     fn wait(&mut self, event: &CudaEvent) -> Result<(), BackendError> {
-        self.device.wait(event)
+        self.device().wait(event)
     }
 
     fn destroy_event(&mut self, event: CudaEvent) {
-        self.device.destroy_event(event);
+        self.device().destroy_event(event);
     }
 }
