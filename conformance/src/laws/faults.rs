@@ -11,7 +11,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use super::campaign::{Stopped, runner};
 use crate::harness::Backend;
 use crate::operation::Operation::{
-    self, Allocate, CompleteOne, Free, OthersHold, ProcessEvents, RecordStream, ReleaseCached, SetFraction,
+    self, Allocate, CompleteOne, Free, Launch, OthersHold, ProcessEvents, RecordStream, ReleaseCached, SetFraction,
 };
 use crate::operation::{Places, Setup, operations_for, setup_under, virtual_setup_under};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
@@ -20,6 +20,9 @@ use crate::{Broken, Law};
 
 /// A code that no rule of the allocator knows ("an illegal memory access was encountered").
 const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
+
+/// How long work takes that the allocator has to wait for.
+const WORK_NS: u64 = 4_000_000;
 
 /// Calls of the allocator that can fail.
 const CALLS: [CallName; 15] = [
@@ -73,6 +76,9 @@ fn setup(capacity_mib: u64, settings: usize, is_virtual: bool) -> Setup {
 /// Every rung of the ladder, with two streams' events pending: collected garbage, oversize blocks, waiting, out of memory.
 fn ordinary() -> Vec<Program> {
     let events = vec![
+        // On a real device work takes its time, so that there is something to wait for.
+        Launch(1, WORK_NS),
+        Launch(2, WORK_NS),
         Allocate(30 * MIB, 0),
         RecordStream(0, 1),
         RecordStream(0, 2),
@@ -92,6 +98,7 @@ fn ordinary() -> Vec<Program> {
     ];
     let ladder = vec![
         SetFraction(90),
+        Launch(2, WORK_NS),
         Allocate(40 * MIB, 0),
         Allocate(45 * MIB, 0),
         Allocate(5 * MIB, 1),
