@@ -18,7 +18,7 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 use play::{Play, Step};
 
 /// Of the programs that do not tell of their streams, at least one in so many must race.
-const RACING_ONE_IN: u32 = 4;
+const RACING_ONE_IN: u32 = 2;
 /// Steps of a program.
 const LONGEST: usize = 120;
 
@@ -73,6 +73,7 @@ fn programs(adversary: Adversary) -> impl Strategy<Value = Program> {
     let step = prop_oneof![
         6 => (size, stream.clone()).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
         5 => which.clone().prop_map(Step::Free),
+        4 => which.clone().prop_map(Step::Replace),
         3 => (which.clone(), stream.clone()).prop_map(|(which, stream)| Step::Fill(which, stream)),
         5 => (which.clone(), which.clone(), stream.clone()).prop_map(|(from, to, stream)| Step::Copy(from, to, stream)),
         3 => (stream, 1_000..200_000_u64).prop_map(|(stream, duration)| Step::Spin(stream, duration)),

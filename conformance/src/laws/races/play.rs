@@ -25,6 +25,8 @@ pub(super) enum Step {
     Allocate(u64, usize),
     /// A buffer is given back; what uses it may still run.
     Free(usize),
+    /// A buffer is given back, and one of the same size is asked for on the same stream, as a loop does with what it needs for a while.
+    Replace(usize),
     /// A buffer is filled with a new word, by a stream.
     Fill(usize, usize),
     /// As much of the first buffer as fits is copied to the start of the second, by a stream.
@@ -109,6 +111,12 @@ impl<D: TestDevice> Play<D> {
             }
             _ if self.live.is_empty() => {}
             Step::Free(which) => self.free(which % self.live.len())?,
+            Step::Replace(which) => {
+                let which = which % self.live.len();
+                let (bytes, home) = (self.live[which].size, self.live[which].home);
+                self.free(which)?;
+                self.allocate(bytes, self.streams.iter().position(|&stream| stream == home).unwrap_or(0))?;
+            }
             Step::Fill(which, stream) => self.fill(which % self.live.len(), self.place(stream))?,
             Step::Copy(from, to, stream) => self.copy(from % self.live.len(), to % self.live.len(), self.place(stream))?,
             Step::Read(which) => self.read(which % self.live.len())?,
