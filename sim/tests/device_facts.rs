@@ -1,4 +1,5 @@
-//! The rows of the measured facts about the driver (shared facts page), one test a row, named after it.
+//! The rows of the measured facts about the driver that the simulated device alone can be held to: exact times, the H200's own size,
+//! and options that no driver has. The rest is the contract of the conformance suite, which runs on the real device too.
 
 use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
@@ -38,58 +39,6 @@ fn fill(device: &mut SimDevice, bytes: u64) -> Vec<DeviceAddress> {
 fn free_every_other(device: &mut SimDevice, blocks: &[DeviceAddress]) {
     for &address in blocks.iter().step_by(2) {
         device.free(address).unwrap();
-    }
-}
-
-#[test]
-fn sizes_small_ones_share_a_page_spaced_by_512() {
-    // (bytes, spacing), from `malloc_cost` and `small_spacing`.
-    let rows = [
-        (1, 512),
-        (512, 512),
-        (700, 1_024),
-        (3_000, 3_072),
-        (4_096, 4_096),
-        (5_000, 5_120),
-        (65_536, 65_536),
-        (70_000, 70_144),
-        (300_000, 300_032),
-        (524_288, 524_288),
-        (700_000, 700_416),
-        (1_048_576, 1_048_576),
-    ];
-    for (bytes, spacing) in rows {
-        let mut device = device(100);
-        let first = device.malloc(Bytes(bytes)).unwrap().get();
-        assert_eq!(device.used_bytes(), Bytes(PAGE), "a new page for {bytes}");
-        let second = device.malloc(Bytes(bytes)).unwrap().get();
-        assert_eq!(device.used_bytes(), Bytes(PAGE), "no second page for {bytes}");
-        assert_eq!((first % PAGE, second - first), (0, spacing), "{bytes}");
-    }
-}
-
-#[test]
-fn sizes_the_third_of_700000_begins_a_new_page() {
-    let mut device = device(100);
-    assert_eq!([(); 3].map(|()| price(&mut device, 700_000)), [PAGE, 0, PAGE]);
-}
-
-#[test]
-fn sizes_large_ones_take_whole_pages_of_their_own() {
-    let rows = [
-        (MIB + 1, PAGE),
-        (PAGE, PAGE),
-        (PAGE + 1, 2 * PAGE),
-        (3 * MIB, 2 * PAGE),
-        (20 * MIB, 20 * MIB),
-        (20 * MIB + 1, 22 * MIB),
-        (21 * MIB, 22 * MIB),
-        (1024 * MIB, 1024 * MIB),
-        (1024 * MIB + 1, 1026 * MIB),
-    ];
-    for (bytes, taken) in rows {
-        let mut device = device(4096);
-        assert_eq!([(); 2].map(|()| price(&mut device, bytes)), [taken; 2], "{bytes}");
     }
 }
 
@@ -137,61 +86,6 @@ fn holes_any_range_is_backed_by_any_pages() {
     assert!(device.pages_at(address).len() > 50, "scattered");
 }
 
-/// Fills what a ballast left over, frees every other block: (blocks, free when full, free after, 8 MiB ok, same size ok).
-fn subpage_holes(bytes: u64) -> (usize, u64, u64, bool, bool) {
-    let left = 2047 * PAGE + 3_276_800;
-    let mut device = SimDevice::new(SimOptions::h200().cost_model(NoCost));
-    let ballast = free_bytes(&mut device) - left;
-    device.malloc(Bytes(ballast)).unwrap();
-    let blocks = fill(&mut device, bytes);
-    let when_full = free_bytes(&mut device);
-    free_every_other(&mut device, &blocks);
-    let after = free_bytes(&mut device);
-    let eight = device.malloc(Bytes::mib(8)).is_ok();
-    (blocks.len(), when_full, after, eight, device.malloc(Bytes(bytes)).is_ok())
-}
-
-#[test]
-fn holes_below_the_page_give_nothing_back() {
-    assert_eq!(subpage_holes(MIB), (4_094, 3_276_800, 3_276_800, false, true));
-    assert_eq!(subpage_holes(MIB / 2), (8_188, 3_276_800, 3_276_800, false, true));
-}
-
-#[test]
-fn holes_of_1536_kib_are_pages_and_come_back() {
-    assert_eq!(subpage_holes(3 * MIB / 2), (2_047, 3_276_800, 2_150_760_448, true, true));
-}
-
-#[test]
-fn holes_a_page_returns_with_its_last_tenant() {
-    let mut device = device(2);
-    let blocks = fill(&mut device, MIB);
-    assert_eq!(blocks.len(), 2);
-    device.free(blocks[0]).unwrap();
-    assert_eq!(free_bytes(&mut device), 0);
-    device.free(blocks[1]).unwrap();
-    assert_eq!(free_bytes(&mut device), PAGE);
-    assert!(device.malloc(Bytes(PAGE)).is_ok());
-}
-
-#[test]
-fn refusals_double_free_interior_and_unknown() {
-    let refused = Err(BackendError::Driver { call: "cudaFree", code: 1 });
-    for bytes in [1000, 20 * MIB] {
-        let mut device = device(100);
-        let keep = device.malloc(Bytes(bytes)).unwrap();
-        let gone = device.malloc(Bytes(bytes)).unwrap();
-        device.free(gone).unwrap();
-        let used = device.used_bytes();
-        for address in [gone, keep.offset(Bytes(512)), keep.offset(Bytes(1)), DeviceAddress(0), DeviceAddress(u64::MAX)] {
-            assert_eq!(device.free(address), refused, "{address}");
-        }
-        assert_eq!((device.used_bytes(), device.live_ranges().count()), (used, 1));
-        device.free(keep).expect("still whole");
-        assert_eq!(device.used_bytes(), Bytes::ZERO);
-    }
-}
-
 #[test]
 fn time_calls_cost_the_measured_medians() {
     let mut device = device(2048);
@@ -205,20 +99,6 @@ fn time_calls_cost_the_measured_medians() {
     assert_eq!(device.now_ns(), 59_000 + 165 + 145);
     assert_eq!((device.driver_ns(), device.driver_calls(), device.waited_ns()), (59_310, 5, 0));
     assert_eq!(device.totals(CallName::Malloc).calls, 1);
-}
-
-#[test]
-fn waiting_malloc_does_not_and_free_waits_for_the_whole_device() {
-    let mut device = device(1024);
-    let first = device.malloc(Bytes::mib(200)).unwrap();
-    let kernel_starts_ns = device.now_ns();
-    device.spin(StreamId(0x1000), 100_000_000);
-    device.malloc(Bytes::mib(200)).unwrap();
-    assert!(device.now_ns() - kernel_starts_ns < 60_000, "cudaMalloc took {}", device.now_ns() - kernel_starts_ns);
-    device.free(first).unwrap();
-    assert_eq!(device.now_ns(), kernel_starts_ns + 100_000_000);
-    assert!(device.totals(CallName::Free).wait_ns > 99_000_000);
-    assert_eq!(device.waited_ns(), device.totals(CallName::Free).wait_ns);
 }
 
 #[test]

@@ -54,11 +54,7 @@ impl Cuda {
         for stream in &mut streams[1..] {
             *stream = device.create_stream().map_err(unable)?;
         }
-        // What the driver takes for itself on first use is taken before memory is counted: the kernel's module, an event.
-        device.spin(streams[1], 1).map_err(unable)?;
-        let event = device.create_event().map_err(unable)?;
-        device.destroy_event(event);
-        device.synchronize().map_err(unable)?;
+        warm_up(&mut device, streams[1]).map_err(unable)?;
         Ok(Streamed { device, streams })
     }
 }
@@ -106,6 +102,25 @@ impl Backend for Cuda {
     fn is_simulated(&self) -> bool {
         false
     }
+}
+
+/// Makes calls of every kind once, so that what the driver takes for itself on first use is taken before memory is counted.
+fn warm_up(device: &mut CudaDevice, stream: StreamId) -> Result<(), BackendError> {
+    device.spin(stream, 1)?;
+    let event = device.create_event()?;
+    device.destroy_event(event);
+    let (page, range, base) = (Bytes(PAGE), device.malloc(Bytes(PAGE))?, device.reserve(Bytes(PAGE))?);
+    let memory = device.create(page)?;
+    device.map(base, page, &memory)?;
+    device.set_access(base, page)?;
+    device.fill(base, page, 1, stream)?;
+    device.copy(base, range, page, stream)?;
+    device.synchronize()?;
+    device.read(range, &mut [0; 4])?;
+    device.unmap(base, page)?;
+    device.release(memory).map_err(|(_, error)| error)?;
+    device.unreserve(base, page)?;
+    device.free(range)
 }
 
 /// Memory held so that a test has less: created, never mapped.

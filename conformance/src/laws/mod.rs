@@ -1,7 +1,10 @@
 //! The laws as entries of the suite: random sequences under every law at once, and the laws that need programs of their own.
 
 mod campaign;
+mod cases;
 mod faults;
+mod races;
+mod remap;
 mod repeats;
 
 use std::sync::Arc;
@@ -46,6 +49,8 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     }
     entries.extend(repeats::entries(backend));
     entries.extend(faults::entries());
+    entries.extend(races::entries(backend));
+    entries.extend(remap::entries());
     entries
 }
 

@@ -24,6 +24,7 @@ use crate::operation::{Operation, Setup};
 use crate::rules::{Rules, SETTINGS};
 use crate::{Broken, Law, ensure};
 use ledger::Ledger;
+pub(crate) use script::stream_name;
 
 /// The core as the laws run it.
 pub type Core<D> = Allocator<WitnessedDevice<D>, PyTorch, Vec<TraceEntry>>;

@@ -8,6 +8,11 @@ use crate::rules::SETTINGS;
 /// `ops` numbers streams; stream k has this times k as its handle.
 const HANDLE_STEP: u64 = 0x1000;
 
+/// The name that a script has for one of [`STREAMS`](crate::operation::STREAMS), by its place.
+pub(crate) fn stream_name(place: usize) -> u64 {
+    crate::operation::STREAMS[place] / HANDLE_STEP
+}
+
 impl<D: TestDevice> World<D> {
     /// The operations so far, as a script for `parkade ops`, with the command line that runs it. What only this world does, such as
     /// letting time pass, is a comment there.
@@ -26,7 +31,7 @@ impl<D: TestDevice> World<D> {
 
     /// An operation as a line of the script, before it is carried out.
     pub(super) fn line_of(&self, operation: &Operation) -> Option<String> {
-        let stream = |place: usize| crate::operation::STREAMS[place] / HANDLE_STEP;
+        let stream = stream_name;
         let name = |which: usize| (!self.held.is_empty()).then(|| self.held[which % self.held.len()].name);
         Some(match *operation {
             Operation::Allocate(bytes, place) => format!("alloc a{} {bytes} {}", self.names + 1, stream(place)),

@@ -83,7 +83,14 @@ impl Stretch {
         // The run is in memory, so offsets fit.
         let part = into.get_mut(self.start as usize..self.end as usize).unwrap_or_default();
         let pattern = turned(self.pattern.unwrap_or([UNWRITTEN; 4]), self.start);
-        part.iter_mut().zip(pattern.iter().cycle()).for_each(|(byte, &written)| *byte = written);
+        let mut done = part.len().min(pattern.len());
+        part[..done].copy_from_slice(&pattern[..done]);
+        // What is written is a multiple of the pattern, until the end.
+        while done < part.len() {
+            let more = done.min(part.len() - done);
+            part.copy_within(..more, done);
+            done += more;
+        }
     }
 }
 
