@@ -61,8 +61,24 @@ enum Shortage {
     Limit,
     /// The device has no more.
     Device,
-    /// The device has no more, and the limit is set to just what it has, so that garbage is collected.
-    Both,
+    /// The device has no more, and there is a limit beyond what it has, without which nothing would collect garbage.
+    DeviceBelowLimit,
+}
+
+impl Shortage {
+    /// What the device has, where that is what is short.
+    fn capacity(self) -> Option<Bytes> {
+        (self != Shortage::Limit).then_some(MEMORY)
+    }
+
+    fn limit(self) -> Option<Bytes> {
+        match self {
+            Shortage::Limit => Some(MEMORY),
+            Shortage::Device => None,
+            // So that a threshold of 0.6 is reached at three quarters of the device.
+            Shortage::DeviceBelowLimit => Some(Bytes(MEMORY.get() / 4 * 5)),
+        }
+    }
 }
 
 /// The entries of this group: none on the simulated backend.
@@ -72,9 +88,8 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         return entries;
     }
     for (name, settings) in SETTINGS {
-        // Without a limit nothing collects garbage.
         let is_collecting = name.ends_with("garbage-collection");
-        let on_device = if is_collecting { Shortage::Both } else { Shortage::Device };
+        let on_device = if is_collecting { Shortage::DeviceBelowLimit } else { Shortage::Device };
         for (kind, shortage) in [("limit", Shortage::Limit), ("device", on_device)] {
             let says = match shortage {
                 Shortage::Limit => "at a limit, both devices see the same calls, decisions, statistics and out-of-memory points",
@@ -106,8 +121,7 @@ fn plan<D: TestDevice>(device: &D, seed: u64, settings: &str, limit: Option<Byte
 
 /// Each seed on the backend's device and on a simulated one.
 fn compared<B: Backend>(backend: &B, settings: &str, shortage: Shortage, effort: &Effort) -> Verdict {
-    let capacity = (shortage != Shortage::Limit).then_some(MEMORY);
-    let limit = (shortage != Shortage::Device).then_some(MEMORY);
+    let (capacity, limit) = (shortage.capacity(), shortage.limit());
     let mut measured = Vec::new();
     for seed in seeds(effort) {
         let device = backend.open(&Needs { capacity, ..Needs::default() })?;

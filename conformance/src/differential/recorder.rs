@@ -127,7 +127,7 @@ impl<D: TestDevice> DeviceBackend for Recorder<D> {
 
     fn release(&mut self, memory: D::Physical) -> Result<(), (D::Physical, BackendError)> {
         let result = self.device.release(memory);
-        let noted = result.as_ref().map(|()| ()).map_err(|(_, error)| *error);
+        let noted = result.as_ref().map_err(|(_, error)| *error);
         self.note(CallName::MemRelease, Bytes::ZERO, None, &noted);
         result
     }

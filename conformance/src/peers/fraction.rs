@@ -5,8 +5,8 @@ use parkade::settings::Settings;
 use parkade::units::{Bytes, StreamId};
 
 use super::{Mode, ensure, fill, holds, once, same, twice};
-use crate::bench::Bench;
-use crate::harness::{Backend, Needs};
+use crate::bench::{Bench, Request};
+use crate::harness::{Backend, Needs, TestDevice};
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
 /// How close two fractions are that the test takes for the same: 2.11 rounds the limit down to whole bytes.
@@ -70,7 +70,7 @@ fn get<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence::operations(operations))
 }
 
-fn fraction_of<D: crate::harness::TestDevice>(bench: &mut Bench<D>, fraction: f64) -> Result<(), Trouble> {
+fn fraction_of<D: TestDevice>(bench: &mut Bench<D>, fraction: f64) -> Result<(), Trouble> {
     bench.core().set_memory_fraction(fraction).map_err(|error| Trouble::fail(error.to_string()))
 }
 
@@ -83,7 +83,7 @@ fn from_the_environment<B: Backend>(backend: &B) -> Verdict {
         fraction_of(&mut bench, settings.per_process_memory_fraction)?;
         let found = bench.core().memory_fraction();
         ensure((found - expected).abs() <= CLOSE, || format!("{string} gives a fraction of {found}"))?;
-        let served = bench.alloc("a", Bytes(1))? == crate::bench::Request::Served;
+        let served = bench.alloc("a", Bytes(1))? == Request::Served;
         same(&string, served, expected > 0.0)?;
         bench.finish()?;
     }

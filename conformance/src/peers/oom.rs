@@ -1,9 +1,10 @@
 //! Out of memory: the message, the retry, and who is told.
 
+use parkade::device::DeviceBackend;
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use super::{Mode, ensure, fill, holds, same, twice, with_capacity};
+use super::{Mode, ensure, fill, holds, once_beyond_addresses, same, twice, with_capacity};
 use crate::bench::Bench;
 use crate::harness::{Backend, Needs};
 use crate::suite::{Effort, Entry, Evidence, Verdict};
@@ -15,22 +16,23 @@ const FAR_TOO_MUCH: Bytes = Bytes(4 << 40);
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries = Vec::new();
     let says = "a huge request names its size, an absurd one does not reach the device, and neither disturbs what is there";
-    entries.extend(twice("test_out_of_memory", says, out_of_memory));
+    entries.push(once_beyond_addresses("test_out_of_memory", says, out_of_memory));
     let says = "a second half of the memory is refused, and served once the first half is given back";
     entries.extend(twice("test_out_of_memory_retry", says, retry));
     let says = "a request beyond the device ends as out of memory";
-    entries.extend(twice("test_raises_oom", says, |backend: &B, mode, _: &Effort| raises(backend, mode.settings())));
+    entries
+        .push(once_beyond_addresses("test_raises_oom", says, |backend: &B, mode, _: &Effort| raises(backend, mode.settings())));
     let says = "the same where blocks beyond a size are not split, which is another way through the search";
-    entries.extend(twice("test_raises_oom_max_split_size_mb_setting", says, |backend: &B, mode: Mode, _: &Effort| {
-        raises(backend, &mode.with("max_split_size_mb:1024"))
-    }));
+    entries.push(once_beyond_addresses(
+        "test_raises_oom_max_split_size_mb_setting",
+        says,
+        |backend: &B, mode: Mode, _: &Effort| raises(backend, &mode.with("max_split_size_mb:1024")),
+    ));
     let says = "whoever watches is told of a request that fails";
-    entries.extend(twice("test_notifies_oom", says, notifies));
+    entries.push(once_beyond_addresses("test_notifies_oom", says, notifies));
     entries
 }
 
-/// PyTorch reserves addresses for nine eighths of the device, so that with expandable segments a request beyond those would be a fault of
-/// its caller; it is the same error in words.
 fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     let mut bench = Bench::new(backend, &Needs::default(), mode.settings(), None)?;
     let tensor = Bytes(4096);
@@ -38,7 +40,7 @@ fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     fill(&bench, "tensor", tensor, 1, StreamId::DEFAULT)?;
     let mut text = String::new();
     let refusal = bench.alloc("huge", Bytes(800_000_000 * GIB))?.refusal()?;
-    let index = parkade::device::DeviceBackend::index(bench.core().device());
+    let index = bench.core().device().index();
     let expected = format!("Tried to allocate 800000000.00 GiB. GPU {index} has a total capacity of");
     ensure(refusal.contains(&expected), || format!("the message is: {refusal}"))?;
     text.push_str("Tried to allocate 800000000.00 GiB\n");
