@@ -14,6 +14,7 @@ pub mod bench;
 pub mod compare;
 pub mod contract;
 pub mod device;
+pub mod differential;
 pub mod golden;
 pub mod harness;
 pub mod history;

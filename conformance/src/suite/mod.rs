@@ -6,7 +6,7 @@ mod progress;
 mod run;
 
 use crate::harness::{Backend, Unable};
-use crate::{Broken, contract, laws, peers, scenarios};
+use crate::{Broken, contract, differential, laws, peers, scenarios};
 
 pub use progress::{Progress, Silent};
 pub use run::{Row, Status, Summary, run};
@@ -159,8 +159,6 @@ impl<B: Backend> Entry<B> {
 /// Every entry, for a backend.
 #[must_use]
 pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
-    [laws::entries(backend), contract::entries(backend), scenarios::entries(backend), peers::entries(backend)]
-        .into_iter()
-        .flatten()
-        .collect()
+    let groups = [laws::entries(backend), contract::entries(backend), scenarios::entries(backend), peers::entries(backend)];
+    groups.into_iter().flatten().chain(differential::entries(backend)).collect()
 }

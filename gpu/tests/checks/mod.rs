@@ -3,11 +3,8 @@
 //! Each check opens its own devices, gives back everything, and answers with a few words about what it saw. They measure the
 //! device's free memory, so they run one after the other and on a device that nobody else uses.
 
-mod decisions;
 mod device;
 mod peers;
-mod sequence;
-mod subject;
 mod virtual_memory;
 mod work;
 
@@ -26,7 +23,7 @@ pub(crate) type Check = (&'static str, u32, fn() -> Outcome);
 pub(crate) const ORDINAL: u32 = 0;
 
 /// All checks, the simple ones first.
-pub(crate) const ALL: [Check; 20] = [
+pub(crate) const ALL: [Check; 17] = [
     ("a_device_says_who_it_is", 1, work::identity),
     ("malloc_takes_whole_pages_and_free_gives_them_back", 1, device::malloc_takes_whole_pages),
     ("out_of_memory_is_told_and_leaves_the_device_usable", 1, device::out_of_memory),
@@ -44,9 +41,6 @@ pub(crate) const ALL: [Check; 20] = [
     ("the_drivers_refusals_reach_the_caller", 1, virtual_memory::refusals_are_the_drivers),
     ("a_device_dropped_in_mid_use_gives_back_everything", 1, virtual_memory::dropped_in_mid_use),
     ("a_peer_reads_what_was_opened_to_it", 2, peers::reads_what_was_opened),
-    ("no_two_allocations_overlap", 1, decisions::no_overlap),
-    ("decisions_are_those_on_the_simulated_device", 1, decisions::as_simulated),
-    ("expandable_decisions_are_those_on_the_simulated_device", 1, decisions::expandable_as_simulated),
 ];
 
 /// Why a check that needs so many devices cannot run here; `None` if it can.
