@@ -78,7 +78,9 @@ impl Backend for Other {
 fn the_texts_are_the_same_on_another_device() {
     let check = |text: Result<_, _>, name: &str| text.unwrap_or_else(|trouble| panic!("{name}: {trouble:?}"));
     for places in [Places::Descending, Places::Reuse] {
-        for (entry, other) in entries(&Simulated).into_iter().zip(entries(&Other(places))) {
+        let pairs = entries(&Simulated).into_iter().zip(entries(&Other(places)));
+        // No device of the backend takes part in that one, and it takes seconds.
+        for (entry, other) in pairs.filter(|(entry, _)| entry.name != "A13/recordings") {
             let here = check(entry.check(&Simulated, &EFFORT), &entry.name);
             let there = check(other.check(&Other(places), &EFFORT), &entry.name);
             assert_eq!(there.text, here.text, "{} on a device with {places:?} addresses", entry.name);

@@ -12,6 +12,8 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// Steps of a program at most.
 const LONGEST: usize = 60;
+/// Programs on two streams at least: about every fourth races.
+const LEAST_OF_TWO_STREAMS: u32 = 40;
 /// Programs on a real device at most: each opens it anew.
 const MOST_ON_A_REAL_DEVICE: u32 = 20;
 /// Which seeds the two fuzzers draw from, beside the effort's.
@@ -188,8 +190,9 @@ fn one_stream<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 
 fn two_streams<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let mut runner = runner(effort, SALT + 1);
+    let cases = effort.cases.max(LEAST_OF_TWO_STREAMS);
     let (mut racing, mut operations) = (0, 0);
-    for _ in 0..effort.cases {
+    for _ in 0..cases {
         let steps = steps().new_tree(&mut runner).map_err(|reason| Trouble::fail(reason.to_string()))?.current();
         let mut program = Program::new(backend, 2)?;
         // What is read back may be wrong in such a program: only the detector is asked.
@@ -198,8 +201,8 @@ fn two_streams<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
         operations += steps.len() as u64;
     }
     if racing == 0 {
-        return Err(Trouble::fail(format!("none of {} programs on two streams races", effort.cases)));
+        return Err(Trouble::fail(format!("none of {cases} programs on two streams races")));
     }
     let text = "of the random programs on two streams that record nothing, some race\n".to_owned();
-    Ok(Evidence { text, measured: format!("{racing} of {} programs race\n", effort.cases), operations })
+    Ok(Evidence { text, measured: format!("{racing} of {cases} programs race\n"), operations })
 }
