@@ -11,13 +11,14 @@ use parkade::units::StreamId;
 /// Characters of a bar.
 const WIDTH: u64 = 64;
 
-/// Segments in the order in which they were made; runs of expandable ones by the first time that any of their addresses got memory.
+/// Segments in the order in which they were made. Runs of an expandable segment count from when their first address last got memory;
+/// those of one mapping are in the order of their addresses.
 pub(super) fn in_order(mut segments: Vec<SegmentInfo>, trace: &[TraceEntry]) -> Vec<SegmentInfo> {
     let made = |segment: &SegmentInfo| {
-        let (start, end) = (segment.address.get(), segment.address.get() + segment.total.get());
+        let start = segment.address.get();
         trace.iter().rposition(|entry| match entry.action {
             TraceAction::SegmentAlloc => entry.address == start,
-            TraceAction::SegmentMap => start <= entry.address && entry.address < end,
+            TraceAction::SegmentMap => entry.address <= start && start - entry.address < entry.size,
             _ => false,
         })
     };
@@ -26,14 +27,17 @@ pub(super) fn in_order(mut segments: Vec<SegmentInfo>, trace: &[TraceEntry]) -> 
 }
 
 /// One line and a bar a segment: `#` live, `~` waiting for events, `.` free. A block has at least one character.
+///
+/// Segments with nothing in them come last, the smallest first, without numbers: which of several equal ones is left is decided by
+/// their addresses, so it differs between devices.
 pub(super) fn draw(segments: &[SegmentInfo], names: &BTreeMap<u64, &str>) -> String {
     let mut out = String::new();
-    for (number, segment) in segments.iter().enumerate() {
-        let kind = if segment.expandable { "expandable" } else { "segment" };
-        let stream = if segment.stream == StreamId::DEFAULT { "default stream" } else { "another stream" };
-        let (class, size) = (segment.class.name(), format_bytes(segment.total.get()));
+    let is_empty = |segment: &&SegmentInfo| segment.blocks.iter().all(|block| block.state == BlockActivity::Inactive);
+    let (mut empty, used): (Vec<_>, Vec<_>) = segments.iter().partition(is_empty);
+    empty.sort_by_key(|segment| (segment.expandable, segment.class, segment.total, segment.stream));
+    for (number, segment) in used.iter().enumerate() {
         // Writing to a string does not fail.
-        let _ = writeln!(out, "{kind} {}: {size}, {class} pool, {stream}", number + 1);
+        let _ = writeln!(out, "{} {}: {}", kind(segment), number + 1, described(segment));
         let _ = writeln!(out, "  [{}]", bar(segment));
         for block in &segment.blocks {
             let state = match block.state {
@@ -45,10 +49,22 @@ pub(super) fn draw(segments: &[SegmentInfo], names: &BTreeMap<u64, &str>) -> Str
             let _ = writeln!(out, "  {offset:>12} + {:<12} {state}", format_bytes(block.size.get()));
         }
     }
+    for segment in empty {
+        let _ = writeln!(out, "free {}: {}", kind(segment), described(segment));
+    }
     if segments.is_empty() {
         out.push_str("(no segments)\n");
     }
     out
+}
+
+fn kind(segment: &SegmentInfo) -> &'static str {
+    if segment.expandable { "expandable" } else { "segment" }
+}
+
+fn described(segment: &SegmentInfo) -> String {
+    let stream = if segment.stream == StreamId::DEFAULT { "default stream" } else { "another stream" };
+    format!("{}, {} pool, {stream}", format_bytes(segment.total.get()), segment.class.name())
 }
 
 fn bar(segment: &SegmentInfo) -> String {

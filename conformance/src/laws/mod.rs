@@ -15,6 +15,7 @@ use crate::Law;
 use crate::harness::Backend;
 use crate::suite::{Entry, Group};
 use campaign::Campaign;
+pub(crate) use campaign::runner;
 
 /// The laws that are checked after every operation of a random sequence.
 const AFTER_EVERY_OPERATION: [(Law, &str); 13] = [

@@ -1,0 +1,100 @@
+//! PyTorch's out-of-memory messages, read back: text in, plain data out.
+//!
+//! Three generations are understood. Until 1.3 the last figure in the parenthesis is what is cached and not allocated (`cached`), from
+//! then to 2.0 all that is reserved (`reserved in total by PyTorch`); since 2.1 the message is in sentences (spec 2.13), which 2.1
+//! misspelt (`capacty`). A message may be broken into lines anywhere, and stand inside a longer log.
+//!
+//! Sizes in messages have two decimals of their unit, so each figure is known within half of its last digit.
+
+mod reader;
+mod size;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+pub use self::size::Size;
+
+/// What a message says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutOfMemoryMessage {
+    /// What was asked of the device: a segment, which may be larger than the request.
+    pub tried: Size,
+    /// The device's index.
+    pub device: u32,
+    /// The device's memory.
+    pub total: Size,
+    /// What of it nobody held.
+    pub free: Size,
+    /// Who held memory, where NVML told; messages before 2.1 have nobody.
+    pub processes: Vec<ProcessUse>,
+    /// The process's limit, where one was set.
+    pub limit: Option<Size>,
+    /// Bytes of blocks that were handed out.
+    pub allocated: Size,
+    /// Bytes that the process's allocator had taken from the device.
+    pub reserved: Size,
+    /// Reserved bytes that were not handed out.
+    pub unallocated: Size,
+    /// What the message calls allocated in private pools, where there was any.
+    pub private_pools: Option<Size>,
+}
+
+/// A process that held memory of the device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessUse {
+    /// Its number; `None` is the process whose message this is.
+    pub pid: Option<u32>,
+    /// What it held.
+    pub used: Size,
+}
+
+/// Why a text is not such a message.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MessageError {
+    /// It does not contain one.
+    #[error("there is no out-of-memory message (`out of memory. Tried to allocate`) in the text")]
+    NotFound,
+    /// A message without figures: the request was of an exabyte or more, or was rejected before the device was asked.
+    #[error("the message has no figures: {0}")]
+    NoFigures(&'static str),
+    /// It ends, or goes on in another way, where this should come.
+    #[error("expected {expected} at `{at}`; is the message complete?")]
+    Expected {
+        /// What should come.
+        expected: &'static str,
+        /// The next few words of the text.
+        at: String,
+    },
+}
+
+impl OutOfMemoryMessage {
+    /// Reads the first out-of-memory message of a text.
+    ///
+    /// # Errors
+    /// If there is none, or it is of no known form.
+    pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
+        reader::parse(text)
+    }
+
+    /// Whether what was reserved and not handed out is at least what was tried: then memory was there, in pieces.
+    #[must_use]
+    pub fn is_fragmentation(&self) -> bool {
+        self.unallocated.bytes >= self.tried.bytes
+    }
+}
+
+impl fmt::Display for OutOfMemoryMessage {
+    /// The part that follows from the allocator alone; what the device and other processes had is left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tried to allocate {}", self.tried)?;
+        if let Some(limit) = self.limit {
+            write!(f, ", {limit} allowed")?;
+        }
+        write!(f, ", {} allocated", self.allocated)?;
+        if let Some(private) = self.private_pools {
+            write!(f, " ({private} of it in private pools)")?;
+        }
+        write!(f, ", {} reserved but unallocated", self.unallocated)
+    }
+}
