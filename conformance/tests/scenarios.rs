@@ -68,6 +68,10 @@ impl Backend for Other {
         Simulated.open(&Needs { capacity, places: self.0, ..*needs })
     }
 
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     fn is_simulated(&self) -> bool {
         true
     }
