@@ -15,6 +15,7 @@ mod device;
 mod error;
 mod extents;
 mod final_state;
+mod hidden;
 mod inference;
 mod outlook;
 mod peaks;
@@ -35,6 +36,7 @@ mod verify;
 
 pub use compare::{Doing, Mismatch};
 pub use error::VerifyError;
+pub use hidden::{Guess, GuessedSegment};
 pub use outlook::{Extreme, Outlook, OutlookOptions, TimingRange, replay_device};
 pub use placements::placed_steps;
 pub use predict::{AfterFailure, PredictOptions, Prediction, Timing, predict};

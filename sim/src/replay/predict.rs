@@ -139,6 +139,7 @@ impl Replay {
                 self.give_back(allocation);
             }
             Operation::EmptyCache => self.device_errors += u64::from(self.core.release_cached().is_err()),
+            Operation::ReleasePool(pool) => self.device_errors += u64::from(self.core.release_cached_pool(pool).is_err()),
             Operation::AbandonPool(pool) => {
                 if self.core.pool_use_count(pool).is_ok_and(|uses| uses > 0) {
                     self.device_errors += u64::from(self.core.release_pool(pool).is_err());

@@ -1,0 +1,196 @@
+//! What the trace shows of which segments cannot be of one pool.
+//!
+//! Three rules of the allocator make pools visible without naming them. A request is served by the best fitting free block of its pool
+//! (spec 2.5): a better one that was passed over is another pool's, and so are all that would have served where a new segment was made.
+//! A pool that gives memory back gives back all that it can (spec 2.10): what could go and stayed is another pool's. And it does so in
+//! a fixed order: the default pool large segments first, a private one small ones first, each by stream, size and address.
+
+use std::collections::BTreeSet;
+
+use parkade::policy::{Policy, PyTorch};
+use parkade::units::{Bytes, PoolClass};
+
+use super::layout::{Layout, Life, LifeId};
+use crate::recording::{Action, DeviceRecording, Entry};
+use crate::replay::pools::pool_of;
+use crate::replay::run::{gives_memory, takes_memory};
+use crate::replay::start::Start;
+
+/// Two lives, the lower number first.
+type Pair = (LifeId, LifeId);
+
+/// The lives of a trace, and what cannot be.
+#[derive(Debug, Default)]
+pub(super) struct Evidence {
+    pub(super) lives: Vec<Life>,
+    /// Not of one pool, whichever.
+    pub(super) apart: BTreeSet<Pair>,
+    /// Not both of the default pool.
+    pub(super) not_default: BTreeSet<Pair>,
+    /// Not both of one private pool.
+    pub(super) not_private: BTreeSet<Pair>,
+    /// Requests that one pool alone would have served otherwise, with the segments that say so.
+    pub(super) contradictions: Vec<(usize, Pair)>,
+    /// Each request that was served: by which life.
+    pub(super) served: Vec<LifeId>,
+    /// The lives that gave memory back together, in order.
+    pub(super) releases: Vec<Vec<(usize, LifeId)>>,
+}
+
+fn pair(a: LifeId, b: LifeId) -> Pair {
+    (a.min(b), a.max(b))
+}
+
+struct Walk<'a> {
+    policy: &'a PyTorch,
+    layout: Layout<'a>,
+    found: Evidence,
+}
+
+/// Walks the trace. `None` if no reading with pools can explain it: a better block of the very same segment was passed over, or an
+/// entry does not fit the blocks.
+pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Evidence> {
+    let layout = Layout::new(policy, &start.extents.segments);
+    let mut walk = Walk { policy, layout, found: Evidence::default() };
+    let trace = &recording.trace;
+    let mut at = 0;
+    while at < trace.len() {
+        let inner = |entry: &&Entry| entry.action == Action::FreeCompleted || takes_memory(entry) || gives_memory(entry);
+        let end = at + trace[at..].iter().take_while(inner).count();
+        walk.group(trace, at, end)?;
+        if trace.get(end).is_some_and(|entry| entry.action == Action::Alloc) {
+            walk.serve(trace, at, end)?;
+        }
+        at = end + 1;
+    }
+    let Walk { layout, mut found, .. } = walk;
+    found.lives = layout.lives;
+    name_known(&mut found.lives, recording);
+    Some(found)
+}
+
+/// Of what is there at the end the recording names the pool.
+fn name_known(lives: &mut [Life], recording: &DeviceRecording) {
+    for life in lives.iter_mut().filter(|life| life.gone_at.is_none()) {
+        let is_its = |segment: &&crate::recording::Segment| {
+            let is_there =
+                if life.expandable { segment.address >= life.base } else { segment.address == life.base };
+            segment.expandable == life.expandable && is_there
+        };
+        // The ranges are larger than a device, so of those above its base the nearest run is its own.
+        life.known = recording.segments.iter().filter(is_its).min_by_key(|segment| segment.address).map(pool_of);
+    }
+}
+
+impl Walk<'_> {
+    /// Entries that belong together, up to the request that they serve.
+    fn group(&mut self, trace: &[Entry], at: usize, end: usize) -> Option<()> {
+        let request = trace.get(end).filter(|entry| matches!(entry.action, Action::Alloc | Action::Oom));
+        let class = request.and_then(|entry| self.class_and_size(entry)).map_or(PoolClass::Large, |(class, _)| class);
+        let mut could_go = Vec::new();
+        let mut released: Vec<(usize, LifeId)> = Vec::new();
+        for (place, entry) in trace[at..end].iter().enumerate().map(|(n, entry)| (at + n, entry)) {
+            match entry.action {
+                Action::SegmentAlloc => self.layout.make(place, entry),
+                Action::SegmentMap => {
+                    let others: Vec<LifeId> = self.layout.ranges(entry.stream, class).collect();
+                    if let Some(range) = self.layout.map(place, entry, class) {
+                        // A pool has one range for a stream and class (spec 4.1), much larger than what it ever maps.
+                        self.found.apart.extend(others.into_iter().map(|other| pair(other, range)));
+                    }
+                }
+                Action::SegmentFree | Action::SegmentUnmap => {
+                    if released.is_empty() {
+                        could_go = self.layout.releasable();
+                    }
+                    released.push((place, self.layout.give(place, entry)?));
+                }
+                _ => self.layout.free(place, entry),
+            }
+        }
+        if !released.is_empty() {
+            // Garbage collection and the search for oversize blocks release some of what could go; both only for a request.
+            let settings = &self.policy.settings;
+            let is_partial = settings.garbage_collection_threshold > 0.0 || settings.max_split_bytes != u64::MAX;
+            if request.is_none() || !is_partial {
+                self.compare_released(trace, &could_go, &released);
+            }
+            self.found.releases.push(released);
+        }
+        Some(())
+    }
+
+    fn compare_released(&mut self, trace: &[Entry], could_go: &[LifeId], released: &[(usize, LifeId)]) {
+        let gone: BTreeSet<LifeId> = released.iter().map(|&(_, life)| life).collect();
+        for &stayed in could_go.iter().filter(|life| !gone.contains(life)) {
+            self.found.apart.extend(gone.iter().map(|&life| pair(life, stayed)));
+        }
+        for (n, &(first_at, first)) in released.iter().enumerate() {
+            for &(second_at, second) in &released[n + 1..] {
+                // What became free in between may have been released by a second call.
+                if trace[first_at..second_at].iter().any(|entry| entry.action == Action::FreeCompleted) {
+                    break;
+                }
+                if first == second {
+                    continue;
+                }
+                let (one, other) = (&self.layout.lives[first], &self.layout.lives[second]);
+                let is_large = |life: &Life| life.class == PoolClass::Large;
+                if is_large(one) == is_large(other) {
+                    let key = |life: &Life, at: usize| (life.stream, trace[at].size, trace[at].address);
+                    let is_ordered = one.expandable || other.expandable || key(one, first_at) < key(other, second_at);
+                    if !is_ordered {
+                        self.found.apart.insert(pair(first, second));
+                    }
+                } else if is_large(one) {
+                    self.found.not_private.insert(pair(first, second));
+                } else {
+                    self.found.not_default.insert(pair(first, second));
+                }
+            }
+        }
+    }
+
+    fn class_and_size(&self, entry: &Entry) -> Option<(PoolClass, u64)> {
+        // An out-of-memory entry has the rounded size, which rounds to itself.
+        let size = self.policy.round(Bytes(entry.size.max(1)))?;
+        Some((self.policy.classify(size), size.get()))
+    }
+
+    /// The request at `at`, whose entries begin at `group`, is served.
+    fn serve(&mut self, trace: &[Entry], group: usize, at: usize) -> Option<()> {
+        let entry = &trace[at];
+        let (class, size) = self.class_and_size(entry)?;
+        let chosen = self.layout.free_at(entry.address)?;
+        if !self.layout.lives[chosen.life].expandable {
+            let is_new = trace[group..at].iter().any(|entry| entry.action == Action::SegmentAlloc);
+            let until = (entry.stream, class == PoolClass::Large, chosen.size, entry.address);
+            // What became free after the search began may have been given back by waiting for it.
+            let was_there = |since: Option<usize>| since.is_some_and(|since| !is_new || since < group);
+            let passed_over: Vec<LifeId> = self
+                .layout
+                .fitting(entry.stream, class, size, (!is_new).then_some(until))
+                .filter(|(_, block)| was_there(block.free_since) && !self.layout.lives[block.life].expandable)
+                .filter(|(_, block)| !is_new || !self.is_refused(size, block.size))
+                .map(|(_, block)| block.life)
+                .collect();
+            if passed_over.contains(&chosen.life) {
+                return None;
+            }
+            if let Some(&first) = passed_over.first() {
+                self.found.contradictions.push((at, pair(first, chosen.life)));
+            }
+            self.found.apart.extend(passed_over.into_iter().map(|life| pair(life, chosen.life)));
+        }
+        let life = self.layout.serve(at, entry, size)?;
+        self.found.served.push(life);
+        Some(())
+    }
+
+    /// Oversize blocks are kept for oversize requests (spec 2.5, rules 4 and 5).
+    fn is_refused(&self, size: u64, whole: u64) -> bool {
+        let settings = &self.policy.settings;
+        let (most, slack) = (settings.max_split_bytes, settings.max_non_split_rounding_bytes);
+        (size < most && whole >= most) || (size >= most && whole >= size.saturating_add(slack))
+    }
+}

@@ -1,0 +1,143 @@
+//! The private pools of segments that went back before the end, which no file of PyTorch 2.11 names.
+//!
+//! A recording names pools only in the segments that it lists at its end. Where the program dropped a pool before (a MemPool destroyed, a
+//! graph reset), its segments look like the default pool's, and the replay departs from the recording at the first block that is not the
+//! best fit of both pools together. Then the trace is read once more for what it shows of pools ([`evidence`], on the blocks of
+//! [`layout`]), and the reading with the fewest private segments that agrees with it is chosen ([`choose`]). It counts only if replaying
+//! under it gives the recording to the last entry, and if it is [`Guess::is_sound`].
+
+mod choose;
+mod evidence;
+mod layout;
+
+use std::collections::BTreeSet;
+
+use parkade::policy::PyTorch;
+use parkade::units::PoolId;
+use rustc_hash::FxHashMap;
+
+use super::start::Start;
+use crate::recording::DeviceRecording;
+use choose::{Partition, Pool};
+use evidence::Evidence;
+use layout::{Life, LifeId};
+
+/// How many private pools were guessed that the file does not name, of which segments, and how well that is founded.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Guess {
+    /// Segments, and ranges of expandable memory, of which the file does not name the pool: those taken to be of private pools.
+    pub segments: Vec<GuessedSegment>,
+    /// The private pools that they are of.
+    pub pools: usize,
+    /// Requests that they served.
+    pub requests: u64,
+    /// How often the requests changed over from other pools to these.
+    pub windows: u64,
+    /// Requests that a single pool would have served otherwise, and that the guess explains.
+    pub contradictions: u64,
+}
+
+/// A segment, or a range of expandable memory, that was taken to be of a private pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GuessedSegment {
+    /// Its first byte.
+    pub address: u64,
+    /// The entry that made it; `None` if it was there before the first.
+    pub made_at: Option<usize>,
+    /// The entry by which the last of it went back.
+    pub gone_at: Option<usize>,
+    /// Which of the guessed pools, from 1.
+    pub pool: usize,
+}
+
+/// What to take for granted about the pools of a recording.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Assumption {
+    /// The private pools of the segments that the trace makes, by entry; of ranges, by the entry that maps their first page.
+    pub(super) made: FxHashMap<u32, PoolId>,
+    /// The pools of what was there before the first entry, by address.
+    pub(super) before: FxHashMap<u64, PoolId>,
+    /// Where ranges end: the entry that unmaps their last page, and the range's first address.
+    pub(super) range_ends: FxHashMap<u32, u64>,
+    pub(super) guess: Guess,
+}
+
+/// Readings of one recording's pools, one after the other.
+pub(super) struct Readings {
+    evidence: Evidence,
+    /// Lives taken to be private because a reading without failed.
+    private: BTreeSet<LifeId>,
+}
+
+impl Readings {
+    /// Gathers what a trace shows. `None` if nothing in it went back before the end, or no pools can explain it.
+    pub(super) fn of(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Readings> {
+        let evidence = evidence::gather(recording, start, policy)?;
+        let has_unknown = evidence.lives.iter().any(|life| life.known.is_none());
+        has_unknown.then_some(Readings { evidence, private: BTreeSet::new() })
+    }
+
+    /// The reading that the evidence asks for.
+    pub(super) fn next(&mut self) -> Option<Assumption> {
+        let partition = choose::choose(&self.evidence, &self.private)?;
+        Some(self.assume(partition))
+    }
+
+    fn assume(&self, mut partition: Partition) -> Assumption {
+        // Several pools that go back together do so in an order of their ids, which is all that an id decides.
+        partition.pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
+        let lives = &self.evidence.lives;
+        let mut assumption = Assumption { guess: self.guess(&partition), ..Assumption::default() };
+        let mut pool_of = vec![PoolId::DEFAULT; lives.len()];
+        for (number, pool) in partition.pools.iter().enumerate() {
+            pool.members.iter().for_each(|&member| pool_of[member] = PoolId(0, number as u64 + 1));
+        }
+        for (life, &pool) in lives.iter().zip(&pool_of) {
+            match life.made_at {
+                // Of a range the default pool is said too: another's may be the nearest below it.
+                Some(at) if pool != PoolId::DEFAULT || life.expandable => {
+                    assumption.made.insert(at as u32, pool);
+                }
+                Some(_) => {}
+                None => {
+                    assumption.before.insert(life.base, pool);
+                }
+            }
+            if let (true, Some(at)) = (life.expandable, life.gone_at) {
+                assumption.range_ends.insert(at as u32, life.base);
+            }
+        }
+        assumption
+    }
+
+    fn guess(&self, partition: &Partition) -> Guess {
+        let lives = &self.evidence.lives;
+        let is_guessed = |life: LifeId| lives[life].known.is_none();
+        let guessed: Vec<&Pool> =
+            partition.pools.iter().filter(|pool| pool.members.iter().any(|&life| is_guessed(life))).collect();
+        let mut segments: Vec<GuessedSegment> = Vec::new();
+        for (number, pool) in guessed.iter().enumerate() {
+            segments.extend(pool.members.iter().copied().filter(|&life| is_guessed(life)).map(|life| {
+                let Life { base: address, made_at, gone_at, .. } = lives[life];
+                GuessedSegment { address, made_at, gone_at, pool: number + 1 }
+            }));
+        }
+        segments.sort_unstable_by_key(|segment| (segment.made_at, segment.address));
+        let private: BTreeSet<LifeId> =
+            guessed.iter().flat_map(|pool| pool.members.iter().copied()).filter(|&life| is_guessed(life)).collect();
+        let (mut windows, mut was_private) = (0, false);
+        for life in &self.evidence.served {
+            let is_private = private.contains(life);
+            windows += u64::from(is_private && !was_private);
+            was_private = is_private;
+        }
+        let explained = |(_, (one, other)): &&(usize, (LifeId, LifeId))| private.contains(one) || private.contains(other);
+        Guess {
+            pools: guessed.len(),
+            requests: private.iter().map(|&life| lives[life].requests).sum(),
+            windows,
+            contradictions: self.evidence.contradictions.iter().filter(explained).count() as u64,
+            segments,
+        }
+    }
+}
