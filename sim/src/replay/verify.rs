@@ -11,7 +11,7 @@ use super::consistency;
 use super::device::{Position, RecordedDevice};
 use super::error::VerifyError;
 use super::final_state;
-use super::hidden::{Guess, Readings};
+use super::hidden::{Guess, MOST_READINGS, Readings};
 use super::inference::SmallerGap;
 use super::peaks::PeakWatch;
 use super::run::{Release, Runner, Tally};
@@ -154,7 +154,8 @@ pub(super) fn replay_to_end(
         return Ok(plain);
     }
     let Some(mut readings) = Readings::of(recording, &before, &policy) else { return Ok(plain) };
-    if let Some(assumption) = readings.next() {
+    for _ in 0..MOST_READINGS {
+        let Some(assumption) = readings.next() else { break };
         let mut assumed = before.clone();
         assumed.assume(&assumption);
         let replayed = replay_inferring(recording, options, &mut assumed, progress)?;
@@ -163,6 +164,7 @@ pub(super) fn replay_to_end(
             *start = assumed;
             return Ok(Replayed { guess: Some(assumption.guess), ..replayed });
         }
+        readings.fail(replayed.tally.first.and_then(|first| first.entry));
     }
     Ok(plain)
 }

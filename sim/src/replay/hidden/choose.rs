@@ -64,7 +64,17 @@ pub(super) fn choose(evidence: &Evidence, private: &BTreeSet<LifeId>) -> Option<
             is_private[life] = true;
         }
     }
+    take_back(&both, &mut is_private, lives);
     partition(evidence, &is_private)
+}
+
+/// Takes back what need not be private, because everything that excludes it is; what served most first.
+fn take_back(both: &Graph, is_private: &mut [bool], lives: &[Life]) {
+    let mut order: Vec<LifeId> = (0..lives.len()).filter(|&life| is_private[life] && lives[life].known.is_none()).collect();
+    order.sort_by_key(|&life| std::cmp::Reverse(lives[life].requests));
+    for life in order {
+        is_private[life] = both.neighbours(life).any(|other| !is_private[other]);
+    }
 }
 
 /// Lives not taken as private that cannot all be the default pool's, and hang together.
@@ -131,22 +141,17 @@ fn partition(evidence: &Evidence, is_private: &[bool]) -> Option<Partition> {
     Some(Partition { pools })
 }
 
-/// Nobody can use a pool that has been abandoned, so all of it was made before.
+/// Nobody can use a pool that has been abandoned: no request was served by it after its memory went back.
 fn fits(pool: &Pool, id: LifeId, life: &Life, lives: &[Life], apart: &Graph) -> bool {
-    let made = |life: &Life| life.made_at.unwrap_or(0);
     let is_excluded = apart.neighbours(id).any(|other| pool.members.contains(&other));
-    let comes_late = pool.abandoned_at.is_some_and(|abandoned| abandoned < made(life));
-    let goes_early = life.first_given_at.is_some_and(|given| pool.members.iter().any(|&member| made(&lives[member]) > given));
+    let comes_late = pool.abandoned_at.is_some_and(|abandoned| abandoned < life.last_used_at);
+    let goes_early = life.first_given_at.is_some_and(|given| pool.members.iter().any(|&member| lives[member].last_used_at > given));
     !is_excluded && !comes_late && !goes_early
 }
 
 fn best_of(pools: &[Pool], id: LifeId, evidence: &Evidence, is_open: impl Fn(&Pool) -> bool) -> Option<usize> {
-    let goes_with: BTreeSet<LifeId> = evidence
-        .releases
-        .iter()
-        .filter(|run| run.iter().any(|&(_, life)| life == id))
-        .flat_map(|run| run.iter().map(|&(_, life)| life))
-        .collect();
+    let runs = evidence.releases.iter().filter(|run| run.iter().any(|&(_, life)| life == id));
+    let goes_with: BTreeSet<LifeId> = runs.flat_map(|run| run.iter().map(|&(_, life)| life)).collect();
     let rank = |pool: &Pool| (pool.members.iter().any(|member| goes_with.contains(member)), pool.members.last().copied());
     (0..pools.len()).filter(|&place| is_open(&pools[place])).max_by_key(|&place| rank(&pools[place]))
 }

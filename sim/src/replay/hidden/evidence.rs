@@ -33,8 +33,26 @@ pub(super) struct Evidence {
     pub(super) contradictions: Vec<(usize, Pair)>,
     /// Each request that was served: by which life.
     pub(super) served: Vec<LifeId>,
-    /// The lives that gave memory back together, in order.
+    /// The lives that gave memory back together, in order, each with its entry.
     pub(super) releases: Vec<Vec<(usize, LifeId)>>,
+}
+
+impl Evidence {
+    /// Of what was given back together, the stretches that the default pool can have given back in one go.
+    pub(super) fn default_stretches(&self, run: &[(usize, LifeId)]) -> Vec<Vec<LifeId>> {
+        let mut stretches: Vec<Vec<LifeId>> = Vec::new();
+        for &(_, life) in run {
+            let may_follow = |last: &LifeId| {
+                let (one, other) = ((*last).min(life), (*last).max(life));
+                !self.not_default.contains(&(one, other)) && !self.apart.contains(&(one, other))
+            };
+            match stretches.last_mut() {
+                Some(stretch) if stretch.iter().all(may_follow) => stretch.push(life),
+                _ => stretches.push(vec![life]),
+            }
+        }
+        stretches
+    }
 }
 
 fn pair(a: LifeId, b: LifeId) -> Pair {
@@ -126,27 +144,40 @@ impl Walk<'_> {
             self.found.apart.extend(gone.iter().map(|&life| pair(life, stayed)));
         }
         for (n, &(first_at, first)) in released.iter().enumerate() {
-            for &(second_at, second) in &released[n + 1..] {
+            let (mut before, mut is_default, mut is_private) = ((first_at, first), true, true);
+            for &next in &released[n + 1..] {
                 // What became free in between may have been released by a second call.
-                if trace[first_at..second_at].iter().any(|entry| entry.action == Action::FreeCompleted) {
+                if trace[before.0..next.0].iter().any(|entry| entry.action == Action::FreeCompleted) {
                     break;
                 }
-                if first == second {
-                    continue;
+                // What a pool gives back follows one upon the other, so what is between two segments of a pool is of it too.
+                let (default, private) = self.may_follow(trace, before, next);
+                (is_default, is_private, before) = (is_default && default, is_private && private, next);
+                let set = match (is_default, is_private) {
+                    (true, true) => continue,
+                    (false, true) => &mut self.found.not_default,
+                    (true, false) => &mut self.found.not_private,
+                    (false, false) => &mut self.found.apart,
+                };
+                if first != next.1 {
+                    set.insert(pair(first, next.1));
                 }
-                let (one, other) = (&self.layout.lives[first], &self.layout.lives[second]);
-                let is_large = |life: &Life| life.class == PoolClass::Large;
-                if is_large(one) == is_large(other) {
-                    let key = |life: &Life, at: usize| (life.stream, trace[at].size, trace[at].address);
-                    let is_ordered = one.expandable || other.expandable || key(one, first_at) < key(other, second_at);
-                    if !is_ordered {
-                        self.found.apart.insert(pair(first, second));
-                    }
-                } else if is_large(one) {
-                    self.found.not_private.insert(pair(first, second));
-                } else {
-                    self.found.not_default.insert(pair(first, second));
-                }
+            }
+        }
+    }
+
+    /// Whether the default pool, and whether a private one, gives back one directly before the other.
+    fn may_follow(&self, trace: &[Entry], (first_at, first): (usize, LifeId), (second_at, second): (usize, LifeId)) -> (bool, bool) {
+        let (one, other) = (&self.layout.lives[first], &self.layout.lives[second]);
+        match (one.class, other.class) {
+            (PoolClass::Large, PoolClass::Small) => (true, false),
+            (PoolClass::Small, PoolClass::Large) => (false, true),
+            // The order of expandable blocks is that of their sizes, which are not those of the pages that go back.
+            _ if one.expandable || other.expandable => (true, true),
+            _ => {
+                let key = |life: &Life, at: usize| (life.stream, trace[at].size, trace[at].address);
+                let is_ordered = key(one, first_at) < key(other, second_at);
+                (is_ordered, is_ordered)
             }
         }
     }

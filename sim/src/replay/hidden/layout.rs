@@ -32,6 +32,8 @@ pub(super) struct Life {
     pub(super) known: Option<PoolId>,
     /// Requests that it served.
     pub(super) requests: u64,
+    /// The entry of the last of them, or the one that made it.
+    pub(super) last_used_at: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +94,7 @@ impl<'a> Layout<'a> {
             first_given_at: None,
             known: None,
             requests: 0,
+            last_used_at: made_at.unwrap_or(0),
         };
         self.lives.push(life);
         self.places.insert(base, (base, self.lives.len() - 1));
@@ -255,7 +258,9 @@ impl<'a> Layout<'a> {
             self.put(entry.address + own, Block { size: block.size - own, free_since: Some(at), ..block });
         }
         self.put(entry.address, Block { size: own, free_since: None, ..block });
-        self.lives[block.life].requests += 1;
+        let life = &mut self.lives[block.life];
+        life.requests += 1;
+        life.last_used_at = at;
         Some(block.life)
     }
 

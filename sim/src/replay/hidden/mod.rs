@@ -62,11 +62,45 @@ pub(super) struct Assumption {
     pub(super) guess: Guess,
 }
 
+/// How many readings of one recording are tried.
+pub(super) const MOST_READINGS: usize = 48;
+
 /// Readings of one recording's pools, one after the other.
+///
+/// The evidence is about pairs of segments. Which of those that went back together were the default pool's may still be open: a reading
+/// that fails there is followed by others that say so for that place, until one gets further.
 pub(super) struct Readings {
     evidence: Evidence,
-    /// Lives taken to be private because a reading without failed.
+    /// Lives taken to be private because readings without failed.
     private: BTreeSet<LifeId>,
+    /// The reading that is being tried, in the same terms.
+    trial: BTreeSet<LifeId>,
+    /// What else can be said about the place where readings fail.
+    others: Vec<BTreeSet<LifeId>>,
+    /// How far the best reading came: its first entry that differed.
+    reached: Option<usize>,
+}
+
+/// The pools in an order in which those that went back together did so; as far as there is one, for PyTorch's is that of a hash map.
+fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<Pool> {
+    pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
+    let pool_of = |life: LifeId| pools.iter().position(|pool| pool.members.contains(&life));
+    let mut comes_after: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); pools.len()];
+    for run in &evidence.releases {
+        let mut order: Vec<usize> = run.iter().filter_map(|&(_, life)| pool_of(life)).collect();
+        order.dedup();
+        for pair in order.windows(2) {
+            comes_after[pair[1]].insert(pair[0]);
+        }
+    }
+    let mut rest: Vec<usize> = (0..pools.len()).collect();
+    let mut ordered = Vec::new();
+    while !rest.is_empty() {
+        let is_next = |pool: &usize| comes_after[*pool].iter().all(|before| !rest.contains(before));
+        let place = rest.iter().position(is_next).unwrap_or(0);
+        ordered.push(pools[rest.remove(place)].clone());
+    }
+    ordered
 }
 
 impl Readings {
@@ -74,18 +108,48 @@ impl Readings {
     pub(super) fn of(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Readings> {
         let evidence = evidence::gather(recording, start, policy)?;
         let has_unknown = evidence.lives.iter().any(|life| life.known.is_none());
-        has_unknown.then_some(Readings { evidence, private: BTreeSet::new() })
+        let (private, trial) = (BTreeSet::new(), BTreeSet::new());
+        has_unknown.then_some(Readings { evidence, private, trial, others: vec![BTreeSet::new()], reached: None })
     }
 
-    /// The reading that the evidence asks for.
+    /// The next reading, if there is one left.
     pub(super) fn next(&mut self) -> Option<Assumption> {
-        let partition = choose::choose(&self.evidence, &self.private)?;
-        Some(self.assume(partition))
+        while let Some(trial) = self.others.pop() {
+            self.trial = trial;
+            if let Some(partition) = choose::choose(&self.evidence, &self.trial) {
+                return Some(self.assume(partition));
+            }
+        }
+        None
+    }
+
+    /// The last reading differs from the recording first at this entry, or at its end.
+    pub(super) fn fail(&mut self, at: Option<usize>) {
+        let place = at.unwrap_or(usize::MAX);
+        if self.reached.is_some_and(|reached| place <= reached) {
+            return;
+        }
+        self.reached = Some(place);
+        self.private.clone_from(&self.trial);
+        let is_there = |run: &&Vec<(usize, LifeId)>| {
+            run.first().is_some_and(|first| first.0 <= place) && run.last().is_some_and(|last| place <= last.0)
+        };
+        let Some(run) = self.evidence.releases.iter().find(is_there) else { return };
+        // The default pool's are one stretch: the likeliest is the first, for empty_cache begins with it.
+        let stretches = self.evidence.default_stretches(run);
+        self.others = stretches
+            .iter()
+            .rev()
+            .map(|stretch| {
+                let outside = run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life));
+                self.private.iter().copied().chain(outside).collect()
+            })
+            .collect();
     }
 
     fn assume(&self, mut partition: Partition) -> Assumption {
-        // Several pools that go back together do so in an order of their ids, which is all that an id decides.
-        partition.pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
+        // Several pools that go back together do so in the order of their ids, which is all that an id decides.
+        partition.pools = in_order(partition.pools, &self.evidence);
         let lives = &self.evidence.lives;
         let mut assumption = Assumption { guess: self.guess(&partition), ..Assumption::default() };
         let mut pool_of = vec![PoolId::DEFAULT; lives.len()];
