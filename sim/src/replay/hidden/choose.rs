@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use parkade::units::PoolId;
+use parkade::units::{PoolClass, PoolId};
 
 use super::evidence::Evidence;
 use super::layout::{Life, LifeId};
@@ -59,19 +59,20 @@ pub(super) fn choose(evidence: &Evidence, private: &BTreeSet<LifeId>) -> Option<
     if (0..lives.len()).any(|life| is_private[life] && is_default(life)) {
         return None;
     }
+    let weights = weights(evidence);
     while let Some(component) = open_component(&both, &is_private) {
-        for life in lighter_part(&both, &component, lives) {
+        for life in lighter_part(&both, &component, &weights) {
             is_private[life] = true;
         }
     }
-    take_back(&both, &mut is_private, lives);
+    take_back(&both, &mut is_private, lives, &weights);
     partition(evidence, &is_private)
 }
 
-/// Takes back what need not be private, because everything that excludes it is; what served most first.
-fn take_back(both: &Graph, is_private: &mut [bool], lives: &[Life]) {
+/// Takes back what need not be private, because everything that excludes it is; that for which most speaks first.
+fn take_back(both: &Graph, is_private: &mut [bool], lives: &[Life], weights: &[u64]) {
     let mut order: Vec<LifeId> = (0..lives.len()).filter(|&life| is_private[life] && lives[life].known.is_none()).collect();
-    order.sort_by_key(|&life| std::cmp::Reverse(lives[life].requests));
+    order.sort_by_key(|&life| std::cmp::Reverse(weights[life]));
     for life in order {
         is_private[life] = both.neighbours(life).any(|other| !is_private[other]);
     }
@@ -90,10 +91,25 @@ fn open_component(both: &Graph, is_private: &[bool]) -> Option<BTreeSet<LifeId>>
     Some(component)
 }
 
-/// Of two parts that exclude each other, the one that served fewer requests is private. Where more than two exclude each other, the life
-/// that excludes most for the requests that it served.
-fn lighter_part(both: &Graph, component: &BTreeSet<LifeId>, lives: &[Life]) -> Vec<LifeId> {
-    let weight = |part: &[LifeId]| part.iter().map(|&life| lives[life].requests).sum::<u64>();
+/// How much speaks for each life being the default pool's: the requests that it served; and that it was given back first where several
+/// pools gave back, beginning with a large segment, as empty_cache does.
+fn weights(evidence: &Evidence) -> Vec<u64> {
+    let mut weights: Vec<u64> = evidence.lives.iter().map(|life| life.requests + 1).collect();
+    let most: u64 = weights.iter().sum();
+    for run in &evidence.releases {
+        let stretches = evidence.default_stretches(run);
+        let first = stretches.first().filter(|_| stretches.len() > 1);
+        for &life in first.filter(|first| evidence.lives[first[0]].class == PoolClass::Large).into_iter().flatten() {
+            weights[life] += most;
+        }
+    }
+    weights
+}
+
+/// Of two parts that exclude each other, the one for which less speaks is private. Where more than two exclude each other, the life
+/// that excludes most for what speaks for it.
+fn lighter_part(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> Vec<LifeId> {
+    let weight = |part: &[LifeId]| part.iter().map(|&life| weights[life]).sum::<u64>();
     let mut side: BTreeMap<LifeId, bool> = BTreeMap::new();
     let mut rest: Vec<(LifeId, bool)> = component.first().map(|&first| (first, false)).into_iter().collect();
     let mut has_two_parts = true;
@@ -108,9 +124,9 @@ fn lighter_part(both: &Graph, component: &BTreeSet<LifeId>, lives: &[Life]) -> V
         return if weight(&one) < weight(&other) { one } else { other };
     }
     let degree = |life: LifeId| both.neighbours(life).filter(|other| component.contains(other)).count() as u64;
-    // The fraction degree / requests, compared without dividing.
+    // The fraction degree / weight, compared without dividing.
     let most = component.iter().copied().reduce(|best, life| {
-        let (of_best, of_life) = (degree(best) * (lives[life].requests + 1), degree(life) * (lives[best].requests + 1));
+        let (of_best, of_life) = (degree(best).saturating_mul(weights[life]), degree(life).saturating_mul(weights[best]));
         if of_life > of_best { life } else { best }
     });
     most.into_iter().collect()

@@ -38,14 +38,30 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
+    /// What a pool gives back follows one upon the other: so where two lives exclude each other, all that was given back before the one
+    /// excludes all that was given back behind the other, in one go.
+    fn spread(&mut self) {
+        for run in &self.releases {
+            let (mut of_default, mut of_private) = (0, 0);
+            for (place, &(_, life)) in run.iter().enumerate() {
+                let excludes = |set: &BTreeSet<Pair>, other: LifeId| {
+                    set.contains(&pair(life, other)) || self.apart.contains(&pair(life, other))
+                };
+                let last = |set: &BTreeSet<Pair>| run[..place].iter().rposition(|&(_, other)| excludes(set, other));
+                of_default = of_default.max(last(&self.not_default).map_or(0, |before| before + 1));
+                of_private = of_private.max(last(&self.not_private).map_or(0, |before| before + 1));
+                let pairs = |end: usize| run[..end].iter().filter(|&&(_, other)| other != life).map(|&(_, other)| pair(life, other));
+                self.not_default.extend(pairs(of_default));
+                self.not_private.extend(pairs(of_private));
+            }
+        }
+    }
+
     /// Of what was given back together, the stretches that the default pool can have given back in one go.
     pub(super) fn default_stretches(&self, run: &[(usize, LifeId)]) -> Vec<Vec<LifeId>> {
         let mut stretches: Vec<Vec<LifeId>> = Vec::new();
         for &(_, life) in run {
-            let may_follow = |last: &LifeId| {
-                let (one, other) = ((*last).min(life), (*last).max(life));
-                !self.not_default.contains(&(one, other)) && !self.apart.contains(&(one, other))
-            };
+            let may_follow = |last: &LifeId| !self.not_default.contains(&pair(*last, life));
             match stretches.last_mut() {
                 Some(stretch) if stretch.iter().all(may_follow) => stretch.push(life),
                 _ => stretches.push(vec![life]),
@@ -84,6 +100,7 @@ pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorc
     let Walk { layout, mut found, .. } = walk;
     found.lives = layout.lives;
     name_known(&mut found.lives, recording);
+    found.spread();
     Some(found)
 }
 
@@ -106,7 +123,8 @@ impl Walk<'_> {
         let request = trace.get(end).filter(|entry| matches!(entry.action, Action::Alloc | Action::Oom));
         let class = request.and_then(|entry| self.class_and_size(entry)).map_or(PoolClass::Large, |(class, _)| class);
         let mut could_go = Vec::new();
-        let mut released: Vec<(usize, LifeId)> = Vec::new();
+        let mut runs: Vec<Vec<(usize, LifeId)>> = Vec::new();
+        let mut is_new_run = true;
         for (place, entry) in trace[at..end].iter().enumerate().map(|(n, entry)| (at + n, entry)) {
             match entry.action {
                 Action::SegmentAlloc => self.layout.make(place, entry),
@@ -118,51 +136,50 @@ impl Walk<'_> {
                     }
                 }
                 Action::SegmentFree | Action::SegmentUnmap => {
-                    if released.is_empty() {
+                    if runs.is_empty() {
                         could_go = self.layout.releasable();
                     }
-                    released.push((place, self.layout.give(place, entry)?));
+                    let released = (place, self.layout.give(place, entry)?);
+                    match runs.last_mut().filter(|_| !is_new_run) {
+                        Some(run) => run.push(released),
+                        None => runs.push(vec![released]),
+                    }
+                    is_new_run = false;
                 }
-                _ => self.layout.free(place, entry),
+                _ => {
+                    self.layout.free(place, entry);
+                    // What becomes free in between may be released by a second call.
+                    is_new_run = true;
+                }
             }
         }
-        if !released.is_empty() {
+        if !runs.is_empty() {
             // Garbage collection and the search for oversize blocks release some of what could go; both only for a request.
             let settings = &self.policy.settings;
             let is_partial = settings.garbage_collection_threshold > 0.0 || settings.max_split_bytes != u64::MAX;
             if request.is_none() || !is_partial {
-                self.compare_released(trace, &could_go, &released);
+                let gone: BTreeSet<LifeId> = runs.iter().flatten().map(|&(_, life)| life).collect();
+                for &stayed in could_go.iter().filter(|life| !gone.contains(life)) {
+                    self.found.apart.extend(gone.iter().map(|&life| pair(life, stayed)));
+                }
+                for run in &runs {
+                    self.compare_order(trace, run);
+                }
             }
-            self.found.releases.push(released);
+            self.found.releases.extend(runs);
         }
         Some(())
     }
 
-    fn compare_released(&mut self, trace: &[Entry], could_go: &[LifeId], released: &[(usize, LifeId)]) {
-        let gone: BTreeSet<LifeId> = released.iter().map(|&(_, life)| life).collect();
-        for &stayed in could_go.iter().filter(|life| !gone.contains(life)) {
-            self.found.apart.extend(gone.iter().map(|&life| pair(life, stayed)));
-        }
-        for (n, &(first_at, first)) in released.iter().enumerate() {
-            let (mut before, mut is_default, mut is_private) = ((first_at, first), true, true);
-            for &next in &released[n + 1..] {
-                // What became free in between may have been released by a second call.
-                if trace[before.0..next.0].iter().any(|entry| entry.action == Action::FreeCompleted) {
-                    break;
-                }
-                // What a pool gives back follows one upon the other, so what is between two segments of a pool is of it too.
-                let (default, private) = self.may_follow(trace, before, next);
-                (is_default, is_private, before) = (is_default && default, is_private && private, next);
-                let set = match (is_default, is_private) {
-                    (true, true) => continue,
-                    (false, true) => &mut self.found.not_default,
-                    (true, false) => &mut self.found.not_private,
-                    (false, false) => &mut self.found.apart,
-                };
-                if first != next.1 {
-                    set.insert(pair(first, next.1));
-                }
-            }
+    fn compare_order(&mut self, trace: &[Entry], run: &[(usize, LifeId)]) {
+        for pair_of in run.windows(2).filter(|pair_of| pair_of[0].1 != pair_of[1].1) {
+            let set = match self.may_follow(trace, pair_of[0], pair_of[1]) {
+                (true, true) => continue,
+                (false, true) => &mut self.found.not_default,
+                (true, false) => &mut self.found.not_private,
+                (false, false) => &mut self.found.apart,
+            };
+            set.insert(pair(pair_of[0].1, pair_of[1].1));
         }
     }
 
