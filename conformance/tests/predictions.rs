@@ -1,5 +1,6 @@
 //! Real recordings, replayed as requests: under their own settings they need what they needed, and under each other's too.
 
+use parkade::profile::Profile;
 use parkade::units::Bytes;
 use parkade_conformance::recordings::{Shipped, names, read};
 use parkade_sim::device::address::{DriverLike, Learned, Scripted};
@@ -21,7 +22,8 @@ fn requests(shipped: &Shipped) -> Requests {
 fn under(target: &Shipped, requests: &Requests, options: SimOptions) -> Prediction {
     let (settings, limit_bytes) = (target.options.settings.settings.clone(), target.options.limit_bytes);
     let after_failure = AfterFailure::Stop;
-    predict(requests, SimDevice::new(options), &PredictOptions { settings, limit_bytes, after_failure, timing: Timing::Recorded })
+    let (profile, timing) = (&Profile::PYTORCH_2_11, Timing::Recorded);
+    predict(requests, SimDevice::new(options), &PredictOptions { profile, settings, limit_bytes, after_failure, timing })
 }
 
 fn device() -> SimOptions {

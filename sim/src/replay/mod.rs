@@ -37,7 +37,7 @@ mod verify;
 pub use compare::{Doing, Mismatch};
 pub use error::VerifyError;
 pub use hidden::{Guess, GuessedSegment};
-pub use outlook::{Extreme, Outlook, OutlookOptions, TimingRange, replay_device};
+pub use outlook::{Extreme, Outlook, OutlookOptions, TIMINGS, TimingRange, replay_device};
 pub use placements::placed_steps;
 pub use predict::{AfterFailure, PredictOptions, Prediction, Timing, predict};
 pub use profile::{ProfileEvidence, newer_profile};

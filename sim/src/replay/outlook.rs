@@ -5,6 +5,7 @@
 //! only the driver's rules are known. Where work of other streams delays a free, the recording's own delays are used, and the two
 //! extremes beside them say how much that matters.
 
+use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 
@@ -20,11 +21,27 @@ use crate::recording::DeviceRecording;
 /// A device with more memory than any has: 4 TiB.
 const LARGEST_BYTES: u64 = 1 << 42;
 
+/// The readings of when other streams are done that are tried beside the recorded one: the extremes, and shares and multiples of the
+/// recorded waits. Earlier completions need not lead to a better heap, so the extremes alone do not bound what happens.
+pub const TIMINGS: [Timing; 9] = [
+    Timing::Earliest,
+    Timing::Scaled(25),
+    Timing::Scaled(50),
+    Timing::Scaled(75),
+    Timing::Scaled(125),
+    Timing::Scaled(150),
+    Timing::Scaled(200),
+    Timing::Scaled(400),
+    Timing::Latest,
+];
+
 /// Under what to replay.
 #[derive(Clone, Debug)]
 pub struct OutlookOptions {
     /// Settings and limit of the recorded run, which show what it asked for.
     pub own: VerifyOptions,
+    /// The version of PyTorch whose decisions are made.
+    pub profile: &'static Profile,
     /// The settings to replay under.
     pub settings: Settings,
     /// The memory limit to replay under.
@@ -95,7 +112,8 @@ pub fn replay_device(
         let device = SimOptions::new(Bytes(options.capacity_bytes.unwrap_or(LARGEST_BYTES))).index(recording.device);
         let device = SimDevice::new(device.address_model(DriverLike::learned(&learned)));
         let settings = options.settings.clone();
-        let options = PredictOptions { settings, limit_bytes: options.limit_bytes, after_failure: AfterFailure::GoOn, timing };
+        let (profile, limit_bytes) = (options.profile, options.limit_bytes);
+        let options = PredictOptions { profile, settings, limit_bytes, after_failure: AfterFailure::GoOn, timing };
         predict(&requests, device, &options)
     };
     let prediction = run(Timing::Recorded);

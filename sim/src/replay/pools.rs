@@ -112,7 +112,8 @@ impl<'a> PoolsNow<'a> {
         if !self.has_private {
             return BTreeSet::new();
         }
-        let mut pools: BTreeSet<PoolId> = entries.iter().filter(|entry| gives_memory(entry)).map(|entry| self.at_address(entry.address)).collect();
+        let mut pools: BTreeSet<PoolId> =
+            entries.iter().filter(|entry| gives_memory(entry)).map(|entry| self.at_address(entry.address)).collect();
         pools.remove(&PoolId::DEFAULT);
         pools
     }

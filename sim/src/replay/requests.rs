@@ -196,10 +196,13 @@ impl Reader<'_> {
             self.push(at, Operation::AbandonPool(pool));
         }
         while let Some((_, release)) = self.releases.next_if(|&(place, _)| place < end) {
-            self.push(at, match release {
-                Release::All => Operation::EmptyCache,
-                Release::Pool(pool) => Operation::ReleasePool(pool),
-            });
+            self.push(
+                at,
+                match release {
+                    Release::All => Operation::EmptyCache,
+                    Release::Pool(pool) => Operation::ReleasePool(pool),
+                },
+            );
         }
         if let Some(entry) = trace.get(end).filter(|entry| is_request(entry)) {
             let pool = self.pools.of_request(at, &trace[at..=end]);

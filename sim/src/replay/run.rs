@@ -30,6 +30,13 @@ pub(super) struct Tally {
     pub(super) refusals: u64,
 }
 
+impl Tally {
+    /// How much had to happen that no entry says: of two readings the one with less is likelier.
+    pub(super) fn effort(&self) -> u64 {
+        self.releases.len() as u64 + self.refusals
+    }
+}
+
 /// A call that gives cached memory back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Release {

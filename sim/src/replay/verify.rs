@@ -154,19 +154,28 @@ pub(super) fn replay_to_end(
         return Ok(plain);
     }
     let Some(mut readings) = Readings::of(recording, &before, &policy) else { return Ok(plain) };
+    let mut best: Option<(Start, Replayed)> = None;
     for _ in 0..MOST_READINGS {
         let Some(assumption) = readings.next() else { break };
         let mut assumed = before.clone();
         assumed.assume(&assumption);
         let replayed = replay_inferring(recording, options, &mut assumed, progress)?;
-        eprintln!("DEBUG {:?} -> {} {:?}", assumption.guess, replayed.tally.mismatches, replayed.tally.first);
-        if replayed.tally.mismatches == 0 {
-            *start = assumed;
-            return Ok(Replayed { guess: Some(assumption.guess), ..replayed });
+        if replayed.tally.mismatches > 0 {
+            if best.is_none() {
+                readings.fail(replayed.tally.first.and_then(|first| first.entry));
+            }
+            continue;
         }
-        readings.fail(replayed.tally.first.and_then(|first| first.entry));
+        if best.as_ref().is_none_or(|(_, best)| replayed.tally.effort() < best.tally.effort()) {
+            readings.simplify(&replayed.tally.releases.iter().map(|&(entry, _)| entry).collect::<Vec<_>>());
+            best = Some((assumed, Replayed { guess: Some(assumption.guess), ..replayed }));
+        }
     }
-    Ok(plain)
+    let Some((assumed, replayed)) = best.filter(|(_, replayed)| replayed.guess.as_ref().is_some_and(Guess::is_sound)) else {
+        return Ok(plain);
+    };
+    *start = assumed;
+    Ok(replayed)
 }
 
 /// Replays the whole trace from its start, again where a mismatch shows an assumed size to be wrong.

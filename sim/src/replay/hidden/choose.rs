@@ -65,13 +65,14 @@ pub(super) fn choose(evidence: &Evidence, private: &BTreeSet<LifeId>) -> Option<
             is_private[life] = true;
         }
     }
-    take_back(&both, &mut is_private, lives, &weights);
+    let is_open = |life: &LifeId| lives[*life].known.is_none() && !private.contains(life);
+    take_back(&both, &mut is_private, (0..lives.len()).filter(is_open).collect(), &weights);
     partition(evidence, &is_private)
 }
 
 /// Takes back what need not be private, because everything that excludes it is; that for which most speaks first.
-fn take_back(both: &Graph, is_private: &mut [bool], lives: &[Life], weights: &[u64]) {
-    let mut order: Vec<LifeId> = (0..lives.len()).filter(|&life| is_private[life] && lives[life].known.is_none()).collect();
+fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weights: &[u64]) {
+    order.retain(|&life| is_private[life]);
     order.sort_by_key(|&life| std::cmp::Reverse(weights[life]));
     for life in order {
         is_private[life] = both.neighbours(life).any(|other| !is_private[other]);
@@ -161,7 +162,8 @@ fn partition(evidence: &Evidence, is_private: &[bool]) -> Option<Partition> {
 fn fits(pool: &Pool, id: LifeId, life: &Life, lives: &[Life], apart: &Graph) -> bool {
     let is_excluded = apart.neighbours(id).any(|other| pool.members.contains(&other));
     let comes_late = pool.abandoned_at.is_some_and(|abandoned| abandoned < life.last_used_at);
-    let goes_early = life.first_given_at.is_some_and(|given| pool.members.iter().any(|&member| lives[member].last_used_at > given));
+    let goes_early =
+        life.first_given_at.is_some_and(|given| pool.members.iter().any(|&member| lives[member].last_used_at > given));
     !is_excluded && !comes_late && !goes_early
 }
 

@@ -50,7 +50,8 @@ impl Evidence {
                 let last = |set: &BTreeSet<Pair>| run[..place].iter().rposition(|&(_, other)| excludes(set, other));
                 of_default = of_default.max(last(&self.not_default).map_or(0, |before| before + 1));
                 of_private = of_private.max(last(&self.not_private).map_or(0, |before| before + 1));
-                let pairs = |end: usize| run[..end].iter().filter(|&&(_, other)| other != life).map(|&(_, other)| pair(life, other));
+                let pairs =
+                    |end: usize| run[..end].iter().filter(|&&(_, other)| other != life).map(|&(_, other)| pair(life, other));
                 self.not_default.extend(pairs(of_default));
                 self.not_private.extend(pairs(of_private));
             }
@@ -108,8 +109,7 @@ pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorc
 fn name_known(lives: &mut [Life], recording: &DeviceRecording) {
     for life in lives.iter_mut().filter(|life| life.gone_at.is_none()) {
         let is_its = |segment: &&crate::recording::Segment| {
-            let is_there =
-                if life.expandable { segment.address >= life.base } else { segment.address == life.base };
+            let is_there = if life.expandable { segment.address >= life.base } else { segment.address == life.base };
             segment.expandable == life.expandable && is_there
         };
         // The ranges are larger than a device, so of those above its base the nearest run is its own.
@@ -132,6 +132,9 @@ impl Walk<'_> {
                     let others: Vec<LifeId> = self.layout.ranges(entry.stream, class).collect();
                     if let Some(range) = self.layout.map(place, entry, class) {
                         // A pool has one range for a stream and class (spec 4.1), much larger than what it ever maps.
+                        if let Some(&first) = others.first() {
+                            self.found.contradictions.push((end, pair(first, range)));
+                        }
                         self.found.apart.extend(others.into_iter().map(|other| pair(other, range)));
                     }
                 }
@@ -184,7 +187,12 @@ impl Walk<'_> {
     }
 
     /// Whether the default pool, and whether a private one, gives back one directly before the other.
-    fn may_follow(&self, trace: &[Entry], (first_at, first): (usize, LifeId), (second_at, second): (usize, LifeId)) -> (bool, bool) {
+    fn may_follow(
+        &self,
+        trace: &[Entry],
+        (first_at, first): (usize, LifeId),
+        (second_at, second): (usize, LifeId),
+    ) -> (bool, bool) {
         let (one, other) = (&self.layout.lives[first], &self.layout.lives[second]);
         match (one.class, other.class) {
             (PoolClass::Large, PoolClass::Small) => (true, false),

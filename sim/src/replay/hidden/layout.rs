@@ -241,7 +241,7 @@ impl<'a> Layout<'a> {
 
     /// A request is served by the free block at its address.
     pub(super) fn serve(&mut self, at: usize, entry: &Entry, size: u64) -> Option<LifeId> {
-        let block = self.free_at(entry.address)?;
+        let block = self.free_at(entry.address).filter(|block| block.size >= size)?;
         let request = Request {
             requested: Bytes(entry.size),
             size: Bytes(size),
@@ -250,9 +250,6 @@ impl<'a> Layout<'a> {
             grows: self.policy.settings.expandable_segments,
         };
         let own = if self.policy.splits(Bytes(block.size), &request) { size } else { block.size };
-        if own > block.size {
-            return None;
-        }
         self.take(entry.address);
         if own < block.size {
             self.put(entry.address + own, Block { size: block.size - own, free_since: Some(at), ..block });

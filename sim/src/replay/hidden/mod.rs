@@ -22,6 +22,11 @@ use choose::{Partition, Pool};
 use evidence::Evidence;
 use layout::{Life, LifeId};
 
+/// More private pools than this are not guessed.
+const MOST_POOLS: usize = 1024;
+/// Windows of one request that a guess may have, whatever it explains.
+const FEW_WINDOWS: u64 = 4;
+
 /// How many private pools were guessed that the file does not name, of which segments, and how well that is founded.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Guess {
@@ -29,12 +34,27 @@ pub struct Guess {
     pub segments: Vec<GuessedSegment>,
     /// The private pools that they are of.
     pub pools: usize,
-    /// Requests that they served.
-    pub requests: u64,
-    /// How often the requests changed over from other pools to these.
+    /// How often the requests changed over from the default pool to these. Not counted where a private pool that the file names was
+    /// used at the same time.
     pub windows: u64,
+    /// Requests until they changed back, together.
+    pub requests: u64,
     /// Requests that a single pool would have served otherwise, and that the guess explains.
     pub contradictions: u64,
+    /// How many of the segments are ranges of expandable memory.
+    pub ranges: u64,
+}
+
+impl Guess {
+    /// Whether it explains more than it takes for granted. Enough pools would explain any allocator's trace. But real ones are used in
+    /// windows, a few requests in a row that one pool would mostly have served otherwise; a segment taken wrongly for a private one
+    /// serves single requests all over the trace, of which few are contradictions. And no pool is for a single request.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        // Two ranges of a kind are two pools, whatever else.
+        let is_explained = self.windows <= self.contradictions / 2 + self.ranges * 2 + FEW_WINDOWS;
+        self.pools <= MOST_POOLS && is_explained && self.windows <= self.requests / 2 + FEW_WINDOWS
+    }
 }
 
 /// A segment, or a range of expandable memory, that was taken to be of a private pool.
@@ -64,6 +84,8 @@ pub(super) struct Assumption {
 
 /// How many readings of one recording are tried.
 pub(super) const MOST_READINGS: usize = 48;
+/// How many single places of one that is good are read more simply.
+const MOST_SIMPLER: usize = 8;
 
 /// Readings of one recording's pools, one after the other.
 ///
@@ -121,6 +143,26 @@ impl Readings {
             }
         }
         None
+    }
+
+    /// The last reading gives the recording, with calls that give memory back before these entries. Where it needs several for what went
+    /// back at once, simpler readings are tried next.
+    pub(super) fn simplify(&mut self, calls: &[usize]) {
+        self.private.clone_from(&self.trial);
+        let has_several = |run: &&Vec<(usize, LifeId)>| {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
+            calls.iter().filter(|&&call| first.0 <= call && call <= last.0).count() > 1
+        };
+        let runs: Vec<&Vec<(usize, LifeId)>> = self.evidence.releases.iter().filter(has_several).collect();
+        // Of the default pool's memory it is the first stretch, or nothing.
+        let without = |run: &[(usize, LifeId)], kept: usize| -> BTreeSet<LifeId> {
+            let stretches = self.evidence.default_stretches(run);
+            stretches.iter().skip(kept).flatten().copied().collect()
+        };
+        let joined = |kept: usize| self.private.iter().copied().chain(runs.iter().flat_map(|run| without(run, kept))).collect();
+        let each = runs.iter().flat_map(|run| [0, 1].map(|kept| self.private.union(&without(run, kept)).copied().collect()));
+        self.others = each.take(MOST_SIMPLER).chain([joined(0), joined(1)]).collect();
+        self.others.retain(|other| *other != self.private);
     }
 
     /// The last reading differs from the recording first at this entry, or at its end.
@@ -189,16 +231,19 @@ impl Readings {
         segments.sort_unstable_by_key(|segment| (segment.made_at, segment.address));
         let private: BTreeSet<LifeId> =
             guessed.iter().flat_map(|pool| pool.members.iter().copied()).filter(|&life| is_guessed(life)).collect();
-        let (mut windows, mut was_private) = (0, false);
-        for life in &self.evidence.served {
-            let is_private = private.contains(life);
-            windows += u64::from(is_private && !was_private);
-            was_private = is_private;
+        let all: BTreeSet<LifeId> = partition.pools.iter().flat_map(|pool| pool.members.iter().copied()).collect();
+        let (mut windows, mut requests) = (0, 0);
+        for window in self.evidence.served.chunk_by(|one, other| all.contains(one) == all.contains(other)) {
+            // Where a pool that the file names is in use, the window is known.
+            let is_guessed = window.iter().all(|life| private.contains(life));
+            windows += u64::from(is_guessed);
+            requests += if is_guessed { window.len() as u64 } else { 0 };
         }
         let explained = |(_, (one, other)): &&(usize, (LifeId, LifeId))| private.contains(one) || private.contains(other);
         Guess {
             pools: guessed.len(),
-            requests: private.iter().map(|&life| lives[life].requests).sum(),
+            requests,
+            ranges: private.iter().filter(|&&life| lives[life].expandable).count() as u64,
             windows,
             contradictions: self.evidence.contradictions.iter().filter(explained).count() as u64,
             segments,
