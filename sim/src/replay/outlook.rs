@@ -59,13 +59,17 @@ pub struct Extreme {
     pub fits: bool,
 }
 
-/// The two extremes of timing. What really happens need not lie between them, but mostly does.
+/// How much the timing matters: its two extremes, and the range of the peaks of several timings between and around them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingRange {
     /// Waiting memory is free at the next request.
     pub earliest: Extreme,
     /// Only where the allocator waits for it.
     pub latest: Extreme,
+    /// The lowest peak of reserved bytes of all [`TIMINGS`] and the recorded one.
+    pub least_peak_reserved_bytes: i64,
+    /// The highest.
+    pub most_peak_reserved_bytes: i64,
 }
 
 impl Extreme {
@@ -117,11 +121,16 @@ pub fn replay_device(
         predict(&requests, device, &options)
     };
     let prediction = run(Timing::Recorded);
-    let timing = requests.has_deferred_frees().then(|| {
-        let [earliest, latest] = [Timing::Earliest, Timing::Latest].map(|timing| Extreme::of(&run(timing)));
-        TimingRange { earliest, latest }
-    });
-    let recorded = Extreme::of(&prediction);
-    let timing = timing.filter(|range| range.earliest != recorded || range.latest != recorded);
-    Ok(Outlook { device: recording.device, requests, prediction, timing })
+    let timing = requests.has_deferred_frees().then(|| range(&prediction, TIMINGS.map(|timing| Extreme::of(&run(timing)))));
+    Ok(Outlook { device: recording.device, requests, prediction, timing: timing.flatten() })
+}
+
+/// How far the outcomes of the [`TIMINGS`] lie apart; `None` if all are the same.
+fn range(prediction: &Prediction, outcomes: [Extreme; TIMINGS.len()]) -> Option<TimingRange> {
+    let recorded = Extreme::of(prediction);
+    let peaks = || outcomes.iter().chain([&recorded]).map(|outcome| outcome.peak_reserved_bytes);
+    let (least_peak_reserved_bytes, most_peak_reserved_bytes) = (peaks().min()?, peaks().max()?);
+    let (earliest, latest) = (*outcomes.first()?, *outcomes.last()?);
+    let differs = outcomes.iter().any(|outcome| *outcome != recorded);
+    differs.then_some(TimingRange { earliest, latest, least_peak_reserved_bytes, most_peak_reserved_bytes })
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use parkade::policy::{Policy, PyTorch};
-use parkade::units::{Bytes, PoolClass};
+use parkade::units::{Bytes, PoolClass, PoolId};
 
 use super::layout::{Layout, Life, LifeId};
 use crate::recording::{Action, DeviceRecording, Entry};
@@ -101,6 +101,11 @@ pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorc
     let Walk { layout, mut found, .. } = walk;
     found.lives = layout.lives;
     name_known(&mut found.lives, recording);
+    // Where nothing was in use before the first entry, no pool was: a segment from there is one whose entry is missing.
+    if start.lost.is_none_or(|lost| lost.blocks == 0) {
+        let early = found.lives.iter_mut().filter(|life| life.made_at.is_none());
+        early.for_each(|life| life.known = life.known.or(Some(PoolId::DEFAULT)));
+    }
     found.spread();
     Some(found)
 }
