@@ -104,7 +104,7 @@ fn a_lost_beginning_leaves_all_later_requests() {
         assert_eq!(asked(&requests, 0)[early..], asked(&whole, lost), "{name}");
         let own = shipped.options.clone();
         let settings = own.settings.settings.clone();
-        let options = OutlookOptions { settings, limit_bytes: None, capacity_bytes: None, own };
+        let options = OutlookOptions { profile: &Profile::PYTORCH_2_11, settings, limit_bytes: None, capacity_bytes: None, own };
         let outlook = replay_device(&cut, &options, &mut |_| ()).expect("an outlook");
         assert!(outlook.fits() && outlook.prediction.device_errors == 0, "{name}");
     }
