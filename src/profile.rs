@@ -63,7 +63,8 @@ pub enum Deferral {
 
 impl LimitRounding {
     /// The limit for a fraction from 0 to 1 of `total` bytes.
-    pub(crate) fn limit(self, fraction: f64, total: u64) -> u64 {
+    #[must_use]
+    pub fn limit(self, fraction: f64, total: u64) -> u64 {
         let exact = fraction * total as f64;
         let down = exact as u64;
         match self {

@@ -170,3 +170,20 @@ fn real_outcomes_are_predicted() {
         assert_eq!(object["peak_reserved_bytes"], expected, "{program} {settings} {limit}");
     }
 }
+
+#[test]
+fn the_newer_version_decides_by_its_own_rules() {
+    let folder = Folder::new("replay-profile");
+    let file = folder.recording("program.pickle", &program());
+    let newer = ["--settings", "throw_on_cudamalloc_oom:True", file.as_str()];
+    let run = call(&[&["replay"], &newer[..]].concat());
+    assert_eq!(run.code, 2, "2.11 does not have this setting: {}", run.err);
+    let (code, object) = json(&[&["--profile", "2.15"], &newer[..]].concat());
+    assert_eq!((code, object["profile"].as_str()), (0, Some("2.15")), "{object}");
+    // The limit is a fraction of the capacity, which 2.11 rounds down and 2.15 to the nearest.
+    let limit = |profile| {
+        let arguments = ["--profile", profile, "--settings", "per_process_memory_fraction:0.4", "--capacity", "1073741824"];
+        json(&[&arguments[..], &[file.as_str()]].concat()).1["limit_bytes"].clone()
+    };
+    assert_eq!((limit("2.11"), limit("2.15")), (429_496_729.into(), 429_496_730.into()));
+}

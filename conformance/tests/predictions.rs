@@ -1,5 +1,6 @@
 //! Real recordings, replayed as requests: under their own settings they need what they needed, and under each other's too.
 
+use parkade::profile::Profile;
 use parkade::units::Bytes;
 use parkade_conformance::recordings::{Shipped, names, read};
 use parkade_sim::device::address::{DriverLike, Learned, Scripted};
@@ -21,7 +22,8 @@ fn requests(shipped: &Shipped) -> Requests {
 fn under(target: &Shipped, requests: &Requests, options: SimOptions) -> Prediction {
     let (settings, limit_bytes) = (target.options.settings.settings.clone(), target.options.limit_bytes);
     let after_failure = AfterFailure::Stop;
-    predict(requests, SimDevice::new(options), &PredictOptions { settings, limit_bytes, after_failure, timing: Timing::Recorded })
+    let (profile, timing) = (&Profile::PYTORCH_2_11, Timing::Recorded);
+    predict(requests, SimDevice::new(options), &PredictOptions { profile, settings, limit_bytes, after_failure, timing })
 }
 
 fn device() -> SimOptions {
@@ -102,7 +104,7 @@ fn a_lost_beginning_leaves_all_later_requests() {
         assert_eq!(asked(&requests, 0)[early..], asked(&whole, lost), "{name}");
         let own = shipped.options.clone();
         let settings = own.settings.settings.clone();
-        let options = OutlookOptions { settings, limit_bytes: None, capacity_bytes: None, own };
+        let options = OutlookOptions { profile: &Profile::PYTORCH_2_11, settings, limit_bytes: None, capacity_bytes: None, own };
         let outlook = replay_device(&cut, &options, &mut |_| ()).expect("an outlook");
         assert!(outlook.fits() && outlook.prediction.device_errors == 0, "{name}");
     }

@@ -1,6 +1,6 @@
 //! Real recordings: all of them verify; forged ones do not; and ones that lost their beginning still do.
 
-use parkade_conformance::recordings::{Shipped, describe, limit_of, names, read};
+use parkade_conformance::recordings::{Shipped, describe, folder, limit_of, names, names_in, read, read_from};
 use parkade_sim::recording::{Action, DeviceRecording, Entry};
 use parkade_sim::replay::{NotInFile, ReplaySettings, StatisticsFile, VerifyOptions, verify_device};
 
@@ -192,7 +192,7 @@ fn peaks_that_no_reset_explains_are_seen() {
 
 /// The mismatches when one statistic of the file is off.
 fn with_statistic(shipped: &Shipped, key: &str, off: i64) -> u64 {
-    let path = parkade_conformance::recordings::folder().join(format!("{}.stats.json", shipped.name));
+    let path = folder().join(format!("{}.stats.json", shipped.name));
     let text = std::fs::read(path).expect("the statistics");
     let mut entries: std::collections::BTreeMap<String, i64> = serde_json::from_slice(&text).expect("numbers");
     *entries.get_mut(key).expect("a key") += off;
@@ -294,5 +294,51 @@ fn the_shortest_traces() {
             verify_cut(&shipped, lost);
         }
         assert!(shipped.verify(&shipped.without_beginning(entries)).is_err(), "{name}: no trace is no verification");
+    }
+}
+
+// ---- private pools that were gone before the end
+
+/// Programs that drop MemPools and reset graphs while they run.
+fn dropping_pools() -> Vec<Shipped> {
+    let folder = folder().join("pools");
+    names_in(&folder).iter().map(|name| read_from(&folder, name)).collect()
+}
+
+#[test]
+fn pools_that_were_gone_before_the_end_are_worked_out_and_said() {
+    let recordings = dropping_pools();
+    assert_eq!(recordings.len(), 4);
+    for shipped in recordings {
+        let verdict = shipped.verify(shipped.device()).unwrap_or_else(|error| panic!("{}: {error}", shipped.name));
+        assert_eq!(verdict.mismatches, 0, "{}: {:?}", shipped.name, verdict.first);
+        let statistics = verdict.statistics.expect("statistics were given");
+        assert_eq!((statistics.compared, statistics.differences.len()), (122, 0), "{}", shipped.name);
+        let guess = verdict.not_in_file.guess.unwrap_or_else(|| panic!("{}: guessed without saying it", shipped.name));
+        assert!(guess.is_sound() && guess.pools > 0 && guess.segments.len() >= guess.pools, "{}", shipped.name);
+        assert!(guess.segments.iter().all(|segment| segment.gone_at.is_some()), "{}: the file names all others", shipped.name);
+    }
+}
+
+#[test]
+fn pools_are_no_excuse_for_another_placement() {
+    for shipped in dropping_pools() {
+        let trace = &shipped.device().trace;
+        for alloc in some(trace, Action::Alloc, 40) {
+            let forged = shipped.forged(|trace| {
+                let to = trace[alloc].address + 512;
+                move_block(trace, alloc, to);
+            });
+            assert!(is_seen(&shipped, &forged), "{}: entry {alloc} moved", shipped.name);
+        }
+    }
+}
+
+#[test]
+fn recordings_whose_pools_are_all_named_need_no_guess() {
+    for name in names() {
+        let shipped = read(&name);
+        let verdict = shipped.verify(shipped.device()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(verdict.not_in_file.guess, None, "{name}");
     }
 }

@@ -9,13 +9,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 use parkade_sim::device::address::{AddressModel, Descending, DriverLike, Learned};
 use parkade_sim::device::{SimDevice, SimOptions};
 use parkade_sim::recording;
 use parkade_sim::replay::{
-    AfterFailure, PredictOptions, Prediction, ReplaySettings, Requests, Timing, VerifyOptions, placed_steps, predict,
+    AfterFailure, PredictOptions, Prediction, ReplaySettings, Requests, TIMINGS, Timing, VerifyOptions, placed_steps, predict,
 };
 
 type BoxError = Box<dyn std::error::Error>;
@@ -56,7 +57,8 @@ fn run(source: &Run, target: &Run, model: impl AddressModel, timing: Timing) -> 
     // A recorded program that was out of memory died of it.
     let after_failure = AfterFailure::Stop;
     let (settings, limit_bytes) = (target.settings.clone(), target.limit_bytes);
-    let options = PredictOptions { settings, limit_bytes, after_failure, timing };
+    let profile = &Profile::PYTORCH_2_11;
+    let options = PredictOptions { profile, settings, limit_bytes, after_failure, timing };
     predict(&source.requests, SimDevice::new(SimOptions::new(Bytes(1 << 40)).address_model(model)), &options)
 }
 
@@ -77,6 +79,8 @@ struct Count {
     exact: u32,
     within_percent: u32,
     outcome_wrong: u32,
+    ranges: u32,
+    within_range: u32,
     worst: f64,
     worst_pair: String,
 }
@@ -103,10 +107,23 @@ fn pair(source: &Run, target: &Run, count: &mut Count) {
         cell(&run(source, target, DriverLike::new(), Timing::Recorded), target),
         cell(&run(source, target, Descending::new(), Timing::Recorded), target),
     ];
-    let timed = [Timing::Earliest, Timing::Latest]
-        .map(|timing| cell(&run(source, target, DriverLike::learned(&source.learned), timing), target));
-    let depends = source.requests.has_deferred_frees() && timed.iter().any(|timed| *timed != cells[0]);
-    cells.push(if depends { timed.join(" .. ") } else { String::new() });
+    let timed: Vec<Prediction> = if source.requests.has_deferred_frees() {
+        TIMINGS.iter().map(|&timing| run(source, target, DriverLike::learned(&source.learned), timing)).collect()
+    } else {
+        Vec::new()
+    };
+    let all = || timed.iter().chain([&best]);
+    let (least, most) = (all().min_by_key(|run| run.peak_reserved_bytes()), all().max_by_key(|run| run.peak_reserved_bytes()));
+    cells.push(match (least, most) {
+        (Some(least), Some(most)) if least.peak_reserved_bytes() != most.peak_reserved_bytes() => {
+            let (least, most) = (least.peak_reserved_bytes(), most.peak_reserved_bytes());
+            let recorded = target.requests.recorded_peak_reserved_bytes;
+            count.ranges += 1;
+            count.within_range += u32::from((least..=most).contains(&recorded));
+            format!("{:+.3} % .. {:+.3} %", percent(least, recorded), percent(most, recorded))
+        }
+        _ => String::new(),
+    });
     let recorded = target.requests.recorded_peak_reserved_bytes;
     let oom = if target.requests.ooms > 0 { " oom" } else { "" };
     println!("| {} | {} | {recorded}{oom} | {} |", source.name, target.name, cells.join(" | "));
@@ -138,7 +155,7 @@ fn main() -> Result<(), BoxError> {
         }
     }
     println!(
-        "| predicted from | run | recorded peak reserved, bytes | predicted | rules alone | descending | earliest .. latest |"
+        "| predicted from | run | recorded peak reserved, bytes | predicted | rules alone | descending | range of timings |"
     );
     println!("|---|---|---|---|---|---|---|");
     let mut counts: BTreeMap<String, Count> = BTreeMap::new();
@@ -153,9 +170,10 @@ fn main() -> Result<(), BoxError> {
             }
         }
     }
-    println!("\n| program | pairs | exact | within 1 % | outcome wrong | worst |\n|---|---|---|---|---|---|");
-    for (program, Count { pairs, exact, within_percent, outcome_wrong, worst, worst_pair }) in &counts {
-        println!("| {program} | {pairs} | {exact} | {within_percent} | {outcome_wrong} | {worst:+.3} % {worst_pair} |");
+    println!("\n| program | pairs | exact | within 1 % | outcome wrong | in the range | worst |\n|---|---|---|---|---|---|---|");
+    for (program, Count { pairs, exact, within_percent, outcome_wrong, ranges, within_range, worst, worst_pair }) in &counts {
+        let range = if *ranges > 0 { format!("{within_range} of {ranges}") } else { String::new() };
+        println!("| {program} | {pairs} | {exact} | {within_percent} | {outcome_wrong} | {range} | {worst:+.3} % {worst_pair} |");
     }
     Ok(())
 }

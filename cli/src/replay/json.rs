@@ -75,6 +75,8 @@ fn numbers(outlook: &Outlook) -> Map<String, Value> {
             object.insert(format!("peak_reserved_bytes_{name}"), extreme.peak_reserved_bytes.into());
             object.insert(format!("fits_{name}"), extreme.fits.into());
         }
+        object.insert("peak_reserved_bytes_least".to_owned(), range.least_peak_reserved_bytes.into());
+        object.insert("peak_reserved_bytes_most".to_owned(), range.most_peak_reserved_bytes.into());
     }
     object
 }

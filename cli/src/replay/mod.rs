@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
-use parkade_sim::replay::{Outlook, OutlookOptions, ReplaySettings, VerifyOptions, replay_device};
+use parkade::profile::Profile as Rules;
+use parkade_sim::replay::{Outlook, OutlookOptions, ReplaySettings, VerifyOptions, newer_profile, replay_device};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, size};
@@ -101,17 +102,18 @@ fn print(args: &Args, replayed: &Replayed) -> Result<()> {
 
 fn replay(args: &Args) -> Result<Replayed> {
     let start = Instant::now();
-    if args.profile != Profile::V2_11 {
-        bail!("replay decides as PyTorch 2.11 does, not yet as {}", args.profile.rules().name);
-    }
     // Before the file is read: whoever mistyped the settings need not wait.
-    let given = args.settings.as_deref().map(ReplaySettings::given).transpose()?;
+    let profile = args.profile.rules();
+    let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose()?;
     let recording = verify::read(&args.file)?;
-    let own = ReplaySettings::of_recording(recording.settings.as_ref())?;
+    // What was asked for is read as the version that made the recording decided; what comes of it is the chosen one's business.
+    let recorded_profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
+    let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     let settings = given.unwrap_or_else(|| own.clone());
     let limit = limit(args, settings.settings.per_process_memory_fraction)?;
     let options = OutlookOptions {
         own: VerifyOptions { settings: own, limit_bytes: args.recorded_limit, statistics: None },
+        profile,
         settings: settings.settings.clone(),
         limit_bytes: limit,
         capacity_bytes: args.capacity,
@@ -141,7 +143,7 @@ fn replay(args: &Args) -> Result<Replayed> {
 fn limit(args: &Args, fraction: f64) -> Result<Option<u64>> {
     match (args.limit, args.capacity) {
         (Some(limit), _) => Ok(Some(limit)),
-        (None, Some(capacity)) if fraction < 1.0 => Ok(Some((fraction * capacity as f64) as u64)),
+        (None, Some(capacity)) if fraction < 1.0 => Ok(Some(args.profile.rules().limit_rounding.limit(fraction, capacity))),
         (None, capacity) if fraction >= 1.0 => Ok(capacity),
         _ => Err(anyhow!("per_process_memory_fraction:{fraction} is a part of the device's memory, which --capacity gives")),
     }

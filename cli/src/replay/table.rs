@@ -78,9 +78,12 @@ fn notes(replayed: &Replayed, device: &Outlook) -> Vec<String> {
     let mut notes = vec![format!("recorded: {} reserved at most", size::show(requests.recorded_peak_reserved_bytes))];
     if let Some(range) = device.timing {
         notes.push(format!(
-            "other streams delay frees: {} reserved at most if they are done at the next request, {} if never before a wait",
+            "other streams delay frees: {} reserved at most if they are done at the next request, {} if never before a wait; \
+             {} to {} over all timings tried",
             show(range.earliest),
-            show(range.latest)
+            show(range.latest),
+            size::show(range.least_peak_reserved_bytes),
+            size::show(range.most_peak_reserved_bytes)
         ));
     }
     if replayed.settings.origin == SettingsOrigin::Assumed {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use parkade_sim::replay::{DeviceVerdict, ProfileEvidence, SettingsOrigin, StatisticsCheck};
+use parkade_sim::replay::{DeviceVerdict, Guess, ProfileEvidence, SettingsOrigin, StatisticsCheck};
 use serde_json::{Value, json};
 
 use super::Verified;
@@ -98,8 +98,28 @@ fn not_in_file(device: &DeviceVerdict) -> Value {
         })),
         "empty_cache_calls": not.empty_caches,
         "device_refusals": not.refusals,
+        "guessed_pools": not.guess.as_ref().map(guess),
         "silent_empty_cache_calls": statistics.map(|check| check.silent_empty_caches),
         "peaks_reset_between_entries": statistics.and_then(|check| check.peaks_reset).map(|(from, to)| [from, to]),
+    })
+}
+
+/// Private pools that were worked out from the trace.
+fn guess(guess: &Guess) -> Value {
+    let segments = guess.segments.iter().map(|segment| {
+        json!({
+            "address": segment.address,
+            "pool": segment.pool,
+            "made_at_entry": segment.made_at,
+            "gone_at_entry": segment.gone_at,
+        })
+    });
+    json!({
+        "pools": guess.pools,
+        "requests": guess.requests,
+        "windows": guess.windows,
+        "contradictions": guess.contradictions,
+        "segments": segments.collect::<Vec<_>>(),
     })
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use parkade_sim::recording::DeviceRecording;
-use parkade_sim::replay::{DeviceVerdict, Doing, SettingsOrigin};
+use parkade_sim::replay::{DeviceVerdict, Doing, Guess, SettingsOrigin};
 
 use super::Verified;
 use crate::output::{self, Paint};
@@ -187,11 +187,36 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
             );
         }
     }
+    if let Some(guess) = &not.guess {
+        notes.extend(guessed(guess));
+    }
     if not.refusals > 0 {
         notes.push(format!(
             "not in the file: why the device refused {} requests for a segment; taken from the recording (--limit checks a limit)",
             not.refusals
         ));
+    }
+    notes
+}
+
+/// Private pools that no file names, with where they were guessed.
+fn guessed(guess: &Guess) -> Vec<String> {
+    let mut notes = vec![format!(
+        "not in the file: the private pools that were gone before the end; guessed: {} segments in {} pools, {} requests in {} windows \
+         (without them {} requests differ)",
+        guess.segments.len(),
+        guess.pools,
+        guess.requests,
+        guess.windows,
+        guess.contradictions
+    )];
+    let place = |entry: Option<usize>, otherwise: &str| entry.map_or(otherwise.to_owned(), |entry| format!("entry {entry}"));
+    notes.extend(guess.segments.iter().take(HISTORY).map(|segment| {
+        let (from, to) = (place(segment.made_at, "before the first entry"), place(segment.gone_at, "the end"));
+        format!("  guessed: {:#x}, from {from} to {to}, pool {}", segment.address, segment.pool)
+    }));
+    if guess.segments.len() > HISTORY {
+        notes.push(format!("  and {} more (--json lists all)", guess.segments.len() - HISTORY));
     }
     notes
 }

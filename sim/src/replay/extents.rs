@@ -32,6 +32,7 @@ struct Hidden {
 }
 
 /// The segments before the first entry, with all their blocks; and the blocks whose size is assumed.
+#[derive(Clone)]
 pub(super) struct Extents {
     pub(super) segments: Vec<AdoptedSegment>,
     pub(super) assumed: Vec<Assumed>,

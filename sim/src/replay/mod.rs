@@ -15,6 +15,7 @@ mod device;
 mod error;
 mod extents;
 mod final_state;
+mod hidden;
 mod inference;
 mod outlook;
 mod peaks;
@@ -35,7 +36,8 @@ mod verify;
 
 pub use compare::{Doing, Mismatch};
 pub use error::VerifyError;
-pub use outlook::{Extreme, Outlook, OutlookOptions, TimingRange, replay_device};
+pub use hidden::{Guess, GuessedSegment};
+pub use outlook::{Extreme, Outlook, OutlookOptions, TIMINGS, TimingRange, replay_device};
 pub use placements::placed_steps;
 pub use predict::{AfterFailure, PredictOptions, Prediction, Timing, predict};
 pub use profile::{ProfileEvidence, newer_profile};

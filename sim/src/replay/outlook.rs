@@ -5,6 +5,7 @@
 //! only the driver's rules are known. Where work of other streams delays a free, the recording's own delays are used, and the two
 //! extremes beside them say how much that matters.
 
+use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 
@@ -20,11 +21,27 @@ use crate::recording::DeviceRecording;
 /// A device with more memory than any has: 4 TiB.
 const LARGEST_BYTES: u64 = 1 << 42;
 
+/// The readings of when other streams are done that are tried beside the recorded one: the extremes, and shares and multiples of the
+/// recorded waits. Earlier completions need not lead to a better heap, so the extremes alone do not bound what happens.
+pub const TIMINGS: [Timing; 9] = [
+    Timing::Earliest,
+    Timing::Scaled(25),
+    Timing::Scaled(50),
+    Timing::Scaled(75),
+    Timing::Scaled(125),
+    Timing::Scaled(150),
+    Timing::Scaled(200),
+    Timing::Scaled(400),
+    Timing::Latest,
+];
+
 /// Under what to replay.
 #[derive(Clone, Debug)]
 pub struct OutlookOptions {
     /// Settings and limit of the recorded run, which show what it asked for.
     pub own: VerifyOptions,
+    /// The version of PyTorch whose decisions are made.
+    pub profile: &'static Profile,
     /// The settings to replay under.
     pub settings: Settings,
     /// The memory limit to replay under.
@@ -42,13 +59,17 @@ pub struct Extreme {
     pub fits: bool,
 }
 
-/// The two extremes of timing. What really happens need not lie between them, but mostly does.
+/// How much the timing matters: its two extremes, and the range of the peaks of several timings between and around them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingRange {
     /// Waiting memory is free at the next request.
     pub earliest: Extreme,
     /// Only where the allocator waits for it.
     pub latest: Extreme,
+    /// The lowest peak of reserved bytes of all [`TIMINGS`] and the recorded one.
+    pub least_peak_reserved_bytes: i64,
+    /// The highest.
+    pub most_peak_reserved_bytes: i64,
 }
 
 impl Extreme {
@@ -95,15 +116,21 @@ pub fn replay_device(
         let device = SimOptions::new(Bytes(options.capacity_bytes.unwrap_or(LARGEST_BYTES))).index(recording.device);
         let device = SimDevice::new(device.address_model(DriverLike::learned(&learned)));
         let settings = options.settings.clone();
-        let options = PredictOptions { settings, limit_bytes: options.limit_bytes, after_failure: AfterFailure::GoOn, timing };
+        let (profile, limit_bytes) = (options.profile, options.limit_bytes);
+        let options = PredictOptions { profile, settings, limit_bytes, after_failure: AfterFailure::GoOn, timing };
         predict(&requests, device, &options)
     };
     let prediction = run(Timing::Recorded);
-    let timing = requests.has_deferred_frees().then(|| {
-        let [earliest, latest] = [Timing::Earliest, Timing::Latest].map(|timing| Extreme::of(&run(timing)));
-        TimingRange { earliest, latest }
-    });
-    let recorded = Extreme::of(&prediction);
-    let timing = timing.filter(|range| range.earliest != recorded || range.latest != recorded);
-    Ok(Outlook { device: recording.device, requests, prediction, timing })
+    let timing = requests.has_deferred_frees().then(|| range(&prediction, TIMINGS.map(|timing| Extreme::of(&run(timing)))));
+    Ok(Outlook { device: recording.device, requests, prediction, timing: timing.flatten() })
+}
+
+/// How far the outcomes of the [`TIMINGS`] lie apart; `None` if all are the same.
+fn range(prediction: &Prediction, outcomes: [Extreme; TIMINGS.len()]) -> Option<TimingRange> {
+    let recorded = Extreme::of(prediction);
+    let peaks = || outcomes.iter().chain([&recorded]).map(|outcome| outcome.peak_reserved_bytes);
+    let (least_peak_reserved_bytes, most_peak_reserved_bytes) = (peaks().min()?, peaks().max()?);
+    let (earliest, latest) = (*outcomes.first()?, *outcomes.last()?);
+    let differs = outcomes.iter().any(|outcome| *outcome != recorded);
+    differs.then_some(TimingRange { earliest, latest, least_peak_reserved_bytes, most_peak_reserved_bytes })
 }

@@ -2,7 +2,8 @@
 //!
 //! PyTorch 2.11 does not record it. But a segment belongs to one pool as long as it lives, and the recording names the pools of
 //! the segments that it lists at its end: so the pool of an entry is that of the segment in which it lies, at that time. Of a
-//! segment that went back to the device before the end nothing names the pool; it is taken to be the default one.
+//! segment that went back to the device before the end nothing names the pool; it is taken to be the default one, unless that does not
+//! explain the trace ([`super::hidden`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +11,12 @@ use parkade::device::DeviceBackend;
 use parkade::policy::Policy;
 use parkade::trace::Observer;
 use parkade::units::{Bytes, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, PoolFilter};
+use parkade::{AdoptedSegment, AllocError, Allocation, Allocator, PoolFilter};
 use rustc_hash::FxHashMap;
 
+use super::hidden::Assumption;
 use super::rewind::EarlySegment;
+use super::run::{gives_memory, takes_memory};
 use crate::recording::{Action, Entry, Segment};
 
 /// What the backward walk found out about pools.
@@ -25,6 +28,8 @@ pub(super) struct PoolMap {
     before: Vec<(u64, u64, PoolId)>,
     /// The pools of expandable segments, by the first address that the recording lists of each run.
     runs: BTreeMap<u64, PoolId>,
+    /// Where ranges of expandable memory end, if their pools were worked out: entry, and the range's first address.
+    range_ends: FxHashMap<u32, u64>,
 }
 
 impl PoolMap {
@@ -33,7 +38,18 @@ impl PoolMap {
         let runs = expandable.map(|segment| (segment.address, pool_of(segment))).collect();
         let private = early.iter().filter(|segment| !segment.expandable && segment.pool != PoolId::DEFAULT);
         let before = private.map(|segment| (segment.address, segment.address + segment.total, segment.pool)).collect();
-        PoolMap { made, before, runs }
+        PoolMap { made, before, runs, range_ends: FxHashMap::default() }
+    }
+
+    /// Takes pools that were worked out for those of the map.
+    pub(super) fn assume(&mut self, early: &[AdoptedSegment], assumption: &Assumption) {
+        self.made.clone_from(&assumption.made);
+        self.range_ends.clone_from(&assumption.range_ends);
+        let length = |segment: &AdoptedSegment| segment.blocks.iter().map(|block| block.size.get()).sum::<u64>();
+        let whole = early.iter().filter(|segment| segment.page.is_none() && segment.pool != PoolId::DEFAULT);
+        self.before = whole.map(|s| (s.address.get(), s.address.get() + length(s), s.pool)).collect();
+        let ranges = early.iter().filter(|segment| segment.page.is_some());
+        self.runs = ranges.map(|segment| (segment.address.get(), segment.pool)).collect();
     }
 
     /// All private pools.
@@ -56,13 +72,14 @@ pub(super) fn pool_of(segment: &Segment) -> PoolId {
 pub(super) struct PoolsNow<'a> {
     map: &'a PoolMap,
     segments: BTreeMap<u64, (u64, PoolId)>,
+    runs: BTreeMap<u64, PoolId>,
     has_private: bool,
 }
 
 impl<'a> PoolsNow<'a> {
     pub(super) fn new(map: &'a PoolMap) -> PoolsNow<'a> {
         let segments = map.before.iter().map(|&(address, end, pool)| (address, (end, pool))).collect();
-        PoolsNow { map, segments, has_private: !map.private().is_empty() }
+        PoolsNow { map, segments, runs: map.runs.clone(), has_private: !map.private().is_empty() }
     }
 
     /// The pool of the request whose entries are these, the first of them being `at`.
@@ -71,9 +88,13 @@ impl<'a> PoolsNow<'a> {
         if !self.has_private {
             return PoolId::DEFAULT;
         }
-        let made = entries.iter().zip(at..).find(|(entry, _)| entry.action == Action::SegmentAlloc);
-        if let Some((_, at)) = made {
-            return self.map.made.get(&(at as u32)).copied().unwrap_or(PoolId::DEFAULT);
+        let mut made = entries.iter().zip(at..).filter(|(entry, _)| takes_memory(entry));
+        let named = made.find_map(|(entry, at)| match self.map.made.get(&(at as u32)) {
+            None if entry.action == Action::SegmentAlloc => Some(PoolId::DEFAULT),
+            pool => pool.copied(),
+        });
+        if let Some(pool) = named {
+            return pool;
         }
         let served = entries.iter().rev().find(|entry| matches!(entry.action, Action::Alloc | Action::SegmentMap));
         served.map_or(PoolId::DEFAULT, |entry| self.at_address(entry.address))
@@ -83,7 +104,7 @@ impl<'a> PoolsNow<'a> {
         let whole =
             self.segments.range(..=address).next_back().filter(|(_, (end, _))| address < *end).map(|(_, &(_, pool))| pool);
         // A reserved range is larger than a device, so the nearest run below is of the same range.
-        whole.or_else(|| self.map.runs.range(..=address).next_back().map(|(_, &pool)| pool)).unwrap_or(PoolId::DEFAULT)
+        whole.or_else(|| self.runs.range(..=address).next_back().map(|(_, &pool)| pool)).unwrap_or(PoolId::DEFAULT)
     }
 
     /// The private pools that give memory back in these entries.
@@ -91,10 +112,20 @@ impl<'a> PoolsNow<'a> {
         if !self.has_private {
             return BTreeSet::new();
         }
-        let giving = entries.iter().filter(|entry| matches!(entry.action, Action::SegmentFree | Action::SegmentUnmap));
-        let mut pools: BTreeSet<PoolId> = giving.map(|entry| self.at_address(entry.address)).collect();
+        let mut pools: BTreeSet<PoolId> =
+            entries.iter().filter(|entry| gives_memory(entry)).map(|entry| self.at_address(entry.address)).collect();
         pools.remove(&PoolId::DEFAULT);
         pools
+    }
+
+    /// The pool of the first memory that goes back in these entries.
+    pub(super) fn first_giving(&self, entries: &[Entry]) -> PoolId {
+        let first = entries.iter().find(|entry| self.has_private && gives_memory(entry));
+        first.map_or(PoolId::DEFAULT, |entry| self.at_address(entry.address))
+    }
+
+    pub(super) fn has_private(&self) -> bool {
+        self.has_private
     }
 
     /// These entries are done; the first of them is `at`.
@@ -112,6 +143,16 @@ impl<'a> PoolsNow<'a> {
                 }
                 Action::SegmentFree => {
                     self.segments.remove(&entry.address);
+                }
+                Action::SegmentMap => {
+                    if let Some(&pool) = self.map.made.get(&(at as u32)) {
+                        self.runs.insert(entry.address, pool);
+                    }
+                }
+                Action::SegmentUnmap => {
+                    if let Some(base) = self.map.range_ends.get(&(at as u32)) {
+                        self.runs.remove(base);
+                    }
                 }
                 _ => {}
             }

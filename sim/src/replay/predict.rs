@@ -4,6 +4,7 @@
 //! decide is: the order of the requests, and at which of them an event was seen complete.
 
 use parkade::policy::PyTorch;
+use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::stats::{Family, Stats};
 use parkade::units::{Bytes, PoolId, StreamId};
@@ -35,11 +36,15 @@ pub enum Timing {
     Earliest,
     /// Only where the allocator waits for it.
     Latest,
+    /// After so many percent of the entries after which the recorded allocator noticed it.
+    Scaled(u32),
 }
 
 /// How to predict.
 #[derive(Clone, Debug)]
 pub struct PredictOptions {
+    /// The version of PyTorch whose decisions are made.
+    pub profile: &'static Profile,
     /// The settings to predict for.
     pub settings: Settings,
     /// The memory limit to predict for.
@@ -82,7 +87,7 @@ impl Prediction {
 /// Replays requests on a device.
 #[must_use]
 pub fn predict(requests: &Requests, device: SimDevice, options: &PredictOptions) -> Prediction {
-    let policy = PyTorch::new(options.settings.clone());
+    let policy = PyTorch::of(options.profile, options.settings.clone());
     let mut core = Allocator::new(TimedDevice { device, now: 0 }, policy, ());
     core.set_limit(options.limit_bytes.map(Bytes));
     let live = Vec::new();
@@ -139,6 +144,7 @@ impl Replay {
                 self.give_back(allocation);
             }
             Operation::EmptyCache => self.device_errors += u64::from(self.core.release_cached().is_err()),
+            Operation::ReleasePool(pool) => self.device_errors += u64::from(self.core.release_cached_pool(pool).is_err()),
             Operation::AbandonPool(pool) => {
                 if self.core.pool_use_count(pool).is_ok_and(|uses| uses > 0) {
                     self.device_errors += u64::from(self.core.release_pool(pool).is_err());
@@ -156,7 +162,12 @@ impl Replay {
         match (completion, self.timing) {
             (Completion::AtOnce, _) => None,
             (_, Timing::Earliest) => Some(Some(entry as u32)),
-            (_, Timing::Latest) | (Completion::Never, Timing::Recorded) => Some(None),
+            (_, Timing::Latest) | (Completion::Never, Timing::Recorded | Timing::Scaled(_)) => Some(None),
+            (Completion::AtEntry(completed_at), Timing::Scaled(percent)) => {
+                let lag = u64::from(completed_at).saturating_sub(entry as u64) * u64::from(percent) / 100;
+                // The largest number is that of no entry.
+                Some(Some((entry as u64 + lag).min(u64::from(u32::MAX) - 1) as u32))
+            }
             (Completion::AtEntry(completed_at), Timing::Recorded) => Some(Some(completed_at)),
         }
     }
@@ -192,7 +203,8 @@ mod tests {
         let requests = Requests { operations, pools: vec![PoolId(1, 0)], ..Requests::default() };
         let settings = Settings::from_environment(settings).unwrap();
         let limit_bytes = limit_mib.map(|mib| mib * MIB);
-        let options = PredictOptions { settings, limit_bytes, after_failure: AfterFailure::GoOn, timing };
+        let (profile, after_failure) = (&Profile::PYTORCH_2_11, AfterFailure::GoOn);
+        let options = PredictOptions { profile, settings, limit_bytes, after_failure, timing };
         predict(&requests, SimDevice::new(SimOptions::new(Bytes(1 << 40))), &options)
     }
 

@@ -4,7 +4,9 @@
 //! a copy of the core and the first that gives exactly these entries is taken; only if none does, something differs. There are never
 //! more than a few readings, for each costs a copy.
 
-use super::run::{Runner, gives_memory, takes_memory};
+use parkade::units::PoolId;
+
+use super::run::{Release, Runner, gives_memory, takes_memory};
 use crate::recording::Action;
 
 /// How a run of entries that ends in a request is read.
@@ -12,8 +14,8 @@ use crate::recording::Action;
 pub(super) enum Reading {
     /// All of it belongs to the request, and this many of its events were done when it began.
     Request { visible: usize },
-    /// It begins with an empty_cache.
-    EmptyCache,
+    /// It begins with a call that gives cached memory back.
+    Release(Release),
 }
 
 impl Runner<'_> {
@@ -30,7 +32,11 @@ impl Runner<'_> {
             let was_short = self.core.heap().reserved().get().saturating_add(asked) > self.most_reserved;
             let is_out = self.trace[request].action == Action::Oom;
             let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
-            readings.insert(place, Reading::EmptyCache);
+            readings.insert(place, Reading::Release(Release::All));
+            let pool = self.pools.first_giving(inner);
+            if pool != PoolId::DEFAULT {
+                readings.push(Reading::Release(Release::Pool(pool)));
+            }
         }
         // The events of the first run were seen by the request's poll, or by the wait for all of them on the ladder. Where both follow
         // directly, how many were whose changes nothing: the poll found no block, and what it freed gave no segment back.
@@ -71,17 +77,40 @@ impl Runner<'_> {
                 }
                 agrees
             }
-            Reading::EmptyCache => {
+            Reading::Release(release) => {
                 self.open(end, end);
-                let released = self.core.release_cached().is_ok();
+                self.release(release);
                 let reached = self.at();
-                if !released || reached == at || self.core.observer().stray.is_some() {
+                if reached == at || self.core.observer().stray.is_some() {
                     return false;
                 }
-                self.tally.empty_caches.push(at);
                 let rest = self.readings(reached, request);
                 self.try_readings(reached, request, &rest)
             }
         }
+    }
+
+    /// Tries to read all entries up to `end`, where no request follows, as calls that give memory back; from the state as it is now.
+    /// True once one reading agrees to the last entry, which is then the new state.
+    pub(super) fn try_releases(&mut self, end: usize) -> bool {
+        let at = self.at();
+        let rest = &self.trace[at..end];
+        if !rest.iter().any(gives_memory) {
+            return self.core.process_events().is_ok() && self.at() == end && self.core.observer().stray.is_none();
+        }
+        let pool = self.pools.first_giving(rest);
+        let of_pool = (pool != PoolId::DEFAULT).then_some(Release::Pool(pool));
+        let (core, tally) = (self.core.clone(), self.tally.clone());
+        for release in std::iter::once(Release::All).chain(of_pool) {
+            self.release(release);
+            let is_good = self.at() > at && self.core.observer().stray.is_none();
+            if is_good && (self.at() == end || self.try_releases(end)) {
+                return true;
+            }
+            self.core = core.clone();
+            self.tally = tally.clone();
+            self.position.next.set(at);
+        }
+        false
     }
 }

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 
 use super::error::VerifyError;
 use super::pools::PoolsNow;
-use super::run::{gives_memory, takes_memory};
+use super::run::{Release, gives_memory, takes_memory};
 use super::start::{LostBeginning, Start};
 use super::verify::{Replayed, VerifyOptions, replay_to_end};
 use crate::recording::{Action, DeviceRecording, Entry};
@@ -57,6 +57,8 @@ pub enum Operation {
     EmptyCache,
     /// Nothing uses this private pool any more.
     AbandonPool(PoolId),
+    /// What this private pool has cached goes back: the MemPool is destroyed.
+    ReleasePool(PoolId),
 }
 
 /// The requests of one device's recording, and what is known of the recording beside them.
@@ -105,7 +107,7 @@ impl Requests {
             live: FxHashMap::default(),
             deferred: &start.deferred,
             pools: PoolsNow::new(&start.pools),
-            empty_caches: tally.empty_caches.into_iter().peekable(),
+            releases: tally.releases.into_iter().peekable(),
         };
         reader.read_early(&start);
         reader.read(&recording.trace);
@@ -128,7 +130,7 @@ struct Reader<'a> {
     live: FxHashMap<u64, usize>,
     deferred: &'a FxHashMap<u32, Option<u32>>,
     pools: PoolsNow<'a>,
-    empty_caches: Peekable<std::vec::IntoIter<usize>>,
+    releases: Peekable<std::vec::IntoIter<(usize, Release)>>,
 }
 
 impl Reader<'_> {
@@ -193,8 +195,14 @@ impl Reader<'_> {
         for pool in self.pools.giving(inner) {
             self.push(at, Operation::AbandonPool(pool));
         }
-        while self.empty_caches.next_if(|&place| place < end).is_some() {
-            self.push(at, Operation::EmptyCache);
+        while let Some((_, release)) = self.releases.next_if(|&(place, _)| place < end) {
+            self.push(
+                at,
+                match release {
+                    Release::All => Operation::EmptyCache,
+                    Release::Pool(pool) => Operation::ReleasePool(pool),
+                },
+            );
         }
         if let Some(entry) = trace.get(end).filter(|entry| is_request(entry)) {
             let pool = self.pools.of_request(at, &trace[at..=end]);

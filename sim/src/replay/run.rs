@@ -24,10 +24,26 @@ pub(super) struct Tally {
     /// What the core did there, and before which entry.
     pub(super) stray: Option<(usize, Doing)>,
     pub(super) ooms: u64,
-    /// Calls of empty_cache that show in the trace: the entry before which each was made.
-    pub(super) empty_caches: Vec<usize>,
+    /// Calls that gave cached memory back and show in the trace: the entry before which each was made.
+    pub(super) releases: Vec<(usize, Release)>,
     /// Requests that the driver refused, taken from the recording.
     pub(super) refusals: u64,
+}
+
+impl Tally {
+    /// How much had to happen that no entry says: of two readings the one with less is likelier.
+    pub(super) fn effort(&self) -> u64 {
+        self.releases.len() as u64 + self.refusals
+    }
+}
+
+/// A call that gives cached memory back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Release {
+    /// empty_cache.
+    All,
+    /// The end of a MemPool: all of this pool, which nobody uses any more (spec 5.4).
+    Pool(PoolId),
 }
 
 pub(super) fn takes_memory(entry: &Entry) -> bool {
@@ -45,7 +61,7 @@ pub(super) struct Runner<'a> {
     pub(super) core: ReplayCore<'a>,
     live: FxHashMap<u64, Allocation>,
     deferred: &'a FxHashMap<u32, Option<u32>>,
-    pools: PoolsNow<'a>,
+    pub(super) pools: PoolsNow<'a>,
     /// The most bytes that the recording ever had reserved.
     pub(super) most_reserved: u64,
     pub(super) tally: Tally,
@@ -211,22 +227,37 @@ impl<'a> Runner<'a> {
         self.pools.pass(at, &self.trace[at..end]);
     }
 
-    /// Segments given back and events completed with no request behind them: calls of empty_cache.
+    /// Segments given back and events completed with no request behind them: calls of empty_cache, pools that are dropped.
     fn group_without_request(&mut self, at: usize, end: usize) {
         self.open(end, end);
+        if self.pools.has_private() && self.try_releases(end) {
+            self.tally.decisions += (end - at) as u64;
+            return;
+        }
         while self.at() < end && self.core.observer().stray.is_none() {
             let before = self.at();
             let releases = self.trace[before..end].iter().any(gives_memory);
-            // The recorded device fails nothing.
-            let _ = if releases { self.core.release_cached() } else { self.core.process_events().map_err(AllocError::from) };
             if releases {
-                self.tally.empty_caches.push(before);
+                self.release(Release::All);
+            } else {
+                // The recorded device fails nothing.
+                let _ = self.core.process_events();
             }
             if self.at() == before {
                 break;
             }
         }
         self.close(at, end);
+    }
+
+    /// Gives cached memory back.
+    pub(super) fn release(&mut self, release: Release) {
+        self.tally.releases.push((self.at(), release));
+        // The recorded device fails nothing.
+        let _ = match release {
+            Release::All => self.core.release_cached(),
+            Release::Pool(pool) => self.core.release_cached_pool(pool),
+        };
     }
 
     /// Entries from `at` on that end with the request at `request`.
@@ -243,9 +274,8 @@ impl<'a> Runner<'a> {
         }
         // Nothing else explains it: the first reading, with its mismatches.
         self.open(end, end);
-        if readings[0] == Reading::EmptyCache {
-            self.tally.empty_caches.push(at);
-            let _ = self.core.release_cached();
+        if let Reading::Release(release) = readings[0] {
+            self.release(release);
         }
         let allocation = self.request(self.at(), request);
         self.keep(request, allocation);

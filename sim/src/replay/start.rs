@@ -10,6 +10,7 @@ use super::compare::Comparer;
 use super::device::{RecordedDevice, stream_of};
 use super::error::VerifyError;
 use super::extents::{self, Extents};
+use super::hidden::Assumption;
 use super::pools::PoolMap;
 use super::rewind::{EarlyBlock, Rewound, rewind};
 use crate::recording::DeviceRecording;
@@ -31,6 +32,7 @@ pub struct LostBeginning {
 }
 
 /// The state before the first entry, worked out.
+#[derive(Clone)]
 pub(super) struct Start {
     pub(super) extents: Extents,
     /// Blocks given back before the first entry and not yet free, by address.
@@ -66,6 +68,14 @@ impl Start {
             .map(|&EarlyBlock { address, completed_at, .. }| (address, completed_at));
         let pools = PoolMap::new(&recording.segments, &segments, made);
         Ok(Start { extents, pending: pending.collect(), deferred, pools, lost, reserved_bytes })
+    }
+
+    /// Takes pools that were worked out for those that the file names.
+    pub(super) fn assume(&mut self, assumption: &Assumption) {
+        for segment in &mut self.extents.segments {
+            segment.pool = assumption.before.get(&segment.address.get()).copied().unwrap_or(segment.pool);
+        }
+        self.pools.assume(&self.extents.segments, assumption);
     }
 
     /// The state before the first entry, with what replaying has shown of it.

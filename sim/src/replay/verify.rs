@@ -11,9 +11,10 @@ use super::consistency;
 use super::device::{Position, RecordedDevice};
 use super::error::VerifyError;
 use super::final_state;
+use super::hidden::{Guess, MOST_READINGS, Readings};
 use super::inference::SmallerGap;
 use super::peaks::PeakWatch;
-use super::run::{Runner, Tally};
+use super::run::{Release, Runner, Tally};
 use super::settings::ReplaySettings;
 use super::start::{LostBeginning, Start};
 use super::statistics::{self, StatisticsCheck, StatisticsFile};
@@ -43,6 +44,8 @@ pub struct NotInFile {
     pub unknown_ages: bool,
     /// Garbage collections whose victims were taken from the recording, because of those ages.
     pub assumed_collections: u64,
+    /// Private pools that were gone before the end, worked out from the trace.
+    pub guess: Option<Guess>,
 }
 
 /// What verifying one device of a recording found.
@@ -100,7 +103,7 @@ pub fn verify_device(
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
     let mut start = Start::find(recording, &policy)?;
     consistency::check(&recording.trace, &start.extents.segments)?;
-    let Replayed { stats, mut tally, assumed_collections } = replay_to_end(recording, options, &mut start, progress)?;
+    let Replayed { stats, mut tally, assumed_collections, guess } = replay_to_end(recording, options, &mut start, progress)?;
     let statistics = options.statistics.as_ref().map(|file| {
         let reset = || find_reset(recording, options, &start, file);
         statistics::compare(file, &stats, start.lost.is_some(), reset)
@@ -116,10 +119,11 @@ pub fn verify_device(
         ooms: tally.ooms,
         not_in_file: NotInFile {
             lost_beginning: start.lost_beginning(),
-            empty_caches: tally.empty_caches.len() as u64,
+            empty_caches: tally.releases.iter().filter(|(_, release)| *release == Release::All).count() as u64,
             refusals: tally.refusals,
             unknown_ages: start.lost.is_some() && options.settings.settings.garbage_collection_threshold > 0.0,
             assumed_collections,
+            guess,
         },
         statistics,
     })
@@ -133,10 +137,49 @@ pub(super) struct Replayed {
     pub(super) stats: Stats,
     pub(super) tally: Tally,
     assumed_collections: u64,
+    guess: Option<Guess>,
+}
+
+/// Replays the whole trace from its start. If that differs, again with the private pools that the trace shows and the file does not name.
+pub(super) fn replay_to_end(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &mut Start,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Replayed, VerifyError> {
+    let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
+    let before = start.clone();
+    let plain = replay_inferring(recording, options, start, progress)?;
+    if plain.tally.mismatches == 0 {
+        return Ok(plain);
+    }
+    let Some(mut readings) = Readings::of(recording, &before, &policy) else { return Ok(plain) };
+    let mut best: Option<(Start, Replayed)> = None;
+    for _ in 0..MOST_READINGS {
+        let Some(assumption) = readings.next() else { break };
+        let mut assumed = before.clone();
+        assumed.assume(&assumption);
+        let replayed = replay_inferring(recording, options, &mut assumed, progress)?;
+        if replayed.tally.mismatches > 0 {
+            if best.is_none() {
+                readings.fail(replayed.tally.first.and_then(|first| first.entry));
+            }
+            continue;
+        }
+        if best.as_ref().is_none_or(|(_, best)| replayed.tally.effort() < best.tally.effort()) {
+            readings.simplify(&replayed.tally.releases.iter().map(|&(entry, _)| entry).collect::<Vec<_>>());
+            best = Some((assumed, Replayed { guess: Some(assumption.guess), ..replayed }));
+        }
+    }
+    let Some((assumed, replayed)) = best.filter(|(_, replayed)| replayed.guess.as_ref().is_some_and(Guess::is_sound)) else {
+        return Ok(plain);
+    };
+    *start = assumed;
+    Ok(replayed)
 }
 
 /// Replays the whole trace from its start, again where a mismatch shows an assumed size to be wrong.
-pub(super) fn replay_to_end(
+fn replay_inferring(
     recording: &DeviceRecording,
     options: &VerifyOptions,
     start: &mut Start,
@@ -183,7 +226,8 @@ fn replay(
     }
     final_state::compare(&recording.segments, &runner.core.segments(), &mut runner.tally);
     let assumed_collections = runner.core.policy().assumed;
-    let replayed = Replayed { stats: runner.core.stats().clone(), tally: runner.tally, assumed_collections };
+    let stats = runner.core.stats().clone();
+    let replayed = Replayed { stats, tally: runner.tally, assumed_collections, guess: None };
     Ok(Attempted::Done(Box::new(replayed)))
 }
 

@@ -1,0 +1,175 @@
+//! From what cannot be to a reading: as few segments as possible in private pools, and these in as few pools as possible.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parkade::units::{PoolClass, PoolId};
+
+use super::evidence::Evidence;
+use super::layout::{Life, LifeId};
+
+/// Which lives are of private pools, pool by pool. A life that is in none is of the default pool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Partition {
+    pub(super) pools: Vec<Pool>,
+}
+
+/// A private pool.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    /// Its id, if the recording names it.
+    pub(super) known: Option<PoolId>,
+    /// Its segments and ranges.
+    pub(super) members: Vec<LifeId>,
+    /// The entry by which memory of it went back first: nobody used it any more then.
+    pub(super) abandoned_at: Option<usize>,
+}
+
+/// The lives that each life must not share something with.
+#[derive(Default)]
+struct Graph(BTreeMap<LifeId, BTreeSet<LifeId>>);
+
+impl Graph {
+    fn of(pairs: impl Iterator<Item = (LifeId, LifeId)>) -> Graph {
+        let mut graph = Graph::default();
+        for (a, b) in pairs {
+            graph.0.entry(a).or_default().insert(b);
+            graph.0.entry(b).or_default().insert(a);
+        }
+        graph
+    }
+
+    fn neighbours(&self, life: LifeId) -> impl Iterator<Item = LifeId> {
+        self.0.get(&life).into_iter().flatten().copied()
+    }
+}
+
+/// Chooses a reading. `private` are lives taken to be private beyond what the evidence asks for. `None` if nothing explains it.
+pub(super) fn choose(evidence: &Evidence, private: &BTreeSet<LifeId>) -> Option<Partition> {
+    let lives = &evidence.lives;
+    let both = Graph::of(evidence.apart.iter().chain(&evidence.not_default).copied());
+    let mut is_private: Vec<bool> = lives.iter().map(|life| life.known.is_some_and(|pool| pool != PoolId::DEFAULT)).collect();
+    let is_default = |life: LifeId| lives[life].known == Some(PoolId::DEFAULT);
+    for &life in private.iter().filter(|&&life| lives[life].known.is_none()) {
+        is_private[life] = true;
+    }
+    for (life, private) in is_private.iter_mut().enumerate() {
+        *private |= both.neighbours(life).any(is_default);
+    }
+    // What is listed as the default pool's cannot be private.
+    if (0..lives.len()).any(|life| is_private[life] && is_default(life)) {
+        return None;
+    }
+    let weights = weights(evidence);
+    while let Some(component) = open_component(&both, &is_private) {
+        for life in lighter_part(&both, &component, &weights) {
+            is_private[life] = true;
+        }
+    }
+    let is_open = |life: &LifeId| lives[*life].known.is_none() && !private.contains(life);
+    take_back(&both, &mut is_private, (0..lives.len()).filter(is_open).collect(), &weights);
+    partition(evidence, &is_private)
+}
+
+/// Takes back what need not be private, because everything that excludes it is; that for which most speaks first.
+fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weights: &[u64]) {
+    order.retain(|&life| is_private[life]);
+    order.sort_by_key(|&life| std::cmp::Reverse(weights[life]));
+    for life in order {
+        is_private[life] = both.neighbours(life).any(|other| !is_private[other]);
+    }
+}
+
+/// Lives not taken as private that cannot all be the default pool's, and hang together.
+fn open_component(both: &Graph, is_private: &[bool]) -> Option<BTreeSet<LifeId>> {
+    let is_open = |life: LifeId| !is_private[life] && both.neighbours(life).any(|other| !is_private[other]);
+    let first = (0..is_private.len()).find(|&life| is_open(life))?;
+    let mut component = BTreeSet::from([first]);
+    let mut rest = vec![first];
+    while let Some(life) = rest.pop() {
+        let others = both.neighbours(life).filter(|&other| !is_private[other]);
+        rest.extend(others.filter(|&other| component.insert(other)));
+    }
+    Some(component)
+}
+
+/// How much speaks for each life being the default pool's: the requests that it served; and that it was given back first where several
+/// pools gave back, beginning with a large segment, as empty_cache does.
+fn weights(evidence: &Evidence) -> Vec<u64> {
+    let mut weights: Vec<u64> = evidence.lives.iter().map(|life| life.requests + 1).collect();
+    let most: u64 = weights.iter().sum();
+    for run in &evidence.releases {
+        let stretches = evidence.default_stretches(run);
+        let first = stretches.first().filter(|_| stretches.len() > 1);
+        for &life in first.filter(|first| evidence.lives[first[0]].class == PoolClass::Large).into_iter().flatten() {
+            weights[life] += most;
+        }
+    }
+    weights
+}
+
+/// Of two parts that exclude each other, the one for which less speaks is private. Where more than two exclude each other, the life
+/// that excludes most for what speaks for it.
+fn lighter_part(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> Vec<LifeId> {
+    let weight = |part: &[LifeId]| part.iter().map(|&life| weights[life]).sum::<u64>();
+    let mut side: BTreeMap<LifeId, bool> = BTreeMap::new();
+    let mut rest: Vec<(LifeId, bool)> = component.first().map(|&first| (first, false)).into_iter().collect();
+    let mut has_two_parts = true;
+    while let Some((life, own)) = rest.pop() {
+        match side.insert(life, own) {
+            Some(other) => has_two_parts &= other == own,
+            None => rest.extend(both.neighbours(life).filter(|other| component.contains(other)).map(|other| (other, !own))),
+        }
+    }
+    if has_two_parts {
+        let (one, other): (Vec<LifeId>, Vec<LifeId>) = component.iter().partition(|life| side[life]);
+        return if weight(&one) < weight(&other) { one } else { other };
+    }
+    let degree = |life: LifeId| both.neighbours(life).filter(|other| component.contains(other)).count() as u64;
+    // The fraction degree / weight, compared without dividing.
+    let most = component.iter().copied().reduce(|best, life| {
+        let (of_best, of_life) = (degree(best).saturating_mul(weights[life]), degree(life).saturating_mul(weights[best]));
+        if of_life > of_best { life } else { best }
+    });
+    most.into_iter().collect()
+}
+
+/// Sorts the private lives into pools, in the order in which they were made: each into the pool whose memory it went back with or that
+/// was used last, if nothing speaks against it.
+fn partition(evidence: &Evidence, is_private: &[bool]) -> Option<Partition> {
+    let lives = &evidence.lives;
+    let apart = Graph::of(evidence.apart.iter().chain(&evidence.not_private).copied());
+    let mut pools: Vec<Pool> = Vec::new();
+    for (id, life) in lives.iter().enumerate().filter(|(id, _)| is_private[*id]) {
+        let named = life.known.and_then(|known| pools.iter().position(|pool| pool.known == Some(known)));
+        let is_open = |pool: &Pool| fits(pool, id, life, lives, &apart);
+        let place = match (life.known, named) {
+            (Some(_), Some(place)) => Some(place),
+            (Some(_), None) => None,
+            (None, _) => best_of(&pools, id, evidence, is_open),
+        };
+        let place = place.unwrap_or_else(|| {
+            pools.push(Pool { known: life.known, members: Vec::new(), abandoned_at: None });
+            pools.len() - 1
+        });
+        let pool = &mut pools[place];
+        pool.members.push(id);
+        pool.abandoned_at = pool.abandoned_at.into_iter().chain(life.first_given_at).min();
+    }
+    Some(Partition { pools })
+}
+
+/// Nobody can use a pool that has been abandoned: no request was served by it after its memory went back.
+fn fits(pool: &Pool, id: LifeId, life: &Life, lives: &[Life], apart: &Graph) -> bool {
+    let is_excluded = apart.neighbours(id).any(|other| pool.members.contains(&other));
+    let comes_late = pool.abandoned_at.is_some_and(|abandoned| abandoned < life.last_used_at);
+    let goes_early =
+        life.first_given_at.is_some_and(|given| pool.members.iter().any(|&member| lives[member].last_used_at > given));
+    !is_excluded && !comes_late && !goes_early
+}
+
+fn best_of(pools: &[Pool], id: LifeId, evidence: &Evidence, is_open: impl Fn(&Pool) -> bool) -> Option<usize> {
+    let runs = evidence.releases.iter().filter(|run| run.iter().any(|&(_, life)| life == id));
+    let goes_with: BTreeSet<LifeId> = runs.flat_map(|run| run.iter().map(|&(_, life)| life)).collect();
+    let rank = |pool: &Pool| (pool.members.iter().any(|member| goes_with.contains(member)), pool.members.last().copied());
+    (0..pools.len()).filter(|&place| is_open(&pools[place])).max_by_key(|&place| rank(&pools[place]))
+}
