@@ -1,5 +1,6 @@
 //! C5, C6 and A13's recordings: peaks of recorded runs, from their replay.
 
+use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::stats::Family;
 use parkade::units::{Bytes, StreamId};
@@ -72,7 +73,7 @@ fn peaks<B: Backend>(backend: &B, name: &str) -> Result<Vec<i64>, Trouble> {
                 core.release_cached().map_err(|error| Trouble::fail(error.to_string()))?;
                 core.reset_peak_stats();
             }
-            Operation::AbandonPool(_) => {}
+            Operation::AbandonPool(_) | Operation::ReleasePool(_) => {}
         }
     }
     peaks.push(story.bench.stats().family(Family::AllocatedBytes).all.peak);
@@ -127,7 +128,8 @@ fn expandable<B: Backend>(_: &B) -> Verdict {
     for (name, by_default, with_expandable) in EXPANDABLE {
         let shipped = recordings::read(&format!("{name}.default"));
         let (own, settings) = (shipped.options.clone(), settings.clone());
-        let options = OutlookOptions { own, settings, limit_bytes: None, capacity_bytes: None };
+        let profile = &Profile::PYTORCH_2_11;
+        let options = OutlookOptions { own, settings, limit_bytes: None, capacity_bytes: None, profile };
         let outlook = replay_device(shipped.device(), &options, &mut |_| ());
         let outlook = outlook.map_err(|error| Trouble::fail(format!("{name}: {error}")))?;
         let found = (outlook.requests.recorded_peak_reserved_bytes, outlook.prediction.peak_reserved_bytes());
