@@ -22,7 +22,7 @@ const CHECK_EVERY: u32 = 100;
 /// One block in so many is read back.
 const READ_ONE_IN: u64 = 8;
 /// So much is read of it at its beginning, in its middle and at its end.
-const READ_BYTES: u64 = 1 << 16;
+const READ_BYTES: u64 = 4096;
 /// After out of memory so many blocks are freed, oldest first, as a program that recovers does.
 const FREED_AFTER_OOM: usize = 12;
 /// Private pools at once.
