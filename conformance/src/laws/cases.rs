@@ -9,8 +9,8 @@ use proptest::test_runner::{TestCaseError, TestError};
 use super::campaign::{Stopped, runner};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
-/// Runs drawn cases; each says how many operations it was. The smallest case found that breaks the law is told with the script that it
-/// ended with.
+/// Runs drawn cases; each says how many operations it was. The smallest case found that breaks the law is told with the script
+/// that it ended with.
 pub(super) fn run<S>(effort: &Effort, salt: u64, strategy: &S, one: impl Fn(&S::Value) -> Result<u64, Stopped>) -> Verdict
 where
     S: Strategy,

@@ -1,8 +1,8 @@
 //! Memory survives remapping bit for bit: what was written is there, whichever addresses it is mapped at next.
 //!
 //! `driver` moves handles themselves: unmapped and mapped elsewhere, in another order, at two addresses, without their handle.
-//! `allocator` lets expandable segments do it: neighbours of live allocations are unmapped and their addresses filled anew. Both read
-//! all bytes, where the random sequences of the other laws read the ends of blocks.
+//! `allocator` lets expandable segments do it: neighbours of live allocations are unmapped and their addresses filled anew. Both
+//! read all bytes, where the random sequences of the other laws read the ends of blocks.
 
 mod allocator;
 mod driver;

@@ -5,10 +5,6 @@
 //! test asserts of Python alone is left out of it. A limit that a test sets by a fraction is set in bytes, which is what the fraction is
 //! chosen for there.
 //!
-//! Left out in expandable mode, where they fail: test_out_of_memory, test_raises_oom (both), test_notifies_oom and test_graph_capture_oom.
-//! Their requests exceed the addresses of a segment, nine eighths of the device. PyTorch 2.11 reserves a segment all the same, maps until the
-//! device is full, and says out of memory; the core refuses such a request as larger than can be asked for.
-//!
 //! Not reproduced:
 //!
 //! | test | why |
@@ -112,16 +108,6 @@ fn twice<B: Backend>(
         let suffix = if mode == Mode::Expandable { "/expandable" } else { "" };
         Entry::new(Group::Peer, format!("{name}{suffix}"), says, move |backend, effort| test(backend, mode, effort))
     })
-}
-
-/// A test in ordinary mode that in expandable mode asks for more than a segment has addresses.
-fn once_beyond_addresses<B: Backend>(
-    name: &'static str,
-    says: &'static str,
-    test: impl Fn(&B, Mode, &Effort) -> Verdict + Clone + Send + Sync + 'static,
-) -> Entry<B> {
-    let [ordinary, _] = twice(name, says, test);
-    ordinary
 }
 
 /// Fails unless it holds.

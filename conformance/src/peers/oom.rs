@@ -4,7 +4,7 @@ use parkade::device::DeviceBackend;
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use super::{Mode, ensure, fill, holds, once_beyond_addresses, same, twice, with_capacity};
+use super::{Mode, ensure, fill, holds, same, twice, with_capacity};
 use crate::bench::Bench;
 use crate::harness::{Backend, Needs};
 use crate::suite::{Effort, Entry, Evidence, Verdict};
@@ -16,20 +16,17 @@ const FAR_TOO_MUCH: Bytes = Bytes(4 << 40);
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries = Vec::new();
     let says = "a huge request names its size, an absurd one does not reach the device, and neither disturbs what is there";
-    entries.push(once_beyond_addresses("test_out_of_memory", says, out_of_memory));
+    entries.extend(twice("test_out_of_memory", says, out_of_memory));
     let says = "a second half of the memory is refused, and served once the first half is given back";
     entries.extend(twice("test_out_of_memory_retry", says, retry));
     let says = "a request beyond the device ends as out of memory";
-    entries
-        .push(once_beyond_addresses("test_raises_oom", says, |backend: &B, mode, _: &Effort| raises(backend, mode.settings())));
+    entries.extend(twice("test_raises_oom", says, |backend: &B, mode, _: &Effort| raises(backend, mode.settings())));
     let says = "the same where blocks beyond a size are not split, which is another way through the search";
-    entries.push(once_beyond_addresses(
-        "test_raises_oom_max_split_size_mb_setting",
-        says,
-        |backend: &B, mode: Mode, _: &Effort| raises(backend, &mode.with("max_split_size_mb:1024")),
-    ));
+    entries.extend(twice("test_raises_oom_max_split_size_mb_setting", says, |backend: &B, mode: Mode, _: &Effort| {
+        raises(backend, &mode.with("max_split_size_mb:1024"))
+    }));
     let says = "whoever watches is told of a request that fails";
-    entries.push(once_beyond_addresses("test_notifies_oom", says, notifies));
+    entries.extend(twice("test_notifies_oom", says, notifies));
     entries
 }
 

@@ -25,7 +25,7 @@ pub(super) enum Step {
     Allocate(u64, usize),
     /// A buffer is given back; what uses it may still run.
     Free(usize),
-    /// A buffer is given back, and one of the same size is asked for on the same stream, as a loop does with what it needs for a while.
+    /// A buffer is given back, and one of the same size is asked for on the same stream, as loops do.
     Replace(usize),
     /// A buffer is filled with a new word, by a stream.
     Fill(usize, usize),
