@@ -15,15 +15,14 @@ fn main() -> ExitCode {
     // They measure the device's free memory.
     arguments.test_threads = Some(1);
     let required = std::env::var_os("PARKADE_REQUIRE_CUDA").is_some_and(|value| value == "1");
-    let trials = checks::ALL.map(|(name, devices, check)| match checks::missing(devices) {
+    let trials = checks::ALL.map(|(name, check)| match checks::missing() {
         None => Trial::test(name, move || check().map(drop).map_err(Failed::from)),
-        // What is required is a GPU; a second one is not.
         Some(reason) => Trial::test(name, {
             let text = format!("cannot run: {reason}");
             move || Err(Failed::from(text))
         })
         .with_kind(format!("skipped: {reason}"))
-        .with_ignored_flag(!required || devices > 1),
+        .with_ignored_flag(!required),
     });
     let anywhere = Trial::test("opening_and_counting_agree_on_whether_there_is_a_device", || Ok(agreement()?));
     libtest_mimic::run(&arguments, trials.into_iter().chain([anywhere]).collect()).exit_code()

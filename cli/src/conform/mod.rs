@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Only entries whose group/name contains this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Random sequences a law and adversary [default: 2400 simulated, 60 on a real device].
+    /// Random sequences a law and adversary [default: 1200 simulated, 60 on a real device].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cases: Option<u32>,
     /// From which the sequences are drawn: the same seed draws the same.
@@ -84,7 +84,7 @@ impl Run {
 
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     match args.backend {
-        BackendName::Sim => run_on(&Simulated, args, 2400),
+        BackendName::Sim => run_on(&Simulated, args, 1200),
         BackendName::Cuda => {
             let backend = Cuda::new(args.device);
             if !args.list {

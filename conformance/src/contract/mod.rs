@@ -11,6 +11,7 @@ mod ends;
 mod events;
 mod holes;
 mod info;
+pub(crate) mod peers;
 mod sizes;
 mod virtual_memory;
 mod waiting;

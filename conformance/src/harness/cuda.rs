@@ -8,6 +8,9 @@ use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade_gpu::nvml::{Nvml, NvmlLibrary};
 use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical};
 
+use crate::contract;
+use crate::suite::Entry;
+
 use super::{Backend, Holdings, Needs, TestDevice, Unable};
 
 /// Free bytes that the driver of an H200 reports and never gives: in all fill-ups of the measurements (facts: Holes).
@@ -42,6 +45,12 @@ impl Cuda {
     #[must_use]
     pub fn new(ordinal: u32) -> Cuda {
         Cuda { ordinal, kept: Arc::default() }
+    }
+
+    /// Its index.
+    #[must_use]
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -97,6 +106,10 @@ impl Backend for Cuda {
             ("driver", format!("{driver}, CUDA {cuda}")),
             ("memory", format!("{} B, of which {free} are free after the run", device.total_memory())),
         ]
+    }
+
+    fn own_entries(&self) -> Vec<Entry<Cuda>> {
+        contract::peers::entries()
     }
 
     fn is_simulated(&self) -> bool {

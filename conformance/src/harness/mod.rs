@@ -15,6 +15,7 @@ pub use cuda::{Cuda, Rig};
 pub use sim::Simulated;
 
 use crate::operation::Places;
+use crate::suite::Entry;
 
 /// A backend by name, which makes devices.
 pub trait Backend {
@@ -32,6 +33,14 @@ pub trait Backend {
 
     /// What is worth saying about it in a report: a name and a value each.
     fn facts(&self) -> Vec<(&'static str, String)>;
+
+    /// What is to be checked on this backend alone.
+    fn own_entries(&self) -> Vec<Entry<Self>>
+    where
+        Self: Sized,
+    {
+        Vec::new()
+    }
 
     /// Whether devices are arithmetic: then they may be made by the thousand, at the same time.
     fn is_simulated(&self) -> bool;

@@ -76,9 +76,6 @@ fn setup(capacity_mib: u64, settings: usize, is_virtual: bool) -> Setup {
 /// Every rung of the ladder, with two streams' events pending: collected garbage, oversize blocks, waiting, out of memory.
 fn ordinary() -> Vec<Program> {
     let events = vec![
-        // On a real device work takes its time, so that there is something to wait for.
-        Launch(1, WORK_NS),
-        Launch(2, WORK_NS),
         Allocate(30 * MIB, 0),
         RecordStream(0, 1),
         RecordStream(0, 2),
@@ -98,7 +95,6 @@ fn ordinary() -> Vec<Program> {
     ];
     let ladder = vec![
         SetFraction(90),
-        Launch(2, WORK_NS),
         Allocate(40 * MIB, 0),
         Allocate(45 * MIB, 0),
         Allocate(5 * MIB, 1),
@@ -116,7 +112,10 @@ fn ordinary() -> Vec<Program> {
         ReleaseCached,
     ];
     let on = |sequence: &[Operation]| [0, 1, 4, 5].map(|settings| (setup(128, settings, false), sequence.to_vec()));
-    [on(&events), on(&ladder)].concat()
+    // On a real device work takes its time, so that there is something to wait for.
+    let waiting =
+        vec![Allocate(60 * MIB, 0), Launch(1, WORK_NS), RecordStream(0, 1), Free(0), Allocate(100 * MIB, 0), Allocate(700, 2)];
+    [on(&events), on(&ladder), on(&waiting)].concat()
 }
 
 /// Growing, holes, unmapping of whole pages, refilling from the lowest address.

@@ -160,5 +160,5 @@ impl<B: Backend> Entry<B> {
 #[must_use]
 pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let groups = [laws::entries(backend), contract::entries(backend), scenarios::entries(backend), peers::entries(backend)];
-    groups.into_iter().flatten().chain(differential::entries(backend)).collect()
+    groups.into_iter().flatten().chain(differential::entries(backend)).chain(backend.own_entries()).collect()
 }

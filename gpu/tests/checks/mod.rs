@@ -4,7 +4,6 @@
 //! device's free memory, so they run one after the other and on a device that nobody else uses.
 
 mod device;
-mod peers;
 mod virtual_memory;
 mod work;
 
@@ -16,38 +15,37 @@ use parkade_gpu::CudaDevice;
 /// What a check saw, or why it failed.
 pub(crate) type Outcome = Result<String, Box<dyn Error>>;
 
-/// A check, with the name under which it is listed and how many devices it needs.
-pub(crate) type Check = (&'static str, u32, fn() -> Outcome);
+/// A check, with the name under which it is listed.
+pub(crate) type Check = (&'static str, fn() -> Outcome);
 
 /// The device that is checked.
 pub(crate) const ORDINAL: u32 = 0;
 
 /// All checks, the simple ones first.
-pub(crate) const ALL: [Check; 17] = [
-    ("a_device_says_who_it_is", 1, work::identity),
-    ("malloc_takes_whole_pages_and_free_gives_them_back", 1, device::malloc_takes_whole_pages),
-    ("out_of_memory_is_told_and_leaves_the_device_usable", 1, device::out_of_memory),
-    ("a_range_is_given_back_once", 1, device::given_back_once),
-    ("events_follow_their_streams_work", 1, device::events_follow_work),
-    ("a_made_up_stream_is_refused", 1, device::made_up_streams),
-    ("a_declared_kernel_takes_its_time_and_streams_overlap", 1, work::takes_its_time),
-    ("a_stream_waits_for_an_event_of_another", 1, work::waits_for_an_event),
-    ("a_dropped_device_gives_back_what_it_owned", 1, device::dropped_device),
-    ("a_device_works_from_another_thread", 1, device::other_thread),
-    ("an_event_outlives_its_device", 1, device::outliving_event),
-    ("mapped_memory_holds_what_is_written", 1, virtual_memory::holds_what_is_written),
-    ("memory_survives_remapping_bit_for_bit", 1, virtual_memory::survives_remapping),
-    ("an_alias_sees_the_same_memory", 1, virtual_memory::aliases_share),
-    ("the_drivers_refusals_reach_the_caller", 1, virtual_memory::refusals_are_the_drivers),
-    ("a_device_dropped_in_mid_use_gives_back_everything", 1, virtual_memory::dropped_in_mid_use),
-    ("a_peer_reads_what_was_opened_to_it", 2, peers::reads_what_was_opened),
+pub(crate) const ALL: [Check; 16] = [
+    ("a_device_says_who_it_is", work::identity),
+    ("malloc_takes_whole_pages_and_free_gives_them_back", device::malloc_takes_whole_pages),
+    ("out_of_memory_is_told_and_leaves_the_device_usable", device::out_of_memory),
+    ("a_range_is_given_back_once", device::given_back_once),
+    ("events_follow_their_streams_work", device::events_follow_work),
+    ("a_made_up_stream_is_refused", device::made_up_streams),
+    ("a_declared_kernel_takes_its_time_and_streams_overlap", work::takes_its_time),
+    ("a_stream_waits_for_an_event_of_another", work::waits_for_an_event),
+    ("a_dropped_device_gives_back_what_it_owned", device::dropped_device),
+    ("a_device_works_from_another_thread", device::other_thread),
+    ("an_event_outlives_its_device", device::outliving_event),
+    ("mapped_memory_holds_what_is_written", virtual_memory::holds_what_is_written),
+    ("memory_survives_remapping_bit_for_bit", virtual_memory::survives_remapping),
+    ("an_alias_sees_the_same_memory", virtual_memory::aliases_share),
+    ("the_drivers_refusals_reach_the_caller", virtual_memory::refusals_are_the_drivers),
+    ("a_device_dropped_in_mid_use_gives_back_everything", virtual_memory::dropped_in_mid_use),
 ];
 
-/// Why a check that needs so many devices cannot run here; `None` if it can.
-pub(crate) fn missing(devices: u32) -> Option<String> {
+/// Why no check can run here; `None` if they can.
+pub(crate) fn missing() -> Option<String> {
     match CudaDevice::count() {
         Err(reason) => Some(reason.to_string()),
-        Ok(count) if count < devices => Some(format!("{devices} CUDA devices needed, the driver counts {count}")),
+        Ok(0) => Some("the driver counts no CUDA device".to_owned()),
         Ok(_) => None,
     }
 }
