@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     // They measure the device's free memory.
     arguments.test_threads = Some(1);
     let required = std::env::var_os("PARKADE_REQUIRE_CUDA").is_some_and(|value| value == "1");
-    let trials = checks::ALL.map(|(name, check)| match checks::missing() {
+    let trials = checks::ALL.map(|(name, check)| match missing() {
         None => Trial::test(name, move || check().map(drop).map_err(Failed::from)),
         Some(reason) => Trial::test(name, {
             let text = format!("cannot run: {reason}");
@@ -35,5 +35,14 @@ fn agreement() -> Result<(), String> {
         (Err(Unavailable::NoDevice { ordinal: u32::MAX, count }), Ok(counted)) if count == counted => Ok(()),
         (Err(reason), Err(same)) if reason == same && !reason.to_string().is_empty() => Ok(()),
         other => Err(format!("opening a device that does not exist, and counting: {other:?}")),
+    }
+}
+
+/// Why no check can run here; `None` if they can.
+fn missing() -> Option<String> {
+    match CudaDevice::count() {
+        Err(reason) => Some(reason.to_string()),
+        Ok(0) => Some("the driver counts no CUDA device".to_owned()),
+        Ok(_) => None,
     }
 }

@@ -41,15 +41,6 @@ pub(crate) const ALL: [Check; 16] = [
     ("a_device_dropped_in_mid_use_gives_back_everything", virtual_memory::dropped_in_mid_use),
 ];
 
-/// Why no check can run here; `None` if they can.
-pub(crate) fn missing() -> Option<String> {
-    match CudaDevice::count() {
-        Err(reason) => Some(reason.to_string()),
-        Ok(0) => Some("the driver counts no CUDA device".to_owned()),
-        Ok(_) => None,
-    }
-}
-
 /// An error with a text of its own.
 pub(crate) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Box<dyn Error>> {
     if holds { Ok(()) } else { Err(says().into()) }
