@@ -226,14 +226,16 @@ def all_spans(message):
     return own + [span for child in message["children"] for span in child["spans"]]
 
 
-def build():
-    """Builds the binary and the test programs that may catch a bug: {name: path}."""
+def build(others=False):
+    """Builds the binary and the test programs that may catch a bug, or also `others` that may: {name: path}."""
     programs = {}
     jobs = [
         ("parkade", ["build", "-p", "parkade-cli"]),
         ("core", ["test", "-p", "parkade", "--no-run", "--lib", "--tests"]),
         ("golden", ["test", "-p", "parkade-conformance", "--no-run", "--test", "golden"]),
     ]
+    if others:
+        jobs += [(name, ["test", "-p", "parkade-conformance", "--no-run", "--test", name]) for name in ("settings_change", "recordings")]
     for name, arguments in jobs:
         answer = cargo(*arguments, "--message-format", "json")
         if answer.returncode != 0:

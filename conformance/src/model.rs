@@ -161,6 +161,13 @@ impl Model {
         Ok(())
     }
 
+    /// Whether a pending block's events were known to be done when a request looked for a block.
+    #[must_use]
+    pub fn was_known_done(&self, address: u64, witness: &Witness) -> bool {
+        let leaving = self.leaving.iter().find(|leaving| leaving.address == address);
+        leaving.is_some_and(|leaving| leaving.was_known_at_search(witness))
+    }
+
     /// What was free when a request looked for a block: `segments` is the heap before the request, and blocks whose events the allocator
     /// had been told to be done by then count as free. Neighbours are joined.
     #[must_use]
@@ -173,10 +180,7 @@ impl Model {
                 let is_free = match block.state {
                     BlockActivity::Inactive => true,
                     BlockActivity::Allocated => false,
-                    BlockActivity::PendingFree => {
-                        let leaving = self.leaving.iter().find(|leaving| leaving.address == address);
-                        leaving.is_some_and(|leaving| leaving.was_known_at_search(witness))
-                    }
+                    BlockActivity::PendingFree => self.was_known_done(address, witness),
                 };
                 if !is_free {
                     continue;

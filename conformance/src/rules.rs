@@ -13,6 +13,8 @@ pub struct Rules {
     pub large_segment: u64,
     /// Steps between two powers of two; 0 is no such rounding.
     pub divisions: u64,
+    /// The part of the limit beyond which unused segments are given back, in hundredths; 0 is never.
+    pub collection_hundredths: u64,
 }
 
 /// A settings string, and what it changes. Every string resets the rules that it does not name, but for the size of large segments,
@@ -25,6 +27,7 @@ pub struct NamedSettings {
     non_split_rounding_mib: Option<u64>,
     large_segment_mib: Option<u64>,
     divisions: u64,
+    collection_hundredths: u64,
 }
 
 /// The settings that laws are checked under.
@@ -37,19 +40,24 @@ pub const SETTINGS: [NamedSettings; 8] = [
         ..NamedSettings::plain("max_split_size_mb:64,max_non_split_rounding_mb:40")
     },
     NamedSettings { divisions: 4, ..NamedSettings::plain("roundup_power2_divisions:4") },
-    NamedSettings::plain("garbage_collection_threshold:0.6"),
-    NamedSettings { max_split_mib: Some(32), ..NamedSettings::plain("garbage_collection_threshold:0.3,max_split_size_mb:32") },
+    NamedSettings { collection_hundredths: 60, ..NamedSettings::plain("garbage_collection_threshold:0.6") },
+    NamedSettings {
+        max_split_mib: Some(32),
+        collection_hundredths: 30,
+        ..NamedSettings::plain("garbage_collection_threshold:0.3,max_split_size_mb:32")
+    },
     NamedSettings { large_segment_mib: Some(11), ..NamedSettings::plain("large_segment_size_mb:11") },
     NamedSettings {
         max_split_mib: Some(20),
         divisions: 2,
+        collection_hundredths: 90,
         ..NamedSettings::plain("max_split_size_mb:20,roundup_power2_divisions:2,garbage_collection_threshold:0.9")
     },
 ];
 
 impl NamedSettings {
     const fn plain(text: &'static str) -> NamedSettings {
-        NamedSettings { text, max_split_mib: None, non_split_rounding_mib: None, large_segment_mib: None, divisions: 0 }
+        NamedSettings { text, max_split_mib: None, non_split_rounding_mib: None, large_segment_mib: None, divisions: 0, collection_hundredths: 0 }
     }
 
     /// The rules in force after the string was applied to these.
@@ -61,13 +69,14 @@ impl NamedSettings {
             non_split_rounding: self.non_split_rounding_mib.map_or(large_segment, |mib| mib * MIB),
             large_segment,
             divisions: self.divisions,
+            collection_hundredths: self.collection_hundredths,
         }
     }
 }
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { max_split: None, non_split_rounding: 20 * MIB, large_segment: 20 * MIB, divisions: 0 }
+        Rules { max_split: None, non_split_rounding: 20 * MIB, large_segment: 20 * MIB, divisions: 0, collection_hundredths: 0 }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::suite::{Entry, Group};
 use campaign::Campaign;
 
 /// The laws that are checked after every operation of a random sequence.
-const AFTER_EVERY_OPERATION: [(Law, &str); 13] = [
+const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512"),
     (Law::Accounting, "every reserved byte is live, rounding, pending, stranded or whole, and the statistics say so"),
@@ -23,6 +23,8 @@ const AFTER_EVERY_OPERATION: [(Law, &str); 13] = [
     (Law::NoEarlyReuse, "nothing is reused before the events of the streams that used it are done"),
     (Law::Placement, "each request goes where the rules put it, and is cut to the size that they say"),
     (Law::NoFalseOutOfMemory, "a request is refused only when neither cache, limit nor device has room"),
+    (Law::Ladder, "nothing is given back, waited for or asked of the device before its turn"),
+    (Law::Pools, "requests go where they are routed, and a pool in use keeps its memory"),
     (Law::Limit, "reserved memory does not grow beyond the limit"),
     (Law::Sweep, "the whole-heap sweep finds nothing"),
     (Law::History, "what the observer is told makes sense by itself"),

@@ -34,6 +34,10 @@ impl<D: TestDevice> World<D> {
             let current = self.core.stats().family(family).all.current;
             ensure(Law::Endings, current == 0, || format!("{}.all.current ends at {current}", family.name()))?;
         }
+        // An address range that could not be given back once stays until it is used again.
+        let holdings = self.device.look().holdings();
+        let left = (holdings.ranges, holdings.reservations, holdings.physical);
+        ensure(Law::Endings, self.expects_faults || left == (0, 0, 0), || format!("a heap that holds nothing keeps {holdings:?}"))?;
         let finished = Finished { trace: std::mem::take(self.core.observer_mut()), stats: self.core.stats().clone() };
         self.abandon()?;
         Ok(finished)

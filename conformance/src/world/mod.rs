@@ -3,8 +3,10 @@
 mod accounts;
 mod drive;
 mod ending;
+mod ladder;
 mod ledger;
 mod placement;
+mod routing;
 mod script;
 
 use parkade::device::BackendError;
@@ -21,9 +23,11 @@ use crate::harness::{Backend, Needs, TestDevice, Unable};
 use crate::history::History;
 use crate::model::Model;
 use crate::operation::{Operation, Setup};
-use crate::rules::{Rules, SETTINGS};
+use crate::rules::Rules;
 use crate::{Broken, Law, ensure};
+use ladder::Ages;
 use ledger::Ledger;
+use routing::Routing;
 
 /// The core as the laws run it.
 pub type Core<D> = Allocator<WitnessedDevice<D>, PyTorch, Vec<TraceEntry>>;
@@ -72,12 +76,18 @@ pub struct World<D: TestDevice> {
     setup: Setup,
     others_hold: u64,
     ledger: Ledger,
+    ages: Ages,
+    routing: Routing,
+    /// New segments are expandable.
+    expandable: bool,
     /// Whether driver calls are made to fail: then a refusal says nothing about room.
     expects_faults: bool,
     /// Whether contents are written and read back.
     checks_contents: bool,
     /// What was reserved before the newest operation.
     reserved_before: u64,
+    /// `num_alloc_retries` before it.
+    retries_before: i64,
     /// How many allocations there were.
     names: u64,
     /// The operations so far, as a script.
@@ -96,7 +106,7 @@ impl<D: TestDevice> World<D> {
         let streams = device.streams();
         let device = WitnessedDevice::new(device);
         let settings = Settings::from_environment(setup.settings_text()).expect("settings of the table are legal");
-        let rules = if setup.is_virtual { Rules::default() } else { SETTINGS[setup.settings].applied_to(Rules::default()) };
+        let rules = setup.rules();
         Ok(World {
             core: Allocator::new(device.clone(), PyTorch::new(settings), Vec::new()),
             device,
@@ -111,9 +121,13 @@ impl<D: TestDevice> World<D> {
             setup: *setup,
             others_hold: 0,
             ledger: Ledger::default(),
+            ages: Ages::default(),
+            routing: Routing::default(),
+            expandable: setup.settings_text().contains("expandable_segments:True"),
             expects_faults: false,
             checks_contents: true,
             reserved_before: 0,
+            retries_before: 0,
             names: 0,
             script: Vec::new(),
         })
@@ -144,6 +158,8 @@ impl<D: TestDevice> World<D> {
     pub fn apply(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
         self.device.begin_operation();
         self.reserved_before = self.core.heap().reserved().get();
+        self.retries_before = self.core.stats().num_alloc_retries;
+        self.ages.begin_operation();
         self.script.extend(self.line_of(operation));
         let outcome = self.carry_out(operation)?;
         if let Outcome::Failed(error) = &outcome {
@@ -168,7 +184,11 @@ impl<D: TestDevice> World<D> {
             }
             Operation::RecordStream(..) => return Ok(Outcome::Nothing),
             Operation::ProcessEvents => return Ok(failed(self.core.process_events().map_err(AllocError::Device))),
-            Operation::ReleaseCached => return Ok(failed(self.core.release_cached())),
+            Operation::ReleaseCached => {
+                let outcome = failed(self.core.release_cached());
+                self.check_released()?;
+                return Ok(outcome);
+            }
             Operation::ResetPeaks => {
                 self.core.reset_peak_stats();
                 self.ledger.peaks_were_reset();
@@ -182,17 +202,22 @@ impl<D: TestDevice> World<D> {
             | Operation::EndPool(_)
             | Operation::ReleasePool(_)
             | Operation::UseOnOom(_)
-            | Operation::NoSplit(_) => self.pools(operation),
+            | Operation::NoSplit(_) => self.pools(operation)?,
             _ => return self.drive(operation),
         }
         Ok(Outcome::Done)
     }
 
     fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Outcome, Broken> {
-        let before = self.core.segments();
+        let segments = self.core.segments();
+        let before = self.before_request(segments, bytes);
         let answer = self.core.allocate(Bytes(bytes), stream);
         let witness = self.device.witness();
         let checks_places = !self.expects_faults && !self.setup.is_virtual;
+        let checks_pools = !self.expects_faults && self.setup.is_virtual;
+        if checks_places {
+            self.check_ladder(&before, bytes, stream.get(), answer.is_ok())?;
+        }
         match answer {
             Ok(allocation) => {
                 let address = allocation.address();
@@ -200,7 +225,10 @@ impl<D: TestDevice> World<D> {
                 let word = self.names as u32;
                 self.held.push(Held { allocation, name: self.names, word });
                 if checks_places {
-                    self.check_place(&before, bytes, stream.get(), address.get())?;
+                    self.check_place(&before.segments, bytes, stream.get(), address.get())?;
+                }
+                if checks_pools {
+                    self.check_pool(bytes, stream, address.get())?;
                 }
                 // Under other settings a block may be rounded otherwise; what was asked for is always the caller's.
                 let rounded = if self.setup.is_virtual { bytes } else { self.rules.rounded(bytes) };
@@ -210,13 +238,19 @@ impl<D: TestDevice> World<D> {
             }
             Err(AllocError::OutOfMemory(_)) => {
                 if checks_places {
-                    self.check_out_of_memory(&before, bytes, stream.get())?;
+                    self.check_out_of_memory(&before.segments, bytes, stream.get())?;
+                }
+                if checks_pools {
+                    self.check_nobody_serves(&before.segments, bytes, stream)?;
                 }
                 Ok(Outcome::OutOfMemory)
             }
             Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
             // A pool that is to serve when memory is out and is routed: PyTorch refuses so.
-            Err(AllocError::Pool(_)) if self.setup.is_virtual => Ok(Outcome::OutOfMemory),
+            Err(AllocError::Pool(error)) if self.setup.is_virtual => {
+                self.failed_in_pool(error)?;
+                Ok(Outcome::OutOfMemory)
+            }
             Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request of {bytes} bytes: {error}"))),
         }
     }
