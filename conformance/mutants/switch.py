@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -28,6 +27,9 @@ PROFILE = {
     "overflow-checks": "false",
     "incremental": "false",
 }
+
+# Functions that constants call: the compiler evaluates them, so they cannot look at a switch.
+EVALUATED = {"mib"}
 
 SWITCH = """
 #[allow(missing_docs, unreachable_pub)]
@@ -109,7 +111,7 @@ def switched(text, bugs):
     every, groups, outside = functions(text), {}, []
     for bug in bugs:
         function = around(every, bug)
-        if function is None:
+        if function is None or text[function.word:].split("(")[0].split()[1] in EVALUATED:
             outside.append(bug)
         else:
             groups.setdefault(function.word, (function, []))[1].append(bug)
@@ -146,18 +148,19 @@ def switched(text, bugs):
 
 
 def copy_workspace():
-    """A fresh copy of the sources; what was built stays. Files that are the same keep their times."""
-    WORK.mkdir(parents=True, exist_ok=True)
-    parts = [part for part in PARTS if (ROOT / part).exists()]
-    command = ["rsync", "-a", "--delete", "--checksum", "--exclude", "target", *parts, f"{WORK}/"]
-    if shutil.which("rsync"):
-        subprocess.run(command, cwd=ROOT, check=True)
-        return
-    for part in parts:
-        for path in [ROOT / part, *(ROOT / part).rglob("*")]:
-            to = WORK / path.relative_to(ROOT)
-            if path.is_file() and "target" not in path.relative_to(ROOT).parts:
-                put(to, path.read_bytes())
+    """A copy of everything but the core; what was built stays. Files that are the same keep their times."""
+    here = [path for part in PARTS for path in [ROOT / part, *(ROOT / part).rglob("*")]]
+    names = {path.relative_to(ROOT) for path in here if path.is_file() and "target" not in path.relative_to(ROOT).parts}
+    for name in sorted(names):
+        content = (ROOT / name).read_bytes()
+        if str(name) == "conformance/src/laws/campaign.rs":
+            # Whether a sequence fails is what counts here, not how short it can be made.
+            content = content.replace(b"const SHRINKS: u32 = 4000;", b"const SHRINKS: u32 = 100;")
+        if name.parts[0] != "src":
+            put(WORK / name, content)
+    for path in WORK.rglob("*"):
+        if path.is_file() and path.relative_to(WORK) not in names:
+            path.unlink()
 
 
 def put(path, content):
@@ -197,7 +200,7 @@ def without_those_that_do_not_compile(bugs):
     left, refused = list(bugs), {}
     while True:
         places, outside = write_switched(left)
-        refused |= {bug.id: "not inside a function" for bug in outside}
+        refused |= {bug.id: "not inside a function that runs" for bug in outside}
         left = [bug for bug in left if bug.id not in refused]
         answer = cargo("check", "-p", "parkade", "--message-format", "json")
         wrong, strange = {}, []

@@ -107,7 +107,8 @@ impl Ladder {
         let Some(limit) = self.limit.filter(|_| self.rules.collection_hundredths > 0) else { return Vec::new() };
         let allowed = (self.rules.collection_hundredths as f64 / 100.0 * limit as f64) as u64;
         let target = self.reserved().saturating_sub(allowed);
-        let (mut left, mut gone): (Vec<Candidate>, Vec<Candidate>) = (self.free().filter(|free| free.large).collect(), Vec::new());
+        let (mut left, mut gone): (Vec<Candidate>, Vec<Candidate>) =
+            (self.free().filter(|free| free.large).collect(), Vec::new());
         while gone.iter().map(|segment| segment.size).sum::<u64>() < target && !left.is_empty() {
             let average = left.iter().map(|segment| segment.age).sum::<u64>() as f64 / left.len() as f64;
             let (old, young): (Vec<_>, Vec<_>) = left.into_iter().partition(|segment| segment.age as f64 >= average);

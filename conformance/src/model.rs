@@ -3,6 +3,8 @@
 //! It knows who holds which bytes and which bytes still belong to work under way, and from a list of the heap's blocks it works out
 //! where a request must go. It never decides anything for the core; it only says afterwards whether the core was right.
 
+use std::collections::BTreeSet;
+
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::PoolClass;
 
@@ -159,6 +161,14 @@ impl Model {
             blocks().any(|block| block.address.get() == leaving.address && block.state == BlockActivity::PendingFree)
         });
         Ok(())
+    }
+
+    /// How many streams have events that the allocator does not know to be done.
+    #[must_use]
+    pub fn waiting_streams(&self, witness: &Witness) -> usize {
+        let waits = self.leaving.iter().flat_map(|leaving| &leaving.waits);
+        let waiting = waits.filter(|&&(stream, recorded)| !witness.is_known_done(stream, recorded));
+        waiting.map(|&(stream, _)| stream).collect::<BTreeSet<u64>>().len()
     }
 
     /// Whether a pending block's events were known to be done when a request looked for a block.

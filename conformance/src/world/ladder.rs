@@ -8,9 +8,11 @@ use parkade::units::PoolClass;
 use parkade_sim::device::CallName;
 
 use super::World;
+use crate::device::MadeCall;
 use crate::harness::TestDevice;
 use crate::ladder::{Candidate, Climb, Ladder};
 use crate::model::best;
+use crate::operation::Operation;
 use crate::rules::Rules;
 use crate::{Broken, Law, ensure};
 
@@ -53,8 +55,6 @@ pub(super) struct Before {
 impl<D: TestDevice> World<D> {
     /// To be called before a request; `segments` is the heap then.
     pub(super) fn before_request(&mut self, segments: Vec<SegmentInfo>, bytes: u64) -> Before {
-        // From here on, calls are this request's.
-        let _ = self.device.list_calls();
         if self.limit.is_some() && self.rules.collection_hundredths > 0 && Rules::is_large(self.rules.rounded(bytes)) {
             self.ages.searches += 1;
         }
@@ -63,7 +63,7 @@ impl<D: TestDevice> World<D> {
     }
 
     /// What the request did is what the rules say, rung by rung. A real device says itself what it has room for, and is not foretold.
-    pub(super) fn check_ladder(&self, before: &Before, bytes: u64, stream: u64, is_served: bool) -> Result<(), Broken> {
+    pub(super) fn check_ladder(&mut self, before: &Before, bytes: u64, stream: u64, is_served: bool) -> Result<(), Broken> {
         if self.device.steer().simulated().is_none() {
             return Ok(());
         }
@@ -75,18 +75,37 @@ impl<D: TestDevice> World<D> {
         };
         let entries = &self.core.observer()[self.followed..];
         let freed = entries.iter().filter(|entry| entry.action == TraceAction::SegmentFree);
-        let calls = self.device.list_calls();
+        self.calls.extend(self.device.list_calls());
         let stats = self.core.stats();
         let waits = (stats.num_sync_all_streams - before.syncs, stats.num_alloc_retries - before.retries);
         let seen = Climb {
             given_back: freed.map(|entry| entry.address).collect::<BTreeSet<u64>>(),
-            asked: calls.iter().filter(|call| call.name == CallName::Malloc).count(),
+            asked: self.calls.iter().filter(|call| call.name == CallName::Malloc).count(),
             waited: waits == (1, 1),
             served: is_served,
         };
         let counts = waits == (0, 0) || waits == (1, 1);
         ensure(Law::Ladder, counts, || format!("{bytes} bytes waited and retried {waits:?} times"))?;
         ensure(Law::Ladder, seen == expected, || format!("{bytes} bytes: {seen:x?}, the rules say {expected:x?}"))
+    }
+
+    /// Requests look at the oldest event of every stream that has some; pages are unmapped only after a stream was waited for (spec 3.6,
+    /// 4.6). `queues` is how many streams had events that the allocator did not know to be done.
+    pub(super) fn check_calls(&mut self, operation: &Operation, queues: usize) -> Result<(), Broken> {
+        let done = |call: CallName| move |made: &&MadeCall| made.name == call && made.done;
+        let looked = self.calls.iter().filter(done(CallName::EventQuery)).count();
+        let looks = matches!(operation, Operation::Allocate(..) | Operation::ProcessEvents) && !self.core.heap().is_deferring();
+        ensure(Law::Ladder, !looks || looked >= queues, || {
+            format!("events of {queues} streams wait, and {looked} were looked at")
+        })?;
+        let waited = self.calls.iter().position(|made| made.name == CallName::StreamSynchronize);
+        let unmapped = self.calls.iter().position(|made| made.name == CallName::MemUnmap);
+        let in_order = unmapped.is_none_or(|unmapped| waited.is_some_and(|waited| waited < unmapped));
+        ensure(Law::NoEarlyReuse, in_order, || "pages were unmapped without waiting for the segment's stream".to_owned())?;
+        let reserved = self.calls.iter().any(|made| made.name == CallName::AddressReserve);
+        let mapped = self.core.observer()[self.followed..].iter().any(|entry| entry.action == TraceAction::SegmentMap);
+        self.has_bare_addresses |= reserved && !mapped;
+        Ok(())
     }
 
     fn ladder(&self, segments: &[SegmentInfo], size: u64, stream: u64) -> Ladder {

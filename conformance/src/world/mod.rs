@@ -18,7 +18,7 @@ use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError};
 use parkade_sim::device::FaultPlan;
 
-use crate::device::WitnessedDevice;
+use crate::device::{MadeCall, WitnessedDevice};
 use crate::harness::{Backend, Needs, TestDevice, Unable};
 use crate::history::History;
 use crate::model::Model;
@@ -86,6 +86,10 @@ pub struct World<D: TestDevice> {
     checks_contents: bool,
     /// What was reserved before the newest operation.
     reserved_before: u64,
+    /// The device's calls in it.
+    calls: Vec<MadeCall>,
+    /// Addresses were reserved for which there was no memory then: they stay until there is.
+    has_bare_addresses: bool,
     /// `num_alloc_retries` before it.
     retries_before: i64,
     /// How many allocations there were.
@@ -127,6 +131,8 @@ impl<D: TestDevice> World<D> {
             expects_faults: false,
             checks_contents: true,
             reserved_before: 0,
+            calls: Vec::new(),
+            has_bare_addresses: false,
             retries_before: 0,
             names: 0,
             script: Vec::new(),
@@ -160,8 +166,15 @@ impl<D: TestDevice> World<D> {
         self.reserved_before = self.core.heap().reserved().get();
         self.retries_before = self.core.stats().num_alloc_retries;
         self.ages.begin_operation();
+        let _ = self.device.list_calls();
+        let queues = self.model.waiting_streams(&self.device.witness());
         self.script.extend(self.line_of(operation));
+        self.calls.clear();
         let outcome = self.carry_out(operation)?;
+        self.calls.extend(self.device.list_calls());
+        if !self.expects_faults {
+            self.check_calls(operation, queues)?;
+        }
         if let Outcome::Failed(error) = &outcome {
             ensure(Law::Faults, self.expects_faults, || format!("the device failed, which nobody had planned: {error}"))?;
         }

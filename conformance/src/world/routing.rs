@@ -116,12 +116,17 @@ impl<D: TestDevice> World<D> {
             format!("{bytes} bytes of stream {stream} came from pool {served}, and should from {wanted}: {:?}", self.routing)
         })?;
         let segments = self.core.segments();
-        let mut blocks = segments.iter().flat_map(|segment| segment.blocks.iter().map(move |block| (segment, block)));
-        let Some((_, block)) = blocks.find(|(_, block)| block.address.get() == address) else { return Ok(()) };
-        let size = block.size.get();
+        let Some(segment) = segments.iter().find(|segment| segment.blocks.iter().any(|block| block.address.get() == address))
+        else {
+            return Ok(());
+        };
+        let mut blocks = segment.blocks.iter().skip_while(|block| block.address.get() != address);
+        let size = blocks.next().map_or(0, |block| block.size.get());
         if self.routing.whole.contains(&served) {
-            let rest = blocks.next().filter(|(_, next)| next.address.get() == address + size && next.state == BlockActivity::Inactive);
-            return ensure(Law::Pools, rest.is_none(), || format!("{bytes} bytes were cut off in pool {served}, leaving {rest:?}"));
+            let rest = blocks.next().filter(|next| next.state == BlockActivity::Inactive);
+            return ensure(Law::Pools, rest.is_none(), || {
+                format!("{bytes} bytes were cut off in pool {served}, leaving {rest:?}")
+            });
         }
         let right = Rules::default().rounded(bytes);
         let is_exact = !self.expandable || is_borrowed || size == right;
@@ -154,7 +159,9 @@ impl<D: TestDevice> World<D> {
             own.retain(|segment| segment.pool == id(*pool) && !segment.expandable);
             let runs = self.model.free_at_search(&own, &self.device.witness());
             let run = best(&runs, &self.rules, size, stream.get());
-            ensure(Law::NoFalseOutOfMemory, run.is_none(), || format!("{bytes} bytes were refused, though pool {pool} has {run:x?}"))?;
+            ensure(Law::NoFalseOutOfMemory, run.is_none(), || {
+                format!("{bytes} bytes were refused, though pool {pool} has {run:x?}")
+            })?;
         }
         Ok(())
     }
