@@ -50,7 +50,9 @@ fn assert_finds(words: &str, spoil: impl FnOnce(&mut Core, [u32; 4])) {
 
 #[test]
 fn blocks_that_do_not_tile_their_segment() {
-    assert_finds("does not begin where the one before it ends", |core, [_, second, ..]| core.heap.arena.at_mut(second).address += 512);
+    assert_finds("does not begin where the one before it ends", |core, [_, second, ..]| {
+        core.heap.arena.at_mut(second).address += 512
+    });
     assert_finds("names another one as the one before it", |core, [_, second, ..]| core.heap.arena.at_mut(second).prev = NIL);
     assert_finds("is linked but has no bytes", |core, [_, second, ..]| core.heap.arena.at_mut(second).size = 0);
     assert_finds("blocks live, ", |core, [first, ..]| {

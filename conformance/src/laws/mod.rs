@@ -2,6 +2,7 @@
 
 mod campaign;
 mod faults;
+mod fixed;
 mod repeats;
 
 use std::sync::Arc;
@@ -46,6 +47,7 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
             }
         }
     }
+    entries.extend(fixed::entries(backend));
     entries.extend(repeats::entries(backend));
     entries.extend(faults::entries());
     entries

@@ -228,9 +228,6 @@ impl<D: TestDevice> World<D> {
         let witness = self.device.witness();
         let checks_places = !self.expects_faults && !self.setup.is_virtual;
         let checks_pools = !self.expects_faults && self.setup.is_virtual;
-        if checks_places {
-            self.check_ladder(&before, bytes, stream.get(), answer.is_ok())?;
-        }
         match answer {
             Ok(allocation) => {
                 let address = allocation.address();
@@ -239,6 +236,7 @@ impl<D: TestDevice> World<D> {
                 self.held.push(Held { allocation, name: self.names, word });
                 if checks_places {
                     self.check_place(&before.segments, bytes, stream.get(), address.get())?;
+                    self.check_ladder(&before, bytes, stream.get(), true)?;
                 }
                 if checks_pools {
                     self.check_pool(bytes, stream, address.get())?;
@@ -252,6 +250,7 @@ impl<D: TestDevice> World<D> {
             Err(AllocError::OutOfMemory(_)) => {
                 if checks_places {
                     self.check_out_of_memory(&before.segments, bytes, stream.get())?;
+                    self.check_ladder(&before, bytes, stream.get(), false)?;
                 }
                 if checks_pools {
                     self.check_nobody_serves(&before.segments, bytes, stream)?;
