@@ -34,3 +34,25 @@ fn never_split_ends_with_the_pool_or_stays_with_the_id() {
         }
     }
 }
+
+/// While the caller's stream is captured, 2.15 waits for nothing and its default pool gives nothing back; 2.11 looks at routings instead.
+#[test]
+fn a_capture_defers_where_the_version_looks_at_it() {
+    for (profile, is_deferring) in [(&Profile::PYTORCH_2_11, false), (&Profile::PYTORCH_2_15, true)] {
+        let mut device = PlainDevice::new(Bytes::mib(64), 1 << 44);
+        device.is_idle = true;
+        let mut core = Allocator::new(device, PyTorch::of(profile, Settings::default()), ());
+        let [used, whole] = [100, 3 << 20].map(|bytes| core.allocate(Bytes(bytes), StreamId::DEFAULT).expect("there is room"));
+        core.record_stream(&used, StreamId(7));
+        core.set_capturing(true);
+        core.free(used).expect("ours");
+        core.free(whole).expect("ours");
+        core.process_events().expect("a device");
+        core.release_cached().expect("a device");
+        let kept = Bytes::mib(if is_deferring { 22 } else { 0 });
+        assert_eq!((core.heap().is_deferring(), core.heap().reserved()), (is_deferring, kept), "{}", profile.name);
+        core.set_capturing(false);
+        core.release_cached().expect("a device");
+        assert_eq!(core.heap().reserved(), Bytes::ZERO, "{}", profile.name);
+    }
+}

@@ -110,3 +110,26 @@ proptest! {
         prop_assert_eq!(settings.per_process_memory_fraction.to_bits(), bits);
     }
 }
+
+/// 2.15 reads a list of classes over, whatever it holds, up to its bracket; what comes after it counts.
+#[test]
+fn a_list_of_classes_is_read_over() {
+    let version = parkade::settings::VersionProfile::PYTORCH_2_15;
+    let after = |list: &str| {
+        let mut settings = Settings::default();
+        let text = format!("expandable_segments_reserve_by_class:{list},expandable_segments_reserve:0.5");
+        settings.apply_as(&version, &text).map(|()| settings.expandable_segments_reserve)
+    };
+    let half = Some(parkade::settings::ReserveSize::Fraction(0.5));
+    for list in ["[]", "[a:1G]", "[a:1G,b:2G]", "[a:1G;b:2G,c:0.5]"] {
+        // A semicolon is part of a word: that list is one token short.
+        let expected = if list.contains(';') { None } else { Some(half) };
+        assert_eq!(after(list).ok(), expected, "{list}");
+    }
+    // At load time this half reads first, and misses what is not there.
+    for cut in ["[", "[a", "[a:", "[a:1G", "[a:1G,"] {
+        let text = format!("expandable_segments_reserve_by_class:{cut}");
+        let error = Settings::from_environment_as(&version, &text).unwrap_err();
+        assert!(error.to_string().contains("INTERNAL ASSERT FAILED"), "{text}: {error}");
+    }
+}

@@ -25,8 +25,12 @@ impl<D: TestDevice> World<D> {
             self.apply(&Operation::Free(0))?;
         }
         self.apply(&Operation::CompleteAll)?;
-        // A planned failure may hit this call; there is one of them at most.
-        while let Outcome::Failed(_) = self.apply(&Operation::ReleaseCached)? {}
+        // Planned failures may hit this call; there are two of them at most. Whatever fails more often shows in what is left.
+        for _ in 0..3 {
+            if !matches!(self.apply(&Operation::ReleaseCached)?, Outcome::Failed(_)) {
+                break;
+            }
+        }
         ensure(Law::Endings, self.history.is_empty(), || format!("the history ends with {:?}", self.history))?;
         let reserved = self.core.heap().reserved();
         ensure(Law::Endings, reserved == Bytes::ZERO, || format!("{reserved} bytes stay reserved"))?;

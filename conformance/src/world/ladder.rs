@@ -63,7 +63,7 @@ impl<D: TestDevice> World<D> {
     }
 
     /// What the request did is what the rules say, rung by rung. A real device says itself what it has room for, and is not foretold.
-    pub(super) fn check_ladder(&mut self, before: &Before, bytes: u64, stream: u64, is_served: bool) -> Result<(), Broken> {
+    pub(super) fn check_ladder(&self, before: &Before, bytes: u64, stream: u64, is_served: bool) -> Result<(), Broken> {
         if self.device.steer().simulated().is_none() {
             return Ok(());
         }
@@ -75,12 +75,11 @@ impl<D: TestDevice> World<D> {
         };
         let entries = &self.core.observer()[self.followed..];
         let freed = entries.iter().filter(|entry| entry.action == TraceAction::SegmentFree);
-        self.calls.extend(self.device.list_calls());
         let stats = self.core.stats();
         let waits = (stats.num_sync_all_streams - before.syncs, stats.num_alloc_retries - before.retries);
         let seen = Climb {
             given_back: freed.map(|entry| entry.address).collect::<BTreeSet<u64>>(),
-            asked: self.calls.iter().filter(|call| call.name == CallName::Malloc).count(),
+            asked: self.made_calls().iter().filter(|call| call.name == CallName::Malloc).count(),
             waited: waits == (1, 1),
             served: is_served,
         };
@@ -93,16 +92,17 @@ impl<D: TestDevice> World<D> {
     /// 4.6). `queues` is how many streams had events that the allocator did not know to be done.
     pub(super) fn check_calls(&mut self, operation: &Operation, queues: usize) -> Result<(), Broken> {
         let done = |call: CallName| move |made: &&MadeCall| made.name == call && made.done;
-        let looked = self.calls.iter().filter(done(CallName::EventQuery)).count();
+        let calls = self.made_calls();
+        let looked = calls.iter().filter(done(CallName::EventQuery)).count();
         let looks = matches!(operation, Operation::Allocate(..) | Operation::ProcessEvents) && !self.core.heap().is_deferring();
         ensure(Law::Ladder, !looks || looked >= queues, || {
             format!("events of {queues} streams wait, and {looked} were looked at")
         })?;
-        let waited = self.calls.iter().position(|made| made.name == CallName::StreamSynchronize);
-        let unmapped = self.calls.iter().position(|made| made.name == CallName::MemUnmap);
+        let waited = calls.iter().position(|made| made.name == CallName::StreamSynchronize);
+        let unmapped = calls.iter().position(|made| made.name == CallName::MemUnmap);
         let in_order = unmapped.is_none_or(|unmapped| waited.is_some_and(|waited| waited < unmapped));
         ensure(Law::NoEarlyReuse, in_order, || "pages were unmapped without waiting for the segment's stream".to_owned())?;
-        let reserved = self.calls.iter().any(|made| made.name == CallName::AddressReserve);
+        let reserved = calls.iter().any(|made| made.name == CallName::AddressReserve);
         let mapped = self.core.observer()[self.followed..].iter().any(|entry| entry.action == TraceAction::SegmentMap);
         self.has_bare_addresses |= reserved && !mapped;
         Ok(())

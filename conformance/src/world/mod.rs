@@ -3,11 +3,14 @@
 mod accounts;
 mod drive;
 mod ending;
+mod growth;
 mod ladder;
 mod ledger;
 mod placement;
 mod routing;
 mod script;
+
+use std::collections::BTreeMap;
 
 use parkade::device::BackendError;
 use parkade::policy::PyTorch;
@@ -86,8 +89,8 @@ pub struct World<D: TestDevice> {
     checks_contents: bool,
     /// What was reserved before the newest operation.
     reserved_before: u64,
-    /// The device's calls in it.
-    calls: Vec<MadeCall>,
+    /// Ranges of addresses that the allocator had reserved before it.
+    ranges_before: BTreeMap<u64, u64>,
     /// Addresses were reserved for which there was no memory then: they stay until there is.
     has_bare_addresses: bool,
     /// `num_alloc_retries` before it.
@@ -131,7 +134,7 @@ impl<D: TestDevice> World<D> {
             expects_faults: false,
             checks_contents: true,
             reserved_before: 0,
-            calls: Vec::new(),
+            ranges_before: BTreeMap::new(),
             has_bare_addresses: false,
             retries_before: 0,
             names: 0,
@@ -167,11 +170,10 @@ impl<D: TestDevice> World<D> {
         self.retries_before = self.core.stats().num_alloc_retries;
         self.ages.begin_operation();
         let _ = self.device.list_calls();
+        self.ranges_before = self.device.reserved_ranges();
         let queues = self.model.waiting_streams(&self.device.witness());
         self.script.extend(self.line_of(operation));
-        self.calls.clear();
         let outcome = self.carry_out(operation)?;
-        self.calls.extend(self.device.list_calls());
         if !self.expects_faults {
             self.check_calls(operation, queues)?;
         }
@@ -180,6 +182,11 @@ impl<D: TestDevice> World<D> {
         }
         self.check()?;
         Ok(outcome)
+    }
+
+    /// The device's calls in the operation under way.
+    fn made_calls(&self) -> Vec<MadeCall> {
+        self.device.calls_so_far()
     }
 
     fn carry_out(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
@@ -239,7 +246,7 @@ impl<D: TestDevice> World<D> {
                     self.check_ladder(&before, bytes, stream.get(), true)?;
                 }
                 if checks_pools {
-                    self.check_pool(bytes, stream, address.get())?;
+                    self.check_pool(&before.segments, bytes, stream, address.get())?;
                 }
                 // Under other settings a block may be rounded otherwise; what was asked for is always the caller's.
                 let rounded = if self.setup.is_virtual { bytes } else { self.rules.rounded(bytes) };

@@ -107,7 +107,7 @@ impl<D: TestDevice> World<D> {
 
     /// A request that was served: from the pool that it was routed to, or from one that serves when memory is out; and cut as that pool
     /// is cut.
-    pub(super) fn check_pool(&self, bytes: u64, stream: StreamId, address: u64) -> Result<(), Broken> {
+    pub(super) fn check_pool(&self, before: &[SegmentInfo], bytes: u64, stream: StreamId, address: u64) -> Result<(), Broken> {
         let entries = &self.core.observer()[self.followed..];
         let served = entries.iter().rev().find(|entry| entry.action == TraceAction::Alloc).map_or(0, |entry| entry.pool.1);
         let wanted = self.routing.pool_for(stream);
@@ -131,21 +131,8 @@ impl<D: TestDevice> World<D> {
         let right = Rules::default().rounded(bytes);
         let is_exact = !self.expandable || is_borrowed || size == right;
         ensure(Law::Placement, is_exact, || format!("{bytes} bytes took {size} of an expandable segment, and should {right}"))?;
-        self.check_growth(bytes, right)
-    }
-
-    /// No page is mapped that the request does not need, where it was served at the first attempt (spec 4.3).
-    fn check_growth(&self, bytes: u64, size: u64) -> Result<(), Broken> {
-        let entries = &self.core.observer()[self.followed..];
-        let mapped: Vec<u64> =
-            entries.iter().filter(|entry| entry.action == TraceAction::SegmentMap).map(|entry| entry.size).collect();
-        let was_refused = entries.iter().any(|entry| entry.action == TraceAction::SegmentUnmap)
-            || self.core.stats().num_alloc_retries > self.retries_before;
-        let page = if Rules::is_large(size) { self.rules.large_segment } else { 2 << 20 };
-        let sum = mapped.iter().sum::<u64>();
-        ensure(Law::Placement, was_refused || sum < size + page, || {
-            format!("{bytes} bytes had {mapped:?} bytes mapped, in pages of {page}")
-        })
+        let pool = if served == 0 { PoolId::DEFAULT } else { id(served) };
+        self.check_growth(before, (pool, stream), right, address)
     }
 
     /// A request of the default pool that was refused: none of the pools that serve then had room (spec 5.6).
