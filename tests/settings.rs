@@ -133,3 +133,13 @@ fn a_list_of_classes_is_read_over() {
         assert!(error.to_string().contains("INTERNAL ASSERT FAILED"), "{text}: {error}");
     }
 }
+
+/// The ends of the range of doubles, written in base 16, as strtod reads them.
+#[test]
+fn hexadecimal_doubles_at_the_ends_of_their_range() {
+    let read = |text| parkade::settings::read_double(text).map(f64::to_bits);
+    assert_eq!(read("0x1p1023"), Some(2_f64.powi(1023).to_bits()));
+    assert_eq!(read("0x1.fffffffffffffp1023"), Some(f64::MAX.to_bits()));
+    assert_eq!((read("0x1p1024"), read("0x1.fffffffffffff8p1023")), (None, None));
+    assert_eq!(read("0x1p-1022"), Some(f64::MIN_POSITIVE.to_bits()));
+}

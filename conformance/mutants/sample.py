@@ -15,10 +15,9 @@ import json
 import pathlib
 import random
 import sys
+import tomllib
 
 import switch
-
-EQUIVALENT = switch.ROOT / "conformance/mutants/equivalent.toml"
 
 
 def read_mutants(path):
@@ -46,6 +45,19 @@ def even_sample(bugs, count, seed):
     first = random.Random(seed).random() * step
     places = [int(first + step * turn) for turn in range(int(len(bugs) / step) + 1)]
     return [bugs[place] for place in dict.fromkeys(places) if place < len(bugs)]
+
+
+def equivalents(bugs):
+    """The mutants that equivalent.toml names, with the reasons."""
+    listed = tomllib.loads((switch.ROOT / "conformance/mutants/equivalent.toml").read_text())["equivalent"]
+    known = {(entry["mutant"], entry["line"]): entry["why"] for entry in listed}
+
+    def line(bug):
+        text = (switch.ROOT / bug.file).read_text()
+        return text[text.rfind("\n", 0, bug.start) + 1:].split("\n")[0].strip()
+
+    reasons = {bug.id: known.get((bug.id.split(": ", 1)[1], line(bug))) for bug in bugs}
+    return {name: why for name, why in reasons.items() if why}
 
 
 def stages(programs):
@@ -108,15 +120,21 @@ def main():
             with options.results.open("a") as file:
                 file.write(json.dumps(known[bug.id]) + "\n")
             if not known[bug.id]["by"]:
-                print(f"MISSED {bug.id}", flush=True)
+                print(f"missed {bug.id}", flush=True)
         rows.append(known[bug.id])
-    caught = sum(bool(row["by"]) for row in rows)
-    by = {}
+    by, same = {}, equivalents(viable)
     for row in rows:
-        by[row["by"]] = by.get(row["by"], 0) + 1
+        name = row["by"] or ("equivalent" if row["name"] in same else "missed")
+        by[name] = by.get(name, 0) + 1
     for name, count in sorted(by.items(), key=lambda pair: -pair[1]):
-        print(f"{count:5} {name or 'MISSED'}")
-    print(f"{caught} of {len(rows)} viable mutants caught: {100 * caught / max(len(rows), 1):.1f} %; {len(refused)} not viable")
+        print(f"{count:5} {name}")
+    for row in rows:
+        if not row["by"]:
+            print(f"not caught: {row['name']}: {same.get(row['name'], 'MISSED')}")
+    missed, equivalent = by.get("missed", 0), by.get("equivalent", 0)
+    caught = len(rows) - missed - equivalent
+    print(f"{caught} of {len(rows)} viable mutants caught: {100 * caught / max(len(rows), 1):.1f} %; {equivalent} are equivalent; ", end="")
+    print(f"of the other {len(rows) - equivalent} are caught {100 * caught / max(len(rows) - equivalent, 1):.1f} %")
     return 0 if caught >= 0.95 * len(rows) else 1
 
 
