@@ -7,8 +7,8 @@ use device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::units::{Bytes, StreamId};
-use parkade::{AllocError, Allocator};
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{AllocError, Allocator, PoolFilter};
 
 type Core = Allocator<PlainDevice, PyTorch>;
 
@@ -48,4 +48,19 @@ fn a_range_that_is_too_short_ends_in_an_error() {
     assert_eq!(core.expandable_segments().len(), 1);
     core.release_cached().expect("a device");
     assert_eq!(core.heap().reserved(), Bytes::ZERO);
+}
+
+/// A private pool that got addresses and never any memory leaves nothing behind.
+#[test]
+fn addresses_of_a_forgotten_pool_go_back() {
+    let mut core = core(&Profile::PYTORCH_2_11, Bytes::mib(64));
+    let pool = PoolId(0, 1);
+    core.begin_pool(pool, PoolFilter::All).expect("a new pool");
+    assert!(request(&mut core, 100).is_err());
+    assert_eq!(core.expandable_segments().len(), 1);
+    core.end_pool(pool).expect("routed to");
+    core.release_pool(pool).expect("in use");
+    core.release_cached().expect("a device");
+    assert_eq!(core.expandable_segments(), []);
+    assert!(core.pool_use_count(pool).is_err(), "forgotten");
 }
