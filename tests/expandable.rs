@@ -64,3 +64,17 @@ fn addresses_of_a_forgotten_pool_go_back() {
     assert_eq!(core.expandable_segments(), []);
     assert!(core.pool_use_count(pool).is_err(), "forgotten");
 }
+
+/// A block that could grow is used last: of 40 MiB before a gap of 40 and 60 MiB before a used block the second serves (spec 2.5, step 3).
+#[test]
+fn a_block_that_could_grow_is_used_last() {
+    let mut core = core(&Profile::PYTORCH_2_11, Bytes::mib(1024));
+    let take = |core: &mut Core, mib| core.allocate(Bytes::mib(mib), StreamId::DEFAULT).expect("there is room");
+    let [first, gap, _used, second, _last] = [40, 40, 20, 60, 20].map(|mib| take(&mut core, mib));
+    let expected = second.address();
+    core.free(gap).expect("ours");
+    core.release_cached().expect("a device");
+    core.free(first).expect("ours");
+    core.free(second).expect("ours");
+    assert_eq!(take(&mut core, 30).address(), expected);
+}

@@ -58,6 +58,8 @@ fn errors_tell_which_exception_they_are() {
     assert!(error("garbage_collection_threshold:1e999").is_std_exception());
     assert!(!error("max_split_size_mb").is_std_exception());
     assert!(!error("bogus").is_std_exception());
+    assert_eq!(error("max_split_size_mb:x").message(), "stoull", "the C++ library's own word");
+    assert!(error("bogus").message().contains("bogus"));
 }
 
 /// A double is too small for its type only if digits are lost: a denormal written in full is fine (checked on the real parser).
