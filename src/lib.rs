@@ -9,6 +9,11 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+// Tests here and tests of the whole share a device, which names the crate.
+#[cfg(test)]
+extern crate self as parkade;
+#[cfg(test)]
+extern crate std;
 
 pub mod check;
 pub mod checkpoint;

@@ -332,3 +332,28 @@ fn an_event_that_cannot_be_recorded_leaves_a_valid_heap() {
         assert_eq!(live_blocks(&core), 1);
     }
 }
+
+/// A saved block that meets one which waits for another stream is refused as that, where it would begin there; where the cuts differ, as
+/// that.
+#[test]
+fn a_block_that_waits_is_told_from_one_that_is_cut_otherwise() {
+    for (first_saved, expected) in
+        [(512, CheckpointError::BlockPending as fn(DeviceAddress) -> _), (1 << 20, CheckpointError::SizeDiffers)]
+    {
+        let mut core = core("");
+        let saved: Vec<Allocation> = [first_saved, 1 << 20].map(|bytes| allocate(&mut core, Bytes(bytes))).into();
+        let start = saved[0].address();
+        let state = core.checkpoint_pool(POOL).expect("nothing waits");
+        for allocation in saved {
+            core.free(allocation).expect("ours");
+        }
+        let [first, second] = [512, 1 << 20].map(|bytes| allocate(&mut core, Bytes(bytes)));
+        core.record_stream(&second, StreamId(7));
+        let at = if first_saved == 512 { start.offset(Bytes(512)) } else { start };
+        assert_eq!(core.restore_pool(&state), Err(expected(at)), "saved {first_saved} first");
+        core.check().expect("a valid heap");
+        for allocation in [first, second] {
+            core.free(allocation).expect("nothing was taken back");
+        }
+    }
+}

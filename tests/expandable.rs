@@ -7,8 +7,8 @@ use device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::units::{Bytes, StreamId};
-use parkade::{AllocError, Allocator};
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{AllocError, Allocator, PoolFilter};
 
 type Core = Allocator<PlainDevice, PyTorch>;
 
@@ -48,4 +48,33 @@ fn a_range_that_is_too_short_ends_in_an_error() {
     assert_eq!(core.expandable_segments().len(), 1);
     core.release_cached().expect("a device");
     assert_eq!(core.heap().reserved(), Bytes::ZERO);
+}
+
+/// A private pool that got addresses and never any memory leaves nothing behind.
+#[test]
+fn addresses_of_a_forgotten_pool_go_back() {
+    let mut core = core(&Profile::PYTORCH_2_11, Bytes::mib(64));
+    let pool = PoolId(0, 1);
+    core.begin_pool(pool, PoolFilter::All).expect("a new pool");
+    assert!(request(&mut core, 100).is_err());
+    assert_eq!(core.expandable_segments().len(), 1);
+    core.end_pool(pool).expect("routed to");
+    core.release_pool(pool).expect("in use");
+    core.release_cached().expect("a device");
+    assert_eq!(core.expandable_segments(), []);
+    assert!(core.pool_use_count(pool).is_err(), "forgotten");
+}
+
+/// A block that could grow is used last: of 40 MiB before a gap of 40 and 60 MiB before a used block the second serves (spec 2.5, step 3).
+#[test]
+fn a_block_that_could_grow_is_used_last() {
+    let mut core = core(&Profile::PYTORCH_2_11, Bytes::mib(1024));
+    let take = |core: &mut Core, mib| core.allocate(Bytes::mib(mib), StreamId::DEFAULT).expect("there is room");
+    let [first, gap, _used, second, _last] = [40, 40, 20, 60, 20].map(|mib| take(&mut core, mib));
+    let expected = second.address();
+    core.free(gap).expect("ours");
+    core.release_cached().expect("a device");
+    core.free(first).expect("ours");
+    core.free(second).expect("ours");
+    assert_eq!(take(&mut core, 30).address(), expected);
 }

@@ -34,3 +34,55 @@ fn never_split_ends_with_the_pool_or_stays_with_the_id() {
         }
     }
 }
+
+/// While the caller's stream is captured, 2.15 waits for nothing and its default pool gives nothing back; 2.11 looks at routings instead.
+#[test]
+fn a_capture_defers_where_the_version_looks_at_it() {
+    for (profile, is_deferring) in [(&Profile::PYTORCH_2_11, false), (&Profile::PYTORCH_2_15, true)] {
+        let mut device = PlainDevice::new(Bytes::mib(64), 1 << 44);
+        device.is_idle = true;
+        let mut core = Allocator::new(device, PyTorch::of(profile, Settings::default()), ());
+        let [used, whole] = [100, 3 << 20].map(|bytes| core.allocate(Bytes(bytes), StreamId::DEFAULT).expect("there is room"));
+        core.record_stream(&used, StreamId(7));
+        core.set_capturing(true);
+        core.free(used).expect("ours");
+        core.free(whole).expect("ours");
+        core.process_events().expect("a device");
+        core.release_cached().expect("a device");
+        let kept = Bytes::mib(if is_deferring { 22 } else { 0 });
+        assert_eq!((core.heap().is_deferring(), core.heap().reserved()), (is_deferring, kept), "{}", profile.name);
+        core.set_capturing(false);
+        core.release_cached().expect("a device");
+        assert_eq!(core.heap().reserved(), Bytes::ZERO, "{}", profile.name);
+    }
+}
+
+/// PyTorch's words, each version's with its own places.
+#[test]
+fn what_pool_errors_say() {
+    let pool = PoolId(0, 1);
+    let mut core = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), PyTorch::new(Settings::default()), ());
+    let unknown = core.release_pool(pool).expect_err("never made");
+    core.begin_pool(pool, PoolFilter::All).expect("a new pool");
+    let twice = core.begin_pool(pool, PoolFilter::All).expect_err("routed to");
+    core.end_pool(pool).expect("routed to");
+    let not_routed = core.end_pool(pool).expect_err("no longer");
+    assert_eq!(core.pool_use_count(pool), Ok(2), "the failed one counts");
+    core.release_pool(pool).and_then(|()| core.release_pool(pool)).expect("two uses");
+    let not_in_use = core.release_pool(pool).expect_err("no use is left");
+    let abandoned = core.create_pool(pool).expect_err("it waits for its memory to go back");
+    let (old, new) = (&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15);
+    assert_eq!(twice.to_string(), "beginAllocateToPool: already recording to mempool_id");
+    assert_eq!(not_routed.to_string(), "endAllocatePool: not currently recording to mempool_id");
+    for (error, condition, lines) in [
+        (unknown, "it != graph_pools.end()", [2807, 3481]),
+        (abandoned, "it->second->use_count > 0", [2799, 3473]),
+        (not_in_use, "uc >= 0", [2698, 3373]),
+    ] {
+        for (profile, line) in [old, new].into_iter().zip(lines) {
+            let message = error.message(profile);
+            assert!(message.starts_with(condition) && message.contains(&format!(":{line}, please report")), "{message}");
+        }
+        assert_eq!(error.to_string(), error.message(old));
+    }
+}

@@ -58,6 +58,8 @@ fn errors_tell_which_exception_they_are() {
     assert!(error("garbage_collection_threshold:1e999").is_std_exception());
     assert!(!error("max_split_size_mb").is_std_exception());
     assert!(!error("bogus").is_std_exception());
+    assert_eq!(error("max_split_size_mb:x").message(), "stoull", "the C++ library's own word");
+    assert!(error("bogus").message().contains("bogus"));
 }
 
 /// A double is too small for its type only if digits are lost: a denormal written in full is fine (checked on the real parser).
@@ -109,4 +111,37 @@ proptest! {
         settings.apply(&format!("per_process_memory_fraction:{value:e}")).unwrap();
         prop_assert_eq!(settings.per_process_memory_fraction.to_bits(), bits);
     }
+}
+
+/// 2.15 reads a list of classes over, whatever it holds, up to its bracket; what comes after it counts.
+#[test]
+fn a_list_of_classes_is_read_over() {
+    let version = parkade::settings::VersionProfile::PYTORCH_2_15;
+    let after = |list: &str| {
+        let mut settings = Settings::default();
+        let text = format!("expandable_segments_reserve_by_class:{list},expandable_segments_reserve:0.5");
+        settings.apply_as(&version, &text).map(|()| settings.expandable_segments_reserve)
+    };
+    let half = Some(parkade::settings::ReserveSize::Fraction(0.5));
+    for list in ["[]", "[a:1G]", "[a:1G,b:2G]", "[a:1G;b:2G,c:0.5]"] {
+        // A semicolon is part of a word: that list is one token short.
+        let expected = if list.contains(';') { None } else { Some(half) };
+        assert_eq!(after(list).ok(), expected, "{list}");
+    }
+    // At load time this half reads first, and misses what is not there.
+    for cut in ["[", "[a", "[a:", "[a:1G", "[a:1G,"] {
+        let text = format!("expandable_segments_reserve_by_class:{cut}");
+        let error = Settings::from_environment_as(&version, &text).unwrap_err();
+        assert!(error.to_string().contains("INTERNAL ASSERT FAILED"), "{text}: {error}");
+    }
+}
+
+/// The ends of the range of doubles, written in base 16, as strtod reads them.
+#[test]
+fn hexadecimal_doubles_at_the_ends_of_their_range() {
+    let read = |text| parkade::settings::read_double(text).map(f64::to_bits);
+    assert_eq!(read("0x1p1023"), Some(2_f64.powi(1023).to_bits()));
+    assert_eq!(read("0x1.fffffffffffffp1023"), Some(f64::MAX.to_bits()));
+    assert_eq!((read("0x1p1024"), read("0x1.fffffffffffff8p1023")), (None, None));
+    assert_eq!(read("0x1p-1022"), Some(f64::MIN_POSITIVE.to_bits()));
 }

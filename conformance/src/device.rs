@@ -92,6 +92,8 @@ struct Shared<D> {
     faults: FaultPlan,
     /// Calls since [`WitnessedDevice::list_calls`] began to list them.
     calls: Option<Vec<MadeCall>>,
+    /// Reserved ranges of addresses: first byte and bytes.
+    reserved: BTreeMap<u64, u64>,
 }
 
 /// A handle to a device; its clones are the same device.
@@ -109,7 +111,7 @@ impl<D> WitnessedDevice<D> {
     #[must_use]
     pub fn new(device: D) -> WitnessedDevice<D> {
         let (witness, faults) = (Witness::default(), FaultPlan::none());
-        WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness, faults, calls: None })))
+        WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness, faults, calls: None, reserved: BTreeMap::new() })))
     }
 
     /// The device, to look at. Not to be held across a call of the allocator.
@@ -150,6 +152,18 @@ impl<D> WitnessedDevice<D> {
     #[must_use]
     pub fn list_calls(&self) -> Vec<MadeCall> {
         self.0.borrow_mut().calls.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// The calls listed so far, which stay listed.
+    #[must_use]
+    pub fn calls_so_far(&self) -> Vec<MadeCall> {
+        self.0.borrow().calls.clone().unwrap_or_default()
+    }
+
+    /// The ranges of addresses that the allocator has reserved: first byte and bytes.
+    #[must_use]
+    pub fn reserved_ranges(&self) -> BTreeMap<u64, u64> {
+        self.0.borrow().reserved.clone()
     }
 
     /// Makes one call, unless it is planned to fail.
@@ -203,11 +217,19 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.call(CallName::AddressReserve, size.get(), |shared| shared.device.reserve(size))
+        self.call(CallName::AddressReserve, size.get(), |shared| {
+            let address = shared.device.reserve(size)?;
+            shared.reserved.insert(address.get(), size.get());
+            Ok(address)
+        })
     }
 
     fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.call(CallName::AddressFree, size.get(), |shared| shared.device.unreserve(address, size))
+        self.call(CallName::AddressFree, size.get(), |shared| {
+            shared.device.unreserve(address, size)?;
+            shared.reserved.remove(&address.get());
+            Ok(())
+        })
     }
 
     fn create(&mut self, size: Bytes) -> Result<D::Physical, BackendError> {

@@ -21,6 +21,10 @@ pub enum Law {
     Placement,
     /// When it says no, no legal place existed, nothing was left to give back, and neither limit nor device had room.
     NoFalseOutOfMemory,
+    /// Nothing is given back, waited for or asked of the device before its turn.
+    Ladder,
+    /// Requests go to the private pool that they are routed to, and only pools that nobody uses give memory back.
+    Pools,
     /// Reserved memory never exceeds the limit, nor what the device has given.
     Limit,
     /// The whole-heap sweep finds nothing.
@@ -45,7 +49,7 @@ pub enum Law {
 
 impl Law {
     /// Every law.
-    pub const ALL: [Law; 18] = [
+    pub const ALL: [Law; 20] = [
         Law::NoOverlap,
         Law::Alignment,
         Law::Accounting,
@@ -54,6 +58,8 @@ impl Law {
         Law::NoEarlyReuse,
         Law::Placement,
         Law::NoFalseOutOfMemory,
+        Law::Ladder,
+        Law::Pools,
         Law::Limit,
         Law::Sweep,
         Law::History,
@@ -78,6 +84,8 @@ impl Law {
             Law::NoEarlyReuse => "no-early-reuse",
             Law::Placement => "placement",
             Law::NoFalseOutOfMemory => "no-false-out-of-memory",
+            Law::Ladder => "ladder",
+            Law::Pools => "pools",
             Law::Limit => "limit",
             Law::Sweep => "sweep",
             Law::History => "history",

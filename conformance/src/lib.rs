@@ -1,7 +1,7 @@
 //! parkade's conformance suite: the laws that the allocator obeys, and the machinery that checks them.
 //!
 //! The tests are in `tests/`. What they share is here: a device with a witness ([`device`]), sequences of operations
-//! ([`operation`]), a naive model of what an allocator may do ([`model`], [`rules`], [`history`]) and the [`world`] in which the core and
+//! ([`operation`]), a naive model of what an allocator may do ([`model`], [`rules`], [`ladder`], [`history`]) and the [`world`] in which the core and
 //! the model are run side by side; the real allocator's recorded answers ([`golden`]) and how answers are compared
 //! ([`compare`]); recordings of real runs and how to cut and forge them ([`recordings`]); rules about source code
 //! ([`tidy`]).
@@ -18,6 +18,7 @@ pub mod differential;
 pub mod golden;
 pub mod harness;
 pub mod history;
+pub mod ladder;
 mod law;
 pub mod laws;
 pub mod model;

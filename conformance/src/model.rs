@@ -3,6 +3,8 @@
 //! It knows who holds which bytes and which bytes still belong to work under way, and from a list of the heap's blocks it works out
 //! where a request must go. It never decides anything for the core; it only says afterwards whether the core was right.
 
+use std::collections::BTreeSet;
+
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::PoolClass;
 
@@ -161,6 +163,21 @@ impl Model {
         Ok(())
     }
 
+    /// How many streams have events that the allocator does not know to be done.
+    #[must_use]
+    pub fn waiting_streams(&self, witness: &Witness) -> usize {
+        let waits = self.leaving.iter().flat_map(|leaving| &leaving.waits);
+        let waiting = waits.filter(|&&(stream, recorded)| !witness.is_known_done(stream, recorded));
+        waiting.map(|&(stream, _)| stream).collect::<BTreeSet<u64>>().len()
+    }
+
+    /// Whether a pending block's events were known to be done when a request looked for a block.
+    #[must_use]
+    pub fn was_known_done(&self, address: u64, witness: &Witness) -> bool {
+        let leaving = self.leaving.iter().find(|leaving| leaving.address == address);
+        leaving.is_some_and(|leaving| leaving.was_known_at_search(witness))
+    }
+
     /// What was free when a request looked for a block: `segments` is the heap before the request, and blocks whose events the allocator
     /// had been told to be done by then count as free. Neighbours are joined.
     #[must_use]
@@ -173,10 +190,7 @@ impl Model {
                 let is_free = match block.state {
                     BlockActivity::Inactive => true,
                     BlockActivity::Allocated => false,
-                    BlockActivity::PendingFree => {
-                        let leaving = self.leaving.iter().find(|leaving| leaving.address == address);
-                        leaving.is_some_and(|leaving| leaving.was_known_at_search(witness))
-                    }
+                    BlockActivity::PendingFree => self.was_known_done(address, witness),
                 };
                 if !is_free {
                     continue;

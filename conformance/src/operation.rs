@@ -8,7 +8,7 @@ use parkade::units::MIB;
 use parkade_sim::device::Adversary;
 use proptest::prelude::*;
 
-use crate::rules::SETTINGS;
+use crate::rules::{Rules, SETTINGS};
 
 /// Stream handles: not consecutive, not in order, and one at the end of the number range.
 pub const STREAMS: [u64; 4] = [0, 0x3000, 0x1000, 0xffff_ffff_ffff_f000];
@@ -108,6 +108,18 @@ impl Setup {
     #[must_use]
     pub fn settings_text(&self) -> &'static str {
         if self.is_virtual { VIRTUAL_SETTINGS[self.settings] } else { SETTINGS[self.settings].text }
+    }
+
+    /// The rules that these settings come to.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        let plain = Rules::default();
+        match self.settings {
+            place if !self.is_virtual => SETTINGS[place].applied_to(plain),
+            1 => Rules { max_split: Some(32 * MIB), collection_hundredths: 50, ..plain },
+            2 => Rules { large_segment: 12 * MIB, non_split_rounding: 12 * MIB, ..plain },
+            _ => plain,
+        }
     }
 }
 

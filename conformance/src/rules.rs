@@ -11,8 +11,10 @@ pub struct Rules {
     pub non_split_rounding: u64,
     /// Size of segments for requests of middling size.
     pub large_segment: u64,
-    /// Steps between two powers of two; 0 is no such rounding.
-    pub divisions: u64,
+    /// Steps between two powers of two, for requests below 2, 4 and 8 MiB and for larger ones; 0 is no such rounding.
+    pub divisions: [u64; 4],
+    /// The part of the limit beyond which unused segments are given back, in hundredths; 0 is never.
+    pub collection_hundredths: u64,
 }
 
 /// A settings string, and what it changes. Every string resets the rules that it does not name, but for the size of large segments,
@@ -24,11 +26,12 @@ pub struct NamedSettings {
     max_split_mib: Option<u64>,
     non_split_rounding_mib: Option<u64>,
     large_segment_mib: Option<u64>,
-    divisions: u64,
+    divisions: [u64; 4],
+    collection_hundredths: u64,
 }
 
 /// The settings that laws are checked under.
-pub const SETTINGS: [NamedSettings; 8] = [
+pub const SETTINGS: [NamedSettings; 9] = [
     NamedSettings::plain(""),
     NamedSettings { max_split_mib: Some(32), ..NamedSettings::plain("max_split_size_mb:32") },
     NamedSettings {
@@ -36,20 +39,33 @@ pub const SETTINGS: [NamedSettings; 8] = [
         non_split_rounding_mib: Some(40),
         ..NamedSettings::plain("max_split_size_mb:64,max_non_split_rounding_mb:40")
     },
-    NamedSettings { divisions: 4, ..NamedSettings::plain("roundup_power2_divisions:4") },
-    NamedSettings::plain("garbage_collection_threshold:0.6"),
-    NamedSettings { max_split_mib: Some(32), ..NamedSettings::plain("garbage_collection_threshold:0.3,max_split_size_mb:32") },
+    NamedSettings { divisions: [4; 4], ..NamedSettings::plain("roundup_power2_divisions:4") },
+    NamedSettings { collection_hundredths: 60, ..NamedSettings::plain("garbage_collection_threshold:0.6") },
+    NamedSettings {
+        max_split_mib: Some(32),
+        collection_hundredths: 30,
+        ..NamedSettings::plain("garbage_collection_threshold:0.3,max_split_size_mb:32")
+    },
     NamedSettings { large_segment_mib: Some(11), ..NamedSettings::plain("large_segment_size_mb:11") },
     NamedSettings {
         max_split_mib: Some(20),
-        divisions: 2,
+        divisions: [2; 4],
+        collection_hundredths: 90,
         ..NamedSettings::plain("max_split_size_mb:20,roundup_power2_divisions:2,garbage_collection_threshold:0.9")
     },
+    NamedSettings { divisions: [4, 1, 8, 2], ..NamedSettings::plain("roundup_power2_divisions:[1:4,2:1,4:8,>:2]") },
 ];
 
 impl NamedSettings {
     const fn plain(text: &'static str) -> NamedSettings {
-        NamedSettings { text, max_split_mib: None, non_split_rounding_mib: None, large_segment_mib: None, divisions: 0 }
+        NamedSettings {
+            text,
+            max_split_mib: None,
+            non_split_rounding_mib: None,
+            large_segment_mib: None,
+            divisions: [0; 4],
+            collection_hundredths: 0,
+        }
     }
 
     /// The rules in force after the string was applied to these.
@@ -61,13 +77,20 @@ impl NamedSettings {
             non_split_rounding: self.non_split_rounding_mib.map_or(large_segment, |mib| mib * MIB),
             large_segment,
             divisions: self.divisions,
+            collection_hundredths: self.collection_hundredths,
         }
     }
 }
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { max_split: None, non_split_rounding: 20 * MIB, large_segment: 20 * MIB, divisions: 0 }
+        Rules {
+            max_split: None,
+            non_split_rounding: 20 * MIB,
+            large_segment: 20 * MIB,
+            divisions: [0; 4],
+            collection_hundredths: 0,
+        }
     }
 }
 
@@ -75,12 +98,13 @@ impl Rules {
     /// The block's size for a request (spec 1.2 to 1.4). Requests are small enough not to overflow.
     #[must_use]
     pub fn rounded(&self, requested: u64) -> u64 {
-        if self.divisions > 1 && requested > 512 * self.divisions {
+        let divisions = self.divisions[[2 * MIB, 4 * MIB, 8 * MIB].iter().filter(|&&bound| requested >= bound).count()];
+        if divisions > 1 && requested > 512 * divisions {
             let mut power = 1;
             while power * 2 <= requested {
                 power *= 2;
             }
-            let steps = (0..=self.divisions).map(|step| power + step * (power / self.divisions));
+            let steps = (0..=divisions).map(|step| power + step * (power / divisions));
             return steps.into_iter().find(|&size| size >= requested).expect("the next power of two suffices");
         }
         requested.max(1).div_ceil(512) * 512

@@ -11,6 +11,8 @@ mod growth;
 mod pools;
 mod pressure;
 mod release;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use alloc::boxed::Box;

@@ -42,9 +42,10 @@ impl Campaign {
         Campaign { adversary, is_virtual, found: OnceLock::new() }
     }
 
-    /// Whether the law is checked in sequences of this kind: the model knows places in ordinary segments only.
+    /// Whether the law is checked in sequences of this kind: the model knows the ladder of ordinary segments only, and private pools take
+    /// part where segments are expandable.
     pub(super) fn checks(&self, law: Law) -> bool {
-        !self.is_virtual || law != Law::Placement
+        law != if self.is_virtual { Law::Ladder } else { Law::Pools }
     }
 
     /// What the sequences say of one law.

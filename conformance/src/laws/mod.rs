@@ -3,6 +3,7 @@
 mod campaign;
 mod cases;
 mod faults;
+mod fixed;
 mod races;
 mod remap;
 mod repeats;
@@ -18,7 +19,7 @@ use campaign::Campaign;
 pub(crate) use campaign::runner;
 
 /// The laws that are checked after every operation of a random sequence.
-const AFTER_EVERY_OPERATION: [(Law, &str); 13] = [
+const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512"),
     (Law::Accounting, "every reserved byte is live, rounding, pending, stranded or whole, and the statistics say so"),
@@ -27,6 +28,8 @@ const AFTER_EVERY_OPERATION: [(Law, &str); 13] = [
     (Law::NoEarlyReuse, "nothing is reused before the events of the streams that used it are done"),
     (Law::Placement, "each request goes where the rules put it, and is cut to the size that they say"),
     (Law::NoFalseOutOfMemory, "a request is refused only when neither cache, limit nor device has room"),
+    (Law::Ladder, "nothing is given back, waited for or asked of the device before its turn"),
+    (Law::Pools, "requests go where they are routed, and a pool in use keeps its memory"),
     (Law::Limit, "reserved memory does not grow beyond the limit"),
     (Law::Sweep, "the whole-heap sweep finds nothing"),
     (Law::History, "what the observer is told makes sense by itself"),
@@ -48,6 +51,7 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
             }
         }
     }
+    entries.extend(fixed::entries(backend));
     entries.extend(repeats::entries(backend));
     entries.extend(faults::entries());
     entries.extend(races::entries(backend));

@@ -73,6 +73,7 @@ impl<D: TestDevice> World<D> {
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
         for entry in &self.core.observer()[self.followed..] {
             self.history.follow(entry)?;
+            self.ledger.follow(entry);
         }
         self.followed = self.core.observer().len();
         let segments = self.core.segments();
@@ -80,6 +81,8 @@ impl<D: TestDevice> World<D> {
         check_coalesced(&segments)?;
         self.check_accounts(&segments)?;
         self.check_device(&segments)?;
+        self.check_uses()?;
+        self.ages.end_operation(&segments);
         self.ledger.check(self.core.stats(), self.setup.is_virtual)?;
         if !self.settings_changed && !self.setup.is_virtual {
             self.check_oversize(&segments)?;

@@ -1,8 +1,7 @@
 //! What a sequence does beside requests: knobs, private pools, work and time on the device, and contents of memory.
 
-use parkade::PoolFilter;
 use parkade::device::BackendError;
-use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::{Outcome, World};
 use crate::harness::TestDevice;
@@ -26,10 +25,16 @@ impl<D: TestDevice> World<D> {
                 self.limit = (hundredths < 100).then_some((fraction * self.setup.capacity as f64) as u64);
                 if self.core.device().look().total_memory().get() == self.setup.capacity {
                     self.core.set_memory_fraction(fraction).map_err(|error| Broken::new(Law::Limit, error))?;
+                    for illegal in [fraction + 1.01, fraction - 1.01, f64::NAN] {
+                        let answer = self.core.set_memory_fraction(illegal);
+                        ensure(Law::Limit, answer.is_err(), || format!("a fraction of {illegal} was accepted"))?;
+                    }
                 } else {
                     // A real device has more than the ballast leaves of it.
                     self.core.set_limit(self.limit.map(Bytes));
                 }
+                let limit = self.core.heap().limit().map(Bytes::get);
+                ensure(Law::Limit, limit == self.limit, || format!("{fraction} is {:?}, and became {limit:?}", self.limit))?;
             }
             Operation::ChangeSettings(place) => {
                 let settings = &mut self.core.policy_mut().settings;
@@ -37,30 +42,13 @@ impl<D: TestDevice> World<D> {
                 self.rules = SETTINGS[place].applied_to(self.rules);
                 self.settings_changed = true;
             }
-            Operation::Expandable(on) => self.core.policy_mut().settings.expandable_segments = on,
+            Operation::Expandable(on) => {
+                self.core.policy_mut().settings.expandable_segments = on;
+                self.expandable = on;
+            }
             _ => {}
         }
         Ok(())
-    }
-
-    /// Operations on private pools; one that the allocator refuses changes nothing.
-    pub(super) fn pools(&mut self, operation: &Operation) {
-        let id = |pool| PoolId(0, pool);
-        match *operation {
-            Operation::BeginPool(pool, stream) => {
-                let filter = stream.map_or(PoolFilter::All, |stream| PoolFilter::Stream(self.streams[stream]));
-                let _ = self.core.begin_pool(id(pool), filter);
-            }
-            Operation::EndPool(pool) => {
-                let _ = self.core.end_pool(id(pool));
-            }
-            Operation::ReleasePool(pool) if self.core.pool_use_count(id(pool)).is_ok_and(|uses| uses > 0) => {
-                let _ = self.core.release_pool(id(pool));
-            }
-            Operation::UseOnOom(pool) => self.core.set_pool_use_on_oom(id(pool), true),
-            Operation::NoSplit(pool) => self.core.set_pool_no_split(id(pool)),
-            _ => {}
-        }
     }
 
     /// What happens to the device alone. On a real one, which completes work itself, what a sequence says is done is waited for.

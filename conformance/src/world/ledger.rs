@@ -1,6 +1,7 @@
 //! The law of statistics: sums only grow, peaks only rise, and what came minus what went is what is there.
 
 use parkade::stats::{Family, Stat, Stats};
+use parkade::trace::{TraceAction, TraceEntry};
 
 use crate::{Broken, Law, ensure};
 
@@ -19,6 +20,8 @@ pub(super) struct Ledger {
     segments_at_reset: i64,
     peaks_reset: bool,
     sums_reset: bool,
+    /// What the observer was told since the sums were last reset: memory taken, memory given back, requests refused.
+    told: [i64; 3],
 }
 
 fn all(stats: &Stats) -> impl Iterator<Item = Stat> + '_ {
@@ -34,6 +37,18 @@ impl Ledger {
     pub(super) fn sums_were_reset(&mut self, stats: &Stats) {
         self.sums_reset = true;
         self.segments_at_reset = stats.family(Family::Segment).all.current;
+        self.told = [0; 3];
+    }
+
+    /// Counts what the allocator counts too.
+    pub(super) fn follow(&mut self, entry: &TraceEntry) {
+        let place = match entry.action {
+            TraceAction::SegmentAlloc | TraceAction::SegmentMap => 0,
+            TraceAction::SegmentFree | TraceAction::SegmentUnmap => 1,
+            TraceAction::Oom => 2,
+            _ => return,
+        };
+        self.told[place] += 1;
     }
 
     pub(super) fn check(&mut self, stats: &Stats, is_virtual: bool) -> Result<(), Broken> {
@@ -58,7 +73,15 @@ impl Ledger {
             }
             line.last = stat;
         }
+        if self.sums_reset {
+            let left = stats.scalars().into_iter().find(|&(name, value)| name != "max_split_size" && value != 0);
+            ensure(Law::Counters, left.is_none(), || format!("sums were reset: {left:?}"))?;
+        }
         (self.peaks_reset, self.sums_reset) = (false, false);
+        let counted = [stats.num_device_alloc, stats.num_device_free, stats.num_ooms];
+        ensure(Law::Counters, counted == self.told, || {
+            format!("memory taken, given back and refused: counted {counted:?}, told {:?}", self.told)
+        })?;
         let segments = stats.family(Family::Segment).all.current;
         // An expandable segment counts once, however often memory is mapped into it.
         let counted = if is_virtual { segments } else { stats.num_device_alloc - stats.num_device_free + self.segments_at_reset };

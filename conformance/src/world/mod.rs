@@ -3,9 +3,14 @@
 mod accounts;
 mod drive;
 mod ending;
+mod growth;
+mod ladder;
 mod ledger;
 mod placement;
+mod routing;
 mod script;
+
+use std::collections::BTreeMap;
 
 use parkade::device::BackendError;
 use parkade::policy::PyTorch;
@@ -16,14 +21,16 @@ use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError};
 use parkade_sim::device::FaultPlan;
 
-use crate::device::WitnessedDevice;
+use crate::device::{MadeCall, WitnessedDevice};
 use crate::harness::{Backend, Needs, TestDevice, Unable};
 use crate::history::History;
 use crate::model::Model;
 use crate::operation::{Operation, Setup};
-use crate::rules::{Rules, SETTINGS};
+use crate::rules::Rules;
 use crate::{Broken, Law, ensure};
+use ladder::Ages;
 use ledger::Ledger;
+use routing::Routing;
 pub(crate) use script::stream_name;
 
 /// The core as the laws run it.
@@ -73,12 +80,22 @@ pub struct World<D: TestDevice> {
     setup: Setup,
     others_hold: u64,
     ledger: Ledger,
+    ages: Ages,
+    routing: Routing,
+    /// New segments are expandable.
+    expandable: bool,
     /// Whether driver calls are made to fail: then a refusal says nothing about room.
     expects_faults: bool,
     /// Whether contents are written and read back.
     checks_contents: bool,
     /// What was reserved before the newest operation.
     reserved_before: u64,
+    /// Ranges of addresses that the allocator had reserved before it.
+    ranges_before: BTreeMap<u64, u64>,
+    /// Addresses were reserved for which there was no memory then: they stay until there is.
+    has_bare_addresses: bool,
+    /// `num_alloc_retries` before it.
+    retries_before: i64,
     /// How many allocations there were.
     names: u64,
     /// The operations so far, as a script.
@@ -97,7 +114,7 @@ impl<D: TestDevice> World<D> {
         let streams = device.streams();
         let device = WitnessedDevice::new(device);
         let settings = Settings::from_environment(setup.settings_text()).expect("settings of the table are legal");
-        let rules = if setup.is_virtual { Rules::default() } else { SETTINGS[setup.settings].applied_to(Rules::default()) };
+        let rules = setup.rules();
         Ok(World {
             core: Allocator::new(device.clone(), PyTorch::new(settings), Vec::new()),
             device,
@@ -112,9 +129,15 @@ impl<D: TestDevice> World<D> {
             setup: *setup,
             others_hold: 0,
             ledger: Ledger::default(),
+            ages: Ages::default(),
+            routing: Routing::default(),
+            expandable: setup.settings_text().contains("expandable_segments:True"),
             expects_faults: false,
             checks_contents: true,
             reserved_before: 0,
+            ranges_before: BTreeMap::new(),
+            has_bare_addresses: false,
+            retries_before: 0,
             names: 0,
             script: Vec::new(),
         })
@@ -145,13 +168,26 @@ impl<D: TestDevice> World<D> {
     pub fn apply(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
         self.device.begin_operation();
         self.reserved_before = self.core.heap().reserved().get();
+        self.retries_before = self.core.stats().num_alloc_retries;
+        self.ages.begin_operation();
+        let _ = self.device.list_calls();
+        self.ranges_before = self.device.reserved_ranges();
+        let queues = self.model.waiting_streams(&self.device.witness());
         self.script.extend(self.line_of(operation));
         let outcome = self.carry_out(operation)?;
+        if !self.expects_faults {
+            self.check_calls(operation, queues)?;
+        }
         if let Outcome::Failed(error) = &outcome {
             ensure(Law::Faults, self.expects_faults, || format!("the device failed, which nobody had planned: {error}"))?;
         }
         self.check()?;
         Ok(outcome)
+    }
+
+    /// The device's calls in the operation under way.
+    fn made_calls(&self) -> Vec<MadeCall> {
+        self.device.calls_so_far()
     }
 
     fn carry_out(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
@@ -169,7 +205,11 @@ impl<D: TestDevice> World<D> {
             }
             Operation::RecordStream(..) => return Ok(Outcome::Nothing),
             Operation::ProcessEvents => return Ok(failed(self.core.process_events().map_err(AllocError::Device))),
-            Operation::ReleaseCached => return Ok(failed(self.core.release_cached())),
+            Operation::ReleaseCached => {
+                let outcome = failed(self.core.release_cached());
+                self.check_released()?;
+                return Ok(outcome);
+            }
             Operation::ResetPeaks => {
                 self.core.reset_peak_stats();
                 self.ledger.peaks_were_reset();
@@ -183,17 +223,19 @@ impl<D: TestDevice> World<D> {
             | Operation::EndPool(_)
             | Operation::ReleasePool(_)
             | Operation::UseOnOom(_)
-            | Operation::NoSplit(_) => self.pools(operation),
+            | Operation::NoSplit(_) => self.pools(operation)?,
             _ => return self.drive(operation),
         }
         Ok(Outcome::Done)
     }
 
     fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Outcome, Broken> {
-        let before = self.core.segments();
+        let segments = self.core.segments();
+        let before = self.before_request(segments, bytes);
         let answer = self.core.allocate(Bytes(bytes), stream);
         let witness = self.device.witness();
         let checks_places = !self.expects_faults && !self.setup.is_virtual;
+        let checks_pools = !self.expects_faults && self.setup.is_virtual;
         match answer {
             Ok(allocation) => {
                 let address = allocation.address();
@@ -201,7 +243,11 @@ impl<D: TestDevice> World<D> {
                 let word = self.names as u32;
                 self.held.push(Held { allocation, name: self.names, word });
                 if checks_places {
-                    self.check_place(&before, bytes, stream.get(), address.get())?;
+                    self.check_place(&before.segments, bytes, stream.get(), address.get())?;
+                    self.check_ladder(&before, bytes, stream.get(), true)?;
+                }
+                if checks_pools {
+                    self.check_pool(&before.segments, bytes, stream, address.get())?;
                 }
                 // Under other settings a block may be rounded otherwise; what was asked for is always the caller's.
                 let rounded = if self.setup.is_virtual { bytes } else { self.rules.rounded(bytes) };
@@ -211,13 +257,20 @@ impl<D: TestDevice> World<D> {
             }
             Err(AllocError::OutOfMemory(_)) => {
                 if checks_places {
-                    self.check_out_of_memory(&before, bytes, stream.get())?;
+                    self.check_out_of_memory(&before.segments, bytes, stream.get())?;
+                    self.check_ladder(&before, bytes, stream.get(), false)?;
+                }
+                if checks_pools {
+                    self.check_nobody_serves(&before.segments, bytes, stream)?;
                 }
                 Ok(Outcome::OutOfMemory)
             }
             Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
             // A pool that is to serve when memory is out and is routed: PyTorch refuses so.
-            Err(AllocError::Pool(_)) if self.setup.is_virtual => Ok(Outcome::OutOfMemory),
+            Err(AllocError::Pool(error)) if self.setup.is_virtual => {
+                self.failed_in_pool(error)?;
+                Ok(Outcome::OutOfMemory)
+            }
             Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request of {bytes} bytes: {error}"))),
         }
     }

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Does the conformance suite find bugs? Seeds each bug of bugs.toml into a copy of the core, alone, and runs the suite on it.
+
+  run.py                      all of them; prints a table (Markdown)
+  run.py --only ID [ID ...]   some of them
+  run.py --check              only whether the list fits the sources and compiles
+
+A bug is first shown to the laws at 250 cases. If they pass it: to the whole suite as `parkade conform` runs it, to the core's own tests,
+and to the recorded answers of the real allocator. A run that takes longer than --limit is a hang, which counts as caught.
+Exit code: 0 all caught by the suite, or by the recorded answers where the list says that no law can see the bug; 1 not; 2 the list is wrong.
+"""
+import argparse
+import json
+import sys
+import tomllib
+
+import switch
+
+LAWS = ["conform", "--cases", "250", "--json", "--filter", "law/"]
+SUITE = ["conform", "--json"]
+
+
+def read_list(only):
+    """The bugs of the list, whose old texts stand exactly once in their files."""
+    listed = tomllib.loads((switch.ROOT / "conformance/mutants/bugs.toml").read_text())["bug"]
+    names = [entry["id"] for entry in listed]
+    wrong = [f"{name}: twice in the list" for name in set(names) if names.count(name) > 1]
+    wrong += [f"{name}: not in the list" for name in only if name not in names]
+    bugs = []
+    for number, entry in enumerate(listed, start=1):
+        text = (switch.ROOT / entry["file"]).read_text()
+        if text.count(entry["old"]) != 1:
+            wrong.append(f"{entry['id']}: its old text stands {text.count(entry['old'])} times in {entry['file']}")
+            continue
+        start = text.index(entry["old"])
+        bug = switch.Bug(entry["id"], entry["file"], start, start + len(entry["old"]), entry["new"], entry["says"], number)
+        bugs.append((bug, entry.get("unseen")))
+    if wrong:
+        sys.exit("\n".join(wrong))
+    return bugs
+
+
+def failures(output):
+    """What a run of the suite found: names of entries and the reasons."""
+    rows = [json.loads(line) for line in output.splitlines() if line.startswith('{"group"')]
+    return [(f"{row['group']}/{row['name']}", row["reason"]) for row in rows if row["status"] == "fail"]
+
+
+def law_names(found):
+    """Entries without backend, kind and adversary, each once."""
+    names = [name.removeprefix("law/") for name, _ in found]
+    short = ["/".join(name.split("/")[:2]) if name.startswith(("faults", "monotone", "endings/dropped")) else name.split("/")[0] for name in names]
+    return list(dict.fromkeys(short))
+
+
+def ask_suite(programs, arguments, number, limit_s):
+    """(caught by, first reason, seconds); caught by nothing is an empty text."""
+    code, output, seconds = switch.run([programs["parkade"], *arguments], number, limit_s)
+    if code is None:
+        return "a hang", f"no end after {limit_s} s", seconds
+    found = failures(output)
+    if code == 1 and found:
+        names = law_names(found)
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        return ", ".join(names[:4]) + more, found[0][1].splitlines()[0], seconds
+    if code == 0:
+        return "", "", seconds
+    return "a crash", output.strip().splitlines()[-1] if output.strip() else f"exit code {code}", seconds
+
+
+def ask_tests(programs, number, limit_s):
+    """Which test programs fail, and how long all took."""
+    caught, seconds = [], 0.0
+    for name, path in programs.items():
+        if name == "parkade":
+            continue
+        room = switch.WORK / ("" if name.startswith("core") else "conformance")
+        code, _, took = switch.run([path, "-q"], number, limit_s, room)
+        seconds += took
+        if code != 0:
+            caught.append(name)
+    return caught, seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[], metavar="ID")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--limit", type=float, default=180, metavar="SECONDS")
+    options = parser.parse_args()
+    listed = read_list(options.only)
+    switch.copy_workspace()
+    bugs, refused = switch.without_those_that_do_not_compile([bug for bug, _ in listed])
+    if refused:
+        print("\n".join(f"{name}: {why}" for name, why in refused.items()), file=sys.stderr)
+        return 2
+    if options.check:
+        print(f"{len(bugs)} bugs fit and compile")
+        return 0
+    programs = switch.build()
+    caught, _, seconds = ask_suite(programs, SUITE, 0, options.limit * 2)
+    wrong = ([f"the suite: {caught}"] if caught else []) + ask_tests(programs, 0, options.limit * 2)[0]
+    if wrong:
+        sys.exit(f"without any bug there are failures: {wrong}")
+    print(f"without a bug the whole suite passes, in {seconds:.0f} s\n\n| bug | caught by | first reason | s |\n|---|---|---|---|", flush=True)
+    survivors, by_suite = [], 0
+    chosen = [(bug, unseen) for bug, unseen in listed if not options.only or bug.id in options.only]
+    for bug, unseen in chosen:
+        caught, reason, seconds = ask_suite(programs, LAWS, bug.number, options.limit)
+        if not caught:
+            caught, reason, more = ask_suite(programs, SUITE, bug.number, options.limit)
+            seconds += more
+            caught = caught and f"{caught} (whole suite)"
+        by_suite += bool(caught)
+        if not caught:
+            tests, more = ask_tests(programs, bug.number, options.limit)
+            seconds += more
+            caught = f"**not the suite**: {', '.join(tests) or 'nothing'}"
+            reason = unseen or ""
+            if not (unseen and "golden" in tests):
+                survivors.append(bug.id)
+        reason = reason.replace("|", "/")
+        reason = reason if len(reason) <= 160 else reason[:157] + "..."
+        print(f"| `{bug.id}`: {bug.says} | {caught} | {reason} | {seconds:.0f} |", flush=True)
+    print(f"\n{by_suite} of {len(chosen)} caught by the suite; survivors: {', '.join(survivors) or 'none'}")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

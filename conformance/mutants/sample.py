@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""How many of cargo-mutants' mutants of the core do the tests catch? Runs an even sample of them, all in one build (switch.py).
+
+  cargo install cargo-mutants --locked
+  cargo mutants --list --json -p parkade > target/mutants/list.json
+  sample.py target/mutants/list.json --count 300
+
+The list is sorted by file and line; of it every k-th mutant is taken, from a place that --seed draws, so that every file has its share.
+A mutant is shown to one program after the other until one of them fails: the core's own tests, the recorded answers, the laws at 60
+cases, the laws at 250, the other tests of the conformance suite. Results are kept in --results and not run again.
+Exit code: 0 if at least 95 % of the mutants that compile are caught, else 1.
+"""
+import argparse
+import json
+import pathlib
+import random
+import sys
+import tomllib
+
+import switch
+
+
+def read_mutants(path):
+    """cargo-mutants' list as bugs, numbered by their places in it."""
+    texts, bugs = {}, []
+    for number, entry in enumerate(json.loads(path.read_text()), start=1):
+        file = entry["file"]
+        if file not in texts:
+            text = (switch.ROOT / file).read_text()
+            starts = [0]
+            for line in text.splitlines(keepends=True):
+                starts.append(starts[-1] + len(line))
+            texts[file] = starts
+        place = lambda point: texts[file][point["line"] - 1] + point["column"] - 1
+        start, end = place(entry["span"]["start"]), place(entry["span"]["end"])
+        # The name without its place: that of a mutant which stays the same when lines move.
+        name = entry["name"]
+        bugs.append(switch.Bug(name, file, start, end, entry["replacement"], entry["genre"], number))
+    return bugs
+
+
+def even_sample(bugs, count, seed):
+    """Every k-th, from a drawn place."""
+    step = max(len(bugs) / count, 1)
+    first = random.Random(seed).random() * step
+    places = [int(first + step * turn) for turn in range(int(len(bugs) / step) + 1)]
+    return [bugs[place] for place in dict.fromkeys(places) if place < len(bugs)]
+
+
+def equivalents(bugs):
+    """The mutants that equivalent.toml names, with the reasons."""
+    listed = tomllib.loads((switch.ROOT / "conformance/mutants/equivalent.toml").read_text())["equivalent"]
+    known = {(entry["mutant"], entry["line"]): entry["why"] for entry in listed}
+
+    def line(bug):
+        text = (switch.ROOT / bug.file).read_text()
+        return text[text.rfind("\n", 0, bug.start) + 1:].split("\n")[0].strip()
+
+    reasons = {bug.id: known.get((bug.id.split(": ", 1)[1], line(bug))) for bug in bugs}
+    return {name: why for name, why in reasons.items() if why}
+
+
+def stages(programs):
+    """Name, command and room of each program that may catch a mutant, quick ones first."""
+    core = [(name, [path, "-q"], "") for name, path in sorted(programs.items()) if name.startswith("core")]
+    laws = lambda cases: ["conform", "--json", "--filter", "law/", "--cases", str(cases)]
+    others = [(name, [path, "-q"], "conformance") for name, path in programs.items() if name not in ("parkade", "golden") and not name.startswith("core")]
+    return [
+        *core,
+        ("laws at 60 cases", [programs["parkade"], *laws(60)], ""),
+        ("golden", [programs["golden"], "-q"], "conformance"),
+        ("laws at 250 cases", [programs["parkade"], *laws(250)], ""),
+        *others,
+    ]
+
+
+def ask(stages, number, limits):
+    """Which stage catches the mutant, or None; a time-out is said."""
+    for name, command, room in stages:
+        code, _, _ = switch.run(command, number, limits[name], switch.WORK / room)
+        if code != 0:
+            return f"{name}, by time-out" if code is None else name
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("list", type=pathlib.Path)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="mutants whose names contain one of the texts")
+    parser.add_argument("--results", type=pathlib.Path, default=switch.ROOT / "target/mutants/results.jsonl")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    options = parser.parse_args()
+    bugs = read_mutants(options.list)
+    sample = [bug for bug in bugs if any(text in bug.id for text in options.only)] if options.only else even_sample(bugs, options.count, options.seed)
+    switch.copy_workspace()
+    viable, refused = switch.without_those_that_do_not_compile(sample)
+    print(f"{len(bugs)} mutants listed, {len(sample)} sampled, {len(refused)} do not compile", flush=True)
+    programs = switch.build(others=True)
+    todo, limits = stages(programs), {}
+    for name, command, room in todo:
+        code, output, seconds = switch.run(command, 0, 600, switch.WORK / room)
+        if code != 0:
+            sys.exit(f"{name} fails without a mutant:\n{output[-2000:]}")
+        limits[name] = 20 + 5 * seconds
+        print(f"without a mutant {name} takes {seconds:.1f} s", flush=True)
+    known = {}
+    if options.results.exists() and not options.only:
+        known = {row["name"]: row for row in map(json.loads, options.results.read_text().splitlines())}
+    # Drawn anew, so that a sample that is cut short by --seconds is even too.
+    order = list(viable)
+    random.Random(options.seed).shuffle(order)
+    end, rows = switch.time.monotonic() + options.seconds, []
+    for bug in order:
+        if bug.id not in known:
+            if switch.time.monotonic() > end:
+                break
+            known[bug.id] = {"name": bug.id, "by": ask(todo, bug.number, limits)}
+            with options.results.open("a") as file:
+                file.write(json.dumps(known[bug.id]) + "\n")
+            if not known[bug.id]["by"]:
+                print(f"missed {bug.id}", flush=True)
+        rows.append(known[bug.id])
+    by, same = {}, equivalents(viable)
+    for row in rows:
+        name = row["by"] or ("equivalent" if row["name"] in same else "missed")
+        by[name] = by.get(name, 0) + 1
+    for name, count in sorted(by.items(), key=lambda pair: -pair[1]):
+        print(f"{count:5} {name}")
+    for row in rows:
+        if not row["by"]:
+            print(f"not caught: {row['name']}: {same.get(row['name'], 'MISSED')}")
+    missed, equivalent = by.get("missed", 0), by.get("equivalent", 0)
+    caught = len(rows) - missed - equivalent
+    print(f"{caught} of {len(rows)} viable mutants caught: {100 * caught / max(len(rows), 1):.1f} %; {equivalent} are equivalent; ", end="")
+    print(f"of the other {len(rows) - equivalent} are caught {100 * caught / max(len(rows) - equivalent, 1):.1f} %")
+    return 0 if caught >= 0.95 * len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
