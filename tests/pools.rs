@@ -86,3 +86,22 @@ fn what_pool_errors_say() {
         assert_eq!(error.to_string(), error.message(old));
     }
 }
+
+/// A pool that serves when memory is out lends no block of an expandable segment (spec 5.6).
+#[test]
+fn expandable_segments_are_not_lent() {
+    for (expandable_segments, is_served) in [(false, true), (true, false)] {
+        let settings = Settings { expandable_segments, ..Settings::default() };
+        let mut core = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), PyTorch::new(settings), ());
+        let pool = PoolId(0, 1);
+        core.begin_pool(pool, PoolFilter::All).expect("a new pool");
+        let free = core.allocate(Bytes::mib(40), StreamId::DEFAULT).expect("there is room");
+        core.free(free).expect("ours");
+        core.end_pool(pool).expect("routed to");
+        core.set_pool_use_on_oom(pool, true);
+        let answer = core.allocate(Bytes::mib(30), StreamId::DEFAULT);
+        assert_eq!(answer.is_ok(), is_served, "expandable: {expandable_segments}");
+        core.check().expect("a sound heap");
+        answer.into_iter().for_each(|allocation| core.free(allocation).expect("ours"));
+    }
+}

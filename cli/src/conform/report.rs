@@ -6,6 +6,8 @@ use parkade_conformance::suite::{Group, Row, Status};
 
 use super::Run;
 
+/// A scenario shows at most so many lines here; its snapshot has all of them.
+const SHOWN_LINES: usize = 36;
 /// The groups in the order of the report.
 const GROUPS: [Group; 5] = [Group::Law, Group::Contract, Group::Scenario, Group::Peer, Group::Differential];
 
@@ -63,7 +65,12 @@ fn write_texts(out: &mut String, run: &Run) {
         out.push_str("## What the scenarios showed\n\n");
     }
     for row in shown {
-        let _ = writeln!(out, "### {}: {}\n\n```\n{}\n```\n", row.name, cell(row.says), row.evidence.text.trim_end());
+        let _ = writeln!(out, "### {}: {}\n\n```", row.name, cell(row.says));
+        for line in row.evidence.text.lines().take(SHOWN_LINES) {
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+        let more = row.evidence.text.lines().count().saturating_sub(SHOWN_LINES);
+        let _ = writeln!(out, "{}```\n", if more > 0 { format!("... {more} lines more\n") } else { String::new() });
     }
 }
 

@@ -210,6 +210,10 @@ fn fail_each<B: Backend>(
                 let broken = Broken::new(Law::Faults, format!("{} operations told of the failure", ran.told));
                 return Err(trouble(Stopped::Broken(broken, String::new()), &faults));
             }
+            if ran.told > ran.fired {
+                let broken = Broken::new(Law::Faults, format!("{} operations failed, of {} calls", ran.told, ran.fired));
+                return Err(trouble(Stopped::Broken(broken, String::new()), &faults));
+            }
             failures += ran.fired;
         }
     }

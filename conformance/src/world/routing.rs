@@ -120,6 +120,7 @@ impl<D: TestDevice> World<D> {
         else {
             return Ok(());
         };
+        ensure(Law::Pools, !is_borrowed || !segment.expandable, || format!("pool {served} lent a part of {segment:?}"))?;
         let mut blocks = segment.blocks.iter().skip_while(|block| block.address.get() != address);
         let size = blocks.next().map_or(0, |block| block.size.get());
         if self.routing.whole.contains(&served) {
