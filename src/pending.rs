@@ -73,18 +73,17 @@ impl<E> Pending<E> {
         }
     }
 
-    /// Takes out the events of some blocks, by stream, oldest first.
-    pub(crate) fn take_if(&mut self, wanted: impl Fn(u32) -> bool) -> Vec<(E, u32)> {
-        let mut taken = Vec::new();
-        for queue in self.queues.values_mut() {
-            let all = core::mem::take(queue);
-            let (out, rest): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(|(_, block)| wanted(*block));
-            taken.extend(out);
-            *queue = rest;
-        }
-        self.queues.retain(|_, queue| !queue.is_empty());
-        taken.iter().for_each(|&(_, block)| self.count_down(block));
-        taken
+    /// The first event of a block that is wanted, by stream, oldest first: its stream and its place in the queue.
+    pub(crate) fn first_where(&self, wanted: impl Fn(u32) -> bool) -> Option<(StreamId, usize)> {
+        self.queues.iter().find_map(|(&stream, queue)| {
+            let place = queue.iter().position(|&(_, block)| wanted(block))?;
+            Some((stream, place))
+        })
+    }
+
+    /// The event at this place of a stream's queue.
+    pub(crate) fn event_at(&self, stream: StreamId, place: usize) -> Option<&E> {
+        self.queues.get(&stream)?.get(place).map(|(event, _)| event)
     }
 
     /// The block is given back with all its uses: none of them is special any more.
@@ -152,8 +151,13 @@ impl<E> Pending<E> {
     /// Takes the oldest event of a stream, which is done, and returns its block. The event becomes spare; a queue that has become
     /// empty is dropped.
     pub(crate) fn pop(&mut self, stream: StreamId) -> Option<u32> {
+        self.take_at(stream, 0)
+    }
+
+    /// The same for the event at this place of the queue.
+    pub(crate) fn take_at(&mut self, stream: StreamId, place: usize) -> Option<u32> {
         let queue = self.queues.get_mut(&stream)?;
-        let (event, block) = queue.pop_front()?;
+        let (event, block) = queue.remove(place)?;
         if queue.is_empty() {
             self.queues.remove(&stream);
         }

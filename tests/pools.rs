@@ -105,3 +105,21 @@ fn expandable_segments_are_not_lent() {
         answer.into_iter().for_each(|allocation| core.free(allocation).expect("ours"));
     }
 }
+
+/// A block that two streams use is free after both of their events, and once.
+#[test]
+fn emptying_a_pool_waits_for_every_stream_of_a_block() {
+    let mut allocator = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), PyTorch::new(Settings::default()), ());
+    let pool = PoolId(0, 7);
+    allocator.begin_pool(pool, PoolFilter::All).expect("nothing fails here");
+    let block = allocator.allocate(Bytes::mib(4), StreamId::DEFAULT).expect("nothing fails here");
+    allocator.end_pool(pool).expect("nothing fails here");
+    for stream in [1, 2] {
+        allocator.record_stream(&block, StreamId(stream));
+    }
+    allocator.free(block).expect("nothing fails here");
+    allocator.release_pool(pool).expect("nothing fails here");
+    allocator.release_cached_pool(pool).expect("nothing fails here");
+    allocator.check().expect("nothing fails here");
+    assert_eq!(allocator.heap().reserved(), Bytes::ZERO);
+}

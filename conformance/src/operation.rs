@@ -58,6 +58,8 @@ pub enum Operation {
     EndPool(u64),
     /// A use of a private pool ends.
     ReleasePool(u64),
+    /// `empty_cache` of a private pool.
+    ReleaseCachedPool(u64),
     /// A private pool serves when memory is out.
     UseOnOom(u64),
     /// A private pool's segments are not split.
@@ -168,6 +170,7 @@ pub fn virtual_operation() -> impl Strategy<Value = Operation> {
         3 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Operation::BeginPool(pool, stream)),
         3 => pool().prop_map(Operation::EndPool),
         3 => pool().prop_map(Operation::ReleasePool),
+        2 => pool().prop_map(Operation::ReleaseCachedPool),
         1 => pool().prop_map(Operation::UseOnOom),
         // One pool at most, or nothing would be split any more.
         1 => Just(Operation::NoSplit(POOLS)),

@@ -112,16 +112,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub(super) fn synchronize_pool(&mut self, owner: u16) -> Result<(), BackendError> {
         self.stats.num_sync_all_streams += 1;
         self.flush_deferred()?;
-        let arena = &self.heap.arena;
-        let of_pool = |block: u32| PoolSlot(arena.at(block).pool).owner() == owner;
-        for (event, block) in self.pending.take_if(of_pool) {
-            let waited = self.device.wait(&event);
-            self.pending.return_spare(event);
-            // Taken out already: the block must not wait for an event that nobody holds.
-            self.complete(block);
-            waited?;
+        loop {
+            let arena = &self.heap.arena;
+            let of_pool = |block: u32| PoolSlot(arena.at(block).pool).owner() == owner;
+            let Some((stream, place)) = self.pending.first_where(of_pool) else { return Ok(()) };
+            if let Some(event) = self.pending.event_at(stream, place) {
+                self.device.wait(event)?;
+            }
+            if let Some(block) = self.pending.take_at(stream, place) {
+                self.complete(block);
+            }
         }
-        Ok(())
     }
 
     /// The oldest event of the stream is done: its block has one less to wait for.

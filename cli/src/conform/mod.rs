@@ -5,12 +5,11 @@ mod report;
 mod table;
 mod watch;
 
-use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 use parkade_conformance::harness::{Backend, Cuda, Needs, Simulated};
 use parkade_conformance::suite::{self, Effort, Entry, Row, Summary};
@@ -89,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             let backend = Cuda::new(args.device);
             if !args.list {
                 // Before anything is done: whoever has no such device learns it in one line.
-                backend.open(&Needs::default()).map_err(|unable| anyhow::anyhow!("cannot run on CUDA: {}", unable.0))?;
+                backend.open(&Needs::default()).map_err(|unable| anyhow::anyhow!("cannot run on CUDA: {unable}"))?;
             }
             run_on(&backend, args, 60)
         }
@@ -107,22 +106,21 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, args: &Args, cases: u32) -> 
     if args.list {
         return list(&entries);
     }
-    // A report that cannot be written is known before minutes are spent on it.
-    let mut report = match &args.report {
-        Some(path) => Some(fs::File::create(path).with_context(|| format!("cannot write the report {}", path.display()))?),
-        None => None,
-    };
+    // A report that cannot be written is known before minutes are spent on it; an earlier one stays until there is a new one.
+    let report = args.report.as_deref().map(report::Draft::begin).transpose()?;
     let effort = Effort { cases: args.cases.unwrap_or(cases), seed: args.seed };
     let start = Instant::now();
-    let watch = watch::Watch::new(entries.len(), args.json);
+    let hangs_after = (!backend.is_simulated()).then(|| watch::hangs_after(&effort));
+    let watch = watch::Watch::new(entries.len(), args.json, hangs_after);
     let rows = suite::run(backend, &entries, &effort, &watch);
     watch.finish();
     let run = Run { facts: backend.facts(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
-    if let Some(file) = &mut report {
-        file.write_all(report::markdown(&run).as_bytes()).context("cannot write the report")?;
-    }
     let outcome = if run.summary().failed == 0 { Outcome::Good } else { Outcome::CheckFailed };
-    match print(args, &run) {
+    let printed = print(args, &run);
+    if let Some(draft) = report {
+        draft.finish(&report::markdown(&run))?;
+    }
+    match printed {
         // Whoever reads only the first lines still gets the exit code.
         Err(error) if output::is_broken_pipe(&error) => Ok(outcome),
         printed => printed.map(|()| outcome),

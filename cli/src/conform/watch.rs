@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use parkade_conformance::suite::{Progress, Row};
+use parkade_conformance::suite::{Effort, Progress, Row};
 
-/// No entry takes so long: a driver that does not answer any more would otherwise be waited for without end.
+/// No entry takes so long on a real device, and one second more for each sequence: a driver that does not answer any more would otherwise
+/// be waited for without end.
 const LONGEST: Duration = Duration::from_secs(1200);
 
 /// Shows how far a run is, on a terminal, and ends the process if an entry hangs; the driver then takes everything back.
@@ -20,8 +21,13 @@ pub(super) struct Watch {
     over: Arc<AtomicBool>,
 }
 
+/// After how long an entry hangs, on a real device.
+pub(super) fn hangs_after(effort: &Effort) -> Duration {
+    LONGEST + Duration::from_secs(u64::from(effort.cases))
+}
+
 impl Watch {
-    pub(super) fn new(entries: usize, is_quiet: bool) -> Watch {
+    pub(super) fn new(entries: usize, is_quiet: bool, hangs_after: Option<Duration>) -> Watch {
         let bar = ProgressBar::new(entries as u64);
         if is_quiet || !std::io::stderr().is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
@@ -31,10 +37,11 @@ impl Watch {
         }
         let (running, over) = (Arc::new(Mutex::new(BTreeMap::new())), Arc::new(AtomicBool::new(false)));
         let watch = Watch { bar, running: Arc::clone(&running), over: Arc::clone(&over) };
+        let Some(longest) = hangs_after else { return watch };
         thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_secs(1));
-                end_if_hanging(&running);
+                end_if_hanging(&running, longest);
             }
         });
         watch
@@ -46,11 +53,11 @@ impl Watch {
     }
 }
 
-fn end_if_hanging(running: &Mutex<BTreeMap<String, Instant>>) {
-    let hanging = lock(running).iter().find(|(_, since)| since.elapsed() > LONGEST).map(|(title, _)| title.clone());
+fn end_if_hanging(running: &Mutex<BTreeMap<String, Instant>>, longest: Duration) {
+    let hanging = lock(running).iter().find(|(_, since)| since.elapsed() > longest).map(|(title, _)| title.clone());
     if let Some(title) = hanging {
         // Nobody may be listening.
-        let _ = writeln!(std::io::stderr(), "parkade: {title} has not ended in {} s: given up", LONGEST.as_secs());
+        let _ = writeln!(std::io::stderr(), "parkade: {title} has not ended in {} s: given up", longest.as_secs());
         std::process::exit(1);
     }
 }

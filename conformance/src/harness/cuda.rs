@@ -69,7 +69,7 @@ impl Cuda {
 }
 
 fn unable(error: impl std::fmt::Display) -> Unable {
-    Unable(error.to_string())
+    Unable::Lost(error.to_string())
 }
 
 impl Backend for Cuda {
@@ -87,8 +87,12 @@ impl Backend for Cuda {
         let Streamed { device, streams } = device.map_or_else(|| self.streamed(), Ok)?;
         let ballast = ballast.map_or_else(|| Ballast::open(self.ordinal), Ok).map_err(unable)?;
         let mut rig = Rig { device: Some(device), streams, ballast: Some(ballast), kept: Arc::clone(&self.kept) };
+        let total = rig.total_memory();
+        if let Some(capacity) = needs.capacity.filter(|&capacity| capacity > total) {
+            return Err(Unable::Absent(format!("{capacity} bytes are needed, the device has {total}")));
+        }
         let left = rig.ballast().leave(needs.capacity);
-        left.map_err(|error| Unable(format!("{:?} bytes cannot be left of the device: {error}", needs.capacity)))?;
+        left.map_err(|error| unable(format!("{:?} cannot be left of the device: {error}", needs.capacity)))?;
         Ok(rig)
     }
 

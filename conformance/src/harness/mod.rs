@@ -28,7 +28,7 @@ pub trait Backend {
     /// Makes a device.
     ///
     /// # Errors
-    /// Why there is none such: the test is then skipped, with this reason.
+    /// Why there is none such.
     fn open(&self, needs: &Needs) -> Result<Self::Device, Unable>;
 
     /// What is worth saying about it in a report: a name and a value each.
@@ -46,9 +46,22 @@ pub trait Backend {
     fn is_simulated(&self) -> bool;
 }
 
-/// Why a test cannot run here, in words.
+/// Why a test has no device.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unable(pub String);
+pub enum Unable {
+    /// There is none such here, in words: the test is skipped.
+    Absent(String),
+    /// It was there, and cannot be used any more, or others hold its memory: the test fails.
+    Lost(String),
+}
+
+impl std::fmt::Display for Unable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unable::Absent(reason) | Unable::Lost(reason) => f.write_str(reason),
+        }
+    }
+}
 
 /// What a test needs of its device.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -59,9 +59,8 @@ impl Campaign {
         let measured = format!("{} operations in {} sequences", found.operations, found.sequences);
         match found.broken {
             Some((broken, script)) if broken.law == law => Err(Trouble::Fail { reason: broken.seen, script: Some(script) }),
-            Some((broken, _)) => {
-                Ok(Evidence { measured: format!("{measured}, until {} broke", broken.law.name()), ..Evidence::default() })
-            }
+            // A law that has no entry here, such as that of failing calls, must not break unseen.
+            Some((broken, _)) => Err(Trouble::fail(format!("{measured}, until {broken}"))),
             // The sequences count once.
             None => Ok(Evidence { measured, operations: if is_first { found.operations } else { 0 }, text: String::new() }),
         }

@@ -168,6 +168,8 @@ struct Ran {
     fired: u64,
     /// Operations that told of one.
     told: u64,
+    /// What was done.
+    script: String,
 }
 
 fn run<B: Backend>(backend: &B, (setup, sequence): &Program, plan: FaultPlan) -> Result<Ran, Stopped> {
@@ -183,8 +185,8 @@ fn run<B: Backend>(backend: &B, (setup, sequence): &Program, plan: FaultPlan) ->
         }
     }
     let (fired, script) = (world.faults_fired(), world.script());
-    world.finish().map_err(|broken| Stopped::Broken(broken, script))?;
-    Ok(Ran { fired, told })
+    world.finish().map_err(|broken| Stopped::Broken(broken, script.clone()))?;
+    Ok(Ran { fired, told, script })
 }
 
 /// Runs every program with the n-th call failing, for n = 1, 2, ... until nothing fails any more.
@@ -208,11 +210,11 @@ fn fail_each<B: Backend>(
             let one = faults.len() == 1 && faults[0].1 == ILLEGAL_ADDRESS && !program.0.is_virtual;
             if one && ran.told != 1 {
                 let broken = Broken::new(Law::Faults, format!("{} operations told of the failure", ran.told));
-                return Err(trouble(Stopped::Broken(broken, String::new()), &faults));
+                return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
             }
             if ran.told > ran.fired {
                 let broken = Broken::new(Law::Faults, format!("{} operations failed, of {} calls", ran.told, ran.fired));
-                return Err(trouble(Stopped::Broken(broken, String::new()), &faults));
+                return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
             }
             failures += ran.fired;
         }

@@ -104,10 +104,13 @@ fn no_race<B: Backend>(backend: &B, effort: &Effort, kind: Kind, adversary: Adve
     cases::run(effort, salt, &programs(adversary), |program| play(backend, program, kind).map(|_| program.steps.len() as u64))
 }
 
+/// Fewer programs under each adversary would leave the share of racing ones to chance.
+const LEAST_OF_EACH: u32 = 20;
+
 /// Under all adversaries in turn.
 fn untold<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let (racing, all) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
-    let share = Effort { cases: effort.cases.div_ceil(4), ..*effort };
+    let share = Effort { cases: effort.cases.div_ceil(4).max(LEAST_OF_EACH), ..*effort };
     let mut operations = 0;
     for (_, adversary) in adversaries(backend) {
         let verdict = cases::run(&share, 0x4acf_u64, &programs(adversary), |program| {

@@ -30,7 +30,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     if backend.is_simulated() {
         let says = "the same sequence makes the same decisions, byte for byte";
         entries.push(Entry::new(Group::Law, "determinism", says, determinism));
-        let says = "a larger request never gets a smaller block";
+        let says = "a larger request is never rounded to less, and gets no less than it is rounded to";
         entries.push(Entry::new(Group::Law, "monotone-knobs/rounding", says, rounding));
     }
     entries

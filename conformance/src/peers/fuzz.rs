@@ -30,7 +30,7 @@ struct Tensor {
 
 fn fuzz<B: Backend>(backend: &B, mode: Mode, effort: &Effort) -> Verdict {
     let mut bench = Bench::new(backend, &Needs::default(), mode.settings(), None)?;
-    let mut draws = Draws::new(123 + effort.seed);
+    let mut draws = Draws::new(effort.seed.wrapping_add(123));
     let (mut tensors, mut total, mut word) = (Vec::<Tensor>::new(), 0, 0);
     let mut places = BTreeMap::<u64, u64>::new();
     for _ in 0..OPERATIONS {

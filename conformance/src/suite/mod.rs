@@ -9,7 +9,7 @@ use crate::harness::{Backend, Unable};
 use crate::{Broken, contract, differential, laws, peers, scenarios};
 
 pub use progress::{Progress, Silent};
-pub use run::{Row, Status, Summary, run};
+pub use run::{Row, Status, Summary, check, run};
 
 /// What kind of thing an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -98,7 +98,10 @@ impl Trouble {
 
 impl From<Unable> for Trouble {
     fn from(unable: Unable) -> Trouble {
-        Trouble::Skip(unable.0)
+        match unable {
+            Unable::Absent(reason) => Trouble::Skip(reason),
+            Unable::Lost(reason) => Trouble::fail(reason),
+        }
     }
 }
 

@@ -97,14 +97,22 @@ pub fn run<B: Backend + Sync>(backend: &B, entries: &[Entry<B>], effort: &Effort
     let one = |entry: &Entry<B>| {
         progress.begins(&entry.title());
         let start = Instant::now();
-        let verdict = catch_unwind(AssertUnwindSafe(|| entry.check(backend, effort)));
-        let verdict = verdict.unwrap_or_else(|panic| Err(Trouble::fail(format!("panicked: {}", message(&*panic)))));
-        let verdict = verdict.and_then(|evidence| same_as_simulated(backend, entry, effort, evidence));
+        let verdict = check(backend, entry, effort);
         let row = Row::new(entry, backend.name(), verdict, start.elapsed());
         progress.ends(&row);
         row
     };
     if backend.is_simulated() { entries.par_iter().map(one).collect() } else { entries.iter().map(one).collect() }
+}
+
+/// Checks one entry; on a real device, also that it shows what the simulated one shows. A panic is a failure.
+///
+/// # Errors
+/// Why it did not pass.
+pub fn check<B: Backend>(backend: &B, entry: &Entry<B>, effort: &Effort) -> Verdict {
+    let verdict = catch_unwind(AssertUnwindSafe(|| entry.check(backend, effort)));
+    let verdict = verdict.unwrap_or_else(|panic| Err(Trouble::fail(format!("panicked: {}", message(&*panic)))));
+    verdict.and_then(|evidence| same_as_simulated(backend, entry, effort, evidence))
 }
 
 /// What a real device showed is what the simulated one shows, line by line.

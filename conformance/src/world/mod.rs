@@ -17,7 +17,7 @@ use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::stats::Stats;
 use parkade::trace::TraceEntry;
-use parkade::units::{Bytes, StreamId};
+use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError};
 use parkade_sim::device::FaultPlan;
 
@@ -204,11 +204,18 @@ impl<D: TestDevice> World<D> {
                 self.core.record_stream(&self.held[which].allocation, self.streams[stream]);
             }
             Operation::RecordStream(..) => return Ok(Outcome::Nothing),
-            Operation::ProcessEvents => return Ok(failed(self.core.process_events().map_err(AllocError::Device))),
+            Operation::ProcessEvents => return failed(self.core.process_events().map_err(AllocError::Device)),
             Operation::ReleaseCached => {
-                let outcome = failed(self.core.release_cached());
+                let outcome = failed(self.core.release_cached())?;
                 self.check_released()?;
                 return Ok(outcome);
+            }
+            Operation::ReleaseCachedPool(pool) => {
+                return match self.core.release_cached_pool(PoolId(0, pool)) {
+                    // There is no such pool, or its events cannot be waited for while requests are routed.
+                    Err(AllocError::Pool(_)) => Ok(Outcome::Nothing),
+                    answer => failed(answer),
+                };
             }
             Operation::ResetPeaks => {
                 self.core.reset_peak_stats();
@@ -291,9 +298,11 @@ impl<D: TestDevice> World<D> {
     }
 }
 
-fn failed(answer: Result<(), AllocError>) -> Outcome {
+/// What came of an operation that only the device can fail.
+fn failed(answer: Result<(), AllocError>) -> Result<Outcome, Broken> {
     match answer {
-        Err(AllocError::Device(error)) => Outcome::Failed(error),
-        _ => Outcome::Done,
+        Ok(()) => Ok(Outcome::Done),
+        Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
+        Err(error) => Err(Broken::new(Law::Sweep, error)),
     }
 }

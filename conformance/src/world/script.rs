@@ -55,6 +55,7 @@ impl<D: TestDevice> World<D> {
             Operation::BeginPool(pool, Some(place)) => format!("pool_begin 0 {pool} stream {}", stream(place)),
             Operation::EndPool(pool) => format!("pool_end 0 {pool}"),
             Operation::ReleasePool(pool) => format!("pool_release 0 {pool}"),
+            Operation::ReleaseCachedPool(pool) => format!("empty_cache 0 {pool}"),
             Operation::UseOnOom(pool) => format!("# pool 0 {pool} serves when memory is out"),
             Operation::NoSplit(pool) => format!("# pool 0 {pool} is not split"),
         })
