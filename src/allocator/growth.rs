@@ -199,6 +199,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let id = self.heap.pool_id(pool.0);
         self.observer.observe(&TraceEntry { action: TraceAction::SegmentUnmap, address, size: bytes, stream, pool: id });
         if is_empty && let Some(size) = self.reservations.holding(base).map(|(_, range)| range.size) {
+            // The device keeps addresses in which anything is mapped, be it nobody's.
+            self.release_leftovers()?;
             self.device.unreserve(DeviceAddress(base), Bytes(size))?;
             self.reservations.remove(base);
             self.heap.remove_reservation(index);

@@ -131,6 +131,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             while let Some(index) = self.heap.bare_reservation_of(owner) {
                 let (base, size) = (self.heap.arena.at(index).address, self.heap.arena.at(index).size);
+                self.release_leftovers()?;
                 self.device.unreserve(DeviceAddress(base), Bytes(size))?;
                 self.reservations.remove(base);
                 self.heap.remove_reservation(index);

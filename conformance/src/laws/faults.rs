@@ -166,8 +166,8 @@ fn random(effort: &Effort) -> Vec<Program> {
 struct Ran {
     /// Failures that happened.
     fired: u64,
-    /// Operations that told of one.
-    told: u64,
+    /// What operations told of one, in order.
+    told: Vec<String>,
     /// What was done.
     script: String,
 }
@@ -175,10 +175,11 @@ struct Ran {
 fn run<B: Backend>(backend: &B, (setup, sequence): &Program, plan: FaultPlan) -> Result<Ran, Stopped> {
     let mut world = World::new(backend, setup).map_err(Stopped::Unable)?;
     world.plan_faults(plan);
-    let mut told = 0;
+    let mut told = Vec::new();
     for (number, operation) in sequence.iter().enumerate() {
         match world.apply(operation) {
-            Ok(outcome) => told += u64::from(matches!(outcome, Outcome::Failed(_))),
+            Ok(Outcome::Failed(error)) => told.push(format!("operation {number}, {operation:?}: {error}")),
+            Ok(_) => {}
             Err(broken) => {
                 return Err(Stopped::Broken(broken.during(format!("operation {number}, {operation:?}")), world.script()));
             }
@@ -208,12 +209,16 @@ fn fail_each<B: Backend>(
                 break;
             }
             let one = faults.len() == 1 && faults[0].1 == ILLEGAL_ADDRESS && !program.0.is_virtual;
-            if one && ran.told != 1 {
-                let broken = Broken::new(Law::Faults, format!("{} operations told of the failure", ran.told));
+            if one && ran.told.len() != 1 {
+                let broken =
+                    Broken::new(Law::Faults, format!("{} operations told of the failure: {:?}", ran.told.len(), ran.told));
                 return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
             }
-            if ran.told > ran.fired {
-                let broken = Broken::new(Law::Faults, format!("{} operations failed, of {} calls", ran.told, ran.fired));
+            if ran.told.len() as u64 > ran.fired {
+                let broken = Broken::new(
+                    Law::Faults,
+                    format!("{} calls failed, and {} operations: {:?}", ran.fired, ran.told.len(), ran.told),
+                );
                 return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
             }
             failures += ran.fired;
