@@ -205,7 +205,8 @@ fn callbacks<B: Backend>(backend: &B) -> Verdict {
     }
     story.say("600 MiB are held by a callback, which frees them when it is called; another callback frees nothing");
     story.alloc("first", mib(300))?;
-    let _ = story.bench.calls();
+    let after = story.bench.calls();
+    claim(after.is_empty(), || format!("calls after the callbacks: {after:?}"))?;
     let runs = |seen: &Seen| seen.lock().map(|mut seen| std::mem::take(&mut *seen)).unwrap_or_default();
     let first = runs(&seen);
     claim(first.len() == 2, || format!("{} callbacks ran on the miss", first.len()))?;
