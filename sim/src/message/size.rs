@@ -17,9 +17,10 @@ impl Size {
         let hundredths = u128::from(whole) * 100 + u128::from(hundredths);
         // Each factor is below 2^71 and 2^30.
         let bytes = ((hundredths << shift) + 50) / 100;
-        let within = if shift == 0 { 0 } else { (1_u64 << shift).div_ceil(200) + 1 };
         // A message prints 2^64 - 1 as 2^34 GiB: it is rounded like everything else.
         let bytes = if bytes == 1 << 64 { u64::MAX } else { u64::try_from(bytes).ok()? };
+        // What a message prints went through a number of 53 bits before it was rounded.
+        let within = if shift == 0 { 0 } else { (1_u64 << shift).div_ceil(200) + 1 + (bytes >> 53) };
         Some(Size { bytes, within })
     }
 
