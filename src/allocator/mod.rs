@@ -51,6 +51,11 @@ impl Allocation {
     pub fn address(&self) -> DeviceAddress {
         self.address
     }
+
+    /// The same block in a clone of its allocator. One allocator takes only one of the two back: the other is void there.
+    pub fn in_a_clone(&self) -> Allocation {
+        Allocation { address: self.address, id: self.id }
+    }
 }
 
 /// Called on every miss before the device is asked. Returns true if it freed anything (spec 2.6).

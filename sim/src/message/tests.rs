@@ -68,7 +68,7 @@ fn what_is_no_message_is_an_error_that_says_where() {
 #[test]
 fn a_size_that_no_double_holds_is_within_what_is_said() {
     let told = 3_535_117_072_110_410_796;
-    let text = format!("{}", parkade::report::format_bytes(told));
+    let text = parkade::report::format_bytes(told);
     let message = format!(
         "CUDA out of memory. Tried to allocate {text}. GPU 0 has a total capacity of 1.00 GiB of which 1.00 GiB is free. Of the \
          allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."

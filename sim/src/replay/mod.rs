@@ -6,7 +6,7 @@
 //!
 //! And under other settings, to predict what the program would have needed: the requests alone (`requests`), carried out on a
 //! simulated device (`predict`) that places segments as the recorded process's driver did, as far as that shows (`placements`);
-//! `outlook` is all of it in one call.
+//! `outlook` is all of it in one call. `moments` shows the recorded run's heap on its way.
 
 mod collections;
 mod compare;
@@ -17,6 +17,7 @@ mod extents;
 mod final_state;
 mod hidden;
 mod inference;
+mod moments;
 mod outlook;
 mod peaks;
 mod placements;
@@ -37,9 +38,10 @@ mod verify;
 pub use compare::{Doing, Mismatch};
 pub use error::VerifyError;
 pub use hidden::{Guess, GuessedSegment};
-pub use outlook::{Extreme, Outlook, OutlookOptions, TIMINGS, TimingRange, replay_device};
+pub use moments::{Moment, watch_device};
+pub use outlook::{Extreme, Outlook, OutlookOptions, TIMINGS, TimingRange, device_like, learned_addresses, replay_device};
 pub use placements::placed_steps;
-pub use predict::{AfterFailure, PredictOptions, Prediction, Timing, predict};
+pub use predict::{AfterFailure, PredictOptions, PredictedRun, Prediction, Timing, predict};
 pub use profile::{ProfileEvidence, newer_profile};
 pub use requests::{Completion, Operation, Requests};
 pub use settings::{ReplaySettings, SettingsOrigin};

@@ -110,11 +110,9 @@ pub fn replay_device(
     progress: &mut dyn FnMut(usize),
 ) -> Result<Outlook, VerifyError> {
     let requests = Requests::of_recording(recording, &options.own, progress)?;
-    let knows_all = requests.lost_beginning.is_none();
-    let learned = if knows_all { Learned::from_steps(&placed_steps(recording)) } else { Learned::default() };
+    let learned = learned_addresses(recording, &requests);
     let run = |timing| {
-        let device = SimOptions::new(Bytes(options.capacity_bytes.unwrap_or(LARGEST_BYTES))).index(recording.device);
-        let device = SimDevice::new(device.address_model(DriverLike::learned(&learned)));
+        let device = device_like(recording.device, &learned, options.capacity_bytes);
         let settings = options.settings.clone();
         let (profile, limit_bytes) = (options.profile, options.limit_bytes);
         let options = PredictOptions { profile, settings, limit_bytes, after_failure: AfterFailure::GoOn, timing };
@@ -123,6 +121,20 @@ pub fn replay_device(
     let prediction = run(Timing::Recorded);
     let timing = requests.has_deferred_frees().then(|| range(&prediction, TIMINGS.map(|timing| Extreme::of(&run(timing)))));
     Ok(Outlook { device: recording.device, requests, prediction, timing: timing.flatten() })
+}
+
+/// Where the recorded process's driver puts segments, as far as its recording shows.
+#[must_use]
+pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> Learned {
+    let knows_all = requests.lost_beginning.is_none();
+    if knows_all { Learned::from_steps(&placed_steps(recording)) } else { Learned::default() }
+}
+
+/// A simulated device that puts segments there. Without `capacity_bytes` it has more memory than any device.
+#[must_use]
+pub fn device_like(index: u32, learned: &Learned, capacity_bytes: Option<u64>) -> SimDevice {
+    let options = SimOptions::new(Bytes(capacity_bytes.unwrap_or(LARGEST_BYTES))).index(index);
+    SimDevice::new(options.address_model(DriverLike::learned(learned)))
 }
 
 /// How far the outcomes of the [`TIMINGS`] lie apart; `None` if all are the same.

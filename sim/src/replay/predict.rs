@@ -6,7 +6,9 @@
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
+use parkade::snapshot::SegmentInfo;
 use parkade::stats::{Family, Stats};
+use parkade::trace::Observer;
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 
@@ -87,41 +89,112 @@ impl Prediction {
 /// Replays requests on a device.
 #[must_use]
 pub fn predict(requests: &Requests, device: SimDevice, options: &PredictOptions) -> Prediction {
-    let policy = PyTorch::of(options.profile, options.settings.clone());
-    let mut core = Allocator::new(TimedDevice { device, now: 0 }, policy, ());
-    core.set_limit(options.limit_bytes.map(Bytes));
-    let live = Vec::new();
-    let mut replay = Replay { core, live, timing: options.timing, first_failure: None, device_errors: 0 };
-    for &pool in &requests.pools {
-        replay.device_errors += u64::from(replay.core.create_pool(pool).is_err());
-    }
-    for &(entry, operation) in &requests.operations {
-        replay.core.device_mut().now = entry;
-        replay.carry_out(entry, operation);
-        if replay.first_failure.is_some() && options.after_failure == AfterFailure::Stop {
-            break;
-        }
-    }
-    let device = &replay.core.device().device;
-    Prediction {
-        stats: replay.core.stats().clone(),
-        first_failure: replay.first_failure,
-        device_errors: replay.device_errors,
-        driver_calls: device.driver_calls(),
-        driver_ns: device.driver_ns(),
-    }
+    let mut run = PredictedRun::new(requests, device, options, ());
+    while run.step() {}
+    run.prediction()
 }
 
-struct Replay {
-    core: Allocator<TimedDevice, PyTorch>,
+/// A prediction under way: it can be looked at after every request, and a copy of it goes on from where it is.
+pub struct PredictedRun<'a, O: Observer = ()> {
+    requests: &'a Requests,
+    /// How many operations are done.
+    done: usize,
+    core: Allocator<TimedDevice, PyTorch, O>,
     /// What each request got and has not given back.
     live: Vec<Option<Allocation>>,
     timing: Timing,
+    after_failure: AfterFailure,
     first_failure: Option<usize>,
     device_errors: u64,
 }
 
-impl Replay {
+impl<O: Observer + Clone> Clone for PredictedRun<'_, O> {
+    fn clone(&self) -> Self {
+        let live = self.live.iter().map(|allocation| allocation.as_ref().map(Allocation::in_a_clone)).collect();
+        PredictedRun { core: self.core.clone(), live, ..*self }
+    }
+}
+
+impl<'a, O: Observer> PredictedRun<'a, O> {
+    /// The beginning: nothing is asked for yet. `observer` is told everything that the core does.
+    #[must_use]
+    pub fn new(requests: &'a Requests, device: SimDevice, options: &PredictOptions, observer: O) -> PredictedRun<'a, O> {
+        let policy = PyTorch::of(options.profile, options.settings.clone());
+        let mut core = Allocator::new(TimedDevice { device, now: 0 }, policy, observer);
+        core.set_limit(options.limit_bytes.map(Bytes));
+        let mut device_errors = 0;
+        for &pool in &requests.pools {
+            device_errors += u64::from(core.create_pool(pool).is_err());
+        }
+        let (timing, after_failure) = (options.timing, options.after_failure);
+        PredictedRun { requests, done: 0, core, live: Vec::new(), timing, after_failure, first_failure: None, device_errors }
+    }
+
+    /// Carries out the next operation. False if there is none, or if the program has died.
+    pub fn step(&mut self) -> bool {
+        if self.first_failure.is_some() && self.after_failure == AfterFailure::Stop {
+            return false;
+        }
+        let Some(&(entry, operation)) = self.requests.operations.get(self.done) else { return false };
+        self.core.device_mut().now = entry;
+        self.carry_out(entry, operation);
+        self.done += 1;
+        true
+    }
+
+    /// How many of the operations are done.
+    #[must_use]
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// The recording's entry whose request failed first, if one did.
+    #[must_use]
+    pub fn first_failure(&self) -> Option<usize> {
+        self.first_failure
+    }
+
+    /// The statistics so far.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        self.core.stats()
+    }
+
+    /// The heap as it is now.
+    #[must_use]
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        self.core.segments()
+    }
+
+    /// What watches the core.
+    #[must_use]
+    pub fn observer(&self) -> &O {
+        self.core.observer()
+    }
+
+    /// What watches the core.
+    pub fn observer_mut(&mut self) -> &mut O {
+        self.core.observer_mut()
+    }
+
+    /// Another memory limit from now on.
+    pub fn set_limit(&mut self, limit_bytes: Option<u64>) {
+        self.core.set_limit(limit_bytes.map(Bytes));
+    }
+
+    /// What has come of it so far.
+    #[must_use]
+    pub fn prediction(&self) -> Prediction {
+        let device = &self.core.device().device;
+        Prediction {
+            stats: self.core.stats().clone(),
+            first_failure: self.first_failure,
+            device_errors: self.device_errors,
+            driver_calls: device.driver_calls(),
+            driver_ns: device.driver_ns(),
+        }
+    }
+
     fn carry_out(&mut self, entry: usize, operation: Operation) {
         match operation {
             Operation::Allocate { bytes, stream, pool, failed, .. } => {

@@ -16,7 +16,7 @@ use super::inference::SmallerGap;
 use super::peaks::PeakWatch;
 use super::run::{Release, Runner, Tally};
 use super::settings::ReplaySettings;
-use super::start::{LostBeginning, Start};
+use super::start::{LostBeginning, ReplayCore, Start};
 use super::statistics::{self, StatisticsCheck, StatisticsFile};
 use crate::recording::{Action, DeviceRecording};
 
@@ -245,6 +245,22 @@ fn make_runner<'a>(
     core.set_limit(options.limit_bytes.map(Bytes));
     let live = start.restore(&mut core)?;
     Ok(Runner::new(trace, position, core, live, start, most_reserved(recording, start)))
+}
+
+/// Replays again from the start that a replay to the end has found, and shows the state after every operation.
+pub(super) fn watch(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &Start,
+    visit: &mut dyn FnMut(usize, &ReplayCore<'_>),
+) -> Result<(), VerifyError> {
+    let position = Position::default();
+    let mut runner = make_runner(recording, options, start, &position)?;
+    visit(0, &runner.core);
+    while runner.step() {
+        visit(runner.at(), &runner.core);
+    }
+    Ok(())
 }
 
 /// The most bytes that the recording had reserved at any entry.
