@@ -132,6 +132,11 @@ impl<E> Pending<E> {
         core::mem::take(&mut self.spare).into_iter().chain(queues.into_values().flatten().map(|(event, _)| event))
     }
 
+    /// Every stream that is noted on a block or that a block waits for; some of them more than once.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = StreamId> {
+        self.uses.values().flatten().chain(self.queues.keys()).copied()
+    }
+
     pub(crate) fn push(&mut self, stream: StreamId, event: E, block: u32) {
         self.queues.entry(stream).or_default().push_back((event, block));
         *self.counts.entry(block).or_insert(0) += 1;

@@ -3,6 +3,7 @@
 //! Every step that the device may refuse comes before the first change of the heap, or is undone: after any error pages, blocks and
 //! statistics agree.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::Allocator;
@@ -11,7 +12,7 @@ use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Policy, Request};
 use crate::trace::{Observer, TraceAction, TraceEntry};
-use crate::units::{Bytes, DeviceAddress};
+use crate::units::{Bytes, DeviceAddress, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing; `None` if the device has
@@ -208,8 +209,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Gives everything back, whatever goes wrong on the way.
+    /// Gives everything back, whatever goes wrong on the way. Unmapping waits for no work (facts: Waiting for the device), and work whose memory
+    /// is gone takes the whole context with it; so all streams that may use it are waited for first.
     pub(super) fn abandon_reservations(&mut self) {
+        for stream in self.streams_of_reservations() {
+            let _ = self.device.synchronize_stream(stream);
+        }
         let _ = self.release_leftovers();
         while let Some(base) = self.reservations.first() {
             let Some(mut range) = self.reservations.remove(base) else { return };
@@ -223,5 +228,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let _ = self.device.unreserve(DeviceAddress(base), Bytes(range.size));
         }
         let _ = self.release_leftovers();
+    }
+
+    /// The streams that memory of expandable segments may be in use on; of other segments' blocks too, if there are expandable ones.
+    fn streams_of_reservations(&self) -> BTreeSet<StreamId> {
+        let owners: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
+        let others = self.pending.streams().filter(|_| !owners.is_empty());
+        owners.iter().copied().chain(others).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use parkade::stats::Family;
 use parkade::units::{Bytes, PoolId};
-use parkade_sim::device::FaultPlan;
+use parkade_sim::device::{FaultPlan, Race, Use};
 
 use super::{Finished, Outcome, World};
 use crate::harness::TestDevice;
@@ -58,6 +58,11 @@ impl<D: TestDevice> World<D> {
         let left = device.look().holdings();
         ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
         let used = device.steer().simulated().map_or(Bytes::ZERO, |device| device.used_bytes());
-        ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))?;
+        // On a real device work whose memory is taken away fails, and with it everything in the process.
+        let is_pulled_away = |race: &&Race| race.second.what == Use::Unmapped;
+        let race =
+            device.steer().simulated().and_then(|device| device.races().iter().find(is_pulled_away).map(ToString::to_string));
+        ensure(Law::NoRace, race.is_none(), || race.unwrap_or_default())
     }
 }
