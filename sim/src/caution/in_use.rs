@@ -11,7 +11,7 @@ use parkade::units::PoolId;
 
 use super::Evidence;
 use crate::recording::{DeviceRecording, Segment};
-use crate::replay::{Operation, Requests};
+use crate::replay::{Completion, Operation, Requests};
 
 /// Something that a program may use and that does not go with every setting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -106,7 +106,7 @@ impl InUse {
         in_use.set(Feature::SeveralStreams, seen(streams.len() > 1, is_complete));
         if let Some(requests) = requests {
             let has = |wanted: fn(&Operation) -> bool| requests.operations.iter().any(|(_, operation)| wanted(operation));
-            in_use.set(Feature::OtherStreams, seen(requests.has_deferred_frees(), is_complete));
+            in_use.set(Feature::OtherStreams, seen(has(is_late), is_complete));
             in_use.set(Feature::EmptyCache, seen(has(|operation| *operation == Operation::EmptyCache), is_complete));
             let gives_back = |operation: &Operation| matches!(operation, Operation::AbandonPool(_) | Operation::ReleasePool(_));
             in_use.set(Feature::PoolsGivenBack, seen(has(gives_back), is_complete));
@@ -167,6 +167,13 @@ impl InUse {
         };
         self.set(Feature::NoGraphPools, without);
     }
+}
+
+/// Whether memory became free later than it was given back. At the first entry that may be the second half of a free whose first half
+/// the recording has lost.
+fn is_late(operation: &Operation) -> bool {
+    let late = |completion| !matches!(completion, Completion::AtOnce | Completion::AtEntry(0));
+    matches!(operation, Operation::Free { completion, .. } if late(*completion))
 }
 
 /// What it means that something is seen in a recording, or is not: only `is_sure` tells that it is not there.

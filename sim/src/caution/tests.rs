@@ -206,6 +206,7 @@ fn streams_and_calls_show_in_the_requests() {
     assert_eq!(shown(&of(vec![allocate(0, 0), allocate(1, 0), free(Completion::AtOnce)])), [false; 4]);
     assert_eq!(shown(&of(vec![allocate(0, 0), allocate(1, 7)])), [true, false, false, false]);
     assert_eq!(shown(&of(vec![allocate(0, 0), free(Completion::Never)])), [false, true, false, false]);
+    assert_eq!(shown(&of(vec![allocate(0, 0), free(Completion::AtEntry(0))])), [false; 4], "its request may be lost");
     assert_eq!(shown(&of(vec![(0, Operation::EmptyCache)])), [false, false, true, false]);
     assert_eq!(shown(&of(vec![(0, Operation::AbandonPool(PoolId(1, 0)))])), [false, false, false, true]);
 }
