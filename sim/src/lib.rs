@@ -13,6 +13,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod caution;
 pub mod device;
 pub mod message;
 pub mod ops;
