@@ -15,7 +15,9 @@ The registration counter of segments (`reg`) is the real one's own in 2.11 and i
 equal.
 """
 import json
+import re
 
+REGISTRATION = re.compile(r'"reg":-?\d+,')
 PEAKS = ("allocation.", "active.", "allocated_bytes.", "active_bytes.", "requested_bytes.", "oversize_allocations",
          "inactive_split.", "inactive_split_bytes.")
 MISSING = " could not find 0x"
@@ -113,6 +115,11 @@ class Comparison:
         return None
 
 
+def without_registrations(line, profile):
+    """A line of output without the registration counters that are not compared."""
+    return REGISTRATION.sub("", line) if profile == "2.11" else line
+
+
 def follow_pending(pending, answer):
     """Keeps the pointers of blocks that were given back and wait for events."""
     for action, pointer, *_ in answer.get("ev", []):
@@ -150,6 +157,8 @@ def compare(theirs, ours, profile="2.11"):
     if len(theirs) != len(ours):
         shorter = min(len(theirs), len(ours))
         return shorter, ("lines", len(theirs), len(ours)), 0
+    if all(a == b or without_registrations(a, profile) == without_registrations(b, profile) for a, b in zip(theirs, ours)):
+        return None, None, 0  # the same bytes: nothing to be tolerated, and no need to read them
     for number, pair in enumerate(zip(theirs, ours)):
         difference = comparison.line(*pair)
         if comparison.is_over:
