@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod device;
+pub mod diagnose;
 pub mod message;
 pub mod ops;
 pub mod recording;
