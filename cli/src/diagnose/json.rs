@@ -67,6 +67,7 @@ fn device(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Value {
         "steps": steps(diagnosed, diagnosis),
         "needed_bytes": diagnosis.steps.needed_bytes,
         "short_bytes": diagnosis.steps.short_bytes,
+        "unreserved_bytes": diagnosis.steps.unreserved_bytes,
         "limit": limit(diagnosis),
         "heap": heap(&diagnosis.heap),
         "heap_before": heap(&diagnosis.met),
@@ -104,7 +105,7 @@ fn steps(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<Value> {
         .iter()
         .zip(findings)
         .zip(table::STEPS)
-        .map(|((answer, finding), name)| json!({ "step": name, "applies": answer.name(), "finding": finding }))
+        .map(|((answer, finding), name)| json!({ "step": name, "applies": answer.name(), "finding": finding.replace('\n', " ") }))
         .collect();
     rows.push(json!({ "step": table::STEPS[4], "applies": "yes", "finding": "heap, fences, stacks, onset" }));
     rows

@@ -8,7 +8,8 @@ use parkade_sim::diagnose::{Applies, Certainty, MessageDiagnosis, Verdict, diagn
 use parkade_sim::message::{OutOfMemoryMessage, Size};
 use serde_json::{Value, json};
 
-use super::table::STEPS;
+use super::table::{STEPS, WIDTH, step};
+use super::words::wrapped;
 use crate::output::Paint;
 
 pub(super) fn diagnose(text: &str) -> Result<MessageDiagnosis> {
@@ -108,15 +109,20 @@ fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
 }
 
 pub(super) fn print(out: &mut impl Write, diagnosis: &MessageDiagnosis, paint: Paint) -> io::Result<()> {
-    writeln!(out, "an out-of-memory message of device {}\n\n{}\n", diagnosis.message.device, paint.bad(&headline(diagnosis)))?;
-    for (place, ((answer, finding), name)) in steps(diagnosis).iter().zip(STEPS).enumerate() {
+    writeln!(
+        out,
+        "an out-of-memory message of device {}\n\n{}\n",
+        diagnosis.message.device,
+        paint.bad(&wrapped(&headline(diagnosis), WIDTH).join("\n"))
+    )?;
+    for (place, (answer, finding)) in steps(diagnosis).iter().enumerate() {
         let word = format!("{:<7}", answer.name());
         let word = if *answer == Applies::Yes { paint.bad(&word) } else { word };
-        writeln!(out, "  {} {name:<13}  {word}  {finding}", place + 1)?;
+        step(out, place, &word, finding)?;
     }
     writeln!(out, "\n{}", paint.dim("how sure this is"))?;
     for note in notes(diagnosis) {
-        writeln!(out, "  {note}")?;
+        wrapped(&note, WIDTH).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
     }
     Ok(())
 }

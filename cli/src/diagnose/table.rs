@@ -1,5 +1,7 @@
 //! A diagnosis for a person: the cause first, the five steps, then the evidence.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use parkade::report::format_bytes;
@@ -11,6 +13,8 @@ use crate::output::{self, Paint};
 
 /// How many stacks and fences are shown.
 const SHOWN: usize = 5;
+/// How many characters a line of text has at most, where words allow.
+pub(super) const WIDTH: usize = 100;
 /// The names of the workflow's steps.
 pub(super) const STEPS: [&str; 5] = ["capacity", "fragmentation", "settings", "empty_cache", "snapshot"];
 
@@ -32,18 +36,23 @@ fn device(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, pa
     writeln!(out, "{}{number}: {}", output::one_line(&name), words::occasion(diagnosis, entries))?;
     let headline = words::headline(diagnosis);
     let is_good = diagnosis.verdict == Verdict::NoFailure;
-    writeln!(out, "\n{}\n", if is_good { headline } else { paint.bad(&headline) })?;
+    let headline = words::wrapped(&headline, WIDTH).join("\n");
+    writeln!(out, "\n{}", if is_good { headline } else { paint.bad(&headline) })?;
+    if let Some(warning) = words::warning(diagnosis) {
+        writeln!(out, "{}", paint.bad(&warning))?;
+    }
+    writeln!(out)?;
     steps(out, diagnosed, diagnosis, paint)?;
     bytes(out, diagnosis, paint)?;
     fences(out, diagnosed, diagnosis, paint)?;
     live(out, diagnosed, diagnosis, paint)?;
     if let Some(onset) = &diagnosis.onset {
         writeln!(out, "\n{}", paint.dim("when it began"))?;
-        writeln!(out, "  {}", words::onset(&diagnosed.recording, diagnosis, onset))?;
+        indented(out, &words::onset(&diagnosed.recording, diagnosis, onset))?;
     }
     writeln!(out, "\n{}", paint.dim("how sure this is"))?;
     for note in words::notes(diagnosed, diagnosis) {
-        writeln!(out, "  {}", output::one_line(&note))?;
+        indented(out, &output::one_line(&note))?;
     }
     Ok(())
 }
@@ -54,9 +63,20 @@ fn steps(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, pai
     for (place, (finding, answer)) in words::findings(diagnosed, diagnosis).iter().zip(answers).enumerate() {
         let word = format!("{:<7}", answer.name());
         let word = if answer == Applies::Yes { paint.bad(&word) } else { word };
-        writeln!(out, "  {} {:<13}  {word}  {finding}", place + 1, STEPS[place])?;
+        step(out, place, &word, finding)?;
     }
     writeln!(out, "  5 {:<13}  {:<7}  where the bytes are, who holds them, since when:", STEPS[4], "below")
+}
+
+/// One step: its number and name, whether it applies, what it found.
+pub(super) fn step(out: &mut impl Write, place: usize, word: &str, finding: &str) -> io::Result<()> {
+    let mut lines = words::wrapped(finding, WIDTH - 26).into_iter();
+    writeln!(out, "  {} {:<13}  {word}  {}", place + 1, STEPS[place], lines.next().unwrap_or_default())?;
+    lines.try_for_each(|line| writeln!(out, "{:28}{line}", ""))
+}
+
+fn indented(out: &mut impl Write, text: &str) -> io::Result<()> {
+    words::wrapped(text, WIDTH).iter().try_for_each(|line| writeln!(out, "  {line}"))
 }
 
 fn bytes(out: &mut impl Write, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
@@ -67,8 +87,11 @@ fn bytes(out: &mut impl Write, diagnosis: &Diagnosis, paint: Paint) -> io::Resul
     row(out, heap.requested_bytes, &format!("live, in {blocks} blocks"))?;
     row(out, heap.rounding_bytes, "lost to rounding in these")?;
     for strand in heap.strands.iter().filter(|strand| strand.bytes > 0) {
-        let largest = format!("{} holes, the largest {}", strand.holes, format_bytes(strand.largest_bytes));
-        row(out, strand.bytes, &format!("{}: {largest}", words::cause(strand.cause)))?;
+        let holes = match strand.holes {
+            1 => "1 hole".to_owned(),
+            holes => format!("{holes} holes, the largest {}", format_bytes(strand.largest_bytes)),
+        };
+        row(out, strand.bytes, &format!("{} ({holes})", words::cause(strand.cause)))?;
     }
     if diagnosis.why == Why::Peak
         && let Some(request) = diagnosis.request
@@ -132,11 +155,19 @@ fn live(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, pain
         return Ok(());
     }
     writeln!(out, "\n{}", paint.dim("stacks that hold the most live bytes"))?;
-    for held in diagnosis.stacks.iter().take(SHOWN) {
+    // Stacks that differ only between the two calls that are shown are one row.
+    let mut rows: BTreeMap<String, (u64, usize)> = BTreeMap::new();
+    for held in &diagnosis.stacks {
         let line = stacks::line(&diagnosed.recording, held.stack);
-        let line = line.unwrap_or_else(|| "no stack in the file".to_owned());
-        let blocks = if held.blocks == 1 { "1 block".to_owned() } else { format!("{} blocks", held.blocks) };
-        row(out, held.bytes, &format!("in {blocks}: {line}"))?;
+        let (bytes, blocks) = rows.entry(line.unwrap_or_else(|| "no stack in the file".to_owned())).or_default();
+        *bytes = bytes.saturating_add(held.bytes);
+        *blocks += held.blocks;
+    }
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_by_key(|&(_, (bytes, _))| Reverse(bytes));
+    for (line, (bytes, blocks)) in rows.into_iter().take(SHOWN) {
+        let blocks = if blocks == 1 { "1 block".to_owned() } else { format!("{blocks} blocks") };
+        row(out, bytes, &format!("in {blocks}: {line}"))?;
     }
     Ok(())
 }

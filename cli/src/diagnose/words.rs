@@ -1,7 +1,7 @@
 //! A diagnosis in words: the headline, what each step found, what each cause means, and what the file does not tell.
 
 use parkade::report::format_bytes;
-use parkade_sim::diagnose::{Cause, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why, phase_at};
+use parkade_sim::diagnose::{Applies, Cause, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why, phase_at};
 use parkade_sim::recording::Recording;
 
 use super::Diagnosed;
@@ -13,7 +13,7 @@ pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
     match diagnosis.why {
         Why::OutOfMemory => format!("out of memory at entry {entry} of {entries}"),
         Why::Chosen => format!("before entry {entry} of {entries}, where nothing failed"),
-        Why::Peak => format!("no request failed; the peak of reserved memory was reached at entry {entry} of {entries}"),
+        Why::Peak => format!("no request failed; reserved memory grew to its peak at entry {entry} of {entries}"),
         Why::End => "the file has no trace, only the heap at its end".to_owned(),
     }
 }
@@ -112,16 +112,20 @@ fn fragmentation(diagnosis: &Diagnosis) -> String {
 fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
     let advise = || advise_line(diagnosed, diagnosis);
     match diagnosis.verdict {
+        Verdict::Capacity if diagnosis.steps.settings == Applies::Unknown => {
+            let rounding = format_bytes(diagnosis.heap.rounding_bytes);
+            format!("rounding takes {rounding}, not less than what is missing (roundup_power2_divisions):\n{}", advise())
+        }
         Verdict::Capacity => "no setting makes live memory smaller".to_owned(),
-        Verdict::NoFailure => format!("nothing failed; for a smaller device: {}", advise()),
-        Verdict::Undecided => format!("if it is fragmentation; find out with {}", advise()),
-        Verdict::Streams => format!("memory of other streams stays theirs; what helps: {}", advise()),
-        _ => format!("which one, and what it costs: {}", advise()),
+        Verdict::NoFailure => format!("nothing failed; for a smaller device:\n{}", advise()),
+        Verdict::Undecided => format!("if it is fragmentation; find out with\n{}", advise()),
+        Verdict::Streams => format!("memory of other streams stays theirs; what helps:\n{}", advise()),
+        _ => format!("which one, and what it costs:\n{}", advise()),
     }
 }
 
 /// The line to run next.
-pub(super) fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
+fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
     let file = diagnosed.file.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@".contains(c);
     let file = if file.chars().all(is_plain) { file } else { format!("'{}'", file.replace('\'', "'\\''")) };
@@ -236,4 +240,47 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
     }
     notes.extend(diagnosed.settings_note());
     notes
+}
+
+/// What must be said before everything else: the figures are not the recorded run's.
+pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
+    let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
+    let text =
+        format!("careful: {mismatches} recorded decisions differ from the replay's, so the figures may be wrong (see below)");
+    (mismatches > 0).then_some(text)
+}
+
+/// The text in lines of at most `width` characters, where words allow; a command stays whole.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for paragraph in text.split('\n') {
+        if paragraph.starts_with("parkade ") {
+            lines.push(paragraph.to_owned());
+            continue;
+        }
+        let mut line = String::new();
+        for word in paragraph.split(' ') {
+            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_broken_between_words_and_commands_not_at_all() {
+        let text = "one two three four:\nparkade advise a.pickle --limit 5";
+        assert_eq!(wrapped(text, 9), ["one two", "three", "four:", "parkade advise a.pickle --limit 5"]);
+        assert_eq!(wrapped("abcdefghij k", 3), ["abcdefghij", "k"]);
+    }
 }

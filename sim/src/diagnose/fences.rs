@@ -29,8 +29,8 @@ pub struct Fence {
     pub owner: Owner,
 }
 
-/// The fences where the request could be served (its pool, stream and class), at most `most`: first those whose removal alone would serve the request, the smallest
-/// first, then those with the most free memory beside them.
+/// The fences where the request could be served (its pool, stream and class), at most `most`: first those whose removal alone would serve the request,
+/// the smallest first, then those with the most free memory beside them, the ones smaller than that before the others.
 #[must_use]
 pub fn fences(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch, owners: &Owners, most: usize) -> Vec<Fence> {
     let mut fences = Vec::new();
@@ -61,10 +61,11 @@ pub fn fences(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch,
             });
         }
     }
-    // A block that is itself as large as the request fences nothing: it is what memory is for.
+    // A block larger than the free memory beside it fences little: it is what memory is for.
     let rank = |fence: &Fence| {
-        let counts = fence.is_enough && fence.bytes < fence.beside_bytes;
-        (!counts, if counts { fence.bytes } else { 0 }, Reverse(fence.beside_bytes), fence.address)
+        let is_small = fence.bytes < fence.beside_bytes;
+        let is_key = fence.is_enough && is_small;
+        (!is_key, if is_key { fence.bytes } else { 0 }, !is_small, Reverse(fence.beside_bytes), fence.address)
     };
     fences.sort_by_key(rank);
     fences.truncate(most);

@@ -146,7 +146,7 @@ pub fn diagnose_device(
         return Ok(diagnose_end(recording, options, &policy));
     }
     let exactness = verify_device(recording, &options.own, progress)?;
-    let target = Target::find(trace, options.entry);
+    let target = Target::find(recording, options.entry);
     let seen = watch(recording, &options.own, &policy, target)?;
     let place = &trace[target.entry];
     let request = request_at(recording, options, target.entry, &policy)?;

@@ -3,6 +3,8 @@
 //! An out-of-memory point has two heaps that matter: the one that the request met, and the one that was left once the allocator had
 //! given back all it could and still had no room. One pass over the run keeps both, and what else has to be known of the way there.
 
+use std::cmp::Reverse;
+
 use parkade::PoolSlot;
 use parkade::policy::{Policy, PyTorch};
 use parkade::snapshot::SegmentInfo;
@@ -21,7 +23,7 @@ pub enum Why {
     OutOfMemory,
     /// The caller chose this entry, and no request failed there.
     Chosen,
-    /// Nothing failed: reserved memory grew to its peak there.
+    /// Nothing failed: of the requests that brought reserved memory to 99 % of its peak or more, the one that added most.
     Peak,
     /// The file has no trace: it is the heap at the end.
     End,
@@ -35,8 +37,9 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The entry that the caller chose; else the first out-of-memory point; else the request that brought reserved memory to its peak.
-    pub(super) fn find(trace: &[Entry], chosen: Option<usize>) -> Target {
+    /// The entry that the caller chose; else the first out-of-memory point; else the growth to the peak.
+    pub(super) fn find(recording: &DeviceRecording, chosen: Option<usize>) -> Target {
+        let trace = &recording.trace;
         let is_oom = |entry: &Entry| entry.action == Action::Oom;
         if let Some(entry) = chosen {
             let why = if trace.get(entry).is_some_and(is_oom) { Why::OutOfMemory } else { Why::Chosen };
@@ -44,26 +47,43 @@ impl Target {
         }
         match trace.iter().position(is_oom) {
             Some(entry) => Target { entry, why: Why::OutOfMemory },
-            None => Target { entry: peak(trace), why: Why::Peak },
+            None => Target { entry: peak(recording), why: Why::Peak },
         }
     }
 }
 
-/// The request for which reserved memory first grew to its peak; 0 if it was at its peak before the first entry.
-fn peak(trace: &[Entry]) -> usize {
-    // Relative to the state before the first entry.
-    let (mut reserved, mut most, mut at) = (0_i128, 0, 0);
-    for (place, entry) in trace.iter().enumerate() {
-        match entry.action {
-            Action::SegmentAlloc | Action::SegmentMap => reserved += i128::from(entry.size),
-            Action::SegmentFree | Action::SegmentUnmap => reserved -= i128::from(entry.size),
-            _ => {}
-        }
-        if reserved > most {
-            (most, at) = (reserved, place);
-        }
+/// By how much an entry changes what is reserved.
+fn growth(entry: &Entry) -> i128 {
+    match entry.action {
+        Action::SegmentAlloc | Action::SegmentMap => i128::from(entry.size),
+        Action::SegmentFree | Action::SegmentUnmap => -i128::from(entry.size),
+        _ => 0,
     }
-    at + trace[at..].iter().take_while(|entry| is_inner(entry)).count().min(trace.len().saturating_sub(at + 1))
+}
+
+/// What was reserved before the first entry: what is at the end, walked back.
+fn reserved_at_start(recording: &DeviceRecording) -> i128 {
+    let end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
+    end - recording.trace.iter().map(growth).sum::<i128>()
+}
+
+/// Of the requests that brought reserved memory to 99 % of its peak or more, the first of those that added most: the last bytes of a
+/// peak are often a small segment that says nothing. 0 if nothing was added up there.
+fn peak(recording: &DeviceRecording) -> usize {
+    let trace = &recording.trace;
+    let start = reserved_at_start(recording);
+    let reserved = || {
+        trace.iter().enumerate().scan(start, |reserved, (place, entry)| {
+            *reserved += growth(entry);
+            Some((place, *reserved))
+        })
+    };
+    let most = reserved().map(|(_, bytes)| bytes).max().unwrap_or(0).max(start);
+    let high = reserved().filter(|&(place, bytes)| growth(&trace[place]) > 0 && bytes * 100 >= most * 99);
+    let step = high.min_by_key(|&(place, _)| Reverse(growth(&trace[place])));
+    let Some((at, _)) = step else { return 0 };
+    // The request that it was for comes right behind it.
+    (at + trace[at..].iter().take_while(|entry| is_inner(entry)).count()).min(trace.len() - 1)
 }
 
 /// Whether an entry is a part of a larger operation, or may be.
@@ -107,12 +127,16 @@ pub(super) fn watch(
         lows: Lows::default(),
         limit: LimitEvidence::default(),
     };
+    // As the trace says, so that what is known of the limit does not depend on how exact the replay is.
+    let mut reserved_now = reserved_at_start(recording);
     let (mut entries_before, mut reserved_before, mut retries_before) = (0, 0_u64, 0);
     let mut is_after = false;
     watch_device(recording, own, &mut |moment| {
         let (stats, entries) = (moment.stats(), moment.entries);
         let current = |family| u64::try_from(stats.family(family).all.current).unwrap_or(0);
-        let (reserved, allocated) = (current(Family::ReservedBytes), current(Family::AllocatedBytes));
+        reserved_now += trace[entries_before..entries].iter().map(growth).sum::<i128>();
+        let reserved = u64::try_from(reserved_now).unwrap_or(0);
+        let stranded = current(Family::ReservedBytes).saturating_sub(current(Family::AllocatedBytes));
         seen.limit.serve(reserved, entries);
         let request = entries.checked_sub(1).and_then(|last| Some((last, trace.get(last)?)));
         if let Some((place, entry)) = request.filter(|_| entries > entries_before) {
@@ -126,7 +150,7 @@ pub(super) fn watch(
             }
         }
         if entries <= target.entry {
-            seen.lows.push(entries, reserved.saturating_sub(allocated));
+            seen.lows.push(entries, stranded);
             seen.retries = stats.num_alloc_retries;
             if entries + first_inner >= target.entry {
                 (seen.before, seen.before_entries) = (moment.segments(), entries);
@@ -135,7 +159,7 @@ pub(super) fn watch(
             is_after = true;
             (seen.after, seen.after_entries) = (moment.segments(), entries);
             if target.why == Why::OutOfMemory {
-                seen.lows.push(entries, reserved.saturating_sub(allocated));
+                seen.lows.push(entries, stranded);
             }
         }
         (entries_before, reserved_before, retries_before) = (entries, reserved, stats.num_alloc_retries);

@@ -74,7 +74,7 @@ pub struct Steps {
     pub capacity: Applies,
     /// 2: is it fragmentation?
     pub fragmentation: Applies,
-    /// 3: may other settings help?
+    /// 3: may other settings help? Unknown also if less is missing than rounding takes, which settings can change.
     pub settings: Applies,
     /// 4: would `empty_cache` give anything back?
     pub empty_cache: Applies,
@@ -82,6 +82,8 @@ pub struct Steps {
     pub needed_bytes: u64,
     /// How much of it is missing, where that is known.
     pub short_bytes: Option<u64>,
+    /// What could still be reserved, where that is known.
+    pub unreserved_bytes: Option<u64>,
 }
 
 /// Judges a request of `asked_bytes` that failed in this heap; `None` if none failed.
@@ -97,17 +99,22 @@ pub fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) -> (Verdi
             empty_cache,
             needed_bytes: allocated_bytes,
             short_bytes: None,
+            unreserved_bytes: None,
         };
         return (Verdict::NoFailure, steps);
     };
     let needed_bytes = allocated_bytes.saturating_add(asked_bytes);
-    let (fits, most_bytes) = match limit {
+    let most_bytes = match limit {
+        Limit::Given { bytes } | Limit::DeviceFull { bytes } => Some(bytes),
+        _ => None,
+    };
+    let fits = match limit {
         // Free bytes that are reserved suffice, whatever the limit.
-        _ if heap.stranded_bytes() >= asked_bytes => (Some(true), None),
-        Limit::Given { bytes } | Limit::DeviceFull { bytes } => (Some(needed_bytes <= bytes), Some(bytes)),
-        Limit::Between { at_least_bytes, .. } if needed_bytes <= at_least_bytes => (Some(true), None),
-        Limit::Between { below_bytes, .. } if needed_bytes >= below_bytes => (Some(false), None),
-        _ => (None, None),
+        _ if heap.stranded_bytes() >= asked_bytes => Some(true),
+        Limit::Given { bytes } | Limit::DeviceFull { bytes } => Some(needed_bytes <= bytes),
+        Limit::Between { at_least_bytes, .. } if needed_bytes <= at_least_bytes => Some(true),
+        Limit::Between { below_bytes, .. } if needed_bytes >= below_bytes => Some(false),
+        _ => None,
     };
     let verdict = match fits {
         None => Verdict::Undecided,
@@ -118,15 +125,17 @@ pub fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) -> (Verdi
             _ => Verdict::Fragmentation,
         },
     };
-    let of_fit = |fitting: bool| fits.map_or(Applies::Unknown, |fits| Applies::from(fits == fitting));
     let short_bytes = most_bytes.map(|most| needed_bytes.saturating_sub(most)).filter(|&short| short > 0);
+    let rounding_decides = short_bytes.is_some_and(|short| heap.rounding_bytes >= short);
+    let of_fit = |fitting: bool| fits.map_or(Applies::Unknown, |fits| Applies::from(fits == fitting));
     let steps = Steps {
         capacity: of_fit(false),
         fragmentation: of_fit(true),
-        settings: of_fit(true),
+        settings: if rounding_decides { Applies::Unknown } else { of_fit(true) },
         empty_cache,
         needed_bytes,
         short_bytes,
+        unreserved_bytes: most_bytes.map(|most| most.saturating_sub(heap.reserved_bytes)),
     };
     (verdict, steps)
 }
