@@ -69,6 +69,7 @@ fn device(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Value {
         "short_bytes": diagnosis.steps.short_bytes,
         "unreserved_bytes": diagnosis.steps.unreserved_bytes,
         "limit": limit(diagnosis),
+        "assumed_limit_bytes": diagnosis.assumed_limit_bytes,
         "heap": heap(&diagnosis.heap),
         "heap_before": heap(&diagnosis.met),
         "reserved_after_bytes": diagnosis.reserved_after_bytes,

@@ -23,16 +23,18 @@ pub(super) fn headline(diagnosis: &Diagnosis) -> String {
     let (heap, steps) = (&diagnosis.heap, &diagnosis.steps);
     let asked = diagnosis.request.map_or_else(String::new, |request| format_bytes(request.asked.size.get()));
     let empty = format_bytes(heap.stranded_bytes());
+    let room = steps.unreserved_bytes.filter(|&bytes| bytes > 0);
+    let room = room.map_or_else(String::new, |bytes| format!(", and {} more could be reserved", format_bytes(bytes)));
     match diagnosis.verdict {
-        Verdict::Fragmentation => format!(
-            "fragmentation: {asked} were asked for while {empty} were reserved and empty, the largest hole {}",
-            format_bytes(heap.largest_hole_bytes())
-        ),
+        Verdict::Fragmentation => {
+            let largest = format_bytes(heap.largest_hole_bytes());
+            format!("fragmentation: {asked} were asked for; {empty} were reserved and empty, the largest hole {largest}{room}")
+        }
         Verdict::Streams => {
-            format!("streams: {asked} were asked for while {empty} were reserved and empty, most of them other streams'")
+            format!("streams: {asked} were asked for; {empty} were reserved and empty, most of it other streams'{room}")
         }
         Verdict::PrivatePools => {
-            format!("private pools: {asked} were asked for while {empty} were reserved and empty, most of them in private pools")
+            format!("private pools: {asked} were asked for; {empty} were reserved and empty, most of it in private pools{room}")
         }
         Verdict::Capacity => {
             let short = steps.short_bytes.map_or(String::new(), |short| format!(", {} more than there is", format_bytes(short)));
@@ -130,11 +132,20 @@ fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@".contains(c);
     let file = if file.chars().all(is_plain) { file } else { format!("'{}'", file.replace('\'', "'\\''")) };
     let limit = match (diagnosis.limit, diagnosed.limit) {
-        (_, Some(limit)) => format!(" --limit {limit}"),
-        (Limit::Given { bytes } | Limit::DeviceFull { bytes }, None) => format!(" --capacity {bytes}"),
+        (_, Some(limit)) => format!(" --limit {}", exact(limit)),
+        (Limit::Given { bytes } | Limit::DeviceFull { bytes }, None) => format!(" --capacity {}", exact(bytes)),
         _ => " --capacity SIZE".to_owned(),
     };
     format!("parkade advise {}{limit}", output::one_line(&file))
+}
+
+/// A size as an argument: no byte is lost.
+fn exact(bytes: u64) -> String {
+    match bytes {
+        1.. if bytes.is_multiple_of(1 << 30) => format!("{}GiB", bytes >> 30),
+        1.. if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
+        _ => bytes.to_string(),
+    }
 }
 
 fn empty_cache(diagnosis: &Diagnosis) -> String {
@@ -222,6 +233,12 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
                 verdict.mismatches, verdict.decisions
             ));
         }
+    }
+    if let Some(bytes) = diagnosis.assumed_limit_bytes {
+        notes.push(format!(
+            "a limit of {} was assumed: under it every decision is the recorded one, and garbage collection depends on it (--limit)",
+            format_bytes(bytes)
+        ));
     }
     if let Some(lost) = diagnosis.exactness.as_ref().and_then(|verdict| verdict.not_in_file.lost_beginning) {
         notes.push(format!(

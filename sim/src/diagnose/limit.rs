@@ -1,5 +1,9 @@
 //! What the memory limit was, as far as a recording shows: it does not contain it, but it shows what was served and what was refused.
 
+const GIB: u64 = 1 << 30;
+/// How many limits are tried where none was given.
+const MOST_GUESSES: usize = 8;
+
 /// The memory that a process could reserve: a limit (`set_per_process_memory_fraction`) or what the device had for it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LimitEvidence {
@@ -62,6 +66,13 @@ impl LimitEvidence {
         }
     }
 
+    /// The whole gibibytes that the limit may be, at most [`MOST_GUESSES`]: none unless something was refused.
+    pub(super) fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
+        let least = self.served.map_or(0, |(bytes, _)| bytes);
+        let below = self.refused.map_or(0, |(bytes, _)| bytes);
+        (least.div_ceil(GIB)..below.div_ceil(GIB)).take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
+    }
+
     /// What follows from it. `given_bytes` is what the caller said, `reserved_bytes` what was reserved at the out-of-memory point.
     #[must_use]
     pub fn conclude(&self, given_bytes: Option<u64>, reserved_bytes: u64) -> Limit {
@@ -102,6 +113,19 @@ mod tests {
         assert_eq!(evidence.conclude(Some(35), 20), Limit::Given { bytes: 35 });
         evidence.refuse(30, 11);
         assert_eq!(evidence.conclude(None, 20), Limit::NotFixed { reserved_bytes: 30, refused_bytes: 30 });
+    }
+
+    #[test]
+    fn whole_gibibytes_between_served_and_refused_are_tried() {
+        let tried = |served: u64, refused: Option<u64>| {
+            let refused = refused.map(|bytes| (bytes, 1));
+            let evidence = LimitEvidence { served: Some((served, 0)), refused, ..LimitEvidence::default() };
+            evidence.whole_gibibytes().map(|bytes| bytes / GIB).collect::<Vec<_>>()
+        };
+        assert_eq!(tried(15 * GIB + 1, Some(17 * GIB + 1)), [16, 17]);
+        assert_eq!(tried(15 * GIB, Some(17 * GIB)), [15, 16]);
+        assert!(tried(15 * GIB + 1, Some(16 * GIB)).is_empty() && tried(15 * GIB, None).is_empty());
+        assert_eq!(tried(0, Some(u64::MAX)).len(), MOST_GUESSES);
     }
 
     #[test]

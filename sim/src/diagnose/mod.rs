@@ -33,7 +33,7 @@ pub use verdict::{Applies, Steps, Verdict, judge};
 
 use crate::recording::{Action, BlockState, DeviceRecording, Entry, Segment, StackId};
 use crate::replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions, verify_device};
-use moment::{Target, segment_bytes, watch};
+use moment::{Seen, Target, segment_bytes, watch};
 
 /// What to diagnose, and what is known beside the file.
 #[derive(Clone, Debug)]
@@ -110,6 +110,9 @@ pub struct Diagnosis {
     pub ooms: usize,
     /// Retries before this moment.
     pub retries: i64,
+    /// The limit that was assumed for the replay: garbage collection depends on it, none was given, and under this one every decision
+    /// is the recorded one.
+    pub assumed_limit_bytes: Option<u64>,
     /// What is known of the limit.
     pub limit: Limit,
     /// From what.
@@ -145,9 +148,8 @@ pub fn diagnose_device(
     if trace.is_empty() {
         return Ok(diagnose_end(recording, options, &policy));
     }
-    let exactness = verify_device(recording, &options.own, progress)?;
     let target = Target::find(recording, options.entry);
-    let seen = watch(recording, &options.own, &policy, target)?;
+    let Run { exactness, seen, assumed } = run(recording, options, &policy, target, progress)?;
     let place = &trace[target.entry];
     let request = request_at(recording, options, target.entry, &policy)?;
     let asked = request.map(|request| request.asked);
@@ -170,6 +172,7 @@ pub fn diagnose_device(
         given_back: if is_oom { given_back(&trace[..seen.after_entries], seen.before_entries) } else { GivenBack::default() },
         ooms: trace.iter().filter(|entry| entry.action == Action::Oom).count(),
         retries: seen.retries,
+        assumed_limit_bytes: assumed,
         limit,
         evidence: seen.limit,
         verdict,
@@ -180,6 +183,37 @@ pub fn diagnose_device(
         heap,
         exactness: Some(exactness),
     })
+}
+
+/// The recorded run, replayed.
+struct Run {
+    exactness: DeviceVerdict,
+    seen: Seen,
+    assumed: Option<u64>,
+}
+
+/// Replays the run and keeps what the diagnosis needs. Garbage collection depends on the limit: if none was given and decisions differ,
+/// one is looked for that explains every one of them, among the whole gibibytes that the refusals leave.
+fn run(
+    recording: &DeviceRecording,
+    options: &DiagnoseOptions,
+    policy: &PyTorch,
+    target: Target,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Run, VerifyError> {
+    let exactness = verify_device(recording, &options.own, progress)?;
+    let seen = watch(recording, &options.own, policy, target)?;
+    let collects = policy.settings.garbage_collection_threshold > 0.0;
+    if exactness.mismatches > 0 && collects && options.own.limit_bytes.is_none() {
+        for bytes in seen.limit.whole_gibibytes() {
+            let own = VerifyOptions { limit_bytes: Some(bytes), ..options.own.clone() };
+            let exactness = verify_device(recording, &own, progress)?;
+            if exactness.mismatches == 0 {
+                return Ok(Run { exactness, seen: watch(recording, &own, policy, target)?, assumed: Some(bytes) });
+            }
+        }
+    }
+    Ok(Run { exactness, seen, assumed: None })
 }
 
 /// Why there is no diagnosis.
@@ -217,6 +251,7 @@ fn diagnose_end(recording: &DeviceRecording, options: &DiagnoseOptions, policy: 
         given_back: GivenBack::default(),
         ooms: 0,
         retries: 0,
+        assumed_limit_bytes: None,
         limit,
         evidence,
         verdict,
