@@ -93,11 +93,11 @@ fn bytes(out: &mut impl Write, diagnosis: &Diagnosis, paint: Paint) -> io::Resul
         };
         row(out, strand.bytes, &format!("{} ({holes})", words::cause(strand.cause)))?;
     }
-    if diagnosis.why == Why::Peak
-        && let Some(request) = diagnosis.request
-    {
+    if let Some(request) = diagnosis.request.filter(|_| diagnosis.why != Why::OutOfMemory) {
+        let given = diagnosis.given_back.bytes;
+        let given = if given > 0 { format!(", {} went back to the device", format_bytes(given)) } else { String::new() };
         let after = format_bytes(diagnosis.reserved_after_bytes);
-        writeln!(out, "  then {} were asked for, and {after} were reserved", format_bytes(request.requested_bytes))?;
+        writeln!(out, "  then {} were asked for{given}, and {after} were reserved", format_bytes(request.requested_bytes))?;
     }
     if diagnosis.why == Why::OutOfMemory && diagnosis.met != diagnosis.heap {
         writeln!(out, "  before the allocator gave back what it could: {}", met(&diagnosis.met))?;

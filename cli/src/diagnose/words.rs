@@ -101,8 +101,12 @@ fn fragmentation(diagnosis: &Diagnosis) -> String {
         Some(_) => ", less than was asked for",
         None => "",
     };
+    let retries = match diagnosis.retries {
+        0 => String::new(),
+        retries => format!("; num_alloc_retries is {retries}"),
+    };
     format!(
-        "{} reserved - {} allocated = {} ({percent:.1} % of it) in {} holes{compared}; the largest hole is {}",
+        "{} reserved - {} allocated = {} ({percent:.1} % of it) in {} holes{compared}; the largest hole is {}{retries}",
         format_bytes(reserved),
         format_bytes(allocated),
         format_bytes(empty),

@@ -101,7 +101,7 @@ pub(super) struct Seen {
     pub(super) after: Vec<SegmentInfo>,
     /// How many entries were done then.
     pub(super) after_entries: usize,
-    /// Retries and out-of-memory errors before it.
+    /// Retries up to it.
     pub(super) retries: i64,
     /// The timeline of reserved minus allocated bytes up to the target, as far as it is needed.
     pub(super) lows: Lows,
@@ -159,6 +159,7 @@ pub(super) fn watch(
             is_after = true;
             (seen.after, seen.after_entries) = (moment.segments(), entries);
             if target.why == Why::OutOfMemory {
+                seen.retries = stats.num_alloc_retries;
                 seen.lows.push(entries, stranded);
             }
         }

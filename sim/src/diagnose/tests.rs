@@ -186,12 +186,15 @@ fn live_and_request_against_the_limit_decide() {
     assert_eq!(judge(&heap, None, given(30)).0, Verdict::NoFailure);
 }
 
-fn any_segment() -> impl Strategy<Value = (Vec<(u64, u8)>, u8, u8, bool)> {
+/// Sizes and uses of a segment's blocks, its stream, its pool, whether it is expandable.
+type Parts = (Vec<(u64, u8)>, u8, u8, bool);
+
+fn any_segment() -> impl Strategy<Value = Parts> {
     (proptest::collection::vec((1..90_u64, 0..3_u8), 1..12), 0..2_u8, 0..2_u8, any::<bool>())
 }
 
-fn heap_of(parts: Vec<(Vec<(u64, u8)>, u8, u8, bool)>) -> Vec<SegmentInfo> {
-    let segment = |(place, (blocks, stream, pool, expandable)): (usize, (Vec<(u64, u8)>, u8, u8, bool))| {
+fn heap_of(parts: Vec<Parts>) -> Vec<SegmentInfo> {
+    let segment = |(place, (blocks, stream, pool, expandable)): (usize, Parts)| {
         let blocks: Vec<(u64, Is)> = blocks
             .into_iter()
             .map(|(units, is)| {
