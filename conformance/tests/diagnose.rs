@@ -62,7 +62,7 @@ fn a_request_that_fits_nowhere_is_fragmentation() {
         (diagnosis.steps.capacity, diagnosis.steps.fragmentation, diagnosis.steps.empty_cache),
         (Applies::No, Applies::Yes, Applies::No)
     );
-    assert_eq!(diagnosis.steps.unreserved_bytes.map(|bytes| bytes / MIB), Some(1054));
+    assert_eq!(diagnosis.steps.unreserved_bytes.map(|bytes| bytes / MIB), Some(1056));
     assert_eq!(diagnosis.exactness.map(|verdict| verdict.mismatches), Some(0));
 }
 
@@ -104,7 +104,7 @@ fn a_limit_that_garbage_collection_needs_is_found() {
 fn without_a_failure_the_peak_is_looked_at() {
     let diagnosis = diagnosed("prefetch_streams.limit6", None);
     assert_eq!((diagnosis.why, diagnosis.verdict), (Why::Peak, Verdict::NoFailure));
-    assert!(diagnosis.given_back == GivenBack::default() && diagnosis.retries == 0, "it was served by the device at once");
+    assert_eq!(diagnosis.given_back, GivenBack::default(), "it was served by the device at once");
     assert_eq!(diagnosis.heap.main_cause(), Some(Cause::OtherStream));
     let peak = diagnosis.exactness.map(|verdict| verdict.peak_reserved_bytes().unsigned_abs()).expect("a verdict");
     assert!(diagnosis.reserved_after_bytes * 100 >= peak * 99, "{} {peak}", diagnosis.reserved_after_bytes);
@@ -139,6 +139,11 @@ fn any_entry_can_be_looked_at() {
     let diagnosis = at(served).expect("a diagnosis");
     assert_eq!((diagnosis.why, diagnosis.verdict, diagnosis.ooms), (Why::Chosen, Verdict::NoFailure, 1));
     assert_eq!(diagnosis.request.map(|request| request.requested_bytes), Some(device.trace[served].size));
+    // Wherever it lies in its operation: a freed block is two entries, the ladder many.
+    for entry in (7249..7255).chain([7267]) {
+        let diagnosis = at(entry).expect("a diagnosis");
+        assert!(diagnosis.heap.reserved_bytes > 10 * GIB, "entry {entry}");
+    }
     let oom = at(7268).expect("a diagnosis");
     assert_eq!((oom.why, oom.retries), (Why::OutOfMemory, 1));
     let first = at(0).expect("a diagnosis");

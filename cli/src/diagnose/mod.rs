@@ -26,9 +26,9 @@ const FENCES: usize = 20;
 
 /// Say why a recorded program was out of memory, step by step, and where the memory was.
 ///
-/// Looks at the first out-of-memory point of a PyTorch memory snapshot; without one, at the request that brought reserved memory to its
-/// peak. Every reserved byte is live, lost to rounding, or stranded for exactly one cause. The heap is that of the replay, which is
-/// verified against the recording first.
+/// Looks at the first out-of-memory point of a PyTorch memory snapshot; without one, at the request that brought reserved memory
+/// to its peak. Every reserved byte is live, lost to rounding, or stranded for exactly one cause. The heap is that of the replay,
+/// which is verified against the recording first.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade diagnose snapshot.pickle --limit 16GiB
@@ -42,7 +42,8 @@ pub(crate) struct Args {
     #[arg(required_unless_present = "message")]
     file: Option<PathBuf>,
     /// An out-of-memory message of any version of PyTorch, or a log with one in it; - reads standard input.
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["file", "entry", "device", "limit", "capacity", "settings", "profile"])]
+    #[arg(long, value_name = "TEXT")]
+    #[arg(conflicts_with_all = ["file", "entry", "device", "limit", "capacity", "settings", "profile"])]
     message: Option<String>,
     /// The memory limit of the run (set_per_process_memory_fraction), which a recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]

@@ -41,6 +41,10 @@ fn device(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, pa
     if let Some(warning) = words::warning(diagnosis) {
         writeln!(out, "{}", paint.bad(&warning))?;
     }
+    let asked = diagnosis.request.and_then(|request| stacks::line(&diagnosed.recording, request.stack));
+    if let Some(line) = asked {
+        writeln!(out, "{} {line}", paint.dim("asked for by"))?;
+    }
     writeln!(out)?;
     steps(out, diagnosed, diagnosis, paint)?;
     bytes(out, diagnosis, paint)?;

@@ -203,8 +203,8 @@ pub(super) fn onset(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset)
         (None, None) => ", before the first annotated phase".to_owned(),
     });
     format!(
-        "at entry {entry} ({before} entries{seconds} before{phase}): since then reserved - allocated has stayed at {level}, half of what \
-         it is here, or above"
+        "at entry {entry} ({before} entries{seconds} before{phase}): since then reserved - allocated has stayed at {level}, half of \
+         what it is here, or above"
     )
 }
 
@@ -232,22 +232,22 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
             let first = verdict.first.as_ref().and_then(|first| first.entry);
             let first = first.map_or(String::new(), |entry| format!(", the first at entry {entry}"));
             notes.push(format!(
-                "not exact: {} of {} recorded decisions differ from the replay's{first}; --limit and --settings say what the run had \
-                 (see parkade verify)",
+                "not exact: {} of {} recorded decisions differ from the replay's{first}; --limit and --settings say what the \
+                 run had (see parkade verify)",
                 verdict.mismatches, verdict.decisions
             ));
         }
     }
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
         notes.push(format!(
-            "a limit of {} was assumed: under it every decision is the recorded one, and garbage collection depends on it (--limit)",
+            "a limit of {} was assumed (--limit): garbage collection depends on it, and under it every decision is the recorded one",
             format_bytes(bytes)
         ));
     }
     if let Some(lost) = diagnosis.exactness.as_ref().and_then(|verdict| verdict.not_in_file.lost_beginning) {
         notes.push(format!(
-            "not in the file: what was before its first entry; of the {} blocks ({} segments, {}) that were there, age is unknown, and \
-             stacks are known only of those that live to the end; a peak or an earlier failure may be cut off too",
+            "not in the file: what was before its first entry; of the {} blocks ({} segments, {}) that were there, age is unknown, \
+             and stacks are known only of those that live to the end; a peak or an earlier failure may be cut off too",
             lost.blocks,
             lost.segments,
             format_bytes(lost.reserved_bytes)
@@ -271,6 +271,9 @@ pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
     (mismatches > 0).then_some(text)
 }
 
+/// The units of sizes.
+const UNITS: [&str; 4] = ["bytes", "KiB", "MiB", "GiB"];
+
 /// The text in lines of at most `width` characters, where words allow; a command stays whole.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
@@ -279,6 +282,9 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
             lines.push(paragraph.to_owned());
             continue;
         }
+        // A number and its unit stay together.
+        let paragraph =
+            UNITS.iter().fold(paragraph.to_owned(), |text, unit| text.replace(&format!(" {unit}"), &format!("\u{a0}{unit}")));
         let mut line = String::new();
         for word in paragraph.split(' ') {
             if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
@@ -287,7 +293,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
             if !line.is_empty() {
                 line.push(' ');
             }
-            line.push_str(word);
+            line.push_str(&word.replace('\u{a0}', " "));
         }
         lines.push(line);
     }
@@ -303,5 +309,6 @@ mod tests {
         let text = "one two three four:\nparkade advise a.pickle --limit 5";
         assert_eq!(wrapped(text, 9), ["one two", "three", "four:", "parkade advise a.pickle --limit 5"]);
         assert_eq!(wrapped("abcdefghij k", 3), ["abcdefghij", "k"]);
+        assert_eq!(wrapped("it has 8.00 MiB, free", 11), ["it has", "8.00 MiB,", "free"]);
     }
 }

@@ -75,8 +75,8 @@ struct Run {
     assumed: Option<u64>,
 }
 
-/// Replays the run and keeps what the diagnosis needs. Garbage collection depends on the limit: if none was given and decisions differ,
-/// one is looked for that explains every one of them, among the whole gibibytes that the refusals leave.
+/// Replays the run and keeps what the diagnosis needs. Garbage collection depends on the limit: if none was given and decisions
+/// differ, one is looked for that explains every one of them, among the whole gibibytes that the refusals leave.
 fn run(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,

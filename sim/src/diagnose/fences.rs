@@ -29,8 +29,9 @@ pub struct Fence {
     pub owner: Owner,
 }
 
-/// The fences where the request could be served (its pool, stream and class), at most `most`: first those whose removal alone would serve the request,
-/// the smallest first, then those with the most free memory beside them, the ones smaller than that before the others.
+/// The fences where the request could be served (its pool, stream and class), at most `most`: first those whose removal alone
+/// would serve it, the smallest first, then those with the most free memory beside them, the ones smaller than that before the
+/// others.
 #[must_use]
 pub fn fences(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch, owners: &Owners, most: usize) -> Vec<Fence> {
     let mut fences = Vec::new();

@@ -1,4 +1,5 @@
-//! What the memory limit was, as far as a recording shows: it does not contain it, but it shows what was served and what was refused.
+//! What the memory limit was, as far as a recording shows: it does not contain it, but it shows what was served and what was
+//! refused.
 
 const GIB: u64 = 1 << 30;
 /// How many limits are tried where none was given.
@@ -73,7 +74,8 @@ impl LimitEvidence {
         (least.div_ceil(GIB)..below.div_ceil(GIB)).take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
     }
 
-    /// What follows from it. `given_bytes` is what the caller said, `reserved_bytes` what was reserved at the out-of-memory point.
+    /// What follows from it. `given_bytes` is what the caller said, `reserved_bytes` what was reserved at the out-of-memory
+    /// point.
     #[must_use]
     pub fn conclude(&self, given_bytes: Option<u64>, reserved_bytes: u64) -> Limit {
         if let Some(bytes) = given_bytes {

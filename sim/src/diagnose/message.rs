@@ -1,7 +1,8 @@
 //! What an out-of-memory message alone says of the cause.
 //!
-//! Every figure of a message is rounded to two decimals of its unit, so a comparison can hang on the last digit; then the answer is that
-//! it does. And a message says what was *tried*: a segment, which for small and middling requests is larger than what was asked for.
+//! Every figure of a message is rounded to two decimals of its unit, so a comparison can hang on the last digit; then the answer
+//! is that it does. And a message says what was *tried*: a segment, which for small and middling requests is larger than what was
+//! asked for.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -188,9 +189,9 @@ mod tests {
 
     #[test]
     fn a_limit_counts_if_it_is_tighter_than_the_device() {
-        let text = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 130.00 GiB is \
-            free. 6.00 GiB allowed; Of the allocated memory 5.50 GiB is allocated by PyTorch, and 256.00 MiB is reserved by PyTorch \
-            but unallocated.";
+        let text = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 130.00 GiB \
+            is free. 6.00 GiB allowed; Of the allocated memory 5.50 GiB is allocated by PyTorch, and 256.00 MiB is reserved by \
+            PyTorch but unallocated.";
         let limited = diagnosed(text);
         assert_eq!((limited.available.bytes, limited.verdict), (6 * GIB, Verdict::Capacity));
     }

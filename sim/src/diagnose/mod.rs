@@ -1,9 +1,9 @@
 //! Diagnosis of an out-of-memory error: what a snapshot, or the message alone, says of its cause.
 //!
-//! It is the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the snapshot) carried out on the heap that
-//! the failing request met. `moment` finds that heap, `stranded` breaks it down, `limit` says what is known of the memory that there was,
-//! `verdict` answers the five questions, `owners` and `fences` name the stacks and blocks, `onset` says when it began. `message` does
-//! what can be done without a snapshot. All of it is plain data; nothing here is printed.
+//! It is the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the snapshot) carried out on the heap
+//! that the failing request met. `moment` finds that heap, `stranded` breaks it down, `limit` says what is known of the memory
+//! that there was, `verdict` answers the five questions, `owners` and `fences` name the stacks and blocks, `onset` says when it
+//! began. `message` does what can be done without a snapshot. All of it is plain data; nothing here is printed.
 
 mod device;
 mod end;
@@ -75,7 +75,8 @@ pub struct GivenBack {
 /// When the stranded bytes rose to what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Onset {
-    /// The entry since which reserved minus allocated bytes have stayed at `level_bytes` and more. `None`: since before the first entry.
+    /// The entry since which reserved minus allocated bytes have stayed at `level_bytes` and more. `None`: since before the first
+    /// entry.
     pub entry: Option<usize>,
     /// Half of what is stranded at the end.
     pub level_bytes: u64,
@@ -108,8 +109,8 @@ pub struct Diagnosis {
     pub ooms: usize,
     /// Retries up to this moment, the failing request's own included (`num_alloc_retries`).
     pub retries: i64,
-    /// The limit that was assumed for the replay: garbage collection depends on it, none was given, and under this one every decision
-    /// is the recorded one.
+    /// The limit that was assumed for the replay: garbage collection depends on it, none was given, and under this one every
+    /// decision is the recorded one.
     pub assumed_limit_bytes: Option<u64>,
     /// What is known of the limit.
     pub limit: Limit,

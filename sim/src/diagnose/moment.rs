@@ -1,7 +1,8 @@
 //! The moment that is looked at: which entry, and the heap before and after what was done there.
 //!
-//! An out-of-memory point has two heaps that matter: the one that the request met, and the one that was left once the allocator had
-//! given back all it could and still had no room. One pass over the run keeps both, and what else has to be known of the way there.
+//! An out-of-memory point has two heaps that matter: the one that the request met, and the one that was left once the allocator
+//! had given back all it could and still had no room. One pass over the run keeps both, and what else has to be known of the way
+//! there.
 
 use std::cmp::Reverse;
 
@@ -67,8 +68,8 @@ fn reserved_at_start(recording: &DeviceRecording) -> i128 {
     end - recording.trace.iter().map(growth).sum::<i128>()
 }
 
-/// Of the requests that brought reserved memory to 99 % of its peak or more, the first of those that added most: the last bytes of a
-/// peak are often a small segment that says nothing. 0 if nothing was added up there.
+/// Of the requests that brought reserved memory to 99 % of its peak or more, the first of those that added most: the last bytes
+/// of a peak are often a small segment that says nothing. 0 if nothing was added up there.
 fn peak(recording: &DeviceRecording) -> usize {
     let trace = &recording.trace;
     let start = reserved_at_start(recording);
@@ -152,7 +153,8 @@ pub(super) fn watch(
         if entries <= target.entry {
             seen.lows.push(entries, stranded);
             seen.retries = stats.num_alloc_retries;
-            if entries + first_inner >= target.entry {
+            // The target may be the second entry of a block given back.
+            if entries + first_inner + 1 >= target.entry {
                 (seen.before, seen.before_entries) = (moment.segments(), entries);
             }
         } else if !is_after {

@@ -24,8 +24,8 @@ impl Lows {
         self.left.push(None);
     }
 
-    /// The first moment since which every value has been at least `level`; `None` if the last value is below it, or if it was never
-    /// below: then nothing began.
+    /// The first moment since which every value has been at least `level`; `None` if the last value is below it, or if it was
+    /// never below: then nothing began.
     #[must_use]
     pub fn since(&self, level: u64) -> Option<usize> {
         let below = self.lows.partition_point(|&(_, low)| low < level);

@@ -36,3 +36,34 @@ pub fn phase_at(annotations: &[Annotation], device: u32, time_us: u64) -> Option
     }
     Some(phase)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(name: &str, stage: &str, device: Option<i64>, time_us: Option<i64>) -> Annotation {
+        Annotation { name: name.into(), stage: stage.into(), device, time_us }
+    }
+
+    #[test]
+    fn scopes_open_and_end() {
+        let scopes = [
+            scope("train", "START", None, Some(5)),
+            scope("step", "START", Some(0), Some(10)),
+            scope("step", "END", Some(0), Some(20)),
+            scope("step", "START", Some(0), Some(30)),
+            scope("other", "START", Some(1), Some(31)),
+            scope("untimed", "START", Some(0), None),
+            scope("step", "END", Some(0), Some(40)),
+        ];
+        let at = |device, time_us| phase_at(&scopes, device, time_us).map(|phase| (phase.open.join("/"), phase.last_ended));
+        let ended = |times| Some(("step".to_owned(), times));
+        assert_eq!(at(0, 4), Some((String::new(), None)));
+        assert_eq!(at(0, 10), Some(("train/step".to_owned(), None)));
+        assert_eq!(at(0, 25), Some(("train".to_owned(), ended(1))));
+        assert_eq!(at(0, 35), Some(("train/step".to_owned(), ended(1))));
+        assert_eq!(at(0, 40), Some(("train".to_owned(), ended(2))));
+        assert_eq!(at(1, 50), Some(("train/other".to_owned(), None)));
+        assert_eq!(phase_at(&scopes[5..6], 0, 50), None);
+    }
+}

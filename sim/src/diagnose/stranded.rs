@@ -1,7 +1,8 @@
 //! Where the bytes of a heap are: live, lost to rounding, or stranded, each stranded byte for exactly one cause.
 //!
-//! A byte is *stranded* if it is reserved and not handed out. Why it could not serve a request depends on that request; so a heap is
-//! broken down as one request saw it. The causes exclude each other: the first that applies, in the order of [`Cause::ALL`], counts.
+//! A byte is *stranded* if it is reserved and not handed out. Why it could not serve a request depends on that request; so a heap
+//! is broken down as one request saw it. The causes exclude each other: the first that applies, in the order of [`Cause::ALL`],
+//! counts.
 
 use std::collections::BTreeMap;
 
@@ -168,8 +169,8 @@ impl Breakdown {
     }
 }
 
-/// Breaks a heap down as `asked` saw it, under the policy's rules. Without a request every free block counts as too small for what may
-/// come, and only what does not depend on a request is told apart.
+/// Breaks a heap down as `asked` saw it, under the policy's rules. Without a request every free block counts as too small for
+/// what may come, and only what does not depend on a request is told apart.
 #[must_use]
 pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch) -> Breakdown {
     let mut breakdown = Breakdown {

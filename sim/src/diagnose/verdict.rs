@@ -1,7 +1,7 @@
 //! The five questions of the out-of-memory workflow, answered from figures.
 //!
-//! The measure of a capacity problem is what must be there at once: live bytes and the request. If the memory holds that, the request
-//! failed because of where the free bytes are.
+//! The measure of a capacity problem is what must be there at once: live bytes and the request. If the memory holds that, the
+//! request failed because of where the free bytes are.
 
 use super::limit::Limit;
 use super::stranded::{Breakdown, Cause};
