@@ -203,8 +203,8 @@ pub(super) fn onset(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset)
         (None, None) => ", before the first annotated phase".to_owned(),
     });
     format!(
-        "at entry {entry} ({before} entries{seconds} before{phase}): since then reserved - allocated has stayed at {level}, half of \
-         what it is here, or above"
+        "at entry {entry} ({before} entries{seconds} before{phase}): since then reserved - allocated has stayed at {level}, \
+         half of what it is here, or above"
     )
 }
 
@@ -240,14 +240,14 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
     }
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
         notes.push(format!(
-            "a limit of {} was assumed (--limit): garbage collection depends on it, and under it every decision is the recorded one",
+            "a limit of {} was assumed (--limit): garbage collection needs one, and under it all decisions are the recorded ones",
             format_bytes(bytes)
         ));
     }
     if let Some(lost) = diagnosis.exactness.as_ref().and_then(|verdict| verdict.not_in_file.lost_beginning) {
         notes.push(format!(
-            "not in the file: what was before its first entry; of the {} blocks ({} segments, {}) that were there, age is unknown, \
-             and stacks are known only of those that live to the end; a peak or an earlier failure may be cut off too",
+            "not in the file: what was before its first entry; of the {} blocks ({} segments, {}) that were there, age is \
+             unknown, and stacks are known only of those that live to the end; a peak or an earlier failure may be cut off too",
             lost.blocks,
             lost.segments,
             format_bytes(lost.reserved_bytes)

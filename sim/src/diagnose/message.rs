@@ -8,7 +8,7 @@ use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, MIB};
 
-use super::verdict::{Applies, Verdict};
+use super::verdict::Verdict;
 use crate::message::{OutOfMemoryMessage, Size};
 
 /// How sure a comparison of rounded figures is.
@@ -42,16 +42,6 @@ impl Certainty {
             Certainty::Yes => "yes",
             Certainty::No => "no",
             Certainty::LastDigit => "last_digit",
-        }
-    }
-}
-
-impl From<Certainty> for Applies {
-    fn from(certainty: Certainty) -> Applies {
-        match certainty {
-            Certainty::Yes => Applies::Yes,
-            Certainty::No => Applies::No,
-            Certainty::LastDigit => Applies::Unknown,
         }
     }
 }
