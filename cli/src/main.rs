@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod conform;
+mod diagnose;
 mod enable;
 mod info;
 #[cfg(target_os = "linux")] // it reads /proc
@@ -31,6 +32,7 @@ enum Command {
     Conform(conform::Args),
     Verify(verify::Args),
     Replay(replay::Args),
+    Diagnose(diagnose::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Conform(args) => conform::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Diagnose(args) => diagnose::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]

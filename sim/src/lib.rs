@@ -15,6 +15,7 @@
 
 pub mod caution;
 pub mod device;
+pub mod diagnose;
 pub mod message;
 pub mod ops;
 pub mod recording;

@@ -39,6 +39,13 @@ impl PyTorch {
         heap.limit().filter(|_| self.settings.garbage_collection_threshold > 0.0)
     }
 
+    /// The size of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6). Where segments grow in place, this is
+    /// what the limit and the error speak of, and less may be mapped.
+    #[must_use]
+    pub fn segment_for(&self, block: Bytes) -> Option<Bytes> {
+        segment_size(block, &self.settings)
+    }
+
     /// How many bytes a collection would have to give back now; `None` while none is due (spec 2.7).
     #[must_use]
     pub fn collection_target(&self, heap: &Heap) -> Option<Bytes> {
@@ -184,7 +191,7 @@ impl Policy for PyTorch {
         }
         match self.find(heap, request) {
             Some(block) => Placement::Reuse(block),
-            None => Placement::Segment(segment_size(request.size, &self.settings).unwrap_or(Bytes::MAX)),
+            None => Placement::Segment(self.segment_for(request.size).unwrap_or(Bytes::MAX)),
         }
     }
 

@@ -1,0 +1,158 @@
+//! Diagnosis from a message alone: the same five steps, with what its rounded figures allow.
+
+use std::io::{self, Write};
+
+use anyhow::Result;
+use parkade::report::format_bytes;
+use parkade_sim::diagnose::{Applies, Certainty, MessageDiagnosis, Verdict, diagnose_message};
+use parkade_sim::message::{OutOfMemoryMessage, Size};
+use serde_json::{Value, json};
+
+use super::table::{STEPS, WIDTH, step};
+use super::words::wrapped;
+use crate::output::Paint;
+
+pub(super) fn diagnose(text: &str) -> Result<MessageDiagnosis> {
+    Ok(diagnose_message(OutOfMemoryMessage::parse(text)?))
+}
+
+/// The answers and findings of the five steps.
+fn steps(diagnosis: &MessageDiagnosis) -> [(Applies, String); 5] {
+    let message = &diagnosis.message;
+    let is_fragmentation = match diagnosis.verdict {
+        Verdict::Fragmentation => Applies::Yes,
+        Verdict::Capacity => Applies::No,
+        _ => Applies::Unknown,
+    };
+    let is_capacity = match is_fragmentation {
+        Applies::Yes => Applies::No,
+        Applies::No => Applies::Yes,
+        Applies::Unknown => Applies::Unknown,
+    };
+    let of_limit = if message.limit == Some(diagnosis.available) { "its limit" } else { "reserved and free on the device" };
+    let capacity = format!(
+        "{} allocated and {} tried are {}; the process could have {} ({of_limit})",
+        message.allocated, message.tried, diagnosis.needed, diagnosis.available
+    );
+    let compared = match diagnosis.unallocated_suffices {
+        Certainty::Yes => "more than was tried, or as much",
+        Certainty::No => "less than was tried",
+        Certainty::LastDigit => "what was tried, as far as two decimals tell",
+    };
+    let fragmentation =
+        format!("{} reserved - {} allocated = {}, {compared}", message.reserved, message.allocated, message.unallocated);
+    let settings = match diagnosis.verdict {
+        Verdict::Capacity => "no setting makes live memory smaller".to_owned(),
+        _ => "which one, only a snapshot can tell: parkade advise FILE".to_owned(),
+    };
+    let empty_cache = "the allocator had given back every whole free segment before this message".to_owned();
+    let snapshot = "a message does not tell where the free bytes are, who holds the rest, or since when: record \
+                    torch.cuda.memory._record_memory_history(), then parkade diagnose FILE";
+    [
+        (is_capacity, capacity),
+        (is_fragmentation, fragmentation),
+        (is_fragmentation, settings),
+        (Applies::No, empty_cache),
+        (Applies::Yes, snapshot.to_owned()),
+    ]
+}
+
+fn headline(diagnosis: &MessageDiagnosis) -> String {
+    let message = &diagnosis.message;
+    match (diagnosis.verdict, diagnosis.unallocated_suffices) {
+        (Verdict::Fragmentation, Certainty::Yes) => format!(
+            "fragmentation: {} were reserved and unallocated, enough for the {} tried, but not in one piece",
+            message.unallocated, message.tried
+        ),
+        (Verdict::Fragmentation, _) => format!(
+            "fragmentation: {} unallocated and {} free on the device would hold the {} tried, but not in one piece",
+            message.unallocated, message.free, message.tried
+        ),
+        (Verdict::Capacity, _) => {
+            let short = format_bytes(diagnosis.needed.bytes.saturating_sub(diagnosis.available.bytes));
+            format!("capacity: {} are needed at once and {} are there, {short} too little", diagnosis.needed, diagnosis.available)
+        }
+        _ => {
+            let (least, most) = diagnosis.block_bytes;
+            let why = if hangs_on_last_digit(diagnosis) {
+                "it hangs on the last digit of its figures".to_owned()
+            } else {
+                let (least, most) = (format_bytes(least), format_bytes(most));
+                format!("{} are tried for any request from {least} to {most}", message.tried)
+            };
+            format!("fragmentation or capacity, the message does not tell: {why}")
+        }
+    }
+}
+
+fn hangs_on_last_digit(diagnosis: &MessageDiagnosis) -> bool {
+    [diagnosis.unallocated_suffices, diagnosis.available_suffices].contains(&Certainty::LastDigit)
+}
+
+fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
+    let message = &diagnosis.message;
+    let digit = format_bytes(message.unallocated.within);
+    let mut notes = vec![format!("figures are rounded to two decimals: reserved - allocated is known within {digit}")];
+    let named = message.processes.iter().filter_map(|process| Some((process.pid?, process.used)));
+    let named: Vec<String> = named.map(|(pid, used)| format!("process {pid} has {used}")).collect();
+    let named = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
+    notes.push(format!(
+        "of the device's {}, {} were neither reserved here nor free: other processes, and CUDA's own some 500 MiB{named}",
+        message.total, diagnosis.held_by_others
+    ));
+    if let Some(private) = message.private_pools {
+        notes.push(format!(
+            "the {private} in private pools that it counts as allocated are cached there and free, for these pools' requests only"
+        ));
+    }
+    notes
+}
+
+pub(super) fn print(out: &mut impl Write, diagnosis: &MessageDiagnosis, paint: Paint) -> io::Result<()> {
+    writeln!(
+        out,
+        "an out-of-memory message of device {}\n\n{}\n",
+        diagnosis.message.device,
+        paint.bad(&wrapped(&headline(diagnosis), WIDTH).join("\n"))
+    )?;
+    for (place, (answer, finding)) in steps(diagnosis).iter().enumerate() {
+        let word = format!("{:<7}", answer.name());
+        let word = if *answer == Applies::Yes { paint.bad(&word) } else { word };
+        step(out, place, &word, finding)?;
+    }
+    writeln!(out, "\n{}", paint.dim("how sure this is"))?;
+    for note in notes(diagnosis) {
+        wrapped(&note, WIDTH).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn json(diagnosis: &MessageDiagnosis) -> Result<String> {
+    let message = &diagnosis.message;
+    let size = |size: Size| json!({ "bytes": size.bytes, "within_bytes": size.within });
+    let rows = steps(diagnosis).into_iter().zip(STEPS);
+    let rows: Vec<Value> =
+        rows.map(|((answer, finding), name)| json!({ "step": name, "applies": answer.name(), "finding": finding })).collect();
+    Ok(serde_json::to_string(&json!({
+        "device": message.device,
+        "verdict": diagnosis.verdict.name(),
+        "headline": headline(diagnosis),
+        "steps": rows,
+        "tried": size(message.tried),
+        "block_bytes_least": diagnosis.block_bytes.0,
+        "block_bytes_most": diagnosis.block_bytes.1,
+        "total": size(message.total),
+        "free": size(message.free),
+        "limit": message.limit.map(size),
+        "allocated": size(message.allocated),
+        "reserved": size(message.reserved),
+        "unallocated": size(message.unallocated),
+        "private_pools": message.private_pools.map(size),
+        "needed": size(diagnosis.needed),
+        "available": size(diagnosis.available),
+        "held_by_others": size(diagnosis.held_by_others),
+        "unallocated_suffices": diagnosis.unallocated_suffices.name(),
+        "available_suffices": diagnosis.available_suffices.name(),
+        "notes": notes(diagnosis),
+    }))?)
+}

@@ -1,0 +1,179 @@
+//! `parkade diagnose`: why was it out of memory? From a snapshot, or from the message alone.
+
+mod json;
+mod message;
+mod stacks;
+mod table;
+mod words;
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Parser;
+use parkade::profile::Profile as Rules;
+use parkade_sim::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
+use parkade_sim::recording::Recording;
+use parkade_sim::replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_profile};
+
+use crate::verify::{self, Profile};
+use crate::{Outcome, output, size};
+
+/// The most of a text on standard input that is searched for a message.
+const LONGEST_TEXT: u64 = 64 << 20;
+/// How many fences are found; a person is shown fewer.
+const FENCES: usize = 20;
+
+/// Say why a recorded program was out of memory, step by step, and where the memory was.
+///
+/// Looks at the first out-of-memory point of a PyTorch memory snapshot; without one, at the request that brought reserved memory
+/// to its peak. Every reserved byte is live, lost to rounding, or stranded for exactly one cause. The heap is that of the replay,
+/// which is verified against the recording first.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade diagnose snapshot.pickle --limit 16GiB
+  parkade diagnose snapshot.pickle --entry 7268 --json
+  parkade diagnose --message 'CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; ...'
+  parkade diagnose --message - < train.log
+
+Exit code: 0 diagnosed, 2 it could not be.")]
+pub(crate) struct Args {
+    /// The recording.
+    #[arg(required_unless_present = "message")]
+    file: Option<PathBuf>,
+    /// An out-of-memory message of any version of PyTorch, or a log with one in it; - reads standard input.
+    #[arg(long, value_name = "TEXT")]
+    #[arg(conflicts_with_all = ["file", "entry", "device", "limit", "capacity", "settings", "profile"])]
+    message: Option<String>,
+    /// The memory limit of the run (set_per_process_memory_fraction), which a recording does not contain.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    limit: Option<u64>,
+    /// The memory that the device had for the allocator (without the driver's own, some 500 MiB).
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    capacity: Option<u64>,
+    /// The entry of the trace to look at, counted from 0.
+    #[arg(long, value_name = "N")]
+    entry: Option<usize>,
+    /// The device to look at. Without this, every one.
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
+    /// The settings of the run, where the recording does not state them or states them wrongly.
+    #[arg(long)]
+    settings: Option<String>,
+    /// The version of PyTorch that made the recording; without it what the file shows, else 2.11.
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A diagnosed recording.
+struct Diagnosed {
+    file: PathBuf,
+    recording: Recording,
+    settings: ReplaySettings,
+    limit: Option<u64>,
+    devices: Vec<Diagnosis>,
+}
+
+impl Diagnosed {
+    /// What a person may want to know of the settings.
+    fn settings_note(&self) -> Option<String> {
+        let fraction = self.settings.settings.per_process_memory_fraction;
+        if self.settings.origin == SettingsOrigin::Assumed {
+            Some("not in the file: the settings; PyTorch's defaults are assumed (--settings gives others)".to_owned())
+        } else if self.limit.is_none() && fraction < 1.0 {
+            Some(format!("per_process_memory_fraction:{fraction} sets a limit that is not in the file (--limit gives it)"))
+        } else {
+            None
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let printed = match (&args.message, &args.file) {
+        (Some(text), _) => diagnose_text(args, text),
+        (None, Some(file)) => diagnose_file(args, file).with_context(|| file.display().to_string()),
+        (None, None) => bail!("a recording or --message is needed"),
+    };
+    match printed {
+        Err(error) if output::is_broken_pipe(&error) => Ok(Outcome::Good),
+        Err(error) => {
+            if args.json {
+                let mut out = output::stdout();
+                writeln!(out, "{}", json::failed(args.file.as_deref(), &error)?)?;
+                out.flush()?;
+            }
+            Err(error)
+        }
+        Ok(()) => Ok(Outcome::Good),
+    }
+}
+
+fn diagnose_text(args: &Args, text: &str) -> Result<()> {
+    let diagnosis = if text == "-" {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().take(LONGEST_TEXT).read_to_end(&mut bytes).context("standard input")?;
+        message::diagnose(&String::from_utf8_lossy(&bytes))?
+    } else {
+        message::diagnose(text)?
+    };
+    let mut out = output::stdout();
+    if args.json {
+        writeln!(out, "{}", message::json(&diagnosis)?)?;
+    } else {
+        message::print(&mut out, &diagnosis, output::Paint::for_stdout())?;
+    }
+    Ok(out.flush()?)
+}
+
+fn diagnose_file(args: &Args, file: &Path) -> Result<()> {
+    let diagnosed = diagnose(args, file)?;
+    let mut out = output::stdout();
+    if args.json {
+        writeln!(out, "{}", json::diagnosed(&diagnosed)?)?;
+    } else {
+        table::print(&mut out, &diagnosed, output::Paint::for_stdout())?;
+    }
+    Ok(out.flush()?)
+}
+
+fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
+    // Before the file is read: whoever mistyped the settings need not wait.
+    let given =
+        |profile: &'static Rules| args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose();
+    given(args.profile.unwrap_or_default().rules())?;
+    let recording = verify::read(file)?;
+    let shown = newer_profile(&recording, None).filter(|_| args.profile.is_none());
+    let profile = shown.map_or_else(|| args.profile.unwrap_or_default().rules(), |(profile, _)| profile);
+    let settings = match given(profile)? {
+        Some(settings) => settings,
+        None => ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?,
+    };
+    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, statistics: None };
+    let options = DiagnoseOptions { own, capacity_bytes: args.capacity, entry: args.entry, fences: FENCES };
+    let numbers: Vec<u32> = recording.devices.iter().map(|device| device.device).collect();
+    let chosen: Vec<_> = recording.devices.iter().filter(|one| args.device.is_none_or(|number| one.device == number)).collect();
+    match (args.device, chosen.as_slice()) {
+        (_, []) if numbers.is_empty() => bail!("the file has neither trace entries nor segments: nothing to diagnose"),
+        (Some(number), []) => bail!("the file has nothing of device {number}, only of {numbers:?}"),
+        _ => {}
+    }
+    if args.entry.is_some() && chosen.len() > 1 {
+        bail!("--entry belongs to one device, and the file has {numbers:?}: choose one with --device");
+    }
+    let bar = verify::progress_bar(args.json);
+    bar.set_length(chosen.iter().map(|device| device.trace.len() as u64).sum());
+    let (mut devices, mut done) = (Vec::new(), 0);
+    for device in &chosen {
+        let diagnosis = diagnose_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
+        done += device.trace.len();
+        devices.push(match diagnosis {
+            Err(error) if chosen.len() > 1 => return Err(anyhow!("device {}: {error}", device.device)),
+            diagnosis => diagnosis?,
+        });
+    }
+    bar.finish_and_clear();
+    Ok(Diagnosed { file: file.to_owned(), recording, settings, limit: args.limit, devices })
+}

@@ -1,0 +1,177 @@
+//! A diagnosis for a person: the cause first, the five steps, then the evidence.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use parkade::report::format_bytes;
+use parkade_sim::diagnose::{Applies, Breakdown, Diagnosis, Fence, Verdict, Why};
+use parkade_sim::recording::StackId;
+
+use super::{Diagnosed, stacks, words};
+use crate::output::{self, Paint};
+
+/// How many stacks and fences are shown.
+const SHOWN: usize = 5;
+/// How many characters a line of text has at most, where words allow.
+pub(super) const WIDTH: usize = 100;
+/// The names of the workflow's steps.
+pub(super) const STEPS: [&str; 5] = ["capacity", "fragmentation", "settings", "empty_cache", "snapshot"];
+
+pub(super) fn print(out: &mut impl Write, diagnosed: &Diagnosed, paint: Paint) -> io::Result<()> {
+    for (place, diagnosis) in diagnosed.devices.iter().enumerate() {
+        if place > 0 {
+            writeln!(out)?;
+        }
+        device(out, diagnosed, diagnosis, paint)?;
+    }
+    Ok(())
+}
+
+fn device(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
+    let name = diagnosed.file.file_name().unwrap_or(diagnosed.file.as_os_str()).to_string_lossy();
+    let number = if diagnosed.recording.devices.len() > 1 { format!(" device {}", diagnosis.device) } else { String::new() };
+    let trace = diagnosed.recording.devices.iter().find(|device| device.device == diagnosis.device);
+    let entries = trace.map_or(0, |device| device.trace.len());
+    writeln!(out, "{}{number}: {}", output::one_line(&name), words::occasion(diagnosis, entries))?;
+    let headline = words::headline(diagnosis);
+    let is_good = diagnosis.verdict == Verdict::NoFailure;
+    let headline = words::wrapped(&headline, WIDTH).join("\n");
+    writeln!(out, "\n{}", if is_good { headline } else { paint.bad(&headline) })?;
+    if let Some(warning) = words::warning(diagnosis) {
+        writeln!(out, "{}", paint.bad(&warning))?;
+    }
+    let asked = diagnosis.request.and_then(|request| stacks::line(&diagnosed.recording, request.stack));
+    if let Some(line) = asked {
+        writeln!(out, "{} {line}", paint.dim("asked for by"))?;
+    }
+    writeln!(out)?;
+    steps(out, diagnosed, diagnosis, paint)?;
+    bytes(out, diagnosis, paint)?;
+    fences(out, diagnosed, diagnosis, paint)?;
+    live(out, diagnosed, diagnosis, paint)?;
+    if let Some(onset) = &diagnosis.onset {
+        writeln!(out, "\n{}", paint.dim("when it began"))?;
+        indented(out, &words::onset(&diagnosed.recording, diagnosis, onset))?;
+    }
+    writeln!(out, "\n{}", paint.dim("how sure this is"))?;
+    for note in words::notes(diagnosed, diagnosis) {
+        indented(out, &output::one_line(&note))?;
+    }
+    Ok(())
+}
+
+fn steps(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
+    let steps = &diagnosis.steps;
+    let answers = [steps.capacity, steps.fragmentation, steps.settings, steps.empty_cache];
+    for (place, (finding, answer)) in words::findings(diagnosed, diagnosis).iter().zip(answers).enumerate() {
+        let word = format!("{:<7}", answer.name());
+        let word = if answer == Applies::Yes { paint.bad(&word) } else { word };
+        step(out, place, &word, finding)?;
+    }
+    writeln!(out, "  5 {:<13}  {:<7}  where the bytes are, who holds them, since when:", STEPS[4], "below")
+}
+
+/// One step: its number and name, whether it applies, what it found.
+pub(super) fn step(out: &mut impl Write, place: usize, word: &str, finding: &str) -> io::Result<()> {
+    let mut lines = words::wrapped(finding, WIDTH - 26).into_iter();
+    writeln!(out, "  {} {:<13}  {word}  {}", place + 1, STEPS[place], lines.next().unwrap_or_default())?;
+    lines.try_for_each(|line| writeln!(out, "{:28}{line}", ""))
+}
+
+fn indented(out: &mut impl Write, text: &str) -> io::Result<()> {
+    words::wrapped(text, WIDTH).iter().try_for_each(|line| writeln!(out, "  {line}"))
+}
+
+fn bytes(out: &mut impl Write, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
+    let heap = &diagnosis.heap;
+    let (blocks, segments) = (heap.live_blocks, heap.segments);
+    let title = format!("where the {} reserved bytes are ({segments} segments)", format_bytes(heap.reserved_bytes));
+    writeln!(out, "\n{}", paint.dim(&title))?;
+    row(out, heap.requested_bytes, &format!("live, in {blocks} blocks"))?;
+    row(out, heap.rounding_bytes, "lost to rounding in these")?;
+    for strand in heap.strands.iter().filter(|strand| strand.bytes > 0) {
+        let holes = match strand.holes {
+            1 => "1 hole".to_owned(),
+            holes => format!("{holes} holes, the largest {}", format_bytes(strand.largest_bytes)),
+        };
+        row(out, strand.bytes, &format!("{} ({holes})", words::cause(strand.cause)))?;
+    }
+    if let Some(request) = diagnosis.request.filter(|_| diagnosis.why != Why::OutOfMemory) {
+        let given = diagnosis.given_back.bytes;
+        let given = if given > 0 { format!(", {} went back to the device", format_bytes(given)) } else { String::new() };
+        let after = format_bytes(diagnosis.reserved_after_bytes);
+        writeln!(out, "  then {} were asked for{given}, and {after} were reserved", format_bytes(request.requested_bytes))?;
+    }
+    if diagnosis.why == Why::OutOfMemory && diagnosis.met != diagnosis.heap {
+        writeln!(out, "  before the allocator gave back what it could: {}", met(&diagnosis.met))?;
+    }
+    Ok(())
+}
+
+fn met(met: &Breakdown) -> String {
+    format!("{} reserved, {} of it empty", format_bytes(met.reserved_bytes), format_bytes(met.stranded_bytes()))
+}
+
+fn row(out: &mut impl Write, bytes: u64, text: &str) -> io::Result<()> {
+    writeln!(out, "  {:>12}  {text}", format_bytes(bytes))
+}
+
+fn fences(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
+    if diagnosis.fences.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{}", paint.dim("blocks that fence the holes"))?;
+    for fence in diagnosis.fences.iter().take(SHOWN) {
+        row(out, fence.bytes, &fence_text(diagnosis, fence))?;
+        if let Some(line) = stacks::line(&diagnosed.recording, fence.owner.stack) {
+            writeln!(out, "  {:>12}  {line}", "")?;
+        }
+    }
+    Ok(())
+}
+
+fn fence_text(diagnosis: &Diagnosis, fence: &Fence) -> String {
+    let beside = format_bytes(fence.beside_bytes);
+    let effect = if fence.frees_segment {
+        format!("is all that keeps a segment of {} from going back", format_bytes(fence.opens_bytes))
+    } else if fence.is_enough {
+        format!("has {beside} free beside it; without it that is a hole of {}, enough", format_bytes(fence.opens_bytes))
+    } else {
+        format!("has {beside} free beside it")
+    };
+    let state = if fence.is_pending { " and waits for events" } else { "" };
+    let age = match (fence.owner.entry, diagnosis.entry) {
+        (Some(entry), Some(now)) => {
+            let times = fence.owner.time_us.zip(diagnosis.time_us);
+            let time = times.map_or_else(String::new, |(then, now)| format!(", {}", words::duration(now.saturating_sub(then))));
+            format!("; from entry {entry}, {} entries{time} old", now.saturating_sub(entry))
+        }
+        (None, Some(_)) => "; older than the trace".to_owned(),
+        (_, None) => String::new(),
+    };
+    format!("{effect}{state}{age}")
+}
+
+fn live(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
+    // One row "without a stack" says nothing.
+    if diagnosis.stacks.iter().all(|held| held.stack == StackId::NONE) {
+        return Ok(());
+    }
+    writeln!(out, "\n{}", paint.dim("stacks that hold the most live bytes"))?;
+    // Stacks that differ only between the two calls that are shown are one row.
+    let mut rows: BTreeMap<String, (u64, usize)> = BTreeMap::new();
+    for held in &diagnosis.stacks {
+        let line = stacks::line(&diagnosed.recording, held.stack);
+        let (bytes, blocks) = rows.entry(line.unwrap_or_else(|| "no stack in the file".to_owned())).or_default();
+        *bytes = bytes.saturating_add(held.bytes);
+        *blocks += held.blocks;
+    }
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_by_key(|&(_, (bytes, _))| Reverse(bytes));
+    for (line, (bytes, blocks)) in rows.into_iter().take(SHOWN) {
+        let blocks = if blocks == 1 { "1 block".to_owned() } else { format!("{blocks} blocks") };
+        row(out, bytes, &format!("in {blocks}: {line}"))?;
+    }
+    Ok(())
+}

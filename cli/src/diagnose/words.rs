@@ -1,0 +1,314 @@
+//! A diagnosis in words: the headline, what each step found, what each cause means, and what the file does not tell.
+
+use parkade::report::format_bytes;
+use parkade_sim::diagnose::{Applies, Cause, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why, phase_at};
+use parkade_sim::recording::Recording;
+
+use super::Diagnosed;
+use crate::output;
+
+/// What is looked at.
+pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
+    let entry = diagnosis.entry.unwrap_or(0);
+    match diagnosis.why {
+        Why::OutOfMemory => format!("out of memory at entry {entry} of {entries}"),
+        Why::Chosen => format!("before entry {entry} of {entries}, where nothing failed"),
+        Why::Peak => format!("no request failed; reserved memory grew to its peak at entry {entry} of {entries}"),
+        Why::End => "the file has no trace, only the heap at its end".to_owned(),
+    }
+}
+
+/// The cause in one sentence.
+pub(super) fn headline(diagnosis: &Diagnosis) -> String {
+    let (heap, steps) = (&diagnosis.heap, &diagnosis.steps);
+    let asked = diagnosis.request.map_or_else(String::new, |request| format_bytes(request.asked.size.get()));
+    let empty = format_bytes(heap.stranded_bytes());
+    let room = steps.unreserved_bytes.filter(|&bytes| bytes > 0);
+    let room = room.map_or_else(String::new, |bytes| format!(", and {} more could be reserved", format_bytes(bytes)));
+    match diagnosis.verdict {
+        Verdict::Fragmentation => {
+            let largest = format_bytes(heap.largest_hole_bytes());
+            format!("fragmentation: {asked} were asked for; {empty} were reserved and empty, the largest hole {largest}{room}")
+        }
+        Verdict::Streams => {
+            format!("streams: {asked} were asked for; {empty} were reserved and empty, most of it other streams'{room}")
+        }
+        Verdict::PrivatePools => {
+            format!("private pools: {asked} were asked for; {empty} were reserved and empty, most of it in private pools{room}")
+        }
+        Verdict::Capacity => {
+            let short = steps.short_bytes.map_or(String::new(), |short| format!(", {} more than there is", format_bytes(short)));
+            let live = format_bytes(heap.allocated_bytes());
+            format!("capacity: {live} live and {asked} asked for are {}{short}", format_bytes(steps.needed_bytes))
+        }
+        Verdict::Undecided => format!(
+            "fragmentation if the memory limit was {} or more, else capacity (--limit says which)",
+            format_bytes(steps.needed_bytes)
+        ),
+        Verdict::NoFailure => {
+            format!("{} live, {empty} reserved and empty", format_bytes(heap.allocated_bytes()))
+        }
+    }
+}
+
+/// What the first four steps found; the fifth is the evidence itself.
+pub(super) fn findings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> [String; 4] {
+    [capacity(diagnosis), fragmentation(diagnosis), settings(diagnosed, diagnosis), empty_cache(diagnosis)]
+}
+
+fn capacity(diagnosis: &Diagnosis) -> String {
+    let live = format_bytes(diagnosis.heap.allocated_bytes());
+    let need = match diagnosis.request.filter(|_| diagnosis.why == Why::OutOfMemory) {
+        Some(request) => format!(
+            "{live} live and {} asked for are {}",
+            format_bytes(request.asked.size.get()),
+            format_bytes(diagnosis.steps.needed_bytes)
+        ),
+        None => format!("{live} live"),
+    };
+    format!("{need}; {}", limit(diagnosis))
+}
+
+/// What is known of the limit.
+pub(super) fn limit(diagnosis: &Diagnosis) -> String {
+    let entry = |evidence: Option<(u64, usize)>| evidence.map_or(0, |(_, entry)| entry);
+    let (served, refused) = (entry(diagnosis.evidence.served), entry(diagnosis.evidence.refused));
+    match diagnosis.limit {
+        Limit::Given { bytes } => format!("the limit is {}, as given", format_bytes(bytes)),
+        Limit::DeviceFull { bytes } => format!("the device was full: there were {} for this allocator", format_bytes(bytes)),
+        Limit::Between { at_least_bytes, below_bytes } => format!(
+            "the limit is at least {} (reserved at entry {}) and below {} (refused at entry {refused})",
+            format_bytes(at_least_bytes),
+            served.saturating_sub(1),
+            format_bytes(below_bytes)
+        ),
+        Limit::NotFixed { reserved_bytes, refused_bytes } => format!(
+            "no fixed limit: {} were reserved at entry {}, {} refused at entry {refused}",
+            format_bytes(reserved_bytes),
+            served.saturating_sub(1),
+            format_bytes(refused_bytes)
+        ),
+        Limit::NeverReached { at_least_bytes } => format!("nothing was refused up to {}", format_bytes(at_least_bytes)),
+    }
+}
+
+fn fragmentation(diagnosis: &Diagnosis) -> String {
+    let heap = &diagnosis.heap;
+    let (reserved, allocated, empty) = (heap.reserved_bytes, heap.allocated_bytes(), heap.stranded_bytes());
+    let percent = if reserved == 0 { 0.0 } else { empty as f64 / reserved as f64 * 100.0 };
+    let compared = match diagnosis.request.filter(|_| diagnosis.why == Why::OutOfMemory) {
+        Some(request) if empty >= request.asked.size.get() => ", at least what was asked for",
+        Some(_) => ", less than was asked for",
+        None => "",
+    };
+    let retries = match diagnosis.retries {
+        0 => String::new(),
+        retries => format!("; num_alloc_retries is {retries}"),
+    };
+    format!(
+        "{} reserved - {} allocated = {} ({percent:.1} % of it) in {} holes{compared}; the largest hole is {}{retries}",
+        format_bytes(reserved),
+        format_bytes(allocated),
+        format_bytes(empty),
+        heap.holes.len(),
+        format_bytes(heap.largest_hole_bytes())
+    )
+}
+
+fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
+    let advise = || advise_line(diagnosed, diagnosis);
+    match diagnosis.verdict {
+        Verdict::Capacity if diagnosis.steps.settings == Applies::Unknown => {
+            let rounding = format_bytes(diagnosis.heap.rounding_bytes);
+            format!("rounding takes {rounding}, not less than what is missing (roundup_power2_divisions):\n{}", advise())
+        }
+        Verdict::Capacity => "no setting makes live memory smaller".to_owned(),
+        Verdict::NoFailure => format!("nothing failed; for a smaller device:\n{}", advise()),
+        Verdict::Undecided => format!("if it is fragmentation; find out with\n{}", advise()),
+        Verdict::Streams => format!("memory of other streams stays theirs; what helps:\n{}", advise()),
+        _ => format!("which one, and what it costs:\n{}", advise()),
+    }
+}
+
+/// The line to run next.
+fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
+    let file = diagnosed.file.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@".contains(c);
+    let file = if file.chars().all(is_plain) { file } else { format!("'{}'", file.replace('\'', "'\\''")) };
+    let limit = match (diagnosis.limit, diagnosed.limit) {
+        (_, Some(limit)) => format!(" --limit {}", exact(limit)),
+        (Limit::Given { bytes } | Limit::DeviceFull { bytes }, None) => format!(" --capacity {}", exact(bytes)),
+        _ => " --capacity SIZE".to_owned(),
+    };
+    format!("parkade advise {}{limit}", output::one_line(&file))
+}
+
+/// A size as an argument: no byte is lost.
+fn exact(bytes: u64) -> String {
+    match bytes {
+        1.. if bytes.is_multiple_of(1 << 30) => format!("{}GiB", bytes >> 30),
+        1.. if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
+        _ => bytes.to_string(),
+    }
+}
+
+fn empty_cache(diagnosis: &Diagnosis) -> String {
+    let left = diagnosis.heap.releasable_bytes();
+    if diagnosis.why != Why::OutOfMemory {
+        return format!("{} are whole free segments or pages, which it would give back", format_bytes(left));
+    }
+    let given = &diagnosis.given_back;
+    let done = match given.entries {
+        Some((first, last)) => format!(
+            "the allocator had just done it (entries {first} to {last}: {} in {} pieces) and still had no room",
+            format_bytes(given.bytes),
+            given.segments
+        ),
+        None => "no whole segment or page was free: the allocator tried before it gave up".to_owned(),
+    };
+    if left == 0 { done } else { format!("{done}; {} could still go back", format_bytes(left)) }
+}
+
+/// What a cause means, with the way out where the cause has one of its own.
+pub(super) fn cause(cause: Cause) -> String {
+    match cause {
+        Cause::PendingEvent => "given back, but another stream may still use it (record_stream)".to_owned(),
+        Cause::PrivatePool => "in a private pool (MemPool, CUDA graph) that the request does not use".to_owned(),
+        Cause::OtherStream => "cached for another stream".to_owned(),
+        Cause::OtherClass => "in the other pool: requests up to 1 MiB and larger ones share nothing".to_owned(),
+        Cause::Oversize => "large enough, but max_split_size_mb keeps it for other requests".to_owned(),
+        Cause::ExpandableOff => "large enough, but expandable segments have been switched off".to_owned(),
+        Cause::Fits => "would serve the request".to_owned(),
+        Cause::Pinned => format!("too small, in segments or pages of which at most 1/{PINNED_PART} is in use"),
+        Cause::TooSmall => "too small".to_owned(),
+    }
+}
+
+/// Since when, with the definition.
+pub(super) fn onset(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset) -> String {
+    let level = format_bytes(onset.level_bytes);
+    let Some(entry) = onset.entry else {
+        return format!("before the first entry: reserved - allocated was never below {level}, half of what it is here");
+    };
+    let before = diagnosis.entry.map_or(0, |target| target.saturating_sub(entry));
+    let seconds = match (onset.time_us, diagnosis.time_us) {
+        (Some(then), Some(now)) => format!(", {}", duration(now.saturating_sub(then))),
+        _ => String::new(),
+    };
+    let phase = onset.time_us.and_then(|time| phase_at(&recording.annotations, diagnosis.device, time));
+    let phase = phase.map_or_else(String::new, |phase| match (phase.open.last(), &phase.last_ended) {
+        (Some(open), _) => format!(", in {}", output::one_line(open)),
+        (None, Some((name, 1))) => format!(", after the first {}", output::one_line(name)),
+        (None, Some((name, times))) => format!(", after {times} times {}", output::one_line(name)),
+        (None, None) => ", before the first annotated phase".to_owned(),
+    });
+    format!(
+        "at entry {entry} ({before} entries{seconds} before{phase}): since then reserved - allocated has stayed at {level}, \
+         half of what it is here, or above"
+    )
+}
+
+/// A time for people.
+pub(super) fn duration(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} us"),
+        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        _ => format!("{:.1} s", us as f64 / 1e6),
+    }
+}
+
+/// How sure all of this is, and what the file does not tell.
+pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String> {
+    let mut notes = Vec::new();
+    match &diagnosis.exactness {
+        None => notes.push(
+            "not in the file: a trace, so neither requests nor times (torch.cuda.memory._record_memory_history() records them)"
+                .to_owned(),
+        ),
+        Some(verdict) if verdict.mismatches == 0 => {
+            notes.push(format!("exact: all {} recorded decisions are the replay's own", verdict.decisions));
+        }
+        Some(verdict) => {
+            let first = verdict.first.as_ref().and_then(|first| first.entry);
+            let first = first.map_or(String::new(), |entry| format!(", the first at entry {entry}"));
+            notes.push(format!(
+                "not exact: {} of {} recorded decisions differ from the replay's{first}; --limit and --settings say what the \
+                 run had (see parkade verify)",
+                verdict.mismatches, verdict.decisions
+            ));
+        }
+    }
+    if let Some(bytes) = diagnosis.assumed_limit_bytes {
+        notes.push(format!(
+            "a limit of {} was assumed (--limit): garbage collection needs one, and under it all decisions are the recorded ones",
+            format_bytes(bytes)
+        ));
+    }
+    if let Some(lost) = diagnosis.exactness.as_ref().and_then(|verdict| verdict.not_in_file.lost_beginning) {
+        notes.push(format!(
+            "not in the file: what was before its first entry; of the {} blocks ({} segments, {}) that were there, age is \
+             unknown, and stacks are known only of those that live to the end; a peak or an earlier failure may be cut off too",
+            lost.blocks,
+            lost.segments,
+            format_bytes(lost.reserved_bytes)
+        ));
+    }
+    if diagnosed.recording.stacks.is_empty() {
+        notes.push("not in the file: stacks (torch.cuda.memory._record_memory_history(stacks='python') records them)".to_owned());
+    }
+    if diagnosis.ooms > 1 || (diagnosis.ooms == 1 && diagnosis.why != Why::OutOfMemory) {
+        notes.push(format!("{} requests were out of memory in all; --entry N looks at another one", diagnosis.ooms));
+    }
+    notes.extend(diagnosed.settings_note());
+    notes
+}
+
+/// What must be said before everything else: the figures are not the recorded run's.
+pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
+    let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
+    let text =
+        format!("careful: {mismatches} recorded decisions differ from the replay's, so the figures may be wrong (see below)");
+    (mismatches > 0).then_some(text)
+}
+
+/// The units of sizes.
+const UNITS: [&str; 4] = ["bytes", "KiB", "MiB", "GiB"];
+
+/// The text in lines of at most `width` characters, where words allow; a command stays whole.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for paragraph in text.split('\n') {
+        if paragraph.starts_with("parkade ") {
+            lines.push(paragraph.to_owned());
+            continue;
+        }
+        // A number and its unit stay together.
+        let paragraph =
+            UNITS.iter().fold(paragraph.to_owned(), |text, unit| text.replace(&format!(" {unit}"), &format!("\u{a0}{unit}")));
+        let mut line = String::new();
+        for word in paragraph.split(' ') {
+            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(&word.replace('\u{a0}', " "));
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_broken_between_words_and_commands_not_at_all() {
+        let text = "one two three four:\nparkade advise a.pickle --limit 5";
+        assert_eq!(wrapped(text, 9), ["one two", "three", "four:", "parkade advise a.pickle --limit 5"]);
+        assert_eq!(wrapped("abcdefghij k", 3), ["abcdefghij", "k"]);
+        assert_eq!(wrapped("it has 8.00 MiB, free", 11), ["it has", "8.00 MiB,", "free"]);
+    }
+}

@@ -1,0 +1,176 @@
+//! `parkade diagnose`: what people and programs read, messages, exit codes, bad input.
+
+mod common;
+
+use common::*;
+use parkade_sim::recording::{Action, DeviceRecording, Recording};
+use serde_json::Value;
+
+/// The log of the documents' scenario C4.
+const LOG: &str = "step 7\nOutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59\nGiB total capacity; \
+                   28.60 GiB already allocated; 3.92 GiB free; 33.95 GiB\nreserved in total by PyTorch). If reserved";
+
+/// 40 MiB in two halves with 4 MiB live in each; 30 MiB do not fit below a limit of 60 MiB.
+fn failing() -> Recording {
+    let (second, mib) = (BASE + (1 << 30), MIB);
+    let mut trace = Vec::new();
+    for base in [BASE, second] {
+        trace.extend([
+            entry(Action::SegmentAlloc, base, 20 * mib),
+            entry(Action::Alloc, base, 8 * mib),
+            entry(Action::Alloc, base + 8 * mib, 4 * mib),
+            entry(Action::Alloc, base + 12 * mib, 8 * mib),
+        ]);
+    }
+    for base in [BASE, second] {
+        trace.extend(free(base, 8 * mib));
+        trace.extend(free(base + 12 * mib, 8 * mib));
+    }
+    trace.push(entry(Action::Oom, 1 << 36, 30 * mib));
+    let halves = [BASE, second]
+        .map(|base| segment(vec![unused(base, 8 * mib), used(base + 8 * mib, 4 * mib), unused(base + 12 * mib, 8 * mib)]));
+    recording(trace, halves.to_vec())
+}
+
+fn json(arguments: &[&str]) -> (i32, Value) {
+    let run = call(&[&["diagnose", "--json"], arguments].concat());
+    (run.code, serde_json::from_str(run.out.trim_end()).unwrap_or_else(|_| panic!("no JSON: {}{}", run.out, run.err)))
+}
+
+#[test]
+fn a_person_reads_the_cause_first() {
+    let folder = Folder::new("diagnose-person");
+    let file = folder.recording("failing.pickle", &failing());
+    let run = call(&["diagnose", &file, "--limit", "60MiB"]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    let lines: Vec<&str> = run.out.lines().collect();
+    let steps = format!("                            parkade advise {file} --limit 60MiB");
+    assert_eq!(
+        lines[..14],
+        [
+            "failing.pickle: out of memory at entry 16 of 17",
+            "",
+            "fragmentation: 30.00 MiB were asked for; 32.00 MiB were reserved and empty, the largest hole",
+            "8.00 MiB, and 20.00 MiB more could be reserved",
+            "",
+            "  1 capacity       no       8.00 MiB live and 30.00 MiB asked for are 38.00 MiB; the limit is",
+            "                            60.00 MiB, as given",
+            "  2 fragmentation  yes      40.00 MiB reserved - 8.00 MiB allocated = 32.00 MiB (80.0 % of it) in 4",
+            "                            holes, at least what was asked for; the largest hole is 8.00 MiB;",
+            "                            num_alloc_retries is 1",
+            "  3 settings       yes      which one, and what it costs:",
+            steps.as_str(),
+            "  4 empty_cache    no       no whole segment or page was free: the allocator tried before it gave up",
+            "  5 snapshot       below    where the bytes are, who holds them, since when:",
+        ]
+    );
+    for text in [
+        "where the 40.00 MiB reserved bytes are (2 segments)\n      8.00 MiB  live, in 2 blocks\n",
+        "     32.00 MiB  too small (4 holes, the largest 8.00 MiB)\n",
+        "      4.00 MiB  is all that keeps a segment of 20.00 MiB from going back; from entry 2, 14 entries old\n",
+        "  at entry 11 (5 entries before): since then reserved - allocated has stayed at 16.00 MiB",
+        "  exact: all ",
+    ] {
+        assert!(run.out.contains(text), "{text:?} is not in\n{}", run.out);
+    }
+}
+
+#[test]
+fn a_program_reads_the_same() {
+    let folder = Folder::new("diagnose-json");
+    let file = folder.recording("failing.pickle", &failing());
+    let (code, object) = json(&[&file, "--limit", "60MiB"]);
+    let device = &object["devices"][0];
+    assert_eq!((code, &device["verdict"], &device["entry"]), (0, &"fragmentation".into(), &16.into()));
+    let heap = &device["heap"];
+    let bytes = |key: &str| heap[key].as_u64().expect("a number");
+    let stranded: u64 = heap["stranded"].as_array().expect("a list").iter().filter_map(|strand| strand["bytes"].as_u64()).sum();
+    assert_eq!(bytes("requested_bytes") + bytes("rounding_bytes") + stranded, bytes("reserved_bytes"));
+    assert_eq!((bytes("reserved_bytes"), stranded), (40 * MIB, 32 * MIB));
+    let applies = |place: usize| device["steps"][place]["applies"].as_str().expect("a word");
+    assert_eq!([0, 1, 2, 3].map(applies), ["no", "yes", "yes", "no"]);
+    assert_eq!((&device["fences"][0]["entry"], &device["fences"][0]["age_entries"]), (&2.into(), &14.into()));
+    assert_eq!((&device["onset"]["entry"], &device["exactness"]["mismatches"]), (&11.into(), &0.into()));
+    // Without a limit: more than was reserved, less than that and the segment that was refused.
+    let (_, inferred) = json(&[&file]);
+    let limit = &inferred["devices"][0]["limit"];
+    assert_eq!((&limit["at_least_bytes"], &limit["below_bytes"]), (&(40 * MIB).into(), &(70 * MIB).into()));
+    let (_, tight) = json(&[&file, "--capacity", "37MiB"]);
+    assert_eq!(tight["devices"][0]["limit"]["known"], "given");
+}
+
+#[test]
+fn a_message_is_enough_for_a_first_answer() {
+    for run in [call(&["diagnose", "--message", LOG]), call_with(&["diagnose", "--message", "-"], LOG.as_bytes())] {
+        assert_eq!((run.code, run.err.as_str()), (0, ""));
+        let first = "an out-of-memory message of device 2\n\nfragmentation: 5.35 GiB were reserved and unallocated, enough for \
+                     the 4.88 GiB tried, but not in one\npiece\n";
+        assert!(run.out.starts_with(first), "{}", run.out);
+        assert!(run.out.contains("33.95 GiB reserved - 28.60 GiB allocated = 5.35 GiB, more than was tried"), "{}", run.out);
+        assert!(run.out.contains("reserved - allocated is known within 10.24 MiB"), "{}", run.out);
+    }
+    let (code, object) = json(&["--message", LOG]);
+    assert_eq!((code, &object["verdict"], &object["unallocated_suffices"]), (0, &"fragmentation".into(), &"yes".into()));
+    let edge = LOG.replace("33.95", "33.48");
+    let (_, object) = json(&["--message", &edge]);
+    assert_eq!((&object["verdict"], &object["unallocated_suffices"]), (&"fragmentation".into(), &"last_digit".into()));
+    let (_, object) = json(&["--message", &edge.replace("3.92", "0.00")]);
+    assert_eq!(object["verdict"], "undecided");
+    assert!(object["headline"].as_str().is_some_and(|text| text.contains("hangs on the last digit")), "{object}");
+}
+
+#[test]
+fn several_devices_and_files_without_a_trace_are_diagnosed() {
+    let folder = Folder::new("diagnose-devices");
+    let mut both = failing();
+    both.devices.push(DeviceRecording { device: 3, trace: Vec::new(), ..good().devices[0].clone() });
+    let file = folder.recording("both.pickle", &both);
+    let (code, object) = json(&[&file]);
+    let verdict = |place: usize| (object["devices"][place]["device"].clone(), object["devices"][place]["verdict"].clone());
+    assert_eq!((code, verdict(0)), (0, (0.into(), "fragmentation".into())));
+    assert_eq!(verdict(1), (3.into(), "no_failure".into()));
+    let run = call(&["diagnose", &file, "--device", "3"]);
+    assert!(run.out.starts_with("both.pickle device 3: the file has no trace, only the heap at its end\n"), "{}", run.out);
+    assert!(run.out.contains("17.00 MiB  too small (2 holes, the largest 12.00 MiB)"), "{}", run.out);
+    assert!(run.out.contains("not in the file: a trace"), "{}", run.out);
+}
+
+#[test]
+fn a_recording_that_is_not_exact_says_so_first() {
+    let folder = Folder::new("diagnose-diverging");
+    let run = call(&["diagnose", &folder.recording("diverging.pickle", &diverging())]);
+    assert_eq!(run.code, 0);
+    assert!(run.out.lines().nth(3).is_some_and(|line| line.starts_with("careful: ")), "{}", run.out);
+}
+
+#[test]
+fn what_cannot_be_diagnosed_is_said_in_one_line() {
+    let folder = Folder::new("diagnose-bad");
+    let file = folder.recording("failing.pickle", &failing());
+    let mut two = failing();
+    two.devices.push(DeviceRecording { device: 3, ..good().devices[0].clone() });
+    let two = folder.recording("two.pickle", &two);
+    let empty = folder.recording("empty.pickle", &Recording::default());
+    let nonsense = folder.file("nonsense.pickle", b"nonsense");
+    let cut = &LOG[..120];
+    let refused: [(&[&str], &str); 8] = [
+        (&[&file, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
+        (&[&file, "--entry", "17"], "there is no entry 17: the trace has 17, counted from 0"),
+        (&[&file, "--device", "1"], "nothing of device 1, only of [0]"),
+        (&[&two, "--entry", "3"], "choose one with --device"),
+        (&[&empty], "neither trace entries nor segments"),
+        (&[&nonsense], "nonsense.pickle"),
+        (&["--message", "all is well"], "there is no out-of-memory message"),
+        (&["--message", cut], "is the message complete?"),
+    ];
+    for (arguments, text) in refused {
+        let run = call(&[&["diagnose"], arguments].concat());
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+        assert!(run.err.starts_with("parkade: ") && run.err.lines().count() == 1 && run.err.contains(text), "{}", run.err);
+        let (code, object) = json(arguments);
+        assert!(code == 2 && object["error"].is_string(), "{object}");
+    }
+    assert_eq!((call(&["diagnose"]).code, call(&["diagnose", &file, "--message", "x"]).code), (2, 2));
+    let help = call(&["diagnose", "--help"]).out;
+    assert!(help.contains("Examples:") && help.contains("Exit code: 0 diagnosed, 2"), "{help}");
+}
