@@ -5,6 +5,7 @@
 
 mod conform;
 mod enable;
+mod export;
 mod info;
 #[cfg(target_os = "linux")] // it reads /proc
 mod kill;
@@ -12,6 +13,7 @@ mod ops;
 mod output;
 mod replay;
 mod size;
+mod stats;
 mod verify;
 
 use std::process::ExitCode;
@@ -31,6 +33,8 @@ enum Command {
     Conform(conform::Args),
     Verify(verify::Args),
     Replay(replay::Args),
+    Export(export::Args),
+    Stats(stats::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -60,6 +64,8 @@ fn main() -> ExitCode {
         Command::Conform(args) => conform::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Stats(args) => stats::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]

@@ -14,6 +14,8 @@
 #![forbid(unsafe_code)]
 
 pub mod device;
+pub mod export;
+pub mod measures;
 pub mod message;
 pub mod ops;
 pub mod recording;
