@@ -50,15 +50,15 @@ fn has_whole_trace(name: &str) -> bool {
     !name.contains("tail")
 }
 
-/// Of the large recordings the smaller ones do.
-fn is_small(name: &str) -> bool {
-    name != "gpt2_varlen.default"
+/// Without a release build only the smaller ones are tried.
+fn is_small(shipped: &Shipped) -> bool {
+    shipped.device().trace.len() < 10_000
 }
 
 #[test]
 fn under_its_own_settings_a_recording_is_exported_as_it_is() {
     let pools = folder().join("pools");
-    let plain = names().into_iter().filter(|name| has_whole_trace(name) && is_small(name)).map(|name| read(&name));
+    let plain = names().into_iter().filter(|name| has_whole_trace(name)).map(|name| read(&name)).filter(is_small);
     for shipped in plain.chain(names_in(&pools).into_iter().map(|name| read_from(&pools, &name))) {
         let (_, back) = check(&shipped.recording, &options(&shipped), &shipped.name);
         let (own, exported) = (&shipped.recording, &back);
@@ -162,20 +162,15 @@ fn every_device_is_replayed_and_one_without_a_trace_kept() {
     assert_eq!(missing.to_string(), "the file has nothing of device 1; it has device 0, 2, 5");
 }
 
-/// `memory_stats()` after each of the first five training steps of the real run.
+/// `memory_stats()` after each training step of the real run, which died in its third.
 #[test]
 fn statistics_after_each_step_are_those_of_the_real_run() {
-    let truth: [(i64, i64, i64, i64, i64); 5] = [
-        (1501, 1_568_827_392, 5_939_134_464, 530_421_760, 143),
-        (2459, 1_568_806_400, 5_943_328_768, 532_539_904, 145),
-        (3527, 1_568_868_864, 17_009_999_872, 530_380_288, 229),
-        (4581, 1_568_821_248, 17_009_999_872, 530_427_904, 229),
-        (5649, 1_568_868_864, 21_955_084_288, 530_380_288, 232),
-    ];
-    let shipped = read("gpt2_varlen.default");
+    let truth: [(i64, i64, i64, i64, i64); 2] =
+        [(1501, 1_568_827_392, 5_939_134_464, 530_421_760, 143), (2459, 1_568_806_400, 5_943_328_768, 532_539_904, 145)];
+    let shipped = read("gpt2_varlen.limit12_oom");
     let found = steps(&shipped.recording.annotations, shipped.device(), None).expect("steps");
-    assert_eq!((found.mark.as_str(), found.steps.len(), found.lost), ("Optimizer.step#AdamW.step", 24, 0));
-    let at: Vec<usize> = found.steps.iter().take(truth.len()).map(|step| step.last_entry).collect();
+    assert_eq!((found.mark.as_str(), found.steps.len(), found.lost), ("Optimizer.step#AdamW.step", 2, 0));
+    let at: Vec<usize> = found.steps.iter().map(|step| step.last_entry).collect();
     let samples = recorded_run(shipped.device(), &shipped.options, &at).expect("samples");
     let figures = samples.iter().map(|sample| {
         let all = |family| sample.stats.family(family).all;

@@ -152,3 +152,55 @@ fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo) -> Opti
     *at += length;
     Some(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::heap::Dict;
+    use super::super::load;
+
+    /// The one key and value of each dict of a list that begins with two texts, `a` in slot 0 and `b` in slot 1.
+    fn read(items: &[&[u8]]) -> Vec<(Vec<u8>, i64)> {
+        let mut bytes = b"\x80\x02](\x8c\x01aq\x00\x8c\x01bq\x01".to_vec();
+        bytes.extend(items.concat());
+        bytes.extend(b"e.");
+        // What follows the end lets the short cut look ahead.
+        bytes.extend([0; 32]);
+        let loaded = load(&bytes).expect("a pickle");
+        let items = loaded.heap.as_items(loaded.root).expect("a list");
+        let pairs = items.iter().filter_map(|&item| match loaded.heap.as_dict(item)? {
+            Dict::Shaped { shape, values } => {
+                let key = loaded.texts.get(loaded.heap.shapes.keys(shape)[0]).expect("a text");
+                Some((key.to_vec(), values[0].as_small_int()))
+            }
+            Dict::Loose(_) => panic!("a loose dict"),
+        });
+        pairs.collect()
+    }
+
+    const A: [&[u8]; 3] = [b"}(h\x00K\x01u", b"}(h\x00K\x02u", b"}(h\x00M\x03\x00u"];
+
+    fn pairs(expected: &[(&str, i64)]) -> Vec<(Vec<u8>, i64)> {
+        expected.iter().map(|&(key, value)| (key.as_bytes().to_vec(), value)).collect()
+    }
+
+    #[test]
+    fn dicts_like_the_last_are_read_and_others_too() {
+        assert_eq!(read(&A), pairs(&[("a", 1), ("a", 2), ("a", 3)]));
+        let other: &[u8] = b"}(h\x01K\x04u";
+        assert_eq!(read(&[A[0], A[1], other, A[2]]), pairs(&[("a", 1), ("a", 2), ("b", 4), ("a", 3)]));
+    }
+
+    #[test]
+    fn a_slot_that_is_written_again_is_another_key() {
+        assert_eq!(read(&[A[0], A[1], b"h\x01q\x00", A[2]]), pairs(&[("a", 1), ("a", 2), ("b", 3)]));
+    }
+
+    /// The text is memoised once, whichever way reads the dict: the next slot is 2, then 3.
+    #[test]
+    fn what_a_dict_memoises_before_it_turns_out_different_is_memoised_once() {
+        let texts: [&[u8]; 3] = [b"}(h\x00\x8c\x01x\x94u", b"}(h\x00\x8c\x01y\x94u", b"}(h\x00\x8c\x01z\x94h\x01K\x00u"];
+        let use_slot: &[u8] = b"}(h\x04K\x09u";
+        let read = read(&[texts[0], texts[1], texts[2], use_slot]);
+        assert_eq!(read.last(), Some(&(b"z".to_vec(), 9)));
+    }
+}
