@@ -6,6 +6,7 @@
 mod conform;
 mod diagnose;
 mod enable;
+mod export;
 mod info;
 #[cfg(target_os = "linux")] // it reads /proc
 mod kill;
@@ -13,6 +14,7 @@ mod ops;
 mod output;
 mod replay;
 mod size;
+mod stats;
 mod verify;
 
 use std::process::ExitCode;
@@ -33,6 +35,8 @@ enum Command {
     Verify(verify::Args),
     Replay(replay::Args),
     Diagnose(diagnose::Args),
+    Export(export::Args),
+    Stats(stats::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -63,6 +67,8 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Diagnose(args) => diagnose::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Stats(args) => stats::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]

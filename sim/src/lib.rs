@@ -16,6 +16,8 @@
 pub mod caution;
 pub mod device;
 pub mod diagnose;
+pub mod export;
+pub mod measures;
 pub mod message;
 pub mod ops;
 pub mod recording;

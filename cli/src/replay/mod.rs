@@ -110,7 +110,7 @@ fn replay(args: &Args) -> Result<Replayed> {
     let recorded_profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     let settings = given.unwrap_or_else(|| own.clone());
-    let limit = limit(args, settings.settings.per_process_memory_fraction)?;
+    let limit = limit(args.limit, args.capacity, settings.settings.per_process_memory_fraction, profile)?;
     let options = OutlookOptions {
         own: VerifyOptions { settings: own, limit_bytes: args.recorded_limit, statistics: None },
         profile,
@@ -140,16 +140,16 @@ fn replay(args: &Args) -> Result<Replayed> {
 }
 
 /// The limit in bytes. A fraction of the device's memory says nothing as long as that is not known.
-fn limit(args: &Args, fraction: f64) -> Result<Option<u64>> {
-    match (args.limit, args.capacity) {
+pub(crate) fn limit(limit: Option<u64>, capacity: Option<u64>, fraction: f64, profile: &Rules) -> Result<Option<u64>> {
+    match (limit, capacity) {
         (Some(limit), _) => Ok(Some(limit)),
-        (None, Some(capacity)) if fraction < 1.0 => Ok(Some(args.profile.rules().limit_rounding.limit(fraction, capacity))),
+        (None, Some(capacity)) if fraction < 1.0 => Ok(Some(profile.limit_rounding.limit(fraction, capacity))),
         (None, capacity) if fraction >= 1.0 => Ok(capacity),
         _ => Err(anyhow!("per_process_memory_fraction:{fraction} is a part of the device's memory, which --capacity gives")),
     }
 }
 
 /// The file's own name.
-fn short_name(file: &Path) -> String {
+pub(crate) fn short_name(file: &Path) -> String {
     output::one_line(&file.file_name().unwrap_or(file.as_os_str()).to_string_lossy())
 }

@@ -41,10 +41,12 @@ pub(crate) enum Dict<'h> {
 }
 
 impl Heap {
-    pub(crate) fn new() -> Self {
+    /// Empty tables for an input of so many bytes. They get the addresses that a recording of that length needs; memory they take as
+    /// they fill.
+    pub(crate) fn for_input(length: usize) -> Self {
         Heap {
-            slots: Vec::new(),
-            containers: Vec::new(),
+            slots: Vec::with_capacity(length / 7),
+            containers: Vec::with_capacity(length / 60),
             loose_lists: Vec::new(),
             loose_dicts: Vec::new(),
             loose_values: 0,

@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn integers_of_every_width() {
-        let mut heap = Heap::new();
+        let mut heap = Heap::for_input(0);
         let mut decode = |bytes: &[u8]| {
             let value = integer_from_bytes(bytes, &mut heap);
             heap.as_int(value)
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn text_forms() {
-        let mut heap = Heap::new();
+        let mut heap = Heap::for_input(0);
         let mut decode = |line: &[u8]| integer_from_line(line, &mut heap).map(|value| heap.as_int(value));
         assert_eq!(decode(b"-5"), Ok(Some(-5)));
         assert_eq!(decode(b"18446744073709551615L"), Ok(Some(i128::from(u64::MAX))));

@@ -9,6 +9,7 @@ use super::heap::Heap;
 use super::literal;
 use super::memo::Memo;
 use super::opcode::*;
+use super::template::Template;
 use super::texts::Texts;
 use super::value::Value;
 
@@ -23,6 +24,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) marks: Vec<usize>,
     /// Stack height below which the opcodes may not reach: the last MARK.
     pub(crate) fence: usize,
+    /// The form of the last dict of scalars.
+    pub(crate) template: Template,
 }
 
 /// What a step did.
@@ -41,11 +44,12 @@ impl<'a> Machine<'a> {
         Machine {
             cursor: Cursor { input, at: 0 },
             texts: Texts::new(input),
-            heap: Heap::new(),
-            memo: Memo::new(),
+            heap: Heap::for_input(input.len()),
+            memo: Memo::for_input(input.len()),
             stack: Vec::new(),
             marks: Vec::new(),
             fence: 0,
+            template: Template::new(),
         }
     }
 

@@ -11,11 +11,14 @@ use super::value::Value;
 pub(crate) struct Memo {
     dense: Vec<Value>,
     sparse: BTreeMap<u64, Value>,
+    /// How often a slot was written again, or beyond a gap.
+    changes: u64,
 }
 
 impl Memo {
-    pub(crate) fn new() -> Self {
-        Memo { dense: Vec::new(), sparse: BTreeMap::new() }
+    /// No slots, with the addresses for as many as a recording of so many bytes needs.
+    pub(crate) fn for_input(length: usize) -> Self {
+        Memo { dense: Vec::with_capacity(length / 30), sparse: BTreeMap::new(), changes: 0 }
     }
 
     /// MEMOIZE: the next slot, whose number is how many there are.
@@ -33,7 +36,10 @@ impl Memo {
     pub(crate) fn put(&mut self, index: u64, value: Value) {
         let next = self.dense.len() as u64;
         match self.dense.get_mut(index as usize) {
-            Some(slot) => *slot = value,
+            Some(slot) => {
+                *slot = value;
+                self.changes += 1;
+            }
             None if index == next => {
                 if !self.sparse.is_empty() {
                     self.sparse.remove(&index);
@@ -42,6 +48,7 @@ impl Memo {
             }
             None => {
                 self.sparse.insert(index, value);
+                self.changes += 1;
             }
         }
     }
@@ -53,6 +60,29 @@ impl Memo {
             Some(&value) => Some(value),
             None => self.sparse.get(&index).copied(),
         }
+    }
+
+    /// A number that is the same as long as every slot that was ever written holds what it held.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether there are slots beyond a gap.
+    #[inline]
+    pub(crate) fn has_gaps(&self) -> bool {
+        !self.sparse.is_empty()
+    }
+
+    /// How many slots there are before any gap.
+    #[inline]
+    pub(crate) fn length(&self) -> usize {
+        self.dense.len()
+    }
+
+    /// Takes back what was memoised since there were so many slots, if there are no gaps.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.dense.truncate(length);
     }
 
     /// Bytes in use.
@@ -67,7 +97,7 @@ mod tests {
 
     #[test]
     fn slots_with_gaps_cost_what_they_hold() {
-        let mut memo = Memo::new();
+        let mut memo = Memo::for_input(0);
         memo.put(u64::from(u32::MAX), Value::NONE);
         memo.put(1, Value::int32(1));
         memo.put(0, Value::int32(0));

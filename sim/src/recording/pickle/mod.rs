@@ -14,6 +14,7 @@ mod rare;
 mod record;
 mod shape;
 mod stack;
+mod template;
 mod texts;
 mod value;
 

@@ -2,7 +2,7 @@
 //! will lie, without a stop on the stack.
 //!
 //! It is only a short cut: whatever it does not know, damage included, it leaves to the machine's loop, with the stack and
-//! the position as the loop would have them.
+//! the position as the loop would have them. A shorter one still is in [`template`](super::template).
 
 use super::error::PickleProblem;
 use super::heap::Container;
@@ -20,7 +20,9 @@ impl Machine<'_> {
         self.memoise_if_next(dict);
         if self.cursor.peek() == MARK {
             self.cursor.at += 1;
-            self.pairs(dict);
+            if !self.like_the_last(dict) {
+                self.pairs(dict);
+            }
         }
         Ok(())
     }
@@ -29,12 +31,15 @@ impl Machine<'_> {
     fn pairs(&mut self, dict: Value) {
         let start = self.heap.slots.len();
         let mut shape = shape::EMPTY;
+        self.template.begin(self.memo.changes());
         loop {
             if self.cursor.peek() == SETITEMS {
                 self.cursor.at += 1;
+                self.template.finish(shape);
                 self.heap.set_container(dict, Container::Dict { start: start as u32, shape });
                 return;
             }
+            self.template.add_key(self.cursor.rest());
             let Some(key) = self.scalar() else {
                 return self.leave_pairs(start, shape, &[]);
             };

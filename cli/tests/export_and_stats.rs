@@ -1,0 +1,139 @@
+//! `parkade export` and `parkade stats`.
+
+mod common;
+
+use common::{Folder, MIB, call, good, refused, verify};
+use parkade_sim::recording::{Annotation, DeviceRecording, Recording, read_file};
+use serde_json::Value;
+
+fn json(arguments: &[&str]) -> (i32, Value) {
+    let run = call(arguments);
+    (run.code, serde_json::from_str(run.out.trim_end()).unwrap_or_else(|error| panic!("{error}: {}{}", run.out, run.err)))
+}
+
+fn timed() -> Recording {
+    let mut recording = good();
+    for (time, entry) in (10..).zip(&mut recording.devices[0].trace) {
+        entry.set_time(Some(time));
+    }
+    let annotation =
+        |name: &str, time_us| Annotation { name: name.into(), stage: "END".into(), device: None, time_us: Some(time_us) };
+    recording.annotations = vec![annotation("Optimizer.step#SGD.step", 11), annotation("Optimizer.step#SGD.step", 99)];
+    recording
+}
+
+#[test]
+fn an_exported_file_is_written_verifies_and_says_its_settings() {
+    let folder = Folder::new("export-written");
+    let file = folder.recording("run.pickle", &timed());
+    let out = format!("{}/out.pickle", folder.path());
+    let run = call(&["export", &file, "--settings", "expandable_segments:True", "-o", &out]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    assert_eq!(run.out, format!("5 entries, 20.00 MiB reserved at most\nwritten to {out}\n"));
+    assert_eq!(verify(&out).code, 0);
+    let exported = read_file(&out).expect("a recording");
+    assert_eq!(exported.annotations, timed().annotations);
+    assert!(exported.devices[0].segments[0].expandable);
+    let (code, object) = json(&["export", &file, "-o", &out, "--limit", "19MiB", "--stop-at-oom", "--json"]);
+    assert_eq!((code, &object["devices"][0]["fails_at_entry"], &object["devices"][0]["entries"]), (0, &0.into(), &1.into()));
+    let run = call(&["export", &file, "-o", &out, "--limit", "19MiB"]);
+    assert!(run.out.contains("out of memory 2 times, first at entry 0 of the file"), "{}", run.out);
+}
+
+#[test]
+fn what_cannot_be_exported_is_said_in_one_line() {
+    let folder = Folder::new("export-bad");
+    let file = folder.recording("run.pickle", &timed());
+    let mut traceless = timed();
+    traceless.devices[0].trace.clear();
+    let traceless = folder.recording("traceless.pickle", &traceless);
+    let nonsense = folder.file("nonsense.pickle", b"nonsense");
+    let out = format!("{}/out.pickle", folder.path());
+    let nowhere = format!("{}/no/folder/out.pickle", folder.path());
+    let cases: [(&[&str], &str); 8] = [
+        (&[&file, "-o", &file], "the output is the recording itself"),
+        (&[&file, "-o", &nowhere], "cannot write"),
+        (&[&file, "-o", &out, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
+        (&[&file, "-o", &out, "--settings", "per_process_memory_fraction:0.5"], "--capacity gives"),
+        (&[&file, "-o", &out, "--device", "7"], "nothing of device 7; it has device 0"),
+        (&[&traceless, "-o", &out], "no trace entries to replay"),
+        (&[&nonsense, "-o", &out], "nonsense.pickle"),
+        (&["missing.pickle", "-o", &out], "cannot be read"),
+    ];
+    for (arguments, text) in cases {
+        let run = call(&[&["export"], arguments].concat());
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+        assert!(run.err.starts_with("parkade: ") && run.err.lines().count() == 1 && run.err.contains(text), "{}", run.err);
+        let (code, object) = json(&[&["export", "--json"], arguments].concat());
+        assert!(code == 2 && object["error"].is_string(), "{object}");
+    }
+    assert!(read_file(&file).is_ok(), "the recording is as it was");
+    refused(&out, "cannot be read");
+}
+
+#[test]
+fn statistics_are_shown_at_the_end_at_an_entry_and_in_rows() {
+    let folder = Folder::new("stats-shown");
+    let file = folder.recording("run.pickle", &timed());
+    let run = call(&["stats", &file]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    assert!(run.out.contains("PyTorch CUDA memory summary, device ID 0"), "{}", run.out);
+    assert!(run.out.contains("device 0, after entry 4 of 5\n  fragmentation  85.0 %, a risk by the rule of 30 %"), "{}", run.out);
+    assert!(run.out.contains("largest hole   12.00 MiB") && run.out.contains("stranded       17.00 MiB"), "{}", run.out);
+    let keys = call(&["stats", &file, "--entry", "1", "--keys"]).out;
+    assert!(keys.contains(&format!("\nallocated_bytes.all.current {}\n", 5 * MIB)) && keys.lines().count() > 122, "{keys}");
+    let (code, object) = json(&["stats", &file, "--every", "2", "--json"]);
+    let entries: Vec<_> =
+        object["devices"][0]["moments"].as_array().expect("moments").iter().map(|m| m["entry"].clone()).collect();
+    assert_eq!((code, entries), (0, vec![1.into(), 3.into(), 4.into()]));
+    let (_, steps) = json(&["stats", &file, "--steps", "--json"]);
+    let moments = &steps["devices"][0]["moments"];
+    let allocated = |at: usize| moments[at]["memory_stats"]["allocated_bytes.all.current"].clone();
+    assert_eq!((&moments[0]["step"], &moments[0]["entry"], allocated(0)), (&0.into(), &1.into(), (5 * MIB).into()));
+    assert_eq!((&moments[1]["step"], &moments[1]["entry"], allocated(1)), (&1.into(), &4.into(), (3 * MIB).into()));
+    let rows = call(&["stats", &file, "--steps=Optimizer"]).out;
+    assert!(rows.starts_with("device 0: steps end with Optimizer\nstep  entry"), "{rows}");
+    let csv = call(&["stats", &file, "--every", "2", "--csv"]).out;
+    let columns: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
+    assert_eq!(columns, [134; 4], "{csv}");
+}
+
+#[test]
+fn statistics_under_other_settings_are_those_of_the_replay() {
+    let folder = Folder::new("stats-settings");
+    let file = folder.recording("run.pickle", &timed());
+    let segments = |arguments: &[&str]| {
+        let (code, object) = json(&[&["stats", &file, "--json"], arguments].concat());
+        (code, object["devices"][0]["moments"][0]["memory_stats"]["segment.all.current"].clone())
+    };
+    assert_eq!(segments(&[]), (0, 1.into()));
+    assert_eq!(segments(&["--settings", "expandable_segments:True"]), (0, 0.into()), "pages are no segments");
+}
+
+#[test]
+fn what_has_no_statistics_is_said_in_one_line() {
+    let folder = Folder::new("stats-bad");
+    let file = folder.recording("run.pickle", &timed());
+    let unmarked = folder.recording("unmarked.pickle", &good());
+    let mut traceless = timed();
+    traceless.devices.push(DeviceRecording { device: 1, trace: Vec::new(), ..traceless.devices[0].clone() });
+    let traceless = folder.recording("traceless.pickle", &traceless);
+    let cases: [(&[&str], &str); 6] = [
+        (&[&file, "--entry", "5"], "there is no entry 5: the trace of device 0 has 5, counted from 0"),
+        (&[&unmarked, "--steps"], "the file marks no steps"),
+        (&[&file, "--device", "3"], "nothing of device 3"),
+        (&[&file, "--settings", "max_split_size_mb:3"], "max_split_size_mb"),
+        (&[&traceless, "--every", "2"], "device 1 has no trace entries"),
+        (&["missing.pickle"], "cannot be read"),
+    ];
+    for (arguments, text) in cases {
+        let run = call(&[&["stats"], arguments].concat());
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+        assert!(run.err.starts_with("parkade: ") && run.err.lines().count() == 1 && run.err.contains(text), "{}", run.err);
+        assert!(json(&[&["stats", "--json"], arguments].concat()).1["error"].is_string());
+    }
+    let end = call(&["stats", &traceless]).out;
+    assert!(end.contains("device 1: no trace; its segments at the end\n  fragmentation  85.0 %"), "{end}");
+    assert_eq!(call(&["stats", &file, "--every", "0"]).code, 2);
+    assert_eq!(call(&["stats", &file, "--every", "1", "--entry", "1"]).code, 2);
+}

@@ -1,0 +1,108 @@
+//! Statistics and measures at chosen moments of a run: the recorded one, or the same requests under other settings.
+
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::snapshot::SegmentInfo;
+use parkade::stats::{Family, Stats};
+
+use super::Measures;
+use crate::recording::DeviceRecording;
+use crate::replay::{
+    AfterFailure, PredictOptions, PredictedRun, Requests, Timing, VerifyError, VerifyOptions, device_like, learned_addresses,
+    watch_device,
+};
+
+/// The state at one moment.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The last entry of the recording that was done by then.
+    pub entry: usize,
+    /// The statistics since the first entry.
+    pub stats: Stats,
+    /// What the heap's bytes were doing.
+    pub measures: Measures,
+    /// The most bytes handed out at once since the sample before, looked at after every operation.
+    pub peak_allocated_bytes: i64,
+    /// The most bytes taken from the device at once since then.
+    pub peak_reserved_bytes: i64,
+}
+
+/// Under what to replay.
+#[derive(Clone, Debug)]
+pub struct ReplayedRun {
+    /// Settings and limit of the recorded run, which show what it asked for.
+    pub own: VerifyOptions,
+    /// The version of PyTorch whose decisions are made.
+    pub profile: &'static Profile,
+    /// The settings to replay under.
+    pub settings: Settings,
+    /// The memory limit to replay under.
+    pub limit_bytes: Option<u64>,
+    /// The device's memory; as much as is needed if not given.
+    pub capacity_bytes: Option<u64>,
+}
+
+/// Samples the recorded run after each of these entries, which must be in order: once the operation is done that the entry belongs
+/// to. `own` are the settings and the limit of that run.
+///
+/// # Errors
+/// As for verifying the recording: see [`VerifyError`].
+pub fn recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at: &[usize]) -> Result<Vec<Sample>, VerifyError> {
+    let mut sampler = Sampler::new(at);
+    watch_device(recording, own, &mut |moment| {
+        sampler.pass(moment.entries, moment.stats(), &mut || moment.segments());
+    })?;
+    Ok(sampler.samples)
+}
+
+/// Samples the same requests under other settings. A request that fails does not end the run.
+///
+/// # Errors
+/// As for verifying the recording: see [`VerifyError`].
+pub fn replayed_run(recording: &DeviceRecording, options: &ReplayedRun, at: &[usize]) -> Result<Vec<Sample>, VerifyError> {
+    let requests = Requests::of_recording(recording, &options.own, &mut |_| ())?;
+    let device = device_like(recording.device, &learned_addresses(recording, &requests), options.capacity_bytes);
+    let predict = PredictOptions {
+        profile: options.profile,
+        settings: options.settings.clone(),
+        limit_bytes: options.limit_bytes,
+        after_failure: AfterFailure::GoOn,
+        timing: Timing::Recorded,
+    };
+    let mut run = PredictedRun::new(&requests, device, &predict, ());
+    let mut sampler = Sampler::new(at);
+    let next = |run: &PredictedRun<'_>| requests.operations.get(run.done()).map_or(recording.trace.len(), |&(at, _)| at);
+    sampler.pass(next(&run), run.stats(), &mut || run.segments());
+    while run.step() {
+        sampler.pass(next(&run), run.stats(), &mut || run.segments());
+    }
+    Ok(sampler.samples)
+}
+
+struct Sampler<'a> {
+    at: &'a [usize],
+    samples: Vec<Sample>,
+    peak_allocated_bytes: i64,
+    peak_reserved_bytes: i64,
+}
+
+impl<'a> Sampler<'a> {
+    fn new(at: &'a [usize]) -> Sampler<'a> {
+        Sampler { at, samples: Vec::new(), peak_allocated_bytes: 0, peak_reserved_bytes: 0 }
+    }
+
+    /// So many entries are done.
+    fn pass(&mut self, entries: usize, stats: &Stats, segments: &mut dyn FnMut() -> Vec<SegmentInfo>) {
+        let current = |family| stats.family(family).all.current;
+        self.peak_allocated_bytes = self.peak_allocated_bytes.max(current(Family::AllocatedBytes));
+        self.peak_reserved_bytes = self.peak_reserved_bytes.max(current(Family::ReservedBytes));
+        let mut measures = None;
+        while let Some(&entry) = self.at.get(self.samples.len()).filter(|&&entry| entry < entries) {
+            let measures = *measures.get_or_insert_with(|| Measures::of(&segments()));
+            let (peak_allocated_bytes, peak_reserved_bytes) = (self.peak_allocated_bytes, self.peak_reserved_bytes);
+            self.samples.push(Sample { entry, stats: stats.clone(), measures, peak_allocated_bytes, peak_reserved_bytes });
+            self.peak_allocated_bytes = current(Family::AllocatedBytes);
+            self.peak_reserved_bytes = current(Family::ReservedBytes);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Dicts like the one before: in a trace a million follow each other that differ in their values only.
+//!
+//! The keys of such dicts are references to the memo, the same bytes each time, so they are compared as bytes, and nothing is looked up.
+//! Whatever differs is left to [`record`](super::record), which then learns the new form.
+
+use super::heap::Container;
+use super::machine::Machine;
+use super::memo::Memo;
+use super::opcode::*;
+use super::shape;
+use super::value::Value;
+
+/// Dicts with more keys than this are not learnt; the entries of traces have eight to eleven.
+const MOST_KEYS: usize = 16;
+
+/// A key as its bytes: `BINGET` or `LONG_BINGET`, and the slot.
+#[derive(Clone, Copy)]
+struct Key {
+    bytes: u64,
+    mask: u64,
+    length: usize,
+}
+
+/// The form of the last dict that was read pair by pair.
+pub(crate) struct Template {
+    keys: Vec<Key>,
+    /// The shape of the whole dict; [`shape::EMPTY`] if nothing is learnt.
+    shape: u32,
+    /// What the memo's changes were: a slot that is written again may mean another key.
+    changes: u64,
+    learns: bool,
+}
+
+impl Template {
+    pub(crate) fn new() -> Self {
+        Template { keys: Vec::with_capacity(MOST_KEYS), shape: shape::EMPTY, changes: 0, learns: false }
+    }
+
+    /// A dict begins that is read pair by pair.
+    pub(crate) fn begin(&mut self, changes: u64) {
+        self.keys.clear();
+        self.shape = shape::EMPTY;
+        self.changes = changes;
+        self.learns = true;
+    }
+
+    /// Its next key begins here.
+    #[inline]
+    pub(crate) fn add_key(&mut self, ahead: &[u8]) {
+        let length = match ahead.first() {
+            Some(&BINGET) => 2,
+            Some(&LONG_BINGET) => 5,
+            _ => 0,
+        };
+        match ahead.first_chunk::<8>() {
+            Some(bytes) if self.learns && length > 0 && self.keys.len() < MOST_KEYS => {
+                let mask = u64::MAX >> (64 - 8 * length as u32);
+                self.keys.push(Key { bytes: u64::from_le_bytes(*bytes) & mask, mask, length });
+            }
+            _ => self.learns = false,
+        }
+    }
+
+    /// It is complete.
+    pub(crate) fn finish(&mut self, shape: u32) {
+        if self.learns {
+            self.shape = shape;
+        }
+    }
+}
+
+impl Machine<'_> {
+    /// Reads the rest of a dict after its MARK if it has the keys of the last one and simple values. If not, false, and nothing is read.
+    #[inline]
+    pub(crate) fn like_the_last(&mut self, dict: Value) -> bool {
+        let template = &self.template;
+        if template.shape == shape::EMPTY || template.changes != self.memo.changes() || self.memo.has_gaps() {
+            return false;
+        }
+        let (input, mut at) = (self.cursor.input, self.cursor.at);
+        let (start, slots) = (self.heap.slots.len(), self.memo.length());
+        for key in &template.keys {
+            match value_after(key, input, &mut at, &mut self.memo) {
+                Some(value) => self.heap.slots.push(value),
+                None => {
+                    self.heap.slots.truncate(start);
+                    self.memo.truncate(slots);
+                    return false;
+                }
+            }
+        }
+        if input.get(at) != Some(&SETITEMS) {
+            self.heap.slots.truncate(start);
+            self.memo.truncate(slots);
+            return false;
+        }
+        self.cursor.at = at + 1;
+        let shape = template.shape;
+        self.heap.set_container(dict, Container::Dict { start: start as u32, shape });
+        true
+    }
+}
+
+/// The value behind a key, if the key is there and the value is simple.
+#[inline(always)]
+fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo) -> Option<Value> {
+    // Enough for the key, an opcode, a length and eight bytes.
+    let ahead = input.get(*at..)?.first_chunk::<16>()?;
+    let word = |from: usize| ahead.get(from..from + 8).and_then(<[u8]>::first_chunk::<8>).map(|bytes| u64::from_le_bytes(*bytes));
+    if word(0)? & key.mask != key.bytes {
+        return None;
+    }
+    let opcode = *ahead.get(key.length)?;
+    let argument = word(key.length + 1)?;
+    *at += key.length + 1;
+    let (value, length) = match opcode {
+        LONG_BINGET => (memo.get(argument & 0xffff_ffff)?, 4),
+        BINGET => (memo.get(argument & 0xff)?, 1),
+        BININT1 => (Value::int32((argument & 0xff) as i32), 1),
+        BININT2 => (Value::int32((argument & 0xffff) as i32), 2),
+        BININT => (Value::int32(argument as u32 as i32), 4),
+        LONG1 => {
+            let bytes = (argument & 0xff) as u32;
+            if !(1..=7).contains(&bytes) {
+                return None;
+            }
+            let unused_bits = 64 - 8 * bytes;
+            let number = ((argument >> 8) as i64) << unused_bits >> unused_bits;
+            (Value::small_int(number)?, 1 + bytes as usize)
+        }
+        SHORT_BINUNICODE => {
+            let bytes = argument & 0xff;
+            let text = Value::text(*at as u64 + 1, bytes)?;
+            let end = *at + 1 + bytes as usize;
+            // Its last byte must be there; a MEMOIZE behind it, if that is not, is not there either.
+            if end > input.len() {
+                return None;
+            }
+            let is_memoised = input.get(end) == Some(&MEMOIZE);
+            if is_memoised {
+                memo.push(text);
+            } else if matches!(input.get(end), Some(&(BINPUT | LONG_BINPUT)) | None) {
+                return None;
+            }
+            (text, 1 + bytes as usize + usize::from(is_memoised))
+        }
+        NONE => (Value::NONE, 0),
+        NEWTRUE => (Value::boolean(true), 0),
+        NEWFALSE => (Value::boolean(false), 0),
+        _ => return None,
+    };
+    *at += length;
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heap::Dict;
+    use super::super::load;
+
+    /// The one key and value of each dict of a list that begins with two texts, `a` in slot 0 and `b` in slot 1.
+    fn read(items: &[&[u8]]) -> Vec<(Vec<u8>, i64)> {
+        let mut bytes = b"\x80\x02](\x8c\x01aq\x00\x8c\x01bq\x01".to_vec();
+        bytes.extend(items.concat());
+        bytes.extend(b"e.");
+        // What follows the end lets the short cut look ahead.
+        bytes.extend([0; 32]);
+        let loaded = load(&bytes).expect("a pickle");
+        let items = loaded.heap.as_items(loaded.root).expect("a list");
+        let pairs = items.iter().filter_map(|&item| match loaded.heap.as_dict(item)? {
+            Dict::Shaped { shape, values } => {
+                let key = loaded.texts.get(loaded.heap.shapes.keys(shape)[0]).expect("a text");
+                Some((key.to_vec(), values[0].as_small_int()))
+            }
+            Dict::Loose(_) => panic!("a loose dict"),
+        });
+        pairs.collect()
+    }
+
+    const A: [&[u8]; 3] = [b"}(h\x00K\x01u", b"}(h\x00K\x02u", b"}(h\x00M\x03\x00u"];
+
+    fn pairs(expected: &[(&str, i64)]) -> Vec<(Vec<u8>, i64)> {
+        expected.iter().map(|&(key, value)| (key.as_bytes().to_vec(), value)).collect()
+    }
+
+    #[test]
+    fn dicts_like_the_last_are_read_and_others_too() {
+        assert_eq!(read(&A), pairs(&[("a", 1), ("a", 2), ("a", 3)]));
+        let other: &[u8] = b"}(h\x01K\x04u";
+        assert_eq!(read(&[A[0], A[1], other, A[2]]), pairs(&[("a", 1), ("a", 2), ("b", 4), ("a", 3)]));
+    }
+
+    #[test]
+    fn a_slot_that_is_written_again_is_another_key() {
+        assert_eq!(read(&[A[0], A[1], b"h\x01q\x00", A[2]]), pairs(&[("a", 1), ("a", 2), ("b", 3)]));
+    }
+
+    /// The text is memoised once, whichever way reads the dict: the next slot is 2, then 3.
+    #[test]
+    fn what_a_dict_memoises_before_it_turns_out_different_is_memoised_once() {
+        let texts: [&[u8]; 3] = [b"}(h\x00\x8c\x01x\x94u", b"}(h\x00\x8c\x01y\x94u", b"}(h\x00\x8c\x01z\x94h\x01K\x00u"];
+        let use_slot: &[u8] = b"}(h\x04K\x09u";
+        let read = read(&[texts[0], texts[1], texts[2], use_slot]);
+        assert_eq!(read.last(), Some(&(b"z".to_vec(), 9)));
+    }
+}
