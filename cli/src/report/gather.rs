@@ -9,9 +9,7 @@ use parkade_sim::recording::{DeviceRecording, Recording, StackTable};
 use parkade_sim::replay::{
     DeviceVerdict, ProfileEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_profile, verify_device,
 };
-use parkade_sim::timeline::{
-    Curve, Holder, Levels, Phase, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, phases, what_if,
-};
+use parkade_sim::timeline::{Curve, Holder, Levels, Phase, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, phases, what_if};
 use rayon::prelude::*;
 
 use super::Args;
@@ -133,7 +131,10 @@ fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&Dev
     let numbers: Vec<String> = devices.iter().map(|device| device.device.to_string()).collect();
     match devices.into_iter().find(|device| device.device == number) {
         Some(device) => Ok(vec![device]),
-        None => bail!("the file has nothing of device {number}, but of {}", if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") }),
+        None => bail!(
+            "the file has nothing of device {number}, but of {}",
+            if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") }
+        ),
     }
 }
 

@@ -23,7 +23,7 @@ use clap::Parser;
 use crate::verify::Profile;
 use crate::{Outcome, output, size};
 
-use gather::{Device, Report};
+use gather::Report;
 
 /// Show what happened in a recorded run: memory over time, the heap at any moment, other settings.
 ///
@@ -106,7 +106,12 @@ fn show(args: &Args) -> Result<()> {
     } else {
         for target in [&args.output, &args.svg].into_iter().flatten() {
             let bytes = fs::metadata(target).map_or(0, |data| data.len());
-            writeln!(out, "wrote {} ({})", output::one_line(&target.display().to_string()), parkade::report::format_bytes(bytes))?;
+            writeln!(
+                out,
+                "wrote {} ({})",
+                output::one_line(&target.display().to_string()),
+                parkade::report::format_bytes(bytes)
+            )?;
         }
     }
     Ok(out.flush()?)
