@@ -13,7 +13,7 @@ use parkade_sim::timeline::{Curve, Holder, Levels, Phase, TimeSamples, Timeline,
 use rayon::prelude::*;
 
 use super::Args;
-use super::advice::{Advice, Tried};
+use super::advice::{self, Advice, Tried};
 use crate::verify;
 
 /// Buckets of the curves that a page always has.
@@ -43,7 +43,6 @@ pub(super) struct Report {
     pub(super) capacity_bytes: Option<u64>,
     pub(super) stacks: StackTable,
     pub(super) devices: Vec<Device>,
-    pub(super) advice: Option<Advice>,
 }
 
 /// What there is to show of one device.
@@ -62,6 +61,8 @@ pub(super) struct Device {
     /// Who held the memory at the first of these.
     pub(super) holders: Vec<Holder>,
     pub(super) tried: Vec<(Tried, Curve)>,
+    /// What to do, if anything is known.
+    pub(super) advice: Option<Advice>,
 }
 
 /// The three levels.
@@ -115,7 +116,6 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
         capacity_bytes,
         stacks: recording.stacks,
         devices,
-        advice: None,
     })
 }
 
@@ -140,7 +140,7 @@ fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&Dev
 
 /// Settings to try, with what they are called; the recorded run's own first, none twice.
 fn tried_settings(args: &Args, profile: &'static Rules, own: &ReplaySettings) -> Result<Vec<(String, bool, Settings)>> {
-    let name = |text: &str| if text.is_empty() { "default".to_owned() } else { text.to_owned() };
+    let name = |text: &str| if text.is_empty() { advice::DEFAULT.to_owned() } else { text.to_owned() };
     let mut tried = vec![(name(&own.settings.text), true, own.settings.clone())];
     for text in TRIED.into_iter().chain(args.settings.iter().map(String::as_str)) {
         let settings = ReplaySettings::given_as(profile, text)?.settings;
@@ -187,7 +187,7 @@ fn gather_device(
         };
         (tried, reserved)
     };
-    let tried = if is_traced { settings.par_iter().map(try_one).collect() } else { Vec::new() };
+    let tried: Vec<(Tried, Curve)> = if is_traced { settings.par_iter().map(try_one).collect() } else { Vec::new() };
     let peak_allocated_moment = Levels::peak_moment(&timeline.levels.allocated) as u32;
     let mut phases = phases(&recording.annotations, device);
     if phases.len() > MOST_PHASES {
@@ -204,6 +204,7 @@ fn gather_device(
         peak_allocated_moment,
         peak_reserved_moment: Levels::peak_moment(&timeline.levels.reserved) as u32,
         holders: holders(&timeline.log, peak_allocated_moment),
+        advice: advice::of_tried(tried.iter().map(|(tried, _)| tried)),
         tried,
         timeline,
     })

@@ -73,7 +73,7 @@ fn section(report: &Report, device: &Device, piece: &Piece, is_first: bool) -> S
         ("peak", holders_title(device)),
         ("holders", holders(report, device)),
         ("tried", tried(report, device)),
-        ("advice", advice(report)),
+        ("advice", advice(device)),
         ("data", base64(&piece.bytes)),
     ];
     let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -200,8 +200,8 @@ fn tried(report: &Report, device: &Device) -> String {
     rows
 }
 
-fn advice(report: &Report) -> String {
-    let Some(advice) = &report.advice else { return String::new() };
+fn advice(device: &Device) -> String {
+    let Some(advice) = &device.advice else { return String::new() };
     let command = advice.command.as_ref().map_or_else(String::new, |command| format!("<pre>{}</pre>", escape(command)));
     let lines: String = advice.lines.iter().map(|line| format!("<p>{}</p>", escape(line))).collect();
     format!("<div class=\"advice\"><h3>What to do</h3>{command}{lines}</div>")
