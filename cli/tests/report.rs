@@ -83,6 +83,9 @@ fn from_base64(text: &str) -> Vec<u8> {
     digits.chunks(4).flat_map(chunk).collect()
 }
 
+/// Segments as address, size and blocks in use; blocks as address and size.
+type Heap = Vec<(u64, u64, Vec<(u64, u64)>)>;
+
 /// The log in a page ends with the segments and blocks that the file lists.
 #[test]
 fn a_page_holds_the_whole_run() {
@@ -96,7 +99,7 @@ fn a_page_holds_the_whole_run() {
         let device = &recording.devices[0];
         let end = object["entries"].as_u64().expect("a number") as u32;
         assert_eq!((end as usize, &object["moments"]), (device.trace.len(), &Value::Null));
-        let drawn: Vec<(u64, u64, Vec<(u64, u64)>)> = log
+        let drawn: Heap = log
             .at(end)
             .iter()
             .map(|segment| {
@@ -107,9 +110,33 @@ fn a_page_holds_the_whole_run() {
             let used = segment.blocks.iter().filter(|block| block.state != BlockState::Inactive);
             used.map(|block| (block.address, block.size)).collect()
         };
-        let listed: Vec<_> =
-            device.segments.iter().map(|segment| (segment.address, segment.total_bytes, used(segment))).collect();
+        let listed: Heap = device.segments.iter().map(|segment| (segment.address, segment.total_bytes, used(segment))).collect();
         assert_eq!(drawn, listed, "{name}");
+    }
+}
+
+/// Where a page may not hold every block, it holds those of some moments, whole, and says so.
+#[test]
+fn a_small_page_holds_some_moments() {
+    let folder = Folder::new("report-small");
+    let file = shipped("resnet50_sweep.default");
+    let whole = pieces(&page(&folder, &file, &[]));
+    let small = page(&folder, &file, &["--page-size", "132KiB"]);
+    assert!(small.len() < 132 << 10, "{}", small.len());
+    let found = pieces(&small);
+    let moments: Vec<u32> =
+        found[0].0["moments"].as_array().expect("moments").iter().map(|m| m.as_u64().expect("a number") as u32).collect();
+    assert!(moments.len() > 20 && moments.windows(2).all(|pair| pair[0] < pair[1]), "{moments:?}");
+    assert!(small.contains(&format!("the heap is shown at {} chosen moments", moments.len())));
+    assert!(found[0].1.blocks.len() < whole[0].1.blocks.len());
+    for key in ["peak_allocated", "peak_reserved", "entries"] {
+        assert!(moments.contains(&(found[0].0[key].as_u64().expect("a number") as u32)), "{key}");
+    }
+    for &moment in &moments {
+        let heap = |log: &HeapLog| -> Vec<(u64, u64, usize)> {
+            log.at(moment).iter().map(|segment| (segment.address, segment.size, segment.blocks.len())).collect()
+        };
+        assert_eq!(heap(&found[0].1), heap(&whole[0].1), "moment {moment}");
     }
 }
 
@@ -135,7 +162,7 @@ fn figures_are_those_of_verify_and_replay() {
     }
     let kinds: Vec<&str> = device["markers"].as_array().expect("markers").iter().filter_map(|m| m["kind"].as_str()).collect();
     assert_eq!(kinds, ["oom", "retry"]);
-    assert!(device["what_happened"].as_str().expect("a sentence").starts_with("Out of memory at entry 8,652: 1.53 GiB were"));
+    assert!(device["what_happened"].as_str().expect("a sentence").starts_with("Out of memory at entry 7,268: 1.53 GiB were"));
 }
 
 /// A recording whose every text tries to leave its place.

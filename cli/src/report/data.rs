@@ -3,7 +3,7 @@
 //! A piece is gzip of four bytes (the length of the next part, little-endian), an object of JSON, and the columns that it lists, one
 //! after the other. All text of the recording is in that object, so none of it is seen by a parser of HTML.
 //!
-//! A page stays below [`LARGEST_PAGE`]: if the lives of all blocks take more, some moments are chosen and what shows at none of them is
+//! A page stays below the size that was asked for: if the lives of all blocks take more, some moments are chosen and what shows at none of them is
 //! left out; the page says so, and its slider stops there.
 
 use std::collections::BTreeMap;
@@ -18,8 +18,6 @@ use serde_json::{Value, json};
 
 use super::gather::{Device, Report};
 
-/// What a page's data may take, in bytes of base 64; the rest of a page is small beside it.
-pub(super) const LARGEST_DATA: usize = 9 << 20;
 /// How many moments are chosen at first where not all can be shown.
 const CHOSEN_MOMENTS: usize = 400;
 /// The most bytes of stacks' text in a page.

@@ -41,6 +41,8 @@ pub(super) struct Report {
     pub(super) evidence: Option<ProfileEvidence>,
     pub(super) limit_bytes: Option<u64>,
     pub(super) capacity_bytes: Option<u64>,
+    /// The most that a page may take.
+    pub(super) page_bytes: u64,
     pub(super) stacks: StackTable,
     pub(super) devices: Vec<Device>,
 }
@@ -114,6 +116,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
         evidence: shown.map(|(_, evidence)| evidence),
         limit_bytes: args.limit,
         capacity_bytes,
+        page_bytes: args.page_size,
         stacks: recording.stacks,
         devices,
     })

@@ -58,7 +58,7 @@ fn device(report: &Report, device: &Device) -> Value {
     json!({
         "device": device.number,
         "entries": device.timeline.entries,
-        "what_happened": words::what_happened(device),
+        "what_happened": words::what_happened(report, device),
         "mismatches": device.verdict.as_ref().map(|verdict| verdict.mismatches),
         "peak_allocated_bytes": device.curves.allocated.peak(),
         "peak_active_bytes": device.curves.active.peak(),

@@ -64,6 +64,9 @@ pub(crate) struct Args {
     /// The version of PyTorch whose decisions are made under other settings; without it what the file shows, else 2.11.
     #[arg(long, value_enum)]
     profile: Option<Profile>,
+    /// The most that a page may take. Where all blocks of the run would take more, its heap is shown at chosen moments only.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "10MiB")]
+    page_size: u64,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,

@@ -26,11 +26,15 @@ const SCRIPT: [&str; 6] = [
     include_str!("page/tried.js"),
     include_str!("page/main.js"),
 ];
+/// What the words and tables of a device take, about.
+const WORDS_BYTES: usize = 16 << 10;
 /// How many holders a page lists.
-const HOLDERS: usize = 25;
+const HOLDERS: usize = 14;
 
 pub(super) fn page(report: &Report) -> Result<String> {
-    let share = data::LARGEST_DATA / report.devices.len().max(1);
+    let script = SCRIPT.concat();
+    let most_bytes = usize::try_from(report.page_bytes).unwrap_or(usize::MAX).saturating_sub(STYLE.len() + script.len());
+    let share = (most_bytes / report.devices.len().max(1)).saturating_sub(WORDS_BYTES);
     let mut tabs = String::new();
     let mut devices = String::new();
     for device in &report.devices {
@@ -54,7 +58,7 @@ pub(super) fn page(report: &Report) -> Result<String> {
         ("pytorch", &escape(&words::version(report))),
         ("tabs", if report.devices.len() > 1 { &tabs } else { "" }),
         ("devices", &devices),
-        ("script", &SCRIPT.concat()),
+        ("script", &script),
     ];
     Ok(fill(PAGE, &values))
 }
@@ -65,7 +69,7 @@ fn section(report: &Report, device: &Device, piece: &Piece, is_first: bool) -> S
         ("device", device.number.to_string()),
         ("hidden", if is_first { "" } else { "hidden" }.to_owned()),
         ("kind", if has_trace { "traced" } else { "segments-only" }.to_owned()),
-        ("happened", escape(&words::what_happened(device))),
+        ("happened", escape(&words::what_happened(report, device))),
         ("class", if words::count_of(device, MarkerKind::OutOfMemory) > 0 { "bad" } else { "" }.to_owned()),
         ("facts", facts(report, device)),
         ("notes", words::notes(report, device).iter().map(|note| format!("<li>{}</li>", escape(note))).collect()),
@@ -139,9 +143,10 @@ fn holders_title(device: &Device) -> String {
 
 fn holders(report: &Report, device: &Device) -> String {
     let total = device.curves.allocated.peak().max(1) as f64;
+    let most = device.holders.first().map_or(1, |holder| holder.bytes.max(1)) as f64;
     let mut rows = String::new();
     for holder in device.holders.iter().take(HOLDERS) {
-        let percent = holder.bytes as f64 / total * 100.0;
+        let (percent, bar) = (holder.bytes as f64 / total * 100.0, holder.bytes as f64 / most * 100.0);
         let mut what = escape(&words::holder(report, holder.key));
         if let HolderKey::Stack(stack) = holder.key.clone()
             && stack != StackId::NONE
@@ -151,7 +156,7 @@ fn holders(report: &Report, device: &Device) -> String {
         }
         let _ = write!(
             rows,
-            "<tr><td class=\"number\" title=\"{} bytes\">{}</td><td class=\"share\"><i style=\"width:{percent:.1}%\"></i><span>{percent:.1} %</span></td>\
+            "<tr><td class=\"number\" title=\"{} bytes\">{}</td><td class=\"share\"><i style=\"width:{bar:.1}%\"></i><span>{percent:.1} %</span></td>\
              <td class=\"number\">{}</td><td class=\"what\">{what}</td></tr>",
             grouped(holder.bytes),
             format_bytes(holder.bytes),
@@ -182,14 +187,15 @@ fn tried(report: &Report, device: &Device) -> String {
         let fits = match (fails_at_entry, report.capacity_bytes) {
             (Some(entry), _) => format!("<span class=\"bad\">no, entry {}</span>", grouped(*entry as u64)),
             (None, Some(_)) => "<span class=\"good\">yes</span>".to_owned(),
-            (None, None) => "no limit given".to_owned(),
+            (None, None) => "<span class=\"quiet\" title=\"no --limit and no --capacity\">–</span>".to_owned(),
         };
         let own = if *is_own { " <em>the run’s own</em>" } else { "" };
         let _ = write!(
             rows,
             "<tr data-tried=\"{number}\"><td class=\"what\"><i class=\"swatch\"></i><code>{}</code>{own}</td><td class=\"number\" title=\"{} bytes\">{}</td>\
              <td class=\"number\">{change:+.1} %</td><td>{fits}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{:.1} ms</td></tr>",
-            escape(label),
+            // A long list may be broken behind a comma.
+            escape(label).replace(',', ",<wbr>"),
             grouped(u64::try_from(*peak_reserved_bytes).unwrap_or(0)),
             size::show(*peak_reserved_bytes),
             grouped(u64::try_from(*retries).unwrap_or(0)),

@@ -5,11 +5,11 @@
 use std::fmt::Write as _;
 
 use parkade::report::format_bytes;
-use parkade_sim::timeline::{Curve, MarkerKind, SegmentNow};
+use parkade_sim::timeline::{Curve, MarkerKind, NEVER, SegmentNow};
 
 use super::gather::{Device, Report, curves};
 use super::markup::{escape, grouped, point};
-use super::{OWN_MARK, words};
+use super::{OWN_MARK, text, words};
 
 const WIDTH: f64 = 1000.0;
 const STYLE: &str = "text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#5b6470}\
@@ -21,11 +21,15 @@ const STYLE: &str = "text{font:12px system-ui,-apple-system,'Segoe UI',sans-seri
 .axis{stroke:#5c6673}.reserved{fill:#303844}.reserved-line{stroke:#8a95a4}.allocated{fill:#5288f0}.free{fill:#20262e;stroke:#3a434f}}";
 
 fn begin(height: f64, title: &str, subtitle: &str) -> String {
-    let (title, subtitle) = (escape(title), escape(subtitle));
+    let title = escape(title);
+    let mut lines = String::new();
+    for (number, line) in text::wrapped(subtitle, 150).iter().take(2).enumerate() {
+        let _ = write!(lines, "<text x=\"16\" y=\"{}\">{}</text>", 46 + 16 * number, escape(line));
+    }
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n\
          <!-- {OWN_MARK} -->\n<style>{STYLE}</style>\n<rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
-         <text class=\"title\" x=\"16\" y=\"26\">{title}</text>\n<text x=\"16\" y=\"46\">{subtitle}</text>\n"
+         <text class=\"title\" x=\"16\" y=\"26\">{title}</text>\n{lines}\n"
     )
 }
 
@@ -75,8 +79,8 @@ impl Plot {
 pub(super) fn timeline(report: &Report, device: &Device) -> String {
     let curves = curves(&device.timeline.levels, 450);
     let top = curves.reserved.peak().max(report.limit_bytes.unwrap_or(0)).max(1);
-    let plot = Plot { left: 84.0, right: WIDTH - 20.0, top: 78.0, bottom: 300.0, most_bytes: top as f64 * 1.04 };
-    let mut svg = begin(362.0, &file_name(report), &words::what_happened(device));
+    let plot = Plot { left: 84.0, right: WIDTH - 20.0, top: 96.0, bottom: 310.0, most_bytes: top as f64 * 1.04 };
+    let mut svg = begin(376.0, &file_name(report), &words::what_happened(report, device));
     for step in 0..=4_u64 {
         let bytes = top / 4 * step;
         let y = plot.y(bytes);
@@ -94,7 +98,7 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
     for phase in &device.phases {
         let (from, to) = (plot.x(f64::from(phase.from) / moments), plot.x(f64::from(phase.to) / moments));
         let width = (to - from).max(0.6);
-        let _ = writeln!(svg, "<rect class=\"phase\" x=\"{from:.1}\" y=\"68\" width=\"{width:.1}\" height=\"5\"/>");
+        let _ = writeln!(svg, "<rect class=\"phase\" x=\"{from:.1}\" y=\"84\" width=\"{width:.1}\" height=\"5\"/>");
     }
     svg.push_str(&plot.area(&curves.reserved, "reserved"));
     svg.push_str(&plot.area(&curves.active, "active"));
@@ -111,7 +115,7 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
     }
     let _ = write!(
         svg,
-        "<text x=\"{}\" y=\"328\">entry 0</text><text x=\"{}\" y=\"328\" text-anchor=\"end\">entry {}</text>\n",
+        "<text x=\"{}\" y=\"338\">entry 0</text><text x=\"{}\" y=\"338\" text-anchor=\"end\">entry {}</text>\n",
         plot.left,
         plot.right,
         grouped(device.timeline.entries as u64)
@@ -122,30 +126,29 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
 }
 
 fn legend(svg: &mut String, report: &Report, device: &Device) {
-    let count = |kind| words::count_of(device, kind);
-    let mut items = vec![("allocated", "allocated".to_owned()), ("reserved", "reserved, not in use".to_owned())];
-    if device.timeline.levels.active != device.timeline.levels.allocated {
-        items.insert(1, ("active", "waiting for other streams".to_owned()));
+    let square = |class: &str| format!("<rect class=\"{class}\" y=\"-9\" width=\"11\" height=\"11\"/>");
+    let mut items = vec![(square("allocated"), "allocated".to_owned()), (square("reserved"), "reserved, not in use".to_owned())];
+    if device.timeline.log.blocks.iter().any(|block| block.freed != NEVER && block.gone > block.freed + 1) {
+        items.insert(1, (square("active"), "freed, other streams still use it".to_owned()));
     }
     if let Some(limit) = report.limit_bytes {
-        items.push(("oom", format!("limit {}", format_bytes(limit))));
+        items.push(("<path class=\"limit\" d=\"M0 -4h14\"/>".to_owned(), format!("limit {}", format_bytes(limit))));
     }
     let kinds =
         [(MarkerKind::OutOfMemory, "out of memory"), (MarkerKind::Retry, "retry"), (MarkerKind::EmptyCache, "empty_cache")];
-    for (kind, name) in kinds.into_iter().filter(|&(kind, _)| count(kind) > 0) {
-        items.push((kind.name(), format!("▲ {name} ({})", count(kind))));
+    for (kind, name) in kinds {
+        let count = words::count_of(device, kind);
+        if count > 0 {
+            items.push((format!("<path class=\"{}\" d=\"M5 -8l-4 8h8Z\"/>", kind.name()), format!("{name} ({count})")));
+        }
     }
     if !device.phases.is_empty() {
-        items.push(("phase", "phases".to_owned()));
+        items.push((square("phase"), "phases".to_owned()));
     }
     let mut x = 84.0;
-    for (class, text) in items {
-        let _ = writeln!(
-            svg,
-            "<rect class=\"{class}\" x=\"{x:.0}\" y=\"340\" width=\"11\" height=\"11\"/><text x=\"{:.0}\" y=\"350\">{text}</text>",
-            x + 16.0
-        );
-        x += 40.0 + text.chars().count() as f64 * 6.4;
+    for (symbol, text) in items {
+        let _ = writeln!(svg, "<g transform=\"translate({x:.0} 362)\">{symbol}<text x=\"17\">{text}</text></g>");
+        x += 38.0 + text.chars().count() as f64 * 6.2;
     }
 }
 
@@ -197,6 +200,15 @@ pub(super) fn heap(report: &Report, device: &Device, moment: u32) -> String {
     format!("{}{body}</svg>\n", begin(y + ROW + 16.0, &file_name(report), &subtitle))
 }
 
+/// The hue of a block: from green to red with the logarithm of its size, as on the page.
+fn hue(size: u64) -> f64 {
+    const HUES: [(f64, f64); 7] =
+        [(0.0, 178.0), (0.35, 205.0), (0.6, 232.0), (0.72, 268.0), (0.84, 316.0), (0.93, 352.0), (1.0, 384.0)];
+    let share = (((size.max(512) as f64).log2() - 9.0) / 21.0).min(1.0);
+    let between = HUES.windows(2).find(|pair| share <= pair[1].0);
+    between.map_or(24.0, |pair| (pair[0].1 + (share - pair[0].0) / (pair[1].0 - pair[0].0) * (pair[1].1 - pair[0].1)) % 360.0)
+}
+
 /// Draws a segment from the given place on, row by row, and moves the place behind it.
 fn draw(body: &mut String, device: &Device, segment: &SegmentNow, (x, y): (&mut f64, &mut f64), bytes_per_px: f64) {
     let mut done = 0.0;
@@ -212,9 +224,7 @@ fn draw(body: &mut String, device: &Device, segment: &SegmentNow, (x, y): (&mut 
                 continue;
             }
             let life = &device.timeline.log.blocks[block.place];
-            // The logarithm of the size is the hue.
-            let hue = 205.0 + (life.size.max(512) as f64).log2() * 5.0;
-            let fill = if block.is_pending { "#f0a63a".to_owned() } else { format!("hsl({:.0} 52% 56%)", hue % 360.0) };
+            let fill = if block.is_pending { "#f0a63a".to_owned() } else { format!("hsl({:.0} 52% 56%)", hue(life.size)) };
             let _ = writeln!(
                 body,
                 "<rect fill=\"{fill}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.2}\" height=\"{ROW}\"/>",

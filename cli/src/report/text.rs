@@ -30,7 +30,7 @@ pub(super) fn print(out: &mut impl Write, report: &Report, paint: Paint) -> io::
         }
         let of = if report.devices.len() > 1 { format!(" device {}", device.number) } else { String::new() };
         writeln!(out, "{}{of}", output::one_line(&name))?;
-        for line in wrapped(&words::what_happened(device), 80) {
+        for line in wrapped(&words::what_happened(report, device), 80) {
             writeln!(out, "{line}")?;
         }
         let settings = format!("settings {}; {}", words::settings(report), words::exactness(device));
@@ -50,7 +50,7 @@ pub(super) fn print(out: &mut impl Write, report: &Report, paint: Paint) -> io::
 }
 
 /// The lines of a text that are at most so long.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = vec![String::new()];
     for word in text.split(' ') {
         let last = lines.last_mut().map_or(0, |line| line.chars().count());
@@ -123,10 +123,12 @@ fn markers(out: &mut impl Write, device: &Device, columns: usize, paint: Paint) 
     };
     let line: String = worst.iter().map(letter).collect();
     writeln!(out, "{:>10}  {}", "", line.trim_end())?;
-    let count = |kind| grouped(words::count_of(device, kind) as u64);
-    let (ooms, retries) = (count(MarkerKind::OutOfMemory), count(MarkerKind::Retry));
-    let calls = count(MarkerKind::EmptyCache);
-    writeln!(out, "{:>10}  X out of memory ({ooms})  R retry ({retries})  e empty_cache ({calls})", "")
+    let kinds =
+        [(MarkerKind::OutOfMemory, "X out of memory"), (MarkerKind::Retry, "R retry"), (MarkerKind::EmptyCache, "e empty_cache")];
+    let count = |kind| words::count_of(device, kind) as u64;
+    let said = kinds.iter().filter(|(kind, _)| count(*kind) > 0);
+    let said: Vec<String> = said.map(|(kind, name)| format!("{name} ({})", grouped(count(*kind)))).collect();
+    writeln!(out, "{:>10}  {}", "", said.join("  "))
 }
 
 fn holders(out: &mut impl Write, report: &Report, device: &Device) -> io::Result<()> {

@@ -43,7 +43,7 @@ pub(super) fn count_of(device: &Device, kind: MarkerKind) -> usize {
 }
 
 /// One sentence, or two: what happened.
-pub(super) fn what_happened(device: &Device) -> String {
+pub(super) fn what_happened(report: &Report, device: &Device) -> String {
     let (levels, log) = (&device.timeline.levels, &device.timeline.log);
     let at = |list: &[u64], moment: u32| list.get(moment as usize).copied().unwrap_or_default();
     let is_oom = |marker: &&Marker| marker.kind == MarkerKind::OutOfMemory;
@@ -62,12 +62,16 @@ pub(super) fn what_happened(device: &Device) -> String {
             1 => String::new(),
             count => format!(" {} more requests failed later.", grouped(count as u64 - 1)),
         };
+        let reserved = at(&levels.reserved, first.moment);
+        let left = report.limit_bytes.map_or_else(String::new, |limit| {
+            format!(" The limit left {} to take.", format_bytes(limit.saturating_sub(reserved)))
+        });
         return format!(
-            "Out of memory at entry {}: {} were asked for while {} were in use and {} taken from the device, {}.{more}",
+            "Out of memory at entry {}: {} were asked for while {} were in use and {} taken from the device, {}.{left}{more}",
             grouped(u64::from(first.moment)),
             first.bytes.map_or_else(String::new, format_bytes),
             format_bytes(at(&levels.active, first.moment)),
-            format_bytes(at(&levels.reserved, first.moment)),
+            format_bytes(reserved),
             holes(emptiness(log, first.moment))
         );
     }
@@ -151,7 +155,7 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
     };
     if let Some(lost) = verdict.not_in_file.lost_beginning {
         notes.push(format!(
-            "The file lost its beginning: {} segments ({}) and {} blocks were there before its first entry, rebuilt from its end. Where these blocks were asked for is known only of those that live to the end.",
+            "The file lost its beginning: {} segments ({}) and {} blocks were there before its first entry, rebuilt from its end. Where these blocks were asked for is known only of those that live to the end. Under other settings they are asked for anew, side by side: the holes of the lost time are not there, and peaks may come out lower.",
             grouped(lost.segments as u64),
             size::show(lost.reserved_bytes.cast_signed()),
             grouped(lost.blocks as u64)
@@ -183,11 +187,22 @@ pub(super) fn call(frame: &Frame) -> String {
     format!("{}  {}:{}", frame.name, frame.filename, frame.line)
 }
 
+/// A call with its file's own name.
+fn call_in_short(frame: &Frame) -> String {
+    let file = frame.filename.rsplit('/').next().unwrap_or_default();
+    format!("{} {file}:{}", frame.name, frame.line)
+}
+
 /// What holds memory, in words.
 pub(super) fn holder(report: &Report, key: HolderKey) -> String {
     match key {
         HolderKey::Size(bytes) => format!("blocks of {}", format_bytes(bytes)),
         HolderKey::Stack(StackId::NONE) => "no stack in the file".to_owned(),
-        HolderKey::Stack(stack) => own_call(&report.stacks, stack).map_or_else(|| "an empty stack".to_owned(), call),
+        HolderKey::Stack(stack) => {
+            let Some(own) = own_call(&report.stacks, stack) else { return "an empty stack".to_owned() };
+            let inner = report.stacks.frames(stack).next().filter(|&inner| inner != own);
+            // Many stacks may go through one line of the program; the innermost call tells them apart.
+            inner.map_or_else(|| call(own), |inner| format!("{}, in {}", call(own), call_in_short(inner)))
+        }
     }
 }

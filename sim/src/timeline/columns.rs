@@ -334,7 +334,7 @@ mod tests {
             blocks.sort_by_key(|block| block.born);
             let segment = |block: &BlockLife| SegmentLife {
                 address: block.address, size: block.size, stream: block.requested % 3, pool: (block.requested % 2, 0),
-                expandable: block.size % 2 == 0, born: block.born, gone: block.gone,
+                expandable: block.size.is_multiple_of(2), born: block.born, gone: block.gone,
             };
             let log = HeapLog { segments: blocks.iter().map(segment).collect(), blocks };
             prop_assert_eq!(log.pack().unpack(), Ok(log));

@@ -220,14 +220,14 @@ class HeapMap {
       const share = (this.moment - blocks.born[i]) / Math.max(1, this.moment);
       return ramp(Math.sqrt(share));
     }
-    return ramp((Math.log2(Math.max(512, blocks.size[i])) - 9) / 22);
+    return ramp((Math.log2(Math.max(512, blocks.size[i])) - 9) / 21);
   }
 
   explain() {
     const items = [element("span", {}, swatch("var(--free);outline:1px solid var(--free-line);outline-offset:-1px"), "free")];
     if (this.heap.pending) items.push(element("span", {}, swatch("var(--pending)"), "freed, another stream still uses it"));
     const scale = (from, to) => {
-      const stops = [0, 0.25, 0.5, 0.75, 1].map(ramp).join(",");
+      const stops = HUES.map(([at]) => `${ramp(at)} ${at * 100}%`).join(",");
       return element("span", {}, `${from} `, element("i", { class: "ramp", style: `background:linear-gradient(90deg,${stops})` }), to);
     };
     if (this.colour === "size") items.push(scale("512 B", "1 GiB and more"));
@@ -308,7 +308,7 @@ class HeapMap {
     } else {
       const stack = this.stackOf(this.pinned);
       content.push(element("h3", {}, "The block that you clicked"), ...this.blockWords(this.pinned, []));
-      content.push(stack.length ? element("ol", {}, ...stack.map((line) => element("li", {}, line))) : element("p", { class: "quiet" }, "The file has no stack for it."));
+      content.push(stack.length ? element("ol", {}, ...stack.map((line) => { const [name, place] = line.split("  "); return element("li", {}, element("b", {}, name), element("br"), place); })) : element("p", { class: "quiet" }, "The file has no stack for it."));
     }
     this.details.replaceChildren(...content);
   }
@@ -324,10 +324,15 @@ function firstBlock(blocks, list, address) {
   return low;
 }
 
+/** Hues from little to much, and at which share each is reached. */
+const HUES = [[0, 178], [0.35, 205], [0.6, 232], [0.72, 268], [0.84, 316], [0.93, 352], [1, 384]];
+
 /** Little to much, as a colour that both themes show. */
 function ramp(share) {
   const s = Math.max(0, Math.min(1, share));
-  return `hsl(${175 + s * 150} ${48 + s * 8}% ${theme.colours.light})`;
+  const k = Math.max(1, HUES.findIndex(([at]) => at >= s));
+  const [[from, low], [to, high]] = [HUES[k - 1], HUES[k]];
+  return `hsl(${low + ((s - from) / (to - from)) * (high - low)} 54% ${theme.colours.light})`;
 }
 
 function holeBars(holes) {

@@ -1,7 +1,7 @@
 // The timeline: levels over entries or time, with markers and phases; it can be zoomed, and a click picks a moment.
 
 const MARKS = { oom: ["out of memory", "bad"], retry: ["retry", "retry"], empty_cache: ["empty_cache", "empty"] };
-const [LEFT, RIGHT, BOTTOM] = [76, 14, 40];
+const [LEFT, RIGHT, BOTTOM] = [76, 14, 50];
 
 class Timeline {
   constructor(section, run, pick) {
@@ -198,7 +198,7 @@ class Timeline {
       context.fillStyle = colours.line;
       context.fillRect(x, box.bottom, 1, 5);
       context.fillStyle = colours.muted;
-      if (x > box.left + 20 || at === 0) context.fillText(isTime ? this.timeLabel(at, step) : group(at), Math.min(x, box.right - 24), box.bottom + 20);
+      if (x > box.left + 20 || at === 0) context.fillText(isTime ? this.timeLabel(at, step) : group(at), Math.min(x, box.right - 24), box.bottom + 30);
     }
   }
 
@@ -287,19 +287,22 @@ class Timeline {
   }
 
   paintMarkers(context, box) {
-    const taken = new Set();
-    for (const kind of ["empty_cache", "retry", "oom"]) {
+    const taken = new Map();
+    for (const kind of ["oom", "retry", "empty_cache"]) {
       context.fillStyle = theme.colours[MARKS[kind][1]];
       for (const [moment, of] of this.run.meta.markers) {
         if (of !== kind) continue;
         const x = Math.round(this.x(this.toAxis(moment)));
-        if (x < box.left || x > box.right || taken.has(`${kind}${x}`)) continue;
-        taken.add(`${kind}${x}`);
+        if (x < box.left || x > box.right || taken.get(x) === kind) continue;
+        // Two kinds at one place: the less serious one goes below.
+        const isBelow = [-4, -2, 0, 2, 4].some((by) => (taken.get(x + by) ?? kind) !== kind);
+        taken.set(x, taken.get(x) ?? kind);
         if (kind === "oom") context.fillRect(x, box.top, 1, box.bottom - box.top);
+        const top = box.bottom + (isBelow ? 15 : 4);
         context.beginPath();
-        context.moveTo(x, box.bottom + 5);
-        context.lineTo(x - 5, box.bottom + 14);
-        context.lineTo(x + 5, box.bottom + 14);
+        context.moveTo(x + 0.5, top);
+        context.lineTo(x - 4.5, top + 9);
+        context.lineTo(x + 5.5, top + 9);
         context.fill();
       }
     }

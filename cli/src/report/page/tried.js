@@ -57,7 +57,7 @@ class TriedChart {
     }
     context.textAlign = "center";
     const entriesStep = Math.max(1, roundStep(run.moments, Math.max(2, width / 150)));
-    for (let at = 0; at <= run.entries; at += entriesStep) context.fillText(group(at), LEFT + (at / run.moments) * (width - LEFT - RIGHT), bottom + 14);
+    for (let at = 0; at <= run.entries; at += entriesStep) context.fillText(group(at), Math.min(width - 24, LEFT + (at / run.moments) * (width - LEFT - RIGHT)), bottom + 14);
     const count = Math.ceil(width - LEFT - RIGHT);
     const spans = Array.from({ length: count }, (_, i) => this.moments(LEFT + i));
     context.fillStyle = colours.reserved;
@@ -65,7 +65,8 @@ class TriedChart {
       const tall = y(run.levels.reserved.range(first, last)[1]);
       context.fillRect(LEFT + i, tall, 1, bottom - tall);
     });
-    run.tried.forEach((tried, number) => this.line(context, tried, number, spans, y));
+    // The run's own is the first, and lies on top.
+    for (let number = run.tried.length - 1; number >= 0; number -= 1) this.line(context, run.tried[number], number, spans, y);
     const capacity = run.meta.capacity_bytes;
     if (capacity) {
       context.strokeStyle = context.fillStyle = colours.bad;
