@@ -13,6 +13,7 @@ mod kill;
 mod ops;
 mod output;
 mod replay;
+mod report;
 mod size;
 mod stats;
 mod verify;
@@ -37,6 +38,7 @@ enum Command {
     Diagnose(diagnose::Args),
     Export(export::Args),
     Stats(stats::Args),
+    Report(report::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Command::Diagnose(args) => diagnose::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]

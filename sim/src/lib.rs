@@ -22,3 +22,4 @@ pub mod message;
 pub mod ops;
 pub mod recording;
 pub mod replay;
+pub mod timeline;

@@ -1,0 +1,166 @@
+//! What a page's script draws from: one packed piece for each device.
+//!
+//! A piece is gzip of four bytes (the length of the next part, little-endian), an object of JSON, and the columns that it lists, one
+//! after the other. All text of the recording is in that object, so none of it is seen by a parser of HTML.
+//!
+//! A page stays below the size that was asked for: if the lives of all blocks take more, some moments are chosen and what shows at none of them is
+//! left out; the page says so, and its slider stops there.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use anyhow::Result;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use parkade_sim::recording::{Frame, StackId, StackTable};
+use parkade_sim::timeline::{Column, Curve, HeapLog, Packed, pack_numbers};
+use serde_json::{Value, json};
+
+use super::gather::{Device, Report};
+
+/// How many moments are chosen at first where not all can be shown.
+const CHOSEN_MOMENTS: usize = 400;
+/// The most bytes of stacks' text in a page.
+const MOST_STACK_TEXT: usize = 2 << 20;
+
+/// A device's piece.
+pub(super) struct Piece {
+    /// As it is in the page, before base 64.
+    pub(super) bytes: Vec<u8>,
+    /// How many moments the heap can be shown at, if not at all.
+    pub(super) chosen_moments: Option<usize>,
+}
+
+/// Packs what the page needs of a device into at most so many bytes of base 64.
+pub(super) fn piece(report: &Report, device: &Device, most_bytes: usize) -> Result<Piece> {
+    let most_bytes = most_bytes / 4 * 3;
+    let whole = pack(report, device, &device.timeline.log, None)?;
+    if whole.len() <= most_bytes {
+        return Ok(Piece { bytes: whole, chosen_moments: None });
+    }
+    let mut count = CHOSEN_MOMENTS;
+    loop {
+        let moments = chosen(device, count);
+        let bytes = pack(report, device, &device.timeline.log.only(&moments), Some(&moments))?;
+        if bytes.len() <= most_bytes || count <= 1 {
+            return Ok(Piece { bytes, chosen_moments: Some(moments.len()) });
+        }
+        count /= 2;
+    }
+}
+
+/// Some moments, in order: the end, the peaks, the first markers, and others evenly spread.
+fn chosen(device: &Device, count: usize) -> Vec<u32> {
+    let entries = device.timeline.entries;
+    let mut moments = vec![entries as u32, device.peak_allocated_moment, device.peak_reserved_moment];
+    moments.extend(device.timeline.markers.iter().map(|marker| marker.moment).take(count / 4));
+    moments.truncate(count.max(1));
+    let rest = count.saturating_sub(moments.len());
+    moments.extend((0..rest).map(|i| (i * entries / rest) as u32));
+    moments.sort_unstable();
+    moments.dedup();
+    moments
+}
+
+fn pack(report: &Report, device: &Device, log: &HeapLog, moments: Option<&[u32]>) -> Result<Vec<u8>> {
+    let mut packed = log.pack();
+    let mut columns = std::mem::take(&mut packed.columns);
+    add_curves(&mut columns, device);
+    if let Some(times) = &device.times {
+        columns.push(Column { name: "times".to_owned(), bytes: times.bytes.clone() });
+    }
+    let object = serde_json::to_vec(&object(report, device, &packed, &columns, moments))?;
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::new(6));
+    encoder.write_all(&u32::try_from(object.len())?.to_le_bytes())?;
+    encoder.write_all(&object)?;
+    for column in &columns {
+        encoder.write_all(&column.bytes)?;
+    }
+    Ok(encoder.finish()?)
+}
+
+fn add_curves(columns: &mut Vec<Column>, device: &Device) {
+    let mut add = |name: String, numbers: &mut dyn Iterator<Item = u64>| {
+        columns.push(Column { name, bytes: pack_numbers(numbers) });
+    };
+    let mut add_curve = |name: &str, curve: &Curve| {
+        add(format!("{name}_min"), &mut curve.buckets.iter().map(|bucket| bucket.min));
+        add(format!("{name}_max"), &mut curve.buckets.iter().map(|bucket| bucket.max));
+    };
+    add_curve("allocated", &device.curves.allocated);
+    add_curve("active", &device.curves.active);
+    add_curve("reserved", &device.curves.reserved);
+    for (number, (_, curve)) in device.tried.iter().enumerate() {
+        add_curve(&format!("tried_{number}"), curve);
+    }
+}
+
+fn object(report: &Report, device: &Device, packed: &Packed, columns: &[Column], moments: Option<&[u32]>) -> Value {
+    let markers = device.timeline.markers.iter().map(|marker| json!([marker.moment, marker.kind.name(), marker.bytes]));
+    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut phase_names: Vec<&str> = Vec::new();
+    let phases: Vec<Value> = device
+        .phases
+        .iter()
+        .map(|phase| {
+            let number = *names.entry(&phase.name).or_insert_with(|| {
+                phase_names.push(&phase.name);
+                phase_names.len() - 1
+            });
+            json!([number, phase.from, phase.to, phase.depth])
+        })
+        .collect();
+    let (frames, stacks) = stacks(&report.stacks, &packed.stacks);
+    json!({
+        "device": device.number,
+        "entries": device.timeline.entries,
+        "log": {
+            "base": format!("{:x}", packed.base), "unit": packed.unit, "blocks": packed.blocks, "segments": packed.segments,
+            // As text: a handle may have 64 bits, and a number of JavaScript has 53.
+            "streams": packed.streams.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "pools": packed.pools.iter().map(|(a, b)| [a.to_string(), b.to_string()]).collect::<Vec<_>>(),
+        },
+        "frames": frames,
+        "stacks": stacks,
+        "columns": columns.iter().map(|column| json!([column.name, column.bytes.len()])).collect::<Vec<_>>(),
+        "times": device.times.as_ref().map(|times| json!({
+            "start_us": times.start_us, "every": times.every, "count": times.count, "duration_us": times.duration_us,
+        })),
+        "buckets": device.curves.reserved.buckets.len(),
+        "markers": markers.collect::<Vec<_>>(),
+        "phase_names": phase_names,
+        "phases": phases,
+        "moments": moments,
+        "peak_allocated": device.peak_allocated_moment,
+        "peak_reserved": device.peak_reserved_moment,
+        "limit_bytes": report.limit_bytes,
+        "capacity_bytes": report.capacity_bytes,
+        "tried": device.tried.iter().map(|(tried, curve)| json!({
+            "label": tried.label, "is_own": tried.is_own, "buckets": curve.buckets.len(), "fails_at_entry": tried.fails_at_entry,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+/// The stacks that blocks refer to, as numbers of frames, and the frames. Of too many the rest is empty.
+fn stacks(table: &StackTable, used: &[StackId]) -> (Vec<Value>, Vec<Vec<usize>>) {
+    let (mut frames, mut text, mut places) = (Vec::new(), 0, BTreeMap::new());
+    let mut stacks = Vec::new();
+    for &stack in used {
+        let mut calls = Vec::new();
+        for frame in table.frames(stack) {
+            if text > MOST_STACK_TEXT {
+                break;
+            }
+            let Frame { filename, line, name } = frame;
+            let place = *places.entry((filename, *line, name)).or_insert_with(|| {
+                text += filename.len() + name.len();
+                frames.push(json!([&**name, &**filename, line]));
+                frames.len() - 1
+            });
+            text += 4;
+            calls.push(place);
+        }
+        stacks.push(calls);
+    }
+    (frames, stacks)
+}

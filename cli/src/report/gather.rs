@@ -1,0 +1,214 @@
+//! Everything that a report shows, computed.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow, bail};
+use parkade::profile::Profile as Rules;
+use parkade::settings::Settings;
+use parkade_sim::recording::{DeviceRecording, Recording, StackTable};
+use parkade_sim::replay::{
+    DeviceVerdict, ProfileEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_profile, verify_device,
+};
+use parkade_sim::timeline::{Curve, Holder, Levels, Phase, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, phases, what_if};
+use rayon::prelude::*;
+
+use super::Args;
+use super::advice::{self, Advice, Tried};
+use crate::verify;
+
+/// Buckets of the curves that a page always has.
+const OVERVIEW_BUCKETS: usize = 4096;
+/// Buckets of the curves of settings that were tried.
+const WHAT_IF_BUCKETS: usize = 1024;
+/// The most times of entries that a page has.
+const MOST_TIMES: usize = 65_536;
+/// The most phases that are shown: more than there are pixels say nothing.
+const MOST_PHASES: usize = 4000;
+/// Settings that are tried beside the recorded run's own.
+const TRIED: [&str; 5] = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:128,garbage_collection_threshold:0.7",
+    "garbage_collection_threshold:0.8",
+    "roundup_power2_divisions:4",
+];
+
+/// A report.
+pub(super) struct Report {
+    pub(super) file: PathBuf,
+    pub(super) settings: ReplaySettings,
+    /// What showed the version, if the file showed it.
+    pub(super) evidence: Option<ProfileEvidence>,
+    pub(super) limit_bytes: Option<u64>,
+    pub(super) capacity_bytes: Option<u64>,
+    /// The most that a page may take.
+    pub(super) page_bytes: u64,
+    pub(super) stacks: StackTable,
+    pub(super) devices: Vec<Device>,
+}
+
+/// What there is to show of one device.
+pub(super) struct Device {
+    pub(super) number: u32,
+    /// How exact the replay is; `None` where there is no trace.
+    pub(super) verdict: Option<DeviceVerdict>,
+    pub(super) timeline: Timeline,
+    pub(super) curves: Curves,
+    pub(super) times: Option<TimeSamples>,
+    pub(super) phases: Vec<Phase>,
+    /// The moment with the most bytes handed out.
+    pub(super) peak_allocated_moment: u32,
+    /// The moment with the most bytes taken from the device.
+    pub(super) peak_reserved_moment: u32,
+    /// Who held the memory at the first of these.
+    pub(super) holders: Vec<Holder>,
+    pub(super) tried: Vec<(Tried, Curve)>,
+    /// What to do, if anything is known.
+    pub(super) advice: Option<Advice>,
+}
+
+/// The three levels.
+pub(super) struct Curves {
+    pub(super) allocated: Curve,
+    pub(super) active: Curve,
+    pub(super) reserved: Curve,
+}
+
+/// Curves of so many buckets.
+pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
+    Curves {
+        allocated: Curve::of(&levels.allocated, buckets),
+        active: Curve::of(&levels.active, buckets),
+        reserved: Curve::of(&levels.reserved, buckets),
+    }
+}
+
+pub(super) fn gather(args: &Args) -> Result<Report> {
+    // Before the file is read: whoever mistyped the settings need not wait.
+    let given_profile = args.profile.map(verify::Profile::rules);
+    for text in &args.settings {
+        ReplaySettings::given_as(given_profile.unwrap_or(&Rules::PYTORCH_2_15), text)?;
+    }
+    let recording = verify::read(&args.file)?;
+    let shown = newer_profile(&recording, None);
+    let recorded_profile = shown.map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
+    let settings = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
+    let profile = given_profile.unwrap_or(recorded_profile);
+    let tried = tried_settings(args, profile, &settings)?;
+    let chosen = chosen_devices(&recording, args.device)?;
+    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, statistics: None };
+    let capacity_bytes = args.capacity.or(args.limit);
+    let bar = verify::progress_bar(args.json);
+    bar.set_length(chosen.iter().map(|device| device.trace.len() as u64).sum());
+    let mut devices = Vec::new();
+    for device in &chosen {
+        let gathered = gather_device(device, &recording, &own, &tried, profile, capacity_bytes);
+        devices.push(match gathered {
+            Err(error) if chosen.len() > 1 => return Err(anyhow!("device {}: {error}", device.device)),
+            gathered => gathered?,
+        });
+        bar.inc(device.trace.len() as u64);
+    }
+    bar.finish_and_clear();
+    Ok(Report {
+        file: args.file.clone(),
+        settings,
+        evidence: shown.map(|(_, evidence)| evidence),
+        limit_bytes: args.limit,
+        capacity_bytes,
+        page_bytes: args.page_size,
+        stacks: recording.stacks,
+        devices,
+    })
+}
+
+fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&DeviceRecording>> {
+    let has_something = |of: &&DeviceRecording| !of.trace.is_empty() || !of.segments.is_empty();
+    let devices: Vec<&DeviceRecording> = recording.devices.iter().filter(has_something).collect();
+    let Some(number) = device else {
+        if devices.is_empty() {
+            bail!("the file has no trace entries and no segments: record it with torch.cuda.memory._record_memory_history()");
+        }
+        return Ok(devices);
+    };
+    let numbers: Vec<String> = devices.iter().map(|device| device.device.to_string()).collect();
+    match devices.into_iter().find(|device| device.device == number) {
+        Some(device) => Ok(vec![device]),
+        None => bail!(
+            "the file has nothing of device {number}, but of {}",
+            if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") }
+        ),
+    }
+}
+
+/// Settings to try, with what they are called; the recorded run's own first, none twice.
+fn tried_settings(args: &Args, profile: &'static Rules, own: &ReplaySettings) -> Result<Vec<(String, bool, Settings)>> {
+    let name = |text: &str| if text.is_empty() { advice::DEFAULT.to_owned() } else { text.to_owned() };
+    let mut tried = vec![(name(&own.settings.text), true, own.settings.clone())];
+    for text in TRIED.into_iter().chain(args.settings.iter().map(String::as_str)) {
+        let settings = ReplaySettings::given_as(profile, text)?.settings;
+        let is_new = |(_, _, other): &(String, bool, Settings)| {
+            Settings { text: String::new(), ..other.clone() } != Settings { text: String::new(), ..settings.clone() }
+        };
+        if tried.iter().all(is_new) {
+            tried.push((name(text), false, settings));
+        }
+    }
+    Ok(tried)
+}
+
+fn gather_device(
+    device: &DeviceRecording,
+    recording: &Recording,
+    own: &VerifyOptions,
+    settings: &[(String, bool, Settings)],
+    profile: &'static Rules,
+    capacity_bytes: Option<u64>,
+) -> Result<Device> {
+    let is_traced = !device.trace.is_empty();
+    let verify = || is_traced.then(|| verify_device(device, own, &mut |_| ())).transpose();
+    let replay = || {
+        let requests = if is_traced { Requests::of_recording(device, own, &mut |_| ())? } else { Requests::default() };
+        let timeline = Timeline::of_device(device, own, &requests)?;
+        Ok::<_, anyhow::Error>((requests, timeline))
+    };
+    let (verdict, replayed) = rayon::join(verify, replay);
+    let (verdict, (requests, timeline)) = (verdict?, replayed?);
+    let learned = learned_addresses(device, &requests);
+    let entries = timeline.entries;
+    let what = WhatIf { requests: &requests, learned: &learned, device: device.device, entries, profile, capacity_bytes };
+    let try_one = |(label, is_own, settings): &(String, bool, Settings)| {
+        let WhatIfRun { reserved, prediction } = what_if(&what, settings, WHAT_IF_BUCKETS);
+        let tried = Tried {
+            label: label.clone(),
+            is_own: *is_own,
+            peak_reserved_bytes: prediction.peak_reserved_bytes(),
+            fails_at_entry: prediction.first_failure,
+            retries: prediction.stats.num_alloc_retries,
+            driver_calls: prediction.driver_calls,
+            driver_ns: prediction.driver_ns,
+        };
+        (tried, reserved)
+    };
+    let tried: Vec<(Tried, Curve)> = if is_traced { settings.par_iter().map(try_one).collect() } else { Vec::new() };
+    let peak_allocated_moment = Levels::peak_moment(&timeline.levels.allocated) as u32;
+    let mut phases = phases(&recording.annotations, device);
+    if phases.len() > MOST_PHASES {
+        phases.sort_by_key(|phase| std::cmp::Reverse(phase.to - phase.from));
+        phases.truncate(MOST_PHASES);
+        phases.sort_by_key(|phase| phase.from);
+    }
+    Ok(Device {
+        number: device.device,
+        verdict,
+        curves: curves(&timeline.levels, OVERVIEW_BUCKETS),
+        times: TimeSamples::of(device, MOST_TIMES),
+        phases,
+        peak_allocated_moment,
+        peak_reserved_moment: Levels::peak_moment(&timeline.levels.reserved) as u32,
+        holders: holders(&timeline.log, peak_allocated_moment),
+        advice: advice::of_tried(tried.iter().map(|(tried, _)| tried)),
+        tried,
+        timeline,
+    })
+}

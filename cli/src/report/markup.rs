@@ -1,0 +1,100 @@
+//! Text inside of HTML and SVG: whatever a file says stays text.
+
+use std::fmt::Write as _;
+
+use crate::output;
+
+/// The text as HTML and SVG show it: on one line, with every character that means something to a parser written out.
+pub(super) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in output::one_line(text).chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// The template with each `{{name}}` replaced. What is put in is not looked at again.
+pub(super) fn fill(template: &str, values: &[(&str, &str)]) -> String {
+    let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("{{") {
+        filled.push_str(before);
+        let (name, after) = after.split_once("}}").unwrap_or((after, ""));
+        let value = values.iter().find(|(known, _)| *known == name).map(|&(_, value)| value);
+        debug_assert!(value.is_some(), "the template names {name:?}");
+        filled.push_str(value.unwrap_or_default());
+        rest = after;
+    }
+    filled.push_str(rest);
+    filled
+}
+
+/// Bytes as base 64, with padding.
+pub(super) fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let three = [0, 1, 2].map(|i| chunk.get(i).copied().unwrap_or(0));
+        let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
+        for digit in 0..4 {
+            let is_padding = digit > chunk.len();
+            text.push(if is_padding { '=' } else { char::from(DIGITS[(bits >> (18 - 6 * digit)) as usize & 63]) });
+        }
+    }
+    text
+}
+
+/// A whole number with its digits in groups of three.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A point of a path, with one decimal.
+pub(super) fn point(path: &mut String, command: char, x: f64, y: f64) {
+    let _ = write!(path, "{command}{x:.1} {y:.1}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_stays_text() {
+        assert_eq!(escape("</script><b a='\"'>&\n"), "&lt;/script&gt;&lt;b a=&#39;&quot;&#39;&gt;&amp;\\n");
+    }
+
+    #[test]
+    fn what_is_put_in_is_not_looked_at_again() {
+        assert_eq!(fill("{{a}} and {{b}}.", &[("a", "{{b}}"), ("b", "2")]), "{{b}} and 2.");
+    }
+
+    /// RFC 4648, section 10.
+    #[test]
+    fn base64_is_that_of_the_standard() {
+        let pairs = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("foobar", "Zm9vYmFy")];
+        for (plain, coded) in pairs {
+            assert_eq!(base64(plain.as_bytes()), coded);
+        }
+        assert_eq!(base64(&[0xfb, 0xff]), "+/8=");
+    }
+
+    #[test]
+    fn digits_come_in_threes() {
+        assert_eq!([0, 999, 1000, 915_660, 1_234_567].map(grouped), ["0", "999", "1,000", "915,660", "1,234,567"]);
+    }
+}

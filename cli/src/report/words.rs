@@ -1,0 +1,208 @@
+//! What a report says in words: one sentence of what happened, how exact it is, what the file does not have.
+
+use parkade::report::format_bytes;
+use parkade_sim::recording::{Frame, StackId, StackTable};
+use parkade_sim::replay::SettingsOrigin;
+use parkade_sim::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
+
+use super::gather::{Device, Report};
+use super::markup::grouped;
+use crate::{output, size};
+
+/// What is empty at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Emptiness {
+    /// Bytes taken from the device that no block uses.
+    pub(super) bytes: u64,
+    /// In how many pieces.
+    pub(super) holes: usize,
+    /// The largest piece.
+    pub(super) largest: u64,
+}
+
+/// The emptiness at a moment.
+pub(super) fn emptiness(log: &HeapLog, moment: u32) -> Emptiness {
+    let mut empty = Emptiness::default();
+    for segment in log.at(moment) {
+        let mut from = segment.address;
+        let ends = segment.blocks.iter().map(|block| (block.address, block.address.saturating_add(block.size)));
+        let end = segment.address.saturating_add(segment.size);
+        for (address, block_end) in ends.chain([(end, end)]) {
+            let hole = address.saturating_sub(from);
+            empty.bytes = empty.bytes.saturating_add(hole);
+            empty.holes += usize::from(hole > 0);
+            empty.largest = empty.largest.max(hole);
+            from = from.max(block_end);
+        }
+    }
+    empty
+}
+
+pub(super) fn count_of(device: &Device, kind: MarkerKind) -> usize {
+    device.timeline.markers.iter().filter(|marker| marker.kind == kind).count()
+}
+
+/// One sentence, or two: what happened.
+pub(super) fn what_happened(report: &Report, device: &Device) -> String {
+    let (levels, log) = (&device.timeline.levels, &device.timeline.log);
+    let at = |list: &[u64], moment: u32| list.get(moment as usize).copied().unwrap_or_default();
+    let is_oom = |marker: &&Marker| marker.kind == MarkerKind::OutOfMemory;
+    let ooms: Vec<&Marker> = device.timeline.markers.iter().filter(is_oom).collect();
+    if device.verdict.is_none() {
+        let empty = emptiness(log, 0);
+        return format!(
+            "The file has no trace, only the segments at its end: {} are in use, {} were taken from the device, {}.",
+            format_bytes(at(&levels.active, 0)),
+            format_bytes(at(&levels.reserved, 0)),
+            holes(empty)
+        );
+    }
+    if let Some(first) = ooms.first() {
+        let more = match ooms.len() {
+            1 => String::new(),
+            count => format!(" {} more requests failed later.", grouped(count as u64 - 1)),
+        };
+        let reserved = at(&levels.reserved, first.moment);
+        let left = report.limit_bytes.map_or_else(String::new, |limit| {
+            format!(" The limit left {} to take.", format_bytes(limit.saturating_sub(reserved)))
+        });
+        return format!(
+            "Out of memory at entry {}: {} were asked for while {} were in use and {} taken from the device, {}.{left}{more}",
+            grouped(u64::from(first.moment)),
+            first.bytes.map_or_else(String::new, format_bytes),
+            format_bytes(at(&levels.active, first.moment)),
+            format_bytes(reserved),
+            holes(emptiness(log, first.moment))
+        );
+    }
+    let (allocated, reserved) = (device.curves.allocated.peak(), device.curves.reserved.peak());
+    let beyond = reserved.saturating_sub(allocated);
+    let percent = if allocated == 0 { 0.0 } else { beyond as f64 / allocated as f64 * 100.0 };
+    let retries = match count_of(device, MarkerKind::Retry) {
+        0 => "Nothing failed.".to_owned(),
+        1 => "Nothing failed, but once everything cached had to be given back first.".to_owned(),
+        count => format!("Nothing failed, but {} times everything cached had to be given back first.", grouped(count as u64)),
+    };
+    format!(
+        "The program held at most {}, for which {} were taken from the device: {} more ({percent:.1} %). {retries}",
+        format_bytes(allocated),
+        format_bytes(reserved),
+        format_bytes(beyond)
+    )
+}
+
+fn holes(empty: Emptiness) -> String {
+    match empty.holes {
+        0 => "nothing of it empty".to_owned(),
+        1 => format!("{} of it empty in one piece", format_bytes(empty.bytes)),
+        count => format!(
+            "{} of it empty in {} holes of at most {}",
+            format_bytes(empty.bytes),
+            grouped(count as u64),
+            format_bytes(empty.largest)
+        ),
+    }
+}
+
+/// How exact the replay of a device is.
+pub(super) fn exactness(device: &Device) -> String {
+    match &device.verdict {
+        None => "no trace to replay".to_owned(),
+        Some(verdict) if verdict.mismatches == 0 => {
+            format!("exact: all {} decisions of the recorded allocator are reproduced", grouped(verdict.decisions))
+        }
+        Some(verdict) => format!(
+            "{} of {} decisions of the recorded allocator differ (parkade verify shows the first; --limit gives the run's limit)",
+            grouped(verdict.mismatches),
+            grouped(verdict.decisions)
+        ),
+    }
+}
+
+/// The version of PyTorch that made the file.
+pub(super) fn version(report: &Report) -> String {
+    match report.evidence {
+        Some(evidence) => format!("{}, seen from {}", report.settings.profile.name, evidence.words()),
+        None => format!("{} or older, nothing in the file is newer", report.settings.profile.name),
+    }
+}
+
+/// The settings of the recorded run.
+pub(super) fn settings(report: &Report) -> String {
+    match report.settings.settings.text.as_str() {
+        "" if report.settings.origin == SettingsOrigin::Assumed => "not in the file; PyTorch's defaults are assumed".to_owned(),
+        "" => "default".to_owned(),
+        text => output::shorten(text, 300),
+    }
+}
+
+/// What a reader should know before trusting a picture.
+pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
+    let mut notes = Vec::new();
+    if report.settings.origin == SettingsOrigin::RecordedValues {
+        notes.push("The file's settings string does not give the values that it states; the values are used.".to_owned());
+    }
+    let threshold = report.settings.settings.garbage_collection_threshold;
+    if report.limit_bytes.is_none() && threshold > 0.0 {
+        notes.push(
+            "Not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit gives it)."
+                .to_owned(),
+        );
+    }
+    let Some(verdict) = &device.verdict else {
+        notes.push("Only the end can be shown. A trace comes from torch.cuda.memory._record_memory_history().".to_owned());
+        return notes;
+    };
+    if let Some(lost) = verdict.not_in_file.lost_beginning {
+        notes.push(format!(
+            "The file lost its beginning: {} segments ({}) and {} blocks were there before its first entry, rebuilt from its end. Where these blocks were asked for is known only of those that live to the end. Under other settings they are asked for anew, side by side: the holes of the lost time are not there, and peaks may come out lower.",
+            grouped(lost.segments as u64),
+            size::show(lost.reserved_bytes.cast_signed()),
+            grouped(lost.blocks as u64)
+        ));
+    }
+    if verdict.ooms > 0 {
+        notes.push("What the program would have asked for after the failure is not in the file, so under other settings it is not replayed either.".to_owned());
+    }
+    if verdict.not_in_file.refusals > 0 {
+        notes.push(format!(
+            "Not in the file: why the device refused {} requests for a segment; taken from the recording (--limit checks a limit).",
+            grouped(verdict.not_in_file.refusals)
+        ));
+    }
+    notes
+}
+
+/// Files that belong to the framework rather than to the program.
+const FRAMEWORK: [&str; 6] = ["site-packages/", "dist-packages/", "torch/", "<frozen", "??", ".cpp"];
+
+/// The call of a stack that a person looks for: the innermost one of the program's own.
+pub(super) fn own_call(stacks: &StackTable, stack: StackId) -> Option<&Frame> {
+    let is_own = |frame: &&Frame| !FRAMEWORK.iter().any(|part| frame.filename.contains(part));
+    stacks.frames(stack).find(is_own).or_else(|| stacks.frames(stack).next())
+}
+
+/// A call on one line.
+pub(super) fn call(frame: &Frame) -> String {
+    format!("{}  {}:{}", frame.name, frame.filename, frame.line)
+}
+
+/// A call with its file's own name.
+fn call_in_short(frame: &Frame) -> String {
+    let file = frame.filename.rsplit('/').next().unwrap_or_default();
+    format!("{} {file}:{}", frame.name, frame.line)
+}
+
+/// What holds memory, in words.
+pub(super) fn holder(report: &Report, key: HolderKey) -> String {
+    match key {
+        HolderKey::Size(bytes) => format!("blocks of {}", format_bytes(bytes)),
+        HolderKey::Stack(StackId::NONE) => "no stack in the file".to_owned(),
+        HolderKey::Stack(stack) => {
+            let Some(own) = own_call(&report.stacks, stack) else { return "an empty stack".to_owned() };
+            let inner = report.stacks.frames(stack).next().filter(|&inner| inner != own);
+            // Many stacks may go through one line of the program; the innermost call tells them apart.
+            inner.map_or_else(|| call(own), |inner| format!("{}, in {}", call(own), call_in_short(inner)))
+        }
+    }
+}

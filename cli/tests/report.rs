@@ -1,0 +1,318 @@
+//! `parkade report`: pages that hold what the recording holds, hostile files that stay text, pictures, text, bad input.
+
+mod common;
+
+use std::fs;
+use std::io::Read;
+use std::sync::Arc;
+
+use common::*;
+use flate2::read::GzDecoder;
+use parkade_sim::recording::{
+    self, Action, BlockState, DeviceRecording, Frame, RecordedSettings, Recording, StackTable, Style, write,
+};
+use parkade_sim::timeline::{Column, HeapLog, Packed};
+use serde_json::Value;
+
+/// A recording of the repository.
+fn shipped(name: &str) -> String {
+    format!("{}/../conformance/recordings/{name}.pickle.xz", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Makes a page; returns it.
+fn page(folder: &Folder, file: &str, more: &[&str]) -> String {
+    let target = format!("{}/page.html", folder.path());
+    let run = call(&[&["report", file, "-o", &target, "--force"], more].concat());
+    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
+    fs::read_to_string(&target).expect("a page")
+}
+
+/// What a page's script draws from, of each device: the object and the log.
+fn pieces(page: &str) -> Vec<(Value, HeapLog)> {
+    let begin = "<script type=\"application/octet-stream\" class=\"data\">";
+    page.split(begin).skip(1).map(|rest| piece(rest.split_once("</script>").expect("an end").0)).collect()
+}
+
+fn piece(text: &str) -> (Value, HeapLog) {
+    let mut bytes = Vec::new();
+    GzDecoder::new(from_base64(text).as_slice()).read_to_end(&mut bytes).expect("gzip");
+    let (length, rest) = bytes.split_first_chunk().expect("a length");
+    let (object, mut rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
+    let object: Value = serde_json::from_slice(object).expect("JSON");
+    let log = &object["log"];
+    let mut packed = Packed {
+        base: u64::from_str_radix(log["base"].as_str().expect("hexadecimal"), 16).expect("hexadecimal"),
+        unit: log["unit"].as_u64().expect("a unit"),
+        blocks: log["blocks"].as_u64().expect("a number") as usize,
+        segments: log["segments"].as_u64().expect("a number") as usize,
+        ..Packed::default()
+    };
+    let number = |value: &Value| value.as_str().expect("text").parse::<u64>().expect("a number");
+    packed.streams = log["streams"].as_array().expect("streams").iter().map(number).collect();
+    packed.pools = log["pools"].as_array().expect("pools").iter().map(|pool| (number(&pool[0]), number(&pool[1]))).collect();
+    // The page has the frames of its stacks, by the same numbers.
+    let mut table = StackTable::default();
+    for (place, _) in object["stacks"].as_array().expect("stacks").iter().enumerate() {
+        let frame = Frame { filename: "stack".into(), line: place as u32, name: "stack".into() };
+        let frame = table.intern_frame(frame);
+        packed.stacks.push(table.intern_stack(&[frame]));
+    }
+    for column in object["columns"].as_array().expect("columns") {
+        let (bytes, others) = rest.split_at(column[1].as_u64().expect("a length") as usize);
+        packed.columns.push(Column { name: column[0].as_str().expect("a name").to_owned(), bytes: bytes.to_vec() });
+        rest = others;
+    }
+    assert!(rest.is_empty());
+    (object, packed.unpack().expect("a log"))
+}
+
+fn from_base64(text: &str) -> Vec<u8> {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => panic!("{c} is no digit"),
+    };
+    let digits: Vec<u8> = text.trim().bytes().filter(|&c| c != b'=').map(digit).collect();
+    let chunk = |chunk: &[u8]| {
+        let bits = chunk.iter().fold(0_u32, |bits, &digit| bits << 6 | u32::from(digit)) << (6 * (4 - chunk.len()));
+        bits.to_be_bytes()[1..chunk.len()].to_vec()
+    };
+    digits.chunks(4).flat_map(chunk).collect()
+}
+
+/// Segments as address, size and blocks in use; blocks as address and size.
+type Heap = Vec<(u64, u64, Vec<(u64, u64)>)>;
+
+/// The log in a page ends with the segments and blocks that the file lists.
+#[test]
+fn a_page_holds_the_whole_run() {
+    let folder = Folder::new("report-whole");
+    for (name, limit) in [("gpt2_varlen.limit12_oom", "12GiB"), ("prefetch_streams.limit6", "6GiB")] {
+        let page = page(&folder, &shipped(name), &["--limit", limit]);
+        assert!(page.len() < 1 << 20, "{}", page.len());
+        let found = pieces(&page);
+        let [(object, log)] = found.as_slice() else { panic!("one device") };
+        let recording = recording::read_file(shipped(name)).expect("a recording");
+        let device = &recording.devices[0];
+        let end = object["entries"].as_u64().expect("a number") as u32;
+        assert_eq!((end as usize, &object["moments"]), (device.trace.len(), &Value::Null));
+        let drawn: Heap = log
+            .at(end)
+            .iter()
+            .map(|segment| {
+                (segment.address, segment.size, segment.blocks.iter().map(|block| (block.address, block.size)).collect())
+            })
+            .collect();
+        let used = |segment: &recording::Segment| {
+            let used = segment.blocks.iter().filter(|block| block.state != BlockState::Inactive);
+            used.map(|block| (block.address, block.size)).collect()
+        };
+        let listed: Heap = device.segments.iter().map(|segment| (segment.address, segment.total_bytes, used(segment))).collect();
+        assert_eq!(drawn, listed, "{name}");
+    }
+}
+
+/// Where a page may not hold every block, it holds those of some moments, whole, and says so.
+#[test]
+fn a_small_page_holds_some_moments() {
+    let folder = Folder::new("report-small");
+    let file = shipped("resnet50_sweep.default");
+    let whole = pieces(&page(&folder, &file, &[]));
+    let small = page(&folder, &file, &["--page-size", "132KiB"]);
+    assert!(small.len() < 132 << 10, "{}", small.len());
+    let found = pieces(&small);
+    let moments: Vec<u32> =
+        found[0].0["moments"].as_array().expect("moments").iter().map(|m| m.as_u64().expect("a number") as u32).collect();
+    assert!(moments.len() > 20 && moments.windows(2).all(|pair| pair[0] < pair[1]), "{moments:?}");
+    assert!(small.contains(&format!("the heap is shown at {} chosen moments", moments.len())));
+    assert!(found[0].1.blocks.len() < whole[0].1.blocks.len());
+    for key in ["peak_allocated", "peak_reserved", "entries"] {
+        assert!(moments.contains(&(found[0].0[key].as_u64().expect("a number") as u32)), "{key}");
+    }
+    for &moment in &moments {
+        let heap = |log: &HeapLog| -> Vec<(u64, u64, usize)> {
+            log.at(moment).iter().map(|segment| (segment.address, segment.size, segment.blocks.len())).collect()
+        };
+        assert_eq!(heap(&found[0].1), heap(&whole[0].1), "moment {moment}");
+    }
+}
+
+#[test]
+fn figures_are_those_of_verify_and_replay() {
+    let file = shipped("gpt2_varlen.limit12_oom");
+    let object = |arguments: &[&str]| -> Value { serde_json::from_str(call(arguments).out.trim_end()).expect("JSON") };
+    let report = object(&["report", "--json", &file, "--limit", "12GiB"]);
+    let verify = object(&["verify", "--json", &file, "--limit", "12GiB"]);
+    let device = &report["devices"][0];
+    assert_eq!(device["mismatches"], 0);
+    for key in ["peak_allocated_bytes", "peak_reserved_bytes"] {
+        assert!(verify[key].is_u64(), "{verify}");
+        assert_eq!(device[key], verify[key], "{key}");
+    }
+    for tried in device["what_if"].as_array().expect("settings") {
+        let settings = tried["settings"].as_str().expect("text").replace("default", "");
+        let arguments = ["replay", "--json", &file, "--settings", &settings, "--capacity", "12GiB", "--recorded-limit", "12GiB"];
+        let replay = object(&arguments);
+        for key in ["fits", "fails_at_entry", "peak_reserved_bytes", "retries", "driver_calls"] {
+            assert_eq!(tried[key], replay[key], "{settings}: {key}");
+        }
+    }
+    let kinds: Vec<&str> = device["markers"].as_array().expect("markers").iter().filter_map(|m| m["kind"].as_str()).collect();
+    assert_eq!(kinds, ["oom", "retry"]);
+    assert!(device["what_happened"].as_str().expect("a sentence").starts_with("Out of memory at entry 7,268: 1.53 GiB were"));
+}
+
+/// A recording whose every text tries to leave its place.
+fn hostile() -> Recording {
+    const TEXT: &str =
+        "</script></style><script>document.title='taken'</script><img src=x onerror=alert(1)>\"'`{{data}}${1}\u{202e}\n";
+    let mut recording = good();
+    let frame = recording.stacks.intern_frame(Frame { filename: TEXT.into(), line: 1, name: TEXT.into() });
+    let stack = recording.stacks.intern_stack(&[frame]);
+    for entry in &mut recording.devices[0].trace {
+        entry.stack = stack;
+        entry.set_time(Some(1000));
+    }
+    let note = |stage: &str| recording::Annotation {
+        name: Arc::from(TEXT),
+        stage: stage.into(),
+        device: Some(0),
+        time_us: Some(if stage == "START" { 0 } else { 2000 }),
+    };
+    recording.annotations = vec![note("START"), note("END")];
+    recording.settings = Some(RecordedSettings { text: Some(TEXT.to_owned()), ..default_settings() });
+    recording
+}
+
+#[test]
+fn a_hostile_file_stays_text() {
+    let folder = Folder::new("report-hostile");
+    let file = folder.recording("<img src=x onerror=alert(1)>\"'{{data}}.pickle", &hostile());
+    let page = page(&folder, &file, &[]);
+    let scripts = page.matches("<script").count();
+    let ordinary = self::page(&folder, &folder.recording("good.pickle", &good()), &[]);
+    assert_eq!(scripts, ordinary.matches("<script").count());
+    assert_eq!(page.matches("</script").count(), ordinary.matches("</script").count());
+    assert_eq!(page.matches("<img").count() + page.matches("taken'").count(), 0);
+    assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;&quot;&#39;{{data}}.pickle"));
+    assert!(!page.contains('\u{202e}'));
+    let svg = format!("{}/picture.svg", folder.path());
+    for more in [&[][..], &["--entry", "5"]] {
+        let run = call(&[&["report", &file, "--svg", &svg], more].concat());
+        assert_eq!(run.code, 0, "{}", run.err);
+        let picture = fs::read_to_string(&svg).expect("a picture");
+        assert_eq!(picture.matches("<img").count() + picture.matches("<script").count(), 0);
+    }
+    let run = call(&["report", &file]);
+    assert!(run.code == 0 && !run.out.contains('\u{202e}'), "{}", run.err);
+}
+
+/// As a script loads nothing, a page says so to the browser too; and it names no address of the network.
+#[test]
+fn a_page_needs_no_network() {
+    let folder = Folder::new("report-offline");
+    let page = page(&folder, &folder.recording("good.pickle", &good()), &[]);
+    assert!(page.contains("Content-Security-Policy\" content=\"default-src 'none';"));
+    for word in ["http://", "https://", "@import", "url(", " src="] {
+        assert!(!page.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn the_terminal_gets_80_columns_without_colours() {
+    let run = call(&["report", &shipped("gpt2_varlen.limit12_oom"), "--limit", "12GiB"]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    assert!(!run.out.contains('\u{1b}'));
+    let graph: Vec<&str> = run.out.lines().filter(|line| line.contains(['┤', '│'])).collect();
+    assert_eq!(graph.len(), 14, "{}", run.out);
+    assert!(graph.iter().all(|line| line.chars().count() == 80), "{}", run.out);
+    assert!(graph[0].starts_with(" 12.00 GiB ┤┄") && graph[13].starts_with("         0 ┤"), "{}", run.out);
+    assert!(run.out.contains("X out of memory (1)  R retry (1)"), "{}", run.out);
+    assert!(run.out.contains("exact: all 9,081 decisions"), "{}", run.out);
+}
+
+#[test]
+fn devices_are_told_apart() {
+    let folder = Folder::new("report-devices");
+    let mut both = good();
+    both.devices.push(DeviceRecording { device: 3, ..good().devices[0].clone() });
+    let file = folder.recording("both.pickle", &both);
+    let all = page(&folder, &file, &[]);
+    let devices = |page: &str| pieces(page).iter().map(|(object, _)| object["device"].clone()).collect::<Vec<_>>();
+    assert_eq!(devices(&all), [0, 3]);
+    assert_eq!(all.matches("role=\"tab\" data-device").count(), 2);
+    assert_eq!(devices(&page(&folder, &file, &["--device", "3"])), [3]);
+    let run = call(&["report", &file, "--device", "1"]);
+    assert_eq!((run.code, run.out.as_str()), (2, ""));
+    assert!(run.err.ends_with("the file has nothing of device 1, but of 0, 3\n"), "{}", run.err);
+    let run = call(&["report", &file, "--svg", &format!("{}/x.svg", folder.path())]);
+    assert!(run.code == 2 && run.err.contains("choose one with --device"), "{}", run.err);
+}
+
+#[test]
+fn a_file_without_a_trace_shows_its_segments() {
+    let folder = Folder::new("report-segments");
+    let mut recording = good();
+    recording.devices[0].trace.clear();
+    let file = folder.recording("segments.pickle", &recording);
+    let page = page(&folder, &file, &[]);
+    assert!(page.contains("The file has no trace, only the segments at its end: 3.00 MiB are in use"));
+    let found = pieces(&page);
+    assert_eq!((found[0].1.segments.len(), found[0].1.blocks.len(), &found[0].0["entries"]), (1, 1, &0.into()));
+    let run = call(&["report", &file]);
+    assert!(run.code == 0 && run.out.contains("who holds the 3.00 MiB at the end"), "{}{}", run.out, run.err);
+    let run = call(&["report", &folder.recording("empty.pickle", &Recording::default())]);
+    assert!(run.code == 2 && run.err.contains("no trace entries and no segments"), "{}", run.err);
+}
+
+/// A trace that begins in the middle: what was there before is shown from moment 0 on.
+#[test]
+fn a_lost_beginning_is_rebuilt_and_said() {
+    let folder = Folder::new("report-lost");
+    let mut recording = good();
+    recording.devices[0].trace.drain(..2);
+    let page = page(&folder, &folder.recording("lost.pickle", &recording), &[]);
+    assert!(page.contains("The file lost its beginning: 1 segments (20.00 MiB) and 1 blocks were there"));
+    let found = pieces(&page);
+    let start: Vec<u64> = found[0].1.at(0).iter().flat_map(|s| s.blocks.iter().map(|block| block.size)).collect();
+    assert_eq!(start, [5 * MIB]);
+}
+
+#[test]
+fn only_own_files_are_overwritten() {
+    let folder = Folder::new("report-overwrite");
+    let file = folder.recording("good.pickle", &good());
+    let precious = folder.file("precious.html", b"<p>mine</p>");
+    let run = call(&["report", &file, "-o", &precious]);
+    assert!(run.code == 2 && run.err.contains("is there already and was not made by parkade report: --force"), "{}", run.err);
+    assert_eq!(fs::read(&precious).expect("a file"), b"<p>mine</p>");
+    assert_eq!(call(&["report", &file, "-o", &file]).code, 2, "not even the recording itself");
+    assert_eq!(call(&["report", &file, "-o", &precious, "--force"]).code, 0);
+    assert_eq!(call(&["report", &file, "-o", &precious]).code, 0, "now it is a page");
+}
+
+#[test]
+fn what_cannot_be_shown_is_said_in_one_line() {
+    let folder = Folder::new("report-bad");
+    let good_file = folder.recording("good.pickle", &good());
+    let mut contradicting = good();
+    contradicting.devices[0].trace.push(entry(Action::Alloc, 512, 512));
+    let broken = folder.file("broken.pickle", &write(&contradicting, Style::Python));
+    let nonsense = folder.file("nonsense.pickle", b"nonsense");
+    let missing = format!("{}/missing.pickle", folder.path());
+    for (arguments, text) in [
+        (vec![&*broken], "entry 5: alloc at 0x200"),
+        (vec![&*nonsense], "nonsense.pickle"),
+        (vec![&*missing], "cannot be read"),
+        (vec![&*good_file, "--settings", "nonsense:1"], "Unrecognized"),
+        (vec![&*good_file, "-o", "/nowhere/page.html"], "cannot be written"),
+        (vec![&*good_file, "--svg", "/nowhere/heap.svg", "--entry", "6"], "there is no entry 6: the trace has 5 entries"),
+    ] {
+        let run = call(&[&["report"], &arguments[..]].concat());
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{arguments:?}");
+        assert!(run.err.starts_with("parkade: ") && run.err.contains(text) && run.err.lines().count() == 1, "{}", run.err);
+    }
+}

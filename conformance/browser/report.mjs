@@ -1,0 +1,145 @@
+// Opens report pages in a real headless Chromium, from files and without a network, and checks what a person would: that nothing complains,
+// that hovering, zooming and the slider work, that the figures are those of the page's words, and that a hostile file stays text.
+//
+//     npm install --prefix /tmp/browser playwright-core
+//     NODE_PATH=/tmp/browser/node_modules node conformance/browser/report.mjs target/release/parkade [OUT_FOLDER] [RECORDING...]
+//
+// Without recordings those of the repository are used. Screenshots go to OUT_FOLDER, in light and dark, 1280 and 1920 pixels wide.
+// CHROMIUM names the browser if it is not /usr/bin/chromium.
+
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync, statSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { basename, join, resolve } from "node:path";
+
+const { chromium } = createRequire(import.meta.url)("playwright-core");
+const [binary, out = "browser-report", ...given] = process.argv.slice(2);
+const shipped = ["gpt2_varlen.limit12_oom", "gpt2_varlen.frames_tail20k", "prefetch_streams.limit6", "resnet50_sweep.default"];
+const here = resolve(import.meta.dirname, "../recordings");
+const recordings = given.length ? given : shipped.map((name) => join(here, `${name}.pickle.xz`));
+const LARGEST_PAGE = 10 * 2 ** 20;
+const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+
+let failures = 0;
+function check(what, is) {
+  console.log(`${is ? "  ok  " : "FAILED"} ${what}`);
+  failures += is ? 0 : 1;
+}
+
+const limitOf = (name) => /limit(\d+)/.exec(name)?.[1];
+
+async function settled(page) {
+  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+}
+
+/** A canvas as text, to see that something changed. */
+const picture = (page, name) => page.locator(`section:not([hidden]) ${name}`).evaluate((canvas) => canvas.toDataURL());
+
+async function examine(context, file, name) {
+  const page = await context.newPage();
+  const complaints = [];
+  page.on("console", (message) => ["error", "warning"].includes(message.type()) && complaints.push(message.text()));
+  page.on("pageerror", (error) => complaints.push(String(error)));
+  page.on("request", (request) => request.url().startsWith("file:") || complaints.push(`asked for ${request.url()}`));
+  const start = performance.now();
+  await page.goto(`file://${file}`);
+  await page.waitForSelector("section[data-ready=true]", { timeout: 60000 });
+  await settled(page);
+  console.log(`       ready after ${Math.round(performance.now() - start)} ms, ${(statSync(file).size / 2 ** 20).toFixed(2)} MiB`);
+  check("the page is below 10 MiB", statSync(file).size < LARGEST_PAGE);
+
+  const box = await page.locator("canvas.timeline").boundingBox();
+  const at = (share) => box.x + 76 + share * (box.width - 90);
+  await page.mouse.move(at(0.5), box.y + box.height / 2);
+  const tip = await page.locator(".tip").innerText();
+  check("hovering the timeline shows exact bytes", /allocated[\s\S]*[\d,]+ bytes/.test(tip));
+
+  // Zooming: a turn of the wheel in every frame, and how far the frames lie apart.
+  const before = await picture(page, "canvas.timeline");
+  await page.evaluate(() => {
+    window.frames_ms = [];
+    let last = performance.now();
+    const look = (now) => { window.frames_ms.push(now - last); last = now; window.looking = requestAnimationFrame(look); };
+    window.looking = requestAnimationFrame(look);
+  });
+  await page.evaluate(async () => {
+    const canvas = document.querySelector("canvas.timeline");
+    const { left, width, top } = canvas.getBoundingClientRect();
+    for (let i = 0; i < 90; i += 1) {
+      const deltaY = i % 45 < 24 ? -70 : 70;
+      canvas.dispatchEvent(new WheelEvent("wheel", { deltaY, clientX: left + width / 2 + i, clientY: top + 100, bubbles: true, cancelable: true }));
+      await new Promise((done) => requestAnimationFrame(done));
+    }
+  });
+  const frames = await page.evaluate(() => { cancelAnimationFrame(window.looking); return window.frames_ms.slice(1).sort((a, b) => a - b); });
+  const of = (share) => frames[Math.min(frames.length - 1, Math.floor(frames.length * share))]?.toFixed(1);
+  console.log(`       zooming: ${frames.length} frames, median ${of(0.5)} ms, 95 % within ${of(0.95)} ms`);
+  check("the wheel zooms", (await picture(page, "canvas.timeline")) !== before);
+  await page.mouse.dblclick(at(0.5), box.y + 100);
+  await settled(page);
+
+  const when = () => page.locator(".when").innerText();
+  const first = await when();
+  await page.mouse.click(at(0.25), box.y + box.height / 2);
+  await settled(page);
+  check("a click picks a moment", (await when()) !== first);
+  const heap = await picture(page, "canvas.heap");
+  await page.locator(".slider").evaluate((slider) => { slider.value = slider.max * 0.6; slider.dispatchEvent(new Event("input")); });
+  await settled(page);
+  check("the slider shows another heap", (await picture(page, "canvas.heap")) !== heap);
+  const slid = await when();
+  await page.locator("canvas.timeline").press("ArrowRight");
+  check("an arrow key steps on", (await when()) !== slid);
+
+  await page.getByRole("button", { name: "peak reserved" }).click();
+  await settled(page);
+  const said = await page.locator(".fact", { hasText: "peak reserved" }).locator("dd").innerText();
+  const drawn = await page.locator(".details td", { hasText: /^reserved$/ }).locator("xpath=following-sibling::td").innerText();
+  check(`the heap at its peak has what the replay says: ${drawn}`, drawn === said);
+  await page.getByRole("button", { name: "peak allocated" }).click();
+  const allocated = await page.locator(".details td", { hasText: /^allocated$/ }).locator("xpath=following-sibling::td").innerText();
+  check(`and so has that of the most allocated: ${allocated}`, allocated === (await page.locator(".fact", { hasText: "peak allocated" }).locator("dd").innerText()));
+
+  const map = await page.locator("canvas.heap").boundingBox();
+  await page.locator("canvas.heap").scrollIntoViewIfNeeded();
+  const seen = await page.locator("canvas.heap").boundingBox();
+  await page.mouse.move(seen.x + 30, seen.y + 28);
+  const block = await page.locator(".tip").innerText();
+  check("hovering the heap shows a block or a hole", /(in use|free|pending)[\s\S]*address\s*0x/.test(block) && map.height > 30);
+  await page.mouse.move(2, 2);
+
+  for (const [width, theme] of [[1280, "light"], [1920, "dark"]]) {
+    await page.setViewportSize({ width, height: 1000 });
+    if ((await page.evaluate(() => document.documentElement.dataset.theme)) !== theme) await page.locator("button.theme").click();
+    await settled(page);
+    const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    check(`nothing is wider than ${width} pixels`, overflow <= 0);
+    await page.screenshot({ path: join(out, `${name}.${width}.${theme}.png`), fullPage: true });
+  }
+  check(`nothing complained${complaints.length ? `: ${complaints.slice(0, 3).join(" | ")}` : ""}`, complaints.length === 0);
+  await page.close();
+}
+
+mkdirSync(out, { recursive: true });
+const profile = mkdtempSync(join(tmpdir(), "chromium-"));
+const context = await chromium.launchPersistentContext(profile, {
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", headless: true, args: FLAGS, offline: true, viewport: { width: 1440, height: 1000 },
+});
+try {
+  for (const recording of recordings) {
+    const name = basename(recording).replace(/\.(pickle|html).*/, "");
+    console.log(name);
+    const file = resolve(out, `${name}.html`);
+    const limit = limitOf(name);
+    const start = performance.now();
+    if (!recording.endsWith(".html")) execFileSync(binary, ["report", recording, "-o", file, ...(limit ? ["--limit", `${limit}GiB`] : [])]);
+    console.log(`       made in ${Math.round(performance.now() - start)} ms`);
+    await examine(context, recording.endsWith(".html") ? resolve(recording) : file, name);
+  }
+} finally {
+  await context.close();
+  rmSync(profile, { recursive: true, force: true });
+}
+console.log(failures ? `${failures} checks failed` : "every check passed");
+process.exit(failures ? 1 : 0);
