@@ -3,6 +3,7 @@
 //! Exit codes: 0 all is well, 1 a check failed, 2 it could not be run.
 #![forbid(unsafe_code)]
 
+mod advise;
 mod conform;
 mod enable;
 mod info;
@@ -31,6 +32,7 @@ enum Command {
     Conform(conform::Args),
     Verify(verify::Args),
     Replay(replay::Args),
+    Advise(advise::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Conform(args) => conform::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Advise(args) => advise::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]

@@ -13,6 +13,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod advise;
 pub mod device;
 pub mod message;
 pub mod ops;

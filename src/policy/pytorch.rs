@@ -46,6 +46,12 @@ impl PyTorch {
         heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0).map(Bytes)
     }
 
+    /// The size of a new segment for a block of this size, as PyTorch asks for it (spec 1.6); `None` if it exceeds 64 bits.
+    #[must_use]
+    pub fn segment_for(&self, size: Bytes) -> Option<Bytes> {
+        segment_size(size, &self.settings)
+    }
+
     fn count_search(&mut self, pool: PoolSlot) {
         let place = usize::from(pool.0);
         if self.searches.len() <= place {
@@ -184,7 +190,7 @@ impl Policy for PyTorch {
         }
         match self.find(heap, request) {
             Some(block) => Placement::Reuse(block),
-            None => Placement::Segment(segment_size(request.size, &self.settings).unwrap_or(Bytes::MAX)),
+            None => Placement::Segment(self.segment_for(request.size).unwrap_or(Bytes::MAX)),
         }
     }
 
