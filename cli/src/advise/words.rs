@@ -43,6 +43,7 @@ pub(super) fn costs(report: &Report) -> String {
     let beside = if option.is_own { String::new() } else { format!(" (under {}: {})", name(own), time(own)) };
     let retries = match option.retries() {
         0 => String::new(),
+        1 => "; once the cache is emptied because memory is short".to_owned(),
         retries => format!("; the cache is emptied {retries} times because memory is short"),
     };
     format!("{} driver calls, {}{beside}{retries}", option.driver_calls(), time(option))
@@ -90,7 +91,7 @@ pub(super) fn verdict(report: &Report) -> String {
 pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
     let named = program.live.holders.iter().take(HOLDERS).filter_map(|holder| {
         let place = place(advised, holder.stack)?;
-        Some(format!("{:>10} in {} blocks: {place}", show_bytes(holder.bytes), holder.blocks))
+        Some(format!("{:>10}, blocks: {}, {place}", show_bytes(holder.bytes), holder.blocks))
     });
     named.collect()
 }
@@ -103,7 +104,7 @@ pub(super) fn notes(advised: &Advised, report: &Report) -> Vec<String> {
             format!("had {} for the allocator", show_bytes(hint.least_bytes))
         } else {
             let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
-            format!("had a limit from {least} to {below}, of which the lower is taken")
+            format!("had a limit from {least} to {below}, of which the upper end is taken; --limit gives it exactly")
         };
         notes.push(format!("no --capacity: the out-of-memory error at entry {} shows that device {device} {about}", hint.entry));
     } else if report.own().available_bytes.is_none() {

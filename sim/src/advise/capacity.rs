@@ -104,7 +104,8 @@ impl<'r, 'a> Capacities<'r, 'a> {
             self.high = (most_asked as f64 / threshold).ceil() as u64;
         }
         while self.high.saturating_sub(self.low) > PRECISION_BYTES.max(self.high / PRECISION) {
-            self.fits(self.low + (self.high - self.low) / 2);
+            // Nearer to what fails: such a trial ends early, one that fits goes on to the end.
+            self.fits(self.low + (self.high - self.low) / 3);
         }
         self.high
     }

@@ -1,7 +1,7 @@
 //! Which of the options to recommend.
 //!
 //! The recorded run's own settings, if they fit with more than 1 % to spare. Otherwise, of those that fit and need at most 1 % more
-//! memory than the one that needs least, the one with the fewest settings; then the one that needs least. Options that break
+//! memory than the one that needs least, the one with the fewest settings; then the one with the least driver time. Options that break
 //! something the program uses, or whose driver calls cost out of all proportion, only if nothing else fits.
 
 use super::search::AdvisedOption;
@@ -33,28 +33,34 @@ pub struct Recommendation {
     pub line: String,
 }
 
-/// Chooses from the options, of which the first is the recorded run's own. `certain` says of an option whether it fits however soon other
-/// streams are done.
-pub(super) fn choose(options: &[AdvisedOption], certain: &dyn Fn(&AdvisedOption) -> bool) -> Option<Recommendation> {
+/// The options to choose from, the best first: those that fit and need little more than the one that needs least.
+pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
-    let cheapest = fitting.iter().map(|&place| options[place].driver_us()).min()?;
+    let cheapest = fitting.iter().map(|&place| options[place].driver_us()).min().unwrap_or(0);
     let thrashes = |option: &AdvisedOption| option.driver_us() > (cheapest * THRASHING_TIMES).max(THRASHING_US);
-    let is_good = |option: &AdvisedOption| option.cautions.is_empty() && !thrashes(option);
-    let own = options.first()?;
-    let without_caution: Vec<usize> = fitting.iter().copied().filter(|&place| options[place].cautions.is_empty()).collect();
-    let good: Vec<usize> = fitting.iter().copied().filter(|&place| is_good(&options[place])).collect();
-    let eligible = [good, without_caution, fitting].into_iter().find(|places| !places.is_empty())?;
-    if own.available_bytes.is_some() && own.fits() && eligible.contains(&0) && !own.is_close() && certain(own) {
-        return Some(recommend(options, 0, Reason::FitsAsItIs));
-    }
-    let least = eligible.iter().map(|&place| options[place].smallest_capacity_bytes()).min()?;
-    let near = |option: &AdvisedOption| option.smallest_capacity_bytes() <= least + least / 100;
-    let mut best: Vec<usize> = eligible.into_iter().filter(|&place| near(&options[place])).collect();
+    let is_safe = |&place: &usize| options[place].cautions.is_empty();
+    let good = fitting.iter().copied().filter(|place| is_safe(place) && !thrashes(&options[*place])).collect();
+    let safe = fitting.iter().copied().filter(is_safe).collect();
+    let eligible: Vec<usize> =
+        [good, safe, fitting].into_iter().find(|places: &Vec<usize>| !places.is_empty()).unwrap_or_default();
+    let least = eligible.iter().map(|&place| options[place].smallest_capacity_bytes()).min().unwrap_or(0);
+    let near = |place: &usize| options[*place].smallest_capacity_bytes() <= least.saturating_add(least / 100);
+    let mut best: Vec<usize> = eligible.into_iter().filter(near).collect();
     best.sort_by_key(|&place| {
         let option = &options[place];
-        (option.keys(), !option.is_own, option.smallest_capacity_bytes(), option.driver_us(), place)
+        (option.keys(), !option.is_own, option.driver_us(), option.smallest_capacity_bytes(), place)
     });
-    let place = best.iter().copied().find(|&place| certain(&options[place])).or(best.first().copied())?;
+    best
+}
+
+/// Chooses from the options, of which the first is the recorded run's own, and from their [`shortlist`]. `certain` says of an option's
+/// place whether it fits however soon other streams are done.
+pub(super) fn choose(options: &[AdvisedOption], shortlist: &[usize], certain: &dyn Fn(usize) -> bool) -> Option<Recommendation> {
+    let own = options.first()?;
+    if own.available_bytes.is_some() && own.fits() && own.cautions.is_empty() && !own.is_close() && certain(0) {
+        return Some(recommend(options, 0, Reason::FitsAsItIs));
+    }
+    let place = shortlist.iter().copied().find(|&place| certain(place)).or(shortlist.first().copied())?;
     let reason = match own.available_bytes {
         None => Reason::NeedsLeast,
         Some(_) if place == 0 => Reason::FitsAsItIs,
@@ -72,4 +78,56 @@ fn recommend(options: &[AdvisedOption], option: usize, reason: Reason) -> Recomm
         text => format!("export PYTORCH_CUDA_ALLOC_CONF='{}'", text.replace('\'', "'\\''")),
     };
     Recommendation { option, reason, line }
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade::profile::Profile;
+    use parkade::settings::Settings;
+
+    use super::*;
+    use crate::advise::evaluate::Replay;
+    use crate::advise::evaluate::tests::cut;
+
+    fn option(text: &str, available_mib: Option<u64>) -> AdvisedOption {
+        let (settings, available_bytes) = (Settings::from_environment(text).unwrap(), available_mib.map(|mib| mib << 20));
+        let program = cut();
+        let outcome =
+            Replay { program: &program, profile: &Profile::PYTORCH_2_11, settings: &settings }.evaluate(available_bytes);
+        AdvisedOption { settings, is_own: false, is_given: false, cautions: Vec::new(), available_bytes, devices: vec![outcome] }
+    }
+
+    fn chosen(options: &[AdvisedOption], uncertain: Option<usize>) -> Option<(usize, Reason)> {
+        let recommendation = choose(options, &shortlist(options), &|place| Some(place) != uncertain);
+        recommendation.map(|recommendation| (recommendation.option, recommendation.reason))
+    }
+
+    #[test]
+    fn what_fits_as_it_is_stays_and_what_does_not_is_cured() {
+        let all = |mib| ["", "max_split_size_mb:32", "expandable_segments:True"].map(|text| option(text, mib));
+        assert_eq!(chosen(&all(Some(300)), None), Some((0, Reason::FitsAsItIs)));
+        // Both others need 180 MiB, and giving back two segments costs less than mapping pages.
+        assert_eq!(chosen(&all(Some(200)), None), Some((1, Reason::Fits)));
+        assert_eq!(chosen(&all(Some(150)), None), None);
+        assert_eq!(chosen(&all(None), None), Some((1, Reason::NeedsLeast)));
+    }
+
+    #[test]
+    fn cautions_and_doubts_count_against_an_option() {
+        let expandable = || option("expandable_segments:True", Some(200));
+        let caution = AdvisedOption { cautions: vec!["it breaks".to_owned()], ..expandable() };
+        assert_eq!(chosen(&[option("", Some(200)), caution.clone(), expandable()], None), Some((2, Reason::Fits)));
+        assert_eq!(chosen(&[option("", Some(200)), caution], None), Some((1, Reason::Fits)), "nothing else fits");
+        let two = [option("", Some(200)), expandable(), expandable()];
+        assert_eq!(chosen(&two, Some(1)), Some((2, Reason::Fits)));
+    }
+
+    #[test]
+    fn the_line_is_one_that_a_shell_takes() {
+        let line = |text| recommend(&[option(text, None)], 0, Reason::NeedsLeast).line;
+        assert_eq!(line(""), "unset PYTORCH_CUDA_ALLOC_CONF");
+        assert_eq!(line("max_split_size_mb:32"), "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:32");
+        let intervals = "roundup_power2_divisions:[256:1,>:4]";
+        assert_eq!(line(intervals), format!("export PYTORCH_CUDA_ALLOC_CONF='{intervals}'"));
+    }
 }

@@ -13,6 +13,14 @@ pub struct CapacityHint {
     pub below_bytes: u64,
 }
 
+impl CapacityHint {
+    /// The most memory under which the recorded run would have failed as it did.
+    #[must_use]
+    pub fn most_bytes(&self) -> u64 {
+        if self.least_bytes == self.below_bytes { self.least_bytes } else { self.below_bytes - 1 }
+    }
+}
+
 /// Reads the hint off a device's trace; `None` if it was never out of memory.
 ///
 /// The entry says how much memory the device had free. If that is less than was asked for, device and others left the allocator what it had

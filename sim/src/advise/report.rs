@@ -3,7 +3,7 @@
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 
-use super::choice::{Recommendation, choose};
+use super::choice::{Recommendation, choose, shortlist};
 use super::evaluate::{Replay, Space};
 use super::hint::{CapacityHint, hint};
 use super::program::Program;
@@ -116,33 +116,37 @@ pub fn advise(
     }
     let is_given = options.space != Space::default();
     let hint = devices.iter().filter(|_| !is_given).find_map(|recording| Some((recording.device, hint(recording)?)));
-    let space = hint.map_or(options.space, |(_, hint)| Space { limit_bytes: Some(hint.least_bytes), capacity_bytes: None });
+    let space = hint.map_or(options.space, |(_, hint)| Space { limit_bytes: Some(hint.most_bytes()), capacity_bytes: None });
     let mut found = Search::new(&programs, space, options, progress).run();
-    found[1..].sort_by_key(|option| (option.rank(), option.settings.text.clone()));
+    let useful = shortlist(&found);
+    let usefulness = |place: usize| useful.iter().position(|&useful| useful == place).unwrap_or(usize::MAX);
+    let mut order: Vec<usize> = (1..found.len()).collect();
+    order.sort_by_key(|&place| (usefulness(place), found[place].rank()));
+    found = [0].into_iter().chain(order).map(|place| found[place].clone()).collect();
+    let useful = shortlist(&found);
     let replays = |place: usize| -> Vec<Replay<'_>> {
         let settings = &found[place].settings;
         programs.iter().map(|program| Replay { program, profile: options.profile, settings }).collect()
     };
     let (verdict, cause) = verdict(&programs, &found[0], &replays(0));
-    let timings = timings(&programs, &found, &replays);
-    let certain = |option: &AdvisedOption| {
-        let timing = timings.iter().find(|timing| std::ptr::eq(&raw const found[timing.option], option));
-        timing.is_none_or(|timing| timing.fit == timing.of)
-    };
-    let recommendation = choose(&found, &certain);
+    let timings = timings(&programs, &found, &useful, &replays);
+    let certain = |place| timings.iter().find(|timing| timing.option == place).is_none_or(|timing| timing.fit == timing.of);
+    let recommendation = choose(&found, &useful, &certain);
     Ok(Report { space, hint, verdict, cause, recommendation, timings, options: found, programs })
 }
 
 /// What the timing does to the recorded run's own settings and to the best others, where frees wait for other streams.
-fn timings<'a>(programs: &[Program], found: &[AdvisedOption], replays: &dyn Fn(usize) -> Vec<Replay<'a>>) -> Vec<TimingFits> {
+fn timings<'a>(
+    programs: &[Program],
+    found: &[AdvisedOption],
+    useful: &[usize],
+    replays: &dyn Fn(usize) -> Vec<Replay<'a>>,
+) -> Vec<TimingFits> {
     if !programs.iter().any(|program| program.is_timed) {
         return Vec::new();
     }
-    let mut places = vec![0];
-    // The fewest settings first, as they are recommended.
-    let mut others: Vec<usize> = (1..found.len()).filter(|&place| found[place].fits()).collect();
-    others.sort_by_key(|&place| (found[place].keys(), found[place].rank()));
-    places.extend(others.into_iter().take(TIMED));
+    let others = useful.iter().copied().filter(|&place| place != 0).take(TIMED);
+    let places = [0].into_iter().chain(others);
     let timing = |place: usize| {
         let mut fit = [true; TIMINGS.len()];
         let (mut least, mut most) = (found[place].peak_reserved_bytes(), found[place].peak_reserved_bytes());
@@ -155,5 +159,5 @@ fn timings<'a>(programs: &[Program], found: &[AdvisedOption], replays: &dyn Fn(u
         let (of, fit) = (fit.len(), fit.into_iter().filter(|fit| *fit).count());
         TimingFits { option: place, fit, of, least_peak_reserved_bytes: least, most_peak_reserved_bytes: most }
     };
-    places.into_iter().map(timing).collect()
+    places.map(timing).collect()
 }

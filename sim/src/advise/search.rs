@@ -13,8 +13,10 @@ use super::evaluate::{DeviceOutcome, Replay, Space};
 use super::program::Program;
 use super::report::{AdviseOptions, Progress};
 
-/// How many of the best options of each kind have their neighbours tried, and how often.
+/// How many of the best options have their neighbours tried in one round: first of several, then of the best alone.
 const ROUNDS: [usize; 2] = [2, 1];
+/// So many options are tried at least: where the best have no neighbours left, those of worse ones.
+const FEWEST: usize = 64;
 
 /// One setting, and what would come of it.
 #[derive(Clone, Debug)]
@@ -165,12 +167,24 @@ impl<'a> Search<'a> {
             trials.extend(self.trials(Candidate::ladder()));
         }
         self.try_all(trials);
-        for best in ROUNDS.iter().filter(|_| !self.options.only_given) {
-            let neighbours = self.best(*best).iter().flat_map(Candidate::neighbours).collect();
-            let trials = self.trials(neighbours);
-            self.try_all(trials);
+        if self.options.only_given {
+            return self.found;
+        }
+        for best in ROUNDS {
+            self.try_neighbours(best);
+        }
+        let mut best = ROUNDS.len();
+        while self.found.len() < FEWEST && best < self.found.len() {
+            best *= 2;
+            self.try_neighbours(best);
         }
         self.found
+    }
+
+    fn try_neighbours(&mut self, best: usize) {
+        let neighbours = self.best(best).iter().flat_map(Candidate::neighbours).collect();
+        let trials = self.trials(neighbours);
+        self.try_all(trials);
     }
 
     fn trials(&self, candidates: Vec<Candidate>) -> Vec<Trial> {
