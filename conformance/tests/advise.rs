@@ -181,11 +181,15 @@ fn the_two_good_settings_that_are_fatal_together_are_found_out() {
     let published = [0, 20, 40, 60, 80, 100].map(|cycle| reserved[cycle]);
     assert_eq!(published, [220, 2_980, 5_760, 8_520, 11_300, 14_060], "pytorch#193400");
     let own = VerifyOptions { settings: own, limit_bytes: None, statistics: None };
+    // Under a limit it fits after all, by giving back thousands of mebibytes each time that it is reached: no reason to stay.
     let report = advised(&recording, &own, Some(12.0), &[], false);
     assert_eq!(report.programs[0].requests.mismatches, 0);
-    assert_eq!((report.own().fits(), report.verdict), (false, Verdict::Fragmentation));
-    let cure = report.recommended().expect("a cure");
-    assert!(cure.peak_reserved_bytes() < 500 * MIB as i64, "{}: {}", cure.settings.text, cure.peak_reserved_bytes());
+    assert!(report.own().fits() && report.own().retries() > 0);
+    assert!(report.own().peak_reserved_bytes() > 11_000 * MIB as i64);
+    for report in [&report, &advised(&recording, &own, None, &[], false)] {
+        let cure = report.recommended().expect("a cure");
+        assert!(cure.peak_reserved_bytes() < 500 * MIB as i64, "{}: {}", cure.settings.text, cure.peak_reserved_bytes());
+    }
     for alone in ["expandable_segments:True", "max_split_size_mb:128"] {
         assert!(option(&report, alone).peak_reserved_bytes() < 500 * MIB as i64, "{alone} alone is harmless");
     }

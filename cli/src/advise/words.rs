@@ -27,6 +27,7 @@ pub(super) fn why(report: &Report) -> String {
     let others = match (own.fits(), own.fails_at_entry()) {
         _ if option.is_own => String::new(),
         (false, Some(entry)) => format!("; {} fails at entry {entry}", name(own)),
+        (true, _) if own.retries() > 0 => format!("; under {} memory is short, and the cache is emptied", name(own)),
         (_, _) => format!("; {} needs {}", name(own), show_bytes(own.smallest_capacity_bytes())),
     };
     match recommendation.reason {

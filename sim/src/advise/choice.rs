@@ -1,6 +1,6 @@
 //! Which of the options to recommend.
 //!
-//! The recorded run's own settings, if they fit with more than 1 % to spare. Otherwise, of those that fit and need at most 1 % more
+//! The recorded run's own settings, if they fit with more than 1 % to spare and without emptying the cache. Otherwise, of those that fit and need at most 1 % more
 //! memory than the one that needs least, the one with the fewest settings; then the one with the least driver time. Options that break
 //! something the program uses, or whose driver calls cost out of all proportion, only if nothing else fits.
 
@@ -16,7 +16,7 @@ const THRASHING_US: u64 = 1_000_000;
 pub enum Reason {
     /// The program fits as it is.
     FitsAsItIs,
-    /// It fits, and the recorded run's own settings do not, or hardly.
+    /// It fits, and the recorded run's own settings do not, or hardly, or only because the cache is emptied.
     Fits,
     /// No memory was given, and it needs the least.
     NeedsLeast,
@@ -57,7 +57,8 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
 /// place whether it fits however soon other streams are done.
 pub(super) fn choose(options: &[AdvisedOption], shortlist: &[usize], certain: &dyn Fn(usize) -> bool) -> Option<Recommendation> {
     let own = options.first()?;
-    if own.available_bytes.is_some() && own.fits() && own.cautions.is_empty() && !own.is_close() && certain(0) {
+    let is_at_ease = own.fits() && own.retries() == 0 && !own.is_close() && certain(0);
+    if own.available_bytes.is_some() && own.cautions.is_empty() && is_at_ease {
         return Some(recommend(options, 0, Reason::FitsAsItIs));
     }
     let place = shortlist.iter().copied().find(|&place| certain(place)).or(shortlist.first().copied())?;
