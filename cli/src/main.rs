@@ -3,6 +3,7 @@
 //! Exit codes: 0 all is well, 1 a check failed, 2 it could not be run.
 #![forbid(unsafe_code)]
 
+mod advise;
 mod conform;
 mod diagnose;
 mod enable;
@@ -39,6 +40,7 @@ enum Command {
     Export(export::Args),
     Stats(stats::Args),
     Report(report::Args),
+    Advise(advise::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Advise(args) => advise::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]

@@ -54,6 +54,11 @@ pub(crate) fn show(bytes: i64) -> String {
     u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), format_bytes)
 }
 
+/// A size that is not negative, for people.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    format_bytes(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

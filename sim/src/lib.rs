@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod caution;
+pub mod advise;
 pub mod device;
 pub mod diagnose;
 pub mod export;

@@ -142,6 +142,12 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         true
     }
 
+    /// The operation that the next step carries out.
+    #[must_use]
+    pub fn next_operation(&self) -> Option<Operation> {
+        self.requests.operations.get(self.done).map(|&(_, operation)| operation)
+    }
+
     /// How many of the operations are done.
     #[must_use]
     pub fn done(&self) -> usize {

@@ -75,6 +75,8 @@ pub struct Requests {
     /// How many decisions of the recording the core makes otherwise under its own settings: not zero if these, or the limit, are not
     /// the run's.
     pub mismatches: u64,
+    /// How many decisions were compared for that.
+    pub decisions: u64,
     /// What was before the first entry, if the trace begins later than the program.
     pub lost_beginning: Option<LostBeginning>,
 }
@@ -100,6 +102,7 @@ impl Requests {
                 pools: start.pools.private().into_iter().collect(),
                 recorded_peak_reserved_bytes: stats.family(Family::ReservedBytes).all.peak,
                 mismatches: tally.mismatches,
+                decisions: tally.decisions,
                 lost_beginning: start.lost,
                 ..Requests::default()
             },

@@ -1,0 +1,132 @@
+//! Advice as one JSON object.
+
+use std::path::Path;
+
+use anyhow::Result;
+use parkade_sim::advise::{AdvisedOption, Cause, Program, Report};
+use serde_json::{Value, json};
+
+use super::{Advised, words};
+use crate::verify::origin;
+
+pub(super) fn report(advised: &Advised, report: &Report) -> Result<String> {
+    let own = report.own();
+    let programs = &report.programs;
+    let hint = report.hint.map(|(device, hint)| {
+        json!({ "device": device, "entry": hint.entry, "least_bytes": hint.least_bytes, "below_bytes": hint.below_bytes })
+    });
+    let recommendation = report.recommendation.as_ref().zip(report.recommended()).map(|(recommendation, option)| {
+        json!({
+            "settings": option.settings.text,
+            "line": recommendation.line,
+            "why": words::why(report),
+            "costs": words::costs(report),
+            "also": words::also(option),
+            "close": option.is_close(),
+            "cautions": option.cautions,
+        })
+    });
+    let sum = |count: fn(&Program) -> u64| programs.iter().map(count).sum::<u64>();
+    let object = json!({
+        "file": advised.file.display().to_string(),
+        "profile": advised.profile.rules().name,
+        "capacity_bytes": report.space.capacity_bytes.or(report.space.limit_bytes),
+        "limit_bytes": report.space.limit_bytes,
+        "capacity_hint": hint,
+        "verified": sum(|program| program.requests.mismatches) == 0,
+        "mismatches": sum(|program| program.requests.mismatches),
+        "decisions": sum(|program| program.requests.decisions),
+        "own_settings": own.settings.text,
+        "own_settings_origin": origin(advised.own.origin),
+        "verdict": report.verdict.name(),
+        "close": report.recommended().unwrap_or(own).is_close(),
+        "survives_oom": programs.iter().any(Program::survived),
+        "cause": report.cause.as_ref().map(cause),
+        "live": programs.iter().map(|program| live(advised, program)).collect::<Vec<_>>(),
+        "recommendation": recommendation,
+        "options": report.options.iter().enumerate().map(|(place, _)| option(report, place)).collect::<Vec<_>>(),
+        "notes": words::notes(advised, report),
+        "seconds": advised.seconds,
+    });
+    Ok(serde_json::to_string(&object)?)
+}
+
+/// The object of a recording that could not be advised on.
+pub(super) fn failed(file: &Path, error: &anyhow::Error) -> Result<String> {
+    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+    Ok(serde_json::to_string(&json!({ "file": file.display().to_string(), "error": causes.join(": ") }))?)
+}
+
+fn cause(cause: &Cause) -> Value {
+    let held = cause.held;
+    json!({
+        "device": cause.device,
+        "entry": cause.entry,
+        "wanted_bytes": cause.wanted_bytes,
+        "reserved_bytes": held.reserved_bytes,
+        "live_bytes": held.live_bytes,
+        "pending_bytes": held.pending_bytes,
+        "free_bytes": held.free_bytes,
+        "largest_free_bytes": held.largest_free_bytes,
+        "other_streams_bytes": held.other_streams_bytes,
+        "private_pools_bytes": held.private_pools_bytes,
+    })
+}
+
+fn live(advised: &Advised, program: &Program) -> Value {
+    let holders = program.live.holders.iter().take(words::HOLDERS).map(|holder| {
+        let stack: Vec<String> = words::stack(advised, holder.stack).collect();
+        json!({ "bytes": holder.bytes, "blocks": holder.blocks, "stack": stack })
+    });
+    json!({
+        "device": program.device,
+        "peak_bytes": program.live.bytes,
+        "at_entry": program.live.entry,
+        "holders": holders.collect::<Vec<_>>(),
+        "lost_beginning_blocks": program.requests.lost_beginning.map(|lost| lost.blocks),
+    })
+}
+
+fn option(report: &Report, place: usize) -> Value {
+    let option: &AdvisedOption = &report.options[place];
+    let timing = report.timings.iter().find(|timing| timing.option == place).map(|timing| {
+        json!({
+            "fit": timing.fit,
+            "of": timing.of,
+            "least_peak_reserved_bytes": timing.least_peak_reserved_bytes,
+            "most_peak_reserved_bytes": timing.most_peak_reserved_bytes,
+        })
+    });
+    let mut object = json!({
+        "settings": option.settings.text,
+        "own": option.is_own,
+        "given": option.is_given,
+        "fits": option.fits(),
+        "fails_at_entry": option.fails_at_entry(),
+        "ooms": option.ooms(),
+        "may_survive": option.may_survive(),
+        "close": option.is_close(),
+        "peak_reserved_bytes": option.peak_reserved_bytes(),
+        "headroom_bytes": option.headroom_bytes(),
+        "smallest_capacity_bytes": option.smallest_capacity_bytes(),
+        "retries": option.retries(),
+        "driver_calls": option.driver_calls(),
+        "driver_us": option.driver_us(),
+        "needs_limit": option.needs_limit(),
+        "timings": timing,
+        "cautions": option.cautions,
+    });
+    if let (Value::Object(object), true) = (&mut object, option.devices.len() > 1) {
+        let devices = option.devices.iter().map(|device| {
+            json!({
+                "device": device.device,
+                "fits": device.fits(),
+                "fails_at_entry": device.prediction.first_failure,
+                "peak_reserved_bytes": device.prediction.peak_reserved_bytes(),
+                "smallest_bytes": device.smallest_bytes,
+            })
+        });
+        object.insert("devices".to_owned(), devices.collect());
+    }
+    object
+}

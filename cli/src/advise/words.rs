@@ -1,0 +1,167 @@
+//! What is said about the options, in words.
+
+use parkade_sim::advise::{AdvisedOption, Cause, Program, Reason, Report, Verdict};
+use parkade_sim::recording::StackId;
+use parkade_sim::replay::SettingsOrigin;
+
+use super::Advised;
+use crate::output;
+use crate::size::{show, show_bytes};
+
+/// How many places of the program are named that hold the most.
+pub(super) const HOLDERS: usize = 5;
+
+/// Settings as people name them.
+pub(super) fn name(option: &AdvisedOption) -> String {
+    match option.settings.text.as_str() {
+        "" => "default".to_owned(),
+        text => output::one_line(&output::shorten(text, 72)),
+    }
+}
+
+/// Why this one.
+pub(super) fn why(report: &Report) -> String {
+    let (Some(recommendation), Some(option)) = (&report.recommendation, report.recommended()) else { return String::new() };
+    let smallest = show_bytes(option.smallest_capacity_bytes());
+    let own = report.own();
+    let others = match (own.fits(), own.fails_at_entry()) {
+        _ if option.is_own => String::new(),
+        (false, Some(entry)) => format!("; {} fails at entry {entry}", name(own)),
+        (true, _) if own.retries() > 0 => format!("; under {} memory is short, and the cache is emptied", name(own)),
+        (_, _) => format!("; {} needs {}", name(own), show_bytes(own.smallest_capacity_bytes())),
+    };
+    match recommendation.reason {
+        Reason::FitsAsItIs => format!("it fits as it is: {smallest} suffice"),
+        Reason::Fits => format!("it fits: {smallest} suffice{others}"),
+        Reason::NeedsLeast => format!("it fits in {smallest}{others}"),
+    }
+}
+
+/// What it costs, beside the recorded run's own settings.
+pub(super) fn costs(report: &Report) -> String {
+    let (Some(option), own) = (report.recommended(), report.own()) else { return String::new() };
+    let time = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
+    let beside = if option.is_own { String::new() } else { format!(" (under {}: {})", name(own), time(own)) };
+    let retries = match option.retries() {
+        0 => String::new(),
+        1 => "; once the cache is emptied because memory is short".to_owned(),
+        retries => format!("; the cache is emptied {retries} times because memory is short"),
+    };
+    format!("{} driver calls, {}{beside}{retries}", option.driver_calls(), time(option))
+}
+
+/// What has to be done beside it.
+pub(super) fn also(option: &AdvisedOption) -> Option<&'static str> {
+    option.needs_limit().then_some(
+        "garbage_collection_threshold does nothing without a limit: call torch.cuda.set_per_process_memory_fraction(1.0) first, or \
+         with the part of the memory that the process may have",
+    )
+}
+
+/// The calls of a stack, innermost first.
+pub(super) fn stack(advised: &Advised, stack: StackId) -> impl Iterator<Item = String> {
+    let frames = advised.recording.stacks.frames(stack);
+    frames.map(|frame| format!("{}:{} {}", frame.filename, frame.line, frame.name))
+}
+
+/// The innermost call that is Python's and not PyTorch's own, or the innermost.
+fn place(advised: &Advised, id: StackId) -> Option<String> {
+    let is_programs = |call: &String| call.contains(".py:") && !call.contains("/torch/");
+    let calls: Vec<String> = stack(advised, id).collect();
+    calls.iter().find(|call| is_programs(call)).or(calls.first()).map(|call| output::one_line(&output::shorten(call, 100)))
+}
+
+/// Why the recorded run's own settings fail.
+pub(super) fn verdict(report: &Report) -> String {
+    let Some(cause) = &report.cause else { return String::new() };
+    let Cause { wanted_bytes, held, entry, .. } = cause;
+    let what = match report.verdict {
+        Verdict::Capacity => "what is in use is more than the memory".to_owned(),
+        Verdict::PrivatePools => format!("{} are cached by private pools", show_bytes(held.private_pools_bytes)),
+        Verdict::Streams => {
+            format!("{} are cached for other streams or wait for them", show_bytes(held.other_streams_bytes + held.pending_bytes))
+        }
+        Verdict::Fragmentation | Verdict::Fits => {
+            format!("{} are free, but the largest hole is {}", show_bytes(held.free_bytes), show_bytes(held.largest_free_bytes))
+        }
+    };
+    format!("at entry {entry} {} are asked for, {} are in use; {what}", show_bytes(*wanted_bytes), show_bytes(held.live_bytes))
+}
+
+/// What the program holds when it holds the most, where no setting helps.
+pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
+    let named = program.live.holders.iter().take(HOLDERS).filter_map(|holder| {
+        let place = place(advised, holder.stack)?;
+        Some(format!("{:>10}, blocks: {}, {place}", show_bytes(holder.bytes), holder.blocks))
+    });
+    named.collect()
+}
+
+/// What a person should know beside the numbers.
+pub(super) fn notes(advised: &Advised, report: &Report) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some((device, hint)) = report.hint {
+        let about = if hint.least_bytes == hint.below_bytes {
+            format!("had {} for the allocator", show_bytes(hint.least_bytes))
+        } else {
+            let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
+            format!("had a limit from {least} to {below}, of which the upper end is taken; --limit gives it exactly")
+        };
+        notes.push(format!("no --capacity: the out-of-memory error at entry {} shows that device {device} {about}", hint.entry));
+    } else if report.own().available_bytes.is_none() {
+        notes.push("no --capacity: every setting is shown with the memory that it needs".to_owned());
+    }
+    if advised.own.origin == SettingsOrigin::Assumed {
+        notes.push("not in the file: the settings; PyTorch's defaults are assumed to be the run's own".to_owned());
+    }
+    for program in &report.programs {
+        notes.extend(notes_of(program, report));
+    }
+    notes
+}
+
+fn notes_of(program: &Program, report: &Report) -> Vec<String> {
+    let mut notes = Vec::new();
+    let requests = &program.requests;
+    if let Some(lost) = requests.lost_beginning {
+        notes.push(format!(
+            "not in the file: what was before the first entry. The {} blocks in use then ({}) count as asked for just before it; what \
+             had been cut up by then is not known, so real needs are rather higher",
+            lost.blocks,
+            show_bytes(program.live.at_start_bytes)
+        ));
+        let more_than = |available: &u64| program.live.at_start_bytes > *available;
+        if report.own().available_bytes.as_ref().is_some_and(more_than) {
+            notes.push("these blocks alone are more than the memory".to_owned());
+        }
+    }
+    if program.survived() {
+        notes.push(format!(
+            "the recorded program was out of memory {} times and went on: it survives such errors, as cuDNN does with a smaller workspace",
+            requests.ooms
+        ));
+    } else if requests.ooms > 0 {
+        notes.push("the recorded run died out of memory: what it would have asked for next is not in the file".to_owned());
+    }
+    if requests.mismatches > 0 {
+        notes.push(format!(
+            "{} of {} recorded decisions differ from PyTorch's under the recording's own settings (see parkade verify; --recorded-limit \
+             gives its limit): the requests are less sure",
+            requests.mismatches, requests.decisions
+        ));
+    }
+    let device_errors = report.own().devices.iter().map(|device| device.prediction.device_errors).sum::<u64>();
+    if device_errors > 0 {
+        notes.push(format!("{device_errors} requests failed for another reason than memory"));
+    }
+    for timing in &report.timings {
+        let option = &report.options[timing.option];
+        let (least, most) = (show(timing.least_peak_reserved_bytes), show(timing.most_peak_reserved_bytes));
+        let fits = match (option.available_bytes, timing.fit) {
+            (None, _) => String::new(),
+            (Some(_), fit) => format!("fits for {fit} of {} timings of the other streams, ", timing.of),
+        };
+        notes.push(format!("{}: {fits}reserves {least} to {most}", name(option)));
+    }
+    notes
+}

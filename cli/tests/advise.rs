@@ -1,0 +1,122 @@
+//! `parkade advise`: the answer as table and JSON, and files and arguments that it cannot use.
+
+mod common;
+
+use common::{BASE, Folder, MIB, call, entry, free, good, recording, segment, unused, used};
+use parkade_sim::recording::{Action, DeviceRecording, Recording};
+
+/// 100 MiB, of which 60 are used again, so that the next 60 need a segment of their own: under 140 MiB that is too much.
+fn program() -> Recording {
+    let other = BASE + (1 << 30);
+    let mut trace = vec![entry(Action::SegmentAlloc, BASE, 100 * MIB), entry(Action::Alloc, BASE, 100 * MIB)];
+    trace.extend(free(BASE, 100 * MIB));
+    trace.extend([
+        entry(Action::Alloc, BASE, 60 * MIB),
+        entry(Action::SegmentAlloc, other, 60 * MIB),
+        entry(Action::Alloc, other, 60 * MIB),
+    ]);
+    let rest = unused(BASE + 60 * MIB, 40 * MIB);
+    recording(trace, vec![segment(vec![used(BASE, 60 * MIB), rest]), segment(vec![used(other, 60 * MIB)])])
+}
+
+fn json(arguments: &[&str]) -> (i32, serde_json::Value) {
+    let run = call(&[&["advise", "--json"], arguments].concat());
+    (run.code, serde_json::from_str(run.out.trim_end()).unwrap_or_else(|_| panic!("one JSON object: {}{}", run.out, run.err)))
+}
+
+#[test]
+fn the_cure_is_the_last_line() {
+    let folder = Folder::new("advise-cure");
+    let file = folder.recording("program.pickle", &program());
+    let run = call(&["advise", &file, "--capacity", "140MiB"]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
+    let last = run.out.lines().last().expect("a line");
+    assert!(run.out.contains("fragmentation: at entry 6 60.00 MiB are asked for"), "{}", run.out);
+    let (code, object) = json(&[&file, "--capacity", "140MiB"]);
+    assert_eq!((code, &object["verified"], &object["verdict"]), (0, &true.into(), &"fragmentation".into()));
+    assert_eq!((&object["capacity_bytes"], &object["options"][0]["fails_at_entry"]), (&(140 * MIB).into(), &6.into()));
+    assert_eq!(object["recommendation"]["line"], last);
+    let cure = object["recommendation"]["settings"].as_str().expect("settings");
+    assert_eq!(last, format!("export PYTORCH_CUDA_ALLOC_CONF={cure}"));
+    let replayed = call(&["replay", &file, "--settings", cure, "--limit", "140MiB"]);
+    assert_eq!(replayed.code, 0, "{cure} fits: {}", replayed.out);
+    let keys = ["settings", "fits", "fails_at_entry", "peak_reserved_bytes", "smallest_capacity_bytes", "retries", "driver_us"];
+    assert!(object["options"].as_array().is_some_and(
+        |options| options.len() >= 60 && options.iter().all(|option| keys.iter().all(|key| option.get(key).is_some()))
+    ));
+    let roomy = call(&["advise", &file, "--capacity", "1GiB"]);
+    assert!(roomy.out.ends_with("\nkeep the settings as they are (default)\n"), "{}", roomy.out);
+}
+
+#[test]
+fn what_no_setting_cures_is_said_with_what_is_missing() {
+    let folder = Folder::new("advise-short");
+    let file = folder.recording("program.pickle", &program());
+    let run = call(&["advise", &file, "--limit", "110MiB"]);
+    assert_eq!(run.code, 1, "{}", run.err);
+    let last = "no setting helps: the program holds 120.00 MiB, the device has 110.00 MiB, short by 10.00 MiB\n";
+    assert!(run.out.ends_with(last), "{}", run.out);
+    assert_eq!(json(&[&file, "--limit", "110MiB"]).1["verdict"], "capacity");
+}
+
+#[test]
+fn only_the_settings_asked_for_and_those_of_the_run() {
+    let folder = Folder::new("advise-only");
+    let file = folder.recording("program.pickle", &program());
+    let (_, object) = json(&[&file, "--settings", "max_split_size_mb:50", "--settings", "", "--only"]);
+    let named: Vec<_> = object["options"].as_array().expect("options").iter().map(|option| option["settings"].clone()).collect();
+    assert_eq!(named, ["", "max_split_size_mb:50"]);
+    assert_eq!(object["capacity_bytes"], serde_json::Value::Null);
+}
+
+#[test]
+fn several_devices_get_one_answer_or_one_is_chosen() {
+    let folder = Folder::new("advise-devices");
+    let mut both = program();
+    both.devices.push(DeviceRecording { device: 3, ..good().devices[0].clone() });
+    let file = folder.recording("both.pickle", &both);
+    let (_, object) = json(&[&file, "--capacity", "140MiB"]);
+    assert_eq!(object["options"][0]["devices"].as_array().map(Vec::len), Some(2));
+    assert_eq!((&object["verdict"], &object["cause"]["device"]), (&"fragmentation".into(), &0.into()));
+    let (_, object) = json(&[&file, "--capacity", "140MiB", "--device", "3"]);
+    assert_eq!(object["verdict"], "fits");
+    let run = call(&["advise", &file, "--device", "7"]);
+    assert!(run.code == 2 && run.err.contains("no device 7, only 0, 3"), "{}", run.err);
+}
+
+#[test]
+fn a_file_without_trace_says_what_was_held() {
+    let folder = Folder::new("advise-segments");
+    let mut segments = program();
+    segments.devices[0].trace.clear();
+    let file = folder.recording("segments.pickle", &segments);
+    let run = call(&["advise", &file, "--capacity", "140MiB"]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(run.out.contains("120.00 MiB in use") && run.out.contains("20.00 MiB of the cache would not"), "{}", run.out);
+    let (code, object) = json(&[&file, "--capacity", "100MiB"]);
+    assert_eq!((code, &object["verdict"], &object["held"][0]["live_bytes"]), (1, &"capacity".into(), &(120 * MIB).into()));
+}
+
+#[test]
+fn what_cannot_be_advised_on_is_said_in_one_line() {
+    let folder = Folder::new("advise-bad");
+    let file = folder.recording("program.pickle", &program());
+    let empty = folder.recording("empty.pickle", &Recording::default());
+    let nonsense = folder.file("nonsense.pickle", b"nonsense");
+    let refused: [(&[&str], &str); 4] = [
+        (&[&file, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
+        (&[&empty], "no trace entries and no segments"),
+        (&[&nonsense], "nonsense.pickle"),
+        (&["missing.pickle"], "cannot be read"),
+    ];
+    for (arguments, text) in refused {
+        let run = call(&[&["advise"], arguments].concat());
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+        assert!(run.err.starts_with("parkade: ") && run.err.lines().count() == 1 && run.err.contains(text), "{}", run.err);
+        let (code, object) = json(arguments);
+        assert!(code == 2 && object["error"].is_string(), "{object}");
+    }
+    assert_eq!(call(&["advise", &file, "--limit", "many"]).code, 2);
+    let tiny = call(&["advise", &file, "--capacity", "0", "--settings", "", "--only"]);
+    assert!(tiny.code == 1 && tiny.out.contains("no setting helps"), "{}{}", tiny.out, tiny.err);
+}

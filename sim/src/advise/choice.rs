@@ -1,0 +1,134 @@
+//! Which of the options to recommend.
+//!
+//! The recorded run's own settings, if they fit with more than 1 % to spare and without emptying the cache. Otherwise, of those that fit and need at most 1 % more
+//! memory than the one that needs least, the one with the fewest settings; then the one with the least driver time. Options that break
+//! something the program uses, or whose driver calls cost out of all proportion, only if nothing else fits.
+
+use super::search::AdvisedOption;
+
+/// An option that costs this many times the driver time of the cheapest one that fits ...
+const THRASHING_TIMES: u64 = 20;
+/// ... and at least a second is recommended only if nothing else fits.
+const THRASHING_US: u64 = 1_000_000;
+
+/// Why an option is recommended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// The program fits as it is.
+    FitsAsItIs,
+    /// It fits, and the recorded run's own settings do not, or hardly, or only because the cache is emptied.
+    Fits,
+    /// No memory was given, and it needs the least.
+    NeedsLeast,
+}
+
+/// What to do.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Recommendation {
+    /// The option's place in the report.
+    pub option: usize,
+    /// Why.
+    pub reason: Reason,
+    /// The line to paste.
+    pub line: String,
+}
+
+/// The options to choose from, the best first: those that fit and need little more than the one that needs least.
+pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
+    let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
+    let cheapest = fitting.iter().map(|&place| options[place].driver_us()).min().unwrap_or(0);
+    let thrashes = |option: &AdvisedOption| option.driver_us() > (cheapest * THRASHING_TIMES).max(THRASHING_US);
+    let is_safe = |&place: &usize| options[place].cautions.is_empty();
+    let good = fitting.iter().copied().filter(|place| is_safe(place) && !thrashes(&options[*place])).collect();
+    let safe = fitting.iter().copied().filter(is_safe).collect();
+    let eligible: Vec<usize> =
+        [good, safe, fitting].into_iter().find(|places: &Vec<usize>| !places.is_empty()).unwrap_or_default();
+    let least = eligible.iter().map(|&place| options[place].smallest_capacity_bytes()).min().unwrap_or(0);
+    let near = |place: &usize| options[*place].smallest_capacity_bytes() <= least.saturating_add(least / 100);
+    let mut best: Vec<usize> = eligible.into_iter().filter(near).collect();
+    best.sort_by_key(|&place| {
+        let option = &options[place];
+        (option.keys(), !option.is_own, option.driver_us(), option.smallest_capacity_bytes(), place)
+    });
+    best
+}
+
+/// Chooses from the options, of which the first is the recorded run's own, and from their [`shortlist`]. `certain` says of an option's
+/// place whether it fits however soon other streams are done.
+pub(super) fn choose(options: &[AdvisedOption], shortlist: &[usize], certain: &dyn Fn(usize) -> bool) -> Option<Recommendation> {
+    let own = options.first()?;
+    let is_at_ease = own.fits() && own.retries() == 0 && !own.is_close() && certain(0);
+    if own.available_bytes.is_some() && own.cautions.is_empty() && is_at_ease {
+        return Some(recommend(options, 0, Reason::FitsAsItIs));
+    }
+    let place = shortlist.iter().copied().find(|&place| certain(place)).or(shortlist.first().copied())?;
+    let reason = match own.available_bytes {
+        None => Reason::NeedsLeast,
+        Some(_) if place == 0 => Reason::FitsAsItIs,
+        Some(_) => Reason::Fits,
+    };
+    Some(recommend(options, place, reason))
+}
+
+fn recommend(options: &[AdvisedOption], option: usize, reason: Reason) -> Recommendation {
+    let text = &options[option].settings.text;
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "_:.,-".contains(c));
+    let line = match text.as_str() {
+        "" => "unset PYTORCH_CUDA_ALLOC_CONF".to_owned(),
+        text if is_plain => format!("export PYTORCH_CUDA_ALLOC_CONF={text}"),
+        text => format!("export PYTORCH_CUDA_ALLOC_CONF='{}'", text.replace('\'', "'\\''")),
+    };
+    Recommendation { option, reason, line }
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade::profile::Profile;
+    use parkade::settings::Settings;
+
+    use super::*;
+    use crate::advise::evaluate::Replay;
+    use crate::advise::evaluate::tests::cut;
+
+    fn option(text: &str, available_mib: Option<u64>) -> AdvisedOption {
+        let (settings, available_bytes) = (Settings::from_environment(text).unwrap(), available_mib.map(|mib| mib << 20));
+        let program = cut();
+        let outcome =
+            Replay { program: &program, profile: &Profile::PYTORCH_2_11, settings: &settings }.evaluate(available_bytes);
+        AdvisedOption { settings, is_own: false, is_given: false, cautions: Vec::new(), available_bytes, devices: vec![outcome] }
+    }
+
+    fn chosen(options: &[AdvisedOption], uncertain: Option<usize>) -> Option<(usize, Reason)> {
+        let recommendation = choose(options, &shortlist(options), &|place| Some(place) != uncertain);
+        recommendation.map(|recommendation| (recommendation.option, recommendation.reason))
+    }
+
+    #[test]
+    fn what_fits_as_it_is_stays_and_what_does_not_is_cured() {
+        let all = |mib| ["", "max_split_size_mb:32", "expandable_segments:True"].map(|text| option(text, mib));
+        assert_eq!(chosen(&all(Some(300)), None), Some((0, Reason::FitsAsItIs)));
+        // Both others need 180 MiB, and giving back two segments costs less than mapping pages.
+        assert_eq!(chosen(&all(Some(200)), None), Some((1, Reason::Fits)));
+        assert_eq!(chosen(&all(Some(150)), None), None);
+        assert_eq!(chosen(&all(None), None), Some((1, Reason::NeedsLeast)));
+    }
+
+    #[test]
+    fn cautions_and_doubts_count_against_an_option() {
+        let expandable = || option("expandable_segments:True", Some(200));
+        let caution = AdvisedOption { cautions: vec!["it breaks".to_owned()], ..expandable() };
+        assert_eq!(chosen(&[option("", Some(200)), caution.clone(), expandable()], None), Some((2, Reason::Fits)));
+        assert_eq!(chosen(&[option("", Some(200)), caution], None), Some((1, Reason::Fits)), "nothing else fits");
+        let two = [option("", Some(200)), expandable(), expandable()];
+        assert_eq!(chosen(&two, Some(1)), Some((2, Reason::Fits)));
+    }
+
+    #[test]
+    fn the_line_is_one_that_a_shell_takes() {
+        let line = |text| recommend(&[option(text, None)], 0, Reason::NeedsLeast).line;
+        assert_eq!(line(""), "unset PYTORCH_CUDA_ALLOC_CONF");
+        assert_eq!(line("max_split_size_mb:32"), "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:32");
+        let intervals = "roundup_power2_divisions:[256:1,>:4]";
+        assert_eq!(line(intervals), format!("export PYTORCH_CUDA_ALLOC_CONF='{intervals}'"));
+    }
+}

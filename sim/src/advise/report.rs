@@ -1,0 +1,163 @@
+//! All of it in one call: read the programs, search, judge, recommend.
+
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+
+use super::choice::{Recommendation, choose, shortlist};
+use super::evaluate::{Replay, Space};
+use super::hint::{CapacityHint, hint};
+use super::program::Program;
+use super::search::{AdvisedOption, Search};
+use super::verdict::{Cause, Verdict, verdict};
+use crate::recording::DeviceRecording;
+use crate::replay::{TIMINGS, VerifyError, VerifyOptions};
+
+/// What to advise on.
+pub struct AdviseOptions<'a> {
+    /// Settings and limit of the recorded run.
+    pub own: VerifyOptions,
+    /// The version of PyTorch whose decisions are made.
+    pub profile: &'static Profile,
+    /// The memory that there is. If none is said, what an out-of-memory point of the recording shows is taken.
+    pub space: Space,
+    /// Settings that are to be among the options.
+    pub given: Vec<Settings>,
+    /// Try no others but the recorded run's own.
+    pub only_given: bool,
+    /// What settings break, given what the recording shows in use.
+    pub cautions: &'a (dyn Fn(&Settings) -> Vec<String> + Sync),
+}
+
+/// How far it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// So many entries of the trace of the device at this place are read.
+    Read {
+        /// The device's place among those given.
+        device: usize,
+        /// Entries.
+        entries: usize,
+    },
+    /// So many of the options known so far are tried.
+    Tried {
+        /// Options.
+        options: usize,
+        /// Of so many.
+        of: usize,
+    },
+}
+
+/// What an option comes to for each of the readings of when other streams are done with memory given back to them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimingFits {
+    /// The option's place in the report.
+    pub option: usize,
+    /// For so many of them it fits.
+    pub fit: usize,
+    /// How many there are.
+    pub of: usize,
+    /// The lowest peak of reserved bytes.
+    pub least_peak_reserved_bytes: i64,
+    /// The highest.
+    pub most_peak_reserved_bytes: i64,
+}
+
+/// The advice.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The programs, one for each device.
+    pub programs: Vec<Program>,
+    /// The memory that was taken for available.
+    pub space: Space,
+    /// Where it was read off, if it was not given: the device, and what its recording shows.
+    pub hint: Option<(u32, CapacityHint)>,
+    /// The verdict on the recorded run's own settings.
+    pub verdict: Verdict,
+    /// Where these fail first.
+    pub cause: Option<Cause>,
+    /// All settings that were tried. The first are the recorded run's own; the others follow by usefulness.
+    pub options: Vec<AdvisedOption>,
+    /// The one to take.
+    pub recommendation: Option<Recommendation>,
+    /// Where other streams delay frees: what the timing does to the options that matter.
+    pub timings: Vec<TimingFits>,
+}
+
+impl Report {
+    /// The recorded run's own settings.
+    #[must_use]
+    pub fn own(&self) -> &AdvisedOption {
+        &self.options[0]
+    }
+
+    /// The option that is recommended.
+    #[must_use]
+    pub fn recommended(&self) -> Option<&AdvisedOption> {
+        self.recommendation.as_ref().map(|recommendation| &self.options[recommendation.option])
+    }
+}
+
+/// How many options have their timings tried, beside the recorded run's own.
+const TIMED: usize = 4;
+
+/// Advises on a recorded program: on all of its traced devices, with one setting for all.
+///
+/// # Errors
+/// As for verifying the recording: see [`VerifyError`], with the number of the device.
+pub fn advise(
+    devices: &[&DeviceRecording],
+    options: &AdviseOptions<'_>,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Report, (u32, VerifyError)> {
+    let mut programs = Vec::new();
+    for (device, recording) in devices.iter().enumerate() {
+        let mut read = |entries| progress(Progress::Read { device, entries });
+        programs.push(Program::of_recording(recording, &options.own, &mut read).map_err(|error| (recording.device, error))?);
+    }
+    let is_given = options.space != Space::default();
+    let hint = devices.iter().filter(|_| !is_given).find_map(|recording| Some((recording.device, hint(recording)?)));
+    let space = hint.map_or(options.space, |(_, hint)| Space { limit_bytes: Some(hint.most_bytes()), capacity_bytes: None });
+    let mut found = Search::new(&programs, space, options, progress).run();
+    let useful = shortlist(&found);
+    let usefulness = |place: usize| useful.iter().position(|&useful| useful == place).unwrap_or(usize::MAX);
+    let mut order: Vec<usize> = (1..found.len()).collect();
+    order.sort_by_key(|&place| (usefulness(place), found[place].rank()));
+    found = [0].into_iter().chain(order).map(|place| found[place].clone()).collect();
+    let useful = shortlist(&found);
+    let replays = |place: usize| -> Vec<Replay<'_>> {
+        let settings = &found[place].settings;
+        programs.iter().map(|program| Replay { program, profile: options.profile, settings }).collect()
+    };
+    let (verdict, cause) = verdict(&programs, &found[0], &replays(0));
+    let timings = timings(&programs, &found, &useful, &replays);
+    let certain = |place| timings.iter().find(|timing| timing.option == place).is_none_or(|timing| timing.fit == timing.of);
+    let recommendation = choose(&found, &useful, &certain);
+    Ok(Report { space, hint, verdict, cause, recommendation, timings, options: found, programs })
+}
+
+/// What the timing does to the recorded run's own settings and to the best others, where frees wait for other streams.
+fn timings<'a>(
+    programs: &[Program],
+    found: &[AdvisedOption],
+    useful: &[usize],
+    replays: &dyn Fn(usize) -> Vec<Replay<'a>>,
+) -> Vec<TimingFits> {
+    if !programs.iter().any(|program| program.is_timed) {
+        return Vec::new();
+    }
+    let others = useful.iter().copied().filter(|&place| place != 0).take(TIMED);
+    let places = [0].into_iter().chain(others);
+    let timing = |place: usize| {
+        let mut fit = [true; TIMINGS.len()];
+        let (mut least, mut most) = (found[place].peak_reserved_bytes(), found[place].peak_reserved_bytes());
+        for replay in replays(place) {
+            for (fit, (served, peak)) in fit.iter_mut().zip(replay.timings(found[place].available_bytes)) {
+                *fit &= served;
+                (least, most) = (least.min(peak), most.max(peak));
+            }
+        }
+        let (of, fit) = (fit.len(), fit.into_iter().filter(|fit| *fit).count());
+        TimingFits { option: place, fit, of, least_peak_reserved_bytes: least, most_peak_reserved_bytes: most }
+    };
+    places.map(timing).collect()
+}
