@@ -13,8 +13,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod caution;
 pub mod advise;
+pub mod caution;
 pub mod device;
 pub mod diagnose;
 pub mod export;

@@ -53,12 +53,6 @@ impl PyTorch {
         heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0).map(Bytes)
     }
 
-    /// The size of a new segment for a block of this size, as PyTorch asks for it (spec 1.6); `None` if it exceeds 64 bits.
-    #[must_use]
-    pub fn segment_for(&self, size: Bytes) -> Option<Bytes> {
-        segment_size(size, &self.settings)
-    }
-
     fn count_search(&mut self, pool: PoolSlot) {
         let place = usize::from(pool.0);
         if self.searches.len() <= place {
