@@ -72,13 +72,13 @@ pub struct MessageDiagnosis {
 pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
     let OutOfMemoryMessage { tried, total, free, limit, allocated, reserved, unallocated, .. } = message;
     let least_bytes = smallest_block(tried);
-    let needed = plus(allocated, tried);
-    let reachable = plus(reserved, free);
+    let needed = allocated.plus(tried);
+    let reachable = reserved.plus(free);
     let available = limit.filter(|limit| limit.bytes < reachable.bytes).unwrap_or(reachable);
     let unallocated_suffices = Certainty::at_least(unallocated, tried);
     let available_suffices = Certainty::at_least(available, needed);
     let least = Size { bytes: least_bytes, within: 0 };
-    let may_suffice = Certainty::at_least(available, plus(allocated, least)) != Certainty::No;
+    let may_suffice = Certainty::at_least(available, allocated.plus(least)) != Certainty::No;
     let verdict = match (unallocated_suffices, available_suffices) {
         (Certainty::Yes, _) | (_, Certainty::Yes) => Verdict::Fragmentation,
         // The request was smaller than the segment that was tried, perhaps by enough.
@@ -91,7 +91,7 @@ pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
         needed,
         available,
         available_suffices,
-        held_by_others: minus(total, reachable),
+        held_by_others: total.minus(reachable),
         verdict,
         message,
     }
@@ -105,14 +105,6 @@ fn smallest_block(tried: Size) -> u64 {
     // Where another segment begins to be tried (spec 1.6): at each of the classes, and above them after every granule.
     let granule = least.checked_next_multiple_of(2 * MIB).map_or(0, |segment| segment.saturating_sub(2 * MIB));
     [1, MIB + 1, 10 * MIB, granule.saturating_add(1)].into_iter().filter(|&block| is_tried(block)).min().unwrap_or(tried.bytes)
-}
-
-fn plus(left: Size, right: Size) -> Size {
-    Size { bytes: left.bytes.saturating_add(right.bytes), within: left.within.saturating_add(right.within) }
-}
-
-fn minus(left: Size, right: Size) -> Size {
-    Size { bytes: left.bytes.saturating_sub(right.bytes), within: left.within.saturating_add(right.within) }
 }
 
 #[cfg(test)]

@@ -25,12 +25,12 @@ impl Size {
     }
 
     /// The sum, which is as uncertain as both together.
-    pub(super) fn plus(self, other: Size) -> Size {
+    pub(crate) fn plus(self, other: Size) -> Size {
         Size { bytes: self.bytes.saturating_add(other.bytes), within: self.within.saturating_add(other.within) }
     }
 
     /// What is left of it without `other`.
-    pub(super) fn minus(self, other: Size) -> Size {
+    pub(crate) fn minus(self, other: Size) -> Size {
         Size { bytes: self.bytes.saturating_sub(other.bytes), within: self.within.saturating_add(other.within) }
     }
 }
