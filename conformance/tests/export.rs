@@ -50,7 +50,7 @@ fn has_whole_trace(name: &str) -> bool {
     !name.contains("tail")
 }
 
-/// Without a release build only the smaller ones are tried.
+/// The others would take a debug build half a minute.
 fn is_small(shipped: &Shipped) -> bool {
     shipped.device().trace.len() < 10_000
 }
