@@ -84,9 +84,9 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
     for step in 0..=4_u64 {
         let bytes = top / 4 * step;
         let y = plot.y(bytes);
-        let _ = write!(
+        let _ = writeln!(
             svg,
-            "<path class=\"grid\" d=\"M{} {y:.1}H{}\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n",
+            "<path class=\"grid\" d=\"M{} {y:.1}H{}\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             plot.left,
             plot.right,
             plot.left - 8.0,
@@ -113,9 +113,9 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
         let (class, top) = (marker.kind.name(), plot.bottom + 2.0);
         let _ = writeln!(svg, "<path class=\"{class}\" d=\"M{x:.1} {top}l-4 8h8Z\"/>");
     }
-    let _ = write!(
+    let _ = writeln!(
         svg,
-        "<text x=\"{}\" y=\"338\">entry 0</text><text x=\"{}\" y=\"338\" text-anchor=\"end\">entry {}</text>\n",
+        "<text x=\"{}\" y=\"338\">entry 0</text><text x=\"{}\" y=\"338\" text-anchor=\"end\">entry {}</text>",
         plot.left,
         plot.right,
         grouped(device.timeline.entries as u64)
