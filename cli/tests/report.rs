@@ -275,6 +275,7 @@ fn a_lost_beginning_is_rebuilt_and_said() {
     let mut recording = good();
     recording.devices[0].trace.drain(..2);
     let page = page(&folder, &folder.recording("lost.pickle", &recording), &[]);
+    assert!(page.contains("As far as the file reaches back, the program held at most 8.00 MiB"), "{page}");
     assert!(page.contains("The file lost its beginning: 1 segments (20.00 MiB) and 1 blocks were there"));
     let found = pieces(&page);
     let start: Vec<u64> = found[0].1.at(0).iter().flat_map(|s| s.blocks.iter().map(|block| block.size)).collect();

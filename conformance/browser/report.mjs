@@ -12,6 +12,7 @@ import { mkdirSync, mkdtempSync, rmSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
 
 const { chromium } = createRequire(import.meta.url)("playwright-core");
 const [binary, out = "browser-report", ...given] = process.argv.slice(2);
@@ -36,17 +37,23 @@ async function settled(page) {
 /** A canvas as text, to see that something changed. */
 const picture = (page, name) => page.locator(`section:not([hidden]) ${name}`).evaluate((canvas) => canvas.toDataURL());
 
-async function examine(context, file, name) {
+/** Opens a page; what it complains about is in the list. */
+async function open(context, file) {
   const page = await context.newPage();
   const complaints = [];
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && complaints.push(message.text()));
   page.on("pageerror", (error) => complaints.push(String(error)));
-  page.on("request", (request) => request.url().startsWith("file:") || complaints.push(`asked for ${request.url()}`));
+  page.on("request", (request) => request.url().startsWith("file:") || request.url().startsWith("blob:") || complaints.push(`asked for ${request.url()}`));
   const start = performance.now();
-  await page.goto(`file://${file}`);
+  await page.goto(pathToFileURL(file).href);
   await page.waitForSelector("section[data-ready=true]", { timeout: 60000 });
   await settled(page);
-  console.log(`       ready after ${Math.round(performance.now() - start)} ms, ${(statSync(file).size / 2 ** 20).toFixed(2)} MiB`);
+  return { page, complaints, ms: Math.round(performance.now() - start) };
+}
+
+async function examine(context, file, name) {
+  const { page, complaints, ms } = await open(context, file);
+  console.log(`       ready after ${ms} ms, ${(statSync(file).size / 2 ** 20).toFixed(2)} MiB`);
   check("the page is below 10 MiB", statSync(file).size < LARGEST_PAGE);
 
   const box = await page.locator("canvas.timeline").boundingBox();
@@ -95,10 +102,10 @@ async function examine(context, file, name) {
   await page.getByRole("button", { name: "peak reserved" }).click();
   await settled(page);
   const said = await page.locator(".fact", { hasText: "peak reserved" }).locator("dd").innerText();
-  const drawn = await page.locator(".details td", { hasText: /^reserved$/ }).locator("xpath=following-sibling::td").innerText();
+  const drawn = await detail(page, "reserved");
   check(`the heap at its peak has what the replay says: ${drawn}`, drawn === said);
   await page.getByRole("button", { name: "peak allocated" }).click();
-  const allocated = await page.locator(".details td", { hasText: /^allocated$/ }).locator("xpath=following-sibling::td").innerText();
+  const allocated = await detail(page, "allocated");
   check(`and so has that of the most allocated: ${allocated}`, allocated === (await page.locator(".fact", { hasText: "peak allocated" }).locator("dd").innerText()));
 
   const map = await page.locator("canvas.heap").boundingBox();
@@ -121,6 +128,32 @@ async function examine(context, file, name) {
   await page.close();
 }
 
+/** A page that holds only some moments: its slider stops there, and what it shows there is whole. */
+async function examineSmall(context, recording) {
+  console.log("a page that may take 132 KiB");
+  const file = resolve(out, "small.html");
+  execFileSync(binary, ["report", recording, "-o", file, "--page-size", "132KiB"]);
+  const { page, complaints } = await open(context, file);
+  const words = await page.locator(".heap-card .note").innerText();
+  const count = Number(/at ([\d,]+) chosen moments/.exec(words)?.[1].replace(",", ""));
+  check(`it says so: ${count} moments`, count > 20);
+  check("its slider has as many places", (await page.locator(".slider").getAttribute("max")) === String(count - 1));
+  for (const peak of ["reserved", "allocated"]) {
+    await page.getByRole("button", { name: `peak ${peak}` }).click();
+    await settled(page);
+    const said = await page.locator(".fact", { hasText: `peak ${peak}` }).locator("dd").innerText();
+    check(`the heap at the peak of ${peak} bytes is whole: ${said}`, said === (await detail(page, peak)));
+  }
+  const before = await page.locator(".when").innerText();
+  await page.locator("canvas.timeline").press("ArrowRight");
+  check("an arrow key steps to the next of them", (await page.locator(".when").innerText()) !== before);
+  check(`nothing complained${complaints.length ? `: ${complaints.join(" | ")}` : ""}`, complaints.length === 0);
+  await page.close();
+}
+
+/** What is beside the heap under a name. */
+const detail = (page, name) => page.locator(".details td", { hasText: new RegExp(`^${name}$`) }).locator("xpath=following-sibling::td").innerText();
+
 mkdirSync(out, { recursive: true });
 const profile = mkdtempSync(join(tmpdir(), "chromium-"));
 const context = await chromium.launchPersistentContext(profile, {
@@ -137,6 +170,7 @@ try {
     console.log(`       made in ${Math.round(performance.now() - start)} ms`);
     await examine(context, recording.endsWith(".html") ? resolve(recording) : file, name);
   }
+  await examineSmall(context, join(here, "resnet50_sweep.default.pickle.xz"));
 } finally {
   await context.close();
   rmSync(profile, { recursive: true, force: true });

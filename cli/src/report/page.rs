@@ -148,7 +148,7 @@ fn holders(report: &Report, device: &Device) -> String {
     for holder in device.holders.iter().take(HOLDERS) {
         let (percent, bar) = (holder.bytes as f64 / total * 100.0, holder.bytes as f64 / most * 100.0);
         let mut what = escape(&words::holder(report, holder.key));
-        if let HolderKey::Stack(stack) = holder.key.clone()
+        if let HolderKey::Stack(stack) = holder.key
             && stack != StackId::NONE
         {
             let frames: Vec<String> = report.stacks.frames(stack).take(60).map(|frame| escape(&words::call(frame))).collect();

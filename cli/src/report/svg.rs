@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use parkade::report::format_bytes;
-use parkade_sim::timeline::{Curve, MarkerKind, NEVER, SegmentNow};
+use parkade_sim::timeline::{Curve, Marker, MarkerKind, NEVER, SegmentNow};
 
 use super::gather::{Device, Report, curves};
 use super::markup::{escape, grouped, point};
@@ -80,13 +80,13 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
     let curves = curves(&device.timeline.levels, 450);
     let top = curves.reserved.peak().max(report.limit_bytes.unwrap_or(0)).max(1);
     let plot = Plot { left: 84.0, right: WIDTH - 20.0, top: 96.0, bottom: 310.0, most_bytes: top as f64 * 1.04 };
-    let mut svg = begin(376.0, &file_name(report), &words::what_happened(report, device));
+    let mut svg = begin(378.0, &file_name(report), &words::what_happened(report, device));
     for step in 0..=4_u64 {
         let bytes = top / 4 * step;
         let y = plot.y(bytes);
-        let _ = write!(
+        let _ = writeln!(
             svg,
-            "<path class=\"grid\" d=\"M{} {y:.1}H{}\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n",
+            "<path class=\"grid\" d=\"M{} {y:.1}H{}\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             plot.left,
             plot.right,
             plot.left - 8.0,
@@ -110,12 +110,15 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
     }
     for marker in device.timeline.markers.iter().rev() {
         let x = plot.x(f64::from(marker.moment) / moments);
-        let (class, top) = (marker.kind.name(), plot.bottom + 2.0);
+        // Two kinds at one place: the less serious one goes below.
+        let is_near = |other: &&Marker| (f64::from(other.moment) - f64::from(marker.moment)).abs() < moments / 150.0;
+        let is_below = device.timeline.markers.iter().filter(is_near).any(|other| other.kind < marker.kind);
+        let (class, top) = (marker.kind.name(), plot.bottom + if is_below { 11.0 } else { 2.0 });
         let _ = writeln!(svg, "<path class=\"{class}\" d=\"M{x:.1} {top}l-4 8h8Z\"/>");
     }
-    let _ = write!(
+    let _ = writeln!(
         svg,
-        "<text x=\"{}\" y=\"338\">entry 0</text><text x=\"{}\" y=\"338\" text-anchor=\"end\">entry {}</text>\n",
+        "<text x=\"{}\" y=\"342\">entry 0</text><text x=\"{}\" y=\"342\" text-anchor=\"end\">entry {}</text>",
         plot.left,
         plot.right,
         grouped(device.timeline.entries as u64)
@@ -147,7 +150,7 @@ fn legend(svg: &mut String, report: &Report, device: &Device) {
     }
     let mut x = 84.0;
     for (symbol, text) in items {
-        let _ = writeln!(svg, "<g transform=\"translate({x:.0} 362)\">{symbol}<text x=\"17\">{text}</text></g>");
+        let _ = writeln!(svg, "<g transform=\"translate({x:.0} 364)\">{symbol}<text x=\"17\">{text}</text></g>");
         x += 38.0 + text.chars().count() as f64 * 6.2;
     }
 }

@@ -83,8 +83,10 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
         1 => "Nothing failed, but once everything cached had to be given back first.".to_owned(),
         count => format!("Nothing failed, but {} times everything cached had to be given back first.", grouped(count as u64)),
     };
+    let is_cut = device.verdict.as_ref().is_some_and(|verdict| verdict.not_in_file.lost_beginning.is_some());
+    let subject = if is_cut { "As far as the file reaches back, the program" } else { "The program" };
     format!(
-        "The program held at most {}, for which {} were taken from the device: {} more ({percent:.1} %). {retries}",
+        "{subject} held at most {}, for which {} were taken from the device: {} more ({percent:.1} %). {retries}",
         format_bytes(allocated),
         format_bytes(reserved),
         format_bytes(beyond)

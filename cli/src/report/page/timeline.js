@@ -333,22 +333,35 @@ class Timeline {
     }
   }
 
+  /** The whole run in small, drawn once for each size, axis and theme. */
+  stripPicture(width, height) {
+    const ratio = window.devicePixelRatio || 1;
+    const name = [width, height, ratio, this.axis, theme.colours.card].join();
+    if (this.strips?.name === name) return this.strips.picture;
+    const picture = element("canvas", { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+    const context = picture.getContext("2d");
+    context.scale(ratio, ratio);
+    const span = this.span();
+    for (const [level, colour] of [["reserved", theme.colours.reserved], ["active", theme.colours["allocated-soft"]]]) {
+      context.fillStyle = colour;
+      for (let i = 0; i < width; i += 1) {
+        const first = this.clamped(this.toMoment((i / width) * span));
+        const last = Math.max(first, this.clamped(Math.ceil(this.toMoment(((i + 1) / width) * span)) - 1));
+        const tall = (this.run.overview[level].range(first, last)[1] / this.top) * height;
+        context.fillRect(i, height - tall, 1, tall);
+      }
+    }
+    this.strips = { name, picture };
+    return picture;
+  }
+
   paintStrip() {
     const { context, width, height } = prepare(this.strip);
     if (!width) return;
-    const span = this.span();
     const inner = width - LEFT - RIGHT;
     const { colours } = theme;
-    for (const [name, colour] of [["reserved", colours.reserved], ["active", colours["allocated-soft"]]]) {
-      context.fillStyle = colour;
-      for (let i = 0; i < inner; i += 1) {
-        const first = this.clamped(this.toMoment((i / inner) * span));
-        const last = Math.max(first, this.clamped(Math.ceil(this.toMoment(((i + 1) / inner) * span)) - 1));
-        const tall = (this.run.overview[name].range(first, last)[1] / this.top) * height;
-        context.fillRect(LEFT + i, height - tall, 1, tall);
-      }
-    }
-    const [from, to] = this.view.map((at) => LEFT + (at / span) * inner);
+    context.drawImage(this.stripPicture(inner, height), LEFT, 0, inner, height);
+    const [from, to] = this.view.map((at) => LEFT + (at / this.span()) * inner);
     context.fillStyle = colours.card;
     context.globalAlpha = 0.65;
     context.fillRect(LEFT, 0, from - LEFT, height);

@@ -2,13 +2,18 @@
 
 const group = (number) => Math.round(number).toString().replace(/\B(?=(\d{3})+$)/g, ",");
 
+/** As the words of the page have it, which is PyTorch's way: each unit up to and including 1024 of it, ties to the even digit. */
 function bytesText(bytes) {
-  const sign = bytes < 0 ? "−" : "";
-  let size = Math.abs(bytes);
-  if (size < 1024) return `${sign}${size} B`;
+  if (bytes <= 1024) return `${group(bytes)} bytes`;
+  let size = bytes;
   for (const unit of ["KiB", "MiB", "GiB"]) {
     size /= 1024;
-    if (size < 1024 || unit === "GiB") return `${sign}${size.toFixed(2)} ${unit}`;
+    if (size > 1024 && unit !== "GiB") continue;
+    // Dividing by powers of two is exact, and so is this for all sizes that a device can have.
+    let hundredths = Math.floor(size * 100);
+    const rest = size * 100 - hundredths;
+    if (rest > 0.5 || (rest === 0.5 && hundredths % 2 === 1)) hundredths += 1;
+    return `${(hundredths / 100).toFixed(2)} ${unit}`;
   }
   return "";
 }
