@@ -107,7 +107,8 @@ impl<'r, 'a> Capacities<'r, 'a> {
             // Nearer to what fails: such a trial ends early, one that fits goes on to the end.
             self.fits(self.low + (self.high - self.low) / 3);
         }
-        self.high
+        // A page of an expandable segment may reach beyond a limit; but no memory holds more than itself.
+        self.high.max(self.replay.program.live.bytes)
     }
 
     /// Tries a size, and notes the outcome.

@@ -36,6 +36,8 @@ pub struct Recommendation {
 /// The options to choose from, the best first: those that fit and need little more than the one that needs least.
 pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
+    let within: Vec<usize> = fitting.iter().copied().filter(|&place| !options[place].reaches_beyond()).collect();
+    let fitting = if within.is_empty() { fitting } else { within };
     let cheapest = fitting.iter().map(|&place| options[place].driver_us()).min().unwrap_or(0);
     let thrashes = |option: &AdvisedOption| option.driver_us() > (cheapest * THRASHING_TIMES).max(THRASHING_US);
     let is_safe = |&place: &usize| options[place].cautions.is_empty();

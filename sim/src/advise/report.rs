@@ -131,7 +131,8 @@ pub fn advise(
     let (verdict, cause) = verdict(&programs, &found[0], &replays(0));
     let timings = timings(&programs, &found, &useful, &replays);
     let certain = |place| timings.iter().find(|timing| timing.option == place).is_none_or(|timing| timing.fit == timing.of);
-    let recommendation = choose(&found, &useful, &certain);
+    // What a limit lets reach beyond it is no memory to live in.
+    let recommendation = choose(&found, &useful, &certain).filter(|_| verdict != Verdict::Capacity);
     Ok(Report { space, hint, verdict, cause, recommendation, timings, options: found, programs })
 }
 

@@ -99,9 +99,18 @@ impl AdvisedOption {
         Some(i64::try_from(self.available_bytes?).unwrap_or(i64::MAX).saturating_sub(self.peak_reserved_bytes()))
     }
 
+    /// More is reserved than there is: a limit lets the last page of an expandable segment reach beyond it, a device does not.
+    #[must_use]
+    pub fn reaches_beyond(&self) -> bool {
+        self.headroom_bytes().is_some_and(|headroom| headroom < 0)
+    }
+
     /// Whether less than 1 % of memory more or less might change the answer.
     #[must_use]
     pub fn is_close(&self) -> bool {
+        if self.fits() && self.reaches_beyond() {
+            return true;
+        }
         let smallest = self.devices.iter().map(|device| device.smallest_bytes).max().unwrap_or(0);
         self.available_bytes.is_some_and(|available| available.abs_diff(smallest) < available / 100)
     }
