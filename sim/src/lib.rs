@@ -17,5 +17,6 @@ pub mod caution;
 pub mod device;
 pub mod message;
 pub mod ops;
+pub mod packing;
 pub mod recording;
 pub mod replay;
