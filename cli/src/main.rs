@@ -10,6 +10,7 @@ mod info;
 mod kill;
 mod ops;
 mod output;
+mod pack;
 mod replay;
 mod size;
 mod verify;
@@ -31,6 +32,7 @@ enum Command {
     Conform(conform::Args),
     Verify(verify::Args),
     Replay(replay::Args),
+    Pack(pack::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Conform(args) => conform::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Pack(args) => pack::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]

@@ -62,6 +62,35 @@ fn a_packing_without_gaps_is_found_where_orders_fail() {
     assert_eq!((found.packing.height, found.bound), (12, 12));
 }
 
+/// Cuts a rectangle of time and memory into this many, so that a packing without any gap exists.
+fn cut(pieces: usize, seed: u64) -> Vec<(u64, u64, u64)> {
+    let mut random = super::random::Random::new(seed);
+    // First time, last time, first byte, last byte.
+    let mut cuts = vec![(0_u64, 1000_u64, 0_u64, 1000_u64)];
+    while cuts.len() < pieces {
+        let (start, end, first, last) = cuts.swap_remove(random.below(cuts.len()));
+        let across = 1 + random.below(998) as u64;
+        let (time, byte) = (start + (end - start) * across / 1000, first + (last - first) * across / 1000);
+        if random.below(2) == 0 && start < time {
+            cuts.extend([(start, time, first, last), (time, end, first, last)]);
+        } else if first < byte {
+            cuts.extend([(start, end, first, byte), (start, end, byte, last)]);
+        } else {
+            cuts.push((start, end, first, last));
+        }
+    }
+    cuts.into_iter().map(|(start, end, first, last)| (start, end, last - first)).collect()
+}
+
+#[test]
+fn a_rectangle_that_was_cut_into_pieces_is_put_together_again() {
+    for seed in 0..8 {
+        let instance = instance(&cut(50, seed));
+        assert_eq!(instance.load(), 1000);
+        assert_eq!(solve(&instance).packing.height, 1000, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_packing_that_cannot_reach_the_load_is_proved_to_be_the_best() {
     // Every two of the five overlap in a ring of time: the load is 2 layers and a half would do, but bytes are whole.
