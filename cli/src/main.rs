@@ -13,6 +13,7 @@ mod info;
 mod kill;
 mod ops;
 mod output;
+mod pack;
 mod replay;
 mod report;
 mod size;
@@ -41,6 +42,7 @@ enum Command {
     Report(report::Args),
     Stats(stats::Args),
     Export(export::Args),
+    Pack(pack::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::Pack(args) => pack::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]

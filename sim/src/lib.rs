@@ -21,6 +21,7 @@ pub mod export;
 pub mod measures;
 pub mod message;
 pub mod ops;
+pub mod packing;
 pub mod recording;
 pub mod replay;
 pub mod timeline;

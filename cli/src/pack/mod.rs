@@ -1,0 +1,180 @@
+//! `parkade pack`: in how little memory would a recorded program fit, if all its requests were known beforehand?
+
+mod json;
+mod table;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Parser;
+use parkade::policy::PyTorch;
+use parkade::profile::Profile as Rules;
+use parkade_sim::packing::{
+    self, Buffer, DEFAULT_STEPS, Effort, Found, Instance, is_csv, pack, read_csv, recorded_buffers, write_csv,
+};
+use parkade_sim::recording::Recording;
+use parkade_sim::replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
+
+use crate::{Outcome, output, size, verify};
+
+/// Pack a program's buffers offline: sizes and lifetimes known, addresses to be found.
+///
+/// What is found is a bound for every allocator that does not move memory: none can be expected to need less, and none can need less than
+/// the load, the most bytes that live at once. The file is a recording, whose requests are packed as PyTorch rounds them, or a CSV file
+/// with the columns id,lower,upper,size. The work is counted in steps, so the answer is the same on every machine.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade pack snapshot.pickle
+  parkade pack A.1048576.csv --budget 3000000000 -o placed.csv
+
+Exit code: 0 packed and checked, 2 it could not be run.")]
+pub(crate) struct Args {
+    /// The recording, or the CSV file.
+    file: PathBuf,
+    /// The device of a recording with several.
+    #[arg(long)]
+    device: Option<u32>,
+    /// The memory limit of the recorded run, which a recording does not contain.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    recorded_limit: Option<u64>,
+    /// The seed of the random numbers.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many steps to work at most; thirty million or more take a second.
+    #[arg(long, value_name = "STEPS", default_value_t = DEFAULT_STEPS)]
+    budget: u64,
+    /// Write where each buffer lies: CSV with the columns id,lower,upper,size,offset.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One device's buffers, or a file's.
+struct Packed {
+    device: Option<u32>,
+    ids: Vec<String>,
+    instance: Instance,
+    found: Found,
+    seconds: f64,
+    /// What was live before the first entry counts as asked for before it.
+    has_lost_beginning: bool,
+}
+
+impl Packed {
+    fn ratio(&self) -> f64 {
+        match self.instance.load() {
+            0 => 1.0,
+            load => self.found.packing.height as f64 / load as f64,
+        }
+    }
+
+    /// No packing needs less.
+    fn is_best(&self) -> bool {
+        self.found.packing.height <= self.found.bound
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let packed = match pack_file(args) {
+        Ok(packed) => packed,
+        Err(error) => {
+            if args.json {
+                let mut out = output::stdout();
+                writeln!(out, "{}", json::failed(&args.file, &error)?)?;
+                out.flush()?;
+            }
+            return Err(error.context(args.file.display().to_string()));
+        }
+    };
+    let mut out = output::stdout();
+    if args.json {
+        writeln!(out, "{}", json::packed(args, &packed)?)?;
+    } else {
+        table::print(&mut out, &args.file, &packed, output::Paint::for_stdout())?;
+    }
+    out.flush()?;
+    Ok(Outcome::Good)
+}
+
+fn pack_file(args: &Args) -> Result<Vec<Packed>> {
+    let effort = Effort { steps: args.budget, seed: args.seed };
+    let packed = match read_buffers(&args.file)? {
+        Some((ids, buffers)) => {
+            if args.device.is_some() {
+                bail!("--device is for recordings; a CSV file has no devices");
+            }
+            vec![solve(None, ids, buffers, false, effort)?]
+        }
+        None => pack_recording(args, &verify::read(&args.file)?, effort)?,
+    };
+    if let Some(path) = &args.output {
+        let [one] = packed.as_slice() else { bail!("the recording has {} devices: choose one with --device", packed.len()) };
+        let text = write_csv(&one.ids, one.instance.buffers(), &one.found.packing);
+        std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    Ok(packed)
+}
+
+/// The buffers of a CSV file; `None` if it is none.
+fn read_buffers(file: &Path) -> Result<Option<(Vec<String>, Vec<Buffer>)>> {
+    use std::io::Read;
+    let mut head = Vec::new();
+    let cannot_be_read = |cause| anyhow!("cannot be read: {cause}");
+    let opened = std::fs::File::open(file).map_err(cannot_be_read)?;
+    opened.take(HEAD).read_to_end(&mut head).map_err(cannot_be_read)?;
+    if !is_csv(&head) {
+        return Ok(None);
+    }
+    Ok(Some(read_csv(&std::fs::read_to_string(file).map_err(cannot_be_read)?)?))
+}
+
+/// How much of a file tells what kind it is of, in bytes.
+const HEAD: u64 = 1 << 12;
+
+fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<Vec<Packed>> {
+    let profile = newer_profile(recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
+    let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;
+    let policy = PyTorch::of(profile, settings.settings.clone());
+    let own = VerifyOptions { settings, limit_bytes: args.recorded_limit, statistics: None };
+    let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
+    let chosen: Vec<_> = traced.clone().filter(|device| args.device.is_none_or(|wanted| wanted == device.device)).collect();
+    if chosen.is_empty() {
+        match args.device.filter(|_| traced.clone().next().is_some()) {
+            Some(wanted) => bail!("device {wanted} has no trace entries; those that have: {}", numbers(traced.map(|d| d.device))),
+            None => bail!("the file has no trace entries to pack: record it with torch.cuda.memory._record_memory_history()"),
+        }
+    }
+    let is_one_of_many = chosen.len() > 1;
+    let each = chosen.into_iter().map(|device| {
+        let named =
+            |error: anyhow::Error| if is_one_of_many { error.context(format!("device {}", device.device)) } else { error };
+        let requests = Requests::of_recording(device, &own, &mut |_| ()).map_err(|error| named(error.into()))?;
+        let buffers = recorded_buffers(&requests, &policy);
+        let ids = (0..buffers.len()).map(|number| number.to_string()).collect();
+        solve(Some(device.device), ids, buffers, requests.lost_beginning.is_some(), effort).map_err(named)
+    });
+    each.collect()
+}
+
+fn numbers(devices: impl Iterator<Item = u32>) -> String {
+    devices.map(|device| device.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn solve(
+    device: Option<u32>,
+    ids: Vec<String>,
+    buffers: Vec<Buffer>,
+    has_lost_beginning: bool,
+    effort: Effort,
+) -> Result<Packed> {
+    let start = Instant::now();
+    let instance = Instance::new(buffers)?;
+    let found = pack(&instance, &effort);
+    packing::check(&instance, &found.packing)
+        .map_err(|fault| anyhow!("the packing found is none, a bug of parkade: {fault:?}"))?;
+    Ok(Packed { device, ids, instance, found, seconds: start.elapsed().as_secs_f64(), has_lost_beginning })
+}

@@ -1,0 +1,34 @@
+//! A packing as a few lines.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use parkade::report::format_bytes;
+
+use super::Packed;
+use crate::output::{self, Paint};
+
+pub(super) fn print(out: &mut impl Write, file: &Path, packed: &[Packed], paint: Paint) -> io::Result<()> {
+    let name = output::one_line(&file.file_name().unwrap_or(file.as_os_str()).to_string_lossy());
+    for one in packed {
+        let device = one.device.filter(|_| packed.len() > 1).map_or_else(String::new, |device| format!(" device {device}"));
+        let found = &one.found;
+        writeln!(out, "{name}{device}: {} buffers", one.instance.buffers().len())?;
+        writeln!(out, "  load     {:>12}  the most bytes that live at once", format_bytes(one.instance.load()))?;
+        let verdict = if one.is_best() {
+            paint.good("the best there is")
+        } else {
+            format!("the best there is needs {} or more", format_bytes(found.bound))
+        };
+        let height = format_bytes(found.packing.height);
+        writeln!(out, "  packing  {height:>12}  {:.4} of the load: {verdict}", one.ratio())?;
+        writeln!(out, "{}", paint.dim(&format!("  {} steps, {:.1} s", found.steps, one.seconds)))?;
+        if one.has_lost_beginning {
+            writeln!(
+                out,
+                "  The recording lost its beginning: what was in use by then counts as asked for before its first entry."
+            )?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! Whether a packing is one: no two buffers share a byte at any time. Shares no code with what makes packings, and looks at the times
+//! as given, not at sections.
+
+use std::collections::BTreeMap;
+
+use super::{Instance, Packing};
+
+/// Why a packing is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// There are not as many offsets as buffers.
+    Count {
+        /// Offsets.
+        offsets: usize,
+        /// Buffers.
+        buffers: usize,
+    },
+    /// Two buffers share bytes while both are in use.
+    Overlap {
+        /// The one that begins later.
+        later: usize,
+        /// The one that is in its way.
+        earlier: usize,
+    },
+    /// An offset is no multiple of its buffer's alignment.
+    Alignment {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// The height is not the end of the highest buffer.
+    Height {
+        /// What is said.
+        said: u64,
+        /// What it is.
+        is: u64,
+    },
+}
+
+/// Checks a packing: every offset is aligned, no two buffers overlap in time and memory, and the height is right.
+///
+/// # Errors
+/// The first [`Fault`], by the time at which it occurs.
+pub fn check(instance: &Instance, packing: &Packing) -> Result<(), Fault> {
+    let buffers = instance.buffers();
+    if packing.offsets.len() != buffers.len() {
+        return Err(Fault::Count { offsets: packing.offsets.len(), buffers: buffers.len() });
+    }
+    let mut events: Vec<(u64, bool, usize)> = Vec::new();
+    let mut height = 0_u64;
+    for (index, (buffer, &offset)) in buffers.iter().zip(&packing.offsets).enumerate() {
+        if offset % buffer.alignment != 0 {
+            return Err(Fault::Alignment { buffer: index });
+        }
+        height = height.max(offset.saturating_add(buffer.size));
+        events.extend([(buffer.start, true, index), (buffer.end, false, index)]);
+    }
+    if height != packing.height {
+        return Err(Fault::Height { said: packing.height, is: height });
+    }
+    events.sort_unstable();
+    let mut live: BTreeMap<u64, usize> = BTreeMap::new();
+    for (_, begins, index) in events {
+        let offset = packing.offsets[index];
+        if !begins {
+            live.remove(&offset);
+            continue;
+        }
+        let end = offset + buffers[index].size;
+        if let Some((&below, &earlier)) = live.range(..end).next_back()
+            && below + buffers[earlier].size > offset
+        {
+            return Err(Fault::Overlap { later: index, earlier });
+        }
+        live.insert(offset, index);
+    }
+    Ok(())
+}

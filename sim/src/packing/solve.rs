@@ -1,0 +1,148 @@
+//! The whole of it: orders first, then the systematic search where it can help, within a budget of steps.
+
+use super::random::Random;
+use super::search::{Asked, Outcome, Relations, Search};
+use super::{Instance, Packing, greedy};
+
+/// How much work may be done, and with which random numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Effort {
+    /// Steps: buffers looked at, about. Ten million or more take a second.
+    pub steps: u64,
+    /// The seed of the random numbers.
+    pub seed: u64,
+}
+
+/// Enough for the instances that were measured: below a minute.
+pub const DEFAULT_STEPS: u64 = 1_000_000_000;
+
+impl Default for Effort {
+    fn default() -> Effort {
+        Effort { steps: DEFAULT_STEPS, seed: 1 }
+    }
+}
+
+/// The best packing that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// It.
+    pub packing: Packing,
+    /// No packing is lower than this, in bytes: the load, or more where a search has shown it.
+    pub bound: u64,
+    /// Steps that were done; a little more than the budget at most.
+    pub steps: u64,
+}
+
+/// More buffers than this are left to orders alone: what the search needs to know of pairs grows with their square.
+const SEARCHABLE: usize = 2000;
+
+/// The part of the budget that orders get where the search can help.
+const FOR_ORDERS: u64 = 20;
+
+/// Packs buffers into as little memory as is found within the budget. Deterministic: no clock, no threads.
+#[must_use]
+pub fn pack(instance: &Instance, effort: &Effort) -> Found {
+    let is_small = instance.buffers().len() <= SEARCHABLE;
+    let for_orders = if is_small { effort.steps / FOR_ORDERS } else { effort.steps };
+    let (packing, steps) = greedy::improve(instance, effort.seed, for_orders);
+    let mut found = Found { packing, bound: instance.load(), steps };
+    if is_small && found.packing.height > found.bound {
+        Portfolio::new(instance, effort).run(&mut found, effort.steps);
+    }
+    found
+}
+
+/// Searches that differ in what they ask and try first. Each fails on other instances, quickly or never; so all get a little time, then
+/// all a little more.
+struct Portfolio<'a> {
+    instance: &'a Instance,
+    relations: Relations<'a>,
+    /// How often branches failed in each section, for each kind of search by itself: what one learns leads another astray.
+    weights: [Vec<u32>; Asked::ALL.len()],
+    crowds: Vec<u64>,
+    random: Random,
+}
+
+/// The steps of a search in the first round.
+const FIRST_LIMIT: u64 = 1_000_000;
+
+/// What buffers are ordered by; the highest comes first.
+#[derive(Clone, Copy, Debug)]
+enum Key {
+    Crowd,
+    Life,
+    Size,
+    Area,
+}
+
+/// The orders in which buffers are tried: by the first key, then the second.
+const ORDERS: [[Key; 2]; 4] = [[Key::Crowd, Key::Area], [Key::Life, Key::Area], [Key::Crowd, Key::Life], [Key::Crowd, Key::Size]];
+
+/// How far above the bound the searches of a round aim, as a fraction of the way to the best packing: at the bound itself every other
+/// round.
+const AIMS: [f64; 6] = [0.0, 0.5, 0.0, 0.25, 0.0, 0.75];
+
+impl<'a> Portfolio<'a> {
+    fn new(instance: &'a Instance, effort: &Effort) -> Portfolio<'a> {
+        Portfolio {
+            instance,
+            relations: Relations::new(instance),
+            weights: Asked::ALL.map(|_| vec![0; instance.loads.len()]),
+            crowds: instance.crowds(),
+            random: Random::new(effort.seed),
+        }
+    }
+
+    fn run(&mut self, found: &mut Found, steps: u64) {
+        let mut limit = FIRST_LIMIT;
+        for aim in AIMS.into_iter().cycle() {
+            for keys in ORDERS {
+                let rank = self.rank(keys, limit > 2 * FIRST_LIMIT);
+                for asked in Asked::ALL {
+                    if found.steps >= steps || found.packing.height <= found.bound {
+                        return;
+                    }
+                    let way = found.packing.height - 1 - found.bound;
+                    let capacity = found.bound + (way as f64 * aim) as u64;
+                    let mut search = Search::new(&self.relations, &rank, &mut self.weights[asked as usize], asked, capacity);
+                    let outcome = search.run(limit.min(steps - found.steps));
+                    found.steps += search.steps;
+                    match outcome {
+                        Outcome::Found(packing) => found.packing = packing,
+                        Outcome::Impossible => found.bound = capacity + 1,
+                        Outcome::Unknown => {}
+                    }
+                }
+            }
+            limit += limit / 2;
+        }
+    }
+
+    /// The place of each buffer in an order; with `shake`, in one that differs a little each time.
+    fn rank(&mut self, keys: [Key; 2], shake: bool) -> Vec<u32> {
+        let count = self.instance.buffers().len();
+        let mut order: Vec<([f64; 2], usize)> = Vec::with_capacity(count);
+        for buffer in 0..count {
+            let mut values = keys.map(|key| self.value(key, buffer));
+            if shake {
+                values.iter_mut().for_each(|value| *value *= 1.0 + 0.3 * self.random.unit());
+            }
+            order.push((values, buffer));
+        }
+        order.sort_by(|(a, a_at), (b, b_at)| b[0].total_cmp(&a[0]).then(b[1].total_cmp(&a[1])).then(a_at.cmp(b_at)));
+        let mut rank = vec![0; count];
+        order.iter().enumerate().for_each(|(place, &(_, buffer))| rank[buffer] = place as u32);
+        rank
+    }
+
+    fn value(&self, key: Key, buffer: usize) -> f64 {
+        let (start, end) = self.instance.spans[buffer];
+        let (life, size) = (f64::from(end - start), self.instance.buffers()[buffer].size as f64);
+        match key {
+            Key::Crowd => self.crowds[buffer] as f64,
+            Key::Life => life,
+            Key::Size => size,
+            Key::Area => life * size,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The checker finds every fault; the solver finds what trying everything finds.
+
+use proptest::prelude::*;
+
+use super::{Buffer, Effort, Fault, Found, Instance, InstanceError, Packing, check, pack};
+
+fn instance(buffers: &[(u64, u64, u64)]) -> Instance {
+    aligned(&buffers.iter().map(|&(start, end, size)| (start, end, size, 1)).collect::<Vec<_>>())
+}
+
+fn aligned(buffers: &[(u64, u64, u64, u64)]) -> Instance {
+    let buffer = |&(start, end, size, alignment): &(u64, u64, u64, u64)| Buffer { start, end, size, alignment };
+    Instance::new(buffers.iter().map(buffer).collect()).unwrap()
+}
+
+fn solve(instance: &Instance) -> Found {
+    let found = pack(instance, &Effort { steps: 2_000_000, seed: 1 });
+    assert_eq!(check(instance, &found.packing), Ok(()));
+    assert!(found.bound >= instance.load() && found.bound <= found.packing.height.max(instance.load()));
+    found
+}
+
+#[test]
+fn the_checker_finds_every_kind_of_fault() {
+    let instance = aligned(&[(0, 4, 10, 1), (2, 6, 6, 4), (4, 9, 10, 1)]);
+    let good = Packing { offsets: vec![0, 12, 0], height: 18 };
+    assert_eq!(check(&instance, &good), Ok(()), "lifetimes are half open");
+    let with = |offsets: Vec<u64>, height| check(&instance, &Packing { offsets, height });
+    assert_eq!(with(vec![0, 8, 0], 14), Err(Fault::Overlap { later: 1, earlier: 0 }));
+    assert_eq!(with(vec![7, 0, 0], 17), Ok(()).and(Err(Fault::Overlap { later: 2, earlier: 1 })));
+    assert_eq!(with(vec![0, 13, 0], 19), Err(Fault::Alignment { buffer: 1 }));
+    assert_eq!(with(vec![0, 12, 0], 17), Err(Fault::Height { said: 17, is: 18 }));
+    assert_eq!(with(vec![0, 12], 18), Err(Fault::Count { offsets: 2, buffers: 3 }));
+}
+
+#[test]
+fn what_is_no_instance_is_refused() {
+    let with = |buffers: &[(u64, u64, u64, u64)]| {
+        let buffer = |&(start, end, size, alignment): &(u64, u64, u64, u64)| Buffer { start, end, size, alignment };
+        Instance::new(buffers.iter().map(buffer).collect()).map(|_| ())
+    };
+    assert_eq!(with(&[(0, 1, 1, 1), (3, 3, 1, 1)]), Err(InstanceError::EmptyLifetime { buffer: 1 }));
+    assert_eq!(with(&[(0, 1, 0, 1)]), Err(InstanceError::Empty { buffer: 0 }));
+    assert_eq!(with(&[(0, 1, 1, 0)]), Err(InstanceError::Empty { buffer: 0 }));
+    assert_eq!(with(&[(0, 1, 1 << 61, 1), (5, 9, 1 << 61, 1), (5, 9, 1, 1)]), Err(InstanceError::TooLarge));
+    assert_eq!(with(&[(0, u64::MAX, 1 << 62, 1)]), Ok(()));
+}
+
+#[test]
+fn the_load_is_the_most_that_lives_at_once() {
+    assert_eq!(instance(&[]).load(), 0);
+    assert_eq!(instance(&[(0, 2, 5), (2, 4, 7), (1, 3, 2)]).load(), 9);
+    assert_eq!(solve(&instance(&[])).packing, Packing::default());
+}
+
+/// Where the order of asking leaves holes: the search closes them.
+#[test]
+fn a_packing_without_gaps_is_found_where_orders_fail() {
+    // Two layers that no order by size, life or area finds: 1..5 and 6..9 fill 12 bytes at every time.
+    let buffers = [(0, 3, 4), (0, 5, 3), (0, 2, 5), (2, 7, 5), (3, 9, 4), (5, 9, 3), (7, 9, 5)];
+    let found = solve(&instance(&buffers));
+    assert_eq!((found.packing.height, found.bound), (12, 12));
+}
+
+/// Cuts a rectangle of time and memory into this many, so that a packing without any gap exists.
+fn cut(pieces: usize, seed: u64) -> Vec<(u64, u64, u64)> {
+    let mut random = super::random::Random::new(seed);
+    // First time, last time, first byte, last byte.
+    let mut cuts = vec![(0_u64, 1000_u64, 0_u64, 1000_u64)];
+    while cuts.len() < pieces {
+        let (start, end, first, last) = cuts.swap_remove(random.below(cuts.len()));
+        let across = 1 + random.below(998) as u64;
+        let (time, byte) = (start + (end - start) * across / 1000, first + (last - first) * across / 1000);
+        if random.below(2) == 0 && start < time {
+            cuts.extend([(start, time, first, last), (time, end, first, last)]);
+        } else if first < byte {
+            cuts.extend([(start, end, first, byte), (start, end, byte, last)]);
+        } else {
+            cuts.push((start, end, first, last));
+        }
+    }
+    cuts.into_iter().map(|(start, end, first, last)| (start, end, last - first)).collect()
+}
+
+#[test]
+fn a_rectangle_that_was_cut_into_pieces_is_put_together_again() {
+    for seed in 0..8 {
+        let instance = instance(&cut(50, seed));
+        assert_eq!(instance.load(), 1000);
+        assert_eq!(solve(&instance).packing.height, 1000, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_packing_that_cannot_reach_the_load_is_proved_to_be_the_best() {
+    // Every two of the five overlap in a ring of time: the load is 2 layers and a half would do, but bytes are whole.
+    let buffers = [(0, 4, 2), (3, 7, 2), (6, 10, 2), (0, 7, 1), (3, 10, 1), (0, 10, 1)];
+    let instance = instance(&buffers);
+    let found = solve(&instance);
+    assert_eq!(found.packing.height, least_height(&instance));
+    assert_eq!(found.bound, found.packing.height, "shown to be the best");
+}
+
+#[test]
+fn the_same_seed_and_budget_give_the_same_packing() {
+    let mut random = super::random::Random::new(3);
+    let buffers: Vec<(u64, u64, u64)> = (0..60)
+        .map(|_| {
+            let start = random.below(40) as u64;
+            (start, start + 1 + random.below(12) as u64, 1 + random.below(50) as u64)
+        })
+        .collect();
+    let instance = instance(&buffers);
+    let effort = Effort { steps: 300_000, seed: 9 };
+    assert_eq!(pack(&instance, &effort), pack(&instance, &effort));
+    assert!(pack(&instance, &effort).steps < 600_000, "the budget is kept");
+}
+
+/// The least height of all packings, by trying all orders: some order with each buffer at its lowest place is a best packing.
+fn least_height(instance: &Instance) -> u64 {
+    let mut best = u64::MAX;
+    let mut offsets = vec![None; instance.buffers().len()];
+    place_rest(instance, &mut offsets, 0, &mut best);
+    best
+}
+
+fn place_rest(instance: &Instance, offsets: &mut [Option<u64>], height: u64, best: &mut u64) {
+    if height >= *best {
+        return;
+    }
+    if offsets.iter().all(Option::is_some) {
+        *best = height;
+        return;
+    }
+    let buffers = instance.buffers();
+    for next in 0..buffers.len() {
+        if offsets[next].is_some() {
+            continue;
+        }
+        let wanted = buffers[next];
+        let lives = |other: &Buffer| other.start < wanted.end && wanted.start < other.end;
+        let placed = || {
+            buffers
+                .iter()
+                .zip(offsets.iter())
+                .filter_map(|(other, at)| at.filter(|_| lives(other)).map(|at| (at, at + other.size)))
+        };
+        let is_free = |at: u64| placed().all(|(first, end)| end <= at || at + wanted.size <= first);
+        let places = placed().map(|(_, end)| end.next_multiple_of(wanted.alignment)).chain([0]);
+        let Some(at) = places.filter(|&at| is_free(at)).min() else { continue };
+        offsets[next] = Some(at);
+        place_rest(instance, offsets, height.max(at + wanted.size), best);
+        offsets[next] = None;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn small_instances_are_packed_as_well_as_can_be(
+        buffers in prop::collection::vec((0_u64..8, 1_u64..5, 1_u64..9, prop::sample::select(vec![1_u64, 1, 1, 2, 4])), 1..7)
+    ) {
+        let buffers: Vec<_> = buffers.into_iter().map(|(start, life, size, alignment)| (start, start + life, size, alignment)).collect();
+        let instance = aligned(&buffers);
+        let found = solve(&instance);
+        prop_assert_eq!(found.packing.height, least_height(&instance));
+        prop_assert_eq!(found.bound, found.packing.height);
+    }
+
+    #[test]
+    fn a_packing_that_is_disturbed_is_refused(
+        buffers in prop::collection::vec((0_u64..20, 1_u64..9, 1_u64..50), 2..30),
+        moved in any::<prop::sample::Index>(),
+    ) {
+        let buffers: Vec<_> = buffers.into_iter().map(|(start, life, size)| (start, start + life, size)).collect();
+        let instance = instance(&buffers);
+        let found = solve(&instance);
+        let mut disturbed = found.packing.clone();
+        let moved = moved.index(buffers.len());
+        let lives = |&other: &usize| other != moved && buffers[other].0 < buffers[moved].1 && buffers[moved].0 < buffers[other].1;
+        if let Some(other) = (0..buffers.len()).find(lives) {
+            // Onto the last byte of one that lives at the same time.
+            disturbed.offsets[moved] = disturbed.offsets[other] + buffers[other].2 - 1;
+            let tops = disturbed.offsets.iter().zip(&buffers).map(|(at, buffer)| at + buffer.2);
+            disturbed.height = tops.max().unwrap_or(0);
+            let is_refused = matches!(check(&instance, &disturbed), Err(Fault::Overlap { .. }));
+            prop_assert!(is_refused);
+        }
+    }
+}
