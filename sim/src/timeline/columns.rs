@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use super::log::{BlockLife, HeapLog, NEVER, SegmentLife};
-use crate::recording::{DeviceRecording, StackId};
+use crate::recording::StackId;
 
 /// One field of all blocks or segments.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -198,7 +198,8 @@ impl<T: Copy + Ord> Numbers<T> {
     }
 }
 
-fn put(bytes: &mut Vec<u8>, mut number: u64) {
+/// Appends a number.
+pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -269,41 +270,6 @@ impl Reader<'_> {
     fn look_up<T: Copy>(&self, number: u64, list: &[T]) -> Result<T, PackedError> {
         let value = usize::try_from(number).ok().and_then(|place| list.get(place));
         value.copied().ok_or(PackedError::Damaged(self.name))
-    }
-}
-
-/// When the moments were: the times of some of them, evenly spread.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TimeSamples {
-    /// The first entry's time, in microseconds since 1970.
-    pub start_us: u64,
-    /// Every how many entries there is a sample.
-    pub every: usize,
-    /// Microseconds since the sample before, packed as numbers of a column; never negative, for clocks that are set back stand still.
-    pub bytes: Vec<u8>,
-    /// How many samples there are.
-    pub count: usize,
-    /// From the first entry to the last.
-    pub duration_us: u64,
-}
-
-impl TimeSamples {
-    /// At most so many samples of a device's trace, the last entry's among them; `None` if some entry has no time.
-    #[must_use]
-    pub fn of(recording: &DeviceRecording, most: usize) -> Option<TimeSamples> {
-        let trace = &recording.trace;
-        let start_us = trace.first()?.time()?;
-        let every = trace.len().div_ceil(most.max(2) - 1).max(1);
-        let (mut latest, mut bytes, mut count, mut before) = (start_us, Vec::new(), 0, start_us);
-        for (at, entry) in trace.iter().enumerate() {
-            latest = latest.max(entry.time()?);
-            if at % every == 0 || at + 1 == trace.len() {
-                put(&mut bytes, latest - before);
-                before = latest;
-                count += 1;
-            }
-        }
-        Some(TimeSamples { start_us, every, bytes, count, duration_us: latest - start_us })
     }
 }
 

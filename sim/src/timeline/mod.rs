@@ -11,14 +11,16 @@ mod heap;
 mod holders;
 mod log;
 mod marks;
+mod times;
 mod what_if;
 
 pub use buckets::{Bucket, Curve, Levels};
-pub use columns::{Column, Packed, PackedError, TimeSamples, pack_numbers};
+pub use columns::{Column, Packed, PackedError, pack_numbers};
 pub use heap::{BlockNow, SegmentNow};
 pub use holders::{Holder, HolderKey, holders};
 pub use log::{BlockLife, HeapLog, NEVER, SegmentLife};
 pub use marks::{Marker, MarkerKind, Phase, markers, phases};
+pub use times::TimeSamples;
 pub use what_if::{WhatIf, WhatIfRun, what_if};
 
 use crate::recording::DeviceRecording;
