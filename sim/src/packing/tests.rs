@@ -27,7 +27,8 @@ fn the_checker_finds_every_kind_of_fault() {
     assert_eq!(check(&instance, &good), Ok(()), "lifetimes are half open");
     let with = |offsets: Vec<u64>, height| check(&instance, &Packing { offsets, height });
     assert_eq!(with(vec![0, 8, 0], 14), Err(Fault::Overlap { later: 1, earlier: 0 }));
-    assert_eq!(with(vec![7, 0, 0], 17), Ok(()).and(Err(Fault::Overlap { later: 2, earlier: 1 })));
+    assert_eq!(with(vec![7, 0, 0], 17), Err(Fault::Overlap { later: 2, earlier: 1 }));
+    assert_eq!(with(vec![u64::MAX, 0, 8], u64::MAX), Err(Fault::TooHigh { buffer: 0 }));
     assert_eq!(with(vec![0, 13, 0], 19), Err(Fault::Alignment { buffer: 1 }));
     assert_eq!(with(vec![0, 12, 0], 17), Err(Fault::Height { said: 17, is: 18 }));
     assert_eq!(with(vec![0, 12], 18), Err(Fault::Count { offsets: 2, buffers: 3 }));
