@@ -27,6 +27,11 @@ pub enum Fault {
         /// The buffer.
         buffer: usize,
     },
+    /// A buffer ends beyond 64 bits.
+    TooHigh {
+        /// The buffer.
+        buffer: usize,
+    },
     /// The height is not the end of the highest buffer.
     Height {
         /// What is said.
@@ -51,7 +56,8 @@ pub fn check(instance: &Instance, packing: &Packing) -> Result<(), Fault> {
         if offset % buffer.alignment != 0 {
             return Err(Fault::Alignment { buffer: index });
         }
-        height = height.max(offset.saturating_add(buffer.size));
+        let Some(top) = offset.checked_add(buffer.size) else { return Err(Fault::TooHigh { buffer: index }) };
+        height = height.max(top);
         events.extend([(buffer.start, true, index), (buffer.end, false, index)]);
     }
     if height != packing.height {

@@ -59,8 +59,7 @@ fn order(instance: &Instance, key: Key) -> Vec<u32> {
             Key::Area => (area, life),
             Key::CrowdThenSize => (u128::from(crowds[b]), size),
             Key::CrowdThenLife => (u128::from(crowds[b]), life),
-            // By bytes of area times kilobytes, which stays below 128 bits for any size.
-            Key::AreaAndSize => ((area >> 16) * u128::from(size >> 10), life),
+            Key::AreaAndSize => ((area >> 16).saturating_mul(u128::from(size >> 10)), life),
             Key::Start => (u128::from(u32::MAX - start), size),
         }
     };
