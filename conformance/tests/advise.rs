@@ -24,7 +24,6 @@ fn advised(recording: &DeviceRecording, own: &VerifyOptions, gib: Option<f64>, g
         space: Space { capacity_bytes: gib.map(|gib| (gib * GIB) as u64), limit_bytes: None },
         given: given.iter().map(|text| Settings::from_environment(text).expect("settings")).collect(),
         only_given,
-        cautions: &|_| Vec::new(),
     };
     advise(&[recording], &options, &|_| ()).expect("advice")
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use parkade_sim::advise::{AdvisedOption, Cause, Program, Report};
+use parkade_sim::caution::Caution;
 use serde_json::{Value, json};
 
 use super::{Advised, words};
@@ -23,7 +24,7 @@ pub(super) fn report(advised: &Advised, report: &Report) -> Result<String> {
             "costs": words::costs(report),
             "also": words::also(option),
             "close": option.is_close(),
-            "cautions": option.cautions,
+            "cautions": cautions(option),
         })
     });
     let sum = |count: fn(&Program) -> u64| programs.iter().map(count).sum::<u64>();
@@ -87,6 +88,21 @@ fn live(advised: &Advised, program: &Program) -> Value {
     })
 }
 
+fn cautions(option: &AdvisedOption) -> Vec<Value> {
+    let caution = |caution: &Caution| {
+        json!({
+            "id": caution.id,
+            "setting": caution.setting,
+            "in_use": caution.in_use.name(),
+            "severity": caution.severity.name(),
+            "what": caution.what,
+            "instead": caution.instead,
+            "source": caution.source,
+        })
+    };
+    option.cautions.iter().map(caution).collect()
+}
+
 fn option(report: &Report, place: usize) -> Value {
     let option: &AdvisedOption = &report.options[place];
     let timing = report.timings.iter().find(|timing| timing.option == place).map(|timing| {
@@ -114,7 +130,7 @@ fn option(report: &Report, place: usize) -> Value {
         "driver_us": option.driver_us(),
         "needs_limit": option.needs_limit(),
         "timings": timing,
-        "cautions": option.cautions,
+        "cautions": cautions(option),
     });
     if let (Value::Object(object), true) = (&mut object, option.devices.len() > 1) {
         let devices = option.devices.iter().map(|device| {

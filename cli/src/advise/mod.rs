@@ -145,7 +145,6 @@ fn advise(args: &Args) -> Result<Advised> {
             space,
             given,
             only_given: args.only,
-            cautions: &cautions,
         };
         Found::Report(Box::new(search(&traced, &options, args.json)?))
     } else if recording.devices.iter().any(|device| !device.segments.is_empty()) {
@@ -155,11 +154,6 @@ fn advise(args: &Args) -> Result<Advised> {
     };
     let (file, seconds) = (args.file.clone(), start.elapsed().as_secs_f64());
     Ok(Advised { file, own, profile: args.profile, found, seconds, recording })
-}
-
-/// What settings break, given what the recording shows in use.
-fn cautions(_: &Settings) -> Vec<String> {
-    Vec::new()
 }
 
 fn choose_device(recording: &mut Recording, chosen: Option<u32>) -> Result<()> {
@@ -175,7 +169,7 @@ fn choose_device(recording: &mut Recording, chosen: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-fn search(traced: &[&DeviceRecording], options: &AdviseOptions<'_>, is_hidden: bool) -> Result<Report> {
+fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool) -> Result<Report> {
     let reading = verify::progress_bar(is_hidden);
     reading.set_length(traced.iter().map(|device| device.trace.len() as u64).sum());
     let trying = if is_hidden { ProgressBar::hidden() } else { ProgressBar::new(0) };

@@ -11,6 +11,8 @@ use crate::size::{show, show_bytes};
 const HEADS: [&str; 8] = ["fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];
 /// How many options are shown if not all are asked for.
 const SHOWN: usize = 12;
+/// How many things are named that may break and do not show.
+const UNKNOWN: usize = 1;
 
 pub(super) fn print(out: &mut impl Write, advised: &Advised, report: &Report, all: bool, paint: Paint) -> io::Result<()> {
     let name = short_name(&advised.file);
@@ -53,7 +55,7 @@ fn options(out: &mut impl Write, report: &Report, all: bool, paint: Paint) -> io
     let options: Vec<&AdvisedOption> = report.options.iter().enumerate().filter(shown).map(|(_, option)| option).collect();
     let name = |option: &AdvisedOption| {
         let own = if option.is_own { " (the run's own)" } else { "" };
-        let caution = if option.cautions.is_empty() { "" } else { " (!)" };
+        let caution = if option.has_warnings() { " (!)" } else { "" };
         format!("{}{own}{caution}", words::name(option))
     };
     let rows: Vec<(String, [String; HEADS.len()])> = options.iter().map(|option| (name(option), cells(option))).collect();
@@ -112,8 +114,15 @@ fn end(out: &mut impl Write, advised: &Advised, report: &Report, paint: Paint) -
     let Some((recommendation, option)) = report.recommendation.as_ref().zip(report.recommended()) else {
         return none(out, advised, report, paint);
     };
-    for caution in &option.cautions {
-        writeln!(out, "{} {}", paint.bad("beware:"), output::one_line(caution))?;
+    for caution in option.warnings() {
+        writeln!(out, "{} {} {} [{}]", paint.bad("beware:"), caution.what, caution.instead, caution.source)?;
+    }
+    let unknown = words::unknown(option);
+    for caution in unknown.iter().take(UNKNOWN) {
+        writeln!(out, "look whether the program does this, which does not show: {} [{}]", caution.what, caution.source)?;
+    }
+    if let Some(more @ 1..) = unknown.len().checked_sub(UNKNOWN) {
+        writeln!(out, "{}", paint.dim(&format!("and {more} more that do not show (--json has all, with what to do instead)")))?;
     }
     if option.is_close() {
         writeln!(out, "close: less than 1 % of memory more or less may change this")?;

@@ -1,6 +1,7 @@
 //! What is said about the options, in words.
 
 use parkade_sim::advise::{AdvisedOption, Cause, Program, Reason, Report, Verdict};
+use parkade_sim::caution::{Caution, Severity};
 use parkade_sim::recording::StackId;
 use parkade_sim::replay::SettingsOrigin;
 
@@ -56,6 +57,12 @@ pub(super) fn also(option: &AdvisedOption) -> Option<&'static str> {
         "garbage_collection_threshold does nothing without a limit: call torch.cuda.set_per_process_memory_fraction(1.0) first, or \
          with the part of the memory that the process may have",
     )
+}
+
+/// What it may break that a recording cannot show, the worst first.
+pub(super) fn unknown(option: &AdvisedOption) -> Vec<&Caution> {
+    let does_harm = |caution: &&Caution| !caution.needs_warning() && caution.severity > Severity::NoEffect;
+    option.cautions.iter().filter(|_| !option.is_own).filter(does_harm).collect()
 }
 
 /// The calls of a stack, innermost first.

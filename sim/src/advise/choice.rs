@@ -40,7 +40,7 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let fitting = if within.is_empty() { fitting } else { within };
     let cheapest = fitting.iter().map(|&place| options[place].driver_us()).min().unwrap_or(0);
     let thrashes = |option: &AdvisedOption| option.driver_us() > (cheapest * THRASHING_TIMES).max(THRASHING_US);
-    let is_safe = |&place: &usize| options[place].cautions.is_empty();
+    let is_safe = |&place: &usize| !options[place].has_warnings();
     let good = fitting.iter().copied().filter(|place| is_safe(place) && !thrashes(&options[*place])).collect();
     let safe = fitting.iter().copied().filter(is_safe).collect();
     let eligible: Vec<usize> =
@@ -60,7 +60,7 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
 pub(super) fn choose(options: &[AdvisedOption], shortlist: &[usize], certain: &dyn Fn(usize) -> bool) -> Option<Recommendation> {
     let own = options.first()?;
     let is_at_ease = own.fits() && own.retries() == 0 && !own.is_close() && certain(0);
-    if own.available_bytes.is_some() && own.cautions.is_empty() && is_at_ease {
+    if own.available_bytes.is_some() && !own.has_warnings() && is_at_ease {
         return Some(recommend(options, 0, Reason::FitsAsItIs));
     }
     let place = shortlist.iter().copied().find(|&place| certain(place)).or(shortlist.first().copied())?;
@@ -91,6 +91,7 @@ mod tests {
     use super::*;
     use crate::advise::evaluate::Replay;
     use crate::advise::evaluate::tests::cut;
+    use crate::caution::{Evidence, Feature, InUse, cautions};
 
     fn option(text: &str, available_mib: Option<u64>) -> AdvisedOption {
         let (settings, available_bytes) = (Settings::from_environment(text).unwrap(), available_mib.map(|mib| mib << 20));
@@ -118,7 +119,11 @@ mod tests {
     #[test]
     fn cautions_and_doubts_count_against_an_option() {
         let expandable = || option("expandable_segments:True", Some(200));
-        let caution = AdvisedOption { cautions: vec!["it breaks".to_owned()], ..expandable() };
+        let graphs = InUse::unknown().with(Feature::PrivatePools, Evidence::Shown).with(Feature::PoolsGivenBack, Evidence::Shown);
+        let cautions = |in_use: &InUse| cautions(in_use, &expandable().settings, &Profile::PYTORCH_2_11);
+        let unknown = AdvisedOption { cautions: cautions(&InUse::unknown()), ..expandable() };
+        assert_eq!(chosen(&[option("", Some(200)), unknown], None), Some((1, Reason::Fits)), "nothing is shown to break");
+        let caution = AdvisedOption { cautions: cautions(&graphs), ..expandable() };
         assert_eq!(chosen(&[option("", Some(200)), caution.clone(), expandable()], None), Some((2, Reason::Fits)));
         assert_eq!(chosen(&[option("", Some(200)), caution], None), Some((1, Reason::Fits)), "nothing else fits");
         let two = [option("", Some(200)), expandable(), expandable()];

@@ -9,11 +9,12 @@ use super::hint::{CapacityHint, hint};
 use super::program::Program;
 use super::search::{AdvisedOption, Search};
 use super::verdict::{Cause, Verdict, verdict};
+use crate::caution::InUse;
 use crate::recording::DeviceRecording;
 use crate::replay::{TIMINGS, VerifyError, VerifyOptions};
 
 /// What to advise on.
-pub struct AdviseOptions<'a> {
+pub struct AdviseOptions {
     /// Settings and limit of the recorded run.
     pub own: VerifyOptions,
     /// The version of PyTorch whose decisions are made.
@@ -24,8 +25,6 @@ pub struct AdviseOptions<'a> {
     pub given: Vec<Settings>,
     /// Try no others but the recorded run's own.
     pub only_given: bool,
-    /// What settings break, given what the recording shows in use.
-    pub cautions: &'a (dyn Fn(&Settings) -> Vec<String> + Sync),
 }
 
 /// How far it is.
@@ -106,7 +105,7 @@ const TIMED: usize = 4;
 /// As for verifying the recording: see [`VerifyError`], with the number of the device.
 pub fn advise(
     devices: &[&DeviceRecording],
-    options: &AdviseOptions<'_>,
+    options: &AdviseOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Report, (u32, VerifyError)> {
     let mut programs = Vec::new();
@@ -117,7 +116,12 @@ pub fn advise(
     let is_given = options.space != Space::default();
     let hint = devices.iter().filter(|_| !is_given).find_map(|recording| Some((recording.device, hint(recording)?)));
     let space = hint.map_or(options.space, |(_, hint)| Space { limit_bytes: Some(hint.most_bytes()), capacity_bytes: None });
-    let mut found = Search::new(&programs, space, options, progress).run();
+    // Whether there is a limit is said beside each option that needs one.
+    let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
+        InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).limited(true)
+    };
+    let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
+    let mut found = Search::new(&programs, &in_use, space, options, progress).run();
     let useful = shortlist(&found);
     let usefulness = |place: usize| useful.iter().position(|&useful| useful == place).unwrap_or(usize::MAX);
     let mut order: Vec<usize> = (1..found.len()).collect();

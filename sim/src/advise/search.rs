@@ -12,6 +12,7 @@ use super::candidates::{Candidate, kept, keys};
 use super::evaluate::{DeviceOutcome, Replay, Space};
 use super::program::Program;
 use super::report::{AdviseOptions, Progress};
+use crate::caution::{Caution, InUse, cautions};
 
 /// How many of the best options have their neighbours tried in one round: first of several, then of the best alone.
 const ROUNDS: [usize; 2] = [2, 1];
@@ -27,8 +28,8 @@ pub struct AdvisedOption {
     pub is_own: bool,
     /// The caller asked for them.
     pub is_given: bool,
-    /// What they break, given what the recording shows in use.
-    pub cautions: Vec<String>,
+    /// What they may break, given what the recording shows in use or cannot show.
+    pub cautions: Vec<Caution>,
     /// The memory that may be reserved under them, if it was said.
     pub available_bytes: Option<u64>,
     /// Each device's outcome.
@@ -127,18 +128,30 @@ impl AdvisedOption {
         self.settings.garbage_collection_threshold > 0.0
     }
 
-    /// The most useful first: what fits, without cautions, in the least memory, with the fewest settings.
+    /// What they break of what the recording shows in use.
+    pub fn warnings(&self) -> impl Iterator<Item = &Caution> {
+        self.cautions.iter().filter(|caution| caution.needs_warning())
+    }
+
+    /// Whether they break anything of that.
+    #[must_use]
+    pub fn has_warnings(&self) -> bool {
+        self.warnings().next().is_some()
+    }
+
+    /// The most useful first: what fits, without warnings, in the least memory, with the fewest settings.
     pub(super) fn rank(&self) -> (bool, bool, u64, usize, u64) {
-        (!self.fits(), !self.cautions.is_empty(), self.smallest_capacity_bytes(), self.keys(), self.driver_us())
+        (!self.fits(), self.has_warnings(), self.smallest_capacity_bytes(), self.keys(), self.driver_us())
     }
 }
 
 /// The search under way.
 pub(super) struct Search<'a> {
     programs: &'a [Program],
+    in_use: &'a [InUse],
     profile: &'static Profile,
     space: Space,
-    options: &'a AdviseOptions<'a>,
+    options: &'a AdviseOptions,
     kept: String,
     found: Vec<AdvisedOption>,
     /// Where each found option came from, by its place.
@@ -157,13 +170,14 @@ struct Trial {
 impl<'a> Search<'a> {
     pub(super) fn new(
         programs: &'a [Program],
+        in_use: &'a [InUse],
         space: Space,
-        options: &'a AdviseOptions<'a>,
+        options: &'a AdviseOptions,
         progress: &'a (dyn Fn(Progress) + Sync),
     ) -> Search<'a> {
         let kept = kept(&options.own.settings.settings.text);
         let profile = options.profile;
-        Search { programs, profile, space, options, kept, found: Vec::new(), candidates: Vec::new(), progress }
+        Search { programs, in_use, profile, space, options, kept, found: Vec::new(), candidates: Vec::new(), progress }
     }
 
     /// Tries everything; the recorded run's own settings come first.
@@ -242,11 +256,23 @@ impl<'a> Search<'a> {
         self.candidates.extend(new.into_iter().map(|trial| trial.candidate));
     }
 
+    /// What the settings may break on any of the devices, each case once.
+    fn cautions(&self, settings: &Settings) -> Vec<Caution> {
+        let mut found: Vec<Caution> = Vec::new();
+        for caution in self.in_use.iter().flat_map(|in_use| cautions(in_use, settings, self.profile)) {
+            match found.iter_mut().find(|known| known.id == caution.id) {
+                Some(known) => known.in_use = known.in_use.max(caution.in_use),
+                None => found.push(caution),
+            }
+        }
+        found
+    }
+
     fn evaluate(&self, trial: &Trial) -> AdvisedOption {
         let available_bytes = self.space.bytes(self.profile, &trial.settings);
         let outcome = |program| Replay { program, profile: self.profile, settings: &trial.settings }.evaluate(available_bytes);
         AdvisedOption {
-            cautions: (self.options.cautions)(&trial.settings),
+            cautions: self.cautions(&trial.settings),
             is_own: trial.is_own,
             is_given: trial.is_given,
             available_bytes,
