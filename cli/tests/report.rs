@@ -317,3 +317,13 @@ fn what_cannot_be_shown_is_said_in_one_line() {
         assert!(run.err.starts_with("parkade: ") && run.err.contains(text) && run.err.lines().count() == 1, "{}", run.err);
     }
 }
+
+#[test]
+fn the_page_gives_the_advice_that_advise_gives() {
+    let (folder, file) = (Folder::new("report-advice"), shipped("gpt2_varlen.limit12_oom"));
+    let page = page(&folder, &file, &["--limit", "12GiB"]);
+    let advised = call(&["advise", &file, "--limit", "12GiB", "--recorded-limit", "12GiB", "--json"]);
+    let advised: Value = serde_json::from_str(&advised.out).expect("JSON");
+    let line = advised["recommendation"]["line"].as_str().expect("a line to paste");
+    assert!(page.contains(&format!("<pre>{line}</pre>")), "{line}");
+}

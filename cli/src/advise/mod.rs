@@ -3,7 +3,7 @@
 mod held;
 mod json;
 mod table;
-mod words;
+pub(crate) mod words;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -142,7 +142,6 @@ fn end(out: &mut impl Write, advised: &Advised, report: &Report, paint: Paint) -
 
 /// No setting helps.
 fn none(out: &mut impl Write, advised: &Advised, report: &Report, paint: Paint) -> io::Result<()> {
-    let available = report.own().available_bytes.unwrap_or(0);
     let Some(fullest) = report.programs.iter().max_by_key(|program| program.live.bytes) else { return Ok(()) };
     let least = report.options.iter().min_by_key(|option| option.smallest_capacity_bytes());
     let holders = words::holders(advised, fullest);
@@ -162,11 +161,5 @@ fn none(out: &mut impl Write, advised: &Advised, report: &Report, paint: Paint) 
     if report.options.iter().any(AdvisedOption::may_survive) {
         writeln!(out, "the requests that fail may be workspaces that a library (cuDNN) goes on without")?;
     }
-    let live = fullest.live.bytes;
-    let short = match live.checked_sub(available) {
-        Some(short) if short > 0 => format!("short by {}", show_bytes(short)),
-        _ => "no setting that was tried packs it so tightly".to_owned(),
-    };
-    let (holds, has) = (show_bytes(live), show_bytes(available));
-    writeln!(out, "{}", paint.bad(&format!("no setting helps: the program holds {holds}, the device has {has}, {short}")))
+    writeln!(out, "{}", paint.bad(&words::no_setting(report)))
 }

@@ -21,7 +21,7 @@ pub(super) fn name(option: &AdvisedOption) -> String {
 }
 
 /// Why this one.
-pub(super) fn why(report: &Report) -> String {
+pub(crate) fn why(report: &Report) -> String {
     let (Some(recommendation), Some(option)) = (&report.recommendation, report.recommended()) else { return String::new() };
     let smallest = show_bytes(option.smallest_capacity_bytes());
     let own = report.own();
@@ -39,7 +39,7 @@ pub(super) fn why(report: &Report) -> String {
 }
 
 /// What it costs, beside the recorded run's own settings.
-pub(super) fn costs(report: &Report) -> String {
+pub(crate) fn costs(report: &Report) -> String {
     let (Some(option), own) = (report.recommended(), report.own()) else { return String::new() };
     let time = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
     let beside = if option.is_own { String::new() } else { format!(" (under {}: {})", name(own), time(own)) };
@@ -51,8 +51,20 @@ pub(super) fn costs(report: &Report) -> String {
     format!("{} driver calls, {}{beside}{retries}", option.driver_calls(), time(option))
 }
 
+/// That no setting helps, and what is missing.
+pub(crate) fn no_setting(report: &Report) -> String {
+    let available = report.own().available_bytes.unwrap_or(0);
+    let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
+    let short = match live.checked_sub(available) {
+        Some(short) if short > 0 => format!("short by {}", show_bytes(short)),
+        _ => "no setting that was tried packs it so tightly".to_owned(),
+    };
+    let (holds, has) = (show_bytes(live), show_bytes(available));
+    format!("no setting helps: the program holds {holds}, the device has {has}, {short}")
+}
+
 /// What has to be done beside it.
-pub(super) fn also(option: &AdvisedOption) -> Option<&'static str> {
+pub(crate) fn also(option: &AdvisedOption) -> Option<&'static str> {
     option.needs_limit().then_some(
         "garbage_collection_threshold does nothing without a limit: call torch.cuda.set_per_process_memory_fraction(1.0) first, or \
          with the part of the memory that the process may have",
@@ -79,7 +91,7 @@ fn place(advised: &Advised, id: StackId) -> Option<String> {
 }
 
 /// Why the recorded run's own settings fail.
-pub(super) fn verdict(report: &Report) -> String {
+pub(crate) fn verdict(report: &Report) -> String {
     let Some(cause) = &report.cause else { return String::new() };
     let Cause { wanted_bytes, held, entry, .. } = cause;
     let what = match report.verdict {

@@ -1,6 +1,12 @@
 //! What a page says about a way out: lines of text and a table of settings that were tried.
 
-use crate::size;
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade_sim::advise::{AdviseOptions, Recommendation, Report, Space, Verdict, advise};
+use parkade_sim::recording::DeviceRecording;
+use parkade_sim::replay::{VerifyError, VerifyOptions};
+
+use crate::advise::words;
 
 /// What settings are called that set nothing.
 pub(super) const DEFAULT: &str = "default";
@@ -33,51 +39,51 @@ pub(super) struct Advice {
     pub(super) lines: Vec<String>,
 }
 
-/// A lower peak than the run's own by less than this is not worth a change, in percent.
-const WORTH_PERCENT: i64 = 2;
+/// Traces of more entries than this have only the settings of the page tried: a search takes about half a minute for a million.
+const SEARCHED_ENTRIES: usize = 200_000;
 
-/// What the settings that were tried show: the one with the lowest peak that fits, if it is better than the run's own.
-pub(super) fn of_tried<'a>(tried: impl Iterator<Item = &'a Tried> + Clone) -> Option<Advice> {
-    let own = tried.clone().find(|tried| tried.is_own)?;
-    let fitting = tried.clone().filter(|tried| tried.fails_at_entry.is_none());
-    let Some(best) = fitting.min_by_key(|tried| (tried.peak_reserved_bytes, !tried.is_own)) else {
-        let lines = vec!["None of the settings tried makes it fit.".to_owned()];
-        return Some(Advice { command: None, lines });
-    };
-    let saved = own.peak_reserved_bytes.saturating_sub(best.peak_reserved_bytes);
-    let is_needed = own.fails_at_entry.is_some();
-    if best.is_own || (!is_needed && saved.saturating_mul(100) < own.peak_reserved_bytes.saturating_mul(WORTH_PERCENT)) {
-        return None;
-    }
-    let peak = size::show(best.peak_reserved_bytes);
-    let why = if is_needed {
-        format!("Of the settings tried that fit, it needs the least: {peak} at most. Under the run's own it does not fit.")
-    } else {
-        format!("Of the settings tried it needs the least: {peak} at most, {} less than the run's own.", size::show(saved))
-    };
-    let text = if best.label == DEFAULT { "" } else { &best.label };
-    Some(Advice { command: Some(format!("export PYTORCH_CUDA_ALLOC_CONF={text}")), lines: vec![why] })
+/// What `parkade advise` says of this device.
+///
+/// # Errors
+/// As for verifying the recording.
+pub(super) fn of_device(
+    device: &DeviceRecording,
+    own: &VerifyOptions,
+    profile: &'static Profile,
+    given: Vec<Settings>,
+    space: Space,
+) -> Result<Advice, VerifyError> {
+    let is_long = device.trace.len() > SEARCHED_ENTRIES;
+    let options = AdviseOptions { own: own.clone(), profile, space, given, only_given: is_long };
+    let report = advise(&[device], &options, &|_| ()).map_err(|(_, error)| error)?;
+    Ok(of_report(&report, is_long))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tried(label: &str, is_own: bool, peak_mib: i64, fails_at_entry: Option<usize>) -> Tried {
-        let peak_reserved_bytes = peak_mib << 20;
-        Tried { label: label.to_owned(), is_own, peak_reserved_bytes, fails_at_entry, retries: 0, driver_calls: 0, driver_ns: 0 }
+fn of_report(report: &Report, is_long: bool) -> Advice {
+    let mut lines = Vec::new();
+    if report.verdict != Verdict::Fits {
+        lines.push(format!("{}: {}", report.verdict.name(), words::verdict(report)));
     }
-
-    #[test]
-    fn the_least_that_fits_is_advised() {
-        let own = tried(DEFAULT, true, 100, None);
-        let command = |list: &[Tried]| of_tried(list.iter()).map(|advice| advice.command);
-        assert_eq!(command(&[own.clone(), tried("a:1", false, 99, None)]), None, "not worth it");
-        let better = tried("a:1", false, 80, None);
-        let pasted = Some(Some("export PYTORCH_CUDA_ALLOC_CONF=a:1".to_owned()));
-        assert_eq!(command(&[own, better.clone(), tried("b:1", false, 70, Some(5))]), pasted);
-        let failed = tried(DEFAULT, true, 80, Some(3));
-        assert_eq!(command(&[failed.clone(), better]), pasted, "what fits is better than what does not");
-        assert_eq!(command(&[failed]), Some(None), "nothing helps");
+    let recommended = report.recommended();
+    match recommended {
+        Some(option) if option.is_own => lines.push("Keep the settings as they are.".to_owned()),
+        Some(_) => {}
+        None => lines.push(words::no_setting(report)),
+    }
+    if let Some(option) = recommended {
+        lines.push(words::why(report));
+        lines.push(format!("costs: {}", words::costs(report)));
+        lines.extend(words::also(option).map(str::to_owned));
+        lines.extend(option.warnings().map(|caution| format!("beware: {} {}", caution.what, caution.instead)));
+        if option.is_close() {
+            lines.push("close: less than 1 % of memory more or less may change this".to_owned());
+        }
+    }
+    let more = if is_long { "parkade advise searches more" } else { "parkade advise shows them all" };
+    lines.push(format!("{} settings tried; {more}", report.options.len()));
+    let line = |place: &Recommendation| place.line.clone();
+    Advice {
+        command: report.recommendation.as_ref().filter(|_| !recommended.is_some_and(|option| option.is_own)).map(line),
+        lines,
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
+use parkade_sim::advise::Space;
 use parkade_sim::recording::{DeviceRecording, Recording, StackTable};
 use parkade_sim::replay::{
     DeviceVerdict, ProfileEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_profile, verify_device,
@@ -102,7 +103,13 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     bar.set_length(chosen.iter().map(|device| device.trace.len() as u64).sum());
     let mut devices = Vec::new();
     for device in &chosen {
-        let gathered = gather_device(device, &recording, &own, &tried, profile, capacity_bytes);
+        let mut gathered = gather_device(device, &recording, &own, &tried, profile, capacity_bytes);
+        // Only pages say what to do, and the search takes longer than all the rest.
+        if let (Ok(gathered), true) = (&mut gathered, args.output.is_some() && !device.trace.is_empty()) {
+            let given = tried.iter().filter(|(_, is_own, _)| !is_own).map(|(.., settings)| settings.clone()).collect();
+            let space = Space { capacity_bytes, limit_bytes: None };
+            gathered.advice = Some(advice::of_device(device, &own, profile, given, space)?);
+        }
         devices.push(match gathered {
             Err(error) if chosen.len() > 1 => return Err(anyhow!("device {}: {error}", device.device)),
             gathered => gathered?,
@@ -207,7 +214,7 @@ fn gather_device(
         peak_allocated_moment,
         peak_reserved_moment: Levels::peak_moment(&timeline.levels.reserved) as u32,
         holders: holders(&timeline.log, peak_allocated_moment),
-        advice: advice::of_tried(tried.iter().map(|(tried, _)| tried)),
+        advice: None,
         tried,
         timeline,
     })
