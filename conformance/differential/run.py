@@ -65,6 +65,7 @@ def arguments():
     parser.add_argument("--flavours", default=",".join(FLAVOURS))
     parser.add_argument("--configs", default=",".join(CONFIGS))
     parser.add_argument("--addresses", default="up,down")
+    parser.add_argument("--rotate", type=int, default=0, help="each seed takes this many of the settings by turns, and one order of addresses, instead of all")
     parser.add_argument("--aslr", type=int, default=4, help="runs with randomised addresses, where answers depend on them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     return parser.parse_args()
@@ -73,8 +74,13 @@ def arguments():
 def one(options, flavour, seed, whole):
     """All configurations of one script: a list of (name, operations, tolerated orders, difference or None)."""
     results = []
-    for config in options.configs.split(","):
-        for addresses in options.addresses.split(","):
+    configs, orders = options.configs.split(","), options.addresses.split(",")
+    if options.rotate:
+        first = seed * options.rotate
+        orders = [orders[first // len(configs) % len(orders)]]
+        configs = [configs[(first + place) % len(configs)] for place in range(options.rotate)]
+    for config in configs:
+        for addresses in orders:
             if flavour == "poolfree" and config.startswith("exp"):
                 continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
             script = whole

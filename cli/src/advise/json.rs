@@ -31,8 +31,10 @@ pub(super) fn report(advised: &Advised, report: &Report) -> Result<String> {
     let object = json!({
         "file": advised.file.display().to_string(),
         "profile": advised.profile.rules().name,
-        "capacity_bytes": report.space.capacity_bytes.or(report.space.limit_bytes),
-        "limit_bytes": report.space.limit_bytes,
+        "capacity_bytes": own.available_bytes,
+        "limit_bytes": report.hint.is_none().then_some(report.space.limit_bytes).flatten(),
+        "recorded_limit_bytes": report.recorded_limit,
+        "hides_more": report.hides_more,
         "capacity_hint": hint,
         "verified": sum(|program| program.requests.mismatches) == 0,
         "mismatches": sum(|program| program.requests.mismatches),

@@ -87,7 +87,7 @@ fn cells(option: &AdvisedOption) -> [String; HEADS.len()] {
         (true, false, _) => "yes",
         (true, true, _) => "just",
         (false, _, true) => "may go on",
-        (false, true, false) => "hardly not",
+        (false, true, false) => "just not",
         (false, false, false) => "no",
     };
     [
@@ -119,7 +119,7 @@ fn end(out: &mut impl Write, advised: &Advised, report: &Report, paint: Paint) -
     }
     let unknown = words::unknown(option);
     for caution in unknown.iter().take(UNKNOWN) {
-        writeln!(out, "look whether the program does this, which does not show: {} [{}]", caution.what, caution.source)?;
+        writeln!(out, "before you use it, check what no recording shows: {} [{}]", caution.what, caution.source)?;
     }
     if let Some(more @ 1..) = unknown.len().checked_sub(UNKNOWN) {
         writeln!(out, "{}", paint.dim(&format!("and {more} more that do not show (--json has all, with what to do instead)")))?;

@@ -31,10 +31,13 @@ pub(crate) fn why(report: &Report) -> String {
         (true, _) if own.retries() > 0 => format!("; under {} memory is short, and the cache is emptied", name(own)),
         (_, _) => format!("; {} needs {}", name(own), show_bytes(own.smallest_capacity_bytes())),
     };
+    let is_cut = report.programs.iter().any(|program| program.requests.lost_beginning.is_some());
+    let far = if is_cut { "as far as the file goes " } else { "" };
     match recommendation.reason {
-        Reason::FitsAsItIs => format!("it fits as it is: {smallest} suffice"),
-        Reason::Fits => format!("it fits: {smallest} suffice{others}"),
-        Reason::NeedsLeast => format!("it fits in {smallest}{others}"),
+        Reason::FitsAsItIs => format!("{far}it fits as it is: {smallest} suffice"),
+        Reason::Fits => format!("{far}it fits: {smallest} suffice{others}"),
+        Reason::NeedsLeast if option.is_own => format!("{far}it fits in {smallest}"),
+        Reason::NeedsLeast => format!("{far}it fits in {smallest}{others}"),
     }
 }
 
@@ -53,6 +56,11 @@ pub(crate) fn costs(report: &Report) -> String {
 
 /// That no setting helps, and what is missing.
 pub(crate) fn no_setting(report: &Report) -> String {
+    if report.verdict == Verdict::PrivatePools {
+        return "no setting helps: private pools keep what they have cached; drop the CUDA graphs or MemPools that are no longer \
+                needed, then call torch.cuda.empty_cache()"
+            .to_owned();
+    }
     let available = report.own().available_bytes.unwrap_or(0);
     let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
     let short = match live.checked_sub(available) {
@@ -95,7 +103,7 @@ pub(crate) fn verdict(report: &Report) -> String {
     let Some(cause) = &report.cause else { return String::new() };
     let Cause { wanted_bytes, held, entry, .. } = cause;
     let what = match report.verdict {
-        Verdict::Capacity => "what is in use is more than the memory".to_owned(),
+        Verdict::Capacity => return at_most(report, cause.device),
         Verdict::PrivatePools => format!("{} are cached by private pools", show_bytes(held.private_pools_bytes)),
         Verdict::Streams => {
             format!("{} are cached for other streams or wait for them", show_bytes(held.other_streams_bytes + held.pending_bytes))
@@ -105,6 +113,14 @@ pub(crate) fn verdict(report: &Report) -> String {
         }
     };
     format!("at entry {entry} {} are asked for, {} are in use; {what}", show_bytes(*wanted_bytes), show_bytes(held.live_bytes))
+}
+
+/// The most that a device's program needs at once, beside what there is.
+fn at_most(report: &Report, device: u32) -> String {
+    let Some(program) = report.programs.iter().find(|program| program.device == device) else { return String::new() };
+    let (live, available) = (program.live.bytes, report.own().available_bytes.unwrap_or(0));
+    let more = show_bytes(live.saturating_sub(available));
+    format!("at entry {} in use and asked for together are {}, {more} more than there is", program.live.entry, show_bytes(live))
 }
 
 /// What the program holds when it holds the most, where no setting helps.
@@ -124,7 +140,12 @@ pub(super) fn notes(advised: &Advised, report: &Report) -> Vec<String> {
             format!("had {} for the allocator", show_bytes(hint.least_bytes))
         } else {
             let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
-            format!("had a limit from {least} to {below}, of which the upper end is taken; --limit gives it exactly")
+            match report.recorded_limit {
+                Some(limit) => format!("had a limit from {least} to {below}; {} is taken", show_bytes(limit)),
+                None => format!(
+                    "had a limit from {least} to {below}. The lower end is taken: what fits there fits in any case; --limit gives it exactly"
+                ),
+            }
         };
         notes.push(format!("no --capacity: the out-of-memory error at entry {} shows that device {device} {about}", hint.entry));
     } else if report.own().available_bytes.is_none() {
@@ -149,6 +170,13 @@ fn notes_of(program: &Program, report: &Report) -> Vec<String> {
             lost.blocks,
             show_bytes(program.live.at_start_bytes)
         ));
+        if report.hides_more {
+            notes.push(format!(
+                "careful: before its first entry {} were already reserved, more than the memory: what the cut hides needed more, or would \
+                 have failed, under the run's own settings",
+                show_bytes(lost.reserved_bytes)
+            ));
+        }
         let more_than = |available: &u64| program.live.at_start_bytes > *available;
         if report.own().available_bytes.as_ref().is_some_and(more_than) {
             notes.push("these blocks alone are more than the memory".to_owned());
@@ -164,7 +192,7 @@ fn notes_of(program: &Program, report: &Report) -> Vec<String> {
     }
     if requests.mismatches > 0 {
         notes.push(format!(
-            "{} of {} recorded decisions differ from PyTorch's under the recording's own settings (see parkade verify; --recorded-limit \
+            "{} differences in {} recorded decisions from PyTorch's under the recording's own settings (see parkade verify; --recorded-limit \
              gives its limit): the requests are less sure",
             requests.mismatches, requests.decisions
         ));

@@ -33,8 +33,9 @@ pub struct Recommendation {
     pub line: String,
 }
 
-/// The options to choose from, the best first: those that fit and need little more than the one that needs least.
-pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
+/// The options to choose from, the best first: those that fit and need little more than the one that needs least. `is_short` says that
+/// the recorded run died, or that the memory is a guess: then what needs least comes first.
+pub(super) fn shortlist(options: &[AdvisedOption], is_short: bool) -> Vec<usize> {
     let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
     let within: Vec<usize> = fitting.iter().copied().filter(|&place| !options[place].reaches_beyond()).collect();
     let fitting = if within.is_empty() { fitting } else { within };
@@ -50,16 +51,24 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let mut best: Vec<usize> = eligible.into_iter().filter(near).collect();
     best.sort_by_key(|&place| {
         let option = &options[place];
-        (option.keys(), !option.is_own, option.driver_us(), option.smallest_capacity_bytes(), place)
+        let smallest = option.smallest_capacity_bytes();
+        let stays = option.is_own && option.available_bytes.is_none();
+        (if is_short { smallest } else { 0 }, !stays, option.keys(), !option.is_own, option.driver_us(), smallest, place)
     });
     best
 }
 
 /// Chooses from the options, of which the first is the recorded run's own, and from their [`shortlist`]. `certain` says of an option's
-/// place whether it fits however soon other streams are done.
-pub(super) fn choose(options: &[AdvisedOption], shortlist: &[usize], certain: &dyn Fn(usize) -> bool) -> Option<Recommendation> {
+/// place whether it fits however soon other streams are done; `hides_more`, that the recording had more reserved before its first
+/// entry than there is: then nothing stays as it is.
+pub(super) fn choose(
+    options: &[AdvisedOption],
+    shortlist: &[usize],
+    hides_more: bool,
+    certain: &dyn Fn(usize) -> bool,
+) -> Option<Recommendation> {
     let own = options.first()?;
-    let is_at_ease = own.fits() && own.retries() == 0 && !own.is_close() && certain(0);
+    let is_at_ease = own.fits() && own.retries() == 0 && !own.is_close() && !hides_more && certain(0);
     if own.available_bytes.is_some() && !own.has_warnings() && is_at_ease {
         return Some(recommend(options, 0, Reason::FitsAsItIs));
     }
@@ -102,7 +111,7 @@ mod tests {
     }
 
     fn chosen(options: &[AdvisedOption], uncertain: Option<usize>) -> Option<(usize, Reason)> {
-        let recommendation = choose(options, &shortlist(options), &|place| Some(place) != uncertain);
+        let recommendation = choose(options, &shortlist(options, false), false, &|place| Some(place) != uncertain);
         recommendation.map(|recommendation| (recommendation.option, recommendation.reason))
     }
 

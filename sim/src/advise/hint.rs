@@ -13,11 +13,14 @@ pub struct CapacityHint {
     pub below_bytes: u64,
 }
 
+/// How many whole gibibytes are tried as the limit.
+const MOST_GUESSES: usize = 8;
+
 impl CapacityHint {
-    /// The most memory under which the recorded run would have failed as it did.
-    #[must_use]
-    pub fn most_bytes(&self) -> u64 {
-        if self.least_bytes == self.below_bytes { self.least_bytes } else { self.below_bytes - 1 }
+    /// The whole gibibytes that the limit may have been, the least first: people choose such.
+    pub(super) fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
+        let gibibytes = self.least_bytes.div_ceil(1 << 30)..self.below_bytes.div_ceil(1 << 30);
+        gibibytes.take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(1 << 30))
     }
 }
 

@@ -78,12 +78,32 @@ impl Program {
         operations.iter().position(is(true)).is_some_and(|first| operations[first..].iter().any(is(false)))
     }
 
-    /// Whether the request of this operation is given back before anything else happens, as the workspace of one kernel is: libraries
-    /// that ask for such (cuDNN) go on with a smaller one if there is no memory.
+    /// Whether the recorded program ended out of memory: nothing was served after its last failure.
+    #[must_use]
+    pub fn died(&self) -> bool {
+        self.requests.ooms > 0 && !self.survived()
+    }
+
+    /// Whether more than this was reserved before the first entry.
+    #[must_use]
+    pub fn hides_more_than(&self, bytes: u64) -> bool {
+        self.requests.lost_beginning.is_some_and(|lost| lost.reserved_bytes > bytes)
+    }
+
+    /// Whether the request of this operation failed in the recording and the program went on.
+    fn was_done_without(&self, operation: usize) -> bool {
+        let operations = &self.requests.operations;
+        matches!(operations.get(operation), Some((_, Operation::Allocate { failed: true, .. })))
+            && operations[operation..].iter().any(|(_, operation)| matches!(operation, Operation::Allocate { failed: false, .. }))
+    }
+
+    /// Whether the program may go on if the request of this operation fails: the recorded one did, or it is given back before anything else
+    /// happens, as the workspace of one kernel is: libraries that ask for such (cuDNN) go on with a smaller one if there is no memory.
     #[must_use]
     pub fn is_workspace(&self, operation: usize) -> bool {
         let at = |place: usize| self.requests.operations.get(place).map(|&(_, operation)| operation);
-        matches!((at(operation), at(operation + 1)),
+        self.was_done_without(operation)
+            || matches!((at(operation), at(operation + 1)),
             (Some(Operation::Allocate { id, .. }), Some(Operation::Free { id: freed, .. })) if id == freed)
     }
 }
@@ -93,8 +113,12 @@ impl LivePeak {
         let mut sizes: Vec<u64> = Vec::new();
         let (mut live, mut peak, mut peak_at, mut at_start) = (0_u64, 0_u64, None, 0);
         let early = requests.lost_beginning.map_or(0, |lost| lost.blocks);
+        // Without what was refused before it the program went on: it does not need that.
+        let is_served = |(_, operation): &(usize, Operation)| matches!(operation, Operation::Allocate { failed: false, .. });
+        let last_served = requests.operations.iter().rposition(is_served).unwrap_or(0);
         for (place, &(_, operation)) in requests.operations.iter().enumerate() {
             match operation {
+                Operation::Allocate { failed: true, .. } if place < last_served => sizes.push(0),
                 Operation::Allocate { bytes, failed, .. } => {
                     let bytes = rounded(bytes);
                     live = live.saturating_add(bytes);

@@ -70,6 +70,10 @@ pub struct Report {
     pub space: Space,
     /// Where it was read off, if it was not given: the device, and what its recording shows.
     pub hint: Option<(u32, CapacityHint)>,
+    /// The limit of the recorded run, if it was given or is the one that explains every garbage collection.
+    pub recorded_limit: Option<u64>,
+    /// Before its first entry the recording had reserved more than the memory: what it does not show needed more.
+    pub hides_more: bool,
     /// The verdict on the recorded run's own settings.
     pub verdict: Verdict,
     /// Where these fail first.
@@ -109,35 +113,69 @@ pub fn advise(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Report, (u32, VerifyError)> {
     let mut programs = Vec::new();
+    let mut recorded_limit = options.own.limit_bytes;
     for (device, recording) in devices.iter().enumerate() {
         let mut read = |entries| progress(Progress::Read { device, entries });
-        programs.push(Program::of_recording(recording, &options.own, &mut read).map_err(|error| (recording.device, error))?);
+        let (program, limit) = read_program(recording, &options.own, &mut read).map_err(|error| (recording.device, error))?;
+        recorded_limit = recorded_limit.or(limit);
+        programs.push(program);
     }
     let is_given = options.space != Space::default();
-    let hint = devices.iter().filter(|_| !is_given).find_map(|recording| Some((recording.device, hint(recording)?)));
-    let space = hint.map_or(options.space, |(_, hint)| Space { limit_bytes: Some(hint.most_bytes()), capacity_bytes: None });
+    // What one device had says nothing of the others.
+    let only = devices.first().filter(|_| !is_given && devices.len() == 1);
+    let hint = only.and_then(|recording| Some((recording.device, hint(recording)?)));
+    // Without a limit that is known, the least that it can have been: what fits there fits in any case.
+    let space = hint.map_or(options.space, |(_, hint)| Space {
+        limit_bytes: Some(recorded_limit.unwrap_or(hint.least_bytes)),
+        capacity_bytes: None,
+    });
     // Whether there is a limit is said beside each option that needs one.
     let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
         InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).limited(true)
     };
     let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
     let mut found = Search::new(&programs, &in_use, space, options, progress).run();
-    let useful = shortlist(&found);
+    let is_short = hint.is_some() || programs.iter().any(Program::died);
+    let useful = shortlist(&found, is_short);
     let usefulness = |place: usize| useful.iter().position(|&useful| useful == place).unwrap_or(usize::MAX);
     let mut order: Vec<usize> = (1..found.len()).collect();
     order.sort_by_key(|&place| (usefulness(place), found[place].rank()));
     found = [0].into_iter().chain(order).map(|place| found[place].clone()).collect();
-    let useful = shortlist(&found);
+    let useful = shortlist(&found, is_short);
     let replays = |place: usize| -> Vec<Replay<'_>> {
         let settings = &found[place].settings;
         programs.iter().map(|program| Replay { program, profile: options.profile, settings }).collect()
     };
     let (verdict, cause) = verdict(&programs, &found[0], &replays(0));
     let timings = timings(&programs, &found, &useful, &replays);
-    let certain = |place| timings.iter().find(|timing| timing.option == place).is_none_or(|timing| timing.fit == timing.of);
+    let is_certain = |timing: &TimingFits| timing.fit == timing.of;
+    let certain = |place| timings.is_empty() || timings.iter().any(|timing| timing.option == place && is_certain(timing));
+    let hides_more =
+        found[0].available_bytes.is_some_and(|available| programs.iter().any(|program| program.hides_more_than(available)));
     // What a limit lets reach beyond it is no memory to live in.
-    let recommendation = choose(&found, &useful, &certain).filter(|_| verdict != Verdict::Capacity);
-    Ok(Report { space, hint, verdict, cause, recommendation, timings, options: found, programs })
+    let recommendation = choose(&found, &useful, hides_more, &certain).filter(|_| verdict != Verdict::Capacity);
+    Ok(Report { space, hint, recorded_limit, hides_more, verdict, cause, recommendation, timings, options: found, programs })
+}
+
+/// Reads a traced device. Garbage collection depends on the limit: if none is given and decisions differ, a limit is looked for that
+/// explains every one of them, among the whole gibibytes that the out-of-memory points leave.
+fn read_program(
+    recording: &DeviceRecording,
+    own: &VerifyOptions,
+    read: &mut dyn FnMut(usize),
+) -> Result<(Program, Option<u64>), VerifyError> {
+    let program = Program::of_recording(recording, own, read)?;
+    let collects = own.settings.settings.garbage_collection_threshold > 0.0;
+    if program.requests.mismatches > 0 && collects && own.limit_bytes.is_none() {
+        for bytes in hint(recording).iter().flat_map(CapacityHint::whole_gibibytes) {
+            let own = VerifyOptions { limit_bytes: Some(bytes), ..own.clone() };
+            let program = Program::of_recording(recording, &own, read)?;
+            if program.requests.mismatches == 0 {
+                return Ok((program, Some(bytes)));
+            }
+        }
+    }
+    Ok((program, None))
 }
 
 /// What the timing does to the recorded run's own settings and to the best others, where frees wait for other streams.
