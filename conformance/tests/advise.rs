@@ -110,6 +110,12 @@ fn an_error_in_the_recording_shows_the_memory_and_the_answer_fits_the_truth() {
     let cure = report.recommended().expect("a cure");
     assert_eq!(cure.settings.text, "expandable_segments:True");
     assert!(!report.programs.iter().any(Program::survived), "it died");
+    // Collection depends on the limit of 16 GiB, which the file does not say and which explains every decision.
+    let collecting = read("gpt2_varlen.limit16_gc");
+    let unknown = VerifyOptions { limit_bytes: None, ..collecting.options.clone() };
+    let report = advised(collecting.device(), &unknown, None, &["expandable_segments:True"], true);
+    assert_eq!((report.recorded_limit, report.programs[0].requests.mismatches), (Some(16 << 30), 0));
+    assert_eq!(report.own().available_bytes, Some(16 << 30));
 }
 
 #[test]
@@ -118,6 +124,8 @@ fn a_recording_that_lost_its_beginning_gets_an_answer() {
     let lost = report.programs[0].requests.lost_beginning.expect("a lost beginning");
     assert!(lost.blocks > 0 && report.programs[0].live.at_start_bytes > 0);
     assert!(report.recommendation.is_some());
+    assert!(report.hides_more, "20.47 GiB were reserved before its first entry");
+    assert_ne!(report.recommendation.as_ref().map(|recommendation| recommendation.reason), Some(Reason::FitsAsItIs));
     let holders = &report.programs[0].live.holders;
     assert!(holders.windows(2).all(|pair| pair[0].bytes >= pair[1].bytes));
     assert!(holders.iter().filter(|holder| holder.stack != StackId::NONE).count() > 3, "the file has stacks");

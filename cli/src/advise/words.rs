@@ -142,9 +142,10 @@ pub(super) fn notes(advised: &Advised, report: &Report) -> Vec<String> {
             let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
             match report.recorded_limit {
                 Some(limit) => format!("had a limit from {least} to {below}; {} is taken", show_bytes(limit)),
-                None => format!(
-                    "had a limit from {least} to {below}. The lower end is taken: what fits there fits in any case; --limit gives it exactly"
-                ),
+                None => {
+                    let assumed = show_bytes(hint.assumed_bytes());
+                    format!("had a limit from {least} to {below}. {assumed} is assumed; --limit gives it exactly")
+                }
             }
         };
         notes.push(format!("no --capacity: the out-of-memory error at entry {} shows that device {device} {about}", hint.entry));

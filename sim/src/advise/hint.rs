@@ -17,6 +17,13 @@ pub struct CapacityHint {
 const MOST_GUESSES: usize = 8;
 
 impl CapacityHint {
+    /// What to assume: the least whole gibibyte that it may have been, for people choose such; without one the least. Where the device was
+    /// full it is known.
+    #[must_use]
+    pub fn assumed_bytes(&self) -> u64 {
+        self.whole_gibibytes().next().unwrap_or(self.least_bytes)
+    }
+
     /// The whole gibibytes that the limit may have been, the least first: people choose such.
     pub(super) fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
         let gibibytes = self.least_bytes.div_ceil(1 << 30)..self.below_bytes.div_ceil(1 << 30);
@@ -89,5 +96,10 @@ mod tests {
         assert_eq!(after(30, 50), Some(CapacityHint { entry: 3, least_bytes: 90 * MIB, below_bytes: 90 * MIB }));
         assert_eq!(after(500, 150), Some(CapacityHint { entry: 3, least_bytes: 160 * MIB, below_bytes: 210 * MIB }));
         assert_eq!(hint(&DeviceRecording::default()), None);
+        let assumed = |least_bytes, below_bytes| CapacityHint { entry: 0, least_bytes, below_bytes }.assumed_bytes();
+        let gib = 1 << 30;
+        assert_eq!(assumed(gib - 1, 3 * gib), gib, "a whole gibibyte");
+        assert_eq!(assumed(gib + 1, 2 * gib), gib + 1, "there is none below two");
+        assert_eq!(assumed(gib + 1, gib + 1), gib + 1, "known");
     }
 }

@@ -124,9 +124,8 @@ pub fn advise(
     // What one device had says nothing of the others.
     let only = devices.first().filter(|_| !is_given && devices.len() == 1);
     let hint = only.and_then(|recording| Some((recording.device, hint(recording)?)));
-    // Without a limit that is known, the least that it can have been: what fits there fits in any case.
     let space = hint.map_or(options.space, |(_, hint)| Space {
-        limit_bytes: Some(recorded_limit.unwrap_or(hint.least_bytes)),
+        limit_bytes: Some(recorded_limit.unwrap_or(hint.assumed_bytes())),
         capacity_bytes: None,
     });
     // Whether there is a limit is said beside each option that needs one.
