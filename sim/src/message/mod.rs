@@ -69,10 +69,10 @@ pub enum MessageError {
 }
 
 impl OutOfMemoryMessage {
-    /// Reads the first out-of-memory message of a text.
+    /// Reads the first complete out-of-memory message of a text.
     ///
     /// # Errors
-    /// If there is none, or it is of no known form.
+    /// If there is none; of a text with incomplete ones, or ones of no known form, what is wrong with the first.
     pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
         reader::parse(text)
     }
