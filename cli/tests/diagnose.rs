@@ -120,6 +120,51 @@ fn a_message_is_enough_for_a_first_answer() {
 }
 
 #[test]
+fn a_message_of_private_pools_names_them() {
+    let text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which 0 bytes is free. \
+                Including non-PyTorch memory, this process has 24.00 GiB memory in use. Of the allocated memory 20.00 GiB is \
+                allocated by PyTorch, with 15.00 GiB allocated in private pools (e.g., CUDA Graphs), and 500.00 MiB is reserved by \
+                PyTorch but unallocated.";
+    let (code, object) = json(&["--message", text]);
+    assert_eq!((code, &object["verdict"], &object["live"]["bytes"]), (0, &"private_pools".into(), &(5_u64 << 30).into()));
+    let applies = |place: usize| object["steps"][place]["applies"].as_str().expect("a word");
+    assert_eq!([0, 1, 2, 3].map(applies), ["no", "yes", "no", "no"]);
+    let finding = |place: usize| object["steps"][place]["finding"].as_str().expect("a text");
+    assert!(
+        finding(0)
+            .starts_with("5.00 GiB live (20.00 GiB allocated without 15.00 GiB in private pools) and 2.00 GiB tried are 7.00")
+    );
+    assert!(finding(1).contains("= 15.49 GiB, of which private pools keep 15.00 GiB; the other 500.00 MiB are less"), "{object}");
+    assert!(finding(3).contains("of the pools that it may empty"), "{object}");
+    let headline = call(&["diagnose", "--message", text]).out.lines().skip(2).take(2).collect::<Vec<_>>().join(" ");
+    assert!(
+        headline.starts_with("private pools: 7.00 GiB are needed at once and 20.49 GiB are there, but 15.00 GiB"),
+        "{headline}"
+    );
+}
+
+#[test]
+fn a_message_of_a_device_with_room_says_that_something_else_refused() {
+    let text = "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 39.59 GiB total capacity; 19.90 GiB already allocated; \
+                15.92 GiB free; 20.00 GiB reserved in total by PyTorch)";
+    let (code, object) = json(&["--message", text]);
+    assert_eq!((code, &object["verdict"], &object["device_had_room"]), (0, &"device_had_room".into(), &"yes".into()));
+    let headline = object["headline"].as_str().expect("a text");
+    assert!(
+        headline.starts_with("the device had room: 15.92 GiB were free for the 20.00 MiB tried, so something else"),
+        "{headline}"
+    );
+    // What was reserved and free would have held it; with less of that, nobody can tell.
+    let applies = |object: &Value| [0, 1, 2].map(|place: usize| object["steps"][place]["applies"].clone());
+    assert_eq!(applies(&object), ["no", "yes", "yes"]);
+    let (_, object) = json(&["--message", &text.replace("19.90", "20.00")]);
+    assert_eq!(
+        (&object["verdict"], applies(&object)),
+        (&"device_had_room".into(), ["unknown", "unknown", "unknown"].map(Value::from))
+    );
+}
+
+#[test]
 fn several_devices_and_files_without_a_trace_are_diagnosed() {
     let folder = Folder::new("diagnose-devices");
     let mut both = failing();

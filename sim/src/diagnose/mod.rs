@@ -22,7 +22,7 @@ mod verdict;
 pub use device::diagnose_device;
 pub use fences::{Fence, fences};
 pub use limit::{Limit, LimitEvidence};
-pub use message::{Certainty, MessageDiagnosis, diagnose_message};
+pub use message::{Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
 pub use moment::Why;
 pub use onset::Lows;
 pub use owners::{Owner, Owners, StackUse, live_by_stack};

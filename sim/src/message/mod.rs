@@ -30,13 +30,13 @@ pub struct OutOfMemoryMessage {
     pub processes: Vec<ProcessUse>,
     /// The process's limit, where one was set.
     pub limit: Option<Size>,
-    /// Bytes of blocks that were handed out.
+    /// Bytes of blocks that were handed out, and what `private_pools` says.
     pub allocated: Size,
     /// Bytes that the process's allocator had taken from the device.
     pub reserved: Size,
-    /// Reserved bytes that were not handed out.
+    /// The other reserved bytes.
     pub unallocated: Size,
-    /// What the message calls allocated in private pools, where there was any.
+    /// What the message calls allocated in private pools, where there was any: what these have cached free (spec 2.13).
     pub private_pools: Option<Size>,
 }
 
