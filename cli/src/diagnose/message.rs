@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use parkade::report::format_bytes;
 use parkade_sim::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
 use parkade_sim::message::{OutOfMemoryMessage, Size};
 use serde_json::{Value, json};
@@ -11,6 +10,7 @@ use serde_json::{Value, json};
 use super::table::{STEPS, WIDTH, step};
 use super::words::wrapped;
 use crate::output::Paint;
+use crate::size::show_bytes;
 
 pub(super) fn diagnose(text: &str) -> Result<MessageDiagnosis> {
     Ok(diagnose_message(OutOfMemoryMessage::parse(text)?))
@@ -98,7 +98,7 @@ fn headline(diagnosis: &MessageDiagnosis) -> String {
             message.unallocated, message.free, message.tried
         ),
         (MessageVerdict::Capacity, _) => {
-            let short = format_bytes(diagnosis.needed.bytes.saturating_sub(diagnosis.available.bytes));
+            let short = show_bytes(diagnosis.needed.bytes.saturating_sub(diagnosis.available.bytes));
             format!("capacity: {} are needed at once and {} are there, {short} too little", diagnosis.needed, diagnosis.available)
         }
         (MessageVerdict::PrivatePools, _) => format!(
@@ -123,7 +123,7 @@ fn headline(diagnosis: &MessageDiagnosis) -> String {
             let why = if hangs_on_last_digit(diagnosis) {
                 "it hangs on the last digit of its figures".to_owned()
             } else {
-                let (least, most) = (format_bytes(least), format_bytes(most));
+                let (least, most) = (show_bytes(least), show_bytes(most));
                 format!("{} are tried for any request from {least} to {most}", message.tried)
             };
             format!("fragmentation or capacity, the message does not tell: {why}")
@@ -137,7 +137,7 @@ fn hangs_on_last_digit(diagnosis: &MessageDiagnosis) -> bool {
 
 fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     let message = &diagnosis.message;
-    let digit = format_bytes(message.unallocated.within);
+    let digit = show_bytes(message.unallocated.within);
     let mut notes = vec![format!("figures are rounded to two decimals: reserved - allocated is known within {digit}")];
     let named = message.processes.iter().filter_map(|process| Some((process.pid?, process.used)));
     let named: Vec<String> = named.map(|(pid, used)| format!("process {pid} has {used}")).collect();
