@@ -1,7 +1,7 @@
 //! Where output goes: standard output in one buffer, colours only on a terminal, a reader that went away is no error, and nothing
 //! that a file says reaches the terminal but as text.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 /// Standard output, buffered.
@@ -35,6 +35,16 @@ const fn is_layout(c: char) -> bool {
 /// The beginning of a text of unknown length.
 pub(crate) fn shorten(text: &str, longest: usize) -> String {
     text.char_indices().nth(longest).map_or_else(|| text.to_owned(), |(end, _)| format!("{}...", &text[..end]))
+}
+
+/// So many of a thing: `1 hole`, `2 holes`.
+pub(crate) fn count(number: impl Copy + PartialEq + From<u8> + Display, thing: &str) -> String {
+    if number == 1.into() { format!("{number} {thing}") } else { format!("{number} {thing}s") }
+}
+
+/// Numbers in a sentence: `0, 1`.
+pub(crate) fn list(numbers: &[u32]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// True if the error is that nobody reads the output any more.
@@ -78,6 +88,12 @@ mod tests {
     #[test]
     fn what_a_terminal_obeys_is_written_out() {
         assert_eq!(one_line("a\nb\x1b[31m\u{202e}ü"), "a\\nb\\u{1b}[31m\\u{202e}ü");
+    }
+
+    #[test]
+    fn one_of_a_thing_is_not_many() {
+        assert_eq!([0_u64, 1, 2].map(|holes| count(holes, "hole")), ["0 holes", "1 hole", "2 holes"]);
+        assert_eq!((count(1_usize, "block"), list(&[0, 1])), ("1 block".to_owned(), "0, 1".to_owned()));
     }
 
     #[test]

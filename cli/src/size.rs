@@ -51,12 +51,12 @@ fn fraction_of(digits: &str, factor: u64) -> Option<u128> {
 
 /// A size for people: with a unit, as PyTorch prints it.
 pub(crate) fn show(bytes: i64) -> String {
-    u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), format_bytes)
+    u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), show_bytes)
 }
 
-/// A size that is not negative, for people.
+/// A size that is not negative, for people: as PyTorch prints it, but for a single byte.
 pub(crate) fn show_bytes(bytes: u64) -> String {
-    format_bytes(bytes)
+    if bytes == 1 { "1 byte".to_owned() } else { format_bytes(bytes) }
 }
 
 #[cfg(test)]
@@ -72,6 +72,11 @@ mod tests {
         assert_eq!(parse("2GB"), Ok(2_000_000_000));
         assert_eq!(parse(".5KiB"), Ok(512));
         assert_eq!(parse("18446744073709551615"), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn one_byte_is_not_many() {
+        assert_eq!([0, 1, 2].map(show_bytes), ["0 bytes", "1 byte", "2 bytes"]);
     }
 
     #[test]

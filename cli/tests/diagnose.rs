@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use parkade_sim::recording::{Action, DeviceRecording, Recording};
+use parkade_sim::recording::{Action, DeviceRecording, Recording, Segment};
 use serde_json::Value;
 
 /// The log of the documents' scenario C4.
@@ -96,7 +96,14 @@ fn a_program_reads_the_same() {
     let limit = &inferred["devices"][0]["limit"];
     assert_eq!((&limit["at_least_bytes"], &limit["below_bytes"]), (&(40 * MIB).into(), &(70 * MIB).into()));
     let (_, tight) = json(&[&file, "--capacity", "37MiB"]);
-    assert_eq!(tight["devices"][0]["limit"]["known"], "given");
+    let limit = &tight["devices"][0]["limit"];
+    assert_eq!((&limit["known"], &limit["contradicted_by"]), (&"given".into(), &"40.00 MiB were reserved at entry 5".into()));
+    let (_, wide) = json(&[&file, "--limit", "70MiB"]);
+    let objection = "at entry 16 a request was refused that would have made 70.00 MiB reserved";
+    assert_eq!(wide["devices"][0]["limit"]["contradicted_by"], objection);
+    let finding = wide["devices"][0]["steps"][0]["finding"].as_str().expect("a text");
+    assert!(finding.ends_with(&format!("the limit is 70.00 MiB, as given; the file contradicts it: {objection}")), "{finding}");
+    assert!(object["devices"][0]["limit"]["contradicted_by"].is_null(), "{object}");
 }
 
 #[test]
@@ -120,6 +127,51 @@ fn a_message_is_enough_for_a_first_answer() {
 }
 
 #[test]
+fn a_message_of_private_pools_names_them() {
+    let text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which 0 bytes is free. \
+                Including non-PyTorch memory, this process has 24.00 GiB memory in use. Of the allocated memory 20.00 GiB is \
+                allocated by PyTorch, with 15.00 GiB allocated in private pools (e.g., CUDA Graphs), and 500.00 MiB is reserved by \
+                PyTorch but unallocated.";
+    let (code, object) = json(&["--message", text]);
+    assert_eq!((code, &object["verdict"], &object["live"]["bytes"]), (0, &"private_pools".into(), &(5_u64 << 30).into()));
+    let applies = |place: usize| object["steps"][place]["applies"].as_str().expect("a word");
+    assert_eq!([0, 1, 2, 3].map(applies), ["no", "yes", "no", "no"]);
+    let finding = |place: usize| object["steps"][place]["finding"].as_str().expect("a text");
+    assert!(
+        finding(0)
+            .starts_with("5.00 GiB live (20.00 GiB allocated without 15.00 GiB in private pools) and 2.00 GiB tried are 7.00")
+    );
+    assert!(finding(1).contains("= 15.49 GiB, of which private pools keep 15.00 GiB; the other 500.00 MiB are less"), "{object}");
+    assert!(finding(3).contains("of the pools that it may empty"), "{object}");
+    let headline = call(&["diagnose", "--message", text]).out.lines().skip(2).take(2).collect::<Vec<_>>().join(" ");
+    assert!(
+        headline.starts_with("private pools: 7.00 GiB are needed at once and 20.49 GiB are there, but 15.00 GiB"),
+        "{headline}"
+    );
+}
+
+#[test]
+fn a_message_of_a_device_with_room_says_that_something_else_refused() {
+    let text = "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 39.59 GiB total capacity; 19.90 GiB already allocated; \
+                15.92 GiB free; 20.00 GiB reserved in total by PyTorch)";
+    let (code, object) = json(&["--message", text]);
+    assert_eq!((code, &object["verdict"], &object["device_had_room"]), (0, &"device_had_room".into(), &"yes".into()));
+    let headline = object["headline"].as_str().expect("a text");
+    assert!(
+        headline.starts_with("the device had room: 15.92 GiB were free for the 20.00 MiB tried, so something else"),
+        "{headline}"
+    );
+    // What was reserved and free would have held it; with less of that, nobody can tell.
+    let applies = |object: &Value| [0, 1, 2].map(|place: usize| object["steps"][place]["applies"].clone());
+    assert_eq!(applies(&object), ["no", "yes", "yes"]);
+    let (_, object) = json(&["--message", &text.replace("19.90", "20.00")]);
+    assert_eq!(
+        (&object["verdict"], applies(&object)),
+        (&"device_had_room".into(), ["unknown", "unknown", "unknown"].map(Value::from))
+    );
+}
+
+#[test]
 fn several_devices_and_files_without_a_trace_are_diagnosed() {
     let folder = Folder::new("diagnose-devices");
     let mut both = failing();
@@ -131,8 +183,58 @@ fn several_devices_and_files_without_a_trace_are_diagnosed() {
     assert_eq!(verdict(1), (3.into(), "no_failure".into()));
     let run = call(&["diagnose", &file, "--device", "3"]);
     assert!(run.out.starts_with("both.pickle device 3: the file has no trace, only the heap at its end\n"), "{}", run.out);
-    assert!(run.out.contains("17.00 MiB  too small (2 holes, the largest 12.00 MiB)"), "{}", run.out);
+    assert!(run.out.contains("17.00 MiB  free (2 holes, the largest 12.00 MiB)"), "{}", run.out);
     assert!(run.out.contains("not in the file: a trace"), "{}", run.out);
+}
+
+/// Where nothing failed, a request that is tiny against what is free does not say why that is free.
+#[test]
+fn a_tiny_request_at_a_peak_breaks_nothing_down() {
+    let folder = Folder::new("diagnose-tiny");
+    let (large, second, asked) = (150 * MIB, BASE + (1 << 30), MIB / 4);
+    let mut trace = vec![entry(Action::SegmentAlloc, BASE, large), entry(Action::Alloc, BASE, large)];
+    trace.extend(free(BASE, large));
+    trace.extend([entry(Action::SegmentAlloc, second, 2 * MIB), entry(Action::Alloc, second, asked)]);
+    let segments =
+        vec![segment(vec![unused(BASE, large)]), segment(vec![used(second, asked), unused(second + asked, 2 * MIB - asked)])];
+    let file = folder.recording("tiny.pickle", &recording(trace, segments));
+    let (code, object) = json(&[&file]);
+    let device = &object["devices"][0];
+    assert_eq!((code, &device["moment"], &device["entry"]), (0, &"peak_reserved".into(), &5.into()));
+    assert_eq!((&device["heap_is_for_request"], &device["exactness"]["mismatches"]), (&false.into(), &0.into()));
+    assert_eq!(device["heap"]["stranded"][8]["bytes"], large);
+    let run = call(&["diagnose", &file]).out;
+    assert!(run.contains(" reserved bytes are (1 segment)\n") && run.contains("150.00 MiB  free (1 hole)\n"), "{run}");
+    assert!(run.contains("then 256.00 KiB were asked for") && !run.contains("other pool"), "{run}");
+    // Whoever chooses the entry asks about its request.
+    let chosen = call(&["diagnose", &file, "--entry", "5"]).out;
+    assert!(chosen.contains("150.00 MiB  in the other pool"), "{chosen}");
+}
+
+/// What a private pool has cached is no matter of settings, nor of what the allocator may give back.
+#[test]
+fn a_private_pool_s_whole_segments_are_told_from_those_that_could_go() {
+    let folder = Folder::new("diagnose-private");
+    let (third, size) = (BASE + (2 << 30), 40 * MIB);
+    let mut private = failing();
+    let device = &mut private.devices[0];
+    let mut trace = vec![entry(Action::SegmentAlloc, third, size), entry(Action::Alloc, third, size)];
+    trace.extend(free(third, size));
+    trace.append(&mut device.trace);
+    device.trace = trace;
+    device.segments.push(Segment { pool: Some((0, 1)), ..segment(vec![unused(third, size)]) });
+    let file = folder.recording("private.pickle", &private);
+    let (code, object) = json(&[&file, "--limit", "100MiB"]);
+    let device = &object["devices"][0];
+    assert_eq!((code, &device["verdict"], &device["heap"]["kept_by_pools_bytes"]), (0, &"private_pools".into(), &size.into()));
+    let step = |place: usize| {
+        let step = &device["steps"][place];
+        (step["applies"].as_str().expect("a word"), step["finding"].as_str().expect("a text"))
+    };
+    let (settings, empty_cache) = (step(2), step(3));
+    assert!(settings.0 == "unknown" && settings.1.starts_with("nothing of what private pools have cached"), "{settings:?}");
+    let told = "no whole segment or page was free of the pools that it may empty";
+    assert!(empty_cache.0 == "no" && empty_cache.1.starts_with(told) && empty_cache.1.contains("40.00 MiB"), "{empty_cache:?}");
 }
 
 #[test]
@@ -156,8 +258,8 @@ fn what_cannot_be_diagnosed_is_said_in_one_line() {
     let refused: [(&[&str], &str); 8] = [
         (&[&file, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
         (&[&file, "--entry", "17"], "there is no entry 17: the trace has 17, counted from 0"),
-        (&[&file, "--device", "1"], "nothing of device 1, only of [0]"),
-        (&[&two, "--entry", "3"], "choose one with --device"),
+        (&[&file, "--device", "1"], "nothing of device 1, only of 0"),
+        (&[&two, "--entry", "3"], "the file has 0, 3: choose one with --device"),
         (&[&empty], "neither trace entries nor segments"),
         (&[&nonsense], "nonsense.pickle"),
         (&["--message", "all is well"], "there is no out-of-memory message"),

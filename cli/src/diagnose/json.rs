@@ -70,6 +70,7 @@ fn device(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Value {
         "unreserved_bytes": diagnosis.steps.unreserved_bytes,
         "limit": limit(diagnosis),
         "assumed_limit_bytes": diagnosis.assumed_limit_bytes,
+        "heap_is_for_request": diagnosis.is_for_request,
         "heap": heap(&diagnosis.heap),
         "heap_before": heap(&diagnosis.met),
         "reserved_after_bytes": diagnosis.reserved_after_bytes,
@@ -128,6 +129,7 @@ fn limit(diagnosis: &Diagnosis) -> Value {
         "below_bytes": below,
         "served": served.map(evidence),
         "refused": diagnosis.evidence.refused.map(evidence),
+        "contradicted_by": words::contradiction(diagnosis),
         "device_free_bytes": diagnosis.evidence.device_free_bytes,
     })
 }
@@ -150,6 +152,7 @@ fn heap(heap: &Breakdown) -> Value {
         "stranded_bytes": heap.stranded_bytes(),
         "largest_hole_bytes": heap.largest_hole_bytes(),
         "releasable_bytes": heap.releasable_bytes(),
+        "kept_by_pools_bytes": heap.kept_by_pools_bytes,
         "live_blocks": heap.live_blocks,
         "segments": heap.segments,
         "stranded": strands.collect::<Vec<_>>(),

@@ -3,14 +3,14 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use parkade::report::format_bytes;
-use parkade_sim::diagnose::{Applies, Certainty, MessageDiagnosis, Verdict, diagnose_message};
+use parkade_sim::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
 use parkade_sim::message::{OutOfMemoryMessage, Size};
 use serde_json::{Value, json};
 
 use super::table::{STEPS, WIDTH, step};
 use super::words::wrapped;
 use crate::output::Paint;
+use crate::size::show_bytes;
 
 pub(super) fn diagnose(text: &str) -> Result<MessageDiagnosis> {
     Ok(diagnose_message(OutOfMemoryMessage::parse(text)?))
@@ -20,64 +20,110 @@ pub(super) fn diagnose(text: &str) -> Result<MessageDiagnosis> {
 fn steps(diagnosis: &MessageDiagnosis) -> [(Applies, String); 5] {
     let message = &diagnosis.message;
     let is_fragmentation = match diagnosis.verdict {
-        Verdict::Fragmentation => Applies::Yes,
-        Verdict::Capacity => Applies::No,
-        _ => Applies::Unknown,
+        MessageVerdict::Fragmentation | MessageVerdict::PrivatePools => Applies::Yes,
+        // Whatever the limit was, the free bytes that were reserved would have sufficed.
+        MessageVerdict::DeviceHadRoom if diagnosis.unallocated_suffices == Certainty::Yes => Applies::Yes,
+        MessageVerdict::Capacity => Applies::No,
+        MessageVerdict::DeviceHadRoom | MessageVerdict::Undecided => Applies::Unknown,
     };
     let is_capacity = match is_fragmentation {
         Applies::Yes => Applies::No,
         Applies::No => Applies::Yes,
         Applies::Unknown => Applies::Unknown,
     };
+    let (is_settings, settings) = match diagnosis.verdict {
+        MessageVerdict::Capacity => (Applies::No, "no setting makes live memory smaller"),
+        MessageVerdict::PrivatePools => (
+            Applies::No,
+            "no setting makes a private pool share what it has cached: drop the CUDA graphs and MemPools that are no longer needed",
+        ),
+        _ => (is_fragmentation, "which one, only a snapshot can tell: parkade advise FILE"),
+    };
+    let empty_cache = match message.private_pools {
+        None => "the allocator had given back every whole free segment before this message",
+        Some(_) => {
+            "the allocator had given back every whole free segment of the pools that it may empty before this message; what a \
+             private pool has cached can go back once nothing uses the pool"
+        }
+    };
+    let snapshot = "a message does not tell where the free bytes are, who holds the rest, or since when: record \
+                    torch.cuda.memory._record_memory_history(), then parkade diagnose FILE";
+    [
+        (is_capacity, capacity(diagnosis)),
+        (is_fragmentation, fragmentation(diagnosis)),
+        (is_settings, settings.to_owned()),
+        (Applies::No, empty_cache.to_owned()),
+        (Applies::Yes, snapshot.to_owned()),
+    ]
+}
+
+fn capacity(diagnosis: &MessageDiagnosis) -> String {
+    let message = &diagnosis.message;
     let of_limit = if message.limit == Some(diagnosis.available) { "its limit" } else { "reserved and free on the device" };
-    let capacity = format!(
-        "{} allocated and {} tried are {}; the process could have {} ({of_limit})",
-        message.allocated, message.tried, diagnosis.needed, diagnosis.available
-    );
+    let live = match message.private_pools {
+        None => format!("{} allocated", message.allocated),
+        Some(private) => format!("{} live ({} allocated without {private} in private pools)", diagnosis.live, message.allocated),
+    };
+    format!(
+        "{live} and {} tried are {}; the process could have {} ({of_limit})",
+        message.tried, diagnosis.needed, diagnosis.available
+    )
+}
+
+fn fragmentation(diagnosis: &MessageDiagnosis) -> String {
+    let message = &diagnosis.message;
     let compared = match diagnosis.unallocated_suffices {
         Certainty::Yes => "more than was tried, or as much",
         Certainty::No => "less than was tried",
         Certainty::LastDigit => "what was tried, as far as two decimals tell",
     };
-    let fragmentation =
-        format!("{} reserved - {} allocated = {}, {compared}", message.reserved, message.allocated, message.unallocated);
-    let settings = match diagnosis.verdict {
-        Verdict::Capacity => "no setting makes live memory smaller".to_owned(),
-        _ => "which one, only a snapshot can tell: parkade advise FILE".to_owned(),
-    };
-    let empty_cache = "the allocator had given back every whole free segment before this message".to_owned();
-    let snapshot = "a message does not tell where the free bytes are, who holds the rest, or since when: record \
-                    torch.cuda.memory._record_memory_history(), then parkade diagnose FILE";
-    [
-        (is_capacity, capacity),
-        (is_fragmentation, fragmentation),
-        (is_fragmentation, settings),
-        (Applies::No, empty_cache),
-        (Applies::Yes, snapshot.to_owned()),
-    ]
+    match message.private_pools {
+        None => format!("{} reserved - {} allocated = {}, {compared}", message.reserved, message.allocated, message.unallocated),
+        Some(private) => format!(
+            "{} reserved - {} live = {}, of which private pools keep {private}; the other {} are {compared}",
+            message.reserved, diagnosis.live, diagnosis.empty, message.unallocated
+        ),
+    }
 }
 
 fn headline(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
     match (diagnosis.verdict, diagnosis.unallocated_suffices) {
-        (Verdict::Fragmentation, Certainty::Yes) => format!(
+        (MessageVerdict::Fragmentation, Certainty::Yes) => format!(
             "fragmentation: {} were reserved and unallocated, enough for the {} tried, but not in one piece",
             message.unallocated, message.tried
         ),
-        (Verdict::Fragmentation, _) => format!(
+        (MessageVerdict::Fragmentation, _) => format!(
             "fragmentation: {} unallocated and {} free on the device would hold the {} tried, but not in one piece",
             message.unallocated, message.free, message.tried
         ),
-        (Verdict::Capacity, _) => {
-            let short = format_bytes(diagnosis.needed.bytes.saturating_sub(diagnosis.available.bytes));
+        (MessageVerdict::Capacity, _) => {
+            let short = show_bytes(diagnosis.needed.bytes.saturating_sub(diagnosis.available.bytes));
             format!("capacity: {} are needed at once and {} are there, {short} too little", diagnosis.needed, diagnosis.available)
         }
-        _ => {
+        (MessageVerdict::PrivatePools, _) => format!(
+            "private pools: {} are needed at once and {} are there, but {} of that are cached by private pools for themselves",
+            diagnosis.needed,
+            diagnosis.available,
+            message.private_pools.unwrap_or(diagnosis.empty)
+        ),
+        (MessageVerdict::DeviceHadRoom, _) => {
+            let known = match message.limit {
+                None => String::new(),
+                Some(limit) => format!(" and the limit of {limit} allowed it"),
+            };
+            format!(
+                "the device had room: {} were free for the {} tried{known}, so something else refused: a limit that the message \
+                 does not print, a container's or a partition's cap, or another process that gave memory back in between",
+                message.free, message.tried
+            )
+        }
+        (MessageVerdict::Undecided, _) => {
             let (least, most) = diagnosis.block_bytes;
             let why = if hangs_on_last_digit(diagnosis) {
                 "it hangs on the last digit of its figures".to_owned()
             } else {
-                let (least, most) = (format_bytes(least), format_bytes(most));
+                let (least, most) = (show_bytes(least), show_bytes(most));
                 format!("{} are tried for any request from {least} to {most}", message.tried)
             };
             format!("fragmentation or capacity, the message does not tell: {why}")
@@ -91,7 +137,7 @@ fn hangs_on_last_digit(diagnosis: &MessageDiagnosis) -> bool {
 
 fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     let message = &diagnosis.message;
-    let digit = format_bytes(message.unallocated.within);
+    let digit = show_bytes(message.unallocated.within);
     let mut notes = vec![format!("figures are rounded to two decimals: reserved - allocated is known within {digit}")];
     let named = message.processes.iter().filter_map(|process| Some((process.pid?, process.used)));
     let named: Vec<String> = named.map(|(pid, used)| format!("process {pid} has {used}")).collect();
@@ -148,11 +194,14 @@ pub(super) fn json(diagnosis: &MessageDiagnosis) -> Result<String> {
         "reserved": size(message.reserved),
         "unallocated": size(message.unallocated),
         "private_pools": message.private_pools.map(size),
+        "live": size(diagnosis.live),
+        "empty": size(diagnosis.empty),
         "needed": size(diagnosis.needed),
         "available": size(diagnosis.available),
         "held_by_others": size(diagnosis.held_by_others),
         "unallocated_suffices": diagnosis.unallocated_suffices.name(),
         "available_suffices": diagnosis.available_suffices.name(),
+        "device_had_room": diagnosis.device_had_room.name(),
         "notes": notes(diagnosis),
     }))?)
 }

@@ -157,11 +157,11 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     let chosen: Vec<_> = recording.devices.iter().filter(|one| args.device.is_none_or(|number| one.device == number)).collect();
     match (args.device, chosen.as_slice()) {
         (_, []) if numbers.is_empty() => bail!("the file has neither trace entries nor segments: nothing to diagnose"),
-        (Some(number), []) => bail!("the file has nothing of device {number}, only of {numbers:?}"),
+        (Some(number), []) => bail!("the file has nothing of device {number}, only of {}", output::list(&numbers)),
         _ => {}
     }
     if args.entry.is_some() && chosen.len() > 1 {
-        bail!("--entry belongs to one device, and the file has {numbers:?}: choose one with --device");
+        bail!("--entry belongs to one device, and the file has {}: choose one with --device", output::list(&numbers));
     }
     let bar = verify::progress_bar(args.json);
     bar.set_length(chosen.iter().map(|device| device.trace.len() as u64).sum());

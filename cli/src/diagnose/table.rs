@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use parkade::report::format_bytes;
 use parkade_sim::diagnose::{Applies, Breakdown, Diagnosis, Fence, Verdict, Why};
 use parkade_sim::recording::StackId;
 
 use super::{Diagnosed, stacks, words};
-use crate::output::{self, Paint};
+use crate::output::{self, Paint, count};
+use crate::size::show_bytes;
 
 /// How many stacks and fences are shown.
 const SHOWN: usize = 5;
@@ -85,23 +85,22 @@ fn indented(out: &mut impl Write, text: &str) -> io::Result<()> {
 
 fn bytes(out: &mut impl Write, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
     let heap = &diagnosis.heap;
-    let (blocks, segments) = (heap.live_blocks, heap.segments);
-    let title = format!("where the {} reserved bytes are ({segments} segments)", format_bytes(heap.reserved_bytes));
+    let title = format!("where the {} reserved bytes are ({})", show_bytes(heap.reserved_bytes), count(heap.segments, "segment"));
     writeln!(out, "\n{}", paint.dim(&title))?;
-    row(out, heap.requested_bytes, &format!("live, in {blocks} blocks"))?;
+    row(out, heap.requested_bytes, &format!("live, in {}", count(heap.live_blocks, "block")))?;
     row(out, heap.rounding_bytes, "lost to rounding in these")?;
     for strand in heap.strands.iter().filter(|strand| strand.bytes > 0) {
         let holes = match strand.holes {
-            1 => "1 hole".to_owned(),
-            holes => format!("{holes} holes, the largest {}", format_bytes(strand.largest_bytes)),
+            1 => count(1_u8, "hole"),
+            holes => format!("{}, the largest {}", count(holes, "hole"), show_bytes(strand.largest_bytes)),
         };
-        row(out, strand.bytes, &format!("{} ({holes})", words::cause(strand.cause)))?;
+        row(out, strand.bytes, &format!("{} ({holes})", words::cause(strand.cause, diagnosis.is_for_request)))?;
     }
     if let Some(request) = diagnosis.request.filter(|_| diagnosis.why != Why::OutOfMemory) {
         let given = diagnosis.given_back.bytes;
-        let given = if given > 0 { format!(", {} went back to the device", format_bytes(given)) } else { String::new() };
-        let after = format_bytes(diagnosis.reserved_after_bytes);
-        writeln!(out, "  then {} were asked for{given}, and {after} were reserved", format_bytes(request.requested_bytes))?;
+        let given = if given > 0 { format!(", {} went back to the device", show_bytes(given)) } else { String::new() };
+        let after = show_bytes(diagnosis.reserved_after_bytes);
+        writeln!(out, "  then {} were asked for{given}, and {after} were reserved", show_bytes(request.requested_bytes))?;
     }
     if diagnosis.why == Why::OutOfMemory && diagnosis.met != diagnosis.heap {
         writeln!(out, "  before the allocator gave back what it could: {}", met(&diagnosis.met))?;
@@ -110,11 +109,11 @@ fn bytes(out: &mut impl Write, diagnosis: &Diagnosis, paint: Paint) -> io::Resul
 }
 
 fn met(met: &Breakdown) -> String {
-    format!("{} reserved, {} of it empty", format_bytes(met.reserved_bytes), format_bytes(met.stranded_bytes()))
+    format!("{} reserved, {} of it empty", show_bytes(met.reserved_bytes), show_bytes(met.stranded_bytes()))
 }
 
 fn row(out: &mut impl Write, bytes: u64, text: &str) -> io::Result<()> {
-    writeln!(out, "  {:>12}  {text}", format_bytes(bytes))
+    writeln!(out, "  {:>12}  {text}", show_bytes(bytes))
 }
 
 fn fences(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
@@ -132,11 +131,11 @@ fn fences(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, pa
 }
 
 fn fence_text(diagnosis: &Diagnosis, fence: &Fence) -> String {
-    let beside = format_bytes(fence.beside_bytes);
+    let beside = show_bytes(fence.beside_bytes);
     let effect = if fence.frees_segment {
-        format!("is all that keeps a segment of {} from going back", format_bytes(fence.opens_bytes))
+        format!("is all that keeps a segment of {} from going back", show_bytes(fence.opens_bytes))
     } else if fence.is_enough {
-        format!("has {beside} free beside it; without it that is a hole of {}, enough", format_bytes(fence.opens_bytes))
+        format!("has {beside} free beside it; without it that is a hole of {}, enough", show_bytes(fence.opens_bytes))
     } else {
         format!("has {beside} free beside it")
     };
@@ -145,7 +144,7 @@ fn fence_text(diagnosis: &Diagnosis, fence: &Fence) -> String {
         (Some(entry), Some(now)) => {
             let times = fence.owner.time_us.zip(diagnosis.time_us);
             let time = times.map_or_else(String::new, |(then, now)| format!(", {}", words::duration(now.saturating_sub(then))));
-            format!("; from entry {entry}, {} entries{time} old", now.saturating_sub(entry))
+            format!("; from entry {entry}, {}{time} old", words::entries(now.saturating_sub(entry)))
         }
         (None, Some(_)) => "; older than the trace".to_owned(),
         (_, None) => String::new(),
@@ -170,8 +169,7 @@ fn live(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, pain
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_by_key(|&(_, (bytes, _))| Reverse(bytes));
     for (line, (bytes, blocks)) in rows.into_iter().take(SHOWN) {
-        let blocks = if blocks == 1 { "1 block".to_owned() } else { format!("{blocks} blocks") };
-        row(out, bytes, &format!("in {blocks}: {line}"))?;
+        row(out, bytes, &format!("in {}: {line}", count(blocks, "block")))?;
     }
     Ok(())
 }

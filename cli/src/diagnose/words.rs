@@ -1,11 +1,11 @@
 //! A diagnosis in words: the headline, what each step found, what each cause means, and what the file does not tell.
 
-use parkade::report::format_bytes;
-use parkade_sim::diagnose::{Applies, Cause, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why, phase_at};
+use parkade_sim::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why, phase_at};
 use parkade_sim::recording::Recording;
 
 use super::Diagnosed;
-use crate::output;
+use crate::output::{self, count};
+use crate::size::show_bytes;
 
 /// What is looked at.
 pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
@@ -21,13 +21,13 @@ pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
 /// The cause in one sentence.
 pub(super) fn headline(diagnosis: &Diagnosis) -> String {
     let (heap, steps) = (&diagnosis.heap, &diagnosis.steps);
-    let asked = diagnosis.request.map_or_else(String::new, |request| format_bytes(request.asked.size.get()));
-    let empty = format_bytes(heap.stranded_bytes());
+    let asked = diagnosis.request.map_or_else(String::new, |request| show_bytes(request.asked.size.get()));
+    let empty = show_bytes(heap.stranded_bytes());
     let room = steps.unreserved_bytes.filter(|&bytes| bytes > 0);
-    let room = room.map_or_else(String::new, |bytes| format!(", and {} more could be reserved", format_bytes(bytes)));
+    let room = room.map_or_else(String::new, |bytes| format!(", and {} more could be reserved", show_bytes(bytes)));
     match diagnosis.verdict {
         Verdict::Fragmentation => {
-            let largest = format_bytes(heap.largest_hole_bytes());
+            let largest = show_bytes(heap.largest_hole_bytes());
             format!("fragmentation: {asked} were asked for; {empty} were reserved and empty, the largest hole {largest}{room}")
         }
         Verdict::Streams => {
@@ -37,16 +37,16 @@ pub(super) fn headline(diagnosis: &Diagnosis) -> String {
             format!("private pools: {asked} were asked for; {empty} were reserved and empty, most of it in private pools{room}")
         }
         Verdict::Capacity => {
-            let short = steps.short_bytes.map_or(String::new(), |short| format!(", {} more than there is", format_bytes(short)));
-            let live = format_bytes(heap.allocated_bytes());
-            format!("capacity: {live} live and {asked} asked for are {}{short}", format_bytes(steps.needed_bytes))
+            let short = steps.short_bytes.map_or(String::new(), |short| format!(", {} more than there is", show_bytes(short)));
+            let live = show_bytes(heap.allocated_bytes());
+            format!("capacity: {live} live and {asked} asked for are {}{short}", show_bytes(steps.needed_bytes))
         }
         Verdict::Undecided => format!(
             "fragmentation if the memory limit was {} or more, else capacity (--limit says which)",
-            format_bytes(steps.needed_bytes)
+            show_bytes(steps.needed_bytes)
         ),
         Verdict::NoFailure => {
-            format!("{} live, {empty} reserved and empty", format_bytes(heap.allocated_bytes()))
+            format!("{} live, {empty} reserved and empty", show_bytes(heap.allocated_bytes()))
         }
     }
 }
@@ -57,16 +57,30 @@ pub(super) fn findings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> [String;
 }
 
 fn capacity(diagnosis: &Diagnosis) -> String {
-    let live = format_bytes(diagnosis.heap.allocated_bytes());
+    let live = show_bytes(diagnosis.heap.allocated_bytes());
     let need = match diagnosis.request.filter(|_| diagnosis.why == Why::OutOfMemory) {
         Some(request) => format!(
             "{live} live and {} asked for are {}",
-            format_bytes(request.asked.size.get()),
-            format_bytes(diagnosis.steps.needed_bytes)
+            show_bytes(request.asked.size.get()),
+            show_bytes(diagnosis.steps.needed_bytes)
         ),
         None => format!("{live} live"),
     };
     format!("{need}; {}", limit(diagnosis))
+}
+
+/// What in the file cannot be under the limit that was given.
+pub(super) fn contradiction(diagnosis: &Diagnosis) -> Option<String> {
+    let Limit::Given { bytes } = diagnosis.limit else { return None };
+    Some(match diagnosis.evidence.contradiction(bytes)? {
+        Contradiction::Reserved { bytes, entries } => {
+            let place = entries.checked_sub(1).map_or("at first".to_owned(), |entry| format!("at entry {entry}"));
+            format!("{} were reserved {place}", show_bytes(bytes))
+        }
+        Contradiction::Refused { bytes, entry } => {
+            format!("at entry {entry} a request was refused that would have made {} reserved", show_bytes(bytes))
+        }
+    })
 }
 
 /// What is known of the limit.
@@ -74,21 +88,25 @@ pub(super) fn limit(diagnosis: &Diagnosis) -> String {
     let entry = |evidence: Option<(u64, usize)>| evidence.map_or(0, |(_, entry)| entry);
     let (served, refused) = (entry(diagnosis.evidence.served), entry(diagnosis.evidence.refused));
     match diagnosis.limit {
-        Limit::Given { bytes } => format!("the limit is {}, as given", format_bytes(bytes)),
-        Limit::DeviceFull { bytes } => format!("the device was full: there were {} for this allocator", format_bytes(bytes)),
+        Limit::Given { bytes } => {
+            let objection =
+                contradiction(diagnosis).map_or_else(String::new, |text| format!("; the file contradicts it: {text}"));
+            format!("the limit is {}, as given{objection}", show_bytes(bytes))
+        }
+        Limit::DeviceFull { bytes } => format!("the device was full: there were {} for this allocator", show_bytes(bytes)),
         Limit::Between { at_least_bytes, below_bytes } => format!(
             "the limit is at least {} (reserved at entry {}) and below {} (refused at entry {refused})",
-            format_bytes(at_least_bytes),
+            show_bytes(at_least_bytes),
             served.saturating_sub(1),
-            format_bytes(below_bytes)
+            show_bytes(below_bytes)
         ),
         Limit::NotFixed { reserved_bytes, refused_bytes } => format!(
             "no fixed limit: {} were reserved at entry {}, {} refused at entry {refused}",
-            format_bytes(reserved_bytes),
+            show_bytes(reserved_bytes),
             served.saturating_sub(1),
-            format_bytes(refused_bytes)
+            show_bytes(refused_bytes)
         ),
-        Limit::NeverReached { at_least_bytes } => format!("nothing was refused up to {}", format_bytes(at_least_bytes)),
+        Limit::NeverReached { at_least_bytes } => format!("nothing was refused up to {}", show_bytes(at_least_bytes)),
     }
 }
 
@@ -106,12 +124,12 @@ fn fragmentation(diagnosis: &Diagnosis) -> String {
         retries => format!("; num_alloc_retries is {retries}"),
     };
     format!(
-        "{} reserved - {} allocated = {} ({percent:.1} % of it) in {} holes{compared}; the largest hole is {}{retries}",
-        format_bytes(reserved),
-        format_bytes(allocated),
-        format_bytes(empty),
-        heap.holes.len(),
-        format_bytes(heap.largest_hole_bytes())
+        "{} reserved - {} allocated = {} ({percent:.1} % of it) in {}{compared}; the largest hole is {}{retries}",
+        show_bytes(reserved),
+        show_bytes(allocated),
+        show_bytes(empty),
+        count(heap.holes.len(), "hole"),
+        show_bytes(heap.largest_hole_bytes())
     )
 }
 
@@ -119,12 +137,17 @@ fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
     let advise = || advise_line(diagnosed, diagnosis);
     match diagnosis.verdict {
         Verdict::Capacity if diagnosis.steps.settings == Applies::Unknown => {
-            let rounding = format_bytes(diagnosis.heap.rounding_bytes);
+            let rounding = show_bytes(diagnosis.heap.rounding_bytes);
             format!("rounding takes {rounding}, not less than what is missing (roundup_power2_divisions):\n{}", advise())
         }
         Verdict::Capacity => "no setting makes live memory smaller".to_owned(),
         Verdict::NoFailure => format!("nothing failed; for a smaller device:\n{}", advise()),
         Verdict::Undecided => format!("if it is fragmentation; find out with\n{}", advise()),
+        Verdict::PrivatePools if diagnosis.steps.settings == Applies::No => {
+            "no setting makes a private pool share what it has cached: drop the CUDA graphs and MemPools that are no longer needed"
+                .to_owned()
+        }
+        Verdict::PrivatePools => format!("nothing of what private pools have cached; perhaps for the rest:\n{}", advise()),
         Verdict::Streams => format!("memory of other streams stays theirs; what helps:\n{}", advise()),
         _ => format!("which one, and what it costs:\n{}", advise()),
     }
@@ -155,23 +178,31 @@ fn exact(bytes: u64) -> String {
 fn empty_cache(diagnosis: &Diagnosis) -> String {
     let left = diagnosis.heap.releasable_bytes();
     if diagnosis.why != Why::OutOfMemory {
-        return format!("{} are whole free segments or pages, which it would give back", format_bytes(left));
+        return format!("{} are whole free segments or pages, which it would give back", show_bytes(left));
     }
     let given = &diagnosis.given_back;
     let done = match given.entries {
         Some((first, last)) => format!(
-            "the allocator had just done it (entries {first} to {last}: {} in {} pieces) and still had no room",
-            format_bytes(given.bytes),
-            given.segments
+            "the allocator had just done it (entries {first} to {last}: {} in {}) and still had no room",
+            show_bytes(given.bytes),
+            count(given.segments, "piece")
+        ),
+        None if diagnosis.heap.kept_by_pools_bytes > 0 => format!(
+            "no whole segment or page was free of the pools that it may empty: the allocator tried before it gave up; {} of private \
+             pools can go back once nothing uses these",
+            show_bytes(diagnosis.heap.kept_by_pools_bytes)
         ),
         None => "no whole segment or page was free: the allocator tried before it gave up".to_owned(),
     };
-    if left == 0 { done } else { format!("{done}; {} could still go back", format_bytes(left)) }
+    if left == 0 { done } else { format!("{done}; {} could still go back", show_bytes(left)) }
 }
 
-/// What a cause means, with the way out where the cause has one of its own.
-pub(super) fn cause(cause: Cause) -> String {
+/// What a cause means, with the way out where the cause has one of its own. Without a request nothing is too small.
+pub(super) fn cause(cause: Cause, is_for_request: bool) -> String {
     match cause {
+        Cause::Pinned if !is_for_request => format!("free, in segments or pages of which at most 1/{PINNED_PART} is in use"),
+        Cause::TooSmall if !is_for_request => "free".to_owned(),
+        Cause::PrivatePool if !is_for_request => "in a private pool (MemPool, CUDA graph)".to_owned(),
         Cause::PendingEvent => "given back, but another stream may still use it (record_stream)".to_owned(),
         Cause::PrivatePool => "in a private pool (MemPool, CUDA graph) that the request does not use".to_owned(),
         Cause::OtherStream => "cached for another stream".to_owned(),
@@ -186,7 +217,7 @@ pub(super) fn cause(cause: Cause) -> String {
 
 /// Since when, with the definition.
 pub(super) fn onset(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset) -> String {
-    let level = format_bytes(onset.level_bytes);
+    let level = show_bytes(onset.level_bytes);
     let Some(entry) = onset.entry else {
         return format!("before the first entry: reserved - allocated was never below {level}, half of what it is here");
     };
@@ -203,9 +234,15 @@ pub(super) fn onset(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset)
         (None, None) => ", before the first annotated phase".to_owned(),
     });
     format!(
-        "at entry {entry} ({before} entries{seconds} before{phase}): since then reserved - allocated has stayed at {level}, \
-         half of what it is here, or above"
+        "at entry {entry} ({}{seconds} before{phase}): since then reserved - allocated has stayed at {level}, \
+         half of what it is here, or above",
+        entries(before)
     )
+}
+
+/// So many entries.
+pub(super) fn entries(number: usize) -> String {
+    if number == 1 { "1 entry".to_owned() } else { format!("{number} entries") }
 }
 
 /// A time for people.
@@ -241,16 +278,16 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
         notes.push(format!(
             "a limit of {} was assumed (--limit): garbage collection needs one, and under it all decisions are the recorded ones",
-            format_bytes(bytes)
+            show_bytes(bytes)
         ));
     }
     if let Some(lost) = diagnosis.exactness.as_ref().and_then(|verdict| verdict.not_in_file.lost_beginning) {
         notes.push(format!(
-            "not in the file: what was before its first entry; of the {} blocks ({} segments, {}) that were there, age is \
+            "not in the file: what was before its first entry; of the {} ({}, {}) that were there, age is \
              unknown, and stacks are known only of those that live to the end; a peak or an earlier failure may be cut off too",
-            lost.blocks,
-            lost.segments,
-            format_bytes(lost.reserved_bytes)
+            count(lost.blocks, "block"),
+            count(lost.segments, "segment"),
+            show_bytes(lost.reserved_bytes)
         ));
     }
     if diagnosed.recording.stacks.is_empty() {
@@ -272,7 +309,7 @@ pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
 }
 
 /// The units of sizes.
-const UNITS: [&str; 4] = ["bytes", "KiB", "MiB", "GiB"];
+const UNITS: [&str; 4] = ["byte", "KiB", "MiB", "GiB"];
 
 /// The text in lines of at most `width` characters, where words allow; a command stays whole.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {

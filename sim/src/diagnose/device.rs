@@ -1,6 +1,7 @@
 //! A device's recording, diagnosed: the moment is found, the run replayed, and each part asked.
 
 use parkade::policy::{Policy, PyTorch};
+use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, PoolId, StreamId};
 
 use super::end::diagnose_end;
@@ -10,7 +11,7 @@ use super::moment::{Seen, Target, Why, segment_bytes, watch};
 use super::onset::Lows;
 use super::owners::{Owners, live_by_stack};
 use super::stranded::{Asked, Breakdown, stranded};
-use super::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Onset, Request};
+use super::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Onset, Request, TELLING_PART};
 use crate::recording::{Action, DeviceRecording, Entry, Segment};
 use crate::replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions, verify_device};
 
@@ -35,7 +36,7 @@ pub fn diagnose_device(
     let Run { exactness, seen, assumed } = run(recording, options, &policy, target, progress)?;
     let place = &trace[target.entry];
     let request = request_at(recording, options, target.entry, &policy)?;
-    let asked = request.map(|request| request.asked);
+    let asked = request.map(|request| request.asked).filter(|asked| target.why != Why::Peak || is_telling(asked, &seen.before));
     let is_oom = target.why == Why::OutOfMemory;
     let met = stranded(&seen.before, asked.as_ref(), &policy);
     let (segments, entries) = if is_oom { (&seen.after, seen.after_entries) } else { (&seen.before, seen.before_entries) };
@@ -50,6 +51,7 @@ pub fn diagnose_device(
         entry: Some(target.entry),
         time_us: place.time(),
         request,
+        is_for_request: asked.is_some(),
         onset: onset(&seen.lows, &heap, trace),
         reserved_after_bytes: seen.after.iter().fold(0, |sum: u64, segment| sum.saturating_add(segment.total.get())),
         given_back: given_back(&trace[..seen.after_entries], seen.before_entries, request.is_some()),
@@ -97,6 +99,14 @@ fn run(
         }
     }
     Ok(Run { exactness, seen, assumed: None })
+}
+
+/// Whether the request is large enough, against what is free, to ask of every free byte why it did not serve.
+fn is_telling(asked: &Asked, segments: &[SegmentInfo]) -> bool {
+    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+    let empty = blocks.filter(|block| block.state != BlockActivity::Allocated);
+    let empty_bytes = empty.fold(0, |sum: u64, block| sum.saturating_add(block.size.get()));
+    asked.size.get() >= empty_bytes / TELLING_PART
 }
 
 /// The tighter of what the caller said.

@@ -22,6 +22,7 @@ pub(super) fn diagnose_end(recording: &DeviceRecording, options: &DiagnoseOption
         entry: None,
         time_us: None,
         request: None,
+        is_for_request: false,
         met: heap.clone(),
         reserved_after_bytes: heap.reserved_bytes,
         given_back: GivenBack::default(),

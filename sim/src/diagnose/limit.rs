@@ -52,6 +52,25 @@ pub enum Limit {
     },
 }
 
+/// What in the file cannot be under a limit that the caller said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contradiction {
+    /// More was reserved.
+    Reserved {
+        /// So much.
+        bytes: u64,
+        /// After so many entries.
+        entries: usize,
+    },
+    /// A request was refused that would have stayed within it.
+    Refused {
+        /// So much would have been reserved.
+        bytes: u64,
+        /// The request's entry.
+        entry: usize,
+    },
+}
+
 impl LimitEvidence {
     /// So much is reserved after so many entries.
     pub(super) fn serve(&mut self, reserved_bytes: u64, entries: usize) {
@@ -72,6 +91,15 @@ impl LimitEvidence {
         let least = self.served.map_or(0, |(bytes, _)| bytes);
         let below = self.refused.map_or(0, |(bytes, _)| bytes);
         (least.div_ceil(GIB)..below.div_ceil(GIB)).take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
+    }
+
+    /// What contradicts a limit of `limit_bytes`, if anything does.
+    #[must_use]
+    pub fn contradiction(&self, limit_bytes: u64) -> Option<Contradiction> {
+        let reserved = self.served.filter(|&(bytes, _)| bytes > limit_bytes);
+        let refused = self.refused.filter(|&(bytes, _)| bytes <= limit_bytes);
+        let reserved = reserved.map(|(bytes, entries)| Contradiction::Reserved { bytes, entries });
+        reserved.or_else(|| refused.map(|(bytes, entry)| Contradiction::Refused { bytes, entry }))
     }
 
     /// What follows from it. `given_bytes` is what the caller said, `reserved_bytes` what was reserved at the out-of-memory
@@ -115,6 +143,15 @@ mod tests {
         assert_eq!(evidence.conclude(Some(35), 20), Limit::Given { bytes: 35 });
         evidence.refuse(30, 11);
         assert_eq!(evidence.conclude(None, 20), Limit::NotFixed { reserved_bytes: 30, refused_bytes: 30 });
+    }
+
+    #[test]
+    fn a_limit_below_what_was_served_or_not_below_what_was_refused_is_contradicted() {
+        let evidence = LimitEvidence { served: Some((30, 2)), refused: Some((40, 8)), ..LimitEvidence::default() };
+        assert_eq!(evidence.contradiction(29), Some(Contradiction::Reserved { bytes: 30, entries: 2 }));
+        assert_eq!((evidence.contradiction(30), evidence.contradiction(39)), (None, None));
+        assert_eq!(evidence.contradiction(40), Some(Contradiction::Refused { bytes: 40, entry: 8 }));
+        assert_eq!(LimitEvidence::default().contradiction(0), None);
     }
 
     #[test]

@@ -21,8 +21,8 @@ mod verdict;
 
 pub use device::diagnose_device;
 pub use fences::{Fence, fences};
-pub use limit::{Limit, LimitEvidence};
-pub use message::{Certainty, MessageDiagnosis, diagnose_message};
+pub use limit::{Contradiction, Limit, LimitEvidence};
+pub use message::{Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
 pub use moment::Why;
 pub use onset::Lows;
 pub use owners::{Owner, Owners, StackUse, live_by_stack};
@@ -32,6 +32,9 @@ pub use verdict::{Applies, Steps, Verdict, judge};
 
 use crate::recording::StackId;
 use crate::replay::{DeviceVerdict, VerifyError, VerifyOptions};
+
+/// Where nothing failed, a request tells why what is free did not serve it only if it is at least this part of that.
+pub const TELLING_PART: u64 = 100;
 
 /// What to diagnose, and what is known beside the file.
 #[derive(Clone, Debug)]
@@ -97,6 +100,9 @@ pub struct Diagnosis {
     pub time_us: Option<u64>,
     /// The request there, if it is one.
     pub request: Option<Request>,
+    /// Whether the heaps are broken down as the request saw them. Not without one; nor at a peak where it asked for less than one
+    /// part in [`TELLING_PART`] of what was free: why so little was not served says nothing of the rest.
+    pub is_for_request: bool,
     /// The heap that the request met.
     pub met: Breakdown,
     /// The heap that is judged: at an out-of-memory point what was left once all that could be given back was; else `met`.

@@ -125,6 +125,8 @@ pub struct Breakdown {
     pub segments: usize,
     /// The stranded bytes by cause, in the order of [`Cause::ALL`], those without bytes too.
     pub strands: [Strand; Cause::ALL.len()],
+    /// What private pools have of whole free segments and pages: it goes back to the device only once nobody uses the pool.
+    pub kept_by_pools_bytes: u64,
     /// Every hole, by address.
     pub holes: Vec<Hole>,
 }
@@ -180,6 +182,7 @@ pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorc
         live_blocks: 0,
         segments: segments.len(),
         strands: Cause::ALL.map(|cause| Strand { cause, bytes: 0, holes: 0, largest_bytes: 0, releasable_bytes: 0 }),
+        kept_by_pools_bytes: 0,
         holes: Vec::new(),
     };
     let add = |sum: &mut u64, bytes: u64| *sum = sum.saturating_add(bytes);
@@ -197,7 +200,10 @@ pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorc
                 continue;
             }
             let cause = view.cause(block, asked, policy);
-            let hole = Hole { address: block.address.get(), bytes: size, cause, releasable_bytes: view.releasable(block) };
+            let (whole_bytes, is_private) = (view.whole(block), segment.pool != PoolId::DEFAULT);
+            let (kept_bytes, releasable_bytes) = if is_private { (whole_bytes, 0) } else { (0, whole_bytes) };
+            add(&mut breakdown.kept_by_pools_bytes, kept_bytes);
+            let hole = Hole { address: block.address.get(), bytes: size, cause, releasable_bytes };
             let strand = &mut breakdown.strands[cause as usize];
             add(&mut strand.bytes, hole.bytes);
             add(&mut strand.releasable_bytes, hole.releasable_bytes);
@@ -250,8 +256,8 @@ impl<'a> View<'a> {
     }
 
     /// The bytes of whole pages in a free block.
-    fn releasable(&self, block: &BlockInfo) -> u64 {
-        if block.state != BlockActivity::Inactive || self.segment.pool != PoolId::DEFAULT {
+    fn whole(&self, block: &BlockInfo) -> u64 {
+        if block.state != BlockActivity::Inactive {
             return 0;
         }
         let (start, end) = self.span(block);

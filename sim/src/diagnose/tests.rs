@@ -95,6 +95,22 @@ fn a_private_pool_keeps_its_own() {
     assert_eq!(breakdown.of(Cause::Fits).bytes, 30 * MIB);
 }
 
+/// No setting releases a private pool; if the rest would have held the request, one may help that.
+#[test]
+fn what_is_a_private_pool_s_is_no_matter_of_settings() {
+    let private = SegmentInfo { pool: PoolId(0, 1), ..segment_of(0, &[(30 * MIB, Is::Free)]) };
+    let judged = |free: u64, limit: u64| {
+        let comb = segment_of(1 << 30, &[(free, Is::Free), (4 * MIB, Is::Live(4 * MIB)), (free, Is::Free)]);
+        let heap = stranded(&[private.clone(), comb], Some(&asked(20 * MIB)), &under(""));
+        assert_eq!((heap.kept_by_pools_bytes, heap.releasable_bytes()), (30 * MIB, 0));
+        let (verdict, steps) = judge(&heap, Some(20 * MIB), Limit::Given { bytes: limit * MIB });
+        (verdict, steps.fragmentation, steps.settings)
+    };
+    assert_eq!(judged(8 * MIB, 53), (Verdict::PrivatePools, Applies::Yes, Applies::No));
+    assert_eq!(judged(8 * MIB, 54), (Verdict::PrivatePools, Applies::Yes, Applies::Unknown));
+    assert_eq!(judged(10 * MIB, 53), (Verdict::PrivatePools, Applies::Yes, Applies::Unknown));
+}
+
 #[test]
 fn the_small_pool_does_not_serve_large_requests() {
     let small = segment_of(0, &[(512, Is::Live(4)), (2 * MIB - 512, Is::Free)]);

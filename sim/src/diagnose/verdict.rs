@@ -74,7 +74,8 @@ pub struct Steps {
     pub capacity: Applies,
     /// 2: is it fragmentation?
     pub fragmentation: Applies,
-    /// 3: may other settings help? Unknown also if less is missing than rounding takes, which settings can change.
+    /// 3: may other settings help? Unknown also if less is missing than rounding takes, which settings can change. Where most of
+    /// what is free is private pools', no, or unknown if the request would have fitted beside these: no setting releases them.
     pub settings: Applies,
     /// 4: would `empty_cache` give anything back?
     pub empty_cache: Applies,
@@ -127,11 +128,20 @@ pub fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) -> (Verdi
     };
     let short_bytes = most_bytes.map(|most| needed_bytes.saturating_sub(most)).filter(|&short| short > 0);
     let rounding_decides = short_bytes.is_some_and(|short| heap.rounding_bytes >= short);
+    // With the private pools as full as they are.
+    let private_bytes = heap.of(Cause::PrivatePool).bytes;
+    let fits_beside = heap.stranded_bytes().saturating_sub(private_bytes) >= asked_bytes
+        || most_bytes.is_some_and(|most| needed_bytes.saturating_add(private_bytes) <= most);
     let of_fit = |fitting: bool| fits.map_or(Applies::Unknown, |fits| Applies::from(fits == fitting));
     let steps = Steps {
         capacity: of_fit(false),
         fragmentation: of_fit(true),
-        settings: if rounding_decides { Applies::Unknown } else { of_fit(true) },
+        settings: match verdict {
+            Verdict::PrivatePools if fits_beside => Applies::Unknown,
+            Verdict::PrivatePools => Applies::No,
+            _ if rounding_decides => Applies::Unknown,
+            _ => of_fit(true),
+        },
         empty_cache,
         needed_bytes,
         short_bytes,

@@ -30,13 +30,13 @@ pub struct OutOfMemoryMessage {
     pub processes: Vec<ProcessUse>,
     /// The process's limit, where one was set.
     pub limit: Option<Size>,
-    /// Bytes of blocks that were handed out.
+    /// Bytes of blocks that were handed out, and what `private_pools` says.
     pub allocated: Size,
     /// Bytes that the process's allocator had taken from the device.
     pub reserved: Size,
-    /// Reserved bytes that were not handed out.
+    /// The other reserved bytes.
     pub unallocated: Size,
-    /// What the message calls allocated in private pools, where there was any.
+    /// What the message calls allocated in private pools, where there was any: what these have cached free (spec 2.13).
     pub private_pools: Option<Size>,
 }
 
@@ -69,10 +69,10 @@ pub enum MessageError {
 }
 
 impl OutOfMemoryMessage {
-    /// Reads the first out-of-memory message of a text.
+    /// Reads the first complete out-of-memory message of a text.
     ///
     /// # Errors
-    /// If there is none, or it is of no known form.
+    /// If there is none; of a text with incomplete ones, or ones of no known form, what is wrong with the first.
     pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
         reader::parse(text)
     }

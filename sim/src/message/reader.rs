@@ -7,10 +7,24 @@ const SHOWN: usize = 40;
 /// The units of sizes, as powers of two.
 const UNITS: [(&str, u32); 4] = [("bytes", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
 
+/// The first message of the text that is complete. If none is, the error of the first that is a message at all.
 pub(super) fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
     // A log may have broken the message into lines, and the message itself has double spaces.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let Some((_, rest)) = text.split_once("out of memory. ") else { return Err(MessageError::NotFound) };
+    let mut first_error = MessageError::NotFound;
+    // No part of a message contains the words with which the next begins, so each is read once: linear in the text.
+    for (at, words) in text.match_indices("out of memory. ") {
+        match message(&text[at + words.len()..]) {
+            Ok(message) => return Ok(message),
+            Err(error) if first_error == MessageError::NotFound => first_error = error,
+            Err(_) => {}
+        }
+    }
+    Err(first_error)
+}
+
+/// A message, from behind `out of memory. ` on.
+fn message(rest: &str) -> Result<OutOfMemoryMessage, MessageError> {
     let mut reader = Reader { rest };
     if reader.skip("Allocation was preemptively rejected") {
         return Err(MessageError::NoFigures("the request was rejected before the device was asked"));

@@ -66,6 +66,35 @@ fn what_is_no_message_is_an_error_that_says_where() {
 }
 
 #[test]
+fn what_comes_before_a_message_does_not_hide_it() {
+    let retry = "WARNING: out of memory. Retrying with a smaller batch.\n";
+    let cut = "CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; 28.6\n";
+    let rejected = rejection_message(Bytes(5));
+    for before in [retry, cut, &format!("{rejected}\n"), &[retry, cut, MORE_THAN_ONE_EXABYTE, "\n"].concat()] {
+        let message = OutOfMemoryMessage::parse(&format!("{before}{DOCUMENT}"));
+        assert_eq!(message.map(|message| message.tried.bytes), Ok(gib(488)), "{before}");
+    }
+    // Of several complete ones the first counts; of none, the first that is one at all says what is wrong with it.
+    let second = DOCUMENT.replace("4.88", "9.99");
+    let message = OutOfMemoryMessage::parse(&format!("{retry}{DOCUMENT}\n{second}")).expect("a message");
+    assert_eq!(message.tried.bytes, gib(488));
+    assert_eq!(OutOfMemoryMessage::parse(retry), Err(MessageError::NotFound));
+    let error = OutOfMemoryMessage::parse(&format!("{retry}{cut}{rejected}")).expect_err("none is complete");
+    assert!(error.to_string().starts_with("expected what is allocated at `28.6"), "{error}");
+}
+
+/// A log may be all beginnings of messages. Each is read up to where the next begins, no further.
+#[test]
+fn many_beginnings_are_read_in_little_time() {
+    let beginning =
+        "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free. ";
+    let text = beginning.repeat(100_000) + DOCUMENT;
+    let before = std::time::Instant::now();
+    assert_eq!(OutOfMemoryMessage::parse(&text).map(|message| message.tried.bytes), Ok(gib(488)));
+    assert!(before.elapsed().as_secs() < 30, "{:?}", before.elapsed());
+}
+
+#[test]
 fn a_size_that_no_double_holds_is_within_what_is_said() {
     let told = 3_535_117_072_110_410_796;
     let text = parkade::report::format_bytes(told);
