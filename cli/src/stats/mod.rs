@@ -28,8 +28,8 @@ use crate::{Outcome, output, replay, size};
   parkade stats snapshot.pickle --steps
   parkade stats snapshot.pickle --every 1000 --settings expandable_segments:True --csv
 
-Exit code: 0 shown, 1 shown, but decisions of the recorded run differ, so that the figures may not be its own (--limit gives the memory
-limit that it had), 2 it could not be run.")]
+Exit code: 0 shown, 1 shown, but decisions of the recorded run differ, so that the figures may not be its own
+(--limit gives the memory limit that it had), 2 it could not be run.")]
 pub(crate) struct Args {
     /// The recording.
     file: PathBuf,
@@ -128,7 +128,8 @@ fn remarks(args: &Args, device: &Device) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(bytes) = device.assumed_limit_bytes {
         remarks.push(format!(
-            "device {}: a limit of {} was assumed (--limit): garbage collection needs one, and under it all decisions are the recorded ones",
+            "device {}: a limit of {} was assumed (--limit): garbage collection needs one, and under it all decisions are the \
+             recorded ones",
             device.number,
             format_bytes(bytes)
         ));
