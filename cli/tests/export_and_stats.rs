@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::{Folder, MIB, call, good, refused, verify};
-use parkade_sim::recording::{Annotation, DeviceRecording, Recording, read_file};
+use std::fs;
+
+use common::{BASE, Folder, MIB, call, diverging, entry, good, recording, refused, segment, unused, verify};
+use parkade_sim::recording::{Action, Annotation, DeviceRecording, Recording, read_file};
 use serde_json::Value;
 
 fn json(arguments: &[&str]) -> (i32, Value) {
@@ -34,10 +36,57 @@ fn an_exported_file_is_written_verifies_and_says_its_settings() {
     let exported = read_file(&out).expect("a recording");
     assert_eq!(exported.annotations, timed().annotations);
     assert!(exported.devices[0].segments[0].expandable);
-    let (code, object) = json(&["export", &file, "-o", &out, "--limit", "19MiB", "--stop-at-oom", "--json"]);
+    let (code, object) = json(&["export", &file, "-o", &out, "--force", "--limit", "19MiB", "--stop-at-oom", "--json"]);
     assert_eq!((code, &object["devices"][0]["fails_at_entry"], &object["devices"][0]["entries"]), (0, &0.into(), &1.into()));
-    let run = call(&["export", &file, "-o", &out, "--limit", "19MiB"]);
+    let run = call(&["export", &file, "-o", &out, "--force", "--limit", "19MiB"]);
     assert!(run.out.contains("out of memory 2 times, first at entry 0 of the file"), "{}", run.out);
+    let run = call(&["export", &file, "-o", &out, "--force", "--limit", "19MiB", "--stop-at-oom"]);
+    assert!(run.out.contains("out of memory once, first at entry 0 of the file"), "{}", run.out);
+}
+
+#[test]
+fn a_file_that_is_there_is_replaced_only_by_force_and_the_recording_never() {
+    let folder = Folder::new("export-replaces");
+    let file = folder.recording("run.pickle", &timed());
+    let bytes = fs::read(&file).expect("the recording");
+    let other = folder.file("notes.txt", b"mine");
+    let run = call(&["export", &file, "-o", &other]);
+    assert_eq!((run.code, run.out.as_str()), (2, ""));
+    assert!(run.err.contains("notes.txt is there already") && run.err.contains("--force overwrites it"), "{}", run.err);
+    assert_eq!(fs::read(&other).expect("the file"), b"mine");
+    assert_eq!(call(&["export", &file, "-o", &other, "--force"]).code, 0);
+    assert_eq!(verify(&other).code, 0);
+    let linked = format!("{}/linked.pickle", folder.path());
+    fs::hard_link(&file, &linked).expect("a hard link");
+    for target in [&linked, &file] {
+        let run = call(&["export", &file, "-o", target, "--force"]);
+        assert_eq!(run.code, 2);
+        assert!(run.err.contains("the output is the recording itself"), "{}", run.err);
+    }
+    assert_eq!(fs::read(&file).expect("the recording"), bytes);
+    let mut names: Vec<_> = fs::read_dir(folder.path()).expect("the folder").map(|f| f.expect("a file").file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["linked.pickle", "notes.txt", "run.pickle"], "no temporary file is left");
+}
+
+/// A request that was refused in the recording, and nothing in the file says why.
+#[test]
+fn an_export_says_which_failures_of_the_recording_it_has_not() {
+    let folder = Folder::new("export-failures");
+    let trace =
+        vec![entry(Action::SegmentAlloc, BASE, 20 * MIB), entry(Action::Alloc, BASE, 15 * MIB), entry(Action::Oom, 0, 32 * MIB)];
+    let blocks = vec![common::used(BASE, 15 * MIB), unused(BASE + 15 * MIB, 5 * MIB)];
+    let file = folder.recording("oom.pickle", &recording(trace, vec![segment(blocks)]));
+    let out = format!("{}/out.pickle", folder.path());
+    let run = call(&["export", &file, "-o", &out]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(
+        run.out.contains("the recorded run was out of memory once, this one never") && run.out.contains("--limit"),
+        "{}",
+        run.out
+    );
+    let run = call(&["export", &file, "-o", &out, "--limit", "24MiB", "--force"]);
+    assert!(run.out.contains("out of memory once") && !run.out.contains("the recorded run"), "{}", run.out);
 }
 
 #[test]
@@ -111,6 +160,60 @@ fn statistics_under_other_settings_are_those_of_the_replay() {
 }
 
 #[test]
+fn figures_that_are_not_the_recordings_are_said_to_be_so() {
+    let folder = Folder::new("stats-differ");
+    let file = folder.recording("diverging.pickle", &diverging());
+    let run = call(&["stats", &file]);
+    assert_eq!(run.code, 1, "{}", run.out);
+    assert!(run.out.contains("recorded decisions differ") && run.out.contains("--limit"), "{}", run.out);
+    let (code, object) = json(&["stats", &file, "--json"]);
+    assert!(code == 1 && object["mismatches"].as_u64() > Some(0), "{object}");
+    assert_eq!(object["mismatches"], object["devices"][0]["mismatches"]);
+    let run = call(&["stats", &file, "--csv"]);
+    assert!(run.code == 1 && run.err.contains("recorded decisions differ") && run.err.lines().count() == 1, "{}", run.err);
+    let sound = folder.recording("good.pickle", &good());
+    assert_eq!(json(&["stats", &sound, "--json"]).1["mismatches"], 0);
+}
+
+/// Garbage collection depends on the limit, which the file does not have; the out-of-memory point leaves few whole gibibytes for it.
+#[test]
+fn the_limit_that_garbage_collection_needs_is_found() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/gpt2_varlen.limit16_gc.pickle.xz");
+    let (code, found) = json(&["stats", file, "--json"]);
+    let (_, given) = json(&["stats", file, "--limit", "16GiB", "--json"]);
+    assert_eq!((code, &found["devices"][0]["assumed_limit_bytes"]), (0, &(16_u64 << 30).into()));
+    assert_eq!(found["devices"][0]["moments"], given["devices"][0]["moments"]);
+    assert!(call(&["stats", file]).out.contains("a limit of 16.00 GiB was assumed"));
+    let wrong = call(&["stats", file, "--limit", "15GiB"]);
+    assert!(wrong.code == 1 && wrong.out.contains("recorded decisions differ"), "{}", wrong.out);
+}
+
+#[test]
+fn devices_without_such_a_moment_are_left_out() {
+    let folder = Folder::new("stats-devices");
+    let mut several = timed();
+    let device = several.devices[0].clone();
+    several.devices.push(DeviceRecording { device: 1, trace: Vec::new(), ..device.clone() });
+    let mut short = device;
+    short.device = 2;
+    short.trace.truncate(2);
+    several.devices.push(short);
+    let file = folder.recording("several.pickle", &several);
+    let run = call(&["stats", &file, "--entry", "4"]);
+    assert!(run.out.contains("device 0, after entry 4 of 5"), "{}{}", run.out, run.err);
+    assert!(run.out.contains("left out: device 1 has no trace entries"), "{}", run.out);
+    assert!(run.out.contains("left out: there is no entry 4: the trace of device 2 has 2"), "{}", run.out);
+    let (_, object) = json(&["stats", &file, "--entry", "4", "--json"]);
+    assert_eq!((&object["left_out"][0]["device"], &object["left_out"][1]["device"]), (&1.into(), &2.into()));
+    assert_eq!(object["devices"].as_array().map(Vec::len), Some(1));
+    for arguments in [&["--entry", "4", "--device", "1"], &["--entry", "4", "--device", "2"]] {
+        assert_eq!(call(&[&["stats", &file], arguments.as_slice()].concat()).code, 2);
+    }
+    let none = call(&["stats", &file, "--entry", "5"]);
+    assert!(none.code == 2 && none.err.contains("there is no entry 5: the trace of device 0 has 5"), "{}", none.err);
+}
+
+#[test]
 fn what_has_no_statistics_is_said_in_one_line() {
     let folder = Folder::new("stats-bad");
     let file = folder.recording("run.pickle", &timed());
@@ -123,7 +226,7 @@ fn what_has_no_statistics_is_said_in_one_line() {
         (&[&unmarked, "--steps"], "the file marks no steps"),
         (&[&file, "--device", "3"], "nothing of device 3"),
         (&[&file, "--settings", "max_split_size_mb:3"], "max_split_size_mb"),
-        (&[&traceless, "--every", "2"], "device 1 has no trace entries"),
+        (&[&traceless, "--every", "2", "--device", "1"], "device 1 has no trace entries"),
         (&["missing.pickle"], "cannot be read"),
     ];
     for (arguments, text) in cases {

@@ -1,16 +1,17 @@
 //! `parkade export`: the replayed run as a snapshot file that PyTorch's own viewers open.
 
-use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+mod target;
 
-use anyhow::{Context, Result, bail};
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Result;
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade::stats::Family;
 use parkade_sim::export::{ExportOptions, Exported, ExportedDevice, export};
-use parkade_sim::recording::{Style, write};
-use parkade_sim::replay::{AfterFailure, ReplaySettings, VerifyOptions, newer_profile};
+use parkade_sim::recording::{Action, DeviceRecording, Recording, Style, write};
+use parkade_sim::replay::{AfterFailure, ReplaySettings, VerifyOptions, newer_profile, verify_device};
 use serde_json::{Value, json};
 
 use crate::verify::{self, Profile};
@@ -21,6 +22,10 @@ use crate::{Outcome, output, replay, size};
 /// The file opens where PyTorch's own do: https://pytorch.org/memory_viz, torch/cuda/_memory_viz.py, parkade verify. The requests are
 /// the recording's, with their stacks, times and annotations; every decision is made anew, as by parkade replay. If the recording
 /// lost its beginning, the blocks that were in use by then are asked for before everything else.
+///
+/// Without --settings the trace is the recording's, entry by entry, if that has its beginning and its settings, is verified, and had no
+/// memory limit or gets the same one by --limit: else what failed or was tried again for want of memory succeeds, which is said.
+/// Addresses of expandable segments may be others.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade export snapshot.pickle --settings expandable_segments:True -o expandable.pickle
@@ -31,7 +36,7 @@ Exit code: 0 the file is written (whether or not the run was out of memory), 2 i
 pub(crate) struct Args {
     /// The recording.
     file: PathBuf,
-    /// The snapshot file to write, not packed.
+    /// The snapshot file to write, not packed. A file that is there is not overwritten without --force.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' is PyTorch's defaults. Without this, the recording's own.
@@ -58,14 +63,32 @@ pub(crate) struct Args {
     /// requests.
     #[arg(long)]
     stop_at_oom: bool,
+    /// Overwrite whatever is there, but for the recording itself.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
+/// What a device's recorded run met for want of memory.
+#[derive(Clone, Copy)]
+struct Shortage {
+    /// Requests that failed.
+    ooms: i64,
+    /// Requests for which the device was asked again after memory was given back, if the recording is exact.
+    retries: Option<i64>,
+}
+
+/// The exported run, and beside each of its replayed devices what the recorded one met.
+struct Made {
+    exported: Exported,
+    recorded: Vec<Shortage>,
+}
+
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let exported = match make(args) {
-        Ok(exported) => exported,
+    let made = match make(args) {
+        Ok(made) => made,
         Err(error) => {
             if args.json {
                 let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
@@ -76,17 +99,17 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             return Err(error.context(args.file.display().to_string()));
         }
     };
-    match print(args, &exported) {
+    match print(args, &made) {
         Err(error) if !output::is_broken_pipe(&error) => Err(error),
         _ => Ok(Outcome::Good),
     }
 }
 
-fn make(args: &Args) -> Result<Exported> {
+fn make(args: &Args) -> Result<Made> {
     // Before the file is read: whoever mistyped the settings need not wait.
     let profile = args.profile.rules();
     let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose()?;
-    refuse_own_file(&args.file, &args.output)?;
+    target::refuse_to_overwrite(&args.file, &args.output, args.force)?;
     let recording = verify::read(&args.file)?;
     let recorded_profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
@@ -106,32 +129,36 @@ fn make(args: &Args) -> Result<Exported> {
     let exported = export(&recording, &options, &mut |entries| bar.set_position(entries as u64));
     bar.finish_and_clear();
     let exported = exported?;
-    let name = || format!("cannot write {}", args.output.display());
-    fs::write(&args.output, write(&exported.recording, Style::Python)).with_context(name)?;
-    Ok(exported)
+    target::write(&args.output, &write(&exported.recording, Style::Python))?;
+    let recorded = shortages(&recording, &exported, &options.own)?;
+    Ok(Made { exported, recorded })
 }
 
-/// The recording is the only copy of what happened.
-fn refuse_own_file(file: &Path, output: &Path) -> Result<()> {
-    let (file, output) = (fs::canonicalize(file), fs::canonicalize(output));
-    if file.is_ok_and(|file| output.is_ok_and(|output| file == output)) {
-        bail!("the output is the recording itself: write to another file");
-    }
-    Ok(())
+fn shortages(recording: &Recording, exported: &Exported, own: &VerifyOptions) -> Result<Vec<Shortage>> {
+    let replayed = |device: &&DeviceRecording| exported.devices.iter().any(|found| found.device == device.device);
+    let of_device = |device: &DeviceRecording| {
+        let ooms = device.trace.iter().filter(|entry| entry.action == Action::Oom).count() as i64;
+        let verdict = verify_device(device, own, &mut |_| ())?;
+        let retries = (verdict.mismatches == 0).then_some(verdict.stats.num_alloc_retries);
+        Ok(Shortage { ooms, retries })
+    };
+    recording.devices.iter().filter(replayed).map(of_device).collect()
 }
 
-fn print(args: &Args, exported: &Exported) -> Result<()> {
+fn print(args: &Args, made: &Made) -> Result<()> {
+    let exported = &made.exported;
     let mut out = output::stdout();
     if args.json {
-        writeln!(out, "{}", object(args, exported))?;
+        writeln!(out, "{}", object(args, made))?;
         return Ok(out.flush()?);
     }
-    for device in &exported.devices {
+    for (device, &recorded) in exported.devices.iter().zip(&made.recorded) {
         let is_one_of_many = exported.recording.devices.len() > 1;
         let name = if is_one_of_many { format!("device {}: ", device.device) } else { String::new() };
         let reserved = device.stats.family(Family::ReservedBytes).all.peak;
-        writeln!(out, "{name}{} entries, {} reserved at most", device.entries, size::show(reserved))?;
-        for note in notes(device) {
+        let entries = count(device.entries as u64, "entry", "entries");
+        writeln!(out, "{name}{entries}, {} reserved at most", size::show(reserved))?;
+        for note in notes(args, device, recorded) {
             writeln!(out, "  {note}")?;
         }
     }
@@ -142,35 +169,68 @@ fn print(args: &Args, exported: &Exported) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn notes(device: &ExportedDevice) -> Vec<String> {
+/// How often, in words.
+fn times(count: i64) -> String {
+    match count {
+        0 => "never".to_owned(),
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
+    }
+}
+
+/// So many of something.
+fn count(count: u64, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
+fn notes(args: &Args, device: &ExportedDevice, recorded: Shortage) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(entry) = device.first_failure {
-        notes.push(format!("out of memory {} times, first at entry {entry} of the file", device.stats.num_ooms));
+        notes.push(format!("out of memory {}, first at entry {entry} of the file", times(device.stats.num_ooms)));
+    }
+    let hint = if args.limit.is_none() && args.capacity.is_none() { " (--limit gives it a memory limit)" } else { "" };
+    let (ooms, retries) = (device.stats.num_ooms, device.stats.num_alloc_retries);
+    if recorded.ooms > ooms {
+        notes.push(format!("the recorded run was out of memory {}, this one {}{hint}", times(recorded.ooms), times(ooms)));
+    }
+    if let Some(recorded) = recorded.retries.filter(|&recorded| recorded > retries) {
+        let (recorded, retries) = (times(recorded), times(retries));
+        notes.push(format!("the recorded run gave memory back and asked again {recorded}, this one {retries}{hint}"));
     }
     if let Some(blocks) = device.early_blocks {
-        notes.push(format!("the recording lost its beginning: the {blocks} blocks in use by then are asked for first"));
+        let blocks = match blocks {
+            1 => "the block in use by then is".to_owned(),
+            _ => format!("the {blocks} blocks in use by then are"),
+        };
+        notes.push(format!("the recording lost its beginning: {blocks} asked for first"));
     }
     if device.mismatches > 0 {
-        let mismatches = device.mismatches;
-        notes.push(format!(
-            "under its own settings {mismatches} decisions of the recording are made otherwise: is there a --recorded-limit?"
-        ));
+        let decisions = count(device.mismatches, "decision of the recording is", "decisions of the recording are");
+        notes.push(format!("under its own settings {decisions} made otherwise: is there a --recorded-limit?"));
     }
     if device.device_errors > 0 {
-        notes.push(format!("{} requests could not be followed by the simulated device", device.device_errors));
+        notes.push(format!(
+            "{} could not be followed by the simulated device",
+            count(device.device_errors, "request", "requests")
+        ));
     }
     notes
 }
 
-fn object(args: &Args, exported: &Exported) -> Value {
+fn object(args: &Args, made: &Made) -> Value {
+    let exported = &made.exported;
     let devices: Vec<Value> = exported
         .devices
         .iter()
-        .map(|device| {
+        .zip(&made.recorded)
+        .map(|(device, recorded)| {
             json!({
                 "device": device.device,
                 "entries": device.entries,
                 "ooms": device.stats.num_ooms,
+                "retries": device.stats.num_alloc_retries,
+                "recorded_ooms": recorded.ooms,
+                "recorded_retries": recorded.retries,
                 "fails_at_entry": device.first_failure,
                 "peak_allocated_bytes": device.stats.family(Family::AllocatedBytes).all.peak,
                 "peak_reserved_bytes": device.stats.family(Family::ReservedBytes).all.peak,

@@ -5,16 +5,18 @@ use std::path::Path;
 use parkade_sim::measures::Measures;
 use serde_json::{Map, Value, json};
 
-use super::{Args, Device, Moment};
+use super::{Args, Device, LeftOut, Moment, Shown};
 
 /// The object of a recording's statistics.
-pub(super) fn object(args: &Args, settings: &str, devices: &[Device]) -> Value {
+pub(super) fn object(args: &Args, shown: &Shown) -> Value {
     json!({
         "file": args.file.display().to_string(),
-        "settings": settings,
+        "settings": shown.settings,
         "replayed": args.settings.is_some(),
         "limit_bytes": args.limit,
-        "devices": devices.iter().map(device).collect::<Vec<Value>>(),
+        "mismatches": shown.mismatches(),
+        "devices": shown.devices.iter().map(device).collect::<Vec<Value>>(),
+        "left_out": shown.left_out.iter().map(left_out).collect::<Vec<Value>>(),
     })
 }
 
@@ -24,12 +26,19 @@ pub(super) fn failed(file: &Path, error: &anyhow::Error) -> Value {
     json!({ "file": file.display().to_string(), "error": causes.join(": ") })
 }
 
+fn left_out(device: &LeftOut) -> Value {
+    json!({ "device": device.number, "reason": device.reason })
+}
+
 fn device(device: &Device) -> Value {
     json!({
         "device": device.number,
         "entries": device.entries,
         "steps_marked_by": device.mark,
         "lost_steps": device.lost_steps,
+        "mismatches": device.mismatches,
+        "decisions": device.decisions,
+        "assumed_limit_bytes": device.assumed_limit_bytes,
         "moments": device.moments.iter().map(moment).collect::<Vec<Value>>(),
         "end_without_trace": device.end.as_ref().map(measures),
     })

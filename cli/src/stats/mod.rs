@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
+use parkade::report::format_bytes;
 use parkade_sim::measures::{Measures, ReplayedRun, Sample, recorded_run, replayed_run, steps};
 use parkade_sim::recording::{DeviceRecording, Recording};
 use parkade_sim::replay::{ReplaySettings, VerifyOptions, newer_profile};
@@ -27,7 +28,8 @@ use crate::{Outcome, output, replay, size};
   parkade stats snapshot.pickle --steps
   parkade stats snapshot.pickle --every 1000 --settings expandable_segments:True --csv
 
-Exit code: 0 shown, 2 it could not be run.")]
+Exit code: 0 shown, 1 shown, but decisions of the recorded run differ, so that the figures may not be its own
+(--limit gives the memory limit that it had), 2 it could not be run.")]
 pub(crate) struct Args {
     /// The recording.
     file: PathBuf,
@@ -90,6 +92,60 @@ struct Device {
     moments: Vec<Moment>,
     /// What the file's end shows, where there is no trace.
     end: Option<Measures>,
+    /// How many decisions of the recording differ from the core's, of how many.
+    mismatches: u64,
+    decisions: u64,
+    /// The recorded run's limit, where it was found and not given.
+    assumed_limit_bytes: Option<u64>,
+}
+
+/// A device that has nothing of what was asked for, and why.
+struct LeftOut {
+    number: u32,
+    reason: String,
+}
+
+/// What there is to show.
+struct Shown {
+    settings: String,
+    devices: Vec<Device>,
+    left_out: Vec<LeftOut>,
+}
+
+impl Shown {
+    fn mismatches(&self) -> u64 {
+        self.devices.iter().map(|device| device.mismatches).sum()
+    }
+
+    /// What to know of the figures, a line each.
+    fn remarks(&self, args: &Args) -> Vec<String> {
+        let left_out = self.left_out.iter().map(|device| format!("left out: {}", device.reason));
+        self.devices.iter().flat_map(|device| remarks(args, device)).chain(left_out).collect()
+    }
+}
+
+fn remarks(args: &Args, device: &Device) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if let Some(bytes) = device.assumed_limit_bytes {
+        remarks.push(format!(
+            "device {}: a limit of {} was assumed (--limit): garbage collection needs one, and under it all decisions are the \
+             recorded ones",
+            device.number,
+            format_bytes(bytes)
+        ));
+    }
+    if device.mismatches > 0 {
+        let consequence = if args.settings.is_some() {
+            "the requests are less sure (--recorded-limit gives the memory limit of the recorded run)"
+        } else {
+            "the figures may not be the recording's (--limit gives the memory limit of the recorded run)"
+        };
+        remarks.push(format!(
+            "careful, device {}: {} of {} recorded decisions differ from the replay's: {consequence}",
+            device.number, device.mismatches, device.decisions
+        ));
+    }
+    remarks
 }
 
 /// The state at one moment.
@@ -105,8 +161,8 @@ enum Run {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let (settings, devices) = match read(args) {
-        Ok(read) => read,
+    let shown = match read(args) {
+        Ok(shown) => shown,
         Err(error) => {
             if args.json {
                 let mut out = output::stdout();
@@ -116,19 +172,33 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             return Err(error.context(args.file.display().to_string()));
         }
     };
-    let mut out = output::stdout();
-    if args.json {
-        writeln!(out, "{}", json::object(args, &settings, &devices))?;
-    } else if args.csv {
-        table::csv(&mut out, &devices)?;
-    } else {
-        table::print(&mut out, args, &devices)?;
+    // Under other settings the figures are the replay's, whatever the recording's were.
+    let differs = args.settings.is_none() && shown.mismatches() > 0;
+    let outcome = if differs { Outcome::CheckFailed } else { Outcome::Good };
+    match print(args, &shown) {
+        // Whoever reads only the first lines still gets the exit code.
+        Err(error) if output::is_broken_pipe(&error) => Ok(outcome),
+        printed => printed.map(|()| outcome),
     }
-    out.flush()?;
-    Ok(Outcome::Good)
 }
 
-fn read(args: &Args) -> Result<(String, Vec<Device>)> {
+fn print(args: &Args, shown: &Shown) -> Result<()> {
+    let mut out = output::stdout();
+    if args.json {
+        writeln!(out, "{}", json::object(args, shown))?;
+    } else if args.csv {
+        table::csv(&mut out, &shown.devices)?;
+        // Rows for a program to read have no place for them.
+        for remark in shown.remarks(args) {
+            output::complain(&anyhow!(remark));
+        }
+    } else {
+        table::print(&mut out, args, shown)?;
+    }
+    Ok(out.flush()?)
+}
+
+fn read(args: &Args) -> Result<Shown> {
     // Before the file is read: whoever mistyped the settings need not wait.
     let given_profile = args.profile.unwrap_or_default().rules();
     let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(given_profile, text)).transpose()?;
@@ -161,8 +231,18 @@ fn read(args: &Args) -> Result<(String, Vec<Device>)> {
         }
     };
     let devices = chosen(args, &recording)?;
-    let devices = devices.into_iter().map(|device| sample(args, &run, &recording, device)).collect::<Result<_>>()?;
-    Ok((settings, devices))
+    let mut shown = Shown { settings, devices: Vec::new(), left_out: Vec::new() };
+    for device in devices {
+        match lacks(args, device) {
+            Some(reason) => shown.left_out.push(LeftOut { number: device.device, reason }),
+            None => shown.devices.push(sample(args, &run, &recording, device)?),
+        }
+    }
+    if shown.devices.is_empty() {
+        let reasons: Vec<_> = shown.left_out.into_iter().map(|device| device.reason).collect();
+        bail!("{}", reasons.join("; "));
+    }
+    Ok(shown)
 }
 
 fn chosen<'r>(args: &Args, recording: &'r Recording) -> Result<Vec<&'r DeviceRecording>> {
@@ -175,20 +255,37 @@ fn chosen<'r>(args: &Args, recording: &'r Recording) -> Result<Vec<&'r DeviceRec
     }
 }
 
+/// Why the device has nothing of what is asked for.
+fn lacks(args: &Args, device: &DeviceRecording) -> Option<String> {
+    let (number, entries) = (device.device, device.trace.len());
+    if entries == 0 && (args.entry.is_some() || args.is_series() || args.settings.is_some()) {
+        return Some(format!(
+            "device {number} has no trace entries, only its segments at the end: they are shown without options"
+        ));
+    }
+    let entry = args.entry.filter(|&entry| entries > 0 && entry >= entries)?;
+    Some(format!("there is no entry {entry}: the trace of device {number} has {entries}, counted from 0"))
+}
+
+/// Samples a device that lacks nothing.
 fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecording) -> Result<Device> {
     let entries = device.trace.len();
-    let mut found = Device { number: device.device, entries, mark: None, lost_steps: 0, moments: Vec::new(), end: None };
+    let mut found = Device {
+        number: device.device,
+        entries,
+        mark: None,
+        lost_steps: 0,
+        moments: Vec::new(),
+        end: None,
+        mismatches: 0,
+        decisions: 0,
+        assumed_limit_bytes: None,
+    };
     if entries == 0 {
-        if args.entry.is_some() || args.is_series() || args.settings.is_some() {
-            bail!("device {} has no trace entries, only its segments at the end: they are shown without options", device.device);
-        }
         found.end = Some(Measures::of_recorded(&device.segments));
         return Ok(found);
     }
     let (at, numbers) = match (args.entry, args.every, &args.steps) {
-        (Some(entry), _, _) if entry >= entries => {
-            bail!("there is no entry {entry}: the trace of device {} has {entries}, counted from 0", device.device)
-        }
         (Some(entry), _, _) => (vec![entry], None),
         (_, Some(every), _) => (regularly(entries, every), None),
         (_, _, Some(prefix)) => {
@@ -199,13 +296,15 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
         }
         _ => (vec![entries - 1], None),
     };
-    let samples = match run {
+    let sampled = match run {
         Run::Recorded(own) => recorded_run(device, own, &at),
         Run::Replayed(options) => replayed_run(device, options, &at),
     };
-    let samples = samples.map_err(|error| anyhow!("device {}: {error}", device.device))?;
+    let sampled = sampled.map_err(|error| anyhow!("device {}: {error}", device.device))?;
+    (found.mismatches, found.decisions) = (sampled.mismatches, sampled.decisions);
+    found.assumed_limit_bytes = sampled.assumed_limit_bytes;
     let step = |place: usize| numbers.as_ref().and_then(|numbers| numbers.get(place).copied());
-    found.moments = samples.into_iter().enumerate().map(|(place, sample)| Moment { step: step(place), sample }).collect();
+    found.moments = sampled.samples.into_iter().enumerate().map(|(place, sample)| Moment { step: step(place), sample }).collect();
     Ok(found)
 }
 

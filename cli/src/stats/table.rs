@@ -5,15 +5,15 @@ use std::io::{self, Write};
 use parkade::report::{format_bytes, memory_summary};
 use parkade_sim::measures::Measures;
 
-use super::{Args, Device, Moment};
+use super::{Args, Device, Moment, Shown};
 use crate::output;
 use crate::size;
 
 /// From here on the documents call fragmentation a risk.
 const RISK: f64 = 0.3;
 
-pub(super) fn print(out: &mut impl Write, args: &Args, devices: &[Device]) -> io::Result<()> {
-    for (place, device) in devices.iter().enumerate() {
+pub(super) fn print(out: &mut impl Write, args: &Args, shown: &Shown) -> io::Result<()> {
+    for (place, device) in shown.devices.iter().enumerate() {
         if place > 0 {
             writeln!(out)?;
         }
@@ -25,6 +25,9 @@ pub(super) fn print(out: &mut impl Write, args: &Args, devices: &[Device]) -> io
         } else {
             single(out, args, device)?;
         }
+    }
+    for remark in shown.remarks(args) {
+        writeln!(out, "{remark}")?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use parkade::snapshot::{BlockActivity, SegmentInfo};
 
 use crate::recording::{BlockState, Segment};
 
-pub use series::{ReplayedRun, Sample, recorded_run, replayed_run};
+pub use series::{ReplayedRun, Sample, SampledRun, recorded_run, replayed_run};
 pub use steps::{Step, StepError, Steps, steps};
 
 /// What a heap's bytes are doing. All but `fragmentation` in bytes.

@@ -6,10 +6,11 @@ use parkade::snapshot::SegmentInfo;
 use parkade::stats::{Family, Stats};
 
 use super::Measures;
+use crate::diagnose::{DiagnoseError, DiagnoseOptions, diagnose_device};
 use crate::recording::DeviceRecording;
 use crate::replay::{
     AfterFailure, PredictOptions, PredictedRun, Requests, Timing, VerifyError, VerifyOptions, device_like, learned_addresses,
-    watch_device,
+    verify_device, watch_device,
 };
 
 /// The state at one moment.
@@ -25,6 +26,20 @@ pub struct Sample {
     pub peak_allocated_bytes: i64,
     /// The most bytes taken from the device at once since then.
     pub peak_reserved_bytes: i64,
+}
+
+/// The samples of a run, and how exactly the recorded one is known.
+#[derive(Clone, Debug)]
+pub struct SampledRun {
+    /// One for each entry that was asked for.
+    pub samples: Vec<Sample>,
+    /// How many decisions of the recording the core makes otherwise under its own settings. Unless it is zero, the samples of the
+    /// recorded run are not its own, and the requests of a replayed one are less sure.
+    pub mismatches: u64,
+    /// How many decisions were compared for that.
+    pub decisions: u64,
+    /// The recorded run's limit, if it was not given and one was found that explains every decision.
+    pub assumed_limit_bytes: Option<u64>,
 }
 
 /// Under what to replay.
@@ -43,23 +58,48 @@ pub struct ReplayedRun {
 }
 
 /// Samples the recorded run after each of these entries, which must be in order: once the operation is done that the entry belongs
-/// to. `own` are the settings and the limit of that run.
+/// to. `own` are the settings and the limit of that run. Garbage collection depends on the limit: if none is given, one is looked for
+/// as a diagnosis does.
 ///
 /// # Errors
 /// As for verifying the recording: see [`VerifyError`].
-pub fn recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at: &[usize]) -> Result<Vec<Sample>, VerifyError> {
+pub fn recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at: &[usize]) -> Result<SampledRun, VerifyError> {
+    let mut verdict = verify_device(recording, own, &mut |_| ())?;
+    let mut own = own.clone();
+    let mut assumed_limit_bytes = None;
+    let collects = own.settings.settings.garbage_collection_threshold > 0.0;
+    if verdict.mismatches > 0
+        && collects
+        && own.limit_bytes.is_none()
+        && let Some(bytes) = limit_that_explains(recording, &own)?
+    {
+        (own.limit_bytes, assumed_limit_bytes) = (Some(bytes), Some(bytes));
+        verdict = verify_device(recording, &own, &mut |_| ())?;
+    }
     let mut sampler = Sampler::new(at);
-    watch_device(recording, own, &mut |moment| {
+    watch_device(recording, &own, &mut |moment| {
         sampler.pass(moment.entries, moment.stats(), &mut || moment.segments());
     })?;
-    Ok(sampler.samples)
+    let (mismatches, decisions) = (verdict.mismatches, verdict.decisions);
+    Ok(SampledRun { samples: sampler.samples, mismatches, decisions, assumed_limit_bytes })
+}
+
+/// The limit under which every decision is the recorded one, among the whole gibibytes that the out-of-memory points leave.
+fn limit_that_explains(recording: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
+    let options = DiagnoseOptions { own: own.clone(), capacity_bytes: None, entry: None, fences: 0 };
+    match diagnose_device(recording, &options, &mut |_| ()) {
+        Ok(diagnosis) => Ok(diagnosis.assumed_limit_bytes),
+        Err(DiagnoseError::Replay(error)) => Err(error),
+        // No entry was chosen.
+        Err(DiagnoseError::NoSuchEntry { .. }) => Ok(None),
+    }
 }
 
 /// Samples the same requests under other settings. A request that fails does not end the run.
 ///
 /// # Errors
 /// As for verifying the recording: see [`VerifyError`].
-pub fn replayed_run(recording: &DeviceRecording, options: &ReplayedRun, at: &[usize]) -> Result<Vec<Sample>, VerifyError> {
+pub fn replayed_run(recording: &DeviceRecording, options: &ReplayedRun, at: &[usize]) -> Result<SampledRun, VerifyError> {
     let requests = Requests::of_recording(recording, &options.own, &mut |_| ())?;
     let device = device_like(recording.device, &learned_addresses(recording, &requests), options.capacity_bytes);
     let predict = PredictOptions {
@@ -76,7 +116,8 @@ pub fn replayed_run(recording: &DeviceRecording, options: &ReplayedRun, at: &[us
     while run.step() {
         sampler.pass(next(&run), run.stats(), &mut || run.segments());
     }
-    Ok(sampler.samples)
+    let (mismatches, decisions) = (requests.mismatches, requests.decisions);
+    Ok(SampledRun { samples: sampler.samples, mismatches, decisions, assumed_limit_bytes: None })
 }
 
 struct Sampler<'a> {

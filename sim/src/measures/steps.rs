@@ -13,7 +13,7 @@ use crate::recording::{Action, Annotation, DeviceRecording, Entry};
 /// The end of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The step's number among all that the file marks, from 0.
+    /// The step's number among all that the file marks, in order of time, from 0.
     pub number: usize,
     /// The last entry of it.
     pub last_entry: usize,
@@ -64,21 +64,24 @@ pub fn steps(annotations: &[Annotation], device: &DeviceRecording, prefix: Optio
     }
     let chosen = if *mark == OPTIMIZER { most_frequent(annotations, mark) } else { (*mark).to_owned() };
     let mut found = Steps { mark: chosen.clone(), steps: Vec::new(), lost: 0 };
-    let mut number = 0;
+    let mut ends = Vec::new();
     for (place, annotation) in annotations.iter().enumerate() {
         if !is_end(annotation) || !annotation.name.starts_with(&chosen) {
             continue;
         }
         if let Some(done) = annotation.time_us.map(|time| entries_until(&device.trace, time)) {
             let done = zero_grad_after(annotations.get(place + 1..).unwrap_or(&[]), device, done).unwrap_or(done);
-            match done.checked_sub(1) {
-                Some(last_entry) => found.steps.push(Step { number, last_entry }),
-                None => found.lost += 1,
-            }
+            ends.push((done, annotation.time_us));
         }
-        number += 1;
     }
-    found.steps.sort_by_key(|step| step.last_entry);
+    // A file need not have its annotations in order of time: each thread's may come together.
+    ends.sort_unstable();
+    for (number, (done, _)) in ends.into_iter().enumerate() {
+        match done.checked_sub(1) {
+            Some(last_entry) => found.steps.push(Step { number, last_entry }),
+            None => found.lost += 1,
+        }
+    }
     Ok(found)
 }
 
@@ -140,6 +143,16 @@ mod tests {
         let found = steps(&annotations, &device, None).expect("steps");
         assert_eq!(found.steps, [last(0, 0), last(1, 4)]);
         assert_eq!(steps(&annotations, &device, Some("Optim")).expect("steps").steps, [last(0, 1)]);
+    }
+
+    #[test]
+    fn steps_are_numbered_in_order_of_time_not_of_the_file() {
+        let device = device(&[(Action::Alloc, 10), (Action::Alloc, 20), (Action::Alloc, 30)]);
+        let step = "Optimizer.step#SGD.step";
+        let annotations = [annotation(step, 31), annotation(step, 5), annotation(step, 21), annotation(step, 11)];
+        let found = steps(&annotations, &device, None).expect("steps");
+        let last = |number, last_entry| Step { number, last_entry };
+        assert_eq!((found.steps, found.lost), (vec![last(1, 0), last(2, 1), last(3, 2)], 1));
     }
 
     #[test]

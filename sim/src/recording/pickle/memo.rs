@@ -41,8 +41,9 @@ impl Memo {
                 self.changes += 1;
             }
             None if index == next => {
-                if !self.sparse.is_empty() {
-                    self.sparse.remove(&index);
+                // The slot was beyond a gap until now: it is written again.
+                if !self.sparse.is_empty() && self.sparse.remove(&index).is_some() {
+                    self.changes += 1;
                 }
                 self.dense.push(value);
             }
@@ -62,7 +63,8 @@ impl Memo {
         }
     }
 
-    /// A number that is the same as long as every slot that was ever written holds what it held.
+    /// A number that is the same as long as every slot that was ever written holds what it held, those beyond a gap included. It
+    /// may grow where none changed.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes

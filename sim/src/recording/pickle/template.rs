@@ -163,6 +163,12 @@ mod tests {
         let mut bytes = b"\x80\x02](\x8c\x01aq\x00\x8c\x01bq\x01".to_vec();
         bytes.extend(items.concat());
         bytes.extend(b"e.");
+        read_pickle(&bytes)
+    }
+
+    /// The one key and value of each dict of a list.
+    fn read_pickle(bytes: &[u8]) -> Vec<(Vec<u8>, i64)> {
+        let mut bytes = bytes.to_vec();
         // What follows the end lets the short cut look ahead.
         bytes.extend([0; 32]);
         let loaded = load(&bytes).expect("a pickle");
@@ -193,6 +199,13 @@ mod tests {
     #[test]
     fn a_slot_that_is_written_again_is_another_key() {
         assert_eq!(read(&[A[0], A[1], b"h\x01q\x00", A[2]]), pairs(&[("a", 1), ("a", 2), ("b", 3)]));
+    }
+
+    /// The first dict is read while slot 1 lies beyond a gap; once slot 1 is written again there is no gap, and its key is another.
+    #[test]
+    fn a_slot_beyond_a_gap_that_is_written_again_is_another_key() {
+        let bytes = b"\x80\x02](\x8c\x01aq\x01}(h\x01K\x01u\x8c\x01xq\x00\x8c\x01bq\x01}(h\x01K\x02u}(h\x01K\x03ue.";
+        assert_eq!(read_pickle(bytes), pairs(&[("a", 1), ("b", 2), ("b", 3)]));
     }
 
     /// The text is memoised once, whichever way reads the dict: the next slot is 2, then 3.
