@@ -16,6 +16,7 @@ mod instance;
 mod place;
 mod random;
 mod recorded;
+mod relations;
 mod search;
 mod solve;
 #[cfg(test)]
@@ -25,7 +26,7 @@ pub use check::{Fault, check};
 pub use csv::{CsvError, is_csv, read_csv, write_csv};
 pub use instance::{Buffer, Instance, InstanceError};
 pub use recorded::{Recorded, Refused};
-pub use solve::{DEFAULT_STEPS, Effort, Found, pack};
+pub use solve::{DEFAULT_STEPS, Effort, Found, pack, pack_watched};
 
 /// An address for each buffer, from 0 on, and the memory that they need together.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
