@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade::stats::Family;
@@ -86,7 +86,7 @@ fn make(args: &Args) -> Result<Exported> {
     // Before the file is read: whoever mistyped the settings need not wait.
     let profile = args.profile.rules();
     let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose()?;
-    refuse_own_file(&args.file, &args.output)?;
+    output::refuse_own_file(&args.file, &args.output)?;
     let recording = verify::read(&args.file)?;
     let recorded_profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
@@ -109,15 +109,6 @@ fn make(args: &Args) -> Result<Exported> {
     let name = || format!("cannot write {}", args.output.display());
     fs::write(&args.output, write(&exported.recording, Style::Python)).with_context(name)?;
     Ok(exported)
-}
-
-/// The recording is the only copy of what happened.
-fn refuse_own_file(file: &Path, output: &Path) -> Result<()> {
-    let (file, output) = (fs::canonicalize(file), fs::canonicalize(output));
-    if file.is_ok_and(|file| output.is_ok_and(|output| file == output)) {
-        bail!("the output is the recording itself: write to another file");
-    }
-    Ok(())
 }
 
 fn print(args: &Args, exported: &Exported) -> Result<()> {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade_sim::packing::{
-    self, Buffer, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack, read_csv, write_csv,
+    self, Buffer, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
 use parkade_sim::recording::Recording;
 use parkade_sim::replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
@@ -108,19 +108,22 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 fn pack_file(args: &Args) -> Result<Vec<Packed>> {
+    if let Some(path) = &args.output {
+        output::refuse_own_file(&args.file, path)?;
+    }
     let effort = Effort { steps: args.budget, seed: args.seed };
     let packed = match read_buffers(&args.file)? {
         Some((ids, buffers)) => {
             if args.device.is_some() {
                 bail!("--device is for recordings; a CSV file has no devices");
             }
-            let (instance, found, seconds) = solve(buffers, effort)?;
+            let (instance, found, seconds) = solve(buffers, effort, args.json)?;
             vec![Packed { device: None, ids, instance, found, seconds, has_lost_beginning: false, refused: None }]
         }
         None => pack_recording(args, &verify::read(&args.file)?, effort)?,
     };
     if let Some(path) = &args.output {
-        let [one] = packed.as_slice() else { bail!("the recording has {} devices: choose one with --device", packed.len()) };
+        let [one] = packed.as_slice() else { return Err(too_many_devices(packed.len())) };
         let text = write_csv(&one.ids, one.instance.buffers(), &one.found.packing);
         std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
     }
@@ -156,28 +159,42 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
         }
     }
     let is_one_of_many = chosen.len() > 1;
+    if is_one_of_many && args.output.is_some() {
+        return Err(too_many_devices(chosen.len()));
+    }
     let each = chosen.into_iter().map(|device| {
         let named =
             |error: anyhow::Error| if is_one_of_many { error.context(format!("device {}", device.device)) } else { error };
-        let requests = Requests::of_recording(device, &own, &mut |_| ()).map_err(|error| named(error.into()))?;
+        let bar = verify::progress_bar(args.json);
+        bar.set_length(device.trace.len() as u64);
+        let requests = Requests::of_recording(device, &own, &mut |entries| bar.set_position(entries as u64));
+        bar.finish_and_clear();
+        let requests = requests.map_err(|error| named(error.into()))?;
         let Recorded { buffers, refused } = Recorded::of(&requests);
         let ids = (0..buffers.len()).map(|number| number.to_string()).collect();
-        let (instance, found, seconds) = solve(buffers, effort).map_err(named)?;
+        let (instance, found, seconds) = solve(buffers, effort, args.json).map_err(named)?;
         let (device, has_lost_beginning) = (Some(device.device), requests.lost_beginning.is_some());
         Ok(Packed { device, ids, instance, found, seconds, has_lost_beginning, refused: Some(refused) })
     });
     each.collect()
 }
 
+fn too_many_devices(count: usize) -> anyhow::Error {
+    anyhow!("one file is written, and the recording has {count} devices: choose one with --device")
+}
+
 fn numbers(devices: impl Iterator<Item = u32>) -> String {
     devices.map(|device| device.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// The packing, checked, and the seconds that it took.
-fn solve(buffers: Vec<Buffer>, effort: Effort) -> Result<(Instance, Found, f64)> {
+/// The packing, checked, and the seconds that it took. A terminal sees how much of the budget is spent.
+fn solve(buffers: Vec<Buffer>, effort: Effort, is_hidden: bool) -> Result<(Instance, Found, f64)> {
     let start = Instant::now();
     let instance = Instance::new(buffers)?;
-    let found = pack(&instance, &effort);
+    let bar = verify::progress_bar_of("steps at most", is_hidden);
+    bar.set_length(effort.steps);
+    let found = pack_watched(&instance, &effort, &mut |steps| bar.set_position(steps));
+    bar.finish_and_clear();
     packing::check(&instance, &found.packing)
         .map_err(|fault| anyhow!("the packing found is none, a bug of parkade: {fault:?}"))?;
     Ok((instance, found, start.elapsed().as_secs_f64()))
