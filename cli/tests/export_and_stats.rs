@@ -100,7 +100,7 @@ fn what_cannot_be_exported_is_said_in_one_line() {
     let out = format!("{}/out.pickle", folder.path());
     let nowhere = format!("{}/no/folder/out.pickle", folder.path());
     let cases: [(&[&str], &str); 8] = [
-        (&[&file, "-o", &file], "the output is the recording itself"),
+        (&[&file, "-o", &file], "the output is the file itself"),
         (&[&file, "-o", &nowhere], "cannot write"),
         (&[&file, "-o", &out, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
         (&[&file, "-o", &out, "--settings", "per_process_memory_fraction:0.5"], "--capacity gives"),

@@ -1,17 +1,14 @@
 //! Real recordings, packed offline: as low as their load, or nearly.
 
-use parkade::policy::PyTorch;
 use parkade_conformance::recordings::read;
-use parkade_sim::packing::{Effort, Instance, check, pack, recorded_buffers};
+use parkade_sim::packing::{Effort, Instance, Recorded, check, pack};
 use parkade_sim::replay::Requests;
 
 /// The packing over the load, with this many steps of work.
 fn ratio(name: &str, steps: u64) -> f64 {
     let shipped = read(name);
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");
-    let settings = &shipped.options.settings;
-    let buffers = recorded_buffers(&requests, &PyTorch::of(settings.profile, settings.settings.clone()));
-    let instance = Instance::new(buffers).expect("buffers");
+    let instance = Instance::new(Recorded::of(&requests).buffers).expect("buffers");
     let found = pack(&instance, &Effort { steps, seed: 1 });
     assert_eq!(check(&instance, &found.packing), Ok(()), "{name}");
     found.packing.height as f64 / instance.load() as f64
@@ -36,9 +33,7 @@ fn the_load_is_the_recorded_peak_of_live_bytes() {
     let shipped = read("deep_mlp.default");
     let verdict = shipped.verify(shipped.device()).expect("a verdict");
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");
-    let settings = &shipped.options.settings;
-    let buffers = recorded_buffers(&requests, &PyTorch::of(settings.profile, settings.settings.clone()));
-    let load = Instance::new(buffers).expect("buffers").load();
+    let load = Instance::new(Recorded::of(&requests).buffers).expect("buffers").load();
     // Blocks may be larger than the rounded requests: a rest that is too small is not split off.
     let peak = verdict.peak_allocated_bytes().cast_unsigned();
     assert!(load <= peak && peak - load < 32 << 20, "{load} {peak}");

@@ -7,8 +7,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-use parkade::policy::PyTorch;
-use parkade_sim::packing::{Buffer, Effort, Instance, check, is_csv, pack, read_csv, recorded_buffers};
+use parkade_sim::packing::{Buffer, Effort, Instance, Recorded, check, is_csv, pack, read_csv};
 use parkade_sim::recording;
 use parkade_sim::replay::{ReplaySettings, Requests, VerifyOptions};
 
@@ -54,8 +53,7 @@ fn buffers(file: &Path) -> Result<Vec<Buffer>, Box<dyn Error>> {
     }
     let recording = recording::read(&bytes)?;
     let settings = ReplaySettings::of_recording(recording.settings.as_ref())?;
-    let policy = PyTorch::of(settings.profile, settings.settings.clone());
     let own = VerifyOptions { settings, limit_bytes: None, statistics: None };
     let device = recording.devices.iter().find(|device| !device.trace.is_empty()).ok_or("no trace")?;
-    Ok(recorded_buffers(&Requests::of_recording(device, &own, &mut |_| ())?, &policy))
+    Ok(Recorded::of(&Requests::of_recording(device, &own, &mut |_| ())?).buffers)
 }

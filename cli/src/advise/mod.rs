@@ -11,7 +11,6 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
 use parkade_sim::advise::{AdviseOptions, Progress, Report, Space};
@@ -172,10 +171,7 @@ fn choose_device(recording: &mut Recording, chosen: Option<u32>) -> Result<()> {
 fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool) -> Result<Report> {
     let reading = verify::progress_bar(is_hidden);
     reading.set_length(traced.iter().map(|device| device.trace.len() as u64).sum());
-    let trying = if is_hidden { ProgressBar::hidden() } else { ProgressBar::new(0) };
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} settings") {
-        trying.set_style(style);
-    }
+    let trying = verify::progress_bar_of("settings", is_hidden);
     let report = parkade_sim::advise::advise(traced, options, &|progress| match progress {
         Progress::Read { device, entries } => {
             let before: usize = traced[..device].iter().map(|device| device.trace.len()).sum();

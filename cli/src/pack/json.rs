@@ -40,6 +40,11 @@ fn numbers(packed: &Packed) -> Map<String, Value> {
         "lost_beginning": packed.has_lost_beginning,
     });
     let mut object = value.as_object().cloned().unwrap_or_default();
+    if let (Some(refused), Some(load)) = (packed.refused, packed.load_with_last_refused()) {
+        object.insert("refused_requests".to_owned(), refused.requests.into());
+        object.insert("refused_bytes".to_owned(), refused.bytes.into());
+        object.insert("load_with_last_refused_bytes".to_owned(), load.into());
+    }
     if let Some(device) = packed.device {
         object.insert("device".to_owned(), device.into());
     }

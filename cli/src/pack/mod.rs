@@ -9,10 +9,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
-use parkade::policy::PyTorch;
 use parkade::profile::Profile as Rules;
 use parkade_sim::packing::{
-    self, Buffer, DEFAULT_STEPS, Effort, Found, Instance, is_csv, pack, read_csv, recorded_buffers, write_csv,
+    self, Buffer, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
 use parkade_sim::recording::Recording;
 use parkade_sim::replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
@@ -22,8 +21,9 @@ use crate::{Outcome, output, size, verify};
 /// Pack a program's buffers offline: sizes and lifetimes known, addresses to be found.
 ///
 /// What is found is a bound for every allocator that does not move memory: none can be expected to need less, and none can need less than
-/// the load, the most bytes that live at once. The file is a recording, whose requests are packed as PyTorch rounds them, or a CSV file
-/// with the columns id,lower,upper,size. The work is counted in steps, so the answer is the same on every machine.
+/// the load, the most bytes that live at once. The file is a recording, whose requests are rounded up to 512 bytes (no setting of
+/// PyTorch's makes blocks smaller, and that of the recording does not count), or a CSV file with the columns id,lower,upper,size, id being
+/// optional. The work is counted in steps, so the answer is the same on every machine.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade pack snapshot.pickle
@@ -62,9 +62,16 @@ struct Packed {
     seconds: f64,
     /// What was live before the first entry counts as asked for before it.
     has_lost_beginning: bool,
+    /// What was out of memory in a recording and is not packed.
+    refused: Option<Refused>,
 }
 
 impl Packed {
+    /// The load with the last request that was out of memory, if it is a recording.
+    fn load_with_last_refused(&self) -> Option<u64> {
+        self.refused.map(|refused| refused.in_use_with_last.max(self.instance.load()))
+    }
+
     fn ratio(&self) -> f64 {
         match self.instance.load() {
             0 => 1.0,
@@ -101,18 +108,22 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 fn pack_file(args: &Args) -> Result<Vec<Packed>> {
+    if let Some(path) = &args.output {
+        output::refuse_own_file(&args.file, path)?;
+    }
     let effort = Effort { steps: args.budget, seed: args.seed };
     let packed = match read_buffers(&args.file)? {
         Some((ids, buffers)) => {
             if args.device.is_some() {
                 bail!("--device is for recordings; a CSV file has no devices");
             }
-            vec![solve(None, ids, buffers, false, effort)?]
+            let (instance, found, seconds) = solve(buffers, effort, args.json)?;
+            vec![Packed { device: None, ids, instance, found, seconds, has_lost_beginning: false, refused: None }]
         }
         None => pack_recording(args, &verify::read(&args.file)?, effort)?,
     };
     if let Some(path) = &args.output {
-        let [one] = packed.as_slice() else { bail!("the recording has {} devices: choose one with --device", packed.len()) };
+        let [one] = packed.as_slice() else { return Err(too_many_devices(packed.len())) };
         let text = write_csv(&one.ids, one.instance.buffers(), &one.found.packing);
         std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
     }
@@ -138,7 +149,6 @@ const HEAD: u64 = 1 << 12;
 fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<Vec<Packed>> {
     let profile = newer_profile(recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;
-    let policy = PyTorch::of(profile, settings.settings.clone());
     let own = VerifyOptions { settings, limit_bytes: args.recorded_limit, statistics: None };
     let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
     let chosen: Vec<_> = traced.clone().filter(|device| args.device.is_none_or(|wanted| wanted == device.device)).collect();
@@ -149,32 +159,43 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
         }
     }
     let is_one_of_many = chosen.len() > 1;
+    if is_one_of_many && args.output.is_some() {
+        return Err(too_many_devices(chosen.len()));
+    }
     let each = chosen.into_iter().map(|device| {
         let named =
             |error: anyhow::Error| if is_one_of_many { error.context(format!("device {}", device.device)) } else { error };
-        let requests = Requests::of_recording(device, &own, &mut |_| ()).map_err(|error| named(error.into()))?;
-        let buffers = recorded_buffers(&requests, &policy);
+        let bar = verify::progress_bar(args.json);
+        bar.set_length(device.trace.len() as u64);
+        let requests = Requests::of_recording(device, &own, &mut |entries| bar.set_position(entries as u64));
+        bar.finish_and_clear();
+        let requests = requests.map_err(|error| named(error.into()))?;
+        let Recorded { buffers, refused } = Recorded::of(&requests);
         let ids = (0..buffers.len()).map(|number| number.to_string()).collect();
-        solve(Some(device.device), ids, buffers, requests.lost_beginning.is_some(), effort).map_err(named)
+        let (instance, found, seconds) = solve(buffers, effort, args.json).map_err(named)?;
+        let (device, has_lost_beginning) = (Some(device.device), requests.lost_beginning.is_some());
+        Ok(Packed { device, ids, instance, found, seconds, has_lost_beginning, refused: Some(refused) })
     });
     each.collect()
+}
+
+fn too_many_devices(count: usize) -> anyhow::Error {
+    anyhow!("one file is written, and the recording has {count} devices: choose one with --device")
 }
 
 fn numbers(devices: impl Iterator<Item = u32>) -> String {
     devices.map(|device| device.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-fn solve(
-    device: Option<u32>,
-    ids: Vec<String>,
-    buffers: Vec<Buffer>,
-    has_lost_beginning: bool,
-    effort: Effort,
-) -> Result<Packed> {
+/// The packing, checked, and the seconds that it took. A terminal sees how much of the budget is spent.
+fn solve(buffers: Vec<Buffer>, effort: Effort, is_hidden: bool) -> Result<(Instance, Found, f64)> {
     let start = Instant::now();
     let instance = Instance::new(buffers)?;
-    let found = pack(&instance, &effort);
+    let bar = verify::progress_bar_of("steps at most", is_hidden);
+    bar.set_length(effort.steps);
+    let found = pack_watched(&instance, &effort, &mut |steps| bar.set_position(steps));
+    bar.finish_and_clear();
     packing::check(&instance, &found.packing)
         .map_err(|fault| anyhow!("the packing found is none, a bug of parkade: {fault:?}"))?;
-    Ok(Packed { device, ids, instance, found, seconds: start.elapsed().as_secs_f64(), has_lost_beginning })
+    Ok((instance, found, start.elapsed().as_secs_f64()))
 }

@@ -23,6 +23,9 @@ pub(super) fn print(out: &mut impl Write, file: &Path, packed: &[Packed], paint:
         let height = format_bytes(found.packing.height);
         writeln!(out, "  packing  {height:>12}  {:.4} of the load: {verdict}", one.ratio())?;
         writeln!(out, "{}", paint.dim(&format!("  {} steps, {:.1} s", found.steps, one.seconds)))?;
+        if let Some(line) = refused(one) {
+            writeln!(out, "  {line}")?;
+        }
         if one.has_lost_beginning {
             writeln!(
                 out,
@@ -31,4 +34,17 @@ pub(super) fn print(out: &mut impl Write, file: &Path, packed: &[Packed], paint:
         }
     }
     Ok(())
+}
+
+/// What the recorded run asked for and did not get.
+fn refused(packed: &Packed) -> Option<String> {
+    let (refused, load) = (packed.refused?, format_bytes(packed.load_with_last_refused()?));
+    let bytes = format_bytes(refused.bytes);
+    match refused.requests {
+        0 => None,
+        1 => Some(format!("Left out: 1 request for {bytes} that was out of memory; with it the load is {load}.")),
+        count => Some(format!(
+            "Left out: {count} requests for {bytes} together that were out of memory; with the last of them the load is {load}."
+        )),
+    }
 }

@@ -237,12 +237,17 @@ pub(crate) fn read(file: &Path) -> Result<Recording> {
     })
 }
 
-/// A bar on standard error, which only a terminal shows.
+/// A bar of a recording's entries on standard error, which only a terminal shows.
 pub(crate) fn progress_bar(is_hidden: bool) -> ProgressBar {
+    progress_bar_of("entries", is_hidden)
+}
+
+/// A bar of something else.
+pub(crate) fn progress_bar_of(what: &str, is_hidden: bool) -> ProgressBar {
     if is_hidden {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} entries")
+    let style = ProgressStyle::with_template(&format!("{{bar:40}} {{human_pos}} of {{human_len}} {what}"))
         .unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(0).with_style(style)
 }

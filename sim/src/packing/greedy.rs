@@ -4,14 +4,16 @@ use super::place::Placer;
 use super::random::Random;
 use super::{Instance, Packing};
 
-/// Tries orders until the load is reached or `steps` are done; at least one order. Returns the best packing, and the steps done.
-pub(super) fn improve(instance: &Instance, seed: u64, steps: u64) -> (Packing, u64) {
+/// Tries orders until the load is reached or `steps` are done; at least one order. Returns the best packing, and the steps done, which
+/// `progress` is told after each order.
+pub(super) fn improve(instance: &Instance, seed: u64, steps: u64, progress: &mut dyn FnMut(u64)) -> (Packing, u64) {
     let mut placer = Placer::new(instance);
     let target = instance.load();
     let mut best: Option<(Packing, Vec<u32>)> = None;
     for key in KEYS {
         let order = order(instance, key);
         let packing = placer.place(&order);
+        progress(placer.steps);
         if best.as_ref().is_none_or(|(known, _)| packing.height < known.height) {
             best = Some((packing, order));
         }
@@ -25,6 +27,7 @@ pub(super) fn improve(instance: &Instance, seed: u64, steps: u64) -> (Packing, u
     while placer.steps < steps && best.height > target {
         let order = repair.next(&mut random, target);
         let packing = placer.place(&order);
+        progress(placer.steps);
         if packing.height < best.height {
             best = packing.clone();
         }

@@ -1,7 +1,8 @@
 //! The offline packer: addresses for buffers whose sizes and lifetimes are all known, in as little memory as a good solver finds.
 //!
 //! No policy that learns of requests one by one can be expected to need less, so the packing found stands beside a policy's result as
-//! a bound that can be reached, and the load (the most bytes that live at once) as one that nothing undercuts. The problem is
+//! a bound that can be reached, and the load (the most bytes that live at once) as one that nothing undercuts: a recording's requests
+//! are rounded by no setting, only to the multiples that all blocks have ([`Recorded`]). The problem is
 //! dynamic storage allocation, which is NP-hard: what is found is a packing, checked by [`check`], not always the best.
 //!
 //! [`place`] puts buffers one after the other at the lowest address that is free; [`greedy`] does it in many orders, and repairs an
@@ -15,6 +16,7 @@ mod instance;
 mod place;
 mod random;
 mod recorded;
+mod relations;
 mod search;
 mod solve;
 #[cfg(test)]
@@ -23,8 +25,8 @@ mod tests;
 pub use check::{Fault, check};
 pub use csv::{CsvError, is_csv, read_csv, write_csv};
 pub use instance::{Buffer, Instance, InstanceError};
-pub use recorded::recorded_buffers;
-pub use solve::{DEFAULT_STEPS, Effort, Found, pack};
+pub use recorded::{Recorded, Refused};
+pub use solve::{DEFAULT_STEPS, Effort, Found, pack, pack_watched};
 
 /// An address for each buffer, from 0 on, and the memory that they need together.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -1,7 +1,8 @@
 //! The whole of it: orders first, then the systematic search where it can help, within a budget of steps.
 
 use super::random::Random;
-use super::search::{Asked, Outcome, Relations, Search};
+use super::relations::Relations;
+use super::search::{Asked, Outcome, Search};
 use super::{Instance, Packing, greedy};
 
 /// How much work may be done, and with which random numbers.
@@ -42,12 +43,18 @@ const FOR_ORDERS: u64 = 20;
 /// Packs buffers into as little memory as is found within the budget. Deterministic: no clock, no threads.
 #[must_use]
 pub fn pack(instance: &Instance, effort: &Effort) -> Found {
+    pack_watched(instance, effort, &mut |_| ())
+}
+
+/// [`pack`], which tells now and then how many steps are done: after each order, and after each search.
+#[must_use]
+pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnMut(u64)) -> Found {
     let is_small = instance.buffers().len() <= SEARCHABLE;
     let for_orders = if is_small { effort.steps / FOR_ORDERS } else { effort.steps };
-    let (packing, steps) = greedy::improve(instance, effort.seed, for_orders);
+    let (packing, steps) = greedy::improve(instance, effort.seed, for_orders, progress);
     let mut found = Found { packing, bound: instance.load(), steps };
     if is_small && found.packing.height > found.bound {
-        Portfolio::new(instance, effort).run(&mut found, effort.steps);
+        Portfolio::new(instance, effort).run(&mut found, effort.steps, progress);
     }
     found
 }
@@ -93,7 +100,7 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    fn run(&mut self, found: &mut Found, steps: u64) {
+    fn run(&mut self, found: &mut Found, steps: u64, progress: &mut dyn FnMut(u64)) {
         let mut limit = FIRST_LIMIT;
         for aim in AIMS.into_iter().cycle() {
             for keys in ORDERS {
@@ -107,6 +114,7 @@ impl<'a> Portfolio<'a> {
                     let mut search = Search::new(&self.relations, &rank, &mut self.weights[asked as usize], asked, capacity);
                     let outcome = search.run(limit.min(steps - found.steps));
                     found.steps += search.steps;
+                    progress(found.steps);
                     match outcome {
                         Outcome::Found(packing) => found.packing = packing,
                         Outcome::Impossible => found.bound = capacity + 1,

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Buffer, Effort, Fault, Found, Instance, InstanceError, Packing, check, pack};
+use super::{Buffer, Effort, Fault, Found, Instance, InstanceError, Packing, check, pack, pack_watched};
 
 fn instance(buffers: &[(u64, u64, u64)]) -> Instance {
     aligned(&buffers.iter().map(|&(start, end, size)| (start, end, size, 1)).collect::<Vec<_>>())
@@ -105,6 +105,18 @@ fn the_same_seed_and_budget_give_the_same_packing() {
     let effort = Effort { steps: 300_000, seed: 9 };
     assert_eq!(pack(&instance, &effort), pack(&instance, &effort));
     assert!(pack(&instance, &effort).steps < 600_000, "the budget is kept");
+}
+
+#[test]
+fn progress_is_told_all_along_and_changes_nothing() {
+    // Two that begin at multiples of 8, and a third that fits between none: the orders miss the load, the search shows why.
+    let instance = aligned(&[(0, 4, 1, 8), (1, 5, 1, 8), (2, 6, 8, 1)]);
+    let effort = Effort { steps: 2_000_000, seed: 1 };
+    let mut told = Vec::new();
+    let found = pack_watched(&instance, &effort, &mut |steps| told.push(steps));
+    assert_eq!(found, pack(&instance, &effort));
+    assert!(told.len() > 7 && told.is_sorted(), "orders and searches: {told:?}");
+    assert_eq!(told.last(), Some(&found.steps), "the last step is told");
 }
 
 /// The least height of all packings, by trying all orders: some order with each buffer at its lowest place is a best packing.

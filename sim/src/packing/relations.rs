@@ -1,0 +1,44 @@
+//! What all searches of an instance need to know of it: which buffers live together, which are equal, and the unit of addresses.
+
+use super::Instance;
+
+/// What stays the same in all searches of an instance.
+pub(super) struct Relations<'a> {
+    pub(super) instance: &'a Instance,
+    /// Which buffers live together with each one.
+    pub(super) neighbours: Vec<Vec<u32>>,
+    /// The buffers of each section.
+    pub(super) members: Vec<Vec<u32>>,
+    /// For each buffer the one before it in the instance that has the same span, size and alignment.
+    pub(super) twins: Vec<Option<u32>>,
+    /// All addresses of a packing without needless gaps are multiples of this.
+    pub(super) unit: u64,
+}
+
+impl<'a> Relations<'a> {
+    pub(super) fn new(instance: &'a Instance) -> Relations<'a> {
+        let buffers = instance.buffers();
+        let count = buffers.len();
+        let others = |a: usize| (0..count).filter(|&b| a != b && instance.overlap(a, b)).map(|b| b as u32).collect();
+        let mut members = vec![Vec::new(); instance.loads.len()];
+        for (buffer, &(start, end)) in instance.spans.iter().enumerate() {
+            members[start as usize..end as usize].iter_mut().for_each(|list: &mut Vec<u32>| list.push(buffer as u32));
+        }
+        let kind = |b: usize| (instance.spans[b], buffers[b].size, buffers[b].alignment);
+        let twins = (0..count).map(|b| (0..b).rev().find(|&a| kind(a) == kind(b)).map(|a| a as u32)).collect();
+        let unit = buffers.iter().fold(0, |unit, buffer| gcd(gcd(unit, buffer.size), step_of(buffer.alignment)));
+        Relations { instance, neighbours: (0..count).map(others).collect(), members, twins, unit: unit.max(1) }
+    }
+}
+
+/// An alignment that forces nothing is a multiple of everything.
+fn step_of(alignment: u64) -> u64 {
+    if alignment == 1 { 0 } else { alignment }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
