@@ -295,6 +295,61 @@ fn only_own_files_are_overwritten() {
     assert_eq!(call(&["report", &file, "-o", &precious]).code, 0, "now it is a page");
 }
 
+/// What cannot be made again: neither under its own name nor under another, whatever is forced.
+#[test]
+fn the_recording_is_never_overwritten() {
+    let folder = Folder::new("report-itself");
+    let file = folder.recording("good.pickle", &good());
+    let before = fs::read(&file).expect("the recording");
+    let roundabout = format!("{}/../{}/good.pickle", folder.path(), folder.path().rsplit('/').next().expect("a name"));
+    let hard = format!("{}/hard.html", folder.path());
+    fs::hard_link(&file, &hard).expect("a hard link");
+    let mut names = vec![file.clone(), roundabout, hard];
+    #[cfg(unix)]
+    {
+        let soft = format!("{}/soft.html", folder.path());
+        std::os::unix::fs::symlink(&file, &soft).expect("a symbolic link");
+        names.push(soft);
+    }
+    for name in &names {
+        for option in ["-o", "--svg"] {
+            let run = call(&["report", &file, option, name, "--force"]);
+            assert!(run.code == 2 && run.err.contains("is the recording itself"), "{option} {name}: {}", run.err);
+            assert_eq!(fs::read(&file).expect("the recording"), before, "{option} {name}");
+        }
+    }
+}
+
+#[test]
+fn a_page_and_a_picture_need_two_files() {
+    let folder = Folder::new("report-two");
+    let file = folder.recording("good.pickle", &good());
+    let (one, same) = (format!("{}/x", folder.path()), format!("{}/./x", folder.path()));
+    for _ in 0..2 {
+        let run = call(&["report", &file, "-o", &one, "--svg", &same, "--force"]);
+        assert!(run.code == 2 && run.err.contains("both to be written to"), "{}", run.err);
+        fs::write(&one, "there already").expect("a file");
+    }
+    assert_eq!(fs::read(&one).expect("a file"), b"there already");
+}
+
+/// Without a limit and a capacity there is as much memory as is needed, so that nothing fails says nothing.
+#[test]
+fn whether_it_fits_is_said_only_of_a_known_capacity() {
+    let file = shipped("gpt2_varlen.limit12_oom");
+    let own = |more: &[&str]| {
+        let run = call(&[&["report", &file], more].concat());
+        let row = run.out.lines().find(|line| line.ends_with("(the run's own)")).expect("a row");
+        let object: Value =
+            serde_json::from_str(call(&[&["report", "--json", &file], more].concat()).out.trim_end()).expect("JSON");
+        let fits = object["devices"][0]["what_if"][0]["fits"].clone();
+        (row.get(15..20).expect("a column").trim().to_owned(), fits)
+    };
+    assert_eq!(own(&[]), ("-".to_owned(), Value::Null));
+    assert_eq!(own(&["--limit", "12GiB"]), ("no".to_owned(), false.into()));
+    assert_eq!(own(&["--capacity", "80GiB"]), ("yes".to_owned(), true.into()));
+}
+
 #[test]
 fn what_cannot_be_shown_is_said_in_one_line() {
     let folder = Folder::new("report-bad");

@@ -184,7 +184,7 @@ fn tried(report: &Report, device: &Device) -> String {
     for (number, (tried, _)) in device.tried.iter().enumerate() {
         let Tried { label, is_own, peak_reserved_bytes, fails_at_entry, retries, driver_calls, driver_ns } = tried;
         let change = (*peak_reserved_bytes as f64 / recorded.max(1) as f64 - 1.0) * 100.0;
-        let fits = match (fails_at_entry, report.capacity_bytes) {
+        let fits = match (fails_at_entry, tried.fits(report.capacity_bytes)) {
             (Some(entry), _) => format!("<span class=\"bad\">no, entry {}</span>", grouped(*entry as u64)),
             (None, Some(_)) => "<span class=\"good\">yes</span>".to_owned(),
             (None, None) => "<span class=\"quiet\" title=\"no --limit and no --capacity\">–</span>".to_owned(),
