@@ -210,6 +210,17 @@ fn a_hostile_file_stays_text() {
     assert!(run.code == 0 && !run.out.contains('\u{202e}'), "{}", run.err);
 }
 
+#[test]
+fn one_is_not_called_many() {
+    let folder = Folder::new("report-plurals");
+    let page = page(&folder, &shipped("gpt2_varlen.limit12_oom"), &["--limit", "12GiB"]);
+    assert!(page.contains("<dd>1</dd><p>request failed</p>"));
+    let mut twice = good();
+    twice.devices[0].trace.extend([entry(Action::Oom, 0, 64 * MIB), entry(Action::Oom, 0, 64 * MIB)]);
+    let run = call(&["report", &folder.recording("twice.pickle", &twice)]);
+    assert!(run.out.replace('\n', " ").contains("1 more request failed later"), "{}{}", run.out, run.err);
+}
+
 /// As a script loads nothing, a page says so to the browser too; and it names no address of the network.
 #[test]
 fn a_page_needs_no_network() {
@@ -276,7 +287,7 @@ fn a_lost_beginning_is_rebuilt_and_said() {
     recording.devices[0].trace.drain(..2);
     let page = page(&folder, &folder.recording("lost.pickle", &recording), &[]);
     assert!(page.contains("As far as the file reaches back, the program held at most 8.00 MiB"), "{page}");
-    assert!(page.contains("The file lost its beginning: 1 segments (20.00 MiB) and 1 blocks were there"));
+    assert!(page.contains("The file lost its beginning: 1 segment (20.00 MiB) and 1 block were there"));
     let found = pieces(&page);
     let start: Vec<u64> = found[0].1.at(0).iter().flat_map(|s| s.blocks.iter().map(|block| block.size)).collect();
     assert_eq!(start, [5 * MIB]);
@@ -348,6 +359,27 @@ fn whether_it_fits_is_said_only_of_a_known_capacity() {
     assert_eq!(own(&[]), ("-".to_owned(), Value::Null));
     assert_eq!(own(&["--limit", "12GiB"]), ("no".to_owned(), false.into()));
     assert_eq!(own(&["--capacity", "80GiB"]), ("yes".to_owned(), true.into()));
+}
+
+/// A replay under a limit that the run did not have says nothing of what happened: that is what the recording's entries say.
+#[test]
+fn a_wrong_limit_does_not_change_what_happened() {
+    let said = |name: &str, limit: &str| {
+        let run = call(&["report", "--json", &shipped(name), "--limit", limit]);
+        let object: Value = serde_json::from_str(run.out.trim_end()).expect("JSON");
+        let device = &object["devices"][0];
+        (device["what_happened"].as_str().expect("a sentence").to_owned(), device["mismatches"].as_u64().expect("a number"))
+    };
+    let (text, mismatches) = said("prefetch_streams.default", "8GiB");
+    assert!(mismatches > 1, "{mismatches}");
+    assert!(text.starts_with("The replay differs from the recording ("), "{text}");
+    assert!(text.contains("In the recording no request failed") && !text.contains("given back"), "{text}");
+    assert!(text.contains("11.73 GiB were taken from the device, more than the limit of 8.00 GiB"), "{text}");
+    assert!(text.contains("--capacity"), "{text}");
+    let (text, mismatches) = said("gpt2_varlen.limit12_oom", "40GiB");
+    assert!(text.contains("Out of memory at entry 7,268: 1.53 GiB were asked for"), "{mismatches}: {text}");
+    assert!(!text.contains("The limit left") || mismatches == 0, "{text}");
+    assert!(!text.contains("--capacity"), "{text}");
 }
 
 #[test]

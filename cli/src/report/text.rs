@@ -127,7 +127,12 @@ fn markers(out: &mut impl Write, device: &Device, columns: usize, paint: Paint) 
         [(MarkerKind::OutOfMemory, "X out of memory"), (MarkerKind::Retry, "R retry"), (MarkerKind::EmptyCache, "e empty_cache")];
     let count = |kind| words::count_of(device, kind) as u64;
     let said = kinds.iter().filter(|(kind, _)| count(*kind) > 0);
-    let said: Vec<String> = said.map(|(kind, name)| format!("{name} ({})", grouped(count(*kind)))).collect();
+    let said: Vec<String> = said
+        .map(|(kind, name)| {
+            let is_guess = *kind == MarkerKind::Retry && device.verdict.as_ref().is_some_and(|verdict| verdict.mismatches > 0);
+            format!("{name}{} ({})", if is_guess { " in the replay" } else { "" }, grouped(count(*kind)))
+        })
+        .collect();
     writeln!(out, "{:>10}  {}", "", said.join("  "))
 }
 
