@@ -210,6 +210,17 @@ fn a_hostile_file_stays_text() {
     assert!(run.code == 0 && !run.out.contains('\u{202e}'), "{}", run.err);
 }
 
+#[test]
+fn one_is_not_called_many() {
+    let folder = Folder::new("report-plurals");
+    let page = page(&folder, &shipped("gpt2_varlen.limit12_oom"), &["--limit", "12GiB"]);
+    assert!(page.contains("<dd>1</dd><p>request failed</p>"));
+    let mut twice = good();
+    twice.devices[0].trace.extend([entry(Action::Oom, 0, 64 * MIB), entry(Action::Oom, 0, 64 * MIB)]);
+    let run = call(&["report", &folder.recording("twice.pickle", &twice)]);
+    assert!(run.out.replace('\n', " ").contains("1 more request failed later"), "{}{}", run.out, run.err);
+}
+
 /// As a script loads nothing, a page says so to the browser too; and it names no address of the network.
 #[test]
 fn a_page_needs_no_network() {
@@ -276,7 +287,7 @@ fn a_lost_beginning_is_rebuilt_and_said() {
     recording.devices[0].trace.drain(..2);
     let page = page(&folder, &folder.recording("lost.pickle", &recording), &[]);
     assert!(page.contains("As far as the file reaches back, the program held at most 8.00 MiB"), "{page}");
-    assert!(page.contains("The file lost its beginning: 1 segments (20.00 MiB) and 1 blocks were there"));
+    assert!(page.contains("The file lost its beginning: 1 segment (20.00 MiB) and 1 block were there"));
     let found = pieces(&page);
     let start: Vec<u64> = found[0].1.at(0).iter().flat_map(|s| s.blocks.iter().map(|block| block.size)).collect();
     assert_eq!(start, [5 * MIB]);
@@ -293,6 +304,82 @@ fn only_own_files_are_overwritten() {
     assert_eq!(call(&["report", &file, "-o", &file]).code, 2, "not even the recording itself");
     assert_eq!(call(&["report", &file, "-o", &precious, "--force"]).code, 0);
     assert_eq!(call(&["report", &file, "-o", &precious]).code, 0, "now it is a page");
+}
+
+/// What cannot be made again: neither under its own name nor under another, whatever is forced.
+#[test]
+fn the_recording_is_never_overwritten() {
+    let folder = Folder::new("report-itself");
+    let file = folder.recording("good.pickle", &good());
+    let before = fs::read(&file).expect("the recording");
+    let roundabout = format!("{}/../{}/good.pickle", folder.path(), folder.path().rsplit('/').next().expect("a name"));
+    let hard = format!("{}/hard.html", folder.path());
+    fs::hard_link(&file, &hard).expect("a hard link");
+    let mut names = vec![file.clone(), roundabout, hard];
+    #[cfg(unix)]
+    {
+        let soft = format!("{}/soft.html", folder.path());
+        std::os::unix::fs::symlink(&file, &soft).expect("a symbolic link");
+        names.push(soft);
+    }
+    for name in &names {
+        for option in ["-o", "--svg"] {
+            let run = call(&["report", &file, option, name, "--force"]);
+            assert!(run.code == 2 && run.err.contains("is the recording itself"), "{option} {name}: {}", run.err);
+            assert_eq!(fs::read(&file).expect("the recording"), before, "{option} {name}");
+        }
+    }
+}
+
+#[test]
+fn a_page_and_a_picture_need_two_files() {
+    let folder = Folder::new("report-two");
+    let file = folder.recording("good.pickle", &good());
+    let (one, same) = (format!("{}/x", folder.path()), format!("{}/./x", folder.path()));
+    for _ in 0..2 {
+        let run = call(&["report", &file, "-o", &one, "--svg", &same, "--force"]);
+        assert!(run.code == 2 && run.err.contains("both to be written to"), "{}", run.err);
+        fs::write(&one, "there already").expect("a file");
+    }
+    assert_eq!(fs::read(&one).expect("a file"), b"there already");
+}
+
+/// Without a limit and a capacity there is as much memory as is needed, so that nothing fails says nothing.
+#[test]
+fn whether_it_fits_is_said_only_of_a_known_capacity() {
+    let file = shipped("gpt2_varlen.limit12_oom");
+    let own = |more: &[&str]| {
+        let run = call(&[&["report", &file], more].concat());
+        let row = run.out.lines().find(|line| line.ends_with("(the run's own)")).expect("a row");
+        let object: Value =
+            serde_json::from_str(call(&[&["report", "--json", &file], more].concat()).out.trim_end()).expect("JSON");
+        let fits = object["devices"][0]["what_if"][0]["fits"].clone();
+        (row.get(15..20).expect("a column").trim().to_owned(), fits)
+    };
+    assert_eq!(own(&[]), ("-".to_owned(), Value::Null));
+    assert_eq!(own(&["--limit", "12GiB"]), ("no".to_owned(), false.into()));
+    assert_eq!(own(&["--capacity", "80GiB"]), ("yes".to_owned(), true.into()));
+}
+
+/// A replay under a limit that the run did not have says nothing of what happened: that is what the recording's entries say.
+#[test]
+fn a_wrong_limit_does_not_change_what_happened() {
+    let said = |name: &str, limit: &str| {
+        let run = call(&["report", "--json", &shipped(name), "--limit", limit]);
+        let object: Value = serde_json::from_str(run.out.trim_end()).expect("JSON");
+        let device = &object["devices"][0];
+        (device["what_happened"].as_str().expect("a sentence").to_owned(), device["mismatches"].as_u64().expect("a number"))
+    };
+    let (text, mismatches) = said("prefetch_streams.default", "8GiB");
+    assert!(mismatches > 1, "{mismatches}");
+    assert!(text.starts_with("The replay differs from the recording ("), "{text}");
+    assert!(text.contains("In the recording no request failed") && !text.contains("given back"), "{text}");
+    assert!(text.contains("11.73 GiB were taken from the device, more than the limit of 8.00 GiB"), "{text}");
+    assert!(text.contains("--capacity"), "{text}");
+    let (text, mismatches) = said("gpt2_varlen.limit12_oom", "40GiB");
+    assert!(text.contains("Out of memory at entry 7,268: 1.53 GiB were asked for"), "{mismatches}: {text}");
+    assert!(!text.contains("The limit left") || mismatches == 0, "{text}");
+    assert!(!text.contains("--capacity"), "{text}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 // Opens report pages in a real headless Chromium, from files and without a network, and checks what a person would: that nothing complains,
 // that hovering, zooming and the slider work, that the figures are those of the page's words, and that a hostile file stays text.
 //
-//     npm install --prefix /tmp/browser playwright-core
-//     NODE_PATH=/tmp/browser/node_modules node conformance/browser/report.mjs target/release/parkade [OUT_FOLDER] [RECORDING...]
+//     npm install --prefix ../browser playwright-core
+//     NODE_PATH=../browser/node_modules node conformance/browser/report.mjs target/release/parkade [OUT_FOLDER] [RECORDING...]
 //
 // Without recordings those of the repository are used. Screenshots go to OUT_FOLDER, in light and dark, 1280 and 1920 pixels wide.
 // CHROMIUM names the browser if it is not /usr/bin/chromium.

@@ -30,6 +30,13 @@ pub(super) struct Tried {
     pub(super) driver_ns: u64,
 }
 
+impl Tried {
+    /// Whether the requests fit; unknown where none failed because there was as much memory as was needed.
+    pub(super) fn fits(&self, capacity_bytes: Option<u64>) -> Option<bool> {
+        if self.fails_at_entry.is_some() { Some(false) } else { capacity_bytes.map(|_| true) }
+    }
+}
+
 /// What to do, if anything is known to help.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Advice {

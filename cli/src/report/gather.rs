@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, bail};
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
 use parkade_sim::advise::Space;
-use parkade_sim::recording::{DeviceRecording, Recording, StackTable};
+use parkade_sim::recording::{Action, DeviceRecording, Recording, StackTable};
 use parkade_sim::replay::{
     DeviceVerdict, ProfileEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_profile, verify_device,
 };
@@ -61,6 +61,8 @@ pub(super) struct Device {
     pub(super) peak_allocated_moment: u32,
     /// The moment with the most bytes taken from the device.
     pub(super) peak_reserved_moment: u32,
+    /// The most bytes taken from the device as the recording's own entries have it, whatever the replay did.
+    pub(super) recorded_peak_bytes: u64,
     /// Who held the memory at the first of these.
     pub(super) holders: Vec<Holder>,
     pub(super) tried: Vec<(Tried, Curve)>,
@@ -213,9 +215,25 @@ fn gather_device(
         phases,
         peak_allocated_moment,
         peak_reserved_moment: Levels::peak_moment(&timeline.levels.reserved) as u32,
+        recorded_peak_bytes: recorded_peak_bytes(device),
         holders: holders(&timeline.log, peak_allocated_moment),
         advice: None,
         tried,
         timeline,
     })
+}
+
+/// The most bytes of segments at once: those at the end, and from there back through what the entries took and gave back.
+fn recorded_peak_bytes(device: &DeviceRecording) -> u64 {
+    let mut bytes: u64 = device.segments.iter().map(|segment| segment.total_bytes).sum();
+    let mut peak = bytes;
+    for entry in device.trace.iter().rev() {
+        match entry.action {
+            Action::SegmentAlloc | Action::SegmentMap => bytes = bytes.saturating_sub(entry.size),
+            Action::SegmentFree | Action::SegmentUnmap => bytes = bytes.saturating_add(entry.size),
+            _ => {}
+        }
+        peak = peak.max(bytes);
+    }
+    peak
 }

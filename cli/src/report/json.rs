@@ -39,7 +39,7 @@ fn device(report: &Report, device: &Device) -> Value {
         json!({
             "settings": tried.label,
             "is_own": tried.is_own,
-            "fits": tried.fails_at_entry.is_none(),
+            "fits": tried.fits(report.capacity_bytes),
             "fails_at_entry": tried.fails_at_entry,
             "peak_reserved_bytes": tried.peak_reserved_bytes,
             "retries": tried.retries,

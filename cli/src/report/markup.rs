@@ -64,6 +64,11 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
+/// A number of things: "1 segment", "1,000 segments".
+pub(super) fn counted(number: u64, one: &str) -> String {
+    format!("{} {one}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// A point of a path, with one decimal.
 pub(super) fn point(path: &mut String, command: char, x: f64, y: f64) {
     let _ = write!(path, "{command}{x:.1} {y:.1}");

@@ -10,12 +10,13 @@ mod json;
 mod markup;
 mod page;
 mod svg;
+mod target;
 mod text;
 mod words;
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -64,13 +65,14 @@ pub(crate) struct Args {
     /// The version of PyTorch whose decisions are made under other settings; without it what the file shows, else 2.11.
     #[arg(long, value_enum)]
     profile: Option<Profile>,
-    /// The most that a page may take. Where all blocks of the run would take more, its heap is shown at chosen moments only.
+    /// Where the log of all blocks of the run would make the page larger than this, the heap is shown at chosen moments only. The
+    /// rest of a page takes some 80 KiB whatever is given here.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "10MiB")]
     page_size: u64,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Overwrite whatever is there.
+    /// Overwrite whatever is there, but for the recording.
     #[arg(long)]
     force: bool,
 }
@@ -90,16 +92,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 fn show(args: &Args) -> Result<()> {
     // Before the file is read, which may take a while.
-    for target in [&args.output, &args.svg].into_iter().flatten() {
-        refuse_to_overwrite(target, args.force)?;
-    }
+    target::check(&args.file, args.output.as_deref(), args.svg.as_deref(), args.force)?;
     let report = gather::gather(args).with_context(|| args.file.display().to_string())?;
     let picture = args.svg.as_ref().map(|target| Ok::<_, anyhow::Error>((target, picture(&report, args.entry)?))).transpose()?;
     if let Some(target) = &args.output {
-        write_file(target, &page::page(&report)?)?;
+        target::write(target, &page::page(&report)?)?;
     }
     if let Some((target, picture)) = picture {
-        write_file(target, &picture)?;
+        target::write(target, &picture)?;
     }
     let mut out = output::stdout();
     if args.json {
@@ -137,17 +137,3 @@ fn picture(report: &Report, entry: Option<usize>) -> Result<String> {
 
 /// What pages and pictures of parkade's have near their beginnings.
 const OWN_MARK: &str = "made by parkade report";
-
-fn refuse_to_overwrite(target: &Path, force: bool) -> Result<()> {
-    let Ok(file) = File::open(target) else { return Ok(()) };
-    let mut head = Vec::new();
-    let is_own = file.take(1024).read_to_end(&mut head).is_ok() && String::from_utf8_lossy(&head).contains(OWN_MARK);
-    if !is_own && !head.is_empty() && !force {
-        bail!("{} is there already and was not {OWN_MARK}: --force overwrites it", target.display());
-    }
-    Ok(())
-}
-
-fn write_file(target: &Path, text: &str) -> Result<()> {
-    fs::write(target, text).with_context(|| format!("{} cannot be written", target.display()))
-}

@@ -10,7 +10,7 @@ use parkade_sim::timeline::{HolderKey, MarkerKind};
 use super::advice::Tried;
 use super::data::{self, Piece};
 use super::gather::{Device, Report};
-use super::markup::{base64, escape, fill, grouped};
+use super::markup::{base64, counted, escape, fill, grouped};
 use super::{OWN_MARK, words};
 use crate::size;
 
@@ -108,13 +108,23 @@ fn facts(report: &Report, device: &Device) -> String {
         fact("limit", &format_bytes(limit), &format!("{} bytes", grouped(limit)), "");
     }
     let ooms = words::count_of(device, MarkerKind::OutOfMemory) as u64;
-    fact("out of memory", &grouped(ooms), if ooms == 0 { "never" } else { "requests failed" }, if ooms > 0 { "bad" } else { "" });
+    fact(
+        "out of memory",
+        &grouped(ooms),
+        match ooms {
+            0 => "never",
+            1 => "request failed",
+            _ => "requests failed",
+        },
+        if ooms > 0 { "bad" } else { "" },
+    );
+    let is_exact = device.verdict.as_ref().is_some_and(|verdict| verdict.mismatches == 0);
     let retries = words::count_of(device, MarkerKind::Retry) as u64;
-    fact("retries", &grouped(retries), "after giving back all that was cached", "");
+    let how = if is_exact { "after giving back all that was cached" } else { "in the replay, which differs from the recording" };
+    fact("retries", &grouped(retries), how, "");
     let duration =
         device.times.as_ref().map_or_else(String::new, |times| format!("over {:.2} s", times.duration_us as f64 / 1e6));
     fact("entries", &grouped(device.timeline.entries as u64), &duration, "");
-    let is_exact = device.verdict.as_ref().is_some_and(|verdict| verdict.mismatches == 0);
     let exactness = words::exactness(device);
     let (word, more) = exactness.split_once(": ").unwrap_or(("inexact", &exactness));
     fact("replay", word, more, if is_exact { "good" } else { "bad" });
@@ -168,11 +178,11 @@ fn holders(report: &Report, device: &Device) -> String {
         let bytes: u64 = rest.iter().map(|holder| holder.bytes).sum();
         let _ = write!(
             rows,
-            "<tr class=\"rest\"><td class=\"number\">{}</td><td class=\"share\"><span>{:.1} %</span></td><td class=\"number\">{}</td><td>{} others</td></tr>",
+            "<tr class=\"rest\"><td class=\"number\">{}</td><td class=\"share\"><span>{:.1} %</span></td><td class=\"number\">{}</td><td>{}</td></tr>",
             format_bytes(bytes),
             bytes as f64 / total * 100.0,
             grouped(rest.iter().map(|holder| holder.blocks).sum()),
-            grouped(rest.len() as u64)
+            counted(rest.len() as u64, "other")
         );
     }
     rows
@@ -184,7 +194,7 @@ fn tried(report: &Report, device: &Device) -> String {
     for (number, (tried, _)) in device.tried.iter().enumerate() {
         let Tried { label, is_own, peak_reserved_bytes, fails_at_entry, retries, driver_calls, driver_ns } = tried;
         let change = (*peak_reserved_bytes as f64 / recorded.max(1) as f64 - 1.0) * 100.0;
-        let fits = match (fails_at_entry, report.capacity_bytes) {
+        let fits = match (fails_at_entry, tried.fits(report.capacity_bytes)) {
             (Some(entry), _) => format!("<span class=\"bad\">no, entry {}</span>", grouped(*entry as u64)),
             (None, Some(_)) => "<span class=\"good\">yes</span>".to_owned(),
             (None, None) => "<span class=\"quiet\" title=\"no --limit and no --capacity\">–</span>".to_owned(),
@@ -192,10 +202,9 @@ fn tried(report: &Report, device: &Device) -> String {
         let own = if *is_own { " <em>the run’s own</em>" } else { "" };
         let _ = write!(
             rows,
-            "<tr data-tried=\"{number}\"><td class=\"what\"><i class=\"swatch\"></i><code>{}</code>{own}</td><td class=\"number\" title=\"{} bytes\">{}</td>\
+            "<tr data-tried=\"{number}\"><td class=\"what\">{}{own}</td><td class=\"number\" title=\"{} bytes\">{}</td>\
              <td class=\"number\">{change:+.1} %</td><td>{fits}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{:.1} ms</td></tr>",
-            // A long list may be broken behind a comma.
-            escape(label).replace(',', ",<wbr>"),
+            tried_label(label),
             grouped(u64::try_from(*peak_reserved_bytes).unwrap_or(0)),
             size::show(*peak_reserved_bytes),
             grouped(u64::try_from(*retries).unwrap_or(0)),
@@ -204,6 +213,14 @@ fn tried(report: &Report, device: &Device) -> String {
         );
     }
     rows
+}
+
+/// A name behind its line's colour. Long settings may be broken behind `_`, `:` and `,`, but the colour stays beside the first part.
+fn tried_label(label: &str) -> String {
+    let end = label.find(['_', ':', ',']).map_or(label.len(), |at| at + 1);
+    let rest = escape(&label[end..]).replace('_', "_<wbr>").replace(':', ":<wbr>").replace(',', ",<wbr>");
+    let first = escape(&label[..end]);
+    format!("<span class=\"key-label\"><i class=\"swatch\"></i><code>{first}</code></span><wbr><code>{rest}</code>")
 }
 
 fn advice(device: &Device) -> String {

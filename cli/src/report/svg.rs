@@ -8,7 +8,7 @@ use parkade::report::format_bytes;
 use parkade_sim::timeline::{Curve, Marker, MarkerKind, NEVER, SegmentNow};
 
 use super::gather::{Device, Report, curves};
-use super::markup::{escape, grouped, point};
+use super::markup::{counted, escape, grouped, point};
 use super::{OWN_MARK, text, words};
 
 const WIDTH: f64 = 1000.0;
@@ -192,12 +192,12 @@ pub(super) fn heap(report: &Report, device: &Device, moment: u32) -> String {
     let at = |level: &[u64]| format_bytes(level.get(moment as usize).copied().unwrap_or_default());
     let empty = words::emptiness(&device.timeline.log, moment);
     let subtitle = format!(
-        "after {} entries: {} allocated, {} reserved; {} empty in {} holes, the largest {}",
+        "after {} entries: {} allocated, {} reserved; {} empty in {}, the largest {}",
         grouped(u64::from(moment)),
         at(&levels.allocated),
         at(&levels.reserved),
         format_bytes(empty.bytes),
-        grouped(empty.holes as u64),
+        counted(empty.holes as u64, "hole"),
         format_bytes(empty.largest)
     );
     format!("{}{body}</svg>\n", begin(y + ROW + 16.0, &file_name(report), &subtitle))

@@ -39,7 +39,7 @@ pub(super) fn print(out: &mut impl Write, report: &Report, paint: Paint) -> io::
             graph(out, report, device, paint)?;
         }
         holders(out, report, device)?;
-        tried(out, device, paint)?;
+        tried(out, report, device, paint)?;
         for note in words::notes(report, device) {
             for line in wrapped(&output::one_line(&note), 80) {
                 writeln!(out, "{}", paint.dim(&line))?;
@@ -127,7 +127,12 @@ fn markers(out: &mut impl Write, device: &Device, columns: usize, paint: Paint) 
         [(MarkerKind::OutOfMemory, "X out of memory"), (MarkerKind::Retry, "R retry"), (MarkerKind::EmptyCache, "e empty_cache")];
     let count = |kind| words::count_of(device, kind) as u64;
     let said = kinds.iter().filter(|(kind, _)| count(*kind) > 0);
-    let said: Vec<String> = said.map(|(kind, name)| format!("{name} ({})", grouped(count(*kind)))).collect();
+    let said: Vec<String> = said
+        .map(|(kind, name)| {
+            let is_guess = *kind == MarkerKind::Retry && device.verdict.as_ref().is_some_and(|verdict| verdict.mismatches > 0);
+            format!("{name}{} ({})", if is_guess { " in the replay" } else { "" }, grouped(count(*kind)))
+        })
+        .collect();
     writeln!(out, "{:>10}  {}", "", said.join("  "))
 }
 
@@ -147,13 +152,17 @@ fn holders(out: &mut impl Write, report: &Report, device: &Device) -> io::Result
     writeln!(out)
 }
 
-fn tried(out: &mut impl Write, device: &Device, paint: Paint) -> io::Result<()> {
+fn tried(out: &mut impl Write, report: &Report, device: &Device, paint: Paint) -> io::Result<()> {
     if device.tried.is_empty() {
         return Ok(());
     }
     writeln!(out, "{}", paint.dim("peak reserved  fits   retries  settings"))?;
     for (tried, _) in &device.tried {
-        let fits = if tried.fails_at_entry.is_some() { paint.bad(&format!("{:<5}", "no")) } else { paint.good("yes  ") };
+        let fits = match tried.fits(report.capacity_bytes) {
+            Some(true) => paint.good("yes  "),
+            Some(false) => paint.bad("no   "),
+            None => "-    ".to_owned(),
+        };
         let (peak, retries) = (size::show(tried.peak_reserved_bytes), tried.retries);
         let own = if tried.is_own { " (the run's own)" } else { "" };
         let label = output::shorten(&output::one_line(&tried.label), 60);

@@ -6,7 +6,7 @@ use parkade_sim::replay::SettingsOrigin;
 use parkade_sim::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
 
 use super::gather::{Device, Report};
-use super::markup::grouped;
+use super::markup::{counted, grouped};
 use crate::{output, size};
 
 /// What is empty at a moment.
@@ -57,17 +57,19 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
             holes(empty)
         );
     }
+    let doubt = doubt(report, device);
     if let Some(first) = ooms.first() {
         let more = match ooms.len() {
             1 => String::new(),
-            count => format!(" {} more requests failed later.", grouped(count as u64 - 1)),
+            count => format!(" {} failed later.", counted(count as u64 - 1, "more request")),
         };
         let reserved = at(&levels.reserved, first.moment);
-        let left = report.limit_bytes.map_or_else(String::new, |limit| {
+        // A replay that differs does so because of the limit, as a rule.
+        let left = report.limit_bytes.filter(|_| doubt.is_empty()).map_or_else(String::new, |limit| {
             format!(" The limit left {} to take.", format_bytes(limit.saturating_sub(reserved)))
         });
         return format!(
-            "Out of memory at entry {}: {} were asked for while {} were in use and {} taken from the device, {}.{left}{more}",
+            "{doubt}Out of memory at entry {}: {} were asked for while {} were in use and {} taken from the device, {}.{left}{more}",
             grouped(u64::from(first.moment)),
             first.bytes.map_or_else(String::new, format_bytes),
             format_bytes(at(&levels.active, first.moment)),
@@ -79,6 +81,8 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
     let beyond = reserved.saturating_sub(allocated);
     let percent = if allocated == 0 { 0.0 } else { beyond as f64 / allocated as f64 * 100.0 };
     let retries = match count_of(device, MarkerKind::Retry) {
+        // Whether something was given back is what the replay says; a recording has no entry for it.
+        _ if !doubt.is_empty() => "In the recording no request failed.".to_owned(),
         0 => "Nothing failed.".to_owned(),
         1 => "Nothing failed, but once everything cached had to be given back first.".to_owned(),
         count => format!("Nothing failed, but {} times everything cached had to be given back first.", grouped(count as u64)),
@@ -86,11 +90,30 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
     let is_cut = device.verdict.as_ref().is_some_and(|verdict| verdict.not_in_file.lost_beginning.is_some());
     let subject = if is_cut { "As far as the file reaches back, the program" } else { "The program" };
     format!(
-        "{subject} held at most {}, for which {} were taken from the device: {} more ({percent:.1} %). {retries}",
+        "{doubt}{subject} held at most {}, for which {} were taken from the device: {} more ({percent:.1} %). {retries}",
         format_bytes(allocated),
         format_bytes(reserved),
         format_bytes(beyond)
     )
+}
+
+/// What there is to know before anything else where the replay is not what happened; nothing where it is.
+fn doubt(report: &Report, device: &Device) -> String {
+    let mut doubt = match device.verdict.as_ref().map_or(0, |verdict| verdict.mismatches) {
+        0 => String::new(),
+        count => format!(
+            "The replay differs from the recording ({}), so what is shown between the recording's own entries may not be what happened. ",
+            counted(count, "difference")
+        ),
+    };
+    if let Some(limit) = report.limit_bytes.filter(|&limit| device.recorded_peak_bytes > limit) {
+        doubt.push_str(&format!(
+            "In the recording {} were taken from the device, more than the limit of {}, which cannot have been the run's: --limit is for the limit of the recorded run, --capacity for the memory that other settings are tried with. ",
+            format_bytes(device.recorded_peak_bytes),
+            format_bytes(limit)
+        ));
+    }
+    doubt
 }
 
 fn holes(empty: Emptiness) -> String {
@@ -157,19 +180,19 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
     };
     if let Some(lost) = verdict.not_in_file.lost_beginning {
         notes.push(format!(
-            "The file lost its beginning: {} segments ({}) and {} blocks were there before its first entry, rebuilt from its end. Where these blocks were asked for is known only of those that live to the end. Under other settings they are asked for anew, side by side: the holes of the lost time are not there, and peaks may come out lower.",
-            grouped(lost.segments as u64),
+            "The file lost its beginning: {} ({}) and {} were there before its first entry, rebuilt from its end. Where these blocks were asked for is known only of those that live to the end. Under other settings they are asked for anew, side by side: the holes of the lost time are not there, and peaks may come out lower.",
+            counted(lost.segments as u64, "segment"),
             size::show(lost.reserved_bytes.cast_signed()),
-            grouped(lost.blocks as u64)
+            counted(lost.blocks as u64, "block")
         ));
     }
-    if verdict.ooms > 0 {
+    if count_of(device, MarkerKind::OutOfMemory) > 0 {
         notes.push("What the program would have asked for after the failure is not in the file, so under other settings it is not replayed either.".to_owned());
     }
     if verdict.not_in_file.refusals > 0 {
         notes.push(format!(
-            "Not in the file: why the device refused {} requests for a segment; taken from the recording (--limit checks a limit).",
-            grouped(verdict.not_in_file.refusals)
+            "Not in the file: why the device refused {} for a segment; taken from the recording (--limit checks a limit).",
+            counted(verdict.not_in_file.refusals, "request")
         ));
     }
     notes

@@ -2,6 +2,8 @@
 // in the next. Blocks are coloured, holes are left in the segment's colour.
 
 const [ROW, STEP, GAP, HEADING, ROWS] = [16, 20, 2, 20, 24];
+/** The most pixels of the map's height. */
+const MOST_HEIGHT = 15000;
 
 /** What there is at a moment: segments with their blocks by address, and the sums. */
 function heapAt(run, moment) {
@@ -180,8 +182,7 @@ class HeapMap {
     let y = 0;
     for (const { segments, bytes } of [...groups.values()].sort((a, b) => b.bytes - a.bytes)) {
       segments.sort((a, b) => (b.end - b.address) - (a.end - a.address) || a.address - b.address);
-      const count = `${group(segments.length)} ${segments.length === 1 ? "segment" : "segments"}`;
-      headings.push({ y: y + 14, words: `${this.place(segments[0])}: ${count}, ${bytesText(bytes)}` });
+      headings.push({ y: y + 14, words: `${this.place(segments[0])}: ${counted(segments.length, "segment")}, ${bytesText(bytes)}` });
       y += HEADING;
       let x = 0;
       for (const segment of segments) {
@@ -198,7 +199,15 @@ class HeapMap {
       }
       y += STEP + 8;
     }
-    return { pieces, headings, height: Math.min(15000, Math.max(40, y)) };
+    if (y <= MOST_HEIGHT) return { pieces, headings, height: Math.max(40, y) };
+    // A canvas cannot be as tall as one likes: what does not fit, wholly, is counted.
+    const bottom = MOST_HEIGHT - HEADING;
+    const hidden = new Set(pieces.filter((piece) => piece.y + ROW > bottom).map((piece) => piece.segment));
+    const shown = pieces.filter((piece) => !hidden.has(piece.segment));
+    const end = shown.reduce((most, piece) => Math.max(most, piece.y + STEP), 0);
+    const kept = headings.filter((heading) => heading.y < end);
+    kept.push({ y: end + 14, words: `and ${counted(hidden.size, "more segment")}` });
+    return { pieces: shown, headings: kept, height: end + HEADING };
   }
 
   place(segment) {
@@ -301,7 +310,7 @@ class HeapMap {
         ["blocks in use", group(heap.live)], ["segments", group(heap.segments.length)],
         ["empty", `${bytesText(empty)}${share ? `, ${share}` : ""}`], ["largest hole", bytesText(largest)],
       ]),
-      element("h3", {}, `${group(heap.holes.length)} holes by size`), holeBars(heap.holes),
+      element("h3", {}, `${counted(heap.holes.length, "hole")} by size`), holeBars(heap.holes),
     ];
     if (this.pinned === null) {
       content.push(element("p", { class: "quiet" }, "Click a block to keep its details here."));

@@ -2,6 +2,8 @@
 
 const group = (number) => Math.round(number).toString().replace(/\B(?=(\d{3})+$)/g, ",");
 
+const counted = (number, one) => `${group(number)} ${one}${number === 1 ? "" : "s"}`;
+
 /** As the words of the page have it, which is PyTorch's way: each unit up to and including 1024 of it, ties to the even digit. */
 function bytesText(bytes) {
   if (bytes <= 1024) return `${group(bytes)} bytes`;
