@@ -18,6 +18,7 @@ mod replay;
 mod report;
 mod size;
 mod stats;
+mod target;
 mod verify;
 
 use std::process::ExitCode;

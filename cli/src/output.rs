@@ -1,10 +1,8 @@
-//! Where output goes: standard output in one buffer, colours only on a terminal, a reader that went away is no error, nothing that a
-//! file says reaches the terminal but as text, and no file is written over the one that was read.
+//! Where output goes: standard output in one buffer, colours only on a terminal, a reader that went away is no error, and nothing
+//! that a file says reaches the terminal but as text.
 
 use std::fmt::{Display, Write as _};
-use std::fs;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
-use std::path::Path;
 
 /// Standard output, buffered.
 pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
@@ -47,15 +45,6 @@ pub(crate) fn count(number: impl Copy + PartialEq + From<u8> + Display, thing: &
 /// Numbers in a sentence: `0, 1`.
 pub(crate) fn list(numbers: &[u32]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// Fails if a file is to be written over the one that is read: it may be the only copy.
-pub(crate) fn refuse_own_file(file: &Path, output: &Path) -> anyhow::Result<()> {
-    let (file, output) = (fs::canonicalize(file), fs::canonicalize(output));
-    if file.is_ok_and(|file| output.is_ok_and(|output| file == output)) {
-        anyhow::bail!("the output is the file itself that is read: write to another file");
-    }
-    Ok(())
 }
 
 /// True if the error is that nobody reads the output any more.

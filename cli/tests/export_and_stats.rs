@@ -61,7 +61,7 @@ fn a_file_that_is_there_is_replaced_only_by_force_and_the_recording_never() {
     for target in [&linked, &file] {
         let run = call(&["export", &file, "-o", target, "--force"]);
         assert_eq!(run.code, 2);
-        assert!(run.err.contains("the output is the recording itself"), "{}", run.err);
+        assert!(run.err.contains("is the recording itself"), "{}", run.err);
     }
     assert_eq!(fs::read(&file).expect("the recording"), bytes);
     let mut names: Vec<_> = fs::read_dir(folder.path()).expect("the folder").map(|f| f.expect("a file").file_name()).collect();

@@ -396,7 +396,7 @@ fn what_cannot_be_shown_is_said_in_one_line() {
         (vec![&*nonsense], "nonsense.pickle"),
         (vec![&*missing], "cannot be read"),
         (vec![&*good_file, "--settings", "nonsense:1"], "Unrecognized"),
-        (vec![&*good_file, "-o", "/nowhere/page.html"], "cannot be written"),
+        (vec![&*good_file, "-o", "/nowhere/page.html"], "cannot write"),
         (vec![&*good_file, "--svg", "/nowhere/heap.svg", "--entry", "6"], "there is no entry 6: the trace has 5 entries"),
     ] {
         let run = call(&[&["report"], &arguments[..]].concat());

@@ -1,11 +1,10 @@
 //! `parkade export`: the replayed run as a snapshot file that PyTorch's own viewers open.
 
-mod target;
-
+use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade::stats::Family;
@@ -15,7 +14,7 @@ use parkade_sim::replay::{AfterFailure, ReplaySettings, VerifyOptions, newer_pro
 use serde_json::{Value, json};
 
 use crate::verify::{self, Profile};
-use crate::{Outcome, output, replay, size};
+use crate::{Outcome, output, replay, size, target};
 
 /// Write the run that a recorded program would have had under other settings as a snapshot file.
 ///
@@ -109,7 +108,11 @@ fn make(args: &Args) -> Result<Made> {
     // Before the file is read: whoever mistyped the settings need not wait.
     let profile = args.profile.rules();
     let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose()?;
-    target::refuse_to_overwrite(&args.file, &args.output, args.force)?;
+    target::refuse_source(&args.file, &args.output)?;
+    // A pipe or a terminal loses nothing.
+    if !args.force && fs::metadata(&args.output).is_ok_and(|data| data.is_file()) {
+        bail!("{} is there already: --force overwrites it", args.output.display());
+    }
     let recording = verify::read(&args.file)?;
     let recorded_profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade_sim::packing::{
@@ -16,7 +16,7 @@ use parkade_sim::packing::{
 use parkade_sim::recording::Recording;
 use parkade_sim::replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
 
-use crate::{Outcome, output, size, verify};
+use crate::{Outcome, output, size, target, verify};
 
 /// Pack a program's buffers offline: sizes and lifetimes known, addresses to be found.
 ///
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 fn pack_file(args: &Args) -> Result<Vec<Packed>> {
     if let Some(path) = &args.output {
-        output::refuse_own_file(&args.file, path)?;
+        target::refuse_source(&args.file, path)?;
     }
     let effort = Effort { steps: args.budget, seed: args.seed };
     let packed = match read_buffers(&args.file)? {
@@ -125,7 +125,7 @@ fn pack_file(args: &Args) -> Result<Vec<Packed>> {
     if let Some(path) = &args.output {
         let [one] = packed.as_slice() else { return Err(too_many_devices(packed.len())) };
         let text = write_csv(&one.ids, one.instance.buffers(), &one.found.packing);
-        std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        target::write(path, text.as_bytes())?;
     }
     Ok(packed)
 }

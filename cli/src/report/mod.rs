@@ -96,10 +96,10 @@ fn show(args: &Args) -> Result<()> {
     let report = gather::gather(args).with_context(|| args.file.display().to_string())?;
     let picture = args.svg.as_ref().map(|target| Ok::<_, anyhow::Error>((target, picture(&report, args.entry)?))).transpose()?;
     if let Some(target) = &args.output {
-        target::write(target, &page::page(&report)?)?;
+        crate::target::write(target, page::page(&report)?.as_bytes())?;
     }
     if let Some((target, picture)) = picture {
-        target::write(target, &picture)?;
+        crate::target::write(target, picture.as_bytes())?;
     }
     let mut out = output::stdout();
     if args.json {

@@ -1,19 +1,18 @@
-//! Where a page or a picture is written: never over the recording, nor over one another, nor unasked over somebody else's file.
+//! Where a page or a picture may be written: never over the recording, nor over one another, nor unasked over somebody else's file.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::OWN_MARK;
+use crate::target::{is_same_file, refuse_source};
 
 /// Refuses targets that must not be written to. `force` permits only what can be made again.
 pub(super) fn check(recording: &Path, page: Option<&Path>, picture: Option<&Path>, force: bool) -> Result<()> {
     for target in [page, picture].into_iter().flatten() {
-        if is_same_file(target, recording) {
-            bail!("{} is the recording itself, which is not overwritten: choose another file", target.display());
-        }
+        refuse_source(recording, target)?;
         refuse_to_overwrite(target, force)?;
     }
     match (page, picture) {
@@ -24,11 +23,6 @@ pub(super) fn check(recording: &Path, page: Option<&Path>, picture: Option<&Path
     }
 }
 
-/// Writes the file.
-pub(super) fn write(target: &Path, text: &str) -> Result<()> {
-    fs::write(target, text).with_context(|| format!("{} cannot be written", target.display()))
-}
-
 fn refuse_to_overwrite(target: &Path, force: bool) -> Result<()> {
     let Ok(file) = File::open(target) else { return Ok(()) };
     let mut head = Vec::new();
@@ -37,31 +31,4 @@ fn refuse_to_overwrite(target: &Path, force: bool) -> Result<()> {
         bail!("{} is there already and was not {OWN_MARK}: --force overwrites it", target.display());
     }
     Ok(())
-}
-
-/// Whether two names lead to one file, through links too. Neither needs to be there yet.
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    is_same_inode(one, other) || resolved(one).is_some_and(|one| Some(one) == resolved(other))
-}
-
-/// Whether both are there and are one file: a hard link's canonical path is another.
-#[cfg(unix)]
-fn is_same_inode(one: &Path, other: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let identity = |path: &Path| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
-    identity(one).is_some_and(|one| Some(one) == identity(other))
-}
-
-#[cfg(not(unix))]
-fn is_same_inode(_: &Path, _: &Path) -> bool {
-    false
-}
-
-/// The path without links and detours; of a file that is not there, that of its folder and its name.
-fn resolved(path: &Path) -> Option<PathBuf> {
-    if let Ok(path) = path.canonicalize() {
-        return Some(path);
-    }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Some(folder.canonicalize().ok()?.join(path.file_name()?))
 }

@@ -1,4 +1,4 @@
-//! The file that is written: never the recording, only by force one that is there, and never half of one.
+//! The file that is written: never the recording, never half of one.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -6,29 +6,25 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// Refuses the recording itself, which is the only copy of what happened, and without `force` whatever else is there.
-pub(super) fn refuse_to_overwrite(recording: &Path, target: &Path, force: bool) -> Result<()> {
-    if is_same_file(recording, target) {
-        bail!("the output is the recording itself: write to another file");
-    }
-    // A pipe or a terminal loses nothing.
-    if !force && fs::metadata(target).is_ok_and(|data| data.is_file()) {
-        bail!("{} is there already: --force overwrites it", target.display());
+/// Refuses a target that is the file that is read: it may be the only copy of what happened.
+pub(crate) fn refuse_source(source: &Path, target: &Path) -> Result<()> {
+    if is_same_file(source, target) {
+        bail!("{} is the recording itself, which is not overwritten: choose another file", target.display());
     }
     Ok(())
 }
 
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let (Ok(one), Ok(other)) = (fs::canonicalize(one), fs::canonicalize(other)) else { return false };
-    one == other || is_same_inode(&one, &other)
+/// Whether two names lead to one file, through links too. Neither needs to be there yet.
+pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
+    is_same_inode(one, other) || resolved(one).is_some_and(|one| Some(one) == resolved(other))
 }
 
-/// Whether one is a hard link to the other.
+/// Whether both are there and are one file: a hard link's canonical path is another.
 #[cfg(unix)]
 fn is_same_inode(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let place = |path| fs::metadata(path).map(|data| (data.dev(), data.ino()));
-    place(one).is_ok_and(|one| place(other).is_ok_and(|other| one == other))
+    let identity = |path: &Path| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
+    identity(one).is_some_and(|one| Some(one) == identity(other))
 }
 
 #[cfg(not(unix))]
@@ -36,8 +32,17 @@ fn is_same_inode(_: &Path, _: &Path) -> bool {
     false
 }
 
+/// The path without links and detours; of a file that is not there, that of its folder and its name.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    if let Ok(path) = path.canonicalize() {
+        return Some(path);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some(folder.canonicalize().ok()?.join(path.file_name()?))
+}
+
 /// Writes the file: beside its place first, so that what was there stays whole until it is replaced.
-pub(super) fn write(target: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write(target: &Path, bytes: &[u8]) -> Result<()> {
     write_beside(target, bytes).with_context(|| format!("cannot write {}", target.display()))
 }
 
