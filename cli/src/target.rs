@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 /// Refuses a target that is the file that is read: it may be the only copy of what happened.
 pub(crate) fn refuse_source(source: &Path, target: &Path) -> Result<()> {
     if is_same_file(source, target) {
-        bail!("{} is the recording itself, which is not overwritten: choose another file", target.display());
+        bail!("the output is the file that is read, which is never overwritten: choose another file");
     }
     Ok(())
 }

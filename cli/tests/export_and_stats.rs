@@ -61,7 +61,7 @@ fn a_file_that_is_there_is_replaced_only_by_force_and_the_recording_never() {
     for target in [&linked, &file] {
         let run = call(&["export", &file, "-o", target, "--force"]);
         assert_eq!(run.code, 2);
-        assert!(run.err.contains("is the recording itself"), "{}", run.err);
+        assert!(run.err.contains("the output is the file that is read"), "{}", run.err);
     }
     assert_eq!(fs::read(&file).expect("the recording"), bytes);
     let mut names: Vec<_> = fs::read_dir(folder.path()).expect("the folder").map(|f| f.expect("a file").file_name()).collect();
@@ -100,7 +100,7 @@ fn what_cannot_be_exported_is_said_in_one_line() {
     let out = format!("{}/out.pickle", folder.path());
     let nowhere = format!("{}/no/folder/out.pickle", folder.path());
     let cases: [(&[&str], &str); 8] = [
-        (&[&file, "-o", &file], "the output is the file itself"),
+        (&[&file, "-o", &file], "the output is the file that is read"),
         (&[&file, "-o", &nowhere], "cannot write"),
         (&[&file, "-o", &out, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
         (&[&file, "-o", &out, "--settings", "per_process_memory_fraction:0.5"], "--capacity gives"),

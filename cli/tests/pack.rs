@@ -109,7 +109,7 @@ fn the_file_itself_is_not_overwritten() {
     let file = folder.file("three.csv", CSV.as_bytes());
     let again = format!("{}/./three.csv", folder.path());
     let run = call(&["pack", &file, "-o", &again]);
-    assert!(run.code == 2 && run.err.contains("write to another file"), "{}", run.err);
+    assert!(run.code == 2 && run.err.contains("the output is the file that is read"), "{}", run.err);
     assert_eq!(fs::read_to_string(&file).expect("the file"), CSV);
 }
 
