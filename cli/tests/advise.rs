@@ -120,3 +120,16 @@ fn what_cannot_be_advised_on_is_said_in_one_line() {
     let tiny = call(&["advise", &file, "--capacity", "0", "--settings", "", "--only"]);
     assert!(tiny.code == 1 && tiny.out.contains("no setting helps"), "{}{}", tiny.out, tiny.err);
 }
+
+#[test]
+fn the_page_gives_the_advice_that_advise_gives() {
+    let folder = Folder::new("advise-page");
+    let file = format!("{}/../conformance/recordings/gpt2_varlen.limit12_oom.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+    let target = format!("{}/page.html", folder.path());
+    assert_eq!(call(&["report", &file, "--limit", "12GiB", "-o", &target]).code, 0);
+    let page = std::fs::read_to_string(&target).expect("a page");
+    let advised = call(&["advise", &file, "--limit", "12GiB", "--recorded-limit", "12GiB", "--json"]);
+    let advised: serde_json::Value = serde_json::from_str(&advised.out).expect("JSON");
+    let line = advised["recommendation"]["line"].as_str().expect("a line to paste");
+    assert!(page.contains(&format!("<pre>{line}</pre>")), "{line}");
+}

@@ -293,57 +293,6 @@ fn a_lost_beginning_is_rebuilt_and_said() {
     assert_eq!(start, [5 * MIB]);
 }
 
-#[test]
-fn only_own_files_are_overwritten() {
-    let folder = Folder::new("report-overwrite");
-    let file = folder.recording("good.pickle", &good());
-    let precious = folder.file("precious.html", b"<p>mine</p>");
-    let run = call(&["report", &file, "-o", &precious]);
-    assert!(run.code == 2 && run.err.contains("is there already and was not made by parkade report: --force"), "{}", run.err);
-    assert_eq!(fs::read(&precious).expect("a file"), b"<p>mine</p>");
-    assert_eq!(call(&["report", &file, "-o", &file]).code, 2, "not even the recording itself");
-    assert_eq!(call(&["report", &file, "-o", &precious, "--force"]).code, 0);
-    assert_eq!(call(&["report", &file, "-o", &precious]).code, 0, "now it is a page");
-}
-
-/// What cannot be made again: neither under its own name nor under another, whatever is forced.
-#[test]
-fn the_recording_is_never_overwritten() {
-    let folder = Folder::new("report-itself");
-    let file = folder.recording("good.pickle", &good());
-    let before = fs::read(&file).expect("the recording");
-    let roundabout = format!("{}/../{}/good.pickle", folder.path(), folder.path().rsplit('/').next().expect("a name"));
-    let hard = format!("{}/hard.html", folder.path());
-    fs::hard_link(&file, &hard).expect("a hard link");
-    let mut names = vec![file.clone(), roundabout, hard];
-    #[cfg(unix)]
-    {
-        let soft = format!("{}/soft.html", folder.path());
-        std::os::unix::fs::symlink(&file, &soft).expect("a symbolic link");
-        names.push(soft);
-    }
-    for name in &names {
-        for option in ["-o", "--svg"] {
-            let run = call(&["report", &file, option, name, "--force"]);
-            assert!(run.code == 2 && run.err.contains("the output is the file that is read"), "{option} {name}: {}", run.err);
-            assert_eq!(fs::read(&file).expect("the recording"), before, "{option} {name}");
-        }
-    }
-}
-
-#[test]
-fn a_page_and_a_picture_need_two_files() {
-    let folder = Folder::new("report-two");
-    let file = folder.recording("good.pickle", &good());
-    let (one, same) = (format!("{}/x", folder.path()), format!("{}/./x", folder.path()));
-    for _ in 0..2 {
-        let run = call(&["report", &file, "-o", &one, "--svg", &same, "--force"]);
-        assert!(run.code == 2 && run.err.contains("both to be written to"), "{}", run.err);
-        fs::write(&one, "there already").expect("a file");
-    }
-    assert_eq!(fs::read(&one).expect("a file"), b"there already");
-}
-
 /// Without a limit and a capacity there is as much memory as is needed, so that nothing fails says nothing.
 #[test]
 fn whether_it_fits_is_said_only_of_a_known_capacity() {
@@ -403,14 +352,4 @@ fn what_cannot_be_shown_is_said_in_one_line() {
         assert_eq!((run.code, run.out.as_str()), (2, ""), "{arguments:?}");
         assert!(run.err.starts_with("parkade: ") && run.err.contains(text) && run.err.lines().count() == 1, "{}", run.err);
     }
-}
-
-#[test]
-fn the_page_gives_the_advice_that_advise_gives() {
-    let (folder, file) = (Folder::new("report-advice"), shipped("gpt2_varlen.limit12_oom"));
-    let page = page(&folder, &file, &["--limit", "12GiB"]);
-    let advised = call(&["advise", &file, "--limit", "12GiB", "--recorded-limit", "12GiB", "--json"]);
-    let advised: Value = serde_json::from_str(&advised.out).expect("JSON");
-    let line = advised["recommendation"]["line"].as_str().expect("a line to paste");
-    assert!(page.contains(&format!("<pre>{line}</pre>")), "{line}");
 }
