@@ -25,6 +25,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// Half of the time to load a large recording went into fresh pages; this allocator asks for them in large pieces and keeps them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// GPU memory, replayed: what PyTorch's allocator did, and whether parkade's core decides exactly so.
 #[derive(Parser)]
 #[command(name = "parkade", version, propagate_version = true, max_term_width = 110)]

@@ -9,6 +9,10 @@ use std::io::{self, BufRead, Write};
 
 use parkade_sim::recording::read;
 
+/// As in the binary `parkade`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args_os().nth(1).ok_or("usage: load FILE")?;
     let bytes = std::fs::read(path)?;
