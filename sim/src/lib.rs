@@ -25,3 +25,4 @@ pub mod packing;
 pub mod recording;
 pub mod replay;
 pub mod timeline;
+pub mod workload;

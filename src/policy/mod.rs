@@ -4,6 +4,8 @@
 //! the accounts. So a policy cannot corrupt the heap: a wrong answer becomes [`crate::AllocError::Policy`], which names the policy.
 //! PyTorch's rules are one policy ([`PyTorch`]); nothing in the flow knows its name.
 
+mod boxed;
+pub mod catalogue;
 mod pytorch;
 mod rounding;
 
