@@ -20,6 +20,8 @@ pub struct BlockView {
     pub is_split: bool,
     /// Whether its segment is expandable.
     pub is_expandable: bool,
+    /// The stream that it belongs to.
+    pub stream: StreamId,
     /// The policy's own clock when the block became free.
     pub stamp: u64,
 }
@@ -116,6 +118,13 @@ impl Heap {
         Bytes(private.flat_map(|pool| self.free_blocks(pool)).map(|block| block.size.0).sum())
     }
 
+    /// The first byte of the segment that a block is a part of; `None` if there is no such block. Takes time in proportion to the
+    /// blocks before it.
+    #[must_use]
+    pub fn segment_start(&self, id: BlockId) -> Option<DeviceAddress> {
+        self.arena.resolve(id).map(|index| DeviceAddress(self.segment_base(index)))
+    }
+
     /// The size of the largest free block, or zero.
     #[must_use]
     pub fn largest_free(&self) -> Bytes {
@@ -131,6 +140,8 @@ impl Heap {
             size: Bytes(block.size),
             is_split: block.is_split(),
             is_expandable: block.is_expandable(),
+            // Without a bounds check that could fail, so that nothing is left of it where nobody asks.
+            stream: self.streams.get(usize::from(block.stream)).copied().unwrap_or(StreamId::DEFAULT),
             stamp: block.stamp,
         }
     }

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Placement, Policy, Relief, Request};
+use super::{Coalescing, Placement, Policy, Relief, Request};
 use crate::block::BlockId;
 use crate::heap::{Heap, PoolSlot};
 use crate::profile::Profile;
@@ -48,6 +48,14 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
         (**self).splits(whole, request)
+    }
+
+    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
+        (**self).cut(whole, request)
+    }
+
+    fn coalescing(&self) -> Coalescing {
+        (**self).coalescing()
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {

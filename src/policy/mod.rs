@@ -56,6 +56,21 @@ pub enum Relief {
     },
     /// Look for a free block in the private pools that serve when memory is out (spec 5.6).
     Borrow,
+    /// Take this free block of the request's pool from another stream. It belongs to the request's stream from then on, whole, and is cut as
+    /// the request's own would be. Not of an expandable segment. While a graph is captured this does nothing.
+    Transfer {
+        /// The block, at least as large as the request.
+        block: BlockId,
+        /// Whether the request's stream is made to wait for what its former stream has been given so far. If not, the block is taken
+        /// only if that stream has nothing left to do; else the ladder goes on.
+        waits: bool,
+    },
+    /// Unmap the whole pages in these free blocks of expandable segments, then ask the device, with their memory in hand: what the request
+    /// misses is taken from it first, and what is left over goes back to the device. While a graph is captured this does nothing.
+    Remap {
+        /// Free blocks, in this order.
+        blocks: Vec<BlockId>,
+    },
     /// Wait for all events, so that every block given back becomes free.
     Wait,
     /// Out of memory.
@@ -71,6 +86,22 @@ pub enum Attempt {
     Ask,
     /// It does, and counts in `num_alloc_retries`.
     AskAgain,
+    /// It does, for a segment of this size instead of the one that [`Policy::place`] named. Where memory comes from expandable segments the
+    /// limit alone is held against it.
+    AskFor(Bytes),
+}
+
+/// Which free neighbours in a segment become one block. Neighbours that belong to different streams never do, until all streams have
+/// been waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Coalescing {
+    /// All.
+    Neighbours,
+    /// Two of the same size whose common first byte, counted from the segment's, is a multiple of both together: the halves of a
+    /// block of a buddy system.
+    Buddies,
+    /// None.
+    Never,
 }
 
 /// Rules of allocation. Decides, never acts.
@@ -115,8 +146,21 @@ pub trait Policy {
     /// in between.
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
 
-    /// Whether a block of `whole` bytes, found or new, is cut to the request's size. Only asked of blocks larger than the request.
+    /// Whether a block of `whole` bytes, found or new, is cut. Only asked of blocks larger than the request, and again of what is left
+    /// of one that was cut to more than the request's size.
     fn splits(&self, whole: Bytes, request: &Request) -> bool;
+
+    /// How many bytes of a block that is cut the request's part keeps: at least the request's size, fewer than `whole`. The rest, behind
+    /// it, becomes free.
+    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
+        let _ = whole;
+        request.size
+    }
+
+    /// Which free neighbours become one block. The same answer always.
+    fn coalescing(&self) -> Coalescing {
+        Coalescing::Neighbours
+    }
 
     /// The `rung`-th step when no free block serves a request, from 0.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief;
