@@ -75,8 +75,9 @@ impl Heap {
     }
 
     /// The first free block of the pool and stream with at least `size` bytes, by size, then address (spec 2.3).
+    // Always: the more policies ask, the less inclined the compiler is, and it is part of the way of every request.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn first_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
         self.pools[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))
