@@ -1,11 +1,12 @@
 //! What holds for every policy of the catalogue, whatever the program does.
 
+use parkade::device::DeviceBackend;
 use parkade::policy::{Policy, catalogue::CATALOGUE};
 use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, PoolFilter, PoolSlot};
-use parkade_sim::device::{SimDevice, SimOptions};
+use parkade_sim::device::{Access, Kernel, SimDevice, SimOptions};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -57,9 +58,16 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Core = Allocator<SimDevice, Box<dyn Policy + Send>, Vec<TraceEntry>>;
 
+/// A block that the program has.
+struct Held {
+    allocation: Allocation,
+    stream: StreamId,
+    bytes: Bytes,
+}
+
 struct World {
     core: Core,
-    out: Vec<Allocation>,
+    out: Vec<Held>,
     pool_uses: u32,
     is_routing: bool,
 }
@@ -76,12 +84,34 @@ impl World {
                 let (start, size) = self.core.segment_of(&allocation).expect("ours");
                 let end = allocation.address().get() + bytes;
                 prop_assert!(start <= allocation.address() && end <= start.get() + size.get(), "it lies in its segment");
-                self.out.push(allocation);
+                let held = Held { allocation, stream: StreamId(stream), bytes: Bytes(bytes) };
+                self.run(held.stream, Access::write(held.allocation.address(), held.bytes), 20)?;
+                self.out.push(held);
             }
             Err(AllocError::OutOfMemory(_)) => self.check_alarm(bytes, stream)?,
             Err(other) => return Err(TestCaseError::fail(other.to_string())),
         }
         Ok(())
+    }
+
+    /// Puts work on a stream that touches a block.
+    fn run(&mut self, stream: StreamId, access: Access, us: u64) -> Result<(), TestCaseError> {
+        let kernel = Kernel { stream, duration_ns: us * 1000, label: "work".into(), accesses: vec![access] };
+        self.core.device_mut().kernel(kernel).map_err(|error| TestCaseError::fail(format!("{error:?}")))
+    }
+
+    /// Another stream reads a block, after its own stream's work, and says so.
+    fn read_elsewhere(&mut self, place: usize, stream: StreamId) -> Result<(), TestCaseError> {
+        let held = &self.out[place];
+        let access = Access::read(held.allocation.address(), held.bytes);
+        self.core.record_stream(&held.allocation, stream);
+        let own = held.stream;
+        let device = self.core.device_mut();
+        let mut event = device.create_event().expect("an event");
+        device.record_event(&mut event, own).expect("a stream");
+        device.stream_wait(stream, &event);
+        device.destroy_event(event);
+        self.run(stream, access, 100)
     }
 
     /// It said that memory is out: no free block of the pool and stream would have served, and nothing is kept that could have been given back.
@@ -112,12 +142,12 @@ impl World {
         match step {
             Step::Take { bytes, stream } => self.take(bytes, stream)?,
             Step::Give { place } if !self.out.is_empty() => {
-                let allocation = self.out.swap_remove(place % self.out.len());
-                self.core.free(allocation).expect("ours");
+                let held = self.out.swap_remove(place % self.out.len());
+                self.core.free(held.allocation).expect("ours");
             }
-            Step::Use { place, stream } if !self.out.is_empty() => {
-                let place = place % self.out.len();
-                self.core.record_stream(&self.out[place], StreamId(stream));
+            // A use that is recorded while a graph is captured is forgotten if the block is given back meanwhile (spec 3.8).
+            Step::Use { place, stream } if !self.out.is_empty() && !self.is_routing => {
+                self.read_elsewhere(place % self.out.len(), StreamId(stream))?;
             }
             Step::Give { .. } | Step::Use { .. } => {}
             Step::Work { stream, us } => self.core.device_mut().spin(StreamId(stream), us * 1000),
@@ -145,11 +175,13 @@ impl World {
         for _ in 0..self.pool_uses {
             self.core.release_pool(POOL).expect("in use");
         }
-        for allocation in self.out {
-            self.core.free(allocation).expect("ours");
+        for held in self.out {
+            self.core.free(held.allocation).expect("ours");
         }
         self.core.release_cached().expect("a device");
         self.core.check().map_err(|violation| TestCaseError::fail(violation.to_string()))?;
+        let races = self.core.device().races();
+        prop_assert!(races.is_empty(), "work on a block races with a former owner's: {:?}", races[0]);
         prop_assert_eq!(self.core.heap().reserved(), Bytes::ZERO, "everything can be given back");
         prop_assert_eq!(self.core.device().used_bytes(), Bytes::ZERO, "and the device has it");
         Ok(core::mem::take(self.core.observer_mut()))
