@@ -93,7 +93,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         stats.max_split_size = policy.max_split_size();
         let total_memory = device.total_memory();
         let profile = policy.profile();
-        let (heap, pending, reservations) = (Heap::new(profile, policy.coalescing()), Pending::new(), Reservations::new());
+        let (pending, reservations) = (Pending::new(), Reservations::new());
+        let heap = Heap::new(profile, &policy, total_memory);
         let callbacks = Vec::new();
         Allocator { device, policy, profile, observer, heap, pending, reservations, stats, total_memory, callbacks }
     }

@@ -62,6 +62,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                     }
                 }
                 Relief::Wait => self.synchronize()?,
+                Relief::Reuse(id) => return Ok((self.take(id, request)?, *request)),
                 Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
             }
         }

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockState, Marks, NIL};
 use crate::index::FreeIndex;
-use crate::policy::Coalescing;
+use crate::policy::{Coalescing, Policy};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use pools::Pools;
@@ -76,13 +76,19 @@ pub struct Heap {
     coalescing: Coalescing,
     /// Blocks of one segment may belong to different streams.
     mixes_streams: bool,
+    /// The device's whole memory.
+    device_total: u64,
+    /// Free blocks are kept by address as well.
+    keeps_addresses: bool,
 }
 
 impl Heap {
-    pub(crate) fn new(profile: &Profile, coalescing: Coalescing) -> Heap {
+    /// An empty heap for a device with so much memory.
+    pub(crate) fn new(profile: &Profile, policy: &impl Policy, device_total: Bytes) -> Heap {
+        let keeps_addresses = policy.looks_by_address();
         Heap {
             arena: Arena::default(),
-            pools: vec![FreeIndex::default(), FreeIndex::default()],
+            pools: vec![FreeIndex::new(keeps_addresses), FreeIndex::new(keeps_addresses)],
             unmapped: vec![expandable::Unmapped::default(), expandable::Unmapped::default()],
             streams: vec![StreamId::DEFAULT],
             stream_order: vec![0],
@@ -95,8 +101,10 @@ impl Heap {
             deferral: profile.deferral,
             is_capturing: false,
             segments_made: 0,
-            coalescing,
+            coalescing: policy.coalescing(),
             mixes_streams: false,
+            device_total: device_total.0,
+            keeps_addresses,
         }
     }
 
@@ -139,7 +147,7 @@ impl Heap {
         let owners = usize::from(owner) + 1;
         if self.reserved_by.len() < owners {
             self.reserved_by.resize(owners, 0);
-            self.pools.resize_with(2 * owners, FreeIndex::default);
+            self.pools.resize_with(2 * owners, || FreeIndex::new(self.keeps_addresses));
             self.unmapped.resize_with(2 * owners, expandable::Unmapped::default);
         }
         Ok(())

@@ -39,9 +39,45 @@ impl Heap {
         self.limit.map(Bytes)
     }
 
-    /// The first free block of the pool and stream with at least `size` bytes, by size, then address (spec 2.3).
+    /// The device's whole memory.
     #[must_use]
-    #[inline]
+    pub fn device_total(&self) -> Bytes {
+        Bytes(self.device_total)
+    }
+
+    /// Bytes taken from the device by the pool that the collection belongs to.
+    #[must_use]
+    pub fn reserved_in(&self, pool: PoolSlot) -> Bytes {
+        self.reserved_by(pool.owner())
+    }
+
+    /// The lowest address among the free blocks of the pool and stream that end behind `from` and have at least `size` bytes. Quick where
+    /// [`Policy::looks_by_address`](crate::policy::Policy::looks_by_address) says that it is asked; else it looks at all of them.
+    #[must_use]
+    pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {
+        let slot = self.known_stream_slot(stream)?;
+        let index = self.pools[usize::from(pool.0)].lowest_at_least(&self.arena, slot, size.0, from.0);
+        index.map(|index| self.view(index))
+    }
+
+    /// Of each other stream that has one, the first free block of the pool with at least `size` bytes, by size, then address; in the order of
+    /// the streams' handles.
+    pub fn first_at_least_elsewhere(
+        &self,
+        pool: PoolSlot,
+        stream: StreamId,
+        size: Bytes,
+    ) -> impl Iterator<Item = BlockView> + '_ {
+        let others = self.stream_order.iter().filter(move |&&slot| self.stream(slot) != stream);
+        others
+            .filter_map(move |&slot| self.pools[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0))
+            .map(|index| self.view(index))
+    }
+
+    /// The first free block of the pool and stream with at least `size` bytes, by size, then address (spec 2.3).
+    // Always: the more policies ask, the less inclined the compiler is, and it is part of the way of every request.
+    #[must_use]
+    #[inline(always)]
     pub fn first_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
         self.pools[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))

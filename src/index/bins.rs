@@ -71,7 +71,7 @@ impl BinnedBlocks {
     }
 
     /// The first block with at least `size` bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn first_at_least(&self, arena: &Arena, size: u64) -> Option<u32> {
         let bin = self.directory.first_from(bin_of(size))?;
         self.first_in(arena, bin, size).or_else(|| self.first_in(arena, self.directory.first_after(bin)?, size))

@@ -66,6 +66,14 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
         (**self).releasable(heap)
     }
 
+    fn keeps_memory(&self) -> bool {
+        (**self).keeps_memory()
+    }
+
+    fn looks_by_address(&self) -> bool {
+        (**self).looks_by_address()
+    }
+
     fn stamp(&self, pool: PoolSlot) -> u64 {
         (**self).stamp(pool)
     }

@@ -4,10 +4,23 @@
 //! the accounts. So a policy cannot corrupt the heap: a wrong answer becomes [`crate::AllocError::Policy`], which names the policy.
 //! PyTorch's rules are one policy ([`PyTorch`]); nothing in the flow knows its name.
 
+mod best_fit;
+mod bfc;
 mod boxed;
+mod buddy;
 pub mod catalogue;
+mod cuda_async;
+mod first_fit;
+mod gmlake;
+mod growing_region;
+mod ladder;
+mod next_fit;
 mod pytorch;
+mod rmm_arena;
+mod rmm_pool;
 mod rounding;
+mod tlsf;
+mod worst_fit;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -17,7 +30,19 @@ use crate::heap::{Heap, PoolSlot};
 use crate::profile::Profile;
 use crate::units::{Bytes, PoolClass, StreamId};
 
+pub use best_fit::{Best, BestFit};
+pub use bfc::Bfc;
+pub use buddy::Buddy;
+pub use cuda_async::CudaAsync;
+pub use first_fit::{First, FirstFit};
+pub use gmlake::GmLake;
+pub use growing_region::{Fit, GrowingRegion};
+pub use next_fit::{Next, NextFit};
 pub use pytorch::PyTorch;
+pub use rmm_arena::RmmArena;
+pub use rmm_pool::RmmPool;
+pub use tlsf::{Tlsf, TwoLevels};
+pub use worst_fit::{Worst, WorstFit};
 
 /// One request on its way through the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +98,8 @@ pub enum Relief {
     },
     /// Wait for all events, so that every block given back becomes free.
     Wait,
+    /// Take this free block of the request's pool and stream, as [`Placement::Reuse`] would: one that a rung before has made.
+    Reuse(BlockId),
     /// Out of memory.
     GiveUp,
 }
@@ -168,6 +195,17 @@ pub trait Policy {
     /// Everything that is given back when everything is, in this order.
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         heap.releasable()
+    }
+
+    /// Whether its rules forbid to give memory back to the device before it says that there is none left. Not asked by the allocator: a
+    /// test that looks for false alarms needs to know.
+    fn keeps_memory(&self) -> bool {
+        false
+    }
+
+    /// Whether the policy asks [`Heap::lowest_at_least`], so that the heap keeps free blocks by address as well. The same answer always.
+    fn looks_by_address(&self) -> bool {
+        false
     }
 
     /// The value to stamp on a block of the pool that becomes free: the policy's own clock, if it ages blocks.
