@@ -9,6 +9,7 @@ mod curve;
 mod options;
 mod run;
 pub mod statistics;
+pub mod sweep;
 #[cfg(test)]
 mod tests;
 
