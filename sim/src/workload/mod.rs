@@ -3,6 +3,18 @@
 //! A [`Workload`] is plain data, made by a generator or read off a recording, and the same for every policy. What a program would do
 //! otherwise if it got less memory is not in it.
 
+mod autograd;
+mod error;
+mod program;
+mod training;
+pub mod transformer;
+#[cfg(test)]
+pub(crate) mod well_formed;
+
+pub use autograd::Work;
+pub use error::{MAX_BYTES, MAX_EVENTS, WorkloadError};
+pub use training::Optimizer;
+
 /// A program's requests, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Workload {
