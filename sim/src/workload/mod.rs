@@ -4,6 +4,8 @@
 //! otherwise if it got less memory is not in it.
 
 mod autograd;
+pub mod chain;
+mod curve;
 mod error;
 mod program;
 mod training;
