@@ -5,8 +5,10 @@
 
 mod autograd;
 pub mod chain;
+pub mod cnn;
 mod curve;
 mod error;
+pub mod mlp;
 mod program;
 mod training;
 pub mod transformer;
