@@ -11,14 +11,13 @@ fn the_catalogue_has_what_it_promises() {
         assert!(names.insert(named.name), "{}: twice", named.name);
         let workload = (named.make)(1);
         assert_eq!((workload.name.as_str(), workload.says.as_str()), (named.name, named.says));
-        assert_eq!(well_formed::check(&workload), Ok(()), "{}", named.name);
+        assert_eq!(workload.check(), Ok(()), "{}", named.name);
         let events = workload.events.len();
         assert!((80_000..=130_000).contains(&events), "{}: {events} events", named.name);
         let load = workload.load_bytes(512);
         assert!((1 << 30..80 << 30).contains(&load), "{}: {load} bytes", named.name);
         let is_large = |event: &&Event| matches!(event, Event::Allocate { bytes, .. } if *bytes > 1 << 20);
         assert!(workload.events.iter().filter(is_large).count() > 5000, "{}: nearly only small requests", named.name);
-        println!("| {} | {} | {events} | {:.2} |", named.name, named.says, load as f64 / (1_u64 << 30) as f64);
     }
     let of = |name: &str| CATALOGUE.iter().filter(|named| named.text.split(':').next() == Some(name)).count();
     let missing: Vec<_> = generators().filter(|name| of(name) == 0).collect();
@@ -53,7 +52,7 @@ fn a_text_is_a_generator_and_its_options() {
         ..transformer::Transformer::default()
     };
     assert_eq!(workload.events, transformer.workload(3).unwrap().events);
-    assert_eq!(parse("chain").unwrap().load_bytes(1), 24 * 320 << 20);
+    assert_eq!(parse("chain").unwrap().load_bytes(1), (24 * 320) << 20);
     assert_eq!(parse("chain:layers=3,inner_bytes=1GiB,keeping=pieces/4,prealloc=9GiB").unwrap().load_bytes(1), 9 << 30);
     assert_eq!(parse("gpt2:steps=2").unwrap().events, transformer::Transformer::default().workload(2).unwrap().events);
     assert!(keys("serving").unwrap().contains(&"growth") && keys("gpt2").unwrap().contains(&"checkpointing"));
@@ -143,7 +142,7 @@ proptest! {
         let changed = changes.iter().map(|(key, value)| format!(",{}={}", key.get(&keys), value.get(&VALUES))).collect::<String>();
         let text = format!("{}{changed}", SMALL[which]);
         if let Ok(workload) = parse(&text) {
-            prop_assert_eq!(well_formed::check(&workload), Ok(()), "{}", text);
+            prop_assert_eq!(workload.check(), Ok(()), "{}", text);
             prop_assert!(parse(&text).as_ref() == Ok(&workload), "{} is not the same twice", text);
             prop_assert!(workload.load_bytes(1) <= MAX_BYTES);
         }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::packing::{Buffer, Effort, Instance, check, pack};
-use crate::workload::{Event, well_formed};
+use crate::workload::Event;
 
 fn small() -> Transformer {
     Transformer { layers: 6, hidden: 256, heads: 4, sequence: 128, batch: 4, vocabulary: 1000, ..Transformer::default() }
@@ -8,7 +8,7 @@ fn small() -> Transformer {
 
 fn load(transformer: &Transformer) -> u64 {
     let workload = transformer.workload(2).unwrap();
-    assert_eq!(well_formed::check(&workload), Ok(()));
+    assert_eq!(workload.check(), Ok(()));
     workload.load_bytes(1)
 }
 
