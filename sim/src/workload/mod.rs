@@ -36,6 +36,8 @@ pub use training::Optimizer;
 pub use well_formed::Malformed;
 
 #[cfg(test)]
+mod packed;
+#[cfg(test)]
 mod tables;
 #[cfg(test)]
 mod tests;
