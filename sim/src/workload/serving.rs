@@ -287,7 +287,7 @@ impl Server<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Event, well_formed};
+    use crate::workload::Event;
 
     fn small(growth: Growth) -> Serving {
         Serving {
@@ -306,7 +306,7 @@ mod tests {
     fn programs_are_well_formed_and_caches_all_go_back() {
         for growth in [Growth::Blocks(16), Growth::Reallocate(1), Growth::Reallocate(64), Growth::Double] {
             let workload = small(growth).workload().unwrap();
-            assert_eq!(well_formed::check(&workload), Ok(()));
+            assert_eq!(workload.check(), Ok(()));
             assert_eq!(workload.curve().last(), Some(&(1 << 20)), "{growth:?}: only the weights are left");
             assert_eq!(small(growth).workload().unwrap(), workload);
         }
