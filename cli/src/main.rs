@@ -11,6 +11,7 @@ mod export;
 mod info;
 #[cfg(target_os = "linux")] // it reads /proc
 mod kill;
+mod merge;
 mod ops;
 mod output;
 mod pack;
@@ -18,6 +19,7 @@ mod replay;
 mod report;
 mod size;
 mod stats;
+mod sweep;
 mod target;
 mod verify;
 
@@ -48,6 +50,8 @@ enum Command {
     Stats(stats::Args),
     Export(export::Args),
     Pack(pack::Args),
+    Sweep(sweep::Args),
+    Merge(merge::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -83,6 +87,8 @@ fn main() -> ExitCode {
         Command::Stats(args) => stats::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Pack(args) => pack::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
+        Command::Merge(args) => merge::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::output;
 
 /// The text as HTML and SVG show it: on one line, with every character that means something to a parser written out.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in output::one_line(text).chars() {
         match c {
@@ -21,7 +21,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// The template with each `{{name}}` replaced. What is put in is not looked at again.
-pub(super) fn fill(template: &str, values: &[(&str, &str)]) -> String {
+pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("{{") {
@@ -37,7 +37,7 @@ pub(super) fn fill(template: &str, values: &[(&str, &str)]) -> String {
 }
 
 /// Bytes as base 64, with padding.
-pub(super) fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -52,7 +52,7 @@ pub(super) fn base64(bytes: &[u8]) -> String {
 }
 
 /// A whole number with its digits in groups of three.
-pub(super) fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (place, digit) in digits.chars().enumerate() {
@@ -65,12 +65,12 @@ pub(super) fn grouped(number: u64) -> String {
 }
 
 /// A number of things: "1 segment", "1,000 segments".
-pub(super) fn counted(number: u64, one: &str) -> String {
+pub(crate) fn counted(number: u64, one: &str) -> String {
     format!("{} {one}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
 /// A point of a path, with one decimal.
-pub(super) fn point(path: &mut String, command: char, x: f64, y: f64) {
+pub(crate) fn point(path: &mut String, command: char, x: f64, y: f64) {
     let _ = write!(path, "{command}{x:.1} {y:.1}");
 }
 

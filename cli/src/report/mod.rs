@@ -7,7 +7,7 @@ mod advice;
 mod data;
 mod gather;
 mod json;
-mod markup;
+pub(crate) mod markup;
 mod page;
 mod svg;
 mod target;

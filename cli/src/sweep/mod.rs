@@ -1,0 +1,143 @@
+//! `parkade sweep`: workloads x policies x capacities x seeds, and what they say together.
+//!
+//! `names` makes a plan of the arguments, `rows` keeps the file of rows, `show` puts out what all rows say: `grids` are its tables,
+//! in three notations by `grid`; `page` and `plot` its page.
+
+mod grid;
+mod grids;
+mod names;
+mod page;
+mod plot;
+pub(crate) mod rows;
+pub(crate) mod show;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use parkade_sim::study::sweep::{Row, Share, work};
+
+use crate::verify::progress_bar_of;
+use crate::{Outcome, output};
+
+use names::Study;
+use rows::{Header, Shard};
+use show::{Finished, Shown};
+
+/// Run programs under allocation policies on simulated devices, and compare how much memory they need and what the driver costs.
+///
+/// Each workload is run under each policy in each capacity, and in plenty; and the smallest memory in which it fits is searched. LOAD is
+/// the most bytes that live at once, each request rounded up to 512 bytes: nothing can need less. The smallest memory is found to 1/256
+/// of LOAD (at least one page of 2 MiB). Policies are compared workload by workload, seeds averaged before: geometric means with
+/// bootstrap intervals (BCa, 95 %), Wilcoxon's signed-rank test with Holm's correction, matched-pairs rank-biserial effects. A program that
+/// fits in no memory under a policy counts in none of its means, and as worse than all that fits in the test.
+///
+/// A row depends on its job alone: any number of threads, and any spread over machines, gives the same bytes.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade sweep --list
+  parkade sweep
+  parkade sweep --workloads all,snapshot.pickle --policies pytorch,pytorch-expandable --capacities 1.02,1.1,80GiB
+  parkade sweep --seeds 5 -o rows.jsonl --html study.html --csv rows.csv
+  parkade sweep --shard 1/3 -o part1.jsonl
+  parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
+
+A file of rows (-o) is continued where it ends: the same command after an interruption does only what is missing.
+
+Exit code: 0 done, 2 it could not be run.")]
+pub(crate) struct Args {
+    /// Workloads: names, descriptions of generated ones, recordings, or all. Separated by commas, or given several times.
+    #[arg(short, long, value_name = "LIST", default_value = "all")]
+    workloads: Vec<String>,
+    /// Policies, or all.
+    #[arg(short, long, value_name = "LIST", default_value = "all")]
+    policies: Vec<String>,
+    /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB).
+    #[arg(short, long, value_name = "LIST", default_value = "1.0,1.02,1.05,1.1,1.25")]
+    capacities: Vec<String>,
+    /// How many seeds each generated workload is made from: 1, 2 and so on.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seeds: u64,
+    /// Before each program, take so many times LOAD from the device in one piece and give it back to the allocator.
+    #[arg(long, value_name = "FACTOR")]
+    prealloc: Option<Share>,
+    /// Where the device places segments: driver (as NVIDIA's was measured to), ascending, descending, lowest-hole.
+    #[arg(long, value_name = "MODEL", default_value = "driver")]
+    addresses: String,
+    /// Do only the jobs whose number leaves this rest: 2/3 is the second of three parts.
+    #[arg(long, value_name = "I/N", default_value = "1/1")]
+    shard: Shard,
+    /// Write the rows here, a line of JSON each, or continue the file.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// How many jobs at once; as many as there are processors if not given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    #[command(flatten)]
+    shown: Shown,
+    /// Say which workloads and policies there are.
+    #[arg(long)]
+    list: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    if args.list {
+        return names::list().map(|()| Outcome::Good);
+    }
+    let study = names::study(args)?;
+    if args.shard.parts > 1 && args.output.is_none() {
+        bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");
+    }
+    show::check(&args.shown, &study.plan, args.output.as_deref())?;
+    let rows = do_jobs(args, &study)?;
+    if args.shard.parts > 1 {
+        return say_part(args, rows.len());
+    }
+    let finished = Finished { plan: &study.plan, rows: &rows, sources: &study.sources, policies: &study.policies };
+    show::show(&args.shown, &finished).map(|()| Outcome::Good)
+}
+
+/// The rows of all jobs of the shard, those included that the file already has.
+fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
+    let header = Header::of(study.plan.clone(), args.shard);
+    let (mut rows, mut file) = match &args.output {
+        None => (Vec::new(), None),
+        Some(path) => {
+            let (rows, file) = rows::continue_file(path, &header)?;
+            (rows, Some((path, file)))
+        }
+    };
+    let jobs: Vec<u64> = args.shard.jobs(&study.plan).skip(rows.len()).collect();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;
+    let bar = progress_bar_of("jobs", args.shown.json);
+    bar.set_length((rows.len() + jobs.len()) as u64);
+    bar.set_position(rows.len() as u64);
+    let done = work(&study.plan, &study.sources, &study.policies, &jobs, &pool, |row| {
+        if let Some((path, file)) = &mut file {
+            append(file, &row).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        rows.push(row);
+        bar.inc(1);
+        Ok::<(), anyhow::Error>(())
+    });
+    bar.finish_and_clear();
+    done.map(|()| rows)
+}
+
+/// A row in one write: what is cut by an interruption is the last line at most.
+fn append(file: &mut File, row: &Row) -> io::Result<()> {
+    let mut line = serde_json::to_vec(row)?;
+    line.push(b'\n');
+    file.write_all(&line)
+}
+
+fn say_part(args: &Args, rows: usize) -> Result<Outcome> {
+    let mut out = output::stdout();
+    let path = args.output.as_deref().unwrap_or(Path::new(""));
+    let path = output::one_line(&path.display().to_string());
+    writeln!(out, "part {}: {} in {path}; parkade merge puts the parts together", args.shard, output::count(rows as u64, "row"))?;
+    out.flush()?;
+    Ok(Outcome::Good)
+}

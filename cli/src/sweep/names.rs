@@ -1,0 +1,271 @@
+//! What the arguments name: workloads, policies, capacities; and what there is to be named.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use parkade::policy::catalogue::{CATALOGUE as POLICIES, Named, named};
+use parkade::profile::Profile as Rules;
+use parkade_sim::recording::DeviceRecording;
+use parkade_sim::replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
+use parkade_sim::study::Addresses;
+use parkade_sim::study::sweep::{Capacity, Plan, PlannedWorkload, Program, Source};
+use parkade_sim::workload::recorded::of_requests;
+use parkade_sim::workload::{self, CATALOGUE, NamedWorkload};
+
+use super::Args;
+use crate::{output, size, verify};
+
+/// What is to be done, and with what.
+pub(super) struct Study {
+    pub(super) plan: Plan,
+    /// The plan's workloads, in its order.
+    pub(super) sources: Vec<Source>,
+    /// The plan's policies, in its order.
+    pub(super) policies: Vec<&'static Named>,
+}
+
+pub(super) fn study(args: &Args) -> Result<Study> {
+    if args.seeds == 0 {
+        bail!("there is nothing to do: --seeds 0");
+    }
+    let policies = policies(&args.policies)?;
+    let capacities = capacities(&args.capacities)?;
+    if Addresses::named(&args.addresses).is_none() {
+        let known = Addresses::ALL.map(Addresses::name);
+        bail!("there is no address model {:?}{}", args.addresses, suggestion(&args.addresses, known));
+    }
+    let (mut sources, mut workloads) = (Vec::new(), Vec::new());
+    for found in chosen_workloads(&args.workloads)? {
+        let seeds = if found.source.is_seeded { args.seeds } else { 1 };
+        workloads.push(PlannedWorkload { name: found.source.name.clone(), seeds, hash: found.hash });
+        sources.push(found.source);
+    }
+    let plan = Plan {
+        workloads,
+        policies: policies.iter().map(|policy| policy.name.to_owned()).collect(),
+        capacities,
+        addresses: args.addresses.clone(),
+        preallocate: args.prealloc,
+    };
+    plan.check()?;
+    Ok(Study { plan, sources, policies })
+}
+
+/// The parts of lists that are separated by commas, without empty ones.
+fn items(lists: &[String]) -> impl Iterator<Item = &str> {
+    lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|item| !item.is_empty())
+}
+
+fn policies(lists: &[String]) -> Result<Vec<&'static Named>> {
+    let mut policies: Vec<&'static Named> = Vec::new();
+    for item in items(lists) {
+        let found: Vec<&Named> = match item {
+            "all" => POLICIES.iter().collect(),
+            name => {
+                let known = POLICIES.iter().map(|policy| policy.name);
+                vec![named(name).ok_or_else(|| anyhow!("there is no policy {name:?}{}", suggestion(name, known)))?]
+            }
+        };
+        policies.extend(found);
+    }
+    let mut seen = BTreeSet::new();
+    policies.retain(|policy| seen.insert(policy.name));
+    Ok(policies)
+}
+
+/// The smallest and plenty come first, whatever is given.
+fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
+    let mut capacities = vec![Capacity::Smallest, Capacity::Plenty];
+    for item in items(lists) {
+        let capacity = match item.bytes().last() {
+            Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => match size::parse(item) {
+                Ok(0) => bail!("a device of {item} has no memory"),
+                size => Capacity::Bytes(size.map_err(|error| anyhow!(error))?),
+            },
+            _ => item.parse().map_err(|error: String| anyhow!("{error}, or a size with its unit (80GiB)"))?,
+        };
+        if !capacities.contains(&capacity) {
+            capacities.push(capacity);
+        }
+    }
+    Ok(capacities)
+}
+
+/// A workload, and the hash of one that comes from a file.
+struct Found {
+    source: Source,
+    hash: Option<String>,
+}
+
+fn chosen_workloads(lists: &[String]) -> Result<Vec<Found>> {
+    let mut chosen = Vec::new();
+    for list in lists {
+        // The name of a file may have commas of its own.
+        let items = if Path::new(list).exists() { vec![list.clone()] } else { workload_items(list) };
+        for item in items {
+            match item.as_str() {
+                "all" => chosen.extend(CATALOGUE.iter().map(of_catalogue)),
+                name => chosen.extend(workload(name)?),
+            }
+        }
+    }
+    let mut seen = BTreeSet::new();
+    chosen.retain(|found| seen.insert((found.source.name.clone(), found.hash.clone())));
+    Ok(chosen)
+}
+
+/// The parts of a list. An option stays with the description before it: `gpt2,mlp:batch=8,layers=4` are two.
+fn workload_items(list: &str) -> Vec<String> {
+    let mut items: Vec<String> = Vec::new();
+    for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let is_option = part.contains('=') && !part.contains(':');
+        match items.last_mut().filter(|last| is_option && last.contains(':')) {
+            Some(last) => *last = format!("{last},{part}"),
+            None => items.push(part.to_owned()),
+        }
+    }
+    items
+}
+
+/// A workload of the catalogue, a generated one by its description, or the devices of a recording.
+fn workload(item: &str) -> Result<Vec<Found>> {
+    if let Some(known) = workload::named(item) {
+        return Ok(vec![of_catalogue(known)]);
+    }
+    let name = item.split(':').next().unwrap_or(item);
+    if workload::keys(name).is_some() {
+        return described(item).map(|found| vec![found]);
+    }
+    let path = Path::new(item);
+    if path.exists() { of_recording(path).with_context(|| item.to_owned()) } else { Err(unknown(item)) }
+}
+
+fn of_catalogue(known: &'static NamedWorkload) -> Found {
+    let (name, says) = (known.name.to_owned(), known.says.to_owned());
+    Found { source: Source { name, says, is_seeded: true, make: Box::new(known.make) }, hash: None }
+}
+
+/// A seed of its own makes it the same for all seeds.
+fn described(text: &str) -> Result<Found> {
+    let workload = workload::parse(text).with_context(|| text.to_owned())?;
+    let (name, options) = text.split_once(':').unwrap_or((text, ""));
+    let has_seed = options.split(',').any(|option| option.starts_with("seed="));
+    let is_seeded = !has_seed && workload::keys(name).is_some_and(|keys| keys.contains(&"seed"));
+    let with_seed = if options.is_empty() { format!("{name}:seed=") } else { format!("{text},seed=") };
+    let source = Source {
+        name: workload.name.clone(),
+        says: workload.says.clone(),
+        is_seeded,
+        // A description that was read once can be read with any seed.
+        make: Box::new(move |seed| match workload::parse(&format!("{with_seed}{seed}")) {
+            Ok(seeded) if is_seeded => seeded,
+            _ => workload.clone(),
+        }),
+    };
+    Ok(Found { source, hash: None })
+}
+
+/// Each device of a recording is a workload.
+fn of_recording(path: &Path) -> Result<Vec<Found>> {
+    let recording = verify::read(path)?;
+    let profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
+    let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;
+    let own = VerifyOptions { settings, limit_bytes: None, statistics: None };
+    let traced: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
+    if traced.is_empty() {
+        bail!("the file has no trace entries: record it with torch.cuda.memory._record_memory_history()");
+    }
+    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let stem = ["xz", "gz", "zst", "pickle", "pkl"]
+        .iter()
+        .fold(&*file, |name, end| name.strip_suffix(end).and_then(|name| name.strip_suffix('.')).unwrap_or(name));
+    let of_device = |device: &&DeviceRecording| {
+        let requests = Requests::of_recording(device, &own, &mut |_| ())?;
+        let name = if traced.len() > 1 { format!("{stem}.device{}", device.device) } else { stem.to_owned() };
+        let program = Program::new(of_requests(&name, &requests).workload);
+        let hash = Some(program.hash);
+        let workload = program.workload;
+        let (name, says) = (workload.name.clone(), workload.says.clone());
+        Ok(Found { source: Source { name, says, is_seeded: false, make: Box::new(move |_| workload.clone()) }, hash })
+    };
+    traced.iter().map(of_device).collect()
+}
+
+fn unknown(item: &str) -> anyhow::Error {
+    let known = CATALOGUE.iter().map(|known| known.name).chain(workload::generators());
+    anyhow!("there is no workload and no file {item:?}{}", suggestion(item, known))
+}
+
+/// Up to three of the known names that are nearest, as the end of a sentence.
+fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let mut near: Vec<(usize, &str)> = known.into_iter().map(|name| (distance(text, name), name)).collect();
+    near.sort_unstable();
+    let close = near.iter().filter(|(distance, name)| distance * 2 <= name.len().max(text.len()) || name.contains(text));
+    let names: Vec<&str> = close.take(3).map(|&(_, name)| name).collect();
+    if names.is_empty() { "; --list names all".to_owned() } else { format!(": did you mean {}?", names.join(" or ")) }
+}
+
+/// How many characters must be inserted, removed or replaced (Levenshtein), looking at no more than 60 of each.
+fn distance(one: &str, other: &str) -> usize {
+    let [one, other] = [one, other].map(|text| text.chars().take(60).collect::<Vec<char>>());
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (place, a) in one.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], place + 1);
+        for (column, b) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// `--list`.
+pub(super) fn list() -> Result<()> {
+    let mut out = output::stdout();
+    writeln!(out, "workloads")?;
+    for known in &CATALOGUE {
+        writeln!(out, "  {:<26} {}", known.name, known.says)?;
+    }
+    writeln!(out, "  {:<26} the requests of a recorded program (a PyTorch memory snapshot)", "FILE")?;
+    writeln!(out, "\ngenerators, and the options that their descriptions can have (NAME:option=value,...)")?;
+    for name in workload::generators() {
+        writeln!(out, "  {name:<26} {}", workload::keys(name).unwrap_or_default().join(", "))?;
+    }
+    writeln!(out, "\npolicies")?;
+    for policy in POLICIES {
+        writeln!(out, "  {:<26} {}\n  {:<26} from {}", policy.name, policy.says, "", policy.source)?;
+    }
+    Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_are_suggested() {
+        assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
+        assert_eq!(suggestion("pytorhc", ["pytorch", "buddy"]), ": did you mean pytorch?");
+        assert_eq!(suggestion("zzz", ["pytorch", "buddy"]), "; --list names all");
+    }
+
+    #[test]
+    fn options_stay_with_their_description() {
+        assert_eq!(workload_items("gpt2, mlp:batch=8,layers=4,x"), ["gpt2", "mlp:batch=8,layers=4", "x"]);
+        assert_eq!(workload_items(",,"), [""; 0]);
+    }
+
+    #[test]
+    fn capacities_are_factors_or_sizes() {
+        let parsed = |text: &str| capacities(&[text.to_owned()]).map(|list| list[2..].iter().map(ToString::to_string).collect());
+        assert_eq!(parsed("1.05, 80GiB,2MB").expect("capacities"), ["1.05", "85899345920B", "2000000B"]);
+        assert_eq!(parsed("1.1,1.10,plenty").expect("capacities"), ["1.1"]);
+        for text in ["0", "0GiB", "16", "16apples", "-1"] {
+            let error = parsed(text);
+            assert!(text == "16" || error.is_err(), "{text}: {error:?}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Files of rows: a line that says what was asked for, then a row a line in the order of the jobs.
+//!
+//! Whatever a file holds, reading it takes no more than a line's memory beyond the rows, and a file that was not made by the same
+//! request is never written to. A last line without its end was cut by an interruption, and counts as not written.
+
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, anyhow, bail};
+use parkade_sim::study::sweep::{Plan, Row};
+use serde::{Deserialize, Serialize};
+
+/// The form of these files.
+const FORM: u32 = 1;
+/// The longest first line, and the longest line of a row.
+const LONGEST_HEADER: u64 = 4 << 20;
+const LONGEST_ROW: u64 = 16 << 10;
+
+/// A part of a sweep's jobs: those whose number, divided by `parts`, leaves `part - 1`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Shard {
+    pub(crate) part: u64,
+    pub(crate) parts: u64,
+}
+
+impl Shard {
+    /// All jobs.
+    pub(crate) const WHOLE: Shard = Shard { part: 1, parts: 1 };
+
+    /// The numbers of its jobs.
+    pub(crate) fn jobs(self, plan: &Plan) -> impl Iterator<Item = u64> + use<> {
+        let step = usize::try_from(self.parts).unwrap_or(usize::MAX);
+        (self.part - 1..plan.jobs()).step_by(step)
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.part, self.parts)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shard, String> {
+        let refused = || format!("{text:?} is no part: write 2/3 for the second of three, counted from 1");
+        let (part, parts) = text.split_once('/').ok_or_else(refused)?;
+        let number = |text: &str| text.parse::<u64>().map_err(|_| refused());
+        let shard = Shard { part: number(part)?, parts: number(parts)? };
+        if shard.part == 0 || shard.part > shard.parts { Err(refused()) } else { Ok(shard) }
+    }
+}
+
+impl From<Shard> for String {
+    fn from(shard: Shard) -> String {
+        shard.to_string()
+    }
+}
+
+impl TryFrom<String> for Shard {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Shard, String> {
+        text.parse()
+    }
+}
+
+/// The first line.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Header {
+    parkade_sweep: u32,
+    version: String,
+    pub(crate) shard: Shard,
+    pub(crate) plan: Plan,
+}
+
+impl Header {
+    pub(crate) fn of(plan: Plan, shard: Shard) -> Header {
+        Header { parkade_sweep: FORM, version: env!("CARGO_PKG_VERSION").to_owned(), shard, plan }
+    }
+
+    pub(crate) fn line(&self) -> serde_json::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        Ok(line)
+    }
+
+    /// What differs from another one, in words.
+    pub(crate) fn difference(&self, other: &Header) -> Option<&'static str> {
+        let (own, others) = (&self.plan, &other.plan);
+        let differs = [
+            (self.version != other.version, "was made by another version"),
+            (own.workloads != others.workloads, "has other workloads or seeds"),
+            (own.policies != others.policies, "has other policies"),
+            (own.capacities != others.capacities, "has other capacities"),
+            (own.addresses != others.addresses, "has another address model"),
+            (own.preallocate != others.preallocate, "has another pre-allocation"),
+            (self.shard.parts != other.shard.parts, "is cut into another number of parts"),
+        ];
+        differs.into_iter().find(|(differs, _)| *differs).map(|(_, what)| what)
+    }
+}
+
+/// A file that was read.
+pub(crate) struct Contents {
+    pub(crate) header: Header,
+    pub(crate) rows: Vec<Row>,
+    /// How many bytes its whole lines take.
+    whole_bytes: u64,
+}
+
+/// Reads a file of rows.
+pub(crate) fn read(path: &Path) -> Result<Contents> {
+    let name = || path.display().to_string();
+    let file = File::open(path).map_err(|cause| anyhow!("cannot be read: {cause}")).with_context(name)?;
+    if !file.metadata().is_ok_and(|data| data.is_file()) {
+        return Err(anyhow!("is no file of rows")).with_context(name);
+    }
+    contents(&mut BufReader::new(file)).with_context(name)
+}
+
+fn contents(file: &mut impl BufRead) -> Result<Contents> {
+    let foreign = "is no file of parkade sweep's rows";
+    let line = next_line(file, LONGEST_HEADER)?.ok_or_else(|| anyhow!("{foreign}: its first line is missing or cut"))?;
+    let form = serde_json::from_slice::<serde_json::Value>(&line).ok().and_then(|value| value.get("parkade_sweep")?.as_u64());
+    match form {
+        None => bail!("{foreign}"),
+        Some(form) if form != u64::from(FORM) => bail!("is of form {form}, and this version reads form {FORM}"),
+        Some(_) => {}
+    }
+    let header: Header = serde_json::from_slice(&line).map_err(|error| anyhow!("line 1: {error}"))?;
+    header.plan.check().map_err(|error| anyhow!("line 1: {error}"))?;
+    let (mut rows, mut whole_bytes) = (Vec::new(), line.len() as u64);
+    let mut jobs = header.shard.jobs(&header.plan);
+    while let Some(line) = next_line(file, LONGEST_ROW).with_context(|| format!("line {}", rows.len() + 2))? {
+        let place = rows.len() + 2;
+        let row: Row = serde_json::from_slice(&line).map_err(|error| anyhow!("line {place} is no row: {error}"))?;
+        match jobs.next() {
+            None => bail!("line {place}: there are more rows than jobs"),
+            Some(job) if job != row.job => bail!("line {place} is job {}, where job {job} belongs", row.job),
+            Some(_) if !row.belongs_to(&header.plan) => bail!("line {place} contradicts line 1 about what job {} is", row.job),
+            Some(_) => rows.push(row),
+        }
+        whole_bytes += line.len() as u64;
+    }
+    Ok(Contents { header, rows, whole_bytes })
+}
+
+/// The next line with its end; `None` at the file's end, which may be in the middle of a line.
+fn next_line(file: &mut impl BufRead, longest: u64) -> Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    file.take(longest).read_until(b'\n', &mut line).map_err(|cause| anyhow!("cannot be read: {cause}"))?;
+    if line.ends_with(b"\n") {
+        return Ok(Some(line));
+    }
+    if line.len() as u64 == longest {
+        bail!("a line is longer than {longest} bytes, which none of parkade sweep's is");
+    }
+    Ok(None)
+}
+
+/// Opens a file to add rows to it, made if there is none: what it has already, and the file at its end.
+pub(crate) fn continue_file(path: &Path, header: &Header) -> Result<(Vec<Row>, File)> {
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    let mut file = opened.with_context(|| format!("cannot write {}", path.display()))?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => bail!("{} is being written by another sweep", path.display()),
+        // A file system without locks.
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+    }
+    let is_empty = file.metadata().is_ok_and(|data| data.is_file() && data.len() == 0);
+    let found = if is_empty { None } else { Some(read(path)?) };
+    if let Some(found) = &found {
+        if let Some(difference) = found.header.difference(header) {
+            bail!("{} {difference} than asked for: choose another file, or remove it", path.display());
+        }
+        if found.header.shard != header.shard {
+            bail!("{} is part {}, not {}: choose another file", path.display(), found.header.shard, header.shard);
+        }
+    }
+    let mut prepare = || -> std::io::Result<()> {
+        file.set_len(found.as_ref().map_or(0, |found| found.whole_bytes))?;
+        file.seek(SeekFrom::End(0))?;
+        if found.is_none() { file.write_all(&header.line()?) } else { Ok(()) }
+    };
+    prepare().with_context(|| format!("cannot write {}", path.display()))?;
+    Ok((found.map(|found| found.rows).unwrap_or_default(), file))
+}

@@ -1,0 +1,208 @@
+//! Putting out what all rows of a sweep say.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use clap::Parser;
+use parkade::policy::catalogue::Named;
+use parkade_sim::study::sweep::{Level, Plan, Row, Source, Summary};
+use serde_json::{Value, json};
+
+use super::{grids, page};
+use crate::{output, target};
+
+/// What to put out.
+#[derive(Parser)]
+pub(crate) struct Shown {
+    /// The policy that the others are compared with; pytorch if it takes part, else the first.
+    #[arg(long, value_name = "POLICY")]
+    baseline: Option<String>,
+    /// Print the tables as Markdown.
+    #[arg(long, conflicts_with_all = ["latex", "json"])]
+    markdown: bool,
+    /// Print the tables for LaTeX, with booktabs.
+    #[arg(long, conflicts_with = "json")]
+    latex: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Write the rows here as CSV.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write a page with plots and tables here.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// The workload whose reserved memory the page shows over time; the one on which policies differ most if not given.
+    #[arg(long, value_name = "WORKLOAD", requires = "html")]
+    curve: Option<String>,
+}
+
+/// A sweep with all its rows.
+pub(crate) struct Finished<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) rows: &'a [Row],
+    /// The plan's workloads and policies, or nothing where they cannot be made.
+    pub(crate) sources: &'a [Source],
+    pub(crate) policies: &'a [&'static Named],
+}
+
+/// Refuses what cannot be put out, before anything is done for it.
+pub(crate) fn check(shown: &Shown, plan: &Plan, rows: Option<&Path>) -> Result<()> {
+    baseline(shown, plan)?;
+    if let Some(name) = &shown.curve
+        && !plan.workloads.iter().any(|workload| workload.name == *name)
+    {
+        bail!("--curve {name:?} is none of the workloads");
+    }
+    let files: Vec<&Path> = [rows, shown.csv.as_deref(), shown.html.as_deref()].into_iter().flatten().collect();
+    for (place, one) in files.iter().enumerate() {
+        if let Some(other) = files[place + 1..].iter().find(|other| target::is_same_file(one, other)) {
+            bail!("two things are to be written to {}: choose two files", other.display());
+        }
+    }
+    Ok(())
+}
+
+fn baseline(shown: &Shown, plan: &Plan) -> Result<usize> {
+    let place = |name: &str| plan.policies.iter().position(|policy| policy == name);
+    match &shown.baseline {
+        None => Ok(place("pytorch").unwrap_or(0)),
+        Some(name) => {
+            place(name).ok_or_else(|| anyhow!("--baseline {name:?} is none of the policies: {}", plan.policies.join(", ")))
+        }
+    }
+}
+
+pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
+    let plan = finished.plan;
+    let summary = Summary::of(plan, finished.rows, baseline(shown, plan)?);
+    if let Some(file) = &shown.csv {
+        target::write(file, csv(finished.rows).as_bytes())?;
+    }
+    if let Some(file) = &shown.html {
+        target::write(file, page::page(finished, &summary, shown.curve.as_deref()).as_bytes())?;
+    }
+    let mut out = output::stdout();
+    if shown.json {
+        writeln!(out, "{}", serde_json::to_string(&object(finished, &summary))?)?;
+    } else if shown.markdown || shown.latex {
+        let notation = if shown.latex { super::grid::Grid::latex } else { super::grid::Grid::markdown };
+        let tables: Vec<String> = grids::all(plan, &summary).iter().map(notation).collect();
+        write!(out, "{}", tables.join("\n"))?;
+    } else {
+        writeln!(out, "{}", subject(plan))?;
+        for grid in grids::short(plan, &summary) {
+            write!(out, "\n{}", output_lines(&grid.text()))?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// Names of files may hold anything.
+fn output_lines(text: &str) -> String {
+    text.lines().map(|line| output::one_line(line) + "\n").collect()
+}
+
+/// What was compared, in one line.
+pub(super) fn subject(plan: &Plan) -> String {
+    let seeds = plan.workloads.iter().map(|workload| workload.seeds).max().unwrap_or(0);
+    let mut line = format!(
+        "{} x {}, {}; addresses: {}",
+        output::count(plan.workloads.len() as u64, "workload"),
+        match plan.policies.len() {
+            1 => "1 policy".to_owned(),
+            policies => format!("{policies} policies"),
+        },
+        output::count(seeds, "seed"),
+        plan.addresses
+    );
+    if let Some(share) = plan.preallocate {
+        let _ = write!(line, "; {share} LOAD taken before the program begins");
+    }
+    line
+}
+
+fn csv(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "job,workload,seed,policy,capacity,load_bytes,events,hash,capacity_bytes,fits,problem,failed_at_event,peak_reserved_bytes,\
+         peak_allocated_bytes,retries,driver_calls,driver_ns,waited_ns,runs\n",
+    );
+    let optional = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
+    for row in rows {
+        let _ = writeln!(
+            text,
+            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            row.job,
+            quoted(&row.workload),
+            row.seed,
+            row.policy,
+            row.capacity,
+            row.load_bytes,
+            row.events,
+            row.hash,
+            optional(row.capacity_bytes),
+            row.fits,
+            quoted(row.problem.as_deref().unwrap_or_default()),
+            optional(row.failed_at_event),
+            row.peak_reserved_bytes,
+            row.peak_allocated_bytes,
+            row.retries,
+            row.driver_calls,
+            row.driver_ns,
+            row.waited_ns,
+            row.runs
+        );
+    }
+    text
+}
+
+/// A field of CSV (RFC 4180).
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+}
+
+fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
+    let plan = finished.plan;
+    let capacities: Vec<String> = plan.capacities.iter().map(ToString::to_string).collect();
+    let by_capacity =
+        |values: Vec<Value>| -> Value { capacities.iter().cloned().zip(values).collect::<serde_json::Map<_, _>>().into() };
+    let policies: Vec<Value> = summary
+        .policies
+        .iter()
+        .zip(&summary.cells)
+        .map(|(policy, cells)| {
+            let versus = policy.versus.map(|versus| {
+                let [less, same, more] = versus.counts;
+                json!({ "ratio": level(versus.ratio), "less": less, "same": same, "more": more, "effect": versus.test.effect,
+                        "p": versus.test.p, "p_holm": versus.corrected_p, "p_is_exact": versus.test.is_exact })
+            });
+            let cells: Vec<Value> = plan
+                .workloads
+                .iter()
+                .zip(cells)
+                .map(|(workload, cell)| {
+                    json!({ "workload": workload.name, "memory_over_load": level(cell.ratio),
+                            "driver_ns": by_capacity(cell.driver_ns.iter().map(|&cost| level(cost)).collect()) })
+                })
+                .collect();
+            json!({ "policy": policy.name, "memory_over_load": level(policy.ratio), "versus_baseline": versus,
+                    "fits": by_capacity(policy.fits.iter().map(|&share| share.into()).collect()),
+                    "driver_ns": by_capacity(policy.driver_ns.iter().map(|&cost| level(cost)).collect()), "workloads": cells })
+        })
+        .collect();
+    json!({ "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
+}
+
+/// Infinite ends are those of a mean over one workload.
+fn level(level: Option<Level>) -> Value {
+    level.map_or(
+        Value::Null,
+        |level| json!({ "mean": level.mean, "low": finite(level.low), "high": finite(level.high), "n": level.count }),
+    )
+}
+
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}

@@ -1,0 +1,219 @@
+//! `parkade sweep` and `parkade merge`: the same bytes however the work is spread, files that are continued, what is put out, and bad input.
+
+mod common;
+
+use std::fs;
+
+use common::{Folder, Run, call, good};
+
+/// Two small programs, two policies, three capacities.
+fn sweep(folder: &Folder, more: &[&str]) -> Run {
+    let recording = folder.recording("good.pickle", &good());
+    let workloads = format!("{recording},mlp:depth=3,batch=64,steps=2");
+    let own = ["sweep", "-w", &workloads, "-p", "pytorch,pytorch-expandable", "-c", "1.0,1.1,2GiB", "--seeds", "2"];
+    call(&[&own, more].concat())
+}
+
+fn at(folder: &Folder, name: &str) -> String {
+    format!("{}/{name}", folder.path())
+}
+
+fn bytes(file: &str) -> String {
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The whole sweep's file of rows.
+fn whole(folder: &Folder) -> (String, String) {
+    let file = at(folder, "whole.jsonl");
+    let run = sweep(folder, &["-o", &file]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
+    (bytes(&file), run.out)
+}
+
+fn refused(run: &Run, said: &str) {
+    assert_eq!((run.code, run.err.lines().count(), run.out.as_str()), (2, 1, ""), "{}", run.err);
+    assert!(run.err.contains(said), "{} lacks {said:?}", run.err);
+}
+
+#[test]
+fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
+    let folder = Folder::new("sweep-same");
+    let (rows, shown) = whole(&folder);
+    // A recording has one seed; so there are three programs.
+    assert_eq!(rows.lines().count(), 1 + 3 * 2 * 5);
+    for threads in ["1", "2", "4"] {
+        let file = at(&folder, &format!("threads{threads}.jsonl"));
+        assert_eq!(sweep(&folder, &["-o", &file, "--threads", threads]).code, 0);
+        assert_eq!(bytes(&file), rows, "{threads} threads");
+    }
+    let parts = ["1/3", "2/3", "3/3"].map(|part| {
+        let file = at(&folder, &format!("part{}.jsonl", &part[..1]));
+        let run = sweep(&folder, &["-o", &file, "--shard", part, "--threads", "2"]);
+        assert!(run.code == 0 && run.out.contains("10 rows in"), "{}{}", run.out, run.err);
+        file
+    });
+    let merged = at(&folder, "merged.jsonl");
+    let [one, two, three] = &parts;
+    let run = call(&["merge", three, one, two, "-o", &merged]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    assert_eq!((bytes(&merged), run.out), (rows, shown));
+}
+
+#[test]
+fn a_file_is_continued_where_it_ends() {
+    let folder = Folder::new("sweep-continued");
+    let (rows, shown) = whole(&folder);
+    let ends: Vec<usize> = rows.match_indices('\n').map(|(at, _)| at + 1).collect();
+    // After the first line, after some rows, in the middle of a row, just before its end, and with nothing left to do.
+    for length in [0, ends[0], ends[7], ends[7] + 25, ends[9] - 1, rows.len()] {
+        let file = folder.file("cut.jsonl", &rows.as_bytes()[..length]);
+        let run = sweep(&folder, &["-o", &file]);
+        assert_eq!((run.code, run.err.as_str()), (0, ""), "{length}");
+        assert_eq!((&bytes(&file), &run.out), (&rows, &shown), "{length}");
+    }
+}
+
+#[test]
+fn files_that_are_not_of_this_sweep_are_left_alone() {
+    let folder = Folder::new("sweep-foreign");
+    let (rows, _) = whole(&folder);
+    let lines: Vec<&str> = rows.lines().collect();
+    let replaced = |line: usize, text: String| {
+        let mut lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        lines[line] = text;
+        lines.join("\n") + "\n"
+    };
+    let swapped = replaced(3, lines[4].to_owned());
+    let cases = [
+        ("notes\n".to_owned(), "is no file of parkade sweep's rows"),
+        ("{}\n".to_owned(), "is no file of parkade sweep's rows"),
+        ("x".repeat(5 << 20), "a line is longer than"),
+        (lines[0].to_owned(), "its first line is missing or cut"),
+        (rows.replacen("\"parkade_sweep\":1", "\"parkade_sweep\":9", 1), "is of form 9"),
+        (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has other capacities than asked for"),
+        (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 belongs"),
+        (rows.replacen("\"seeds\":2", "\"seeds\":0", 1), "no seeds"),
+        (replaced(0, lines[0].replace("\"driver\"", "\"ascending\"")), "has another address model"),
+        (replaced(2, "{}".to_owned()), "line 3 is no row"),
+        (replaced(2, "y".repeat(20 << 10)), "line 3: a line is longer than"),
+        (swapped, "line 4 is job 3, where job 2 belongs"),
+        (replaced(2, lines[2].replace("\"plenty\"", "\"smallest\"")), "line 3 contradicts line 1"),
+        (rows.clone() + lines[1] + "\n", "there are more rows than jobs"),
+    ];
+    for (contents, said) in cases {
+        let file = folder.file("other.jsonl", contents.as_bytes());
+        refused(&sweep(&folder, &["-o", &file]), said);
+        assert_eq!(bytes(&file), contents, "{said}");
+    }
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_not_merged() {
+    let folder = Folder::new("sweep-merge");
+    let (rows, _) = whole(&folder);
+    let merged = at(&folder, "merged.jsonl");
+    let part = |number: u32, more: &[&str]| {
+        let file = at(&folder, &format!("part{number}{}.jsonl", more.len()));
+        assert_eq!(sweep(&folder, &[&["-o", &file, "--shard", &format!("{number}/2")], more].concat()).code, 0);
+        file
+    };
+    let (one, two) = (part(1, &[]), part(2, &[]));
+    refused(&call(&["merge", &one, "-o", &merged]), "15 of 30 jobs are missing, the first one in part 2/2");
+    refused(&call(&["merge", &one, &part(2, &["--prealloc", "0.5"]), "-o", &merged]), "has another pre-allocation than");
+    let whole_file = folder.file("all.jsonl", rows.as_bytes());
+    refused(&call(&["merge", &one, &whole_file, "-o", &merged]), "is cut into another number of parts");
+    let text = bytes(&two);
+    let cost = text.find("\"driver_ns\":").expect("a cost") + "\"driver_ns\":".len();
+    let other = folder.file("other.jsonl", format!("{}7{}", &text[..cost], &text[cost..]).as_bytes());
+    refused(&call(&["merge", &one, &two, &other, "-o", &merged]), "contradict each other about job 1");
+    let hash = text.rfind("\"hash\":\"").expect("a hash") + "\"hash\":\"".len();
+    let other = folder.file("program.jsonl", format!("{}f{}", &text[..hash], &text[hash..]).as_bytes());
+    refused(&call(&["merge", &one, &other, "-o", &merged]), "disagree about what mlp");
+    let cut = folder.file("cut.jsonl", &text.as_bytes()[..text.len() - 9]);
+    refused(&call(&["merge", &one, &cut, "-o", &merged]), "1 of 30 jobs are missing");
+    refused(&call(&["merge", &one, &two, "-o", &one]), "never overwritten");
+    refused(&call(&["merge", &merged, "-o", &at(&folder, "x")]), "cannot be read");
+    assert!(!fs::exists(&merged).expect("a folder"), "nothing was written");
+    assert_eq!(call(&["merge", &one, &two, &two, "-o", &merged]).code, 0, "the same part twice");
+    assert_eq!(bytes(&merged), rows);
+}
+
+#[test]
+fn everything_says_the_same() {
+    let folder = Folder::new("sweep-shown");
+    let files = ["rows.jsonl", "rows.csv", "page.html"].map(|name| at(&folder, name));
+    let [rows, csv, html] = &files;
+    let json = sweep(&folder, &["-o", rows, "--csv", csv, "--html", html, "--curve", "good", "--json"]);
+    let object: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    let first: serde_json::Value = serde_json::from_str(bytes(rows).lines().nth(1).expect("a row")).expect("a row");
+    // 8 MiB live; one segment of 20 MiB holds them.
+    assert_eq!(
+        (&first["workload"], &first["load_bytes"], &first["capacity_bytes"]),
+        (&"good".into(), &(8 << 20).into(), &(20 << 20).into())
+    );
+    let policy = &object["policies"][0];
+    assert_eq!((&policy["policy"], &policy["workloads"][0]["memory_over_load"]["mean"]), (&"pytorch".into(), &2.5.into()));
+    assert_eq!((&object["jobs"], &object["baseline"]), (&30.into(), &"pytorch".into()));
+    let table = sweep(&folder, &["-o", rows]).out;
+    assert!(table.contains("good") && table.contains("2.500"), "{table}");
+    let csv = bytes(csv);
+    assert_eq!(csv.lines().count(), 31);
+    assert!(csv.lines().nth(1).is_some_and(|line| line.starts_with("0,good,1,pytorch,smallest,8388608,")), "{csv}");
+    let page = bytes(html);
+    for part in ["Fit frontier", "Reserved over time", "Cost against fit", "2.500", "good: The requests of the recording"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("<script"), "no network, no script");
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    let markdown = sweep(&folder, &["-o", rows, "--markdown"]).out;
+    assert!(markdown.contains("| good | 2.500 |"), "{markdown}");
+    let latex = sweep(&folder, &["-o", rows, "--latex"]).out;
+    assert!(latex.contains("good & 2.500 &") && latex.contains("\\toprule"), "{latex}");
+}
+
+#[test]
+fn the_lists_name_everything() {
+    let run = call(&["sweep", "--list"]);
+    assert_eq!(run.code, 0);
+    for policy in parkade::policy::catalogue::CATALOGUE {
+        assert!(run.out.contains(policy.name) && run.out.contains(policy.says), "{}", policy.name);
+    }
+    for workload in &parkade_sim::workload::CATALOGUE {
+        assert!(run.out.contains(workload.name) && run.out.contains(workload.says), "{}", workload.name);
+    }
+}
+
+#[test]
+fn bad_arguments_are_answered_in_one_line() {
+    let folder = Folder::new("sweep-bad");
+    let noise = folder.file("noise.pickle", &[0x80, 2, 0xff, 0, 1]);
+    let same = at(&folder, "same");
+    for (arguments, said) in [
+        (&["-p", "pytorhc"][..], "did you mean pytorch"),
+        (&["-w", "gtp2"], "did you mean gpt2"),
+        (&["-w", ""], "no workloads"),
+        (&["-p", ","], "no policies"),
+        (&["--seeds", "0"], "--seeds 0"),
+        (&["--seeds", "18446744073709551615"], "more than"),
+        (&["-c", "0"], "is no factor"),
+        (&["-c", "0GiB"], "has no memory"),
+        (&["-c", "80apples"], "is no size"),
+        (&["-c", "99999999999GiB"], "more than 64 bits"),
+        (&["--addresses", "drivr"], "did you mean driver"),
+        (&["--baseline", "none"], "is none of the policies"),
+        (&["--shard", "1/2"], "needs a file"),
+        (&["-w", "mlp:depth=none"], "depth"),
+        (&["-w", &noise], "noise.pickle"),
+        (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "two things are to be written"),
+        (&["-w", "mlp:batch=8", "--html", &same, "--curve", "gpt2"], "none of the workloads"),
+        (&["-w", "mlp:batch=8", "-o", folder.path()], folder.path()),
+    ] {
+        refused(&call(&[&["sweep"], arguments].concat()), said);
+    }
+    for shard in ["0/3", "4/3", "1/0", "3", "a/b", "1/2/3"] {
+        let run = call(&["sweep", "--shard", shard]);
+        assert!(run.code == 2 && run.err.contains("write 2/3 for the second of three"), "{}", run.err);
+    }
+    assert_eq!(call(&["sweep", "--prealloc", "-1"]).code, 2);
+    assert_eq!(call(&["sweep", "--threads", "0"]).code, 2);
+}
