@@ -1,6 +1,6 @@
 //! Workloads of real recordings, and generated ones beside them.
 
-use parkade_conformance::recordings::{names, read};
+use parkade_conformance::recordings::{folder, names, names_in, read, read_from};
 use parkade_sim::packing::{Instance, Recorded};
 use parkade_sim::replay::Requests;
 use parkade_sim::workload::{Event, mlp::Mlp, recorded};
@@ -8,10 +8,14 @@ use parkade_sim::workload::{Event, mlp::Mlp, recorded};
 /// The workload of a recording and the packer's buffers of it are made by different code, and mean the same lifetimes.
 #[test]
 fn the_workload_of_a_recording_has_the_load_that_the_packer_knows() {
-    for name in names() {
-        let shipped = read(&name);
+    let pools = folder().join("pools");
+    let with_pools = names_in(&pools).into_iter().map(|name| (read_from(&pools, &name), true));
+    let all: Vec<_> = names().into_iter().map(|name| (read(&name), false)).chain(with_pools).collect();
+    assert_eq!(all.len(), 14);
+    for (shipped, has_pools) in all {
+        let name = &shipped.name;
         let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");
-        let made = recorded::of_requests(&name, &requests);
+        let made = recorded::of_requests(name, &requests);
         assert_eq!(made.workload.check(), Ok(()), "{name}");
         assert_eq!((made.failed_requests, made.unnamed_requests), (requests.ooms, 0), "{name}");
         let packed = Recorded::of(&requests);
@@ -20,7 +24,7 @@ fn the_workload_of_a_recording_has_the_load_that_the_packer_knows() {
         let is_late = made.late_frees + made.missing_frees > 0;
         assert_eq!(is_late, requests.has_deferred_frees(), "{name}");
         let begun = made.workload.events.iter().any(|event| matches!(event, Event::BeginPool { .. }));
-        assert_eq!(begun, name.starts_with("cuda_graph"), "{name}");
+        assert_eq!(begun, has_pools, "{name}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! A transformer that is trained, from its sizes.
 //!
-//! The model is a decoder as GPT-2 (`layers`), in the operations that PyTorch runs for it, with the lifetimes of [autograd](Work): see
+//! The model is a decoder as GPT-2 (`layers`), in the operations that PyTorch runs for it, with the lifetimes that autograd gives them: see
 //! [`Transformer::workload`]. Simplifications: positions have no parameters; there is no dropout; logits are given back
 //! once the loss's softmax has them; in half precision weights, gradients and activations all have two bytes, and the optimizer reads
 //! gradients of two bytes.
