@@ -131,21 +131,24 @@ fn most_different(plan: &Plan, summary: &Summary) -> Option<usize> {
     (0..plan.workloads.len()).max_by(|one, other| spread(one).total_cmp(&spread(other)))
 }
 
+/// A policy's number, its memory over the load, and its driver time.
+type Point = (usize, Level, Level);
+
 /// Driver time with plenty over the smallest memory.
 fn cost(plan: &Plan, summary: &Summary) -> String {
     let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return String::new() };
-    let points: Vec<(usize, Level, Level)> = summary
+    let points: Vec<Point> = summary
         .policies
         .iter()
         .enumerate()
         .filter_map(|(number, policy)| Some((number, policy.ratio?, policy.driver_ns[plenty]?)))
         .collect();
-    let bounds = |values: &dyn Fn(&(usize, Level, Level)) -> [f64; 3]| {
+    let bounds = |values: fn(&Point) -> [f64; 3]| {
         let all: Vec<f64> = points.iter().flat_map(values).filter(|value| value.is_finite() && *value > 0.0).collect();
         (all.iter().copied().fold(f64::INFINITY, f64::min), all.iter().copied().fold(0.0, f64::max))
     };
-    let (_, right) = bounds(&|(_, ratio, _)| [ratio.mean, ratio.low, ratio.high]);
-    let (low, high) = bounds(&|(_, _, cost)| [cost.mean, cost.low, cost.high].map(|value| value / 1e6));
+    let (_, right) = bounds(|(_, ratio, _)| [ratio.mean, ratio.low, ratio.high]);
+    let (low, high) = bounds(|(_, _, cost)| [cost.mean, cost.low, cost.high].map(|value| value / 1e6));
     if points.is_empty() || high <= 0.0 {
         return String::new();
     }
