@@ -8,7 +8,7 @@ use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
-use parkade_benches::FreeDevice;
+use parkade_benches::{Draw, FreeDevice};
 
 type Core = Allocator<FreeDevice, PyTorch>;
 
@@ -18,25 +18,6 @@ fn core() -> Core {
 
 fn allocate(core: &mut Core, bytes: u64) -> Allocation {
     core.raw_allocate(Bytes(bytes), StreamId::DEFAULT).expect("the device has no end")
-}
-
-/// The splitmix64 generator.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// 512 B to 8 MiB, evenly in the logarithm.
-    fn size(&mut self) -> u64 {
-        let unit = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
-        (9.0 + 14.0 * unit).exp2() as u64
-    }
 }
 
 fn pairs(criterion: &mut Criterion) {
@@ -53,7 +34,7 @@ fn pairs(criterion: &mut Criterion) {
     for live in [100, 1_000, 10_000] {
         let (mut core, mut draw) = (core(), Draw(1));
         let mut blocks: Vec<Option<Allocation>> = (0..live).map(|_| Some(allocate(&mut core, draw.size()))).collect();
-        let steps: Vec<(usize, u64)> = (0..200_000).map(|_| ((draw.next() % live) as usize, draw.size())).collect();
+        let steps: Vec<(usize, u64)> = (0..200_000).map(|_| ((draw.number() % live) as usize, draw.size())).collect();
         let mut steps = steps.iter().cycle();
         group.bench_function(format!("mix of {live} live"), |bencher| {
             bencher.iter(|| {

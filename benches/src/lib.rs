@@ -1,4 +1,4 @@
-//! What the benches share: a device that costs nothing.
+//! What the benches share: a device that costs nothing, and random numbers.
 #![forbid(unsafe_code)]
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
@@ -36,6 +36,42 @@ impl DeviceBackend for FreeDevice {
         Ok(())
     }
 
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.malloc(size)
+    }
+
+    fn unreserve(&mut self, _: DeviceAddress, _: Bytes) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn create(&mut self, _: Bytes) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn map(&mut self, _: DeviceAddress, _: Bytes, (): &()) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn set_access(&mut self, _: DeviceAddress, _: Bytes) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn unmap(&mut self, _: DeviceAddress, _: Bytes) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn release(&mut self, (): ()) -> Result<(), ((), BackendError)> {
+        Ok(())
+    }
+
+    fn synchronize_stream(&mut self, _: StreamId) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn stream_wait(&mut self, _: StreamId, (): &()) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     fn create_event(&mut self) -> Result<(), BackendError> {
         Ok(())
     }
@@ -53,4 +89,28 @@ impl DeviceBackend for FreeDevice {
     }
 
     fn destroy_event(&mut self, (): ()) {}
+}
+
+/// The splitmix64 generator.
+#[derive(Clone, Debug)]
+pub struct Draw(
+    /// The state, which is the seed at first.
+    pub u64,
+);
+
+impl Draw {
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// 512 B to 8 MiB, evenly in the logarithm.
+    pub fn size(&mut self) -> u64 {
+        let unit = (self.number() >> 11) as f64 / (1_u64 << 53) as f64;
+        (9.0 + 14.0 * unit).exp2() as u64
+    }
 }

@@ -45,8 +45,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.heap.is_deferring() || !self.order(from, request.stream, waits)? {
             return Ok(None);
         }
+        // Beside it may be free blocks of the request's stream, from which a rest would stay apart.
+        self.regroup(index, stream_slot);
         self.heap.detach(index);
-        self.heap.change_stream(index, stream_slot);
         Ok(Some(index))
     }
 

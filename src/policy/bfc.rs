@@ -124,7 +124,7 @@ impl Bfc {
 
     /// Nine tenths, rounded up to a whole unit, but always less; `None` below what the request needs.
     fn backed_off(bytes: u64, needed: u64) -> Option<u64> {
-        // As the original multiplies: by 0.9 as a single-precision number, of which all sizes that matter have exact multiples enough.
+        // The original multiplies in single precision.
         let less = ((bytes as f32 * 0.9_f32) as u64).next_multiple_of(UNIT);
         let less = if less >= bytes { bytes.saturating_sub(UNIT) } else { less };
         (less >= needed).then_some(less)

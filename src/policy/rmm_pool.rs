@@ -37,9 +37,10 @@ pub struct RmmPool {
 #[derive(Clone, Debug)]
 enum Step {
     Others,
-    Grow,
+    /// Grow; the flag says whether segments were reclaimed before.
+    Grow(bool),
     /// The device refused so many bytes.
-    Refused(u64),
+    Refused(u64, bool),
     Borrow,
     Wait,
     Look,
@@ -95,15 +96,15 @@ impl RmmPool {
             others.next().map(|block| Relief::Transfer { block: block.id, waits: true })
         };
         match self.step {
-            Step::Others => (take(), Step::Grow),
-            Step::Grow => match RmmPool::growth(heap, request) {
-                Some(bytes) => (Some(ask(bytes)), Step::Refused(bytes)),
-                None => (None, Step::Borrow),
+            Step::Others => (take(), Step::Grow(false)),
+            Step::Grow(again) => match RmmPool::growth(heap, request) {
+                Some(bytes) => (Some(ask(bytes)), Step::Refused(bytes, again)),
+                None => (None, if again { Step::GiveUp } else { Step::Borrow }),
             },
-            Step::Refused(bytes) if bytes == request.size.0 => (None, Step::Borrow),
-            Step::Refused(bytes) => {
+            Step::Refused(bytes, again) if bytes == request.size.0 => (None, if again { Step::GiveUp } else { Step::Borrow }),
+            Step::Refused(bytes, again) => {
                 let half = request.size.0.max(bytes / 2 / UNIT * UNIT);
-                (Some(ask(half)), Step::Refused(half))
+                (Some(ask(half)), Step::Refused(half, again))
             }
             Step::Borrow => (Some(Relief::Borrow), Step::Wait),
             // While a graph is captured nothing waits and nothing goes back.
@@ -114,11 +115,10 @@ impl RmmPool {
                 (found.map(|block| Relief::Reuse(block.id)), Step::LookElsewhere)
             }
             Step::LookElsewhere => (take(), Step::Reclaim),
-            Step::Reclaim => {
-                let relief =
-                    RmmPool::reclaimed(heap, request).map(|blocks| Relief::Release { blocks, attempt: Attempt::AskAgain });
-                (relief, Step::GiveUp)
-            }
+            Step::Reclaim => match RmmPool::reclaimed(heap, request) {
+                Some(blocks) => (Some(Relief::Release { blocks, attempt: Attempt::No }), Step::Grow(true)),
+                None => (None, Step::GiveUp),
+            },
             Step::GiveUp => (Some(Relief::GiveUp), Step::GiveUp),
         }
     }

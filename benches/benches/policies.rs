@@ -1,0 +1,42 @@
+//! How long an allocation and its free take under each policy of the catalogue: `cargo bench -p parkade-benches --bench policies`.
+//!
+//! One random block out of many is replaced, as in the bench `pairs`. A policy that gets slow with many free blocks shows here.
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use parkade::policy::{Policy, catalogue::CATALOGUE};
+use parkade::units::{Bytes, StreamId};
+use parkade::{Allocation, Allocator};
+use parkade_benches::{Draw, FreeDevice};
+
+type Core = Allocator<FreeDevice, Box<dyn Policy + Send>>;
+
+fn allocate(core: &mut Core, bytes: u64) -> Allocation {
+    core.raw_allocate(Bytes(bytes), StreamId::DEFAULT).expect("the device has no end")
+}
+
+fn policies(criterion: &mut Criterion) {
+    for live in [100, 1_000] {
+        let mut group = criterion.benchmark_group(format!("mix of {live} live"));
+        group.throughput(Throughput::Elements(2));
+        for named in CATALOGUE {
+            let mut core = Core::new(FreeDevice::default(), (named.make)(), ());
+            let mut draw = Draw(1);
+            let mut blocks: Vec<Option<Allocation>> = (0..live).map(|_| Some(allocate(&mut core, draw.size()))).collect();
+            let steps: Vec<(usize, u64)> = (0..200_000).map(|_| ((draw.number() % live) as usize, draw.size())).collect();
+            let mut steps = steps.iter().cycle();
+            group.bench_function(named.name, |bencher| {
+                bencher.iter(|| {
+                    let &(place, bytes) = steps.next().expect("the steps repeat");
+                    if let Some(old) = blocks[place].take() {
+                        core.free(old).expect("its own allocation");
+                    }
+                    blocks[place] = Some(allocate(&mut core, bytes));
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, policies);
+criterion_main!(benches);
