@@ -29,6 +29,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// no memory for it, in which case what was mapped so far stays, as free blocks (spec 4.4).
     pub(super) fn grow(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let size = request.size.0;
+        if !self.heap.merges_neighbours() {
+            return Err(self.fault("grows segments in which free neighbours do not all become one block").into());
+        }
         if page == Bytes::ZERO || !page.get().is_multiple_of(2 * MIB) {
             return Err(self.fault("names pages that are not a multiple of 2 MiB").into());
         }

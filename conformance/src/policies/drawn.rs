@@ -74,6 +74,8 @@ impl Drawn {
             1 => Coalescing::Buddies,
             _ => Coalescing::Never,
         };
+        // Expandable segments need it.
+        let coalescing = if grows.contains(&true) { Coalescing::Neighbours } else { coalescing };
         let rungs = (0..of(&[0, 1, 2, 4]))
             .map(|_| match of(&[0, 1, 2, 2, 3, 4, 4, 5, 6]) {
                 0 => Rung::Ask,
@@ -182,7 +184,11 @@ impl Policy for Drawn {
             0 => self.climb(heap, request, Rung::Ask),
             1 => Relief::Wait,
             2 => self.find(heap, request).map_or_else(|| self.climb(heap, request, Rung::Borrow), Relief::Reuse),
-            3 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
+            // Whoever takes from other streams by luck must do so when luck is no question any more.
+            3 if self.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(_))) => {
+                self.climb(heap, request, Rung::Transfer(true))
+            }
+            3 | 4 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskFor(request.size) },
             _ => Relief::GiveUp,
         }
     }

@@ -52,8 +52,8 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         let (named, whole) = (self.core.policy().releasable(self.core.heap()), self.core.heap().releasable());
         // A policy may keep memory for ever: then it names nothing that could still go. And where not all neighbours become one block, a
         // segment need not become whole again; whether those that should have become one is looked at after every step.
-        let never_whole = self.core.policy().coalescing() != Coalescing::Neighbours && whole.is_empty();
-        let keeps = named.is_empty() && (never_whole || !whole.is_empty());
+        let apart = self.core.policy().coalescing() != Coalescing::Neighbours && self.free_blocks().all(|block| block.is_split);
+        let keeps = apart || named.is_empty() && !whole.is_empty();
         for family in Family::ALL {
             let is_kept = keeps
                 && matches!(family, Family::Segment | Family::ReservedBytes | Family::InactiveSplit | Family::InactiveSplitBytes);

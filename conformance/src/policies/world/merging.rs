@@ -5,18 +5,11 @@ use std::collections::BTreeMap;
 use parkade::policy::{Coalescing, Policy};
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::PoolClass;
-use parkade::{BlockView, Heap, PoolSlot};
+use parkade::{BlockView, PoolSlot};
 
 use super::World;
 use crate::harness::TestDevice;
 use crate::{Broken, Law, ensure};
-
-/// All free blocks, by address.
-fn free_blocks(heap: &Heap) -> BTreeMap<u64, BlockView> {
-    let classes = [PoolClass::Small, PoolClass::Large];
-    let blocks = classes.into_iter().flat_map(|class| heap.free_blocks(PoolSlot::default_pool(class)));
-    blocks.map(|block| (block.address.get(), block)).collect()
-}
 
 /// Whether so many bytes at this offset of their segment may have become one block: where parts began, all are halves of halves.
 fn are_halves(offset: u64, size: u64, starts: &[u64]) -> bool {
@@ -33,13 +26,23 @@ fn are_halves(offset: u64, size: u64, starts: &[u64]) -> bool {
 }
 
 impl<D: TestDevice, P: Policy> World<D, P> {
+    /// All free blocks.
+    pub(super) fn free_blocks(&self) -> impl Iterator<Item = BlockView> + '_ {
+        let classes = [PoolClass::Small, PoolClass::Large];
+        classes.into_iter().flat_map(|class| self.core.heap().free_blocks(PoolSlot::default_pool(class)))
+    }
+
+    fn free_by_address(&self) -> BTreeMap<u64, BlockView> {
+        self.free_blocks().map(|block| (block.address.get(), block)).collect()
+    }
+
     /// No two free neighbours are left that should be one.
     pub(super) fn check_merged(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let rule = self.core.policy().coalescing();
         if rule == Coalescing::Never {
             return Ok(());
         }
-        let (heap, free) = (self.core.heap(), free_blocks(self.core.heap()));
+        let (heap, free) = (self.core.heap(), self.free_by_address());
         for pair in segments.iter().flat_map(|segment| segment.blocks.windows(2)) {
             let both = pair.iter().all(|block| block.state == BlockActivity::Inactive);
             let (Some(low), Some(high)) = (free.get(&pair[0].address.get()), free.get(&pair[1].address.get())) else { continue };
@@ -62,7 +65,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             return Ok(());
         }
         let before: Vec<u64> = self.before.iter().flat_map(|segment| &segment.blocks).map(|block| block.address.get()).collect();
-        let free = free_blocks(self.core.heap());
+        let free = self.free_by_address();
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
         for block in blocks.filter(|block| block.state == BlockActivity::Inactive) {
             let (address, size) = (block.address.get(), block.size.get());

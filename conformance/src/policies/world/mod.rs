@@ -151,6 +151,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
                 return self.outcome(answer);
             }
             Step::ReleaseCached => {
+                self.core.policy_mut().begin();
                 let answer = self.core.release_cached();
                 return self.outcome(answer);
             }

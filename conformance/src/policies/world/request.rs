@@ -119,13 +119,12 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         ensure(Law::Answers, fault.policy == name, || format!("{name} was at fault, and the error says {fault}"))?;
         ensure(Law::Answers, self.mode == Mode::Wrong, || fault.to_string())?;
         let is_cut = fault.problem.starts_with("cuts");
-        let is_size = fault.problem.starts_with("asks for a segment");
+        let is_block = fault.problem.starts_with("releases") || fault.problem.starts_with("remaps");
         // What a rung did before its wrong part stays done: blocks released before the one that cannot be, a segment that was then cut wrongly.
         let unchanged = match self.core.policy().notes().answer {
             Some(Answer::Reuse(_)) => true,
             Some(Answer::Transfer(_)) => !is_cut,
-            Some(Answer::Segment(_, blocks)) => !is_cut && blocks <= usize::from(!is_size),
-            Some(Answer::Rung(blocks)) => !is_cut && blocks <= 1,
+            Some(Answer::Segment(_, blocks) | Answer::Rung(blocks)) => !is_cut && blocks <= usize::from(is_block),
             None => false,
         };
         let changed = changed_since_answer(&self.core).filter(|_| unchanged && fault.problem != "never gives up");
