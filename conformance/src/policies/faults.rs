@@ -14,8 +14,8 @@ use crate::{Broken, Law, ensure};
 
 /// A code that no rule of the allocator knows ("an illegal memory access was encountered").
 const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
-/// Of every program the n-th call fails, for n up to this.
-const MOST_CALLS: u64 = 2000;
+/// Every call fails in turn up to this one; of those that come later, and are mostly pages like others, one of a few.
+const EACH_UP_TO: u64 = 100;
 
 /// What fails, for a number of a call.
 type Plan = fn(u64) -> Vec<(When, FaultError)>;
@@ -27,17 +27,18 @@ const PLANS: [Plan; 3] = [
     |n| vec![(When::Nth(n), ILLEGAL_ADDRESS), (When::Nth(n + 1), ILLEGAL_ADDRESS)],
 ];
 
-/// After the n-th driver call has failed, for every n, every law holds.
+/// After the n-th driver call has failed, for n = 1, 2, ..., every law holds.
 pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
     let mut runner = runner(effort, 0x901f_u64);
-    let strategy = programs(Adversary::Seeded(0), 50);
-    // One more for every hundred programs of a campaign.
-    let drawn = (0..1 + effort.cases / 100).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current()));
+    let strategy = programs(Adversary::Seeded(0), 40);
+    // One more for every two hundred programs of a campaign.
+    let drawn = (0..effort.cases / 200).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current()));
     let programs: Vec<(Setup, Vec<Step>)> = [every_rung()].into_iter().chain(drawn).collect();
     let (mut failures, mut operations) = (0, 0);
     for (setup, steps) in &programs {
         for plan in PLANS {
-            for n in 1..MOST_CALLS {
+            let mut n = 1;
+            loop {
                 let faults = plan(n);
                 let fired = run(subject, backend, setup, steps, &faults).map_err(|stopped| trouble(stopped, &faults))?;
                 operations += steps.len() as u64;
@@ -45,6 +46,7 @@ pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &
                     break;
                 }
                 failures += fired;
+                n += 1 + n / EACH_UP_TO;
             }
         }
     }

@@ -112,7 +112,7 @@ fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &
         campaign::dropped(&own, backend, &share.of(effort))
     }));
     let own = subject.clone();
-    let says = "after the n-th driver call has failed, for every n, every law holds and nothing is lost";
+    let says = "after the n-th driver call has failed, for n = 1, 2, ..., every law holds and nothing is lost";
     entries.push(Entry::new(Group::Law, name("faults"), says, move |backend, effort| {
         faults::every_call(&own, backend, &share.of(effort))
     }));

@@ -135,32 +135,32 @@ pub(super) fn programs(adversary: Adversary, longest: usize) -> impl Strategy<Va
 /// device's memory in many hands.
 pub(super) fn every_rung() -> (Setup, Vec<Step>) {
     use Step::{Allocate, Free, Launch, Limit, ProcessEvents, ReleaseCached, Replace, Use};
-    let fill = [Allocate(40 * MIB, 0), Allocate(40 * MIB, 1), Allocate(40 * MIB, 2), Launch(1, 4_000_000), Use(1, 2), Use(0, 1)];
-    let pieces = (0..8).map(|_| Allocate(3 * MIB, 0)).chain((0..4).map(Free));
+    let fill = [Allocate(16 * MIB, 0), Allocate(12 * MIB, 1), Allocate(16 * MIB, 2), Launch(1, 4_000_000), Use(1, 2), Use(0, 1)];
+    let pieces = (0..4).map(|_| Allocate(2 * MIB, 0)).chain((0..2).map(Free));
     let rest = [
         Free(0),
         Allocate(700, 3),
         Free(0),
-        Allocate(38 * MIB, 3),
+        Allocate(14 * MIB, 3),
         Launch(3, 4_000_000),
         Free(1),
-        Allocate(30 * MIB, 0),
+        Allocate(11 * MIB, 0),
         Use(2, 3),
         Free(2),
-        Allocate(60 * MIB, 1),
+        Allocate(24 * MIB, 1),
         ProcessEvents,
         Limit(60),
-        Allocate(100 * MIB, 2),
+        Allocate(40 * MIB, 2),
         Replace(0),
         Free(0),
         Free(0),
-        Allocate(70 * MIB, 1),
+        Allocate(28 * MIB, 1),
         Limit(100),
-        Allocate(300 * MIB, 0),
+        Allocate(100 * MIB, 0),
         ReleaseCached,
         Allocate(5 * MIB, 0),
     ];
     let setup =
-        Setup { capacity: 160 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, free_waits: false, policy_seed: 0 };
+        Setup { capacity: 64 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, free_waits: false, policy_seed: 0 };
     (setup, fill.into_iter().chain(pieces).chain(rest).collect())
 }

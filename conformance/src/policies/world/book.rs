@@ -28,6 +28,11 @@ impl Live {
         self.allocation.address()
     }
 
+    /// Bytes in whole words, in which it is filled; none where its address is none of a word, which only a wrong policy makes.
+    pub(super) fn whole_words(&self) -> u64 {
+        if self.address().get().is_multiple_of(4) { self.requested / 4 * 4 } else { 0 }
+    }
+
     fn overlaps(&self, address: u64, size: u64) -> bool {
         let start = self.address().get();
         start < address + size && address < start + self.requested

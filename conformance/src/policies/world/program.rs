@@ -46,7 +46,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         let word = self.words.wrapping_mul(0x9e37_79b1);
         let live = &mut self.book.live[which];
         (live.word, live.last) = (word, stream);
-        let whole = live.requested / 4 * 4;
+        let whole = live.whole_words();
         if whole == 0 {
             return Ok(());
         }
@@ -73,7 +73,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
     /// Waits for the last user of a live allocation and looks whether it still holds what was written.
     pub(super) fn read(&mut self, which: usize) -> Result<(), Broken> {
         let live = &self.book.live[which];
-        let whole = live.requested / 4 * 4;
+        let whole = live.whole_words();
         let piece = whole.min(READ_BYTES);
         if piece == 0 {
             return Ok(());
