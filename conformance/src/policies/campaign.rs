@@ -13,6 +13,8 @@ use crate::harness::Backend;
 use crate::laws::runner;
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
+/// So often a failing program is made smaller.
+const SHRINKS: u32 = 500;
 /// Programs have at most so many steps.
 const LONGEST: usize = 100;
 
@@ -54,19 +56,29 @@ fn a_part(effort: &Effort) -> Effort {
 
 fn random(effort: &Effort, salt: u64, adversary: Adversary, one: impl Fn(&Setup, &[Step]) -> Result<(), Stopped>) -> Verdict {
     let (operations, unable, broken) = (Cell::new(0), RefCell::new(None), RefCell::new(None));
-    let outcome = runner(effort, salt).run(&programs(adversary, LONGEST), |(setup, steps)| match one(&setup, &steps) {
-        Ok(()) => {
-            operations.set(operations.get() + steps.len() as u64);
-            Ok(())
+    let shrinks = Cell::new(0);
+    let outcome = runner(effort, salt).run(&programs(adversary, LONGEST), |(setup, steps)| {
+        if broken.borrow().is_some() {
+            shrinks.set(shrinks.get() + 1);
         }
-        Err(Stopped::Unable(reason)) => {
-            unable.replace(Some(reason));
-            Ok(())
+        // What is not tried counts as good, so that the smallest one so far stays.
+        if shrinks.get() > SHRINKS {
+            return Ok(());
         }
-        Err(Stopped::Broken(found, script)) => {
-            let message = found.to_string();
-            broken.replace(Some((message.clone(), script)));
-            Err(TestCaseError::fail(message))
+        match one(&setup, &steps) {
+            Ok(()) => {
+                operations.set(operations.get() + steps.len() as u64);
+                Ok(())
+            }
+            Err(Stopped::Unable(reason)) => {
+                unable.replace(Some(reason));
+                Ok(())
+            }
+            Err(Stopped::Broken(found, script)) => {
+                let message = found.to_string();
+                broken.replace(Some((message.clone(), script)));
+                Err(TestCaseError::fail(message))
+            }
         }
     });
     if let Some(reason) = unable.take() {
