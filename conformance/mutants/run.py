@@ -49,7 +49,7 @@ def failures(output):
 def law_names(found):
     """Entries without backend, kind and adversary, each once."""
     names = [name.removeprefix("law/") for name, _ in found]
-    short = ["/".join(name.split("/")[:2]) if name.startswith(("faults", "monotone", "endings/dropped")) else name.split("/")[0] for name in names]
+    short = ["/".join(name.split("/")[:2]) if name.startswith(("faults", "monotone", "endings/dropped", "policy")) else name.split("/")[0] for name in names]
     return list(dict.fromkeys(short))
 
 

@@ -43,13 +43,15 @@ pub enum Law {
     Faults,
     /// A program of one stream, or one that tells of its streams, never races.
     NoRace,
+    /// A policy's wrong answer is an error that names the policy, and changes nothing.
+    Answers,
     /// The answers are those of the real allocator, recorded.
     RealAnswers,
 }
 
 impl Law {
     /// Every law.
-    pub const ALL: [Law; 20] = [
+    pub const ALL: [Law; 21] = [
         Law::NoOverlap,
         Law::Alignment,
         Law::Accounting,
@@ -69,6 +71,7 @@ impl Law {
         Law::MonotoneKnobs,
         Law::Faults,
         Law::NoRace,
+        Law::Answers,
         Law::RealAnswers,
     ];
 
@@ -95,6 +98,7 @@ impl Law {
             Law::MonotoneKnobs => "monotone-knobs",
             Law::Faults => "faults",
             Law::NoRace => "no-race",
+            Law::Answers => "answers",
             Law::RealAnswers => "real-answers",
         }
     }

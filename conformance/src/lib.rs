@@ -2,7 +2,7 @@
 //!
 //! The tests are in `tests/`. What they share is here: a device with a witness ([`device`]), sequences of operations
 //! ([`operation`]), a naive model of what an allocator may do ([`model`], [`rules`], [`ladder`], [`history`]) and the [`world`] in which the core and
-//! the model are run side by side; the real allocator's recorded answers ([`golden`]) and how answers are compared
+//! the model are run side by side; the laws that hold for every policy ([`policies`]); the real allocator's recorded answers ([`golden`]) and how answers are compared
 //! ([`compare`]); recordings of real runs and how to cut and forge them ([`recordings`]); rules about source code
 //! ([`tidy`]).
 //!
@@ -24,6 +24,7 @@ pub mod laws;
 pub mod model;
 pub mod operation;
 pub mod peers;
+pub mod policies;
 pub mod recordings;
 pub mod rules;
 pub mod scenarios;

@@ -13,7 +13,7 @@ use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Policy, Request};
 use crate::trace::{Observer, TraceAction, TraceEntry};
-use crate::units::{Bytes, DeviceAddress, StreamId};
+use crate::units::{Bytes, DeviceAddress, MIB, StreamId};
 
 /// What becomes of memory that was unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +29,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// no memory for it, in which case what was mapped so far stays, as free blocks (spec 4.4).
     pub(super) fn grow(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let size = request.size.0;
+        if !self.heap.merges_neighbours() {
+            return Err(self.fault("grows segments in which free neighbours do not all become one block").into());
+        }
+        if page == Bytes::ZERO || !page.get().is_multiple_of(2 * MIB) {
+            return Err(self.fault("names pages that are not a multiple of 2 MiB").into());
+        }
         let mut block = match self.heap.find_space(request.pool, request.stream, size) {
             Some(block) => block,
             None => match self.reserve(request, stream, page)? {
@@ -60,6 +66,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn reserve(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let too_large = AllocError::TooLarge { requested: request.requested };
         let size = self.policy.reservation(self.total_memory).checked_round_up(page).ok_or(too_large)?;
+        if size == Bytes::ZERO {
+            return Err(self.fault("reserves no addresses").into());
+        }
         let address = self.device.reserve(size)?;
         if size < request.size && self.profile.gives_short_ranges_back {
             self.device.unreserve(address, size)?;

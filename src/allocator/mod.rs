@@ -184,7 +184,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             && !self.heap.pools().is_kept_whole(request.pool.owner())
             && self.policy.splits(Bytes(whole), request);
         let part = if splits { self.policy.cut(Bytes(whole), request) } else { Bytes(whole) };
-        if splits && part != request.size {
+        if splits && (part != request.size || self.heap.has_buddies()) {
             return self.hand_out_cut(index, request, part);
         }
         Ok(self.hand_out_part(index, request, splits))
@@ -219,8 +219,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             parts.push(self.policy.cut(last, request));
         }
         let stamp = self.policy.stamp(request.pool);
-        let low = parts.iter().fold(index, |index, part| self.heap.split(index, part.0, stamp));
-        Ok(self.hand_out_whole(low, request, Cut { whole, was_split, rests: parts.len() as i64 }))
+        let mut rests = Vec::new();
+        let low = parts.iter().fold(index, |index, part| {
+            let low = self.heap.split(index, part.0, stamp);
+            rests.push(self.heap.arena.id(index));
+            low
+        });
+        let allocation = self.hand_out_whole(low, request, Cut { whole, was_split, rests: parts.len() as i64 });
+        // What is left may be one block with what was left before, or with what was free behind it, by the rule.
+        for rest in rests.into_iter().rev() {
+            if let Some(rest) = self.heap.arena.resolve(rest) {
+                self.heap.detach(rest);
+                self.put_back_unused(rest);
+            }
+        }
+        Ok(allocation)
     }
 
     /// Hands out the detached block, which was cut like this.

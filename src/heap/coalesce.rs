@@ -128,6 +128,17 @@ impl Heap {
         block
     }
 
+    /// Whether all free neighbours become one block.
+    pub(crate) fn merges_neighbours(&self) -> bool {
+        self.coalescing == Coalescing::Neighbours
+    }
+
+    /// Whether only buddies become one block, so that what is left of a cut may be one with what is free behind it.
+    #[inline]
+    pub(crate) fn has_buddies(&self) -> bool {
+        self.coalescing == Coalescing::Buddies
+    }
+
     /// Whether blocks of one segment may belong to different streams.
     pub(crate) fn mixes_streams(&self) -> bool {
         self.mixes_streams

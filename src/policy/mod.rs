@@ -119,7 +119,7 @@ pub enum Attempt {
 }
 
 /// Which free neighbours in a segment become one block. Neighbours that belong to different streams never do, until all streams have
-/// been waited for.
+/// been waited for. Expandable segments need [`Coalescing::Neighbours`]: what is mapped is merged with what is free beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Coalescing {
     /// All.

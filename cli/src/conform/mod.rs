@@ -9,9 +9,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
+use parkade::policy::catalogue::{self, CATALOGUE, Named};
 use parkade_conformance::harness::{Backend, Cuda, Needs, Simulated};
+use parkade_conformance::policies::{self, Share};
 use parkade_conformance::suite::{self, Effort, Entry, Row, Summary};
 
 use crate::{Outcome, output};
@@ -26,6 +28,7 @@ use crate::{Outcome, output};
   parkade conform
   parkade conform --filter scenario/A5
   parkade conform --cases 20000 --seed 7
+  parkade conform --policy tlsf
   parkade conform --backend cuda --device 1 --report conformance.md
   parkade conform --json > conformance.jsonl
 
@@ -40,6 +43,10 @@ pub(crate) struct Args {
     /// Only entries whose group/name contains this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+    /// Only the laws of policies, for the policy of this name, or for `all` of them, with all the sequences [default: everything, with a
+    /// tenth of the sequences for each policy].
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
     /// Random sequences a law and adversary [default: 1200 simulated, 60 on a real device].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cases: Option<u32>,
@@ -96,7 +103,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 fn run_on<B: Backend + Sync + 'static>(backend: &B, args: &Args, cases: u32) -> Result<Outcome> {
-    let mut entries = suite::entries(backend);
+    let mut entries = match args.policy.as_deref() {
+        None => suite::entries(backend),
+        Some("all") => policies::entries(backend, None, Share::Whole),
+        Some(name) => policies::entries(backend, Some(policy_named(name)?), Share::Whole),
+    };
     if let Some(filter) = &args.filter {
         entries.retain(|entry| entry.title().contains(filter.as_str()));
         if entries.is_empty() {
@@ -125,6 +136,11 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, args: &Args, cases: u32) -> 
         Err(error) if output::is_broken_pipe(&error) => Ok(outcome),
         printed => printed.map(|()| outcome),
     }
+}
+
+fn policy_named(name: &str) -> Result<&'static Named> {
+    let names = || CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+    catalogue::named(name).with_context(|| format!("there is no policy {name:?}: the policies are {}, and all", names()))
 }
 
 fn list<B: Backend>(entries: &[Entry<B>]) -> Result<Outcome> {

@@ -58,7 +58,7 @@ fn print_failure(out: &mut impl Write, row: &Row, paint: Paint) -> io::Result<()
         writeln!(out, "  {}", output::one_line(line))?;
     }
     let Some(script) = &row.script else { return Ok(()) };
-    writeln!(out, "  to repeat it, a script for `parkade ops`:")?;
+    writeln!(out, "  the shortest sequence found (for `parkade ops`, unless it is of a policy):")?;
     for line in script.lines().take(SCRIPT_LINES) {
         writeln!(out, "    {}", output::one_line(line))?;
     }

@@ -6,6 +6,7 @@ mod progress;
 mod run;
 
 use crate::harness::{Backend, Unable};
+use crate::policies::{self, Share};
 use crate::{Broken, contract, differential, laws, peers, scenarios};
 
 pub use progress::{Progress, Silent};
@@ -162,6 +163,8 @@ impl<B: Backend> Entry<B> {
 /// Every entry, for a backend.
 #[must_use]
 pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
-    let groups = [laws::entries(backend), contract::entries(backend), scenarios::entries(backend), peers::entries(backend)];
+    let policies = policies::entries(backend, None, Share::Part);
+    let groups =
+        [laws::entries(backend), policies, contract::entries(backend), scenarios::entries(backend), peers::entries(backend)];
     groups.into_iter().flatten().chain(differential::entries(backend)).chain(backend.own_entries()).collect()
 }

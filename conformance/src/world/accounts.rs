@@ -13,7 +13,7 @@ const PAGE: u64 = 2 << 20;
 
 /// Where the reserved bytes are, by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Account {
+pub(crate) struct Account {
     /// Bytes that callers asked for and hold.
     live: u64,
     /// Bytes that callers hold and did not ask for.
@@ -31,7 +31,7 @@ struct Account {
 }
 
 impl Account {
-    fn of(segments: &[SegmentInfo]) -> Account {
+    pub(crate) fn of(segments: &[SegmentInfo]) -> Account {
         let mut account = Account::default();
         for segment in segments {
             for block in &segment.blocks {
@@ -59,8 +59,19 @@ impl Account {
         }
     }
 
-    fn sum(&self) -> u64 {
+    pub(crate) fn sum(&self) -> u64 {
         self.live + self.rounding + self.pending + self.stranded + self.whole + self.expandable
+    }
+
+    /// What the statistics must say of it.
+    pub(crate) fn by_family(&self) -> [(Family, u64); 5] {
+        [
+            (Family::ReservedBytes, self.sum()),
+            (Family::AllocatedBytes, self.live + self.rounding),
+            (Family::ActiveBytes, self.live + self.rounding + self.pending),
+            (Family::RequestedBytes, self.live + self.pending_requested),
+            (Family::InactiveSplitBytes, self.stranded),
+        ]
     }
 }
 
@@ -94,15 +105,7 @@ impl<D: TestDevice> World<D> {
     fn check_accounts(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let account = Account::of(segments);
         let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);
-        let parts = [
-            (Family::ReservedBytes, account.sum()),
-            (Family::AllocatedBytes, account.live + account.rounding),
-            (Family::ActiveBytes, account.live + account.rounding + account.pending),
-            (Family::RequestedBytes, account.live + account.pending_requested),
-            (Family::InactiveSplitBytes, account.stranded),
-            (Family::Allocation, self.model.live.len() as u64),
-        ];
-        for (family, counted) in parts {
+        for (family, counted) in account.by_family().into_iter().chain([(Family::Allocation, self.model.live.len() as u64)]) {
             ensure(Law::Accounting, current(family) == counted, || {
                 format!("{} is {}, counted {counted}: {account:?}", family.name(), current(family))
             })?;

@@ -15,7 +15,7 @@ struct Line {
 
 /// All statistics as they were last seen.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     lines: Vec<Line>,
     segments_at_reset: i64,
     peaks_reset: bool,
@@ -30,18 +30,18 @@ fn all(stats: &Stats) -> impl Iterator<Item = Stat> + '_ {
 }
 
 impl Ledger {
-    pub(super) fn peaks_were_reset(&mut self) {
+    pub(crate) fn peaks_were_reset(&mut self) {
         self.peaks_reset = true;
     }
 
-    pub(super) fn sums_were_reset(&mut self, stats: &Stats) {
+    pub(crate) fn sums_were_reset(&mut self, stats: &Stats) {
         self.sums_reset = true;
         self.segments_at_reset = stats.family(Family::Segment).all.current;
         self.told = [0; 3];
     }
 
     /// Counts what the allocator counts too.
-    pub(super) fn follow(&mut self, entry: &TraceEntry) {
+    pub(crate) fn follow(&mut self, entry: &TraceEntry) {
         let place = match entry.action {
             TraceAction::SegmentAlloc | TraceAction::SegmentMap => 0,
             TraceAction::SegmentFree | TraceAction::SegmentUnmap => 1,
@@ -51,7 +51,7 @@ impl Ledger {
         self.told[place] += 1;
     }
 
-    pub(super) fn check(&mut self, stats: &Stats, is_virtual: bool) -> Result<(), Broken> {
+    pub(crate) fn check(&mut self, stats: &Stats, is_virtual: bool) -> Result<(), Broken> {
         self.lines.resize(all(stats).count(), Line::default());
         for (line, stat) in self.lines.iter_mut().zip(all(stats)) {
             let Line { last, base } = *line;

@@ -28,8 +28,9 @@ use crate::model::Model;
 use crate::operation::{Operation, Setup};
 use crate::rules::Rules;
 use crate::{Broken, Law, ensure};
+pub(crate) use accounts::Account;
 use ladder::Ages;
-use ledger::Ledger;
+pub(crate) use ledger::Ledger;
 use routing::Routing;
 pub(crate) use script::stream_name;
 

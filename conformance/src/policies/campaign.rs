@@ -1,0 +1,99 @@
+//! Random programs for one policy: drawn, run under every law, and made smaller where one breaks.
+
+use std::cell::{Cell, RefCell};
+
+use parkade::policy::Policy;
+use parkade_sim::device::Adversary;
+use proptest::test_runner::{TestCaseError, TestError};
+
+use super::step::{Setup, Step, programs};
+use super::subject::{Stopped, Subject};
+use super::watched::Reached;
+use crate::harness::Backend;
+use crate::laws::runner;
+use crate::suite::{Effort, Evidence, Trouble, Verdict};
+
+/// So often a failing program is made smaller.
+const SHRINKS: u32 = 500;
+/// Programs have at most so many steps.
+const LONGEST: usize = 100;
+
+/// Every law after every step, and at the end.
+pub(super) fn every_law<B: Backend, P: Policy>(
+    subject: &Subject<P>,
+    backend: &B,
+    effort: &Effort,
+    adversary: Adversary,
+) -> Verdict {
+    let total = Cell::new(Reached::default());
+    let evidence = random(effort, 0x901c, adversary, |setup, steps| {
+        let reached = subject.whole_run(backend, setup, steps)?;
+        total.set(total.get().and(reached));
+        Ok(())
+    })?;
+    let Reached { reuses, transfers, remaps, releases, refusals } = total.get();
+    let reached = format!("{reuses} reuses, {refusals} refusals, {transfers} transfers, {remaps} remaps, {releases} releases");
+    Ok(Evidence { measured: format!("{}: {reached}", evidence.measured), ..evidence })
+}
+
+/// The same program makes the same decisions.
+pub(super) fn determinism<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
+    random(&a_part(effort), 0x901d, Adversary::Seeded(0), |setup, steps| subject.twice(backend, setup, steps))
+}
+
+/// An allocator that is dropped as it is gives everything back.
+pub(super) fn dropped<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
+    random(&a_part(effort), 0x901e, Adversary::Seeded(0), |setup, steps| {
+        let world = subject.play(backend, setup, steps)?;
+        let script = world.script();
+        world.abandon().map_err(|broken| Stopped::Broken(broken.during("dropped"), script))
+    })
+}
+
+fn a_part(effort: &Effort) -> Effort {
+    Effort { cases: effort.cases.div_ceil(4), ..*effort }
+}
+
+fn random(effort: &Effort, salt: u64, adversary: Adversary, one: impl Fn(&Setup, &[Step]) -> Result<(), Stopped>) -> Verdict {
+    let (operations, unable, broken) = (Cell::new(0), RefCell::new(None), RefCell::new(None));
+    let shrinks = Cell::new(0);
+    let outcome = runner(effort, salt).run(&programs(adversary, LONGEST), |(setup, steps)| {
+        if broken.borrow().is_some() {
+            shrinks.set(shrinks.get() + 1);
+        }
+        // What is not tried counts as good, so that the smallest one so far stays.
+        if shrinks.get() > SHRINKS {
+            return Ok(());
+        }
+        match one(&setup, &steps) {
+            Ok(()) => {
+                operations.set(operations.get() + steps.len() as u64);
+                Ok(())
+            }
+            Err(Stopped::Unable(reason)) => {
+                unable.replace(Some(reason));
+                Ok(())
+            }
+            Err(Stopped::Broken(found, script)) => {
+                let message = found.to_string();
+                broken.replace(Some((message.clone(), script)));
+                Err(TestCaseError::fail(message))
+            }
+        }
+    });
+    if let Some(reason) = unable.take() {
+        return Err(reason.into());
+    }
+    match (outcome, broken.take()) {
+        (Ok(()), _) => {
+            let measured = format!("{} steps in {} programs", operations.get(), effort.cases);
+            Ok(Evidence { operations: operations.get(), measured, text: String::new() })
+        }
+        (Err(TestError::Fail(reason, (setup, steps))), found) => Err(match one(&setup, &steps) {
+            // The smallest one again, for what it says may depend on the moment on a real device.
+            Err(Stopped::Broken(again, script)) => Trouble::Fail { reason: again.to_string(), script: Some(script) },
+            _ => Trouble::Fail { reason: format!("seen once: {reason}"), script: found.map(|(_, script)| script) },
+        }),
+        (Err(error), _) => Err(Trouble::fail(error.to_string())),
+    }
+}

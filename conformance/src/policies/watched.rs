@@ -1,0 +1,253 @@
+//! A policy that is watched: it answers as the one inside, and remembers what that one said, so that what the allocator made of
+//! the answers can be compared.
+
+use std::cell::{Cell, RefCell};
+
+use parkade::device::DeviceBackend;
+use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::profile::Profile;
+use parkade::trace::Observer;
+use parkade::units::{Bytes, PoolClass};
+use parkade::{Allocator, BlockId, Heap, PoolSlot};
+
+/// What a heap looks like to a policy: reserved bytes, and each free block's first byte, size and stream.
+type Picture = (u64, Vec<(u64, u64, u64)>);
+
+/// The newest answer to "where from?".
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    /// A free block, with its first byte if it is one.
+    Reuse(Option<u64>),
+    /// A block of another stream, likewise.
+    Transfer(Option<u64>),
+    /// A segment of so many bytes, after so many blocks went back.
+    Segment(u64, usize),
+    /// Something else of the ladder; of how many blocks it speaks.
+    Rung(usize),
+}
+
+/// How often a policy did what it may do.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Reached {
+    pub(super) reuses: u64,
+    pub(super) transfers: u64,
+    pub(super) remaps: u64,
+    pub(super) releases: u64,
+    pub(super) refusals: u64,
+}
+
+impl Reached {
+    /// Both together.
+    pub(super) fn and(self, other: Reached) -> Reached {
+        Reached {
+            reuses: self.reuses + other.reuses,
+            transfers: self.transfers + other.transfers,
+            remaps: self.remaps + other.remaps,
+            releases: self.releases + other.releases,
+            refusals: self.refusals + other.refusals,
+        }
+    }
+}
+
+/// What a policy said about the request under way.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Notes {
+    pub(super) answer: Option<Answer>,
+    /// The bytes of the segment that `place` named last.
+    segment: u64,
+    /// What the heap looked like when the answer was asked for.
+    picture: Picture,
+    /// A free block that it would have taken when it said that there is none.
+    pub(super) overlooked: Option<String>,
+    pub(super) reached: Reached,
+}
+
+/// A policy that is watched.
+pub(super) struct Watched<P> {
+    policy: P,
+    notes: RefCell<Notes>,
+    /// How large the block handed out must be, by what was said of cutting; 0 if nothing was.
+    kept: Cell<u64>,
+}
+
+impl<P: Policy> Watched<P> {
+    pub(super) fn new(policy: P) -> Watched<P> {
+        Watched { policy, notes: RefCell::default(), kept: Cell::new(0) }
+    }
+
+    /// Forgets what was said of the last request.
+    pub(super) fn begin(&mut self) {
+        let notes = self.notes.get_mut();
+        (notes.answer, notes.overlooked) = (None, None);
+        self.kept.set(0);
+    }
+
+    /// What it said.
+    pub(super) fn notes(&self) -> Notes {
+        self.notes.borrow().clone()
+    }
+
+    /// How large the block handed out for a request of `size` bytes must be.
+    pub(super) fn kept(&self, size: u64) -> u64 {
+        if self.kept.get() == 0 { size } else { self.kept.get() }
+    }
+
+    fn saw(&self, heap: &Heap) {
+        let mut notes = self.notes.borrow_mut();
+        notes.picture = picture(heap);
+        self.kept.set(0);
+    }
+
+    fn says(&self, answer: Answer) {
+        self.notes.borrow_mut().answer = Some(answer);
+    }
+}
+
+fn picture(heap: &Heap) -> Picture {
+    let classes = [PoolClass::Small, PoolClass::Large];
+    let blocks = classes.iter().flat_map(|&class| heap.free_blocks(PoolSlot::default_pool(class)));
+    (heap.reserved().get(), blocks.map(|block| (block.address.get(), block.size.get(), block.stream.get())).collect())
+}
+
+fn address_of(heap: &Heap, request: &Request, id: BlockId) -> Option<u64> {
+    heap.free_blocks(request.pool).find(|block| block.id == id).map(|block| block.address.get())
+}
+
+/// What changed of a heap since the newest answer, of what the policy sees; `None` if nothing did.
+pub(super) fn changed_since_answer<D: DeviceBackend, P: Policy, O: Observer>(
+    core: &Allocator<D, Watched<P>, O>,
+) -> Option<String> {
+    let notes = core.policy().notes.borrow();
+    let now = picture(core.heap());
+    (now != notes.picture).then(|| format!("the policy saw {:x?}, and there is {now:x?}", notes.picture))
+}
+
+impl<P: Policy> Policy for Watched<P> {
+    fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    fn profile(&self) -> &'static Profile {
+        self.policy.profile()
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        self.policy.round(requested)
+    }
+
+    fn classify(&self, size: Bytes) -> PoolClass {
+        self.policy.classify(size)
+    }
+
+    fn grows(&self, pool: PoolSlot) -> bool {
+        self.policy.grows(pool)
+    }
+
+    fn page(&self, pool: PoolSlot) -> Bytes {
+        self.policy.page(pool)
+    }
+
+    fn reservation(&self, total: Bytes) -> Bytes {
+        self.policy.reservation(total)
+    }
+
+    fn rejects(&self, reserved: Bytes, size: Bytes, total: Bytes) -> bool {
+        self.policy.rejects(reserved, size, total)
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        self.saw(heap);
+        let placement = self.policy.place(heap, request);
+        let notes = self.notes.get_mut();
+        notes.answer = Some(match placement {
+            Placement::Reuse(id) => Answer::Reuse(address_of(heap, request, id)),
+            Placement::Segment(bytes) => {
+                notes.segment = bytes.get();
+                Answer::Segment(bytes.get(), 0)
+            }
+        });
+        notes.reached.reuses += u64::from(matches!(placement, Placement::Reuse(_)));
+        placement
+    }
+
+    fn splits(&self, whole: Bytes, request: &Request) -> bool {
+        let splits = self.policy.splits(whole, request);
+        if !splits {
+            self.kept.set(whole.get());
+        }
+        splits
+    }
+
+    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
+        let part = self.policy.cut(whole, request);
+        self.kept.set(part.get());
+        part
+    }
+
+    fn coalescing(&self) -> Coalescing {
+        self.policy.coalescing()
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        self.saw(heap);
+        let relief = self.policy.relieve(heap, request, rung);
+        let segment = self.notes.get_mut().segment;
+        let reached = &mut self.notes.get_mut().reached;
+        let answer = match &relief {
+            Relief::Release { blocks, attempt } => {
+                reached.releases += u64::from(!blocks.is_empty());
+                match attempt {
+                    Attempt::No => Answer::Rung(blocks.len()),
+                    Attempt::Ask | Attempt::AskAgain => Answer::Segment(segment, blocks.len()),
+                    Attempt::AskFor(bytes) => Answer::Segment(bytes.get(), blocks.len()),
+                }
+            }
+            Relief::Transfer { block, .. } => {
+                reached.transfers += 1;
+                Answer::Transfer(address_of(heap, request, *block))
+            }
+            Relief::Remap { blocks } => {
+                reached.remaps += u64::from(!blocks.is_empty());
+                Answer::Rung(blocks.len())
+            }
+            Relief::Reuse(id) => Answer::Reuse(address_of(heap, request, *id)),
+            Relief::Borrow | Relief::Wait => Answer::Rung(0),
+            Relief::GiveUp => {
+                reached.refusals += 1;
+                // Asked once more, as after a callback that freed something.
+                if let Placement::Reuse(id) = self.policy.place(heap, request) {
+                    let at = address_of(heap, request, id);
+                    self.notes.get_mut().overlooked =
+                        Some(format!("for {request:?} it gives up, and would take {id:?} at {at:x?}"));
+                }
+                Answer::Rung(0)
+            }
+        };
+        self.says(answer);
+        relief
+    }
+
+    fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
+        self.policy.releasable(heap)
+    }
+
+    fn keeps_memory(&self) -> bool {
+        self.policy.keeps_memory()
+    }
+
+    fn looks_by_address(&self) -> bool {
+        self.policy.looks_by_address()
+    }
+
+    fn stamp(&self, pool: PoolSlot) -> u64 {
+        self.policy.stamp(pool)
+    }
+
+    fn is_oversize(&self, size: Bytes) -> bool {
+        self.policy.is_oversize(size)
+    }
+
+    fn max_split_size(&self) -> i64 {
+        self.policy.max_split_size()
+    }
+}

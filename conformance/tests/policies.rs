@@ -1,0 +1,113 @@
+//! The laws of policies: that the tutorial's policy is the one that is tested, that every policy of the catalogue has entries, and that what
+//! random programs do is worth something.
+
+use std::path::Path;
+
+use parkade::policy::catalogue::CATALOGUE;
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, PoolClass};
+use parkade::{BlockId, Heap};
+use parkade_conformance::harness::Simulated;
+use parkade_conformance::policies::{self, Share, check};
+use parkade_conformance::suite::{self, Effort};
+
+/// The most lines of the tutorial's policy.
+const LONGEST_EXAMPLE: usize = 100;
+
+fn read(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    std::fs::read_to_string(root.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+#[test]
+fn the_tutorial_shows_the_policy_that_is_tested() {
+    let (page, example) = (read("docs/writing-a-policy.md"), read("conformance/tests/own_policy.rs"));
+    let block = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
+    assert_eq!(block, Some(example.as_str()), "the first block of Rust of the page is the file, byte for byte");
+    let lines = example.lines().count();
+    assert!(lines <= LONGEST_EXAMPLE, "{lines} lines");
+}
+
+#[test]
+fn every_policy_of_the_catalogue_is_checked() {
+    let titles: Vec<String> = suite::entries(&Simulated).iter().map(suite::Entry::title).collect();
+    for policy in CATALOGUE {
+        for what in ["clock", "at-once", "when-waited-for", "seeded", "determinism", "dropped", "faults"] {
+            let title = format!("law/policy/{}/{what}", policy.name);
+            assert!(titles.contains(&title), "there is no {title}");
+        }
+    }
+    let named = policies::entries(&Simulated, CATALOGUE.first(), Share::Whole);
+    assert_eq!(named.len(), 7, "of one policy alone");
+}
+
+/// A policy that is wrong in one way.
+#[derive(Clone, Copy)]
+enum Mistake {
+    /// It says that memory is out without having waited.
+    GivesUpEarly,
+    /// It looks for free blocks only every other time.
+    Overlooks(bool),
+    /// It takes blocks that are too small.
+    TooSmall,
+    /// Its blocks are multiples of 512 now and then.
+    Rounds,
+}
+
+impl Policy for Mistake {
+    fn name(&self) -> &'static str {
+        "mistaken"
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        let unit = if matches!(self, Mistake::Rounds) && requested.get() > 600 { 8 } else { 512 };
+        requested.checked_round_up(Bytes(unit))
+    }
+
+    fn classify(&self, _: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        let least = if matches!(self, Mistake::TooSmall) { Bytes(request.size.get() / 2) } else { request.size };
+        let found: Option<BlockId> = heap.first_at_least(request.pool, request.stream, least).map(|block| block.id);
+        if let Mistake::Overlooks(is_blind) = self {
+            *is_blind = !*is_blind;
+            if *is_blind {
+                return Placement::Segment(request.size);
+            }
+        }
+        found.map_or(Placement::Segment(request.size), Placement::Reuse)
+    }
+
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
+    }
+
+    fn relieve(&mut self, heap: &Heap, _: &Request, rung: u32) -> Relief {
+        match rung {
+            0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
+            1 if matches!(self, Mistake::GivesUpEarly) => Relief::GiveUp,
+            1 => Relief::Wait,
+            2 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
+            _ => Relief::GiveUp,
+        }
+    }
+}
+
+#[test]
+fn mistakes_are_found_and_the_law_is_named() {
+    let mistakes = [
+        (Mistake::GivesUpEarly, "no-false-out-of-memory"),
+        (Mistake::Overlooks(false), "no-false-out-of-memory"),
+        (Mistake::TooSmall, "answers"),
+        (Mistake::Rounds, "alignment"),
+    ];
+    for (mistake, law) in mistakes {
+        let report = check(move || mistake, &Effort { cases: 40, seed: 0 }).expect_err(law);
+        let found = report.rows.iter().any(|row| row.reason.contains(&format!("{law}: ")));
+        assert!(found, "{law} should be broken: {report}");
+        let shown = report.rows.iter().any(|row| row.script.as_ref().is_some_and(|script| script.contains("alloc ")));
+        assert!(shown, "the shortest program is shown: {report}");
+    }
+}
