@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advise;
+pub mod bounds;
 pub mod caution;
 pub mod device;
 pub mod diagnose;
