@@ -3,6 +3,8 @@
 //! A [`Workload`] is plain data, made by a generator or read off a recording, and the same for every policy. What a program would do
 //! otherwise if it got less memory is not in it.
 
+pub mod adversary;
+
 /// A program's requests, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Workload {
