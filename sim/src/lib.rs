@@ -25,5 +25,6 @@ pub mod ops;
 pub mod packing;
 pub mod recording;
 pub mod replay;
+pub mod study;
 pub mod timeline;
 pub mod workload;

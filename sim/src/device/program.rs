@@ -99,6 +99,13 @@ impl SimDevice {
 
 /// Work.
 impl SimDevice {
+    /// Lets the host wait until a stream is idle, as a program does with cudaStreamSynchronize.
+    pub fn wait_for(&mut self, stream: StreamId) {
+        let idle_at_ns = self.streams.stream_idle_at_ns(stream.get());
+        self.clock.advance(idle_at_ns.saturating_sub(self.clock.now_ns()));
+        self.finish_stream(stream.get());
+    }
+
     /// Puts a kernel that touches nothing at the end of a stream. It begins when the stream's earlier work ends.
     pub fn spin(&mut self, stream: StreamId, duration_ns: u64) {
         self.queue(stream, duration_ns, Cow::Borrowed("spin"), &[]);
@@ -155,9 +162,7 @@ impl SimDevice {
     /// Where it would read illegally; then it did not wait and `into` is as it was.
     pub fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), AccessError> {
         let read = self.touch(Access::read(address, Bytes(into.len() as u64)))?;
-        let idle_at_ns = self.streams.stream_idle_at_ns(StreamId::DEFAULT.get());
-        self.clock.advance(idle_at_ns.saturating_sub(self.clock.now_ns()));
-        self.finish_stream(StreamId::DEFAULT.get());
+        self.wait_for(StreamId::DEFAULT);
         if let Some(races) = &mut self.races {
             races.read_by_host(&read, self.clock.now_ns());
         }

@@ -1,0 +1,17 @@
+//! Studies: a program under a policy on a simulated device, and how much memory it needs there.
+//!
+//! [`run`] carries a [`Workload`](crate::workload::Workload) out and says what came of it; [`smallest_capacity`] searches the least memory
+//! in which it fits; [`curves`] says how much was reserved over its length. All is arithmetic on a device made fresh for
+//! each run: the same arguments give the same answers, on every machine.
+
+mod capacity;
+mod curve;
+mod options;
+mod run;
+#[cfg(test)]
+mod tests;
+
+pub use capacity::{Smallest, smallest_capacity};
+pub use curve::{Curves, curves, live_curve};
+pub use options::{Addresses, PLENTY_BYTES, RunOptions};
+pub use run::{Ending, Outcome, run};
