@@ -36,8 +36,7 @@ pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
     let Some(gaps_bytes) = all.filter(|_| teeth <= 1 << 20) else {
         return Err(AttackError::Shape("the teeth have no bytes or too many, or there are more than 2^20"));
     };
-    let mut events: Vec<Event> =
-        (0..2 * teeth).map(|buffer| Event::Allocate { buffer, bytes: tooth_bytes, stream: 0 }).collect();
+    let mut events: Vec<Event> = (0..2 * teeth).map(|buffer| Event::Allocate { buffer, bytes: tooth_bytes, stream: 0 }).collect();
     events.extend((0..teeth).map(|tooth| Event::Free { buffer: 2 * tooth }));
     events.push(Event::Allocate { buffer: 2 * teeth, bytes: gaps_bytes, stream: 0 });
     let says = format!("every other of {} buffers of {tooth_bytes} bytes goes, and one of all gaps' bytes comes", 2 * teeth);

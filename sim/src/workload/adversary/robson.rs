@@ -63,7 +63,8 @@ pub fn robson(policy: Box<dyn Policy + Send>, numbers: Robson) -> Result<Attack,
         }
     }
     let name = format!("robson-{live_units}-{largest_units}");
-    let says = format!("Robson's adversary: sizes double from 1 to {largest_units} units of {unit_bytes} bytes, {live_units} live");
+    let says =
+        format!("Robson's adversary: sizes double from 1 to {largest_units} units of {unit_bytes} bytes, {live_units} live");
     Ok(driver.finish(name, says))
 }
 
