@@ -23,6 +23,7 @@ pub mod measures;
 pub mod message;
 pub mod ops;
 pub mod packing;
+mod random;
 pub mod recording;
 pub mod replay;
 pub mod study;

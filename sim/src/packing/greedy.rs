@@ -1,8 +1,8 @@
 //! Many orders, and the repair of an order: what lay too high comes earlier in the next attempt.
 
 use super::place::Placer;
-use super::random::Random;
 use super::{Instance, Packing};
+use crate::random::Random;
 
 /// Tries orders until the load is reached or `steps` are done; at least one order. Returns the best packing, and the steps done, which
 /// `progress` is told after each order.

@@ -14,7 +14,6 @@ mod csv;
 mod greedy;
 mod instance;
 mod place;
-mod random;
 mod recorded;
 mod relations;
 mod search;

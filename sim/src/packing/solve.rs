@@ -1,9 +1,9 @@
 //! The whole of it: orders first, then the systematic search where it can help, within a budget of steps.
 
-use super::random::Random;
 use super::relations::Relations;
 use super::search::{Asked, Outcome, Search};
 use super::{Instance, Packing, greedy};
+use crate::random::Random;
 
 /// How much work may be done, and with which random numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -56,7 +56,7 @@ fn the_load_is_the_most_that_lives_at_once() {
 
 /// Cuts a rectangle of time and memory into this many, so that a packing without any gap exists.
 fn cut(pieces: usize, seed: u64) -> Vec<(u64, u64, u64)> {
-    let mut random = super::random::Random::new(seed);
+    let mut random = crate::random::Random::new(seed);
     // First time, last time, first byte, last byte.
     let mut cuts = vec![(0_u64, 1000_u64, 0_u64, 1000_u64)];
     while cuts.len() < pieces {
@@ -94,7 +94,7 @@ fn a_packing_that_cannot_reach_the_load_is_proved_to_be_the_best() {
 
 #[test]
 fn the_same_seed_and_budget_give_the_same_packing() {
-    let mut random = super::random::Random::new(3);
+    let mut random = crate::random::Random::new(3);
     let buffers: Vec<(u64, u64, u64)> = (0..60)
         .map(|_| {
             let start = random.below(40) as u64;

@@ -4,6 +4,17 @@
 //! otherwise if it got less memory is not in it.
 
 pub mod adversary;
+mod autograd;
+mod error;
+mod program;
+mod training;
+pub mod transformer;
+#[cfg(test)]
+pub(crate) mod well_formed;
+
+pub use autograd::Work;
+pub use error::{MAX_BYTES, MAX_EVENTS, WorkloadError};
+pub use training::Optimizer;
 
 /// A program's requests, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

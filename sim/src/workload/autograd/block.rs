@@ -1,0 +1,134 @@
+//! A piece of a model: operations in the order in which they run.
+
+/// A value of a block: 0 is what goes in, `i + 1` what operation `i` makes. What the last operation makes goes out.
+pub(in crate::workload) type Value = usize;
+
+/// What an operation's backward does with the gradient that comes in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::workload) enum Backward {
+    /// It computes a new one for each input.
+    Computes,
+    /// It hands the same on to each input: a view, a sum.
+    Passes,
+    /// It stops: `detach`, or an input without gradient as the tokens of an embedding. Parameters still get theirs.
+    Stops,
+}
+
+/// One operation of a model.
+#[derive(Clone, Debug)]
+pub(in crate::workload) struct Operation {
+    pub(super) inputs: Vec<Value>,
+    /// Of the output; `None` if it shares the memory of the first input.
+    pub(super) bytes: Option<u64>,
+    pub(super) keeps_inputs: bool,
+    pub(super) keeps_output: bool,
+    /// Made beside the output and kept for backward: statistics, masks.
+    pub(super) side_bytes: Vec<u64>,
+    pub(super) backward: Backward,
+    /// Sizes of parameters.
+    pub(super) parameters: Vec<u64>,
+    /// Needed while the operation runs, forward and backward, if lifetimes are mixed.
+    pub(super) scratch_bytes: u64,
+    /// Floating-point operations of the forward pass.
+    pub(super) work: u64,
+}
+
+impl Operation {
+    /// One that keeps nothing, with an output of its own.
+    pub(in crate::workload) fn new(inputs: &[Value], bytes: u64) -> Operation {
+        Operation {
+            inputs: inputs.to_vec(),
+            bytes: Some(bytes),
+            keeps_inputs: false,
+            keeps_output: false,
+            side_bytes: Vec::new(),
+            backward: Backward::Computes,
+            parameters: Vec::new(),
+            scratch_bytes: 0,
+            work: 0,
+        }
+    }
+
+    /// One whose output shares its input's memory.
+    pub(in crate::workload) fn in_place(input: Value) -> Operation {
+        Operation { bytes: None, ..Operation::new(&[input], 0) }
+    }
+
+    pub(in crate::workload) fn keeps_inputs(self) -> Operation {
+        Operation { keeps_inputs: true, ..self }
+    }
+
+    pub(in crate::workload) fn keeps_output(self) -> Operation {
+        Operation { keeps_output: true, ..self }
+    }
+
+    pub(in crate::workload) fn side(mut self, bytes: u64) -> Operation {
+        self.side_bytes.push(bytes);
+        self
+    }
+
+    pub(in crate::workload) fn backward(self, backward: Backward) -> Operation {
+        Operation { backward, ..self }
+    }
+
+    pub(in crate::workload) fn parameters(self, bytes: &[u64]) -> Operation {
+        Operation { parameters: bytes.to_vec(), ..self }
+    }
+
+    pub(in crate::workload) fn scratch(self, scratch_bytes: u64) -> Operation {
+        Operation { scratch_bytes, ..self }
+    }
+
+    pub(in crate::workload) fn work(self, factors: &[u64]) -> Operation {
+        Operation { work: factors.iter().fold(1, |work, &factor| work.saturating_mul(factor)), ..self }
+    }
+}
+
+/// Operations, and when each value is used last.
+#[derive(Clone, Debug)]
+pub(in crate::workload) struct Block {
+    pub(super) operations: Vec<Operation>,
+    /// The size of each value; that of one that shares memory is the shared size.
+    pub(super) values: Vec<u64>,
+    /// The operation that uses each value last, if one does.
+    pub(super) last_use: Vec<Option<usize>>,
+}
+
+impl Block {
+    /// An empty block, and the size of what goes in.
+    pub(in crate::workload) fn new(input_bytes: u64) -> Block {
+        Block { operations: Vec::new(), values: vec![input_bytes], last_use: vec![None] }
+    }
+
+    /// Appends an operation. Returns its output.
+    pub(in crate::workload) fn push(&mut self, operation: Operation) -> Value {
+        for &input in &operation.inputs {
+            self.last_use[input] = Some(self.operations.len());
+        }
+        self.values.push(operation.bytes.unwrap_or(self.values[operation.inputs[0]]));
+        self.last_use.push(None);
+        self.operations.push(operation);
+        self.operations.len()
+    }
+
+    /// The sizes of its parameters, in the order of its operations.
+    pub(in crate::workload) fn parameters(&self) -> impl Iterator<Item = u64> {
+        self.operations.iter().flat_map(|operation| operation.parameters.iter().copied())
+    }
+
+    pub(in crate::workload) fn parameter_count(&self) -> usize {
+        self.operations.iter().map(|operation| operation.parameters.len()).sum()
+    }
+
+    pub(super) fn input_bytes(&self) -> u64 {
+        self.values[0]
+    }
+
+    pub(super) fn output_bytes(&self) -> u64 {
+        *self.values.last().expect("a block has its input")
+    }
+
+    pub(super) fn work(&self) -> u128 {
+        self.operations.iter().map(|operation| u128::from(operation.work)).sum()
+    }
+}

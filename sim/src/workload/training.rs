@@ -1,0 +1,159 @@
+//! A training loop around a model: weights, batches, gradient accumulation, the optimizer and its states.
+
+use std::collections::VecDeque;
+
+use super::autograd::{Engine, Plan, Storage};
+use super::program::Tensor;
+use super::{Workload, WorkloadError};
+
+/// What turns gradients into new weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Optimizer {
+    /// Gradient descent, which keeps nothing. The update is in place.
+    Sgd,
+    /// Gradient descent with momentum: one state of the size of each parameter.
+    Momentum,
+    /// Adam: two states of the size of each parameter.
+    #[default]
+    Adam,
+}
+
+impl Optimizer {
+    /// States kept for each parameter.
+    #[must_use]
+    pub const fn states(self) -> usize {
+        match self {
+            Optimizer::Sgd => 0,
+            Optimizer::Momentum => 1,
+            Optimizer::Adam => 2,
+        }
+    }
+}
+
+/// How weights are kept and updated.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Updating {
+    pub(super) optimizer: Optimizer,
+    /// Bytes of an element of a weight and of its gradient.
+    pub(super) element_bytes: u64,
+    /// There is a second copy of the weights in four bytes an element, and states have four too; else states are as the weights.
+    pub(super) has_master_copy: bool,
+    /// While the optimizer runs, there is a second copy of its states.
+    pub(super) copies_states: bool,
+    /// Batches come before they are needed, and losses are kept for a while.
+    pub(super) is_mixed: bool,
+}
+
+/// How many losses are kept before they are printed, if lifetimes are mixed.
+const LOSSES: usize = 8;
+
+/// A program that trains.
+#[derive(Debug)]
+pub(super) struct Training {
+    pub(super) engine: Engine,
+    updating: Updating,
+    weight_bytes: Vec<u64>,
+    states: Vec<Tensor>,
+    losses: VecDeque<Tensor>,
+    next: Option<Batch>,
+}
+
+/// A batch: what goes in, and what should come out.
+#[derive(Debug)]
+struct Batch {
+    input: Storage,
+    targets: Tensor,
+}
+
+/// The sizes of a batch, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchBytes {
+    pub(super) input: u64,
+    pub(super) targets: u64,
+}
+
+impl Training {
+    /// Makes the weights.
+    pub(super) fn new(
+        mut engine: Engine,
+        weights: impl Iterator<Item = u64>,
+        updating: Updating,
+    ) -> Result<Training, WorkloadError> {
+        let mut weight_bytes = Vec::new();
+        for bytes in weights {
+            engine.program.allocate(bytes)?;
+            weight_bytes.push(bytes);
+        }
+        if updating.has_master_copy {
+            for &bytes in &weight_bytes {
+                engine.program.allocate(bytes / updating.element_bytes * 4)?;
+            }
+        }
+        Ok(Training { engine, updating, weight_bytes, states: Vec::new(), losses: VecDeque::new(), next: None })
+    }
+
+    fn batch(&mut self, bytes: BatchBytes) -> Result<Batch, WorkloadError> {
+        Ok(Batch { input: self.engine.allocate(bytes.input)?, targets: self.engine.program.allocate(bytes.targets)? })
+    }
+
+    /// One step: each of the micro-batches forward and backward, then the update. `next` is the size of the batch after these.
+    pub(super) fn step(&mut self, micro_batches: &[(&Plan, BatchBytes)], next: Option<BatchBytes>) -> Result<(), WorkloadError> {
+        for (at, &(plan, bytes)) in micro_batches.iter().enumerate() {
+            let batch = match self.next.take() {
+                Some(batch) => batch,
+                None => self.batch(bytes)?,
+            };
+            let following = micro_batches.get(at + 1).map(|&(_, bytes)| bytes).or(next);
+            if let (true, Some(bytes)) = (self.updating.is_mixed, following) {
+                self.next = Some(self.batch(bytes)?);
+            }
+            plan.train(&mut self.engine, batch.input)?;
+            self.engine.program.free(batch.targets)?;
+        }
+        if self.updating.is_mixed {
+            self.keep_loss()?;
+        }
+        self.update()?;
+        self.engine.wait()?;
+        self.engine.drop_gradients()
+    }
+
+    fn keep_loss(&mut self) -> Result<(), WorkloadError> {
+        let loss = self.engine.program.allocate(4)?;
+        self.losses.push_back(loss);
+        if self.losses.len() == LOSSES {
+            for loss in self.losses.drain(..) {
+                self.engine.program.free(loss)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn state_bytes(&self, weight_bytes: u64) -> u64 {
+        if self.updating.has_master_copy { weight_bytes / self.updating.element_bytes * 4 } else { weight_bytes }
+    }
+
+    /// The optimizer's step: its states are made in the first one, as PyTorch does.
+    fn update(&mut self) -> Result<(), WorkloadError> {
+        let sizes: Vec<u64> = self.weight_bytes.iter().map(|&bytes| self.state_bytes(bytes)).collect();
+        let states = sizes.iter().flat_map(|&bytes| std::iter::repeat_n(bytes, self.updating.optimizer.states()));
+        if self.states.is_empty() {
+            for bytes in states.clone() {
+                let state = self.engine.program.allocate(bytes)?;
+                self.states.push(state);
+            }
+        }
+        if self.updating.copies_states {
+            let mut copies = Vec::new();
+            for bytes in states {
+                copies.push(self.engine.program.allocate(bytes)?);
+            }
+            copies.into_iter().try_for_each(|copy| self.engine.program.free(copy))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self, name: &str, says: String) -> Workload {
+        self.engine.program.finish(name, says)
+    }
+}

@@ -1,0 +1,208 @@
+//! The operations of a transformer, for one size of the batch.
+
+use super::super::autograd::{Backward, Operation};
+use super::*;
+
+/// Bytes of a token's number, and of a statistic of a normalization.
+const TOKEN_BYTES: u64 = 8;
+const STATISTIC_BYTES: u64 = 4;
+
+/// The sizes that all operations of a layer are made of.
+struct Sizes {
+    batch: u64,
+    sequence: u64,
+    tokens: u64,
+    /// Of one activation as wide as a layer.
+    activation: u64,
+    element: u64,
+}
+
+impl Transformer {
+    /// Whether every option has a value that it can have.
+    pub(in crate::workload) fn check(&self) -> Result<(), WorkloadError> {
+        within("layers", self.layers, 1, 1 << 20)?;
+        within("hidden", self.hidden, 1, 1 << 24)?;
+        within("heads", self.heads, 1, 1 << 20)?;
+        within("sequence", self.sequence, 1, 1 << 32)?;
+        within("batch", self.batch, 1, 1 << 20)?;
+        within("vocabulary", self.vocabulary, 1, 1 << 32)?;
+        within("ratio", self.mlp_ratio, 1, 1 << 10)?;
+        within("accumulation", self.accumulation, 1, self.batch)?;
+        within("chunks", self.chunks, 1, self.batch / self.accumulation)?;
+        if let Checkpointing::Every(group) = self.checkpointing {
+            within("checkpointing", group.into(), 1, self.layers)?;
+        }
+        if self.chunks > 1 && self.checkpointing != Checkpointing::EveryLayer {
+            let allowed = "more than 1 only with checkpointing=layer".into();
+            return Err(WorkloadError::Option { option: "chunks", value: self.chunks.to_string(), allowed });
+        }
+        Ok(())
+    }
+
+    /// A program with the weights of this model.
+    pub(in crate::workload) fn training(&self, plan: &Plan) -> Result<Training, WorkloadError> {
+        let surroundings = Surroundings {
+            scratch_seed: self.mixed.then_some(self.seed),
+            libraries: self.mixed,
+            flop_per_us: self.precision.flop_per_us(),
+        };
+        let updating = Updating {
+            optimizer: self.optimizer,
+            element_bytes: self.precision.bytes(),
+            has_master_copy: self.master_copy && self.precision == Precision::Half,
+            copies_states: self.optimizer_copy,
+            is_mixed: self.mixed,
+        };
+        Training::new(Engine::new(surroundings), plan.parameters(), updating)
+    }
+
+    /// How many micro-batches there are of each size, and what they run.
+    pub(super) fn plans(&self) -> Result<Vec<(usize, Plan, BatchBytes)>, WorkloadError> {
+        let mut plans = Vec::new();
+        for (count, samples) in shares(self.batch, self.accumulation) {
+            let plan = self.plan(samples, self.sequence)?;
+            plans.push((count as usize, plan, self.batch_bytes(samples, self.sequence)?));
+        }
+        Ok(plans)
+    }
+
+    /// The size of a batch.
+    pub(in crate::workload) fn batch_bytes(&self, samples: u64, sequence: u64) -> Result<BatchBytes, WorkloadError> {
+        let input = bytes_of("a batch", &[samples, sequence, TOKEN_BYTES])?;
+        Ok(BatchBytes { input, targets: input })
+    }
+
+    /// The model for a batch of this size.
+    pub(in crate::workload) fn plan(&self, samples: u64, sequence: u64) -> Result<Plan, WorkloadError> {
+        let sizes = self.sizes(samples, sequence)?;
+        let mut plan = Plan::default();
+        plan.push(self.embedding(&sizes)?);
+        plan.blocks.push(self.layer(&sizes)?);
+        for (repeats, is_recomputed) in self.groups() {
+            let recompute = match (is_recomputed, self.chunks) {
+                (false, _) => Recompute::No,
+                (true, 1) => Recompute::Whole,
+                (true, chunks) => Recompute::Pieces(self.pieces(samples, sequence, chunks)?),
+            };
+            plan.parts.push(Part { block: 1, repeats, recompute, shares: None });
+        }
+        let mut normalization = Block::new(sizes.activation);
+        self.normalize(&mut normalization, 0, &sizes)?;
+        plan.push(normalization);
+        let mut head = Block::new(sizes.activation);
+        let logits = bytes_of("the logits", &[sizes.tokens, self.vocabulary, sizes.element])?;
+        let weights = bytes_of("the embedding", &[self.vocabulary, self.hidden, sizes.element])?;
+        head.push(Operation::new(&[0], logits).keeps_inputs().parameters(&[weights]).scratch(logits / 16).work(&[
+            2,
+            sizes.tokens,
+            self.hidden,
+            self.vocabulary,
+        ]));
+        plan.push(head);
+        plan.parts.last_mut().expect("the head").shares = self.tied.then_some(0);
+        let mut loss = Block::new(logits);
+        let logarithms = loss.push(Operation::new(&[0], logits).keeps_output());
+        // Of the negative log likelihood only the scalar and the sum of weights are kept.
+        loss.push(Operation::new(&[logarithms], STATISTIC_BYTES).side(STATISTIC_BYTES));
+        plan.push(loss);
+        Ok(plan)
+    }
+
+    fn pieces(&self, samples: u64, sequence: u64, chunks: u64) -> Result<Vec<Block>, WorkloadError> {
+        let mut pieces = Vec::new();
+        for (count, samples) in shares(samples, chunks) {
+            let piece = self.layer(&self.sizes(samples, sequence)?)?;
+            pieces.extend(std::iter::repeat_n(piece, count as usize));
+        }
+        Ok(pieces)
+    }
+
+    /// How layers are grouped: how many, and whether they are recomputed.
+    fn groups(&self) -> Vec<(usize, bool)> {
+        let layers = self.layers as usize;
+        let group = match self.checkpointing {
+            Checkpointing::None => return vec![(layers, false)],
+            Checkpointing::EveryOther => return (0..layers).map(|layer| (1, layer % 2 == 0)).collect(),
+            Checkpointing::EveryLayer => 1,
+            Checkpointing::Every(group) => group as usize,
+            Checkpointing::Sqrt => (self.layers as f64).sqrt().round() as usize,
+        };
+        (0..layers).step_by(group).map(|first| (group.min(layers - first), true)).collect()
+    }
+
+    fn sizes(&self, batch: u64, sequence: u64) -> Result<Sizes, WorkloadError> {
+        let element = self.precision.bytes();
+        let activation = bytes_of("an activation", &[batch, sequence, self.hidden, element])?;
+        Ok(Sizes { batch, sequence, tokens: batch * sequence, activation, element })
+    }
+
+    fn embedding(&self, sizes: &Sizes) -> Result<Block, WorkloadError> {
+        let mut block = Block::new(bytes_of("a batch", &[sizes.tokens, TOKEN_BYTES])?);
+        let weights = bytes_of("the embedding", &[self.vocabulary, self.hidden, sizes.element])?;
+        let look_up = Operation::new(&[0], sizes.activation).keeps_inputs().backward(Backward::Stops);
+        block.push(look_up.parameters(&[weights]).scratch(sizes.activation / 8));
+        Ok(block)
+    }
+
+    /// Layer normalization: keeps its input, and the mean and the deviation of each token.
+    fn normalize(&self, block: &mut Block, input: usize, sizes: &Sizes) -> Result<usize, WorkloadError> {
+        let statistic = bytes_of("statistics", &[sizes.tokens, STATISTIC_BYTES])?;
+        let parameter = self.hidden * sizes.element;
+        let operation = Operation::new(&[input], sizes.activation).keeps_inputs().side(statistic).side(statistic);
+        Ok(block.push(operation.parameters(&[parameter, parameter])))
+    }
+
+    /// A linear operation: keeps its input.
+    fn linear(&self, block: &mut Block, input: usize, (from, to): (u64, u64), sizes: &Sizes) -> Result<usize, WorkloadError> {
+        let bytes = bytes_of("an activation", &[sizes.tokens, to, sizes.element])?;
+        let weight = bytes_of("a weight", &[from, to, sizes.element])?;
+        let operation = Operation::new(&[input], bytes).keeps_inputs().parameters(&[weight, to * sizes.element]);
+        Ok(block.push(operation.scratch(bytes / 4).work(&[2, sizes.tokens, from, to])))
+    }
+
+    /// One layer: attention and MLP, each behind a normalization and around it a residual sum.
+    fn layer(&self, sizes: &Sizes) -> Result<Block, WorkloadError> {
+        let mut block = Block::new(sizes.activation);
+        let (width, inner) = (self.hidden, self.hidden * self.mlp_ratio);
+        let normal = self.normalize(&mut block, 0, sizes)?;
+        let projections = self.linear(&mut block, normal, (width, 3 * width), sizes)?;
+        let mixed = self.attend(&mut block, projections, sizes)?;
+        let attended = self.linear(&mut block, mixed, (width, width), sizes)?;
+        let middle = block.push(Operation::new(&[0, attended], sizes.activation).backward(Backward::Passes));
+        let normal = self.normalize(&mut block, middle, sizes)?;
+        let wide = self.linear(&mut block, normal, (width, inner), sizes)?;
+        let bytes = bytes_of("an activation", &[sizes.tokens, inner, sizes.element])?;
+        let active = block.push(Operation::new(&[wide], bytes).keeps_inputs());
+        let narrow = self.linear(&mut block, active, (inner, width), sizes)?;
+        block.push(Operation::new(&[middle, narrow], sizes.activation).backward(Backward::Passes));
+        Ok(block)
+    }
+
+    /// Attention, from queries, keys and values in one tensor.
+    fn attend(&self, block: &mut Block, projections: usize, sizes: &Sizes) -> Result<usize, WorkloadError> {
+        let scores_work = [2, sizes.tokens, sizes.sequence, self.hidden];
+        if self.attention == Attention::Fused {
+            let sums = bytes_of("statistics", &[sizes.tokens, self.heads, STATISTIC_BYTES])?;
+            let operation = Operation::new(&[projections], sizes.activation).keeps_inputs().keeps_output().side(sums);
+            return Ok(block.push(operation.scratch(sizes.activation / 4).work(&[
+                2,
+                2,
+                sizes.tokens,
+                sizes.sequence,
+                self.hidden,
+            ])));
+        }
+        let scores_bytes =
+            bytes_of("attention scores", &[sizes.batch, self.heads, sizes.sequence, sizes.sequence, sizes.element])?;
+        let scores = block.push(Operation::new(&[projections], scores_bytes).keeps_inputs().work(&scores_work));
+        // Softmax needs its output to go backward, not its input.
+        let shares = block.push(Operation::new(&[scores], scores_bytes).keeps_output());
+        Ok(block.push(Operation::new(&[shares, projections], sizes.activation).keeps_inputs().work(&scores_work)))
+    }
+}
+
+/// `whole` in `parts` of nearly equal size: how many there are of each size, the larger ones first.
+pub(in crate::workload) fn shares(whole: u64, parts: u64) -> Vec<(u64, u64)> {
+    let (small, larger) = (whole / parts, whole % parts);
+    [(larger, small + 1), (parts - larger, small)].into_iter().filter(|&(count, size)| count > 0 && size > 0).collect()
+}
