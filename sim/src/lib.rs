@@ -19,6 +19,7 @@ pub mod caution;
 pub mod device;
 pub mod diagnose;
 pub mod export;
+pub mod frontier;
 pub mod measures;
 pub mod message;
 pub mod ops;

@@ -91,7 +91,11 @@ fn checkpointing_costs_a_third_more_in_the_layers() {
 
 #[test]
 fn a_step_without_mixed_lifetimes_is_packed_as_low_as_its_load() {
-    for (steps, sequence, checkpointing) in [Checkpointing::None, Checkpointing::EveryLayer, Checkpointing::Sqrt, Checkpointing::EveryOther].into_iter().flat_map(|c| [(1, 512, c), (2, 128, c), (2, 512, c)]) {
+    for (steps, sequence, checkpointing) in
+        [Checkpointing::None, Checkpointing::EveryLayer, Checkpointing::Sqrt, Checkpointing::EveryOther]
+            .into_iter()
+            .flat_map(|c| [(1, 512, c), (2, 128, c), (2, 512, c)])
+    {
         let workload = Transformer { checkpointing, sequence, ..small() }.workload(steps).unwrap();
         let end = workload.events.len() as u64;
         let mut buffers: Vec<Buffer> = Vec::new();
@@ -108,7 +112,12 @@ fn a_step_without_mixed_lifetimes_is_packed_as_low_as_its_load() {
         let instance = Instance::new(buffers).unwrap();
         let found = pack(&instance, &Effort { steps: 30_000_000, seed: 1 });
         assert_eq!(check(&instance, &found.packing), Ok(()));
-        eprintln!("{steps} {sequence} {checkpointing:?} {} {} {}", instance.buffers().len(), found.packing.height, workload.load_bytes(512));
+        eprintln!(
+            "{steps} {sequence} {checkpointing:?} {} {} {}",
+            instance.buffers().len(),
+            found.packing.height,
+            workload.load_bytes(512)
+        );
     }
 }
 
