@@ -75,10 +75,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             ensure(at == end, || format!("the block at {at:#x} does not begin where the one before it ends, {end:#x}"))?;
             ensure(block.prev == previous, || format!("the block at {at:#x} names another one as the one before it"))?;
             ensure(block.pool == first.pool, || format!("the block at {at:#x} is of another pool than its segment"))?;
-            ensure(block.stream == first.stream, || format!("the block at {at:#x} is of another stream than its segment"))?;
+            let may_differ = self.heap().mixes_streams() && !first.is_expandable();
+            ensure(may_differ || block.stream == first.stream, || {
+                format!("the block at {at:#x} is of another stream than its segment")
+            })?;
             ensure(block.state != BlockState::Detached, || format!("the block at {at:#x} is in no state"))?;
             let both = |state| block.state == state && arena.get(previous).is_some_and(|before| before.state == state);
-            ensure(!both(BlockState::Free), || format!("the block at {at:#x} and the one before it are both free"))?;
+            ensure(!both(BlockState::Free) || !self.heap().may_merge(previous, index), || {
+                format!("the block at {at:#x} and the one before it are both free")
+            })?;
             ensure(!both(BlockState::Unmapped), || format!("the block at {at:#x} and the one before it are both unmapped"))?;
             ensure(block.is_expandable() == first.is_expandable(), || {
                 format!("the block at {at:#x} is of another kind than its segment")

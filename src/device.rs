@@ -150,6 +150,16 @@ pub trait DeviceBackend {
     /// Whatever the driver says.
     fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError>;
 
+    /// Lets work that is put on `stream` from now on begin only when everything before the event is done (cudaStreamWaitEvent). The host does
+    /// not wait; the event may be recorded again afterwards.
+    ///
+    /// # Errors
+    /// Whatever the driver says; a device that cannot refuses.
+    fn stream_wait(&mut self, stream: StreamId, event: &Self::Event) -> Result<(), BackendError> {
+        let _ = (stream, event);
+        Err(BackendError::Driver { call: "cudaStreamWaitEvent", code: 801 })
+    }
+
     /// Gives an event back.
     fn destroy_event(&mut self, event: Self::Event);
 }

@@ -62,11 +62,13 @@ pub(crate) struct Reservations<M> {
     unreleased: Vec<M>,
     /// Addresses, first byte and bytes, from which the device has failed to take memory that belongs to nobody. Tried again likewise.
     stuck: Vec<(u64, u64)>,
+    /// Memory that was unmapped to be mapped elsewhere, with the size of its page. Empty between operations.
+    spare: Vec<(u64, M)>,
 }
 
 impl<M> Reservations<M> {
     pub(crate) fn new() -> Reservations<M> {
-        Reservations { by_base: BTreeMap::new(), made: 0, unreleased: Vec::new(), stuck: Vec::new() }
+        Reservations { by_base: BTreeMap::new(), made: 0, unreleased: Vec::new(), stuck: Vec::new(), spare: Vec::new() }
     }
 
     pub(crate) fn insert(&mut self, base: u64, size: u64, page: u64, stream: StreamId) {
@@ -82,6 +84,22 @@ impl<M> Reservations<M> {
 
     pub(crate) fn take_unreleased(&mut self) -> Vec<M> {
         core::mem::take(&mut self.unreleased)
+    }
+
+    /// Keeps memory of a page of so many bytes, mapped nowhere, for the growth that follows.
+    pub(crate) fn keep_spare(&mut self, page: u64, memory: M) {
+        self.spare.push((page, memory));
+    }
+
+    /// Memory kept that is as large as a page.
+    pub(crate) fn take_spare_page(&mut self, page: u64) -> Option<M> {
+        let place = self.spare.iter().rposition(|(bytes, _)| *bytes == page)?;
+        Some(self.spare.swap_remove(place).1)
+    }
+
+    /// All memory kept.
+    pub(crate) fn take_spare(&mut self) -> Vec<(u64, M)> {
+        core::mem::take(&mut self.spare)
     }
 
     /// Remembers addresses that the device has failed to clear.

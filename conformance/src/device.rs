@@ -302,6 +302,10 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
         })
     }
 
+    fn stream_wait(&mut self, stream: StreamId, event: &Self::Event) -> Result<(), BackendError> {
+        self.call(CallName::StreamWaitEvent, 0, |shared| shared.device.stream_wait(stream, &event.event))
+    }
+
     fn destroy_event(&mut self, event: Self::Event) {
         self.steer().destroy_event(event.event);
     }

@@ -5,6 +5,7 @@
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::Allocator;
 use crate::device::{BackendError, DeviceBackend};
@@ -13,6 +14,15 @@ use crate::heap::PoolSlot;
 use crate::policy::{Policy, Request};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
+
+/// What becomes of memory that was unmapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Freed {
+    /// It goes back to the device.
+    Released,
+    /// It is kept for the growth that follows at once.
+    Spare,
+}
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing; `None` if the device has
@@ -88,6 +98,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn create_pages(&mut self, count: u64, page: u64) -> Result<Option<Vec<D::Physical>>, AllocError> {
         let mut memory = Vec::new();
         for _ in 0..count {
+            if let Some(piece) = self.reservations.take_spare_page(page) {
+                memory.push(piece);
+                continue;
+            }
             match self.device.create(Bytes(page)) {
                 Ok(piece) => memory.push(piece),
                 Err(error) => {
@@ -103,7 +117,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Releases all of it, whatever goes wrong; the first error is told, and what could not be released is kept for another time.
-    fn release_pages(&mut self, memory: Vec<D::Physical>) -> Result<(), BackendError> {
+    pub(super) fn release_pages(&mut self, memory: Vec<D::Physical>) -> Result<(), BackendError> {
         memory.into_iter().map(|piece| self.release_page(piece)).fold(Ok(()), Result::and)
     }
 
@@ -157,7 +171,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Gives the whole pages inside a free block back to the device, after the segment's stream has done its work; and the addresses,
     /// once nothing of the segment has memory (spec 4.6, 4.7).
-    pub(super) fn unmap_block(&mut self, index: u32) -> Result<(), AllocError> {
+    pub(super) fn unmap_block(&mut self, index: u32, freed: Freed) -> Result<(), AllocError> {
         let block = self.heap.arena.at(index);
         let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
         let Some((base, range)) = self.reservations.holding(address) else {
@@ -170,7 +184,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Ok(());
         }
         self.device.synchronize_stream(stream)?;
-        let (done, outcome) = self.unmap_pages(base, page, begin, end);
+        let (done, outcome) = self.unmap_pages(base, page, begin..end, freed);
         if done > begin {
             self.account_unmapped(index, base + begin * page, (done - begin) * page, pool, base)?;
         }
@@ -178,17 +192,25 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Unmaps pages in order, up to the first that cannot be; returns where it stopped.
-    fn unmap_pages(&mut self, base: u64, page: u64, begin: u64, end: u64) -> (u64, Result<(), AllocError>) {
-        for place in begin..end {
+    fn unmap_pages(&mut self, base: u64, page: u64, places: Range<u64>, freed: Freed) -> (u64, Result<(), AllocError>) {
+        for place in places.clone() {
             if let Err(error) = self.device.unmap(DeviceAddress(base + place * page), Bytes(page)) {
                 return (place, Err(error.into()));
             }
             let piece = self.reservations.holding(base).and_then(|(_, range)| range.take(place));
-            if let Some(Err(error)) = piece.map(|piece| self.release_page(piece)) {
+            let outcome = match (piece, freed) {
+                (Some(piece), Freed::Released) => self.release_page(piece),
+                (Some(piece), Freed::Spare) => {
+                    self.reservations.keep_spare(page, piece);
+                    Ok(())
+                }
+                (None, _) => Ok(()),
+            };
+            if let Err(error) = outcome {
                 return (place + 1, Err(error.into()));
             }
         }
-        (end, Ok(()))
+        (places.end, Ok(()))
     }
 
     fn account_unmapped(&mut self, index: u32, address: u64, bytes: u64, pool: PoolSlot, base: u64) -> Result<(), AllocError> {

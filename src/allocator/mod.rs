@@ -13,6 +13,7 @@ mod pressure;
 mod release;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod view;
 
 use alloc::boxed::Box;
@@ -58,6 +59,16 @@ impl Allocation {
     }
 }
 
+/// How a block was cut before it was handed out.
+struct Cut {
+    /// Its size before.
+    whole: u64,
+    /// Whether it was a part of its segment before.
+    was_split: bool,
+    /// Free blocks that were left over.
+    rests: i64,
+}
+
 /// Called on every miss before the device is asked. Returns true if it freed anything (spec 2.6).
 pub type FreeMemoryCallback<D, P, O> = Box<dyn FnMut(&mut Allocator<D, P, O>) -> bool + Send>;
 
@@ -82,7 +93,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         stats.max_split_size = policy.max_split_size();
         let total_memory = device.total_memory();
         let profile = policy.profile();
-        let (heap, pending, reservations) = (Heap::new(profile), Pending::new(), Reservations::new());
+        let (pending, reservations) = (Pending::new(), Reservations::new());
+        let heap = Heap::new(profile, &policy, total_memory);
         let callbacks = Vec::new();
         Allocator { device, policy, profile, observer, heap, pending, reservations, stats, total_memory, callbacks }
     }
@@ -116,7 +128,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             Placement::Reuse(id) => (self.take(id, &request)?, request),
             Placement::Segment(segment) => self.obtain(&request, stream_slot, segment)?,
         };
-        Ok(self.hand_out(block, &request))
+        self.hand_out(block, &request)
     }
 
     /// Notes that work on `stream` uses the block: once given back, it stays pending until that work is done. The block's own stream is
@@ -166,31 +178,70 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Cuts the detached block to size if the policy says so, and hands it out (spec 3.2).
     #[inline]
-    fn hand_out(&mut self, index: u32, request: &Request) -> Allocation {
+    fn hand_out(&mut self, index: u32, request: &Request) -> Result<Allocation, AllocError> {
         let whole = self.heap.arena.at(index).size;
         let splits = whole > request.size.0
             && !self.heap.pools().is_kept_whole(request.pool.owner())
             && self.policy.splits(Bytes(whole), request);
-        self.hand_out_part(index, request, splits)
+        let part = if splits { self.policy.cut(Bytes(whole), request) } else { Bytes(whole) };
+        if splits && part != request.size {
+            return self.hand_out_cut(index, request, part);
+        }
+        Ok(self.hand_out_part(index, request, splits))
     }
 
     /// Hands out the detached block, or its first bytes, as many as the request's size.
     #[inline]
     fn hand_out_part(&mut self, index: u32, request: &Request, splits: bool) -> Allocation {
-        let class = request.pool.class();
         let block = self.heap.arena.at(index);
-        let (whole, was_split, is_expandable) = (block.size, block.is_split(), block.is_expandable());
+        let (whole, was_split) = (block.size, block.is_split());
         let index = if splits { self.heap.split(index, request.size.0, self.policy.stamp(request.pool)) } else { index };
+        self.hand_out_whole(index, request, Cut { whole, was_split, rests: i64::from(splits) })
+    }
+
+    /// As [`Allocator::hand_out_part`], by several cuts or one that leaves more than the request's size, the first of them to `part` bytes.
+    #[cold]
+    fn hand_out_cut(&mut self, index: u32, request: &Request, part: Bytes) -> Result<Allocation, AllocError> {
+        let block = self.heap.arena.at(index);
+        let (whole, was_split) = (block.size, block.is_split());
+        let mut parts = alloc::vec![part];
+        let mut size = Bytes(whole);
+        // All answers are looked at before the first cut.
+        while let Some(&last) = parts.last() {
+            if last < request.size || last >= size {
+                self.put_back_unused(index);
+                return Err(self.fault("cuts a block to fewer bytes than were asked for, or to as many as it has").into());
+            }
+            if last == request.size || !self.policy.splits(last, request) {
+                break;
+            }
+            size = last;
+            parts.push(self.policy.cut(last, request));
+        }
+        let stamp = self.policy.stamp(request.pool);
+        let low = parts.iter().fold(index, |index, part| self.heap.split(index, part.0, stamp));
+        Ok(self.hand_out_whole(low, request, Cut { whole, was_split, rests: parts.len() as i64 }))
+    }
+
+    /// Hands out the detached block, which was cut like this.
+    #[inline]
+    fn hand_out_whole(&mut self, index: u32, request: &Request, cut: Cut) -> Allocation {
+        let class = request.pool.class();
         let block = self.heap.arena.at_mut(index);
         block.state = BlockState::Allocated;
         block.requested = request.requested.0;
-        let (address, size) = (DeviceAddress(block.address), block.size);
-        match (splits, was_split) {
+        let (address, size, is_expandable) = (DeviceAddress(block.address), block.size, block.is_expandable());
+        match (cut.rests != 0, cut.was_split) {
             _ if is_expandable => {}
-            (true, true) => self.stats.decrease(Family::InactiveSplitBytes, class, size as i64),
+            (true, true) => {
+                if cut.rests != 1 {
+                    self.stats.increase(Family::InactiveSplit, class, cut.rests - 1);
+                }
+                self.stats.decrease(Family::InactiveSplitBytes, class, size as i64);
+            }
             (true, false) => {
-                self.stats.increase(Family::InactiveSplit, class, 1);
-                self.stats.increase(Family::InactiveSplitBytes, class, (whole - size) as i64);
+                self.stats.increase(Family::InactiveSplit, class, cut.rests);
+                self.stats.increase(Family::InactiveSplitBytes, class, (cut.whole - size) as i64);
             }
             (false, true) => {
                 self.stats.decrease(Family::InactiveSplit, class, 1);

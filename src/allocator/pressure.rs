@@ -5,6 +5,7 @@
 use alloc::boxed::Box;
 
 use super::Allocator;
+use super::growth::Freed;
 use crate::block::{BlockId, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
@@ -16,7 +17,7 @@ use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
 
 /// More rungs than any sensible ladder has: a policy that never gives up is at fault.
-const MOST_RUNGS: u32 = 64;
+const MOST_RUNGS: u32 = 512;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Finds a detached block for a request that no free block served; `segment` is the size of a new segment for it.
@@ -50,7 +51,18 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                         return Ok(borrowed);
                     }
                 }
+                Relief::Transfer { block, waits } => {
+                    if let Some(block) = self.transfer(request, stream_slot, block, waits)? {
+                        return Ok((block, *request));
+                    }
+                }
+                Relief::Remap { blocks } => {
+                    if let Some(block) = self.remap(request, stream_slot, segment, &blocks)? {
+                        return Ok((block, *request));
+                    }
+                }
                 Relief::Wait => self.synchronize()?,
+                Relief::Reuse(id) => return Ok((self.take(id, request)?, *request)),
                 Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
             }
         }
@@ -71,13 +83,26 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Asks the device for a segment, within the limit (spec 2.8). `None` means that it has no room.
-    fn ask_device(&mut self, request: &Request, stream: u16, size: Bytes, attempt: Attempt) -> Result<Option<u32>, AllocError> {
-        match attempt {
+    pub(super) fn ask_device(
+        &mut self,
+        request: &Request,
+        stream: u16,
+        size: Bytes,
+        attempt: Attempt,
+    ) -> Result<Option<u32>, AllocError> {
+        let size = match attempt {
             Attempt::No => return Ok(None),
-            Attempt::Ask => {}
+            Attempt::Ask => size,
             // Counted even if the limit then refuses (spec 2.8, step 2).
-            Attempt::AskAgain => self.stats.num_alloc_retries += 1,
-        }
+            Attempt::AskAgain => {
+                self.stats.num_alloc_retries += 1;
+                size
+            }
+            Attempt::AskFor(other) if other < request.size => {
+                return Err(self.fault("asks for a segment that is smaller than the block").into());
+            }
+            Attempt::AskFor(other) => other,
+        };
         // Without a limit too, 64 bits are the end: no device holds more.
         let limit = self.heap.limit().unwrap_or(Bytes::MAX);
         if self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
@@ -133,7 +158,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 return Err(self.fault("releases a block that is not free").into());
             }
             if block.is_expandable() {
-                self.unmap_block(index)?;
+                self.unmap_block(index, Freed::Released)?;
                 continue;
             }
             if block.is_split() {

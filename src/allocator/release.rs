@@ -105,7 +105,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 self.complete_front(stream);
             }
         }
-        Ok(())
+        self.reunite()
     }
 
     /// Waits for the events of one pool's blocks and frees them.

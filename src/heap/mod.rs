@@ -4,6 +4,7 @@
 //! policy and ordered by the allocator. The moves are: add a segment, split a block, put a block back (which merges it with
 //! free neighbours), remove a segment. Statistics are kept by the allocator, from what the moves return.
 
+mod coalesce;
 mod expandable;
 mod pools;
 mod streams;
@@ -14,6 +15,7 @@ use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockState, Marks, NIL};
 use crate::index::FreeIndex;
+use crate::policy::{Coalescing, Policy};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use pools::Pools;
@@ -48,19 +50,6 @@ impl PoolSlot {
     }
 }
 
-/// What putting a block back absorbed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Coalesced {
-    /// Free neighbours that the block took in.
-    pub(crate) blocks: i64,
-    /// Their bytes.
-    pub(crate) bytes: u64,
-    /// Whether the merged block is still a part of its segment.
-    pub(crate) is_split: bool,
-    /// The merged block's size.
-    pub(crate) size: u64,
-}
-
 /// All segments and blocks of one device.
 #[derive(Clone, Debug)]
 pub struct Heap {
@@ -84,13 +73,22 @@ pub struct Heap {
     is_capturing: bool,
     /// Segments added so far.
     segments_made: u32,
+    coalescing: Coalescing,
+    /// Blocks of one segment may belong to different streams.
+    mixes_streams: bool,
+    /// The device's whole memory.
+    device_total: u64,
+    /// Free blocks are kept by address as well.
+    keeps_addresses: bool,
 }
 
 impl Heap {
-    pub(crate) fn new(profile: &Profile) -> Heap {
+    /// An empty heap for a device with so much memory.
+    pub(crate) fn new(profile: &Profile, policy: &impl Policy, device_total: Bytes) -> Heap {
+        let keeps_addresses = policy.looks_by_address();
         Heap {
             arena: Arena::default(),
-            pools: vec![FreeIndex::default(), FreeIndex::default()],
+            pools: vec![FreeIndex::new(keeps_addresses), FreeIndex::new(keeps_addresses)],
             unmapped: vec![expandable::Unmapped::default(), expandable::Unmapped::default()],
             streams: vec![StreamId::DEFAULT],
             stream_order: vec![0],
@@ -103,6 +101,10 @@ impl Heap {
             deferral: profile.deferral,
             is_capturing: false,
             segments_made: 0,
+            coalescing: policy.coalescing(),
+            mixes_streams: false,
+            device_total: device_total.0,
+            keeps_addresses,
         }
     }
 
@@ -145,7 +147,7 @@ impl Heap {
         let owners = usize::from(owner) + 1;
         if self.reserved_by.len() < owners {
             self.reserved_by.resize(owners, 0);
-            self.pools.resize_with(2 * owners, FreeIndex::default);
+            self.pools.resize_with(2 * owners, || FreeIndex::new(self.keeps_addresses));
             self.unmapped.resize_with(2 * owners, expandable::Unmapped::default);
         }
         Ok(())
@@ -236,58 +238,6 @@ impl Heap {
         rest.size -= size;
         self.attach(index, stamp);
         low
-    }
-
-    /// Puts a block back into the free index, merged with its free neighbours (spec 3.4). The block itself survives, whichever
-    /// side it merges to.
-    #[inline]
-    pub(crate) fn put_back(&mut self, index: u32, stamp: u64) -> Coalesced {
-        let mut merged = Coalesced::default();
-        let block = self.arena.at(index);
-        let (prev, next) = (block.prev, block.next);
-        if self.is_free(prev) {
-            let absorbed = self.absorb(prev);
-            let (before, address) = (absorbed.prev, absorbed.address);
-            merged.blocks += 1;
-            merged.bytes += absorbed.size;
-            let block = self.arena.at_mut(index);
-            block.prev = before;
-            block.address = address;
-            block.size += absorbed.size;
-            if let Some(before) = self.arena.get_mut(before) {
-                before.next = index;
-            }
-        }
-        if self.is_free(next) {
-            let absorbed = self.absorb(next);
-            let after = absorbed.next;
-            merged.blocks += 1;
-            merged.bytes += absorbed.size;
-            let block = self.arena.at_mut(index);
-            block.next = after;
-            block.size += absorbed.size;
-            if let Some(after) = self.arena.get_mut(after) {
-                after.prev = index;
-            }
-        }
-        let block = self.arena.at_mut(index);
-        block.state = BlockState::Detached;
-        merged.is_split = block.is_split();
-        merged.size = block.size;
-        self.attach(index, stamp);
-        merged
-    }
-
-    #[inline]
-    fn is_free(&self, index: u32) -> bool {
-        self.arena.get(index).is_some_and(|block| block.state == BlockState::Free)
-    }
-
-    fn absorb(&mut self, index: u32) -> Block {
-        self.detach(index);
-        let block = self.arena.at(index).clone();
-        self.arena.remove(index);
-        block
     }
 
     /// Forgets a detached block that is a whole segment, which has gone back to the device.

@@ -26,6 +26,11 @@ impl Heap {
         Ok(self.last_stream.1)
     }
 
+    /// All streams, in the order in which they were first seen.
+    pub(crate) fn streams_seen(&self) -> &[StreamId] {
+        &self.streams
+    }
+
     fn find_or_add_stream(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
         match self.stream_order.binary_search_by_key(&stream, |&slot| self.streams[usize::from(slot)]) {
             Ok(place) => Ok(self.stream_order[place]),

@@ -20,6 +20,8 @@ pub struct BlockView {
     pub is_split: bool,
     /// Whether its segment is expandable.
     pub is_expandable: bool,
+    /// The stream that it belongs to.
+    pub stream: StreamId,
     /// The policy's own clock when the block became free.
     pub stamp: u64,
 }
@@ -35,6 +37,41 @@ impl Heap {
     #[must_use]
     pub fn limit(&self) -> Option<Bytes> {
         self.limit.map(Bytes)
+    }
+
+    /// The device's whole memory.
+    #[must_use]
+    pub fn device_total(&self) -> Bytes {
+        Bytes(self.device_total)
+    }
+
+    /// Bytes taken from the device by the pool that the collection belongs to.
+    #[must_use]
+    pub fn reserved_in(&self, pool: PoolSlot) -> Bytes {
+        self.reserved_by(pool.owner())
+    }
+
+    /// The lowest address among the free blocks of the pool and stream that end behind `from` and have at least `size` bytes. Quick where
+    /// [`Policy::looks_by_address`](crate::policy::Policy::looks_by_address) says that it is asked; else it looks at all of them.
+    #[must_use]
+    pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {
+        let slot = self.known_stream_slot(stream)?;
+        let index = self.pools[usize::from(pool.0)].lowest_at_least(&self.arena, slot, size.0, from.0);
+        index.map(|index| self.view(index))
+    }
+
+    /// Of each other stream that has one, the first free block of the pool with at least `size` bytes, by size, then address; in the order of
+    /// the streams' handles.
+    pub fn first_at_least_elsewhere(
+        &self,
+        pool: PoolSlot,
+        stream: StreamId,
+        size: Bytes,
+    ) -> impl Iterator<Item = BlockView> + '_ {
+        let others = self.stream_order.iter().filter(move |&&slot| self.stream(slot) != stream);
+        others
+            .filter_map(move |&slot| self.pools[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0))
+            .map(|index| self.view(index))
     }
 
     /// The first free block of the pool and stream with at least `size` bytes, by size, then address (spec 2.3).
@@ -116,6 +153,13 @@ impl Heap {
         Bytes(private.flat_map(|pool| self.free_blocks(pool)).map(|block| block.size.0).sum())
     }
 
+    /// The first byte of the segment that a block is a part of; `None` if there is no such block. Takes time in proportion to the
+    /// blocks before it.
+    #[must_use]
+    pub fn segment_start(&self, id: BlockId) -> Option<DeviceAddress> {
+        self.arena.resolve(id).map(|index| DeviceAddress(self.segment_base(index)))
+    }
+
     /// The size of the largest free block, or zero.
     #[must_use]
     pub fn largest_free(&self) -> Bytes {
@@ -131,6 +175,8 @@ impl Heap {
             size: Bytes(block.size),
             is_split: block.is_split(),
             is_expandable: block.is_expandable(),
+            // Without a bounds check that could fail, so that nothing is left of it where nobody asks.
+            stream: self.streams.get(usize::from(block.stream)).copied().unwrap_or(StreamId::DEFAULT),
             stamp: block.stamp,
         }
     }

@@ -6,6 +6,7 @@
 //! under rules that do not use it.
 
 mod bins;
+mod by_address;
 #[cfg(test)]
 mod ordered;
 
@@ -13,15 +14,23 @@ use alloc::vec::Vec;
 
 use crate::block::Arena;
 use bins::BinnedBlocks;
+use by_address::ByAddress;
 
 /// The free blocks of one pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeIndex {
     /// One entry for each stream slot that ever had a free block here; empty ones stay.
     by_slot: Vec<BinnedBlocks>,
+    /// Likewise; `None` where nobody asks for the order by address.
+    by_address: Option<Vec<ByAddress>>,
 }
 
 impl FreeIndex {
+    /// An empty one, that keeps the order by address too if asked to.
+    pub(crate) fn new(keeps_addresses: bool) -> FreeIndex {
+        FreeIndex { by_slot: Vec::new(), by_address: keeps_addresses.then(Vec::new) }
+    }
+
     /// Puts a block in. Its stream, size, rank and address must not change while it is in.
     #[inline]
     pub(crate) fn insert(&mut self, arena: &mut Arena, index: u32) {
@@ -30,6 +39,13 @@ impl FreeIndex {
             self.by_slot.resize_with(slot + 1, BinnedBlocks::default);
         }
         self.by_slot[slot].insert(arena, index);
+        if let Some(by_address) = &mut self.by_address {
+            if by_address.len() <= slot {
+                by_address.resize_with(slot + 1, ByAddress::default);
+            }
+            let block = arena.at(index);
+            by_address[slot].insert(block.address, block.size, index);
+        }
     }
 
     /// Takes a block out that is in.
@@ -37,6 +53,20 @@ impl FreeIndex {
     pub(crate) fn remove(&mut self, arena: &mut Arena, index: u32) {
         let slot = usize::from(arena.at(index).stream);
         self.by_slot[slot].remove(arena, index);
+        if let Some(by_address) = &mut self.by_address {
+            by_address[slot].remove(arena.at(index).address);
+        }
+    }
+
+    /// The lowest address among the blocks of the stream that end behind `from` and have at least `size` bytes.
+    pub(crate) fn lowest_at_least(&self, arena: &Arena, stream_slot: u16, size: u64, from: u64) -> Option<u32> {
+        match &self.by_address {
+            Some(by_address) => by_address.get(usize::from(stream_slot))?.lowest_at_least(size, from),
+            None => {
+                let behind = |index: &u32| arena.at(*index).address + arena.at(*index).size > from;
+                self.at_least(arena, stream_slot, size).filter(behind).min_by_key(|&index| arena.at(index).address)
+            }
+        }
     }
 
     /// The first block of the stream with at least `size` bytes.

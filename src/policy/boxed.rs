@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Placement, Policy, Relief, Request};
+use super::{Coalescing, Placement, Policy, Relief, Request};
 use crate::block::BlockId;
 use crate::heap::{Heap, PoolSlot};
 use crate::profile::Profile;
@@ -50,12 +50,28 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
         (**self).splits(whole, request)
     }
 
+    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
+        (**self).cut(whole, request)
+    }
+
+    fn coalescing(&self) -> Coalescing {
+        (**self).coalescing()
+    }
+
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         (**self).relieve(heap, request, rung)
     }
 
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         (**self).releasable(heap)
+    }
+
+    fn keeps_memory(&self) -> bool {
+        (**self).keeps_memory()
+    }
+
+    fn looks_by_address(&self) -> bool {
+        (**self).looks_by_address()
     }
 
     fn stamp(&self, pool: PoolSlot) -> u64 {

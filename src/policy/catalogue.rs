@@ -2,9 +2,10 @@
 
 use alloc::boxed::Box;
 
-use super::{Policy, PyTorch};
+use super::{BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, NextFit, Policy, PyTorch, RmmArena, RmmPool, Tlsf, WorstFit};
 use crate::profile::Profile;
 use crate::settings::Settings;
+use crate::units::Bytes;
 
 /// A policy by name.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,78 @@ pub const CATALOGUE: &[Named] = &[
         says: "PyTorch 2.15 with expandable_segments:True",
         source: "c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.15",
         make: || Box::new(PyTorch::of(&Profile::PYTORCH_2_15, expandable())),
+    },
+    Named {
+        name: "first-fit",
+        says: "the lowest address that suffices, on one growing region a stream",
+        source: "Knuth, The Art of Computer Programming, 2.5, algorithm A",
+        make: || Box::new(FirstFit::default()),
+    },
+    Named {
+        name: "next-fit",
+        says: "the next address that suffices, on one growing region a stream",
+        source: "Knuth, The Art of Computer Programming, 2.5, exercise 6",
+        make: || Box::new(NextFit::default()),
+    },
+    Named {
+        name: "best-fit",
+        says: "the tightest free block, on one growing region a stream",
+        source: "Knuth, The Art of Computer Programming, 2.5",
+        make: || Box::new(BestFit::default()),
+    },
+    Named {
+        name: "worst-fit",
+        says: "the largest free block, on one growing region a stream",
+        source: "Wilson and others, Dynamic Storage Allocation, IWMM 1995",
+        make: || Box::new(WorstFit::default()),
+    },
+    Named {
+        name: "buddy",
+        says: "powers of two, cut in halves and merged with the other half",
+        source: "Knowlton, A Fast Storage Allocator, CACM 1965; Knuth, 2.5, algorithms R and S",
+        make: || Box::new(Buddy),
+    },
+    Named {
+        name: "tlsf",
+        says: "two-level segregated fit, on one growing region a stream",
+        source: "Masmano and others, TLSF, ECRTS 2004; mattconte/tlsf",
+        make: || Box::new(Tlsf::default()),
+    },
+    Named {
+        name: "bfc",
+        says: "TensorFlow's and XLA's best fit with coalescing, growing by doubled regions",
+        source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc",
+        make: || Box::new(Bfc::growing()),
+    },
+    Named {
+        name: "bfc-prealloc",
+        says: "the same in one region of 75 % of the device, as JAX begins",
+        source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; JAX, GPU memory allocation",
+        make: || Box::new(Bfc::preallocating()),
+    },
+    Named {
+        name: "rmm-pool",
+        says: "RAPIDS' pool: best fit a stream, taking from other streams, never giving back",
+        source: "rapidsai/rmm, pool_memory_resource, stream_ordered_memory_resource.hpp",
+        make: || Box::new(RmmPool::new()),
+    },
+    Named {
+        name: "rmm-arena",
+        says: "RAPIDS' arenas: superblocks a stream for small requests, first fit for large ones",
+        source: "rapidsai/rmm, arena_memory_resource, detail/arena.hpp",
+        make: || Box::new(RmmArena),
+    },
+    Named {
+        name: "cuda-async",
+        says: "a model of cudaMallocAsync's pool as PyTorch sets it up: it keeps everything",
+        source: "CUDA Programming Guide, Stream-Ordered Memory Allocator; cudaMemPoolAttr",
+        make: || Box::new(CudaAsync::new(Bytes::MAX)),
+    },
+    Named {
+        name: "gmlake",
+        says: "stitching: pages of several free blocks are put together for a large request",
+        source: "GMLake, ASPLOS 2024; intelligent-machine-learning/glake",
+        make: || Box::new(GmLake::default()),
     },
 ];
 

@@ -4,10 +4,23 @@
 //! the accounts. So a policy cannot corrupt the heap: a wrong answer becomes [`crate::AllocError::Policy`], which names the policy.
 //! PyTorch's rules are one policy ([`PyTorch`]); nothing in the flow knows its name.
 
+mod best_fit;
+mod bfc;
 mod boxed;
+mod buddy;
 pub mod catalogue;
+mod cuda_async;
+mod first_fit;
+mod gmlake;
+mod growing_region;
+mod ladder;
+mod next_fit;
 mod pytorch;
+mod rmm_arena;
+mod rmm_pool;
 mod rounding;
+mod tlsf;
+mod worst_fit;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -17,7 +30,19 @@ use crate::heap::{Heap, PoolSlot};
 use crate::profile::Profile;
 use crate::units::{Bytes, PoolClass, StreamId};
 
+pub use best_fit::{Best, BestFit};
+pub use bfc::Bfc;
+pub use buddy::Buddy;
+pub use cuda_async::CudaAsync;
+pub use first_fit::{First, FirstFit};
+pub use gmlake::GmLake;
+pub use growing_region::{Fit, GrowingRegion};
+pub use next_fit::{Next, NextFit};
 pub use pytorch::PyTorch;
+pub use rmm_arena::RmmArena;
+pub use rmm_pool::RmmPool;
+pub use tlsf::{Tlsf, TwoLevels};
+pub use worst_fit::{Worst, WorstFit};
 
 /// One request on its way through the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,8 +81,25 @@ pub enum Relief {
     },
     /// Look for a free block in the private pools that serve when memory is out (spec 5.6).
     Borrow,
+    /// Take this free block of the request's pool from another stream. It belongs to the request's stream from then on, whole, and is cut as
+    /// the request's own would be. Not of an expandable segment. While a graph is captured this does nothing.
+    Transfer {
+        /// The block, at least as large as the request.
+        block: BlockId,
+        /// Whether the request's stream is made to wait for what its former stream has been given so far. If not, the block is taken
+        /// only if that stream has nothing left to do; else the ladder goes on.
+        waits: bool,
+    },
+    /// Unmap the whole pages in these free blocks of expandable segments, then ask the device, with their memory in hand: what the request
+    /// misses is taken from it first, and what is left over goes back to the device. While a graph is captured this does nothing.
+    Remap {
+        /// Free blocks, in this order.
+        blocks: Vec<BlockId>,
+    },
     /// Wait for all events, so that every block given back becomes free.
     Wait,
+    /// Take this free block of the request's pool and stream, as [`Placement::Reuse`] would: one that a rung before has made.
+    Reuse(BlockId),
     /// Out of memory.
     GiveUp,
 }
@@ -71,6 +113,22 @@ pub enum Attempt {
     Ask,
     /// It does, and counts in `num_alloc_retries`.
     AskAgain,
+    /// It does, for a segment of this size instead of the one that [`Policy::place`] named. Where memory comes from expandable segments the
+    /// limit alone is held against it.
+    AskFor(Bytes),
+}
+
+/// Which free neighbours in a segment become one block. Neighbours that belong to different streams never do, until all streams have
+/// been waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Coalescing {
+    /// All.
+    Neighbours,
+    /// Two of the same size whose common first byte, counted from the segment's, is a multiple of both together: the halves of a
+    /// block of a buddy system.
+    Buddies,
+    /// None.
+    Never,
 }
 
 /// Rules of allocation. Decides, never acts.
@@ -115,8 +173,21 @@ pub trait Policy {
     /// in between.
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
 
-    /// Whether a block of `whole` bytes, found or new, is cut to the request's size. Only asked of blocks larger than the request.
+    /// Whether a block of `whole` bytes, found or new, is cut. Only asked of blocks larger than the request, and again of what is left
+    /// of one that was cut to more than the request's size.
     fn splits(&self, whole: Bytes, request: &Request) -> bool;
+
+    /// How many bytes of a block that is cut the request's part keeps: at least the request's size, fewer than `whole`. The rest, behind
+    /// it, becomes free.
+    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
+        let _ = whole;
+        request.size
+    }
+
+    /// Which free neighbours become one block. The same answer always.
+    fn coalescing(&self) -> Coalescing {
+        Coalescing::Neighbours
+    }
 
     /// The `rung`-th step when no free block serves a request, from 0.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief;
@@ -124,6 +195,17 @@ pub trait Policy {
     /// Everything that is given back when everything is, in this order.
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         heap.releasable()
+    }
+
+    /// Whether its rules forbid to give memory back to the device before it says that there is none left. Not asked by the allocator: a
+    /// test that looks for false alarms needs to know.
+    fn keeps_memory(&self) -> bool {
+        false
+    }
+
+    /// Whether the policy asks [`Heap::lowest_at_least`], so that the heap keeps free blocks by address as well. The same answer always.
+    fn looks_by_address(&self) -> bool {
+        false
     }
 
     /// The value to stamp on a block of the pool that becomes free: the policy's own clock, if it ages blocks.

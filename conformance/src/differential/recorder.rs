@@ -150,6 +150,12 @@ impl<D: TestDevice> DeviceBackend for Recorder<D> {
         result
     }
 
+    fn stream_wait(&mut self, stream: StreamId, event: &D::Event) -> Result<(), BackendError> {
+        let result = self.device.stream_wait(stream, event);
+        self.note(CallName::StreamWaitEvent, Bytes::ZERO, None, &result);
+        result
+    }
+
     fn is_complete(&mut self, event: &D::Event) -> Result<bool, BackendError> {
         if self.settles {
             self.device.settle();

@@ -239,10 +239,6 @@ impl TestDevice for Rig {
         Ok(self.device().spin(stream, duration_ns)?)
     }
 
-    fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), BackendError> {
-        Ok(self.device().stream_wait(stream, event)?)
-    }
-
     fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), BackendError> {
         Ok(self.device().fill(address, size, word, stream)?)
     }
@@ -362,6 +358,10 @@ impl DeviceBackend for Rig {
 
     fn wait(&mut self, event: &CudaEvent) -> Result<(), BackendError> {
         self.device().wait(event)
+    }
+
+    fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), BackendError> {
+        DeviceBackend::stream_wait(&mut *self.device(), stream, event)
     }
 
     fn destroy_event(&mut self, event: CudaEvent) {

@@ -95,12 +95,6 @@ pub trait TestDevice: DeviceBackend {
     /// Whatever the driver says.
     fn spin(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), BackendError>;
 
-    /// Lets work that is put on `stream` from now on begin only after the event (cudaStreamWaitEvent).
-    ///
-    /// # Errors
-    /// Whatever the driver says.
-    fn stream_wait(&mut self, stream: StreamId, event: &Self::Event) -> Result<(), BackendError>;
-
     /// Puts the writing of `word` over `size` bytes, in whole words of 4, on a stream.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use parkade::device::BackendError;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::device::address::{Ascending, Descending, Reuse};
-use parkade_sim::device::{AccessError, SimDevice, SimEvent, SimOptions};
+use parkade_sim::device::{AccessError, SimDevice, SimOptions};
 
 use super::{Backend, Holdings, Needs, TestDevice, Unable};
 use crate::operation::{Places, STREAMS};
@@ -52,11 +52,6 @@ impl TestDevice for SimDevice {
 
     fn spin(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), BackendError> {
         SimDevice::spin(self, stream, duration_ns);
-        Ok(())
-    }
-
-    fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) -> Result<(), BackendError> {
-        SimDevice::stream_wait(self, stream, event);
         Ok(())
     }
 

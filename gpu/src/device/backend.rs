@@ -107,6 +107,10 @@ impl DeviceBackend for CudaDevice {
         Ok(event.wait()?)
     }
 
+    fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), BackendError> {
+        Ok(CudaDevice::stream_wait(self, stream, event)?)
+    }
+
     fn destroy_event(&mut self, event: CudaEvent) {
         drop(event);
     }

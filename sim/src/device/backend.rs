@@ -83,6 +83,10 @@ impl DeviceBackend for SimDevice {
         self.event_synchronize(event)
     }
 
+    fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) -> Result<(), BackendError> {
+        self.event_hold_back(event, stream)
+    }
+
     fn destroy_event(&mut self, event: SimEvent) {
         self.event_destroy(&event);
     }

@@ -38,11 +38,13 @@ pub enum CallName {
     MemRelease,
     /// cudaStreamSynchronize.
     StreamSynchronize,
+    /// cudaStreamWaitEvent.
+    StreamWaitEvent,
 }
 
 impl CallName {
     /// Every call.
-    pub const ALL: [CallName; 17] = [
+    pub const ALL: [CallName; 18] = [
         CallName::MemGetInfo,
         CallName::Malloc,
         CallName::Free,
@@ -60,6 +62,7 @@ impl CallName {
         CallName::MemUnmap,
         CallName::MemRelease,
         CallName::StreamSynchronize,
+        CallName::StreamWaitEvent,
     ];
     /// How many there are.
     pub const COUNT: usize = CallName::ALL.len();
@@ -85,6 +88,7 @@ impl CallName {
             CallName::MemUnmap => "cuMemUnmap",
             CallName::MemRelease => "cuMemRelease",
             CallName::StreamSynchronize => "cudaStreamSynchronize",
+            CallName::StreamWaitEvent => "cudaStreamWaitEvent",
         }
     }
 
@@ -98,7 +102,8 @@ impl CallName {
             | CallName::EventSynchronize
             | CallName::EventDestroy
             | CallName::DeviceSynchronize
-            | CallName::StreamSynchronize => LogLevel::Events,
+            | CallName::StreamSynchronize
+            | CallName::StreamWaitEvent => LogLevel::Events,
             _ => LogLevel::Memory,
         }
     }

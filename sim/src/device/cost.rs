@@ -91,7 +91,8 @@ impl CostModel for MeasuredH200 {
             | CallName::EventDestroy
             | CallName::DeviceSynchronize
             | CallName::AddressFree
-            | CallName::StreamSynchronize => 0,
+            | CallName::StreamSynchronize
+            | CallName::StreamWaitEvent => 0,
         }
     }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use parkade::device::BackendError;
+use parkade::units::StreamId;
 
 use super::call::CallName;
 use super::log::CallSubject;
@@ -97,6 +98,17 @@ impl SimDevice {
             self.note_complete(event);
         }
         self.conclude(name, outcome, event.ordinal, None)
+    }
+
+    /// cudaStreamWaitEvent, as the allocator calls it: logged, priced and able to fail.
+    pub(super) fn event_hold_back(&mut self, event: &SimEvent, stream: StreamId) -> Result<(), BackendError> {
+        let name = CallName::StreamWaitEvent;
+        self.charge(name, 0);
+        let outcome = self.admit(name, event);
+        if outcome.is_ok() {
+            SimDevice::stream_wait(self, stream, event);
+        }
+        self.conclude(name, outcome, event.ordinal, Some(stream.get()))
     }
 
     /// cudaEventDestroy. Of a clone of an event that is destroyed already it is logged as a failure and does nothing.

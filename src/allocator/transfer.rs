@@ -1,0 +1,141 @@
+//! Memory that changes hands: a free block that goes to another stream, and pages that go where a request needs them.
+//!
+//! PyTorch does neither. A block may change its stream once everything that its former stream was given is ordered before what its new
+//! one will be given: by a wait that the device carries out, or because there is nothing left to do. From then on neighbours of
+//! different streams lie in one segment; they stay apart until all streams have been waited for.
+
+use alloc::vec::Vec;
+
+use super::Allocator;
+use super::growth::Freed;
+use crate::block::{BlockId, BlockState};
+use crate::device::{BackendError, DeviceBackend};
+use crate::error::AllocError;
+use crate::heap::PoolSlot;
+use crate::policy::{Attempt, Policy, Request};
+use crate::stats::Family;
+use crate::trace::Observer;
+use crate::units::{Bytes, StreamId};
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Takes a free block from another stream, detached. `None` if that stream still has work and nobody is to wait, or while a graph
+    /// is captured.
+    pub(super) fn transfer(
+        &mut self,
+        request: &Request,
+        stream_slot: u16,
+        id: BlockId,
+        waits: bool,
+    ) -> Result<Option<u32>, AllocError> {
+        let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("transfers a block that does not exist"))?;
+        let block = self.heap.arena.at(index);
+        if block.state != BlockState::Free {
+            return Err(self.fault("transfers a block that is not free").into());
+        }
+        if block.size < request.size.0 {
+            return Err(self.fault("transfers a block that is too small").into());
+        }
+        if block.pool != request.pool.0 || block.stream == stream_slot {
+            return Err(self.fault("transfers a block of another pool, or of the request's own stream").into());
+        }
+        if block.is_expandable() {
+            return Err(self.fault("transfers a block of an expandable segment").into());
+        }
+        let from = self.heap.stream(block.stream);
+        if self.heap.is_deferring() || !self.order(from, request.stream, waits)? {
+            return Ok(None);
+        }
+        self.heap.detach(index);
+        self.heap.change_stream(index, stream_slot);
+        Ok(Some(index))
+    }
+
+    /// Orders everything that `from` was given before what `to` will be given; if nobody is to wait, only looks whether it is done.
+    fn order(&mut self, from: StreamId, to: StreamId, waits: bool) -> Result<bool, BackendError> {
+        let mut event = match self.pending.take_spare() {
+            Some(event) => event,
+            None => self.device.create_event()?,
+        };
+        let recorded = self.device.record_event(&mut event, from);
+        let ordered = recorded.and_then(|()| {
+            if waits { self.device.stream_wait(to, &event).map(|()| true) } else { self.device.is_complete(&event) }
+        });
+        self.pending.return_spare(event);
+        ordered
+    }
+
+    /// Once blocks have changed streams: waits for all streams, then lets the free blocks of a segment belong to one of them, so that the
+    /// streams keep none apart.
+    pub(super) fn reunite(&mut self) -> Result<(), BackendError> {
+        let parted =
+            if self.heap.mixes_streams() && !self.heap.is_deferring() { self.heap.parted_by_stream() } else { Vec::new() };
+        if parted.is_empty() {
+            return Ok(());
+        }
+        for stream in self.heap.streams_seen().to_vec() {
+            self.device.synchronize_stream(stream)?;
+        }
+        for (index, stream) in parted {
+            self.regroup(index, stream);
+        }
+        Ok(())
+    }
+
+    /// A free block of an ordinary segment belongs to another stream, and merges with the free neighbours that it finds there.
+    fn regroup(&mut self, index: u32, stream: u16) {
+        self.heap.detach(index);
+        self.heap.change_stream(index, stream);
+        self.put_back_unused(index);
+    }
+
+    /// Puts a detached block back that the statistics still count as free.
+    pub(super) fn put_back_unused(&mut self, index: u32) {
+        let block = self.heap.arena.at(index);
+        let (pool, size, was_split) = (PoolSlot(block.pool), block.size as i64, block.is_split());
+        let is_expandable = block.is_expandable();
+        let merged = self.heap.put_back(index, self.policy.stamp(pool));
+        if is_expandable {
+            return;
+        }
+        let count = |is_split: bool, bytes: i64| if is_split { (1, bytes) } else { (0, 0) };
+        let (before, after) = (count(was_split, size), count(merged.is_split, merged.size as i64));
+        self.stats.change(Family::InactiveSplit, pool.class(), after.0 - before.0 - merged.blocks);
+        self.stats.change(Family::InactiveSplitBytes, pool.class(), after.1 - before.1 - merged.bytes as i64);
+    }
+
+    /// Unmaps the whole pages in free blocks and asks the device while their memory is in hand; what is left of it goes back.
+    /// Nothing happens while a graph is captured: unmapping waits for work.
+    pub(super) fn remap(
+        &mut self,
+        request: &Request,
+        stream_slot: u16,
+        segment: Bytes,
+        blocks: &[BlockId],
+    ) -> Result<Option<u32>, AllocError> {
+        if self.heap.is_deferring() {
+            return Ok(None);
+        }
+        let unmapped = blocks.iter().try_for_each(|&id| self.unmap_for_reuse(id));
+        let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
+        let left = self.reservations.take_spare();
+        let released = self.release_pages(left.into_iter().map(|(_, memory)| memory).collect());
+        match asked {
+            // What the device does not take back now is tried again later; the block is there all the same.
+            Ok(Some(block)) => Ok(Some(block)),
+            Ok(None) => Ok(released.map(|()| None)?),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn unmap_for_reuse(&mut self, id: BlockId) -> Result<(), AllocError> {
+        let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("remaps a block that does not exist"))?;
+        let block = self.heap.arena.at(index);
+        if block.state != BlockState::Free {
+            return Err(self.fault("remaps a block that is not free").into());
+        }
+        if !block.is_expandable() {
+            return Err(self.fault("remaps a block that is not of an expandable segment").into());
+        }
+        self.unmap_block(index, Freed::Spare)
+    }
+}

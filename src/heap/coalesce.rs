@@ -1,0 +1,162 @@
+//! Free neighbours become one block: how a block is put back, and which neighbours it takes in.
+//!
+//! PyTorch's rule, all of them, is the path that costs something; the other rules of [`Coalescing`] and heaps whose segments have
+//! blocks of several streams are asked about apart from it.
+
+use alloc::vec::Vec;
+
+use super::Heap;
+use crate::block::{Block, BlockState, NIL};
+use crate::policy::Coalescing;
+
+/// What putting a block back absorbed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Coalesced {
+    /// Free neighbours that the block took in.
+    pub(crate) blocks: i64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Whether the merged block is still a part of its segment.
+    pub(crate) is_split: bool,
+    /// The merged block's size.
+    pub(crate) size: u64,
+}
+
+impl Heap {
+    /// Puts a block back into the free index, merged with its free neighbours (spec 3.4). The block itself survives, whichever
+    /// side it merges to.
+    #[inline]
+    pub(crate) fn put_back(&mut self, index: u32, stamp: u64) -> Coalesced {
+        let mut merged = Coalesced::default();
+        if self.coalescing == Coalescing::Neighbours && !self.mixes_streams {
+            let block = self.arena.at(index);
+            let (prev, next) = (block.prev, block.next);
+            if self.is_free(prev) {
+                self.absorb_before(index, prev, &mut merged);
+            }
+            if self.is_free(next) {
+                self.absorb_after(index, next, &mut merged);
+            }
+        } else {
+            self.absorb_by_rule(index, &mut merged);
+        }
+        let block = self.arena.at_mut(index);
+        block.state = BlockState::Detached;
+        merged.is_split = block.is_split();
+        merged.size = block.size;
+        self.attach(index, stamp);
+        merged
+    }
+
+    /// Takes in neighbours until none may be any more.
+    #[cold]
+    fn absorb_by_rule(&mut self, index: u32, merged: &mut Coalesced) {
+        loop {
+            let block = self.arena.at(index);
+            let (prev, next) = (block.prev, block.next);
+            if self.is_free(prev) && self.may_merge(prev, index) {
+                self.absorb_before(index, prev, merged);
+            } else if self.is_free(next) && self.may_merge(index, next) {
+                self.absorb_after(index, next, merged);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Whether two neighbours may become one block once both are free.
+    pub(crate) fn may_merge(&self, low: u32, high: u32) -> bool {
+        let (before, after) = (self.arena.at(low), self.arena.at(high));
+        before.stream == after.stream
+            && match self.coalescing {
+                Coalescing::Neighbours => true,
+                Coalescing::Never => false,
+                Coalescing::Buddies => {
+                    let offset = before.address - self.segment_base(low);
+                    before.size == after.size && before.size.checked_mul(2).is_some_and(|both| offset.is_multiple_of(both))
+                }
+            }
+    }
+
+    /// The first byte of the block's segment.
+    pub(crate) fn segment_base(&self, index: u32) -> u64 {
+        let mut first = self.arena.at(index);
+        while let Some(before) = self.arena.get(first.prev) {
+            first = before;
+        }
+        first.address
+    }
+
+    #[inline]
+    fn is_free(&self, index: u32) -> bool {
+        self.arena.get(index).is_some_and(|block| block.state == BlockState::Free)
+    }
+
+    #[inline]
+    fn absorb_before(&mut self, index: u32, prev: u32, merged: &mut Coalesced) {
+        let absorbed = self.absorb(prev);
+        let (before, address) = (absorbed.prev, absorbed.address);
+        merged.blocks += 1;
+        merged.bytes += absorbed.size;
+        let block = self.arena.at_mut(index);
+        block.prev = before;
+        block.address = address;
+        block.size += absorbed.size;
+        if let Some(before) = self.arena.get_mut(before) {
+            before.next = index;
+        }
+    }
+
+    #[inline]
+    fn absorb_after(&mut self, index: u32, next: u32, merged: &mut Coalesced) {
+        let absorbed = self.absorb(next);
+        let after = absorbed.next;
+        merged.blocks += 1;
+        merged.bytes += absorbed.size;
+        let block = self.arena.at_mut(index);
+        block.next = after;
+        block.size += absorbed.size;
+        if let Some(after) = self.arena.get_mut(after) {
+            after.prev = index;
+        }
+    }
+
+    fn absorb(&mut self, index: u32) -> Block {
+        self.detach(index);
+        let block = self.arena.at(index).clone();
+        self.arena.remove(index);
+        block
+    }
+
+    /// Whether blocks of one segment may belong to different streams.
+    pub(crate) fn mixes_streams(&self) -> bool {
+        self.mixes_streams
+    }
+
+    /// A detached block belongs to another stream from now on.
+    pub(crate) fn change_stream(&mut self, index: u32, stream: u16) {
+        let block = self.arena.at_mut(index);
+        self.mixes_streams |= block.stream != stream;
+        block.stream = stream;
+    }
+
+    /// Free blocks of ordinary segments that belong to another stream than the first free block of their segment, with the slot of that
+    /// one's stream.
+    pub(crate) fn parted_by_stream(&self) -> Vec<(u32, u16)> {
+        let mut parted = Vec::new();
+        for head in self.arena.live() {
+            let first = self.arena.at(head);
+            if first.prev != NIL || first.is_expandable() {
+                continue;
+            }
+            let (mut index, mut stream) = (head, None);
+            while let Some(block) = self.arena.get(index) {
+                if block.state == BlockState::Free && *stream.get_or_insert(block.stream) != block.stream {
+                    parted.extend(stream.map(|stream| (index, stream)));
+                }
+                index = block.next;
+            }
+        }
+        parted
+    }
+}

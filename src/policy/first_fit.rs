@@ -1,0 +1,31 @@
+//! First fit: the lowest address among the free blocks that are large enough.
+//!
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithm A, with the list of free blocks in the order of addresses. Wilson,
+//! Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995), section 3.4, found address-ordered first
+//! fit to be among the best of the simple rules.
+
+use super::growing_region::{Fit, GrowingRegion};
+use super::{BlockId, Heap, Request};
+use crate::units::DeviceAddress;
+
+/// First fit on one growing region for each stream.
+pub type FirstFit = GrowingRegion<First>;
+
+/// Chooses the lowest address.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct First;
+
+impl Fit for First {
+    fn name(&self) -> &'static str {
+        "first-fit"
+    }
+
+    fn looks_by_address(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {
+        heap.lowest_at_least(request.pool, request.stream, request.size, DeviceAddress(0)).map(|block| block.id)
+    }
+}

@@ -1,0 +1,29 @@
+//! Worst fit: the largest free block, of equal ones the lowest address.
+//!
+//! Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995), section 3.4: the rest of the
+//! largest block is large enough to be of use. The survey's verdict is that it works badly; here it is the other end of the scale. A region
+//! grows only when its largest free block does not suffice.
+
+use super::growing_region::{Fit, GrowingRegion};
+use super::{BlockId, Heap, Request};
+use crate::units::Bytes;
+
+/// Worst fit on one growing region for each stream.
+pub type WorstFit = GrowingRegion<Worst>;
+
+/// Chooses the largest block.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Worst;
+
+impl Fit for Worst {
+    fn name(&self) -> &'static str {
+        "worst-fit"
+    }
+
+    #[inline]
+    fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {
+        let largest = heap.below(request.pool, request.stream, Bytes::MAX).next().filter(|block| block.size >= request.size)?;
+        // Of equal ones that is the highest address.
+        heap.first_at_least(request.pool, request.stream, largest.size).map(|block| block.id)
+    }
+}
