@@ -5,7 +5,11 @@
 
 pub mod adversary;
 mod autograd;
+pub mod chain;
+pub mod cnn;
+mod curve;
 mod error;
+pub mod mlp;
 mod program;
 mod training;
 pub mod transformer;

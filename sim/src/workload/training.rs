@@ -9,7 +9,7 @@ use super::{Workload, WorkloadError};
 /// What turns gradients into new weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Optimizer {
-    /// Gradient descent, which keeps nothing. The update is in place.
+    /// Gradient descent, which keeps nothing and updates in place; as good as no update.
     Sgd,
     /// Gradient descent with momentum: one state of the size of each parameter.
     Momentum,
@@ -40,6 +40,8 @@ pub(super) struct Updating {
     pub(super) has_master_copy: bool,
     /// While the optimizer runs, there is a second copy of its states.
     pub(super) copies_states: bool,
+    /// Gradients go back after each step; else the next step adds to them.
+    pub(super) drops_gradients: bool,
     /// Batches come before they are needed, and losses are kept for a while.
     pub(super) is_mixed: bool,
 }
@@ -62,13 +64,14 @@ pub(super) struct Training {
 #[derive(Debug)]
 struct Batch {
     input: Storage,
-    targets: Tensor,
+    targets: Option<Tensor>,
 }
 
 /// The sizes of a batch, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchBytes {
     pub(super) input: u64,
+    /// None if it is 0.
     pub(super) targets: u64,
 }
 
@@ -93,7 +96,9 @@ impl Training {
     }
 
     fn batch(&mut self, bytes: BatchBytes) -> Result<Batch, WorkloadError> {
-        Ok(Batch { input: self.engine.allocate(bytes.input)?, targets: self.engine.program.allocate(bytes.targets)? })
+        let input = self.engine.allocate(bytes.input)?;
+        let targets = if bytes.targets > 0 { Some(self.engine.program.allocate(bytes.targets)?) } else { None };
+        Ok(Batch { input, targets })
     }
 
     /// One step: each of the micro-batches forward and backward, then the update. `next` is the size of the batch after these.
@@ -107,15 +112,18 @@ impl Training {
             if let (true, Some(bytes)) = (self.updating.is_mixed, following) {
                 self.next = Some(self.batch(bytes)?);
             }
+            // The loop's variable holds what goes in until the step is done.
+            let held = self.engine.refer(batch.input);
             plan.train(&mut self.engine, batch.input)?;
-            self.engine.program.free(batch.targets)?;
+            self.engine.release(held)?;
+            batch.targets.map_or(Ok(()), |targets| self.engine.program.free(targets))?;
         }
         if self.updating.is_mixed {
             self.keep_loss()?;
         }
         self.update()?;
         self.engine.wait()?;
-        self.engine.drop_gradients()
+        if self.updating.drops_gradients { self.engine.drop_gradients() } else { Ok(()) }
     }
 
     fn keep_loss(&mut self) -> Result<(), WorkloadError> {

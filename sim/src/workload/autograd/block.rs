@@ -31,6 +31,8 @@ pub(in crate::workload) struct Operation {
     pub(super) scratch_bytes: u64,
     /// Floating-point operations of the forward pass.
     pub(super) work: u64,
+    /// It runs in the linear algebra library.
+    pub(super) is_linear: bool,
 }
 
 impl Operation {
@@ -46,12 +48,18 @@ impl Operation {
             parameters: Vec::new(),
             scratch_bytes: 0,
             work: 0,
+            is_linear: false,
         }
     }
 
     /// One whose output shares its input's memory.
     pub(in crate::workload) fn in_place(input: Value) -> Operation {
         Operation { bytes: None, ..Operation::new(&[input], 0) }
+    }
+
+    /// A sum that is written over its first operand.
+    pub(in crate::workload) fn sum_in_place(first: Value, second: Value) -> Operation {
+        Operation { bytes: None, ..Operation::new(&[first, second], 0).backward(Backward::Passes) }
     }
 
     pub(in crate::workload) fn keeps_inputs(self) -> Operation {
@@ -77,6 +85,12 @@ impl Operation {
 
     pub(in crate::workload) fn scratch(self, scratch_bytes: u64) -> Operation {
         Operation { scratch_bytes, ..self }
+    }
+
+    /// A linear layer with a bias, which keeps its input: weight and bias are its parameters.
+    pub(in crate::workload) fn linear(input: Value, bytes: u64, parameters: &[u64], work: &[u64]) -> Operation {
+        let operation = Operation { is_linear: true, ..Operation::new(&[input], bytes) };
+        operation.keeps_inputs().parameters(parameters).work(work)
     }
 
     pub(in crate::workload) fn work(self, factors: &[u64]) -> Operation {

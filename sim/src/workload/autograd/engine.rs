@@ -281,8 +281,7 @@ impl Engine {
         in_backward_thread: bool,
         is_forward: bool,
     ) -> Result<(), WorkloadError> {
-        let multiplies = operation.work > 0 && !operation.parameters.is_empty();
-        if !self.surroundings.libraries || !multiplies {
+        if !self.surroundings.libraries || !operation.is_linear {
             return Ok(());
         }
         let has = &mut self.workspaces[usize::from(in_backward_thread)];

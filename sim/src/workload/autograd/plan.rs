@@ -72,7 +72,9 @@ impl Plan {
             left.push(of_part);
         }
         let last = &self.blocks[self.parts.last().map_or(0, |part| part.block)];
-        let mut gradient = Some(engine.allocate(last.output_bytes())?);
+        // The caller of backward holds the first gradient until it returns.
+        let root = engine.allocate(last.output_bytes())?;
+        let mut gradient = Some(engine.refer(root));
         let mut parameter = self.parts.iter().map(|part| self.own_parameters(part)).sum();
         for (at, (part, of_part)) in self.parts.iter().zip(left).enumerate().rev() {
             parameter -= self.own_parameters(part);
@@ -80,6 +82,10 @@ impl Plan {
             let first = part.shares.unwrap_or(parameter);
             gradient = self.part_backward(engine, part, of_part, incoming, first, at > 0)?;
         }
+        if let Some(unused) = gradient {
+            engine.release(unused)?;
+        }
+        engine.release(root)?;
         engine.release(value)
     }
 

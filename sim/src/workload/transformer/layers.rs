@@ -51,6 +51,7 @@ impl Transformer {
             element_bytes: self.precision.bytes(),
             has_master_copy: self.master_copy && self.precision == Precision::Half,
             copies_states: self.optimizer_copy,
+            drops_gradients: true,
             is_mixed: self.mixed,
         };
         Training::new(Engine::new(surroundings), plan.parameters(), updating)
@@ -156,8 +157,8 @@ impl Transformer {
     fn linear(&self, block: &mut Block, input: usize, (from, to): (u64, u64), sizes: &Sizes) -> Result<usize, WorkloadError> {
         let bytes = bytes_of("an activation", &[sizes.tokens, to, sizes.element])?;
         let weight = bytes_of("a weight", &[from, to, sizes.element])?;
-        let operation = Operation::new(&[input], bytes).keeps_inputs().parameters(&[weight, to * sizes.element]);
-        Ok(block.push(operation.scratch(bytes / 4).work(&[2, sizes.tokens, from, to])))
+        let parameters = [weight, to * sizes.element];
+        Ok(block.push(Operation::linear(input, bytes, &parameters, &[2, sizes.tokens, from, to]).scratch(bytes / 4)))
     }
 
     /// One layer: attention and MLP, each behind a normalization and around it a residual sum.

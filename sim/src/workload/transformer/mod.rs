@@ -14,6 +14,8 @@ use super::error::{bytes_of, within};
 use super::training::{BatchBytes, Training, Updating};
 use super::{Optimizer, Work, Workload, WorkloadError};
 
+pub(super) use layers::shares;
+
 /// Which results of forward are not kept but computed again in backward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Checkpointing {
