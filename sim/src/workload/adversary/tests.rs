@@ -1,10 +1,12 @@
 //! What the theory says of the adversaries, held against every policy of the catalogue to which it applies.
 
 use parkade::policy::catalogue::{CATALOGUE, Named, named};
-use parkade::policy::{Placement, Policy, PyTorch, Relief, Request};
+use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
 use parkade::units::{Bytes, PoolClass};
-use parkade::{Heap, PoolSlot};
+use std::collections::BTreeMap;
+
+use parkade::PoolSlot;
 
 use super::{Attack, AttackError, Robson, best_fit_attack, comb, fence, robson, stream_per_buffer};
 use crate::bounds::robson::{any_fit, first_fit, powers_of_two};
@@ -13,43 +15,6 @@ use crate::study::{Ending, RunOptions, run};
 use crate::workload::{Event, Workload};
 
 const MIB: u64 = 1 << 20;
-
-/// First fit on one growing region, for comparison: PyTorch's rules with expandable segments, but for which block is taken.
-struct LowestAddress(PyTorch);
-
-impl LowestAddress {
-    fn new() -> Box<LowestAddress> {
-        Box::new(LowestAddress(PyTorch::new(Settings { expandable_segments: true, ..Settings::default() })))
-    }
-}
-
-impl Policy for LowestAddress {
-    fn name(&self) -> &'static str {
-        "lowest-address"
-    }
-    fn round(&self, requested: Bytes) -> Option<Bytes> {
-        self.0.round(requested)
-    }
-    fn classify(&self, size: Bytes) -> PoolClass {
-        self.0.classify(size)
-    }
-    fn grows(&self, pool: PoolSlot) -> bool {
-        self.0.grows(pool)
-    }
-    fn page(&self, pool: PoolSlot) -> Bytes {
-        self.0.page(pool)
-    }
-    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
-        let lowest = heap.at_least(request.pool, request.stream, request.size).min_by_key(|block| block.address);
-        lowest.map_or(Placement::Segment(request.size), |block| Placement::Reuse(block.id))
-    }
-    fn splits(&self, whole: Bytes, request: &Request) -> bool {
-        self.0.splits(whole, request)
-    }
-    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        self.0.relieve(heap, request, rung)
-    }
-}
 
 fn large() -> PoolSlot {
     PoolSlot::default_pool(PoolClass::Large)
@@ -71,7 +36,7 @@ fn robsons_adversary_forces_its_bound_upon_every_policy_that_moves_nothing() {
     let mut bound_ones = Vec::new();
     for policy in CATALOGUE {
         for (live_units, largest_units) in [(64, 8), (256, 16), (192, 64)] {
-            let numbers = Robson { unit_bytes: 32 * MIB, largest_units, live_units };
+            let numbers = Robson { unit_bytes: 4 * MIB, largest_units, live_units };
             let attack = robson((policy.make)(), numbers).unwrap();
             assert_eq!(attack.load_bytes, live_units * numbers.unit_bytes);
             assert!(attack.reserved_bytes >= attack.load_bytes, "{}", policy.name);
@@ -88,32 +53,50 @@ fn robsons_adversary_forces_its_bound_upon_every_policy_that_moves_nothing() {
     }
 }
 
+/// The policies to which the bounds for any fit apply, each with its page as the unit: one region that grows by what is missing, all free
+/// neighbours merged, nothing rounded, and a free block taken wherever one is large enough.
+fn any_fits() -> Vec<(&'static Named, u64)> {
+    let names = ["first-fit", "next-fit", "best-fit", "worst-fit", "pytorch-expandable", "pytorch-2.15-expandable"];
+    names.into_iter().map(of_catalogue).map(|policy| (policy, (policy.make)().page(large()).get())).collect()
+}
+
 #[test]
 fn one_growing_region_keeps_to_its_bounds_under_robsons_adversary() {
     let (live, largest) = (256, 16);
-    let page = LowestAddress::new().page(large()).get();
-    let numbers = Robson { unit_bytes: page, largest_units: largest, live_units: live };
-    let units = |attack: &Attack| attack.reserved_bytes / page;
-    let forced = powers_of_two(live, largest).unwrap();
-    let lowest = robson(LowestAddress::new(), numbers).unwrap();
-    assert!(lowest.never_moved() && units(&lowest) >= forced && units(&lowest) as f64 <= first_fit(live, largest));
-    let best = robson((of_catalogue("pytorch-expandable").make)(), numbers).unwrap();
-    assert!(best.never_moved() && units(&best) >= forced && u128::from(units(&best)) <= any_fit(live, largest));
+    for (policy, page) in any_fits() {
+        assert!((policy.make)().grows(large()), "{}", policy.name);
+        let numbers = Robson { unit_bytes: page, largest_units: largest, live_units: live };
+        let attack = robson((policy.make)(), numbers).unwrap();
+        let units = attack.reserved_bytes / page;
+        assert!(attack.never_moved() && units >= powers_of_two(live, largest).unwrap(), "{}", policy.name);
+        assert!(u128::from(units) <= any_fit(live, largest), "{}", policy.name);
+        if policy.name == "first-fit" {
+            assert!(units as f64 <= first_fit(live, largest), "{units}");
+        }
+    }
 }
 
 #[test]
 fn segments_of_their_own_keep_to_their_bound() {
     let (live_units, largest_units) = (64, 8);
+    let mut compared = Vec::new();
     for policy in CATALOGUE {
         let numbers = Robson { unit_bytes: 32 * MIB, largest_units, live_units };
-        if (policy.make)().grows(large()) || (policy.make)().round(Bytes(numbers.unit_bytes)) != Some(Bytes(numbers.unit_bytes)) {
+        let takes_just_so_much = |units: u64| {
+            let event = Event::Allocate { buffer: 0, bytes: units * numbers.unit_bytes, stream: 0 };
+            let one = Workload { name: "one".into(), says: "one buffer".into(), events: vec![event] };
+            reserved(&one, (policy.make)()) == units * numbers.unit_bytes
+        };
+        if (policy.make)().grows(large()) || ![1, 2, 4, 8].into_iter().all(takes_just_so_much) {
             continue;
         }
+        compared.push(policy.name);
         let attack = robson((policy.make)(), numbers).unwrap();
         // A segment is taken where no gap is large enough, so each of its size has a live block: at most `live` of each size.
         let bound = live_units * (2 * largest_units - 1) * numbers.unit_bytes;
         assert!(attack.reserved_bytes <= bound, "{}: {} of {bound}", policy.name, attack.reserved_bytes);
     }
+    assert!(compared.contains(&"pytorch") && compared.contains(&"pytorch-2.15"), "{compared:?}");
 }
 
 #[test]
@@ -153,15 +136,24 @@ fn segments_that_several_blocks_share_do_not_escape_it() {
 #[test]
 fn best_fit_does_far_worse_than_first_fit_under_its_attack() {
     let (gaps, largest) = (120, 24);
-    let page = LowestAddress::new().page(large()).get();
-    let attack = best_fit_attack(gaps, largest, page).unwrap();
-    let load = attack.load_bytes(1) / page;
-    assert!(load < u64::from(gaps) + 6 * largest, "{load}");
-    let best = reserved(&attack, (of_catalogue("pytorch-expandable").make)()) / page;
-    assert_eq!(best, (u64::from(gaps) + 2) * (largest - 2), "each request goes where the attack says");
-    assert!(u128::from(best) <= any_fit(load, largest));
-    let first = reserved(&attack, LowestAddress::new()) / page;
-    assert!(first as f64 <= first_fit(load, largest) && 3 * first < best, "{first} {best} {load}");
+    let mut needed = BTreeMap::new();
+    for (policy, page) in any_fits() {
+        let attack = best_fit_attack(gaps, largest, page).unwrap();
+        let load = attack.load_bytes(1) / page;
+        assert!(load < u64::from(gaps) + 6 * largest, "{load}");
+        let units = reserved(&attack, (policy.make)()) / page;
+        assert!((load..=any_fit(load, largest) as u64).contains(&units), "{}: {units}", policy.name);
+        if policy.name == "first-fit" {
+            assert!(units as f64 <= first_fit(load, largest), "{units}");
+        }
+        needed.insert(policy.name, units);
+    }
+    // Each request goes where the attack says.
+    let forced = (u64::from(gaps) + 2) * (largest - 2);
+    for name in ["best-fit", "pytorch-expandable", "pytorch-2.15-expandable"] {
+        assert_eq!(needed[name], forced, "{name}");
+    }
+    assert!(3 * needed["first-fit"] < forced, "{needed:?}");
 }
 
 #[test]
