@@ -8,6 +8,7 @@ mod conform;
 mod diagnose;
 mod enable;
 mod export;
+mod frontier;
 mod info;
 #[cfg(target_os = "linux")] // it reads /proc
 mod kill;
@@ -48,6 +49,7 @@ enum Command {
     Stats(stats::Args),
     Export(export::Args),
     Pack(pack::Args),
+    Frontier(frontier::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => stats::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Pack(args) => pack::run(&args),
+        Command::Frontier(args) => frontier::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]
