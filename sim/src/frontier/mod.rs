@@ -271,7 +271,7 @@ impl Grid {
                             optimizer,
                             checkpointing,
                             accumulation,
-                            batch: accumulation,
+                            batch: accumulation.max(1),
                             sequence,
                             ..transformer.clone()
                         };
