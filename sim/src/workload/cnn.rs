@@ -106,20 +106,7 @@ impl Cnn {
     /// # Errors
     /// [`WorkloadError`] if an option cannot have its value, a size is too large, or there are too many events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
-        self.check()?;
-        let surroundings =
-            Surroundings { scratch_seed: self.mixed.then_some(self.seed), libraries: true, flop_per_us: 50_000_000 };
-        let updating = Updating {
-            optimizer: self.optimizer,
-            element_bytes: ELEMENT_BYTES,
-            has_master_copy: false,
-            copies_states: false,
-            drops_gradients: self.optimizer != Optimizer::Sgd,
-            is_mixed: self.mixed,
-        };
-        let first = self.plan(self.batches[0])?;
-        let mut training = Training::new(Engine::new(surroundings), first.parameters(), updating)?;
-        self.running_statistics(&mut training)?;
+        let mut training = self.training()?;
         for (at, &batch) in self.batches.iter().enumerate() {
             if self.empties_cache {
                 training.engine.program.push(Event::EmptyCache)?;
@@ -136,6 +123,25 @@ impl Cnn {
         Ok(training.finish("cnn", says))
     }
 
+    /// A program with the weights of this network.
+    pub(super) fn training(&self) -> Result<Training, WorkloadError> {
+        let surroundings =
+            Surroundings { scratch_seed: self.mixed.then_some(self.seed), libraries: true, flop_per_us: 50_000_000 };
+        let updating = Updating {
+            optimizer: self.optimizer,
+            element_bytes: ELEMENT_BYTES,
+            has_master_copy: false,
+            copies_states: false,
+            drops_gradients: self.optimizer != Optimizer::Sgd,
+            is_mixed: self.mixed,
+        };
+        self.check()?;
+        let plan = self.plan(1)?;
+        let mut training = Training::new(Engine::new(surroundings), plan.parameters(), updating)?;
+        self.running_statistics(&mut training)?;
+        Ok(training)
+    }
+
     fn check(&self) -> Result<(), WorkloadError> {
         self.stages.iter().try_for_each(|&blocks| within("stages", blocks, 1, 1 << 10))?;
         within("width", self.width, 1, 1 << 16)?;
@@ -146,7 +152,7 @@ impl Cnn {
         within("repeats", self.repeats, 1, 1_000_000)
     }
 
-    fn batch_bytes(&self, batch: u64) -> Result<BatchBytes, WorkloadError> {
+    pub(super) fn batch_bytes(&self, batch: u64) -> Result<BatchBytes, WorkloadError> {
         Ok(BatchBytes { input: Shape { batch, channels: 3, side: self.image }.bytes()?, targets: 0 })
     }
 
@@ -174,7 +180,7 @@ impl Cnn {
     }
 
     /// The network for one batch size.
-    fn plan(&self, batch: u64) -> Result<Plan, WorkloadError> {
+    pub(super) fn plan(&self, batch: u64) -> Result<Plan, WorkloadError> {
         let mut plan = Plan::default();
         let image = Shape { batch, channels: 3, side: self.image };
         let (stem, mut shape) = self.stem(image)?;

@@ -4,21 +4,40 @@
 //! otherwise if it got less memory is not in it.
 
 pub mod adversary;
+pub mod alternate;
 mod autograd;
+mod catalogue;
 pub mod chain;
 pub mod cnn;
 mod curve;
+mod distribution;
 mod error;
+mod generator;
+pub mod graphs;
 pub mod mlp;
+mod parse;
+mod prealloc;
+pub mod prefetch;
 mod program;
+pub mod recorded;
+pub mod serving;
 mod training;
 pub mod transformer;
+mod value;
+pub mod varlen;
 #[cfg(test)]
 pub(crate) mod well_formed;
 
 pub use autograd::Work;
+pub use catalogue::{CATALOGUE, NamedWorkload, named};
+pub use distribution::Lengths;
 pub use error::{MAX_BYTES, MAX_EVENTS, WorkloadError};
+pub use parse::{generators, keys, parse};
+pub use prealloc::preallocate;
 pub use training::Optimizer;
+
+#[cfg(test)]
+mod tests;
 
 /// A program's requests, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -121,21 +140,5 @@ impl Workload {
             }
         }
         most
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_load_is_the_most_that_lives_at_once() {
-        let allocate = |buffer, bytes| Event::Allocate { buffer, bytes, stream: 0 };
-        let events =
-            vec![allocate(0, 1000), allocate(1, 100), Event::Free { buffer: 0 }, allocate(2, 513), Event::Free { buffer: 1 }];
-        let workload = Workload { name: "small".into(), says: "three buffers".into(), events };
-        assert_eq!(workload.load_bytes(1), 1100);
-        assert_eq!(workload.load_bytes(512), 1536);
-        assert_eq!(workload.buffers(), 3);
     }
 }

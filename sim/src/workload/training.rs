@@ -123,6 +123,16 @@ impl Training {
         }
         self.update()?;
         self.engine.wait()?;
+        self.forget_gradients()
+    }
+
+    /// The end of a step whose forward and backward somebody else ran, without waiting for it.
+    pub(super) fn update_only(&mut self) -> Result<(), WorkloadError> {
+        self.update()?;
+        self.forget_gradients()
+    }
+
+    fn forget_gradients(&mut self) -> Result<(), WorkloadError> {
         if self.updating.drops_gradients { self.engine.drop_gradients() } else { Ok(()) }
     }
 

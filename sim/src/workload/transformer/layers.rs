@@ -26,7 +26,7 @@ impl Transformer {
         within("sequence", self.sequence, 1, 1 << 32)?;
         within("batch", self.batch, 1, 1 << 20)?;
         within("vocabulary", self.vocabulary, 1, 1 << 32)?;
-        within("ratio", self.mlp_ratio, 1, 1 << 10)?;
+        within("mlp_ratio", self.mlp_ratio, 1, 1 << 10)?;
         within("accumulation", self.accumulation, 1, self.batch)?;
         within("chunks", self.chunks, 1, self.batch / self.accumulation)?;
         if let Checkpointing::Every(group) = self.checkpointing {
@@ -39,13 +39,17 @@ impl Transformer {
         Ok(())
     }
 
-    /// A program with the weights of this model.
-    pub(in crate::workload) fn training(&self, plan: &Plan) -> Result<Training, WorkloadError> {
-        let surroundings = Surroundings {
+    /// A program that has nothing yet.
+    pub(in crate::workload) fn engine(&self) -> Engine {
+        Engine::new(Surroundings {
             scratch_seed: self.mixed.then_some(self.seed),
             libraries: self.mixed,
             flop_per_us: self.precision.flop_per_us(),
-        };
+        })
+    }
+
+    /// A program with the weights of this model.
+    pub(in crate::workload) fn training(&self, plan: &Plan) -> Result<Training, WorkloadError> {
         let updating = Updating {
             optimizer: self.optimizer,
             element_bytes: self.precision.bytes(),
@@ -54,7 +58,13 @@ impl Transformer {
             drops_gradients: true,
             is_mixed: self.mixed,
         };
-        Training::new(Engine::new(surroundings), plan.parameters(), updating)
+        Training::new(self.engine(), plan.parameters(), updating)
+    }
+
+    /// The samples of each micro-batch.
+    pub(in crate::workload) fn micro_batches(&self) -> Vec<u64> {
+        let all = shares(self.batch, self.accumulation);
+        all.into_iter().flat_map(|(count, samples)| std::iter::repeat_n(samples, count as usize)).collect()
     }
 
     /// How many micro-batches there are of each size, and what they run.

@@ -1,0 +1,157 @@
+//! Workloads by name: about 100,000 events each, of all generators.
+
+use super::{Workload, parse};
+
+/// A workload of the catalogue.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedWorkload {
+    /// Its name.
+    pub name: &'static str,
+    /// One sentence: what it is.
+    pub says: &'static str,
+    /// Its options, as for [`parse`], without the seed.
+    pub text: &'static str,
+    /// Makes it. The seed decides about lengths, arrivals, orders and scratch memory; where there are none of these, about nothing.
+    pub make: fn(seed: u64) -> Workload,
+}
+
+macro_rules! named {
+    ($name:literal, $text:literal, $says:literal) => {
+        NamedWorkload { name: $name, says: $says, text: $text, make: |seed| made($name, $says, seed) }
+    };
+}
+
+fn made(name: &str, says: &str, seed: u64) -> Workload {
+    let workload = parse(&format!("{name}:seed={seed}")).expect("each entry is made in a test");
+    Workload { name: name.into(), says: says.into(), ..workload }
+}
+
+/// The workload of this name.
+#[must_use]
+pub fn named(name: &str) -> Option<&'static NamedWorkload> {
+    CATALOGUE.iter().find(|workload| workload.name == name)
+}
+
+/// The catalogue.
+pub static CATALOGUE: [NamedWorkload; 28] = [
+    named!("gpt2", "transformer:preset=gpt2,steps=100", "GPT-2 small, everything kept, no mixed lifetimes"),
+    named!(
+        "gpt2-mixed",
+        "transformer:preset=gpt2,batch=16,mixed=on,steps=80",
+        "GPT-2 small with scratch memory and early batches"
+    ),
+    named!(
+        "gpt2-medium-sqrt",
+        "transformer:preset=gpt2-medium,batch=16,checkpointing=sqrt,mixed=on,steps=40",
+        "GPT-2 medium, recomputed in groups of the root of its layers"
+    ),
+    named!(
+        "gpt2-medium-scores",
+        "transformer:preset=gpt2-medium,attention=materialized,mixed=on,steps=40",
+        "GPT-2 medium with attention scores in memory"
+    ),
+    named!(
+        "gpt2-large-layer",
+        "transformer:preset=gpt2-large,batch=16,checkpointing=layer,master_copy=on,mixed=on,steps=25",
+        "GPT-2 large, each layer recomputed, with a master copy of the weights"
+    ),
+    named!(
+        "gpt2-xl-pieces",
+        "transformer:preset=gpt2-xl,batch=16,checkpointing=layer,chunks=4,mixed=on,steps=10",
+        "GPT-2 XL, each layer recomputed in four pieces (nano-batching)"
+    ),
+    named!(
+        "gpt2-xl-other",
+        "transformer:preset=gpt2-xl,checkpointing=other,optimizer_copy=on,steps=25",
+        "GPT-2 XL, every other layer recomputed, states copied for a moment in each update"
+    ),
+    named!(
+        "gpt2-fp32-momentum",
+        "transformer:preset=gpt2-medium,precision=fp32,optimizer=momentum,checkpointing=4,mixed=on,steps=40",
+        "GPT-2 medium in four bytes, groups of four layers recomputed, momentum"
+    ),
+    named!(
+        "3b-accumulation",
+        "transformer:preset=3b,batch=8,accumulation=4,mixed=on,steps=12",
+        "A 2.6B model with four micro-batches a step"
+    ),
+    named!(
+        "7b-layer",
+        "transformer:preset=7b,batch=4,checkpointing=layer,mixed=on,steps=30",
+        "A 6.7B model, each layer recomputed"
+    ),
+    named!(
+        "mlp-momentum",
+        "mlp:batch=8192,optimizer=momentum,drops_gradients=on,steps=350",
+        "A deep perceptron with large batches"
+    ),
+    named!(
+        "resnet50-sweep",
+        "cnn:preset=resnet50,repeats=10,mixed=on",
+        "ResNet-50 over rising batch sizes, the cache emptied between"
+    ),
+    named!(
+        "resnet101-falling",
+        "cnn:preset=resnet101,batches=96/64/48/32/24/16,repeats=6,optimizer=momentum,empties_cache=off,mixed=on",
+        "ResNet-101 over falling batch sizes, with momentum"
+    ),
+    named!(
+        "resnet152-adam",
+        "cnn:preset=resnet152,batches=32/48/64/48,repeats=6,optimizer=adam,empties_cache=off",
+        "ResNet-152 over some batch sizes with Adam, no mixed lifetimes"
+    ),
+    named!(
+        "varlen-gpt2",
+        "varlen:preset=gpt2,batch=16,lengths=lognormal/300/0.7,mixed=on,steps=80",
+        "GPT-2 small on samples of log-normal lengths"
+    ),
+    named!(
+        "varlen-medium-sqrt",
+        "varlen:preset=gpt2-medium,batch=16,lengths=uniform/64/1024,multiple=1,checkpointing=sqrt,steps=45",
+        "GPT-2 medium on samples of uniform lengths, recomputed in groups"
+    ),
+    named!(
+        "varlen-xl-accumulation",
+        "varlen:preset=gpt2-xl,batch=12,accumulation=4,lengths=exponential/300,multiple=16,mixed=on,steps=8",
+        "GPT-2 XL with four micro-batches of exponential lengths"
+    ),
+    named!("serving-blocks", "serving:growth=blocks/16,requests=900", "A 7B server whose caches are blocks of 16 tokens"),
+    named!(
+        "serving-reallocate",
+        "serving:growth=reallocate/16,slots=48,rate=20,requests=900",
+        "A 7B server whose caches are made anew for each 16 tokens"
+    ),
+    named!("serving-double", "serving:growth=double,tensors=8,slots=64,rate=20,requests=900", "A 7B server whose caches double"),
+    named!(
+        "serving-cat",
+        "serving:growth=reallocate/1,tensors=1,slots=24,requests=150,answers=uniform/16/400",
+        "A 7B server that makes each cache anew for each token"
+    ),
+    named!(
+        "alternate",
+        "alternate:layers=24,hidden=1536,heads=16,batch=8,samples=64,rounds=20,mixed=on",
+        "A model that generates and is trained by turns"
+    ),
+    named!(
+        "alternate-emptied",
+        "alternate:layers=32,hidden=2560,heads=32,batch=4,samples=32,checkpointing=layer,rounds=12,empties_cache=on",
+        "A 2.6B model that generates and is trained by turns, the cache emptied between"
+    ),
+    named!(
+        "prefetch",
+        "prefetch:preset=resnet50,depth=3,optimizer=momentum,steps=60",
+        "ResNet-50 with three batches copied ahead on another stream"
+    ),
+    named!(
+        "prefetch-deep",
+        "prefetch:preset=resnet101,depth=8,batches=uniform/8/96,synchronize_every=40,optimizer=adam,mixed=on,steps=30",
+        "ResNet-101 with eight batches of very different sizes copied ahead"
+    ),
+    named!("graphs-descending", "graphs:order=descending,rounds=4", "Graphs for 35 batch sizes in one pool, the largest first"),
+    named!("graphs-ascending", "graphs:order=ascending,rounds=4", "Graphs for 35 batch sizes in one pool, the smallest first"),
+    named!(
+        "graphs-own",
+        "graphs:order=shuffled,shared=off,rounds=4",
+        "Graphs for 35 batch sizes, each in a pool of its own, in any order"
+    ),
+];
