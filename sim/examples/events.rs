@@ -3,6 +3,7 @@
 //!
 //! The workload is drawn: 100,000 events, some 1,000 buffers live at once, sizes from 512 bytes to 64 MiB. Between the first
 //! growth and the end few events reach the device, as in programs.
+#![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::time::Instant;
 

@@ -8,10 +8,12 @@ mod capacity;
 mod curve;
 mod options;
 mod run;
+pub mod statistics;
+pub mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use capacity::{Smallest, smallest_capacity};
+pub use capacity::{LOAD_UNIT_BYTES, Smallest, smallest_capacity};
 pub use curve::{Curves, curves, live_curve};
 pub use options::{Addresses, PLENTY_BYTES, RunOptions};
 pub use run::{Ending, Outcome, run};
