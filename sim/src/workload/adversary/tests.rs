@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use parkade::PoolSlot;
 
-use super::{Attack, AttackError, Robson, best_fit_attack, comb, fence, robson, stream_per_buffer};
+use super::{AttackError, Robson, best_fit_attack, comb, fence, robson, stream_per_buffer};
 use crate::bounds::robson::{any_fit, first_fit, powers_of_two};
 use crate::device::PAGE_BYTES;
 use crate::study::{Ending, RunOptions, run};
