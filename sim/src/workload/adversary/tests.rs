@@ -3,7 +3,7 @@
 use parkade::policy::catalogue::{CATALOGUE, Named, named};
 use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
-use parkade::units::{Bytes, PoolClass};
+use parkade::units::PoolClass;
 use std::collections::BTreeMap;
 
 use parkade::PoolSlot;
