@@ -126,7 +126,6 @@ impl Alternate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::well_formed;
 
     fn small() -> Alternate {
         let model =
@@ -139,7 +138,7 @@ mod tests {
         for empties_cache in [false, true] {
             let alternate = Alternate { empties_cache, ..small() };
             let workload = alternate.workload().unwrap();
-            assert_eq!(well_formed::check(&workload), Ok(()));
+            assert_eq!(workload.check(), Ok(()));
             assert_eq!(workload.curve().last(), Some(&(2 * 3 * alternate.model.parameters())));
             let emptied = workload.events.iter().filter(|event| **event == Event::EmptyCache).count();
             assert_eq!(emptied, if empties_cache { 6 } else { 0 });

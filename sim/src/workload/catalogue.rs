@@ -42,7 +42,7 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     ),
     named!(
         "gpt2-medium-sqrt",
-        "transformer:preset=gpt2-medium,batch=16,checkpointing=sqrt,mixed=on,steps=40",
+        "transformer:preset=gpt2-medium,batch=16,checkpointing=sqrt,mixed=on,steps=32",
         "GPT-2 medium, recomputed in groups of the root of its layers"
     ),
     named!(
@@ -57,27 +57,27 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     ),
     named!(
         "gpt2-xl-pieces",
-        "transformer:preset=gpt2-xl,batch=16,checkpointing=layer,chunks=4,mixed=on,steps=10",
+        "transformer:preset=gpt2-xl,batch=16,checkpointing=layer,chunks=4,mixed=on,steps=4",
         "GPT-2 XL, each layer recomputed in four pieces (nano-batching)"
     ),
     named!(
         "gpt2-xl-other",
-        "transformer:preset=gpt2-xl,checkpointing=other,optimizer_copy=on,steps=25",
+        "transformer:preset=gpt2-xl,checkpointing=other,optimizer_copy=on,steps=15",
         "GPT-2 XL, every other layer recomputed, states copied for a moment in each update"
     ),
     named!(
         "gpt2-fp32-momentum",
-        "transformer:preset=gpt2-medium,precision=fp32,optimizer=momentum,checkpointing=4,mixed=on,steps=40",
+        "transformer:preset=gpt2-medium,precision=fp32,optimizer=momentum,checkpointing=4,mixed=on,steps=32",
         "GPT-2 medium in four bytes, groups of four layers recomputed, momentum"
     ),
     named!(
         "3b-accumulation",
-        "transformer:preset=3b,batch=8,accumulation=4,mixed=on,steps=12",
+        "transformer:preset=3b,batch=8,accumulation=4,mixed=on,steps=8",
         "A 2.6B model with four micro-batches a step"
     ),
     named!(
         "7b-layer",
-        "transformer:preset=7b,batch=4,checkpointing=layer,mixed=on,steps=30",
+        "transformer:preset=7b,batch=4,checkpointing=layer,mixed=on,steps=24",
         "A 6.7B model, each layer recomputed"
     ),
     named!(
@@ -97,12 +97,12 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     ),
     named!(
         "resnet152-adam",
-        "cnn:preset=resnet152,batches=32/48/64/48,repeats=6,optimizer=adam,empties_cache=off",
+        "cnn:preset=resnet152,batches=32/48/64/48,repeats=8,optimizer=adam,empties_cache=off",
         "ResNet-152 over some batch sizes with Adam, no mixed lifetimes"
     ),
     named!(
         "varlen-gpt2",
-        "varlen:preset=gpt2,batch=16,lengths=lognormal/300/0.7,mixed=on,steps=80",
+        "varlen:preset=gpt2,batch=16,lengths=lognormal/150/0.6,mixed=on,steps=80",
         "GPT-2 small on samples of log-normal lengths"
     ),
     named!(
@@ -112,10 +112,14 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     ),
     named!(
         "varlen-xl-accumulation",
-        "varlen:preset=gpt2-xl,batch=12,accumulation=4,lengths=exponential/300,multiple=16,mixed=on,steps=8",
+        "varlen:preset=gpt2-xl,batch=12,accumulation=4,lengths=exponential/300,multiple=16,mixed=on,steps=6",
         "GPT-2 XL with four micro-batches of exponential lengths"
     ),
-    named!("serving-blocks", "serving:growth=blocks/16,requests=900", "A 7B server whose caches are blocks of 16 tokens"),
+    named!(
+        "serving-blocks",
+        "serving:growth=blocks/32,slots=48,rate=20,requests=650",
+        "A 7B server whose caches are blocks of 32 tokens"
+    ),
     named!(
         "serving-reallocate",
         "serving:growth=reallocate/16,slots=48,rate=20,requests=900",
@@ -129,29 +133,29 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     ),
     named!(
         "alternate",
-        "alternate:layers=24,hidden=1536,heads=16,batch=8,samples=64,rounds=20,mixed=on",
+        "alternate:layers=24,hidden=1536,heads=16,batch=8,samples=64,stride=64,rounds=11,mixed=on",
         "A model that generates and is trained by turns"
     ),
     named!(
         "alternate-emptied",
-        "alternate:layers=32,hidden=2560,heads=32,batch=4,samples=32,checkpointing=layer,rounds=12,empties_cache=on",
+        "alternate:layers=32,hidden=2560,heads=32,batch=4,samples=32,checkpointing=layer,stride=64,rounds=9,empties_cache=on",
         "A 2.6B model that generates and is trained by turns, the cache emptied between"
     ),
     named!(
         "prefetch",
-        "prefetch:preset=resnet50,depth=3,optimizer=momentum,steps=60",
+        "prefetch:preset=resnet50,depth=3,optimizer=momentum,steps=90",
         "ResNet-50 with three batches copied ahead on another stream"
     ),
     named!(
         "prefetch-deep",
-        "prefetch:preset=resnet101,depth=8,batches=uniform/8/96,synchronize_every=40,optimizer=adam,mixed=on,steps=30",
+        "prefetch:preset=resnet101,depth=8,batches=uniform/8/96,synchronize_every=40,optimizer=adam,mixed=on,steps=38",
         "ResNet-101 with eight batches of very different sizes copied ahead"
     ),
-    named!("graphs-descending", "graphs:order=descending,rounds=4", "Graphs for 35 batch sizes in one pool, the largest first"),
-    named!("graphs-ascending", "graphs:order=ascending,rounds=4", "Graphs for 35 batch sizes in one pool, the smallest first"),
+    named!("graphs-descending", "graphs:order=descending,rounds=2", "Graphs for 35 batch sizes in one pool, the largest first"),
+    named!("graphs-ascending", "graphs:order=ascending,rounds=2", "Graphs for 35 batch sizes in one pool, the smallest first"),
     named!(
         "graphs-own",
-        "graphs:order=shuffled,shared=off,rounds=4",
+        "graphs:order=shuffled,shared=off,rounds=2",
         "Graphs for 35 batch sizes, each in a pool of its own, in any order"
     ),
 ];

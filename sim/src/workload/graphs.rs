@@ -148,7 +148,6 @@ impl Graphs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::well_formed;
 
     fn small() -> Graphs {
         let model = Transformer { layers: 2, hidden: 64, heads: 2, sequence: 64, vocabulary: 1000, ..Transformer::default() };
@@ -158,7 +157,7 @@ mod tests {
     /// The batch of each capture: a number of 8 bytes a sample is the first request of its pool.
     fn captured(graphs: &Graphs) -> Vec<(u16, u64)> {
         let workload = graphs.workload().unwrap();
-        assert_eq!(well_formed::check(&workload), Ok(()));
+        assert_eq!(workload.check(), Ok(()));
         let mut captured = Vec::new();
         for pair in workload.events.windows(2) {
             if let [Event::BeginPool { pool }, Event::Allocate { bytes, .. }] = *pair {

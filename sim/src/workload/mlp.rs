@@ -99,7 +99,6 @@ impl Mlp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::well_formed;
 
     /// `requested_bytes.all.peak` and `allocated_bytes.all.peak` of the steps of `deep_mlp.default`, in the recordings' steps.jsonl.
     const RECORDED: [(bool, u64, u64); 2] = [(false, 2_755_264_520, 2_755_265_536), (true, 2_756_313_096, 2_756_314_112)];
@@ -108,7 +107,7 @@ mod tests {
     fn the_peaks_are_the_recorded_ones() {
         for (checkpointing, requested, allocated) in RECORDED {
             let workload = Mlp { checkpointing, ..Mlp::default() }.workload(1).unwrap();
-            assert_eq!(well_formed::check(&workload), Ok(()));
+            assert_eq!(workload.check(), Ok(()));
             assert_eq!((workload.load_bytes(1), workload.load_bytes(512)), (requested, allocated), "{checkpointing}");
         }
     }

@@ -25,8 +25,7 @@ mod training;
 pub mod transformer;
 mod value;
 pub mod varlen;
-#[cfg(test)]
-pub(crate) mod well_formed;
+mod well_formed;
 
 pub use autograd::Work;
 pub use catalogue::{CATALOGUE, NamedWorkload, named};
@@ -35,7 +34,12 @@ pub use error::{MAX_BYTES, MAX_EVENTS, WorkloadError};
 pub use parse::{generators, keys, parse};
 pub use prealloc::preallocate;
 pub use training::Optimizer;
+pub use well_formed::Malformed;
 
+#[cfg(test)]
+mod packed;
+#[cfg(test)]
+mod tables;
 #[cfg(test)]
 mod tests;
 

@@ -53,7 +53,10 @@ fn made(name: &str, lists: &[&str]) -> Result<Workload, WorkloadError> {
         }
     }
     let workload = generator.make()?;
-    reserved.map_or_else(|| Ok(workload.clone()), |bytes| preallocate(&workload, bytes))
+    match reserved {
+        Some(bytes) => preallocate(&workload, bytes),
+        None => Ok(workload),
+    }
 }
 
 fn set(

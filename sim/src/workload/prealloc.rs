@@ -31,14 +31,14 @@ pub fn preallocate(workload: &Workload, bytes: u64) -> Result<Workload, Workload
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{transformer::Transformer, well_formed};
+    use crate::workload::transformer::Transformer;
 
     #[test]
     fn the_program_behind_it_is_the_same() {
         let model = Transformer { layers: 1, hidden: 8, heads: 1, sequence: 8, vocabulary: 10, ..Transformer::default() };
         let plain = model.workload(2).unwrap();
         let behind = preallocate(&plain, 1 << 30).unwrap();
-        assert_eq!(well_formed::check(&behind), Ok(()));
+        assert_eq!(behind.check(), Ok(()));
         assert_eq!(behind.load_bytes(1), 1 << 30);
         assert_eq!(behind.curve()[2..], plain.curve());
         assert_eq!(behind.name, "transformer-prealloc");

@@ -99,7 +99,7 @@ impl Prefetch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Optimizer, well_formed};
+    use crate::workload::Optimizer;
 
     fn small() -> Prefetch {
         let network = Cnn { width: 8, image: 32, optimizer: Optimizer::Momentum, ..Cnn::default() };
@@ -110,7 +110,7 @@ mod tests {
     fn batches_are_ahead_and_used_on_the_other_stream() {
         let fixed = Prefetch { batches: Lengths::Fixed(5), ..small() };
         let workload = fixed.workload().unwrap();
-        assert_eq!(well_formed::check(&workload), Ok(()));
+        assert_eq!(workload.check(), Ok(()));
         let (mut ahead, mut most) = (0, 0);
         let mut is_batch = std::collections::BTreeSet::new();
         for event in &workload.events {

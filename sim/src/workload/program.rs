@@ -53,12 +53,6 @@ impl Program {
         self.push(Event::Free { buffer: tensor.number })
     }
 
-    /// Something that is allocated and given back at once.
-    pub(super) fn touch(&mut self, bytes: u64) -> Result<(), WorkloadError> {
-        let tensor = self.allocate(bytes)?;
-        self.free(tensor)
-    }
-
     /// Another stream uses the tensor.
     pub(super) fn record(&mut self, tensor: &Tensor, stream: u16) -> Result<(), WorkloadError> {
         self.push(Event::Use { buffer: tensor.number, stream })
@@ -75,6 +69,7 @@ impl Program {
     }
 
     /// Bytes that live now.
+    #[cfg(test)]
     pub(super) fn live_bytes(&self) -> u64 {
         self.live_bytes
     }

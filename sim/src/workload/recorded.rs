@@ -158,7 +158,6 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::well_formed;
 
     fn allocate(id: usize, bytes: u64, stream: u64, pool: PoolId) -> Operation {
         Operation::Allocate { id, bytes, stream, pool, failed: false }
@@ -184,7 +183,7 @@ mod tests {
             (12, Operation::Free { id: 1, completion: Completion::AtEntry(40) }),
         ];
         let recorded = of_requests("a program/2", &Requests { operations, ..Requests::default() });
-        assert_eq!(well_formed::check(&recorded.workload), Ok(()));
+        assert_eq!(recorded.workload.check(), Ok(()));
         let allocated = |buffer, bytes, stream| Event::Allocate { buffer, bytes, stream };
         let events = [
             allocated(0, 700, 0),
@@ -213,7 +212,7 @@ mod tests {
     fn streams_beyond_what_can_be_named_are_counted() {
         let operations = (0..70_000).map(|id| (id, allocate(id, 1, id as u64, PoolId::DEFAULT))).collect();
         let recorded = of_requests("streams", &Requests { operations, ..Requests::default() });
-        assert_eq!(well_formed::check(&recorded.workload), Ok(()));
+        assert_eq!(recorded.workload.check(), Ok(()));
         assert_eq!((recorded.workload.buffers(), recorded.unnamed_requests), (65_536, 70_000 - 65_536));
     }
 }

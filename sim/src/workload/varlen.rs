@@ -69,7 +69,7 @@ impl Varlen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Event, well_formed};
+    use crate::workload::Event;
 
     fn small() -> Varlen {
         let model =
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn lengths_vary_between_steps_and_end_at_the_models() {
         let workload = Varlen { steps: 40, ..small() }.workload().unwrap();
-        assert_eq!(well_formed::check(&workload), Ok(()));
+        assert_eq!(workload.check(), Ok(()));
         let mut lengths = lengths(&workload);
         assert_eq!(lengths.len(), 40);
         assert!(lengths.iter().all(|length| length.is_multiple_of(8)), "{lengths:?}");

@@ -1,5 +1,4 @@
 use super::*;
-use crate::workload::well_formed;
 
 fn chain(layers: u64, checkpoint_bytes: u64, inner_bytes: u64, keeping: Keeping) -> Chain {
     Chain { layers, checkpoint_bytes, inner_bytes, fixed_bytes: 0, keeping }
@@ -7,7 +6,7 @@ fn chain(layers: u64, checkpoint_bytes: u64, inner_bytes: u64, keeping: Keeping)
 
 fn load(chain: &Chain) -> u64 {
     let workload = chain.workload().unwrap();
-    assert_eq!(well_formed::check(&workload), Ok(()));
+    assert_eq!(workload.check(), Ok(()));
     workload.load_bytes(1)
 }
 

@@ -1,6 +1,4 @@
 use super::*;
-use crate::packing::{Buffer, Effort, Instance, check, pack};
-use crate::workload::{Event, well_formed};
 
 fn small() -> Transformer {
     Transformer { layers: 6, hidden: 256, heads: 4, sequence: 128, batch: 4, vocabulary: 1000, ..Transformer::default() }
@@ -8,7 +6,7 @@ fn small() -> Transformer {
 
 fn load(transformer: &Transformer) -> u64 {
     let workload = transformer.workload(2).unwrap();
-    assert_eq!(well_formed::check(&workload), Ok(()));
+    assert_eq!(workload.check(), Ok(()));
     workload.load_bytes(1)
 }
 
@@ -87,36 +85,6 @@ fn checkpointing_costs_a_third_more_in_the_layers() {
     let chunked = Transformer { chunks: 3, ..transformer }.work().unwrap();
     assert_eq!(chunked, Work { forward: chunked.forward, backward: 2 * chunked.forward, recomputed: chunked.recomputed });
     assert_eq!(chunked.recomputed, work.recomputed, "in pieces it is the same work");
-}
-
-/// The best packing found over the load, for programs of this many steps.
-fn packed(transformer: &Transformer, steps: u64) -> f64 {
-    let workload = transformer.workload(steps).unwrap();
-    let end = workload.events.len() as u64;
-    let mut buffers: Vec<Buffer> = Vec::new();
-    for (now, event) in workload.events.iter().enumerate() {
-        match *event {
-            Event::Allocate { bytes, .. } => {
-                buffers.push(Buffer { start: now as u64, end, size: bytes.next_multiple_of(512), alignment: 1 });
-            }
-            Event::Free { buffer } => buffers[buffer as usize].end = now as u64,
-            _ => {}
-        }
-    }
-    let instance = Instance::new(buffers).unwrap();
-    let found = pack(&instance, &Effort { steps: 20_000_000, seed: 1 });
-    assert_eq!(check(&instance, &found.packing), Ok(()));
-    found.packing.height as f64 / workload.load_bytes(512) as f64
-}
-
-#[test]
-fn a_step_without_mixed_lifetimes_is_packed_as_low_as_its_load() {
-    for checkpointing in [Checkpointing::None, Checkpointing::EveryLayer, Checkpointing::Sqrt, Checkpointing::EveryOther] {
-        let transformer = Transformer { checkpointing, sequence: 512, ..small() };
-        assert_eq!(packed(&transformer, 1), 1.0, "{checkpointing:?}");
-        // Over two steps the optimizer's states, which come late and stay, are in the way.
-        assert!(packed(&transformer, 2) <= 1.02, "{checkpointing:?}");
-    }
 }
 
 #[test]
