@@ -1,4 +1,5 @@
 //! Training steps whose buffers are given back as autograd gives them back are packed into the load.
+#![allow(clippy::print_stdout, reason = "steps and seconds, for who looks on")]
 
 use std::time::Instant;
 

@@ -87,7 +87,7 @@ fn robsons_formula_at_values_from_its_sources() {
     assert_eq!(powers_of_two(16, 2), Some(23));
     assert!((1..50).all(|half| powers_of_two(2 * half, 2) == Some((6 * half - 1) / 2)));
     assert_eq!((powers_of_two(15, 2), powers_of_two(12, 3), powers_of_two(0, 1)), (None, None, None), "its conditions");
-    assert_eq!((powers_of_two(7, 1), powers_of_two(u64::MAX & !1, 2)), (Some(7), None));
+    assert_eq!((powers_of_two(7, 1), powers_of_two(u64::MAX - 1, 2)), (Some(7), None));
     // Smallest 512 bytes, largest 2 GiB: twelve times a load that is much larger.
     let live = 1_u64 << 40;
     assert!((powers_of_two(live, 1 << 22).unwrap() as f64 / live as f64 - 12.0).abs() < 1e-4);
