@@ -8,6 +8,7 @@ mod conform;
 mod diagnose;
 mod enable;
 mod export;
+mod frontier;
 mod info;
 #[cfg(target_os = "linux")] // it reads /proc
 mod kill;
@@ -52,6 +53,7 @@ enum Command {
     Pack(pack::Args),
     Sweep(sweep::Args),
     Merge(merge::Args),
+    Frontier(frontier::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => pack::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Merge(args) => merge::run(&args),
+        Command::Frontier(args) => frontier::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Info(args) => info::run(&args),
         #[cfg(target_os = "linux")]

@@ -14,10 +14,12 @@
 #![forbid(unsafe_code)]
 
 pub mod advise;
+pub mod bounds;
 pub mod caution;
 pub mod device;
 pub mod diagnose;
 pub mod export;
+pub mod frontier;
 pub mod measures;
 pub mod message;
 pub mod ops;

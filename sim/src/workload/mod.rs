@@ -3,6 +3,7 @@
 //! A [`Workload`] is plain data, made by a generator or read off a recording, and the same for every policy. What a program would do
 //! otherwise if it got less memory is not in it.
 
+pub mod adversary;
 pub mod alternate;
 mod autograd;
 mod catalogue;

@@ -1,0 +1,195 @@
+//! `parkade frontier`: how large a batch fits, for each policy, device and way of training?
+
+mod json;
+mod model;
+mod table;
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::{Result, bail};
+use clap::{Parser, ValueEnum};
+use indicatif::ProgressBar;
+use parkade::policy::catalogue::{CATALOGUE, Named, named};
+use parkade_sim::frontier::{CONTEXT_BYTES, Grid, Numbers, Point};
+use parkade_sim::workload::Optimizer;
+use parkade_sim::workload::transformer::{Checkpointing, Transformer};
+
+use crate::{Outcome, output, size, verify};
+
+/// The out-of-memory frontier of training a transformer: the largest batch that fits, per policy.
+///
+/// A transformer's training is generated from its sizes, and run under each policy on simulated devices. For every combination of device,
+/// sequence, checkpointing, precision, optimizer and accumulation the largest batch is found by bisection: it fits, and one sample more
+/// does not. (Whether a batch fits need not be monotone, so a much larger one might.) Beside it stands the largest batch whose live bytes
+/// fit at all, which no policy exceeds, and why the next one fails.
+///
+/// Sizes are exact: 80GB are 80,000,000,000 bytes, 80GiB are 85,899,345,920. A card sold as 80 GB reports about 79GiB, one of 141 GB
+/// about 139.8GiB. The driver's context is taken off each device first.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade frontier --model 7b --devices 40GB,80GB,141GB
+  parkade frontier --model 7b --devices 79GiB --checkpointing none,other,sqrt,layer --sequences 2048,8192
+  parkade frontier --model layers=24,hidden=2048,heads=16 --devices 24GB --policies pytorch,pytorch-expandable --csv
+  parkade frontier --model 7b --precision half,half-master,fp32 --optimizer sgd,adam --json
+
+Exit code: 0 some batch fits somewhere, 1 none does anywhere, 2 it could not be run.")]
+pub(crate) struct Args {
+    /// A preset (gpt2, gpt2-medium, gpt2-large, gpt2-xl, 3b, 7b, 13b), sizes, or both: 7b,layers=16,tied=false. The sizes are layers, hidden,
+    /// heads, vocabulary, sequence, ratio, attention (fused, materialized), tied. May be given several times.
+    #[arg(long, value_name = "MODEL", default_value = "7b")]
+    model: Vec<String>,
+    /// The devices' memory.
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = Device::parse, default_value = "40GB,80GB,141GB")]
+    devices: Vec<Device>,
+    /// Policies by name; `all` is each that there is.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
+    policies: Vec<String>,
+    /// What is computed again: none, layer, other (every other layer), sqrt, or a number of layers that are recomputed together.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = model::checkpointing, default_value = "none")]
+    checkpointing: Vec<Checkpointing>,
+    /// Tokens of a sample; the model's own if not given.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    sequences: Vec<u64>,
+    /// How numbers are kept: half (two bytes), half-master (and a copy of the weights and states of four bytes), fp32.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = model::numbers, default_value = "half")]
+    precision: Vec<Numbers>,
+    /// What updates the weights.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_value = "adam")]
+    optimizer: Vec<OptimizerName>,
+    /// Micro-batches of a step, over which the batch is spread.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
+    accumulation: Vec<u64>,
+    /// Steps that are trained; the optimizer's states come with the end of the first.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    steps: u64,
+    /// No larger batch is tried.
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    most_batch: u64,
+    /// What the driver's context takes of each device.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, default_value_t = CONTEXT_BYTES)]
+    context: u64,
+    /// Without scratch memory and libraries' workspaces, whose lifetimes are mixed with the others'.
+    #[arg(long)]
+    no_scratch: bool,
+    /// The seed of the sizes of scratch memory.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Print comma-separated values, a row for each combination.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+}
+
+/// A device's memory, and how it was written.
+#[derive(Clone)]
+struct Device {
+    text: String,
+    bytes: u64,
+}
+
+impl Device {
+    fn parse(text: &str) -> Result<Device, String> {
+        size::parse(text).map(|bytes| Device { text: text.trim().to_owned(), bytes })
+    }
+}
+
+/// An optimizer by name.
+#[derive(Clone, Copy, ValueEnum)]
+enum OptimizerName {
+    /// Gradient descent: no states.
+    Sgd,
+    /// One state a parameter.
+    Momentum,
+    /// Two states a parameter.
+    Adam,
+}
+
+impl From<OptimizerName> for Optimizer {
+    fn from(name: OptimizerName) -> Optimizer {
+        match name {
+            OptimizerName::Sgd => Optimizer::Sgd,
+            OptimizerName::Momentum => Optimizer::Momentum,
+            OptimizerName::Adam => Optimizer::Adam,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let searched = search(args);
+    let mut out = output::stdout();
+    let points = match searched {
+        Ok(points) => points,
+        Err(error) => {
+            if args.json {
+                writeln!(out, "{}", json::failed(&error)?)?;
+                out.flush()?;
+            }
+            return Err(error);
+        }
+    };
+    if args.json {
+        writeln!(out, "{}", json::points(args, &points)?)?;
+    } else if args.csv {
+        json::csv(&mut out, &points)?;
+    } else {
+        table::print(&mut out, args, &points)?;
+    }
+    out.flush()?;
+    Ok(if points.iter().any(|point| point.batch > 0) { Outcome::Good } else { Outcome::CheckFailed })
+}
+
+fn search(args: &Args) -> Result<Vec<Point>> {
+    let grid = grid(args)?;
+    let bar = progress_bar(args, &grid);
+    let points = grid.walk(&|| bar.inc(1));
+    bar.finish_and_clear();
+    Ok(points?)
+}
+
+fn progress_bar(args: &Args, grid: &Grid) -> ProgressBar {
+    let bar = verify::progress_bar_of("combinations", args.json || args.csv || !std::io::stderr().is_terminal());
+    bar.set_length(grid.points() as u64);
+    bar
+}
+
+fn grid(args: &Args) -> Result<Grid> {
+    let with_scratch = |(name, transformer): (String, Transformer)| {
+        (name, Transformer { mixed: !args.no_scratch, seed: args.seed, ..transformer })
+    };
+    Ok(Grid {
+        models: args.model.iter().map(|text| model::model(text).map(with_scratch)).collect::<Result<_>>()?,
+        numbers: args.precision.clone(),
+        optimizers: args.optimizer.iter().map(|&name| name.into()).collect(),
+        checkpointings: args.checkpointing.clone(),
+        accumulations: args.accumulation.clone(),
+        sequences: args.sequences.clone(),
+        devices_bytes: args.devices.iter().map(|device| device.bytes).collect(),
+        context_bytes: args.context,
+        policies: policies(&args.policies)?,
+        steps: args.steps,
+        most_batch: args.most_batch,
+    })
+}
+
+/// The policies of these names, in their order; each once.
+fn policies(names: &[String]) -> Result<Vec<&'static Named>> {
+    let mut policies: Vec<&'static Named> = Vec::new();
+    for name in names {
+        let meant: Vec<&'static Named> = match named(name) {
+            Some(policy) => vec![policy],
+            None if name == "all" => CATALOGUE.iter().collect(),
+            None => {
+                let all: Vec<_> = CATALOGUE.iter().map(|policy| policy.name).collect();
+                bail!("there is no policy {name:?}; there are all, {}", all.join(", "));
+            }
+        };
+        for policy in meant {
+            if policies.iter().all(|known| known.name != policy.name) {
+                policies.push(policy);
+            }
+        }
+    }
+    Ok(policies)
+}
