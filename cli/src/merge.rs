@@ -45,7 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         bytes.push(b'\n');
     }
     target::write(&args.output, &bytes)?;
-    show::show(&args.shown, &Finished { plan: &plan, rows: &rows, sources: &[], policies: &[] }).map(|()| Outcome::Good)
+    show::show(&args.shown, &Finished { plan: &plan, rows: &rows, sources: &[], policies: &[], beside: &[] })
+        .map(|()| Outcome::Good)
 }
 
 fn put_together(parts: Vec<(&Path, Contents)>) -> Result<(Plan, Vec<Row>)> {

@@ -27,6 +27,12 @@ impl From<&str> for Head {
     }
 }
 
+impl Head {
+    pub(super) fn named(name: &str, short: &str) -> Head {
+        Head { name: name.to_owned(), short: short.to_owned() }
+    }
+}
+
 impl Grid {
     pub(super) fn text(&self) -> String {
         let width = |column: usize| {

@@ -1,19 +1,23 @@
 //! The tables of a sweep: memory and driver time by policy, and both by workload and policy.
 
-use parkade_sim::study::sweep::{Capacity, Cell, Level, Plan, PolicySummary, Summary};
+use parkade_sim::study::sweep::{Beside, Capacity, Cell, Level, Plan, PolicySummary, Summary};
 
 use super::grid::{Grid, Head};
 use crate::size;
 
 /// The capacity whose driver time is shown beside that with plenty: the factor that is nearest to this.
 const TIGHT: f64 = 1.1;
+/// What the bounds are.
+const ABOUT_BOUNDS: &str = "In parentheses what no policy is: the page ideal is enough for one that remaps pages of 2 MiB as it likes, and the \
+                            packing is the best found offline, every lifetime known beforehand, nothing moved.";
 /// Where there is no number.
 const NONE: &str = "–";
 
 /// The tables for a terminal.
-pub(super) fn short(plan: &Plan, summary: &Summary) -> Vec<Grid> {
-    let mut grids = vec![memory(plan, summary), driver(plan, summary), cells_of_memory(plan, summary)];
-    for (number, row) in grids.iter_mut().take(2).flat_map(|grid| grid.rows.iter_mut().enumerate()) {
+pub(super) fn short(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Vec<Grid> {
+    let mut grids = vec![memory(plan, summary, beside), driver(plan, summary), cells_of_memory(plan, summary, beside)];
+    let policies = plan.policies.len();
+    for (number, row) in grids.iter_mut().take(2).flat_map(|grid| grid.rows.iter_mut().take(policies).enumerate()) {
         if let Some(name) = row.first_mut() {
             *name = format!("{:>2} {name}", number + 1);
         }
@@ -22,8 +26,8 @@ pub(super) fn short(plan: &Plan, summary: &Summary) -> Vec<Grid> {
 }
 
 /// All tables.
-pub(super) fn all(plan: &Plan, summary: &Summary) -> Vec<Grid> {
-    let mut grids = vec![memory(plan, summary), driver(plan, summary), cells_of_memory(plan, summary)];
+pub(super) fn all(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Vec<Grid> {
+    let mut grids = vec![memory(plan, summary, beside), driver(plan, summary), cells_of_memory(plan, summary, beside)];
     grids.extend(
         timed(plan)
             .into_iter()
@@ -60,7 +64,7 @@ fn timed(plan: &Plan) -> Vec<usize> {
     [at(Capacity::Smallest), tight, at(Capacity::Plenty)].into_iter().flatten().collect()
 }
 
-fn memory(plan: &Plan, summary: &Summary) -> Grid {
+fn memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
     let baseline = &plan.policies[summary.baseline];
     let mut header: Vec<Head> = ["policy", "memory/LOAD", "95% interval", "n"].map(Head::from).into();
     header.extend(given(plan).map(|place| {
@@ -78,7 +82,14 @@ fn memory(plan: &Plan, summary: &Summary) -> Grid {
         crate::output::count(plan.workloads.len() as u64, "workload"),
         plan.policies.len() - 1
     );
-    let rows = summary.policies.iter().map(|policy| memory_row(plan, policy)).collect();
+    let mut rows: Vec<Vec<String>> = summary.policies.iter().map(|policy| memory_row(plan, policy)).collect();
+    for (name, level) in ["(page ideal)", "(packing)"].into_iter().zip(Beside::over_workloads(beside)) {
+        let Some(level) = level else { continue };
+        let mut row = vec![name.to_owned(), format!("{:.3}", level.mean), interval(level, 3), level.count.to_string()];
+        row.resize_with(header.len(), none);
+        rows.push(row);
+    }
+    let note = if beside.is_empty() { note } else { format!("{note} {ABOUT_BOUNDS}") };
     Grid { title: "Memory".to_owned(), note, header, rows }
 }
 
@@ -124,10 +135,18 @@ fn driver(plan: &Plan, summary: &Summary) -> Grid {
     Grid { title: "Driver time".to_owned(), note: note.to_owned(), rows: rows.collect(), header }
 }
 
-fn cells_of_memory(plan: &Plan, summary: &Summary) -> Grid {
+fn cells_of_memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
     let cell = |cell: &Cell| cell.ratio.map_or_else(none, |level| with_range(level, |value| format!("{value:.3}")));
     let note = "The smallest memory in which the workload fits, over LOAD; with several seeds their geometric mean and range.";
-    by_workload(plan, summary, "Smallest memory over LOAD".to_owned(), note.to_owned(), &cell)
+    let mut grid = by_workload(plan, summary, "Smallest memory over LOAD".to_owned(), note.to_owned(), &cell);
+    if !beside.is_empty() {
+        let show = |level: Level| with_range(level, |value| format!("{value:.3}"));
+        grid.header.extend([("page ideal", "pages"), ("packing", "packed")].map(|(name, short)| Head::named(name, short)));
+        for (row, beside) in grid.rows.iter_mut().zip(beside) {
+            row.extend(beside.map_or_else(|| [none(), none()], |beside| [show(beside.page_ideal), show(beside.packing)]));
+        }
+    }
+    grid
 }
 
 fn cells_of_driver(plan: &Plan, summary: &Summary, place: usize) -> Grid {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use parkade_sim::study::sweep::{Row, Share, work};
+use parkade_sim::study::sweep::{Beside, Row, Share, beside, work};
 
 use crate::verify::progress_bar_of;
 use crate::{Outcome, output};
@@ -33,6 +33,9 @@ use show::{Finished, Shown};
 /// of LOAD (at least one page of 2 MiB). Policies are compared workload by workload, seeds averaged before: geometric means with
 /// bootstrap intervals (BCa, 95 %), Wilcoxon's signed-rank test with Holm's correction, matched-pairs rank-biserial effects. A program that
 /// fits in no memory under a policy counts in none of its means, and as worse than all that fits in the test.
+///
+/// Beside the policies stand two bounds over LOAD: the page ideal, which is enough for one that remaps pages of 2 MiB as it likes, and
+/// the best packing found offline, every lifetime known beforehand.
 ///
 /// A row depends on its job alone: any number of threads, and any spread over machines, gives the same bytes.
 #[derive(Parser)]
@@ -63,6 +66,9 @@ pub(crate) struct Args {
     /// Before each program, take so many times LOAD from the device in one piece and give it back to the allocator.
     #[arg(long, value_name = "FACTOR")]
     prealloc: Option<Share>,
+    /// How hard to look for the packing that is shown beside the policies, in steps for each program; 0 for no bounds.
+    #[arg(long, value_name = "STEPS", default_value_t = 20_000_000)]
+    bounds: u64,
     /// Where the device places segments: driver (as NVIDIA's was measured to), ascending, descending, lowest-hole.
     #[arg(long, value_name = "MODEL", default_value = "driver")]
     addresses: String,
@@ -95,7 +101,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.shard.parts > 1 {
         return say_part(args, rows.len());
     }
-    let finished = Finished { plan: &study.plan, rows: &rows, sources: &study.sources, policies: &study.policies };
+    let beside = find_bounds(args, &study)?;
+    let finished =
+        Finished { plan: &study.plan, rows: &rows, sources: &study.sources, policies: &study.policies, beside: &beside };
     show::show(&args.shown, &finished).map(|()| Outcome::Good)
 }
 
@@ -110,7 +118,7 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
         }
     };
     let jobs: Vec<u64> = args.shard.jobs(&study.plan).skip(rows.len()).collect();
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;
+    let pool = threads(args)?;
     let bar = progress_bar_of("jobs", args.shown.json);
     bar.set_length((rows.len() + jobs.len()) as u64);
     bar.set_position(rows.len() as u64);
@@ -124,6 +132,22 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     });
     bar.finish_and_clear();
     done.map(|()| rows)
+}
+
+fn threads(args: &Args) -> Result<rayon::ThreadPool> {
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?)
+}
+
+/// What stands beside the policies; nothing where nobody asks.
+fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<Beside>>> {
+    if args.bounds == 0 {
+        return Ok(Vec::new());
+    }
+    let bar = progress_bar_of("bounds", args.shown.json);
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    let bounds = beside(&study.plan, &study.sources, args.bounds, &threads(args)?);
+    bar.finish_and_clear();
+    Ok(bounds?)
 }
 
 /// A row in one write: what is cut by an interruption is the last line at most.

@@ -20,7 +20,7 @@ const WIDEST: f64 = 2.0;
 pub(super) fn page(finished: &Finished<'_>, summary: &Summary, curve: Option<&str>) -> String {
     let plan = finished.plan;
     let plots = [frontier(finished), over_time(finished, summary, curve).unwrap_or_default(), cost(plan, summary)];
-    let tables: String = grids::all(plan, summary).iter().map(super::grid::Grid::html).collect();
+    let tables: String = grids::all(plan, summary, finished.beside).iter().map(super::grid::Grid::html).collect();
     let values = [
         ("version", env!("CARGO_PKG_VERSION")),
         ("style", STYLE),

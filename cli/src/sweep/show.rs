@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::policy::catalogue::Named;
-use parkade_sim::study::sweep::{Level, Plan, Row, Source, Summary};
+use parkade_sim::study::sweep::{Beside, Level, Plan, Row, Source, Summary};
 use serde_json::{Value, json};
 
 use super::{grids, page};
@@ -46,6 +46,8 @@ pub(crate) struct Finished<'a> {
     /// The plan's workloads and policies, or nothing where they cannot be made.
     pub(crate) sources: &'a [Source],
     pub(crate) policies: &'a [&'static Named],
+    /// Bounds of the plan's workloads, or nothing.
+    pub(crate) beside: &'a [Option<Beside>],
 }
 
 /// Refuses what cannot be put out, before anything is done for it.
@@ -89,11 +91,11 @@ pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string(&object(finished, &summary))?)?;
     } else if shown.markdown || shown.latex {
         let notation = if shown.latex { super::grid::Grid::latex } else { super::grid::Grid::markdown };
-        let tables: Vec<String> = grids::all(plan, &summary).iter().map(notation).collect();
+        let tables: Vec<String> = grids::all(plan, &summary, finished.beside).iter().map(notation).collect();
         write!(out, "{}", tables.join("\n"))?;
     } else {
         writeln!(out, "{}", subject(plan))?;
-        for grid in grids::short(plan, &summary) {
+        for grid in grids::short(plan, &summary, finished.beside) {
             write!(out, "\n{}", output_lines(&grid.text()))?;
         }
     }
@@ -192,7 +194,16 @@ fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
                     "driver_ns": by_capacity(policy.driver_ns.iter().map(|&cost| level(cost)).collect()), "workloads": cells })
         })
         .collect();
-    json!({ "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
+    let bounds: Vec<Value> = plan
+        .workloads
+        .iter()
+        .zip(finished.beside)
+        .map(|(workload, beside)| {
+            json!({ "workload": workload.name, "page_ideal_over_load": level(beside.map(|beside| beside.page_ideal)),
+                    "packing_over_load": level(beside.map(|beside| beside.packing)) })
+        })
+        .collect();
+    json!({ "bounds": bounds, "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
 }
 
 /// Infinite ends are those of a mean over one workload.

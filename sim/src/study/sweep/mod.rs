@@ -4,6 +4,7 @@
 //! do any part. [`work`] does some of them on several threads and hands the [`Row`]s over in order; [`Summary`] is
 //! what all rows together say. A row holds whole numbers and depends on its job alone.
 
+mod beside;
 mod plan;
 mod row;
 mod summary;
@@ -11,6 +12,7 @@ mod summary;
 mod tests;
 mod work;
 
+pub use beside::{Beside, beside};
 pub use plan::{BadPlan, Capacity, Job, MOST_JOBS, Plan, PlannedWorkload, Share};
 pub use row::{Program, Row};
 pub use summary::{Cell, Comparison, Level, PolicySummary, Summary};

@@ -138,11 +138,15 @@ fn ratio(row: &Row) -> Option<f64> {
 
 /// `None` if one of them has no value.
 fn over_seeds(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Option<Level> {
-    let values: Vec<f64> = rows.iter().map(|row| value(row)).collect::<Option<_>>()?;
+    over_all(&rows.iter().map(|row| value(row)).collect::<Option<Vec<_>>>()?)
+}
+
+/// The geometric mean and the range.
+pub(super) fn over_all(values: &[f64]) -> Option<Level> {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(0.0, f64::max);
     // Equal values are their own mean, to the last bit.
-    let mean = if least.to_bits() == most.to_bits() { least } else { geometric_mean(&values)? };
+    let mean = if least.to_bits() == most.to_bits() { least } else { geometric_mean(values)? };
     Some(Level { mean, low: least, high: most, count: values.len() })
 }
 
@@ -151,7 +155,7 @@ fn geometric_mean(values: &[f64]) -> Option<f64> {
     mean(&logs).map(f64::exp)
 }
 
-fn over_workloads(levels: impl Iterator<Item = Level>) -> Option<Level> {
+pub(super) fn over_workloads(levels: impl Iterator<Item = Level>) -> Option<Level> {
     let logs: Vec<f64> = levels.map(|level| level.mean.max(f64::MIN_POSITIVE).ln()).collect();
     of_logs(&logs)
 }
