@@ -38,7 +38,7 @@ fn refused(run: &Run, said: &str) {
 #[test]
 fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
     let folder = Folder::new("sweep-same");
-    let (rows, shown) = whole(&folder);
+    let (rows, _) = whole(&folder);
     // A recording has one seed; so there are three programs.
     assert_eq!(rows.lines().count(), 1 + 3 * 2 * 5);
     for threads in ["1", "2", "4"] {
@@ -56,6 +56,8 @@ fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
     let [one, two, three] = &parts;
     let run = call(&["merge", three, one, two, "-o", &merged]);
     assert_eq!((run.code, run.err.as_str()), (0, ""));
+    // The programs, which bounds need, are not in the parts.
+    let shown = sweep(&folder, &["-o", &merged, "--bounds", "0"]).out;
     assert_eq!((bytes(&merged), run.out), (rows, shown));
 }
 
@@ -136,6 +138,47 @@ fn parts_that_do_not_belong_together_are_not_merged() {
     assert!(!fs::exists(&merged).expect("a folder"), "nothing was written");
     assert_eq!(call(&["merge", &one, &two, &two, "-o", &merged]).code, 0, "the same part twice");
     assert_eq!(bytes(&merged), rows);
+}
+
+#[test]
+fn what_is_read_is_never_written() {
+    let folder = Folder::new("sweep-sources");
+    let recording = folder.recording("good.pickle", &good());
+    let before = fs::read(&recording).expect("a recording");
+    let link = at(&folder, "link");
+    std::os::unix::fs::symlink(&recording, &link).expect("a link");
+    for target in [&recording, &link] {
+        for option in ["--html", "--csv", "-o"] {
+            refused(&call(&["sweep", "-w", &recording, "-p", "pytorch", "-c", "1.0", option, target]), "never overwritten");
+            assert_eq!(fs::read(&recording).expect("a recording"), before, "{option} {target}");
+        }
+    }
+    let (rows, _) = whole(&folder);
+    let (part, merged) = (at(&folder, "whole.jsonl"), at(&folder, "merged.jsonl"));
+    let part_link = at(&folder, "part-link");
+    std::os::unix::fs::symlink(&part, &part_link).expect("a link");
+    for target in [&part, &part_link] {
+        for option in ["--html", "--csv"] {
+            refused(&call(&["merge", &part, "-o", &merged, option, target]), "never overwritten");
+            assert_eq!((bytes(&part), fs::exists(&merged).expect("a folder")), (rows.clone(), false), "{option} {target}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_found_before_the_work() {
+    let folder = Folder::new("sweep-unwritable");
+    let rows = at(&folder, "rows.jsonl");
+    let nowhere = at(&folder, "none/page");
+    for target in [nowhere.as_str(), folder.path()] {
+        for option in ["--html", "--csv"] {
+            refused(&sweep(&folder, &["-o", &rows, option, target]), "cannot write");
+            assert!(!fs::exists(&rows).expect("a folder"), "no row was made for {option} {target}");
+        }
+    }
+    let page = folder.file("page.html", b"as it was");
+    refused(&sweep(&folder, &["-o", folder.path(), "--html", &page]), folder.path());
+    assert_eq!(bytes(&page), "as it was");
 }
 
 #[test]

@@ -96,7 +96,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.shard.parts > 1 && args.output.is_none() {
         bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");
     }
-    show::check(&args.shown, &study.plan, args.output.as_deref())?;
+    show::check(&args.shown, &study.plan)?;
+    show::check_files(&args.shown, args.output.as_deref(), &study.files)?;
     let rows = do_jobs(args, &study)?;
     if args.shard.parts > 1 {
         return say_part(args, rows.len());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use parkade::policy::catalogue::{CATALOGUE as POLICIES, Named, named};
@@ -24,6 +24,8 @@ pub(super) struct Study {
     pub(super) sources: Vec<Source>,
     /// The plan's policies, in its order.
     pub(super) policies: Vec<&'static Named>,
+    /// The recordings that were read.
+    pub(super) files: Vec<PathBuf>,
 }
 
 pub(super) fn study(args: &Args) -> Result<Study> {
@@ -36,11 +38,12 @@ pub(super) fn study(args: &Args) -> Result<Study> {
         let known = Addresses::ALL.map(Addresses::name);
         bail!("there is no address model {:?}{}", args.addresses, suggestion(&args.addresses, known));
     }
-    let (mut sources, mut workloads) = (Vec::new(), Vec::new());
+    let (mut sources, mut workloads, mut files) = (Vec::new(), Vec::new(), Vec::new());
     for found in chosen_workloads(&args.workloads)? {
         let seeds = if found.source.is_seeded { args.seeds } else { 1 };
         workloads.push(PlannedWorkload { name: found.source.name.clone(), seeds, hash: found.hash });
         sources.push(found.source);
+        files.extend(found.file);
     }
     let plan = Plan {
         workloads,
@@ -50,7 +53,7 @@ pub(super) fn study(args: &Args) -> Result<Study> {
         preallocate: args.prealloc,
     };
     plan.check()?;
-    Ok(Study { plan, sources, policies })
+    Ok(Study { plan, sources, policies, files })
 }
 
 /// The parts of lists that are separated by commas, without empty ones.
@@ -93,10 +96,11 @@ fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
     Ok(capacities)
 }
 
-/// A workload, and the hash of one that comes from a file.
+/// A workload; of one that comes from a file, its hash and the file.
 struct Found {
     source: Source,
     hash: Option<String>,
+    file: Option<PathBuf>,
 }
 
 fn chosen_workloads(lists: &[String]) -> Result<Vec<Found>> {
@@ -144,7 +148,7 @@ fn workload(item: &str) -> Result<Vec<Found>> {
 
 fn of_catalogue(known: &'static NamedWorkload) -> Found {
     let (name, says) = (known.name.to_owned(), known.says.to_owned());
-    Found { source: Source { name, says, is_seeded: true, make: Box::new(known.make) }, hash: None }
+    Found { source: Source { name, says, is_seeded: true, make: Box::new(known.make) }, hash: None, file: None }
 }
 
 /// A seed of its own makes it the same for all seeds.
@@ -164,7 +168,7 @@ fn described(text: &str) -> Result<Found> {
             _ => workload.clone(),
         }),
     };
-    Ok(Found { source, hash: None })
+    Ok(Found { source, hash: None, file: None })
 }
 
 /// Each device of a recording is a workload.
@@ -188,7 +192,8 @@ fn of_recording(path: &Path) -> Result<Vec<Found>> {
         let hash = Some(program.hash);
         let workload = program.workload;
         let (name, says) = (workload.name.clone(), workload.says.clone());
-        Ok(Found { source: Source { name, says, is_seeded: false, make: Box::new(move |_| workload.clone()) }, hash })
+        let source = Source { name, says, is_seeded: false, make: Box::new(move |_| workload.clone()) };
+        Ok(Found { source, hash, file: Some(path.to_owned()) })
     };
     traced.iter().map(of_device).collect()
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 use parkade::policy::catalogue::Named;
 use parkade_sim::study::sweep::{Beside, Level, Plan, Row, Source, Summary};
@@ -50,19 +50,28 @@ pub(crate) struct Finished<'a> {
     pub(crate) beside: &'a [Option<Beside>],
 }
 
-/// Refuses what cannot be put out, before anything is done for it.
-pub(crate) fn check(shown: &Shown, plan: &Plan, rows: Option<&Path>) -> Result<()> {
+/// Refuses files that cannot or must not be written, before anything is done for them: those that are `read`, and one for two things.
+pub(crate) fn check_files(shown: &Shown, rows: Option<&Path>, read: &[PathBuf]) -> Result<()> {
+    let pages = [shown.csv.as_deref(), shown.html.as_deref()].into_iter().flatten();
+    let files: Vec<&Path> = rows.into_iter().chain(pages.clone()).collect();
+    for (place, one) in files.iter().enumerate() {
+        for source in read {
+            target::refuse_source(source, one).with_context(|| one.display().to_string())?;
+        }
+        if let Some(other) = files[place + 1..].iter().find(|other| target::is_same_file(one, other)) {
+            bail!("two things are to be written to {}: choose two files", other.display());
+        }
+    }
+    pages.into_iter().try_for_each(target::refuse_unwritable)
+}
+
+/// Refuses what the plan does not have.
+pub(crate) fn check(shown: &Shown, plan: &Plan) -> Result<()> {
     baseline(shown, plan)?;
     if let Some(name) = &shown.curve
         && !plan.workloads.iter().any(|workload| workload.name == *name)
     {
         bail!("--curve {name:?} is none of the workloads");
-    }
-    let files: Vec<&Path> = [rows, shown.csv.as_deref(), shown.html.as_deref()].into_iter().flatten().collect();
-    for (place, one) in files.iter().enumerate() {
-        if let Some(other) = files[place + 1..].iter().find(|other| target::is_same_file(one, other)) {
-            bail!("two things are to be written to {}: choose two files", other.display());
-        }
     }
     Ok(())
 }
