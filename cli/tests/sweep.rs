@@ -91,7 +91,7 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         ("{}\n".to_owned(), "is no file of parkade sweep's rows"),
         ("x".repeat(5 << 20), "a line is longer than"),
         (lines[0].to_owned(), "its first line is missing or cut"),
-        (rows.replacen("\"parkade_sweep\":1", "\"parkade_sweep\":9", 1), "is of form 9"),
+        (rows.replacen("\"parkade_sweep\":2", "\"parkade_sweep\":9", 1), "is of form 9"),
         (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has other capacities than asked for"),
         (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 belongs"),
         (rows.replacen("\"seeds\":2", "\"seeds\":0", 1), "no seeds"),

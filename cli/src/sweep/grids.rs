@@ -37,6 +37,17 @@ pub(super) fn all(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> 
     grids
 }
 
+/// What the smallest memory is.
+pub(super) fn about_smallest(plan: &Plan, summary: &Summary) -> String {
+    let programs: u64 = plan.workloads.iter().map(|workload| workload.seeds).sum();
+    format!(
+        "The smallest memory is the smallest of those tried in which the program fits; a program that fits may fail with a little more: \
+         so it was seen in {} of {} searches.",
+        summary.not_monotone(),
+        programs * plan.policies.len() as u64
+    )
+}
+
 /// A capacity in words.
 pub(super) fn capacity(capacity: Capacity) -> String {
     match capacity {
@@ -89,6 +100,7 @@ fn memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
         row.resize_with(header.len(), none);
         rows.push(row);
     }
+    let note = format!("{note} {}", about_smallest(plan, summary));
     let note = if beside.is_empty() { note } else { format!("{note} {ABOUT_BOUNDS}") };
     Grid { title: "Memory".to_owned(), note, header, rows }
 }
@@ -137,7 +149,8 @@ fn driver(plan: &Plan, summary: &Summary) -> Grid {
 
 fn cells_of_memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
     let cell = |cell: &Cell| cell.ratio.map_or_else(none, |level| with_range(level, |value| format!("{value:.3}")));
-    let note = "The smallest memory in which the workload fits, over LOAD; with several seeds their geometric mean and range.";
+    let note =
+        "The smallest memory tried in which the workload fits, over LOAD; with several seeds their geometric mean and range.";
     let mut grid = by_workload(plan, summary, "Smallest memory over LOAD".to_owned(), note.to_owned(), &cell);
     if !beside.is_empty() {
         let show = |level: Level| with_range(level, |value| format!("{value:.3}"));

@@ -72,7 +72,9 @@ fn frontier(finished: &Finished<'_>) -> String {
     }
     let beyond =
         if most > to { format!(" Programs that need more than {to:.1} LOAD are beyond the right edge.") } else { String::new() };
-    let note = format!("The share of programs whose smallest memory is at most this. Further left and higher is better.{beyond}");
+    let note = format!(
+        "The share of programs whose smallest memory (of those tried) is at most this. Further left and higher is better.{beyond}"
+    );
     card("Fit frontier", &note, &plot)
 }
 

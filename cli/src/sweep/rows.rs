@@ -14,7 +14,7 @@ use parkade_sim::study::sweep::{Plan, Row};
 use serde::{Deserialize, Serialize};
 
 /// The form of these files.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 /// The longest first line, and the longest line of a row.
 const LONGEST_HEADER: u64 = 4 << 20;
 const LONGEST_ROW: u64 = 16 << 10;

@@ -107,6 +107,7 @@ pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
         for grid in grids::short(plan, &summary, finished.beside) {
             write!(out, "\n{}", output_lines(&grid.text()))?;
         }
+        writeln!(out, "\n{}", grids::about_smallest(plan, &summary))?;
     }
     Ok(out.flush()?)
 }
@@ -137,14 +138,14 @@ pub(super) fn subject(plan: &Plan) -> String {
 
 fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
-        "job,workload,seed,policy,capacity,load_bytes,events,hash,capacity_bytes,fits,problem,failed_at_event,peak_reserved_bytes,\
+        "job,workload,seed,policy,capacity,load_bytes,events,hash,capacity_bytes,fails_above_bytes,fits,problem,failed_at_event,peak_reserved_bytes,\
          peak_allocated_bytes,retries,driver_calls,driver_ns,waited_ns,runs\n",
     );
     let optional = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     for row in rows {
         let _ = writeln!(
             text,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             row.job,
             quoted(&row.workload),
             row.seed,
@@ -154,6 +155,7 @@ fn csv(rows: &[Row]) -> String {
             row.events,
             row.hash,
             optional(row.capacity_bytes),
+            optional(row.fails_above_bytes),
             row.fits,
             quoted(row.problem.as_deref().unwrap_or_default()),
             optional(row.failed_at_event),
@@ -194,7 +196,7 @@ fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
                 .iter()
                 .zip(cells)
                 .map(|(workload, cell)| {
-                    json!({ "workload": workload.name, "memory_over_load": level(cell.ratio),
+                    json!({ "workload": workload.name, "memory_over_load": level(cell.ratio), "not_monotone": cell.not_monotone,
                             "driver_ns": by_capacity(cell.driver_ns.iter().map(|&cost| level(cost)).collect()) })
                 })
                 .collect();
@@ -212,7 +214,7 @@ fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
                     "packing_over_load": level(beside.map(|beside| beside.packing)) })
         })
         .collect();
-    json!({ "bounds": bounds, "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
+    json!({ "not_monotone": summary.not_monotone(), "bounds": bounds, "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
 }
 
 /// Infinite ends are those of a mean over one workload.
