@@ -3,6 +3,7 @@
 use parkade_sim::study::sweep::{Beside, Capacity, Cell, Level, Plan, PolicySummary, Summary};
 
 use super::grid::{Grid, Head};
+use super::show;
 use crate::size;
 
 /// The capacity whose driver time is shown beside that with plenty: the factor that is nearest to this.
@@ -144,7 +145,8 @@ fn driver(plan: &Plan, summary: &Summary) -> Grid {
     });
     let note = "What the driver's calls of a program cost, as measured on an H200, waiting not included: geometric means over the n workloads \
                 that fit in that memory, with bootstrap intervals (BCa). Means over different workloads do not compare.";
-    Grid { title: "Driver time".to_owned(), note: note.to_owned(), rows: rows.collect(), header }
+    let note = format!("{note}{}", show::about_artefacts(plan));
+    Grid { title: "Driver time".to_owned(), note, rows: rows.collect(), header }
 }
 
 fn cells_of_memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
@@ -166,6 +168,7 @@ fn cells_of_driver(plan: &Plan, summary: &Summary, place: usize) -> Grid {
     let cell = |cell: &Cell| cell.driver_ns[place].map_or_else(none, |level| with_range(milliseconds(level), number));
     let title = format!("Driver time, {}", capacity(plan.capacities[place]));
     let note = format!("Milliseconds of the driver's calls, waiting not included; {NONE} where it does not fit.");
+    let note = if plan.capacities[place] == Capacity::Plenty { note + &show::about_artefacts(plan) } else { note };
     by_workload(plan, summary, title, note, &cell)
 }
 

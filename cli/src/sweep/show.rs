@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
-use parkade::policy::catalogue::Named;
-use parkade_sim::study::sweep::{Beside, Level, Plan, Row, Source, Summary};
+use parkade::policy::catalogue::{Named, named};
+use parkade_sim::study::sweep::{Beside, Capacity, Level, Plan, Row, Source, Summary};
 use serde_json::{Value, json};
 
 use super::{grids, page};
@@ -88,7 +88,8 @@ fn baseline(shown: &Shown, plan: &Plan) -> Result<usize> {
 
 pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
     let plan = finished.plan;
-    let summary = Summary::of(plan, finished.rows, baseline(shown, plan)?);
+    let mut summary = Summary::of(plan, finished.rows, baseline(shown, plan)?);
+    leave_artefacts_out(plan, &mut summary);
     if let Some(file) = &shown.csv {
         target::write(file, csv(finished.rows).as_bytes())?;
     }
@@ -110,6 +111,29 @@ pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
         writeln!(out, "\n{}", grids::about_smallest(plan, &summary))?;
     }
     Ok(out.flush()?)
+}
+
+/// Whether a policy takes all that there is before the program begins: what it takes of a device with plenty says nothing.
+pub(super) fn takes_everything(policy: &str) -> bool {
+    named(policy).is_some_and(|policy| (policy.make)().keeps_memory())
+}
+
+/// What such a policy's calls cost on a device with plenty is the price of 4 TiB.
+fn leave_artefacts_out(plan: &Plan, summary: &mut Summary) {
+    let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return };
+    for (policy, cells) in
+        summary.policies.iter_mut().zip(&mut summary.cells).filter(|(policy, _)| takes_everything(&policy.name))
+    {
+        let costs = cells.iter_mut().map(|cell| &mut cell.driver_ns).chain([&mut policy.driver_ns]);
+        costs.for_each(|driver_ns| driver_ns[plenty] = None);
+    }
+}
+
+/// Which policies that concerns, as a sentence; empty if none.
+pub(super) fn about_artefacts(plan: &Plan) -> String {
+    let names: Vec<&str> = plan.policies.iter().map(String::as_str).filter(|name| takes_everything(name)).collect();
+    let what = "which would take a part of all that there is before the program begins";
+    if names.is_empty() { String::new() } else { format!(" With plenty without {}, {what}.", names.join(" and ")) }
 }
 
 /// Names of files may hold anything.
