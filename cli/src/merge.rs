@@ -33,6 +33,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    show::check_without_programs(&args.shown)?;
     show::check_files(&args.shown, Some(&args.output), &args.files)?;
     let parts = args.files.iter().map(|file| Ok((file.as_path(), rows::read(file)?))).collect::<Result<Vec<_>>>()?;
     let (plan, rows) = put_together(parts)?;

@@ -96,6 +96,7 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 belongs"),
         (rows.replacen("\"seeds\":2", "\"seeds\":0", 1), "no seeds"),
         (replaced(0, lines[0].replace("\"driver\"", "\"ascending\"")), "has another address model"),
+        (lines[0].replace("\"pytorch-expandable\"", "\"=1+1,x\"") + "\n", "line 1: there is no policy \"=1+1,x\""),
         (replaced(2, "{}".to_owned()), "line 3 is no row"),
         (replaced(2, "y".repeat(20 << 10)), "line 3: a line is longer than"),
         (swapped, "line 4 is job 3, where job 2 belongs"),
@@ -134,6 +135,8 @@ fn parts_that_do_not_belong_together_are_not_merged() {
     let cut = folder.file("cut.jsonl", &text.as_bytes()[..text.len() - 9]);
     refused(&call(&["merge", &one, &cut, "-o", &merged]), "1 of 30 jobs are missing");
     refused(&call(&["merge", &one, &two, "-o", &one]), "never overwritten");
+    let page = at(&folder, "page.html");
+    refused(&call(&["merge", &one, &two, "-o", &merged, "--html", &page, "--curve", "good"]), "--curve needs the programs");
     refused(&call(&["merge", &merged, "-o", &at(&folder, "x")]), "cannot be read");
     assert!(!fs::exists(&merged).expect("a folder"), "nothing was written");
     assert_eq!(call(&["merge", &one, &two, &two, "-o", &merged]).code, 0, "the same part twice");
@@ -238,6 +241,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-p", ","], "no policies"),
         (&["--seeds", "0"], "--seeds 0"),
         (&["--seeds", "18446744073709551615"], "more than"),
+        (&["-c", ""], "no capacities"),
         (&["-c", "0"], "is no factor"),
         (&["-c", "0GiB"], "has no memory"),
         (&["-c", "80apples"], "is no size"),

@@ -120,7 +120,7 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
         }
     };
     let jobs: Vec<u64> = args.shard.jobs(&study.plan).skip(rows.len()).collect();
-    let pool = threads(args)?;
+    let pool = threads(args, jobs.len())?;
     let bar = progress_bar_of("jobs", args.shown.json);
     bar.set_length((rows.len() + jobs.len()) as u64);
     bar.set_position(rows.len() as u64);
@@ -136,8 +136,10 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     done.map(|()| rows)
 }
 
-fn threads(args: &Args) -> Result<rayon::ThreadPool> {
-    Ok(rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?)
+/// Threads for so many things to do: never more than these.
+fn threads(args: &Args, jobs: usize) -> Result<rayon::ThreadPool> {
+    let wanted = args.threads.map_or_else(rayon::current_num_threads, usize::from);
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(wanted.min(jobs).max(1)).build()?)
 }
 
 /// What stands beside the policies; nothing where nobody asks.
@@ -147,7 +149,9 @@ fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<Beside>>> {
     }
     let bar = progress_bar_of("bounds", args.shown.json);
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    let bounds = beside(&study.plan, &study.sources, args.bounds, &threads(args)?);
+    let programs: u64 = study.plan.workloads.iter().map(|workload| workload.seeds).sum();
+    let pool = threads(args, usize::try_from(programs).unwrap_or(usize::MAX))?;
+    let bounds = beside(&study.plan, &study.sources, args.bounds, &pool);
     bar.finish_and_clear();
     Ok(bounds?)
 }

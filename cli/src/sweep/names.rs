@@ -81,6 +81,9 @@ fn policies(lists: &[String]) -> Result<Vec<&'static Named>> {
 /// The smallest and plenty come first, whatever is given.
 fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
     let mut capacities = vec![Capacity::Smallest, Capacity::Plenty];
+    if items(lists).next().is_none() {
+        bail!("there is nothing to do: no capacities");
+    }
     for item in items(lists) {
         let capacity = match item.bytes().last() {
             Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => match size::parse(item) {

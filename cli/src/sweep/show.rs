@@ -65,6 +65,14 @@ pub(crate) fn check_files(shown: &Shown, rows: Option<&Path>, read: &[PathBuf]) 
     pages.into_iter().try_for_each(target::refuse_unwritable)
 }
 
+/// Refuses what needs the programs themselves, where only their rows are there.
+pub(crate) fn check_without_programs(shown: &Shown) -> Result<()> {
+    if shown.curve.is_some() {
+        bail!("--curve needs the programs, which files of rows do not hold: give it to parkade sweep");
+    }
+    Ok(())
+}
+
 /// Refuses what the plan does not have.
 pub(crate) fn check(shown: &Shown, plan: &Plan) -> Result<()> {
     baseline(shown, plan)?;
@@ -173,7 +181,7 @@ fn csv(rows: &[Row]) -> String {
             row.job,
             quoted(&row.workload),
             row.seed,
-            row.policy,
+            quoted(&row.policy),
             row.capacity,
             row.load_bytes,
             row.events,
