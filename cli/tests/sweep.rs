@@ -144,6 +144,18 @@ fn parts_that_do_not_belong_together_are_not_merged() {
 }
 
 #[test]
+fn one_program_is_not_evidence_twice() {
+    let folder = Folder::new("sweep-twice");
+    let one = folder.recording("one.pickle", &good());
+    let other = folder.recording("other.pickle", &good());
+    let workloads = format!("{one},{other},mlp:depth=3,batch=64,steps=2");
+    let run = call(&["sweep", "-w", &workloads, "-p", "pytorch", "-c", "1.0", "--seeds", "3", "--json"]);
+    assert_eq!((run.code, run.err.as_str()), (0, "one program under several names, each of which counts: one and other\n"));
+    let object: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
+    assert_eq!(object["jobs"], 3 * 3, "nothing in an MLP is drawn: three programs");
+}
+
+#[test]
 fn what_is_read_is_never_written() {
     let folder = Folder::new("sweep-sources");
     let recording = folder.recording("good.pickle", &good());

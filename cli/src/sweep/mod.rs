@@ -61,7 +61,7 @@ pub(crate) struct Args {
     /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB).
     #[arg(short, long, value_name = "LIST", default_value = "1.0,1.02,1.05,1.1,1.25")]
     capacities: Vec<String>,
-    /// How many seeds each generated workload is made from: 1, 2 and so on.
+    /// How many seeds each generated workload is made from: 1, 2 and so on. Once only where the seed decides about nothing.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seeds: u64,
     /// Before each program, take so many times LOAD from the device in one piece and give it back to the allocator.
@@ -99,6 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     show::check(&args.shown, &study.plan)?;
     show::check_files(&args.shown, args.output.as_deref(), &study.files)?;
+    warn_of_same_programs(&study);
     let rows = do_jobs(args, &study)?;
     if args.shard.parts > 1 {
         return say_part(args, rows.len());
@@ -107,6 +108,19 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let finished =
         Finished { plan: &study.plan, rows: &rows, sources: &study.sources, policies: &study.policies, beside: &beside };
     show::show(&args.shown, &finished).map(|()| Outcome::Good)
+}
+
+/// In one line.
+fn warn_of_same_programs(study: &Study) {
+    let same: Vec<String> =
+        names::same_programs(&study.sources).into_iter().map(|(one, other)| format!("{one} and {other}")).collect();
+    if !same.is_empty() {
+        let _ = writeln!(
+            io::stderr(),
+            "one program under several names, each of which counts: {}",
+            output::one_line(&same.join("; "))
+        );
+    }
 }
 
 /// The rows of all jobs of the shard, those included that the file already has.

@@ -1,6 +1,6 @@
 //! What the arguments name: workloads, policies, capacities; and what there is to be named.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ pub(super) fn study(args: &Args) -> Result<Study> {
     }
     let (mut sources, mut workloads, mut files) = (Vec::new(), Vec::new(), Vec::new());
     for found in chosen_workloads(&args.workloads)? {
-        let seeds = if found.source.is_seeded { args.seeds } else { 1 };
+        let seeds = if is_seeded(&found.source, args.seeds) { args.seeds } else { 1 };
         workloads.push(PlannedWorkload { name: found.source.name.clone(), seeds, hash: found.hash });
         sources.push(found.source);
         files.extend(found.file);
@@ -54,6 +54,26 @@ pub(super) fn study(args: &Args) -> Result<Study> {
     };
     plan.check()?;
     Ok(Study { plan, sources, policies, files })
+}
+
+/// Whether seeds make several programs of a workload: for some the seed decides about nothing, and one program is no evidence twice.
+fn is_seeded(source: &Source, seeds: u64) -> bool {
+    let hash = |seed| Program::new((source.make)(seed)).hash;
+    source.is_seeded && seeds > 1 && hash(1) != hash(2)
+}
+
+/// Pairs of workloads that are one program under two names, each with the one before it that is the same.
+pub(super) fn same_programs(sources: &[Source]) -> Vec<(&str, &str)> {
+    let mut names: BTreeMap<String, &str> = BTreeMap::new();
+    let mut same = Vec::new();
+    for source in sources {
+        let hash = Program::new((source.make)(1)).hash;
+        match names.get(&hash) {
+            Some(first) => same.push((*first, source.name.as_str())),
+            None => drop(names.insert(hash, &source.name)),
+        }
+    }
+    same
 }
 
 /// The parts of lists that are separated by commas, without empty ones.

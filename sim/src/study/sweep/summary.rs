@@ -63,7 +63,7 @@ pub struct PolicySummary {
     pub ratio: Option<Level>,
     /// What the driver's calls cost in each capacity of the plan, in nanoseconds, in the same way.
     pub driver_ns: Vec<Option<Level>>,
-    /// The share of workloads and seeds that fit in each capacity.
+    /// The share of programs that fit in each capacity: of each workload's seeds, averaged over workloads.
     pub fits: Vec<f64>,
     /// Against the baseline; `None` for itself.
     pub versus: Option<Comparison>,
@@ -187,9 +187,11 @@ fn of_logs(logs: &[f64]) -> Option<Level> {
 }
 
 fn shares(plan: &Plan, cells: &[Cell]) -> Vec<f64> {
-    let all: u64 = plan.workloads.iter().map(|workload| workload.seeds).sum();
-    let fitting = |capacity: usize| cells.iter().map(|cell| cell.fits[capacity]).sum::<u64>();
-    (0..plan.capacities.len()).map(|capacity| fitting(capacity) as f64 / all.max(1) as f64).collect()
+    let of_workload = |capacity: usize| {
+        let seeds = plan.workloads.iter().map(|workload| workload.seeds.max(1));
+        cells.iter().zip(seeds).map(move |(cell, seeds)| cell.fits[capacity] as f64 / seeds as f64)
+    };
+    (0..plan.capacities.len()).map(|capacity| mean(&of_workload(capacity).collect::<Vec<_>>()).unwrap_or(0.0)).collect()
 }
 
 fn compare(cells: &[Cell], base: &[f64]) -> Comparison {
