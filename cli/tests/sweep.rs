@@ -9,7 +9,8 @@ use common::{Folder, Run, call, good};
 /// Two small programs, two policies, three capacities.
 fn sweep(folder: &Folder, more: &[&str]) -> Run {
     let recording = folder.recording("good.pickle", &good());
-    let workloads = format!("{recording},mlp:depth=3,batch=64,steps=2");
+    let workloads =
+        format!("{recording},transformer:layers=2,hidden=64,heads=2,vocabulary=100,sequence=64,batch=8,mixed=on,steps=2");
     let own = ["sweep", "-w", &workloads, "-p", "pytorch,pytorch-expandable", "-c", "1.0,1.1,2GiB", "--seeds", "2"];
     call(&[&own, more].concat())
 }
@@ -131,7 +132,7 @@ fn parts_that_do_not_belong_together_are_not_merged() {
     refused(&call(&["merge", &one, &two, &other, "-o", &merged]), "contradict each other about job 1");
     let hash = text.rfind("\"hash\":\"").expect("a hash") + "\"hash\":\"".len();
     let other = folder.file("program.jsonl", format!("{}f{}", &text[..hash], &text[hash..]).as_bytes());
-    refused(&call(&["merge", &one, &other, "-o", &merged]), "disagree about what mlp");
+    refused(&call(&["merge", &one, &other, "-o", &merged]), "disagree about what transformer");
     let cut = folder.file("cut.jsonl", &text.as_bytes()[..text.len() - 9]);
     refused(&call(&["merge", &one, &cut, "-o", &merged]), "1 of 30 jobs are missing");
     refused(&call(&["merge", &one, &two, "-o", &one]), "never overwritten");
