@@ -89,7 +89,7 @@ fn memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
     let note = format!(
         "The smallest memory in which a program fits over LOAD, the most bytes that live at once: geometric means over n of {} with \
          bootstrap intervals (BCa). Then the share of programs that fit in a given memory (each workload counts as much, whatever its seeds). Then against {baseline}, workload by workload: \
-         the ratio, in how many it needs less, as much, and more, the matched-pairs rank-biserial effect (-1: always less), and the p \
+         the ratio, in how many it needs less, as much, and more, the matched-pairs rank-biserial effect (-1: never more), and the p \
          value of Wilcoxon's signed-rank test, alone and corrected for all {} comparisons.",
         crate::output::count(plan.workloads.len() as u64, "workload"),
         plan.policies.len() - 1
