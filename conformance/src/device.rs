@@ -9,7 +9,7 @@
 //! can be listed.
 
 use std::cell::{Ref, RefCell, RefMut};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
@@ -94,6 +94,8 @@ struct Shared<D> {
     calls: Option<Vec<MadeCall>>,
     /// Reserved ranges of addresses: first byte and bytes.
     reserved: BTreeMap<u64, u64>,
+    /// The first bytes of those in which something was mapped since.
+    touched: BTreeSet<u64>,
 }
 
 /// A handle to a device; its clones are the same device.
@@ -111,7 +113,8 @@ impl<D> WitnessedDevice<D> {
     #[must_use]
     pub fn new(device: D) -> WitnessedDevice<D> {
         let (witness, faults) = (Witness::default(), FaultPlan::none());
-        WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness, faults, calls: None, reserved: BTreeMap::new() })))
+        let (reserved, touched) = (BTreeMap::new(), BTreeSet::new());
+        WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness, faults, calls: None, reserved, touched })))
     }
 
     /// The device, to look at. Not to be held across a call of the allocator.
@@ -164,6 +167,13 @@ impl<D> WitnessedDevice<D> {
     #[must_use]
     pub fn reserved_ranges(&self) -> BTreeMap<u64, u64> {
         self.0.borrow().reserved.clone()
+    }
+
+    /// How many reserved ranges there are in which nothing was ever mapped.
+    #[must_use]
+    pub fn bare_ranges(&self) -> usize {
+        let shared = self.0.borrow();
+        shared.reserved.keys().filter(|base| !shared.touched.contains(base)).count()
     }
 
     /// Makes one call, unless it is planned to fail.
@@ -228,6 +238,7 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
         self.call(CallName::AddressFree, size.get(), |shared| {
             shared.device.unreserve(address, size)?;
             shared.reserved.remove(&address.get());
+            shared.touched.remove(&address.get());
             Ok(())
         })
     }
@@ -237,7 +248,11 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &D::Physical) -> Result<(), BackendError> {
-        self.call(CallName::MemMap, size.get(), |shared| shared.device.map(address, size, memory))
+        self.call(CallName::MemMap, size.get(), |shared| {
+            shared.device.map(address, size, memory)?;
+            shared.touched.extend(shared.reserved.range(..=address.get()).next_back().map(|(base, _)| *base));
+            Ok(())
+        })
     }
 
     fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {

@@ -74,6 +74,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
         (**self).keeps_memory()
     }
 
+    fn looks_after_waiting(&self) -> bool {
+        (**self).looks_after_waiting()
+    }
+
     fn looks_by_address(&self) -> bool {
         (**self).looks_by_address()
     }

@@ -209,6 +209,12 @@ pub trait Policy {
         false
     }
 
+    /// Whether it looks for a free block again once it has waited for events ([`Relief::Wait`]). One that does not may say that memory is out
+    /// beside a block that the wait has just made free. Not asked by the allocator either.
+    fn looks_after_waiting(&self) -> bool {
+        true
+    }
+
     /// Whether the policy asks [`Heap::lowest_at_least`], so that the heap keeps free blocks by address as well. The same answer always.
     fn looks_by_address(&self) -> bool {
         false

@@ -243,6 +243,12 @@ impl Policy for PyTorch {
         true
     }
 
+    /// After it has waited it gives free segments back and asks the device; a part of a segment that the wait made free is only found by the
+    /// next request (spec 2.4, step 6e; pytorch#189504).
+    fn looks_after_waiting(&self) -> bool {
+        false
+    }
+
     #[inline]
     fn stamp(&self, pool: PoolSlot) -> u64 {
         self.searches.get(usize::from(pool.0)).copied().unwrap_or(0)

@@ -54,8 +54,6 @@ pub(super) struct Setup {
     pub(super) adversary: Adversary,
     /// Where segments go.
     pub(super) places: Places,
-    /// Whether giving a segment back waits for the device.
-    pub(super) free_waits: bool,
     /// For policies that are drawn.
     pub(super) policy_seed: u64,
 }
@@ -121,9 +119,12 @@ fn setup(adversary: Adversary) -> impl Strategy<Value = Setup> {
     };
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB, 1024 * MIB]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
-    (capacity, adversary, places, any::<bool>(), any::<u64>()).prop_map(
-        |(capacity, adversary, places, free_waits, policy_seed)| Setup { capacity, adversary, places, free_waits, policy_seed },
-    )
+    (capacity, adversary, places, any::<u64>()).prop_map(|(capacity, adversary, places, policy_seed)| Setup {
+        capacity,
+        adversary,
+        places,
+        policy_seed,
+    })
 }
 
 /// Programs of so many steps at most.
@@ -160,7 +161,6 @@ pub(super) fn every_rung() -> (Setup, Vec<Step>) {
         ReleaseCached,
         Allocate(5 * MIB, 0),
     ];
-    let setup =
-        Setup { capacity: 64 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, free_waits: false, policy_seed: 0 };
+    let setup = Setup { capacity: 64 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, policy_seed: 0 };
     (setup, fill.into_iter().chain(pieces).chain(rest).collect())
 }

@@ -235,6 +235,10 @@ impl<P: Policy> Policy for Watched<P> {
         self.policy.keeps_memory()
     }
 
+    fn looks_after_waiting(&self) -> bool {
+        self.policy.looks_after_waiting()
+    }
+
     fn looks_by_address(&self) -> bool {
         self.policy.looks_by_address()
     }

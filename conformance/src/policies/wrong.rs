@@ -20,6 +20,8 @@ pub(super) struct Wrong {
     looks_by_address: bool,
     /// How often an answer is one that could be right, in hundredths.
     right: u64,
+    /// It hardly ever gives up, so that ladders have hundreds of rungs.
+    is_patient: bool,
 }
 
 /// Sizes that say something about a mistake.
@@ -32,7 +34,8 @@ impl Wrong {
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][draws.below(2) as usize];
         let coalescing = [Coalescing::Neighbours, Coalescing::Buddies, Coalescing::Never][draws.below(3) as usize];
         let (looks_by_address, right) = (draws.below(2) == 0, [30, 60, 80, 95][draws.below(4) as usize]);
-        Wrong { draws: RefCell::new(draws), seen: RefCell::default(), profile, coalescing, looks_by_address, right }
+        let is_patient = draws.below(8) == 0;
+        Wrong { draws: RefCell::new(draws), seen: RefCell::default(), profile, coalescing, looks_by_address, right, is_patient }
     }
 
     fn below(&self, bound: u64) -> u64 {
@@ -122,7 +125,12 @@ impl Policy for Wrong {
     }
 
     fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
-        if self.below(4) == 0 { Bytes(whole.get() / 2 / 512 * 512) } else { self.size(request.size.get()) }
+        match self.below(8) {
+            0 | 1 => Bytes(whole.get() / 2 / 512 * 512),
+            // The most that a cut may keep, so that it is asked about what is left again and again.
+            2 => Bytes(whole.get() - 1),
+            _ => self.size(request.size.get()),
+        }
     }
 
     fn coalescing(&self) -> Coalescing {
@@ -137,7 +145,7 @@ impl Policy for Wrong {
             _ => Attempt::AskFor(self.size(request.size.get())),
         };
         let fits = |block: &parkade::BlockView| block.size >= request.size;
-        match self.below(16) {
+        let relief = match self.below(16) {
             0..=4 => Relief::Release { blocks: self.blocks(heap, |block| !block.is_split), attempt },
             5 => Relief::Borrow,
             6..=8 => match self.block(heap, |block| fits(block) && block.stream != request.stream) {
@@ -151,6 +159,12 @@ impl Policy for Wrong {
                 None => Relief::GiveUp,
             },
             _ => Relief::GiveUp,
+        };
+        match relief {
+            Relief::GiveUp if self.is_patient && self.below(100) > 0 => {
+                Relief::Release { blocks: Vec::new(), attempt: Attempt::No }
+            }
+            relief => relief,
         }
     }
 

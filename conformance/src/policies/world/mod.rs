@@ -67,8 +67,6 @@ pub(super) struct World<D: TestDevice, P: Policy> {
     /// The heap, and what was reserved, after the step before.
     before: Vec<SegmentInfo>,
     reserved_before: u64,
-    /// A request was refused: addresses may have been reserved for which there was no memory.
-    has_refused: bool,
     script: Vec<String>,
 }
 
@@ -98,7 +96,6 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             words: 0,
             before: Vec::new(),
             reserved_before: 0,
-            has_refused: false,
             script,
         })
     }
