@@ -80,6 +80,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 format!("the block at {at:#x} is of another stream than its segment")
             })?;
             ensure(block.state != BlockState::Detached, || format!("the block at {at:#x} is in no state"))?;
+            let fits = block.state != BlockState::Allocated || block.requested <= block.size;
+            ensure(fits, || format!("the block at {at:#x} has {} bytes, {} were asked for", block.size, block.requested))?;
             let both = |state| block.state == state && arena.get(previous).is_some_and(|before| before.state == state);
             ensure(!both(BlockState::Free) || !self.heap().may_merge(previous, index), || {
                 format!("the block at {at:#x} and the one before it are both free")

@@ -87,6 +87,8 @@ pub enum CheckpointError {
     LengthDiffers(DeviceAddress),
     /// The expandable segment, named by its first byte, has blocks behind the saved ones that are not one free block.
     TailInUse(DeviceAddress),
+    /// The policy keeps free neighbours apart, or blocks have changed streams: what is free cannot be cut again as it was. Not PyTorch's.
+    Parted,
     /// The device failed to record an event. A save has changed nothing; a restore has given back everything that the pool had handed
     /// out, the block in question when a later request manages it, and has handed out nothing.
     Device(BackendError),
@@ -110,6 +112,9 @@ impl fmt::Display for CheckpointError {
                 write!(f, "Expected (curr_block != nullptr) == ((i + 1) < (segment_len)){UNEXPLAINED}")
             }
             CheckpointError::TailInUse(_) => f.write_str("Invalid expandable segment structure during checkpoint restore"),
+            CheckpointError::Parted => f.write_str(
+                "a pool cannot be restored where free neighbours stay apart, by the policy's rule or for their streams",
+            ),
             CheckpointError::Device(error) => error.fmt(f),
         }
     }

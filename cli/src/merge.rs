@@ -33,12 +33,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    for file in &args.files {
-        target::refuse_source(file, &args.output)?;
-    }
+    show::check_without_programs(&args.shown)?;
+    show::check_files(&args.shown, Some(&args.output), &args.files)?;
     let parts = args.files.iter().map(|file| Ok((file.as_path(), rows::read(file)?))).collect::<Result<Vec<_>>>()?;
     let (plan, rows) = put_together(parts)?;
-    show::check(&args.shown, &plan, Some(&args.output))?;
+    show::check(&args.shown, &plan)?;
     let mut bytes = Header::of(plan.clone(), Shard::WHOLE).line()?;
     for row in &rows {
         serde_json::to_writer(&mut bytes, row)?;

@@ -41,6 +41,25 @@ fn resolved(path: &Path) -> Option<PathBuf> {
     Some(folder.canonicalize().ok()?.join(path.file_name()?))
 }
 
+/// Refuses a target that [`write`] could not write: to be called before work that may take long. What is there stays as it is.
+pub(crate) fn refuse_unwritable(target: &Path) -> Result<()> {
+    try_beside(target).with_context(|| format!("cannot write {}", target.display()))
+}
+
+fn try_beside(target: &Path) -> io::Result<()> {
+    let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
+    match fs::metadata(&target) {
+        Ok(data) if data.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        // A device or a pipe: whoever waits at its other end would notice.
+        Ok(data) if !data.is_file() => Ok(()),
+        _ => {
+            let temporary = temporary(&target)?;
+            create(&temporary, &[])?;
+            fs::remove_file(&temporary)
+        }
+    }
+}
+
 /// Writes the file: beside its place first, so that what was there stays whole until it is replaced.
 pub(crate) fn write(target: &Path, bytes: &[u8]) -> Result<()> {
     write_beside(target, bytes).with_context(|| format!("cannot write {}", target.display()))

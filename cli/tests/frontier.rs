@@ -19,8 +19,8 @@ fn the_table_says_what_fits_and_why_no_more() {
     assert_eq!(lines[0], "3 steps of training; 500.00 MiB of each device go to the driver's context");
     let heading = "gpt2 on 1GB (953.67 MiB): 0.12 billion parameters, half, adam, checkpointing none, sequence 1024";
     assert_eq!(lines[2], heading);
-    let why = "  nothing fits: parameters, gradients and the optimizer's states alone need 943.39 MiB, 4.0 x the parameters";
-    assert!(lines[3].starts_with(&why[..70]) && lines[3].ends_with("4.0 x the parameters"), "{}", lines[3]);
+    let why = "  nothing fits: parameters, gradients and the optimizer's states alone need 943.39 MiB, 4.0 x the bytes of the parameters";
+    assert!(lines[3].starts_with(&why[..70]) && lines[3].ends_with("4.0 x the bytes of the parameters"), "{}", lines[3]);
     assert!(lines[5].starts_with("gpt2 on 8GB (7.45 GiB): ") && lines[6].starts_with("  the load allows a batch of "));
     assert!(lines[7].starts_with("  policy "), "{}", lines[7]);
     assert!(lines[8].starts_with("  pytorch ") && lines[9].starts_with("  buddy "), "{}", run.out);
@@ -85,10 +85,11 @@ fn bad_arguments_are_one_line() {
         (&["--model", "7b,hidden=18446744073709551615"], "hidden is 18446744073709551615"),
         (&["--devices", "100MiB"], "nothing left beside a context"),
         (&["--devices", "18446744073709551615"], ""),
-        (&["--most-batch", "0"], "cannot be searched"),
-        (&["--most-batch", "9999999999"], "cannot be searched"),
+        (&["--most-batch", "0"], "--most-batch is 0"),
+        (&["--most-batch", "9999999999"], "--most-batch is 9999999999; the most that is searched is 1048576"),
+        (&["--accumulation", "1,4"], "--most-batch is 2, below --accumulation 4"),
         (&["--steps", "0"], "steps is 0"),
-        (&["--accumulation", "0"], "accumulation is 0"),
+        (&["--accumulation", "0"], "--accumulation is 0"),
         (&["--sequences", "18446744073709551615"], "sequence is"),
         (&["--context", "18446744073709551615"], "nothing left beside a context"),
     ] {

@@ -9,7 +9,8 @@ use common::{Folder, Run, call, good};
 /// Two small programs, two policies, three capacities.
 fn sweep(folder: &Folder, more: &[&str]) -> Run {
     let recording = folder.recording("good.pickle", &good());
-    let workloads = format!("{recording},mlp:depth=3,batch=64,steps=2");
+    let workloads =
+        format!("{recording},transformer:layers=2,hidden=64,heads=2,vocabulary=100,sequence=64,batch=8,mixed=on,steps=2");
     let own = ["sweep", "-w", &workloads, "-p", "pytorch,pytorch-expandable", "-c", "1.0,1.1,2GiB", "--seeds", "2"];
     call(&[&own, more].concat())
 }
@@ -38,7 +39,7 @@ fn refused(run: &Run, said: &str) {
 #[test]
 fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
     let folder = Folder::new("sweep-same");
-    let (rows, shown) = whole(&folder);
+    let (rows, _) = whole(&folder);
     // A recording has one seed; so there are three programs.
     assert_eq!(rows.lines().count(), 1 + 3 * 2 * 5);
     for threads in ["1", "2", "4"] {
@@ -56,6 +57,8 @@ fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
     let [one, two, three] = &parts;
     let run = call(&["merge", three, one, two, "-o", &merged]);
     assert_eq!((run.code, run.err.as_str()), (0, ""));
+    // The programs, which bounds need, are not in the parts.
+    let shown = sweep(&folder, &["-o", &merged, "--bounds", "0"]).out;
     assert_eq!((bytes(&merged), run.out), (rows, shown));
 }
 
@@ -89,11 +92,12 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         ("{}\n".to_owned(), "is no file of parkade sweep's rows"),
         ("x".repeat(5 << 20), "a line is longer than"),
         (lines[0].to_owned(), "its first line is missing or cut"),
-        (rows.replacen("\"parkade_sweep\":1", "\"parkade_sweep\":9", 1), "is of form 9"),
+        (rows.replacen("\"parkade_sweep\":2", "\"parkade_sweep\":9", 1), "is of form 9"),
         (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has other capacities than asked for"),
         (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 belongs"),
         (rows.replacen("\"seeds\":2", "\"seeds\":0", 1), "no seeds"),
         (replaced(0, lines[0].replace("\"driver\"", "\"ascending\"")), "has another address model"),
+        (lines[0].replace("\"pytorch-expandable\"", "\"=1+1,x\"") + "\n", "line 1: there is no policy \"=1+1,x\""),
         (replaced(2, "{}".to_owned()), "line 3 is no row"),
         (replaced(2, "y".repeat(20 << 10)), "line 3: a line is longer than"),
         (swapped, "line 4 is job 3, where job 2 belongs"),
@@ -128,14 +132,69 @@ fn parts_that_do_not_belong_together_are_not_merged() {
     refused(&call(&["merge", &one, &two, &other, "-o", &merged]), "contradict each other about job 1");
     let hash = text.rfind("\"hash\":\"").expect("a hash") + "\"hash\":\"".len();
     let other = folder.file("program.jsonl", format!("{}f{}", &text[..hash], &text[hash..]).as_bytes());
-    refused(&call(&["merge", &one, &other, "-o", &merged]), "disagree about what mlp");
+    refused(&call(&["merge", &one, &other, "-o", &merged]), "disagree about what transformer");
     let cut = folder.file("cut.jsonl", &text.as_bytes()[..text.len() - 9]);
     refused(&call(&["merge", &one, &cut, "-o", &merged]), "1 of 30 jobs are missing");
     refused(&call(&["merge", &one, &two, "-o", &one]), "never overwritten");
+    let page = at(&folder, "page.html");
+    refused(&call(&["merge", &one, &two, "-o", &merged, "--html", &page, "--curve", "good"]), "--curve needs the programs");
     refused(&call(&["merge", &merged, "-o", &at(&folder, "x")]), "cannot be read");
     assert!(!fs::exists(&merged).expect("a folder"), "nothing was written");
     assert_eq!(call(&["merge", &one, &two, &two, "-o", &merged]).code, 0, "the same part twice");
     assert_eq!(bytes(&merged), rows);
+}
+
+#[test]
+fn one_program_is_not_evidence_twice() {
+    let folder = Folder::new("sweep-twice");
+    let one = folder.recording("one.pickle", &good());
+    let other = folder.recording("other.pickle", &good());
+    let workloads = format!("{one},{other},mlp:depth=3,batch=64,steps=2");
+    let run = call(&["sweep", "-w", &workloads, "-p", "pytorch", "-c", "1.0", "--seeds", "3", "--json"]);
+    assert_eq!((run.code, run.err.as_str()), (0, "one program under several names, each of which counts: one and other\n"));
+    let object: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
+    assert_eq!(object["jobs"], 3 * 3, "nothing in an MLP is drawn: three programs");
+}
+
+#[test]
+fn what_is_read_is_never_written() {
+    let folder = Folder::new("sweep-sources");
+    let recording = folder.recording("good.pickle", &good());
+    let before = fs::read(&recording).expect("a recording");
+    let link = at(&folder, "link");
+    std::os::unix::fs::symlink(&recording, &link).expect("a link");
+    for target in [&recording, &link] {
+        for option in ["--html", "--csv", "-o"] {
+            refused(&call(&["sweep", "-w", &recording, "-p", "pytorch", "-c", "1.0", option, target]), "never overwritten");
+            assert_eq!(fs::read(&recording).expect("a recording"), before, "{option} {target}");
+        }
+    }
+    let (rows, _) = whole(&folder);
+    let (part, merged) = (at(&folder, "whole.jsonl"), at(&folder, "merged.jsonl"));
+    let part_link = at(&folder, "part-link");
+    std::os::unix::fs::symlink(&part, &part_link).expect("a link");
+    for target in [&part, &part_link] {
+        for option in ["--html", "--csv"] {
+            refused(&call(&["merge", &part, "-o", &merged, option, target]), "never overwritten");
+            assert_eq!((bytes(&part), fs::exists(&merged).expect("a folder")), (rows.clone(), false), "{option} {target}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_found_before_the_work() {
+    let folder = Folder::new("sweep-unwritable");
+    let rows = at(&folder, "rows.jsonl");
+    let nowhere = at(&folder, "none/page");
+    for target in [nowhere.as_str(), folder.path()] {
+        for option in ["--html", "--csv"] {
+            refused(&sweep(&folder, &["-o", &rows, option, target]), "cannot write");
+            assert!(!fs::exists(&rows).expect("a folder"), "no row was made for {option} {target}");
+        }
+    }
+    let page = folder.file("page.html", b"as it was");
+    refused(&sweep(&folder, &["-o", folder.path(), "--html", &page]), folder.path());
+    assert_eq!(bytes(&page), "as it was");
 }
 
 #[test]
@@ -195,6 +254,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-p", ","], "no policies"),
         (&["--seeds", "0"], "--seeds 0"),
         (&["--seeds", "18446744073709551615"], "more than"),
+        (&["-c", ""], "no capacities"),
         (&["-c", "0"], "is no factor"),
         (&["-c", "0GiB"], "has no memory"),
         (&["-c", "80apples"], "is no size"),

@@ -52,7 +52,7 @@ fn least(workload: &Workload, policy: &Named, load: u64, percent: u64) -> String
     let preallocated_bytes = (u128::from(load) * u128::from(percent) / 100) as u64;
     let options = RunOptions { preallocated_bytes, ..RunOptions::plenty() };
     let over = |bytes: u64| bytes as f64 / load as f64;
-    match smallest_capacity(workload, &policy.make, &options) {
+    match smallest_capacity(workload, &policy.make, &options, &[]) {
         Ok(smallest) => {
             let plenty = run(workload, (policy.make)(), &options);
             format!("{:.3} ({:.3})", over(smallest.capacity_bytes), over(plenty.peak_reserved_bytes))

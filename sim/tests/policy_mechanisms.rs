@@ -2,8 +2,8 @@
 //! change streams, pages that go where they are needed, segments of another size; and that a wrong answer is an error and changes nothing.
 
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
-use parkade::units::{Bytes, MIB, PoolClass, StreamId};
-use parkade::{AllocError, Allocator, Heap};
+use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
+use parkade::{AllocError, Allocator, CheckpointError, Heap, PoolFilter};
 use parkade_sim::device::{CallName, SimDevice, SimOptions};
 
 const MEBIBYTE: u64 = MIB;
@@ -226,4 +226,69 @@ fn a_segment_of_another_size_is_asked_for_but_never_too_small_a_one() {
     assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
     allocator.check().unwrap();
     allocator.free(block).unwrap();
+}
+
+const GRAPH: PoolId = PoolId(7, 0);
+
+#[test]
+fn nothing_is_waited_for_during_a_capture() {
+    let mut allocator = on(64, Toy::default());
+    let there = StreamId(0x1000);
+    allocator.create_pool(GRAPH).unwrap();
+    allocator.begin_pool(GRAPH, PoolFilter::All).unwrap();
+    let used = allocator.allocate(Bytes::mib(48), StreamId::DEFAULT).unwrap();
+    let address = used.address();
+    allocator.device_mut().spin(there, 1_000_000_000);
+    allocator.record_stream(&used, there);
+    allocator.free(used).unwrap();
+    let again = allocator.allocate(Bytes::mib(48), StreamId::DEFAULT);
+    assert!(matches!(again, Err(AllocError::OutOfMemory(_))), "memory at {address:?} was given out while in use: {again:?}");
+    assert!(allocator.device().now_ns() < 1_000_000_000);
+    allocator.check().unwrap();
+    allocator.end_pool(GRAPH).unwrap();
+    let again = allocator.allocate(Bytes::mib(48), StreamId::DEFAULT);
+    assert!(matches!(again, Err(AllocError::OutOfMemory(_))), "the pool keeps its memory");
+}
+
+#[test]
+fn memory_of_a_pool_in_use_is_not_taken_from_under_its_graphs() {
+    let relieve = |heap: &Heap, request: &Request, _: u32| Relief::Release {
+        blocks: heap.free_blocks(request.pool).map(|block| block.id).collect(),
+        attempt: Attempt::Ask,
+    };
+    let mut allocator = on(64, Toy { relieve, ..Toy::default() });
+    allocator.create_pool(GRAPH).unwrap();
+    allocator.begin_pool(GRAPH, PoolFilter::All).unwrap();
+    let block = allocator.allocate(Bytes::mib(16), StreamId::DEFAULT).unwrap();
+    allocator.free(block).unwrap();
+    let refused = allocator.allocate(Bytes::mib(40), StreamId::DEFAULT);
+    assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(16));
+    allocator.check().unwrap();
+}
+
+#[test]
+fn cuts_without_an_end_are_an_error() {
+    let cut = |whole: u64, size: u64| (whole > size + 512).then(|| whole - 1);
+    let mut allocator = on(64, Toy { cut, ..Toy::default() });
+    let refused = allocator.allocate(Bytes::mib(1), StreamId::DEFAULT);
+    assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
+    allocator.check().unwrap();
+    assert_eq!(free_sizes(&mut allocator), [16]);
+}
+
+#[test]
+fn a_pool_is_not_restored_where_free_neighbours_stay_apart() {
+    let mut allocator = on(64, Toy { coalescing: Coalescing::Never, ..Toy::default() });
+    allocator.create_pool(GRAPH).unwrap();
+    allocator.begin_pool(GRAPH, PoolFilter::All).unwrap();
+    let large = allocator.allocate(Bytes::mib(4), StreamId::DEFAULT).unwrap();
+    let saved = allocator.checkpoint_pool(GRAPH).unwrap();
+    allocator.free(large).unwrap();
+    let halves = [2, 2].map(|mib| allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT).unwrap());
+    assert_eq!(allocator.restore_pool(&saved).unwrap_err(), CheckpointError::Parted);
+    allocator.check().unwrap();
+    for half in halves {
+        allocator.free(half).unwrap();
+    }
 }

@@ -45,13 +45,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// segments that it has got since stay, free. An expandable segment may have grown: its last free block is then longer than it was.
     ///
     /// # Errors
-    /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], and what is said there if the pool's segments do not fit the
+    /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], [`CheckpointError::Parted`], and what is said there if the pool's segments do not fit the
     /// checkpoint, as for one of another allocator: nothing has changed then. [`CheckpointError::Device`] is the exception.
     pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<Restored, CheckpointError> {
         let id = checkpoint.pool;
         let owner = self.heap.private_owner(id).ok_or(CheckpointError::LostPool(id))?;
         if self.heap.pools().freeable().contains(&owner) {
             return Err(CheckpointError::Abandoned(id));
+        }
+        if !self.heap.merges_neighbours() || self.heap.mixes_streams() {
+            return Err(CheckpointError::Parted);
         }
         Fit { heap: &self.heap, owner }.check(checkpoint)?;
         let freed = self.take_back(owner)?;

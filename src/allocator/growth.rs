@@ -13,7 +13,7 @@ use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Policy, Request};
 use crate::trace::{Observer, TraceAction, TraceEntry};
-use crate::units::{Bytes, DeviceAddress, MIB, StreamId};
+use crate::units::{Bytes, DeviceAddress, StreamId};
 
 /// What becomes of memory that was unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,8 +32,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !self.heap.merges_neighbours() {
             return Err(self.fault("grows segments in which free neighbours do not all become one block").into());
         }
-        if page == Bytes::ZERO || !page.get().is_multiple_of(2 * MIB) {
-            return Err(self.fault("names pages that are not a multiple of 2 MiB").into());
+        if page == Bytes::ZERO {
+            return Err(self.fault("names pages of no bytes").into());
         }
         let mut block = match self.heap.find_space(request.pool, request.stream, size) {
             Some(block) => block,
@@ -70,12 +70,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("reserves no addresses").into());
         }
         let address = self.device.reserve(size)?;
-        if size < request.size && self.profile.gives_short_ranges_back {
-            self.device.unreserve(address, size)?;
+        let is_short = size < request.size && self.profile.gives_short_ranges_back;
+        let returned = if is_short { self.device.unreserve(address, size) } else { Ok(()) };
+        if is_short && returned.is_ok() {
             return Ok(None);
         }
+        // A range that the device does not take back stays the allocator's.
         self.reservations.insert(address.0, size.0, page.0, request.stream);
-        Ok(Some(self.heap.add_reservation(address, size, stream, request.pool)))
+        let block = self.heap.add_reservation(address, size, stream, request.pool);
+        Ok(returned.map(|()| Some(block))?)
     }
 
     /// Maps the first `wanted` bytes of an unmapped block, in whole pages, and merges them with what is free beside them. False if the

@@ -38,6 +38,9 @@ pub use view::InvalidFraction;
 /// From this many bytes on, [`Allocator::allocate`] refuses (spec 1.1, `ONE_EXA`).
 const TOO_LARGE: u64 = 1 << 60;
 
+/// More cuts than this do not make a block of one byte out of one of 2^64.
+const MOST_CUTS: usize = 64;
+
 /// A block handed out. It is given back through [`Allocator::free`], once: it cannot be copied.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "memory that is not given back stays allocated"]
@@ -214,6 +217,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             if last == request.size || !self.policy.splits(last, request) {
                 break;
+            }
+            if parts.len() == MOST_CUTS {
+                self.put_back_unused(index);
+                return Err(self.fault("cuts a block without an end").into());
             }
             size = last;
             parts.push(self.policy.cut(last, request));

@@ -40,6 +40,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         for rung in 0..MOST_RUNGS {
             match self.policy.relieve(&self.heap, request, rung) {
                 Relief::Release { blocks, attempt } => {
+                    self.check_release(&blocks)?;
                     self.release_segments(&blocks)?;
                     self.forget_empty_pools()?;
                     if let Some(block) = self.ask_device(request, stream_slot, segment, attempt)? {
@@ -61,6 +62,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                         return Ok((block, *request));
                     }
                 }
+                // Uses that a capture recorded are forgotten with the wait, and waiting would break the capture.
+                Relief::Wait if self.heap.is_deferring() => {}
                 Relief::Wait => self.synchronize()?,
                 Relief::Reuse(id) => return Ok((self.take(id, request)?, *request)),
                 Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
@@ -147,6 +150,22 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Asks the device for its free memory after it had none, as some versions do for a line in their log.
     pub(super) fn look_after_refusal(&mut self) -> Result<(), BackendError> {
         if self.profile.asks_after_refusal { self.device.memory_info().map(|_| ()) } else { Ok(()) }
+    }
+
+    /// Refuses to take memory from under a capture or from a private pool in use, whose graphs would find it gone; but for rules that do so.
+    pub(super) fn check_release(&self, blocks: &[BlockId]) -> Result<(), AllocError> {
+        if self.policy.releases_during_captures() {
+            return Ok(());
+        }
+        let freeable = self.heap.pools().freeable();
+        for index in blocks.iter().filter_map(|&id| self.heap.arena.resolve(id)) {
+            let owner = PoolSlot(self.heap.arena.at(index).pool).owner();
+            let may_go = if owner == 0 { !self.heap.is_deferring() } else { freeable.contains(&owner) };
+            if !may_go {
+                return Err(self.fault("releases memory while a graph is captured, or of a private pool in use").into());
+            }
+        }
+        Ok(())
     }
 
     /// Gives whole segments back to the device, in order, up to the first one that cannot be (spec 2.12).

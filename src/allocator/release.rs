@@ -63,6 +63,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub(super) fn release_everything(&mut self) -> Result<(), AllocError> {
         self.release_leftovers()?;
         let blocks = self.policy.releasable(&self.heap);
+        self.check_release(&blocks)?;
         self.release_segments(&blocks)?;
         self.forget_empty_pools()
     }

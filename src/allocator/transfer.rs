@@ -116,6 +116,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.heap.is_deferring() {
             return Ok(None);
         }
+        self.check_release(blocks)?;
         let unmapped = blocks.iter().try_for_each(|&id| self.unmap_for_reuse(id));
         let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
         let left = self.reservations.take_spare();

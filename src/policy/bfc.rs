@@ -6,15 +6,16 @@
 //! - a chunk is split if it has at least twice the bytes that are needed, or at least 128 MiB more;
 //! - regions: the first has 2 MiB, each further one twice as much as the one before. If a request needs more, the size is doubled until it suffices,
 //!   and not once more afterwards. If the device refuses, nine tenths are tried, again and again, down to what the request needs;
-//! - before it gives up it waits for memory that is being given back, then gives back all regions that are free as a whole and tries to grow once more
-//!   (TensorFlow's GPU allocator; `garbage_collection`).
+//! - before it gives up it gives back all regions that are free as a whole and tries to grow once more (TensorFlow's GPU allocator;
+//!   `garbage_collection`), and waits for memory that is being given back.
 //!
 //! With preallocation, as JAX has it (JAX's documentation, GPU memory allocation: 75 % of the device's memory; newer versions take other
 //! fractions), there is one region, it is all that there will ever be, and nothing is given back.
 //!
 //! Different here: the original has one set of bins, since everything is ordered by one stream. Here a chunk that another stream had is used after
 //! that stream's work, as a last choice before the pool grows, and neighbours of different streams stay apart until everything was waited for.
-//! The estimate whether giving back can help at all is left out; it only saves work before a failure. A private pool, of which the original has
+//! The wait comes before regions are given back; the original does both in the other order. Its estimate whether giving back can help at all is left
+//! out: where it says no, the original fails with its regions kept, which a program that goes on finds again. A private pool, of which the original has
 //! none, grows even where the default pool was preallocated. Spatial partitioning and timestamps are not modelled.
 
 use alloc::vec::Vec;

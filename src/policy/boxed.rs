@@ -62,6 +62,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
         (**self).relieve(heap, request, rung)
     }
 
+    fn releases_during_captures(&self) -> bool {
+        (**self).releases_during_captures()
+    }
+
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         (**self).releasable(heap)
     }

@@ -11,7 +11,8 @@
 //! device refuses, the request in whole pages of 2 MiB; when it refuses that too, everything is waited for and given back. Nobody sees here which
 //! streams are ordered behind which, so the first kind of reuse appears as the third, with a wait that costs nothing. Nor are synchronizations
 //! seen, so the threshold acts when the pool would grow: what is free as a whole beyond it goes back first. The remapping that the driver is said to do
-//! in a pool is not modelled.
+//! in a pool is not modelled. Under PyTorch's backend of this name two things differ: its limit is held against the bytes in use, not against what is
+//! reserved, and a block that was recorded on other streams is given back on a helper stream, so that luck alone makes it serve others.
 
 use alloc::vec::Vec;
 
@@ -20,6 +21,8 @@ use crate::block::BlockId;
 use crate::heap::Heap;
 use crate::units::{Bytes, PoolClass};
 
+/// So many streams at most are tried for luck before one is waited for: each try is a rung of the ladder.
+const MOST_TRIES: usize = 64;
 /// What sizes are multiples of.
 const UNIT: Bytes = Bytes(512);
 /// What new segments are multiples of.
@@ -144,7 +147,8 @@ impl Policy for CudaAsync {
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
-            self.step = Step::Luck(ladder::elsewhere(heap, request).iter().rev().map(|block| block.id).collect());
+            self.step =
+                Step::Luck(ladder::elsewhere(heap, request).iter().rev().take(MOST_TRIES).map(|block| block.id).collect());
         }
         loop {
             let (relief, next) = self.climb(heap, request);

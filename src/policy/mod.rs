@@ -96,7 +96,7 @@ pub enum Relief {
         /// Free blocks, in this order.
         blocks: Vec<BlockId>,
     },
-    /// Wait for all events, so that every block given back becomes free.
+    /// Wait for all events, so that every block given back becomes free. While a graph is captured this does nothing.
     Wait,
     /// Take this free block of the request's pool and stream, as [`Placement::Reuse`] would: one that a rung before has made.
     Reuse(BlockId),
@@ -191,6 +191,12 @@ pub trait Policy {
 
     /// The `rung`-th step when no free block serves a request, from 0.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief;
+
+    /// Whether [`Relief::Release`] may name blocks of the default pool while a graph is captured, and of private pools in use. Their memory
+    /// would be gone where a graph expects it.
+    fn releases_during_captures(&self) -> bool {
+        false
+    }
 
     /// Everything that is given back when everything is, in this order.
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {

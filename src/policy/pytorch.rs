@@ -244,6 +244,11 @@ impl Policy for PyTorch {
         false
     }
 
+    /// Garbage collection and the release of oversize blocks do not look whether a graph is captured (spec 2.7, 2.9).
+    fn releases_during_captures(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn stamp(&self, pool: PoolSlot) -> u64 {
         self.searches.get(usize::from(pool.0)).copied().unwrap_or(0)

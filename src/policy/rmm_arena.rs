@@ -3,13 +3,13 @@
 //! From rapidsai/rmm, cpp/include/rmm/mr/detail/arena.hpp (commit 07b2ac6) and cpp/src/mr/detail/arena_memory_resource_impl.cpp (08cef2a): sizes are
 //! multiples of 256 bytes. A request of up to 1 MiB is served from the superblocks of its stream's arena, the lowest address that suffices; if none
 //! does, a superblock of 1 MiB comes from the global arena. A larger request is served by the global arena itself, the lowest address that
-//! suffices. Every rest is split off. When nothing is left the device is waited for, all superblocks that are free go back to the global arena, and the
+//! suffices. Every rest is split off. When nothing is left the device is waited for, all superblocks of all arenas go back to the global arena, and the
 //! request is tried once more.
 //!
 //! Different here: the original takes one area of a fixed size at the start, half of the free memory by default; here the global arena is a growing
 //! region, so that what it needs shows, and a superblock is a segment of its own. Large blocks of one stream serve another only after
 //! everything was waited for and given back; the original waits for the stream whenever a large block is given back, and lets all streams have it
-//! then. A superblock that is in use in part does not move between arenas.
+//! then. A superblock that is in use in part does not move between arenas here, and no stream gets a superblock that large blocks use in part.
 
 use super::{Placement, Policy, Relief, Request, ladder};
 use crate::block::BlockId;

@@ -13,8 +13,8 @@
 //! The pool begins with half of the device's memory, the default of RMM's Python package. The limit of the heap is its maximum.
 //!
 //! Different here: the original keeps the rest of a block that was taken from another stream in that stream's list, and before it grows it moves the
-//! lists of all other streams into the asking one's, where neighbours merge; here the whole block changes streams, and neighbours of different
-//! streams merge only once everything was waited for, which happens before the pool says that memory is out. The order of the streams is that of
+//! lists of all other streams into the asking one's, where neighbours merge; here the whole block changes streams, behind all that its former stream was given by then and not
+//! only what was before its last free, and neighbours of different streams merge only once everything was waited for, which happens before the pool says that memory is out. The order of the streams is that of
 //! their handles, not of their events' addresses. `empty_cache`, which RMM does not have, gives whole segments back.
 
 use alloc::vec::Vec;

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 use indicatif::ProgressBar;
 use parkade::policy::catalogue::{CATALOGUE, Named, named};
-use parkade_sim::frontier::{CONTEXT_BYTES, Grid, Numbers, Point};
+use parkade_sim::frontier::{CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point};
 use parkade_sim::workload::Optimizer;
 use parkade_sim::workload::transformer::{Checkpointing, Transformer};
 
@@ -158,6 +158,7 @@ fn grid(args: &Args) -> Result<Grid> {
     let with_scratch = |(name, transformer): (String, Transformer)| {
         (name, Transformer { mixed: !args.no_scratch, seed: args.seed, ..transformer })
     };
+    batches(args)?;
     Ok(Grid {
         models: args.model.iter().map(|text| model::model(text).map(with_scratch)).collect::<Result<_>>()?,
         numbers: args.precision.clone(),
@@ -171,6 +172,21 @@ fn grid(args: &Args) -> Result<Grid> {
         steps: args.steps,
         most_batch: args.most_batch,
     })
+}
+
+/// Refuses batches and micro-batches that cannot be searched, by the names of their options.
+fn batches(args: &Args) -> Result<()> {
+    let most_micro = args.accumulation.iter().copied().max().unwrap_or(1);
+    if args.accumulation.contains(&0) {
+        bail!("--accumulation is 0; a step has at least one micro-batch");
+    }
+    if args.most_batch == 0 || args.most_batch > MOST_BATCH {
+        bail!("--most-batch is {}; the most that is searched is {MOST_BATCH}, the least 1", args.most_batch);
+    }
+    if args.most_batch < most_micro {
+        bail!("--most-batch is {}, below --accumulation {most_micro}: each micro-batch needs a sample", args.most_batch);
+    }
+    Ok(())
 }
 
 /// The policies of these names, in their order; each once.

@@ -21,7 +21,7 @@ pub(super) fn print(out: &mut impl Write, args: &Args, points: &[Point]) -> io::
                 let times = *state_bytes as f64 / first.case.parameter_bytes().max(1) as f64;
                 writeln!(
                     out,
-                    "  nothing fits: parameters, gradients and the optimizer's states alone need {}, {times:.1} x the parameters",
+                    "  nothing fits: parameters, gradients and the optimizer's states alone need {}, {times:.1} x the bytes of the parameters",
                     format_bytes(*state_bytes)
                 )?;
             }

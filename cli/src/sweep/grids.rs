@@ -3,6 +3,7 @@
 use parkade_sim::study::sweep::{Beside, Capacity, Cell, Level, Plan, PolicySummary, Summary};
 
 use super::grid::{Grid, Head};
+use super::show;
 use crate::size;
 
 /// The capacity whose driver time is shown beside that with plenty: the factor that is nearest to this.
@@ -35,6 +36,17 @@ pub(super) fn all(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> 
             .map(|place| cells_of_driver(plan, summary, place)),
     );
     grids
+}
+
+/// What the smallest memory is.
+pub(super) fn about_smallest(plan: &Plan, summary: &Summary) -> String {
+    let programs: u64 = plan.workloads.iter().map(|workload| workload.seeds).sum();
+    format!(
+        "The smallest memory is the smallest of those tried in which the program fits; a program that fits may fail with a little more: \
+         so it was seen in {} of {} searches.",
+        summary.not_monotone(),
+        programs * plan.policies.len() as u64
+    )
 }
 
 /// A capacity in words.
@@ -76,8 +88,8 @@ fn memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
     header.extend(["95% interval", "less/same/more", "effect", "p", "p (Holm)"].map(Head::from));
     let note = format!(
         "The smallest memory in which a program fits over LOAD, the most bytes that live at once: geometric means over n of {} with \
-         bootstrap intervals (BCa). Then the share of programs that fit in a given memory. Then against {baseline}, workload by workload: \
-         the ratio, in how many it needs less, as much, and more, the matched-pairs rank-biserial effect (-1: always less), and the p \
+         bootstrap intervals (BCa). Then the share of programs that fit in a given memory (each workload counts as much, whatever its seeds). Then against {baseline}, workload by workload: \
+         the ratio, in how many it needs less, as much, and more, the matched-pairs rank-biserial effect (-1: never more), and the p \
          value of Wilcoxon's signed-rank test, alone and corrected for all {} comparisons.",
         crate::output::count(plan.workloads.len() as u64, "workload"),
         plan.policies.len() - 1
@@ -89,6 +101,7 @@ fn memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
         row.resize_with(header.len(), none);
         rows.push(row);
     }
+    let note = format!("{note} {}", about_smallest(plan, summary));
     let note = if beside.is_empty() { note } else { format!("{note} {ABOUT_BOUNDS}") };
     Grid { title: "Memory".to_owned(), note, header, rows }
 }
@@ -132,12 +145,14 @@ fn driver(plan: &Plan, summary: &Summary) -> Grid {
     });
     let note = "What the driver's calls of a program cost, as measured on an H200, waiting not included: geometric means over the n workloads \
                 that fit in that memory, with bootstrap intervals (BCa). Means over different workloads do not compare.";
-    Grid { title: "Driver time".to_owned(), note: note.to_owned(), rows: rows.collect(), header }
+    let note = format!("{note}{}", show::about_artefacts(plan));
+    Grid { title: "Driver time".to_owned(), note, rows: rows.collect(), header }
 }
 
 fn cells_of_memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
     let cell = |cell: &Cell| cell.ratio.map_or_else(none, |level| with_range(level, |value| format!("{value:.3}")));
-    let note = "The smallest memory in which the workload fits, over LOAD; with several seeds their geometric mean and range.";
+    let note =
+        "The smallest memory tried in which the workload fits, over LOAD; with several seeds their geometric mean and range.";
     let mut grid = by_workload(plan, summary, "Smallest memory over LOAD".to_owned(), note.to_owned(), &cell);
     if !beside.is_empty() {
         let show = |level: Level| with_range(level, |value| format!("{value:.3}"));
@@ -153,6 +168,7 @@ fn cells_of_driver(plan: &Plan, summary: &Summary, place: usize) -> Grid {
     let cell = |cell: &Cell| cell.driver_ns[place].map_or_else(none, |level| with_range(milliseconds(level), number));
     let title = format!("Driver time, {}", capacity(plan.capacities[place]));
     let note = format!("Milliseconds of the driver's calls, waiting not included; {NONE} where it does not fit.");
+    let note = if plan.capacities[place] == Capacity::Plenty { note + &show::about_artefacts(plan) } else { note };
     by_workload(plan, summary, title, note, &cell)
 }
 

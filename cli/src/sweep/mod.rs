@@ -29,8 +29,9 @@ use show::{Finished, Shown};
 /// Run programs under allocation policies on simulated devices, and compare how much memory they need and what the driver costs.
 ///
 /// Each workload is run under each policy in each capacity, and in plenty; and the smallest memory in which it fits is searched. LOAD is
-/// the most bytes that live at once, each request rounded up to 512 bytes: nothing can need less. The smallest memory is found to 1/256
-/// of LOAD (at least one page of 2 MiB). Policies are compared workload by workload, seeds averaged before: geometric means with
+/// the most bytes that live at once, each request rounded up to 512 bytes: nothing can need less. It is looked for in
+/// steps of 1/256 of LOAD (at least one page of 2 MiB), and is the smallest of the memories tried in which the program fits: a program
+/// that fits may fail with a little more, and how many showed that is said. Policies are compared workload by workload, seeds averaged before: geometric means with
 /// bootstrap intervals (BCa, 95 %), Wilcoxon's signed-rank test with Holm's correction, matched-pairs rank-biserial effects. A program that
 /// fits in no memory under a policy counts in none of its means, and as worse than all that fits in the test.
 ///
@@ -60,7 +61,7 @@ pub(crate) struct Args {
     /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB).
     #[arg(short, long, value_name = "LIST", default_value = "1.0,1.02,1.05,1.1,1.25")]
     capacities: Vec<String>,
-    /// How many seeds each generated workload is made from: 1, 2 and so on.
+    /// How many seeds each generated workload is made from: 1, 2 and so on. Once only where the seed decides about nothing.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seeds: u64,
     /// Before each program, take so many times LOAD from the device in one piece and give it back to the allocator.
@@ -96,7 +97,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.shard.parts > 1 && args.output.is_none() {
         bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");
     }
-    show::check(&args.shown, &study.plan, args.output.as_deref())?;
+    show::check(&args.shown, &study.plan)?;
+    show::check_files(&args.shown, args.output.as_deref(), &study.files)?;
+    warn_of_same_programs(&study);
     let rows = do_jobs(args, &study)?;
     if args.shard.parts > 1 {
         return say_part(args, rows.len());
@@ -105,6 +108,19 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let finished =
         Finished { plan: &study.plan, rows: &rows, sources: &study.sources, policies: &study.policies, beside: &beside };
     show::show(&args.shown, &finished).map(|()| Outcome::Good)
+}
+
+/// In one line.
+fn warn_of_same_programs(study: &Study) {
+    let same: Vec<String> =
+        names::same_programs(&study.sources).into_iter().map(|(one, other)| format!("{one} and {other}")).collect();
+    if !same.is_empty() {
+        let _ = writeln!(
+            io::stderr(),
+            "one program under several names, each of which counts: {}",
+            output::one_line(&same.join("; "))
+        );
+    }
 }
 
 /// The rows of all jobs of the shard, those included that the file already has.
@@ -118,7 +134,7 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
         }
     };
     let jobs: Vec<u64> = args.shard.jobs(&study.plan).skip(rows.len()).collect();
-    let pool = threads(args)?;
+    let pool = threads(args, jobs.len())?;
     let bar = progress_bar_of("jobs", args.shown.json);
     bar.set_length((rows.len() + jobs.len()) as u64);
     bar.set_position(rows.len() as u64);
@@ -134,8 +150,10 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     done.map(|()| rows)
 }
 
-fn threads(args: &Args) -> Result<rayon::ThreadPool> {
-    Ok(rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?)
+/// Threads for so many things to do: never more than these.
+fn threads(args: &Args, jobs: usize) -> Result<rayon::ThreadPool> {
+    let wanted = args.threads.map_or_else(rayon::current_num_threads, usize::from);
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(wanted.min(jobs).max(1)).build()?)
 }
 
 /// What stands beside the policies; nothing where nobody asks.
@@ -145,7 +163,9 @@ fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<Beside>>> {
     }
     let bar = progress_bar_of("bounds", args.shown.json);
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    let bounds = beside(&study.plan, &study.sources, args.bounds, &threads(args)?);
+    let programs: u64 = study.plan.workloads.iter().map(|workload| workload.seeds).sum();
+    let pool = threads(args, usize::try_from(programs).unwrap_or(usize::MAX))?;
+    let bounds = beside(&study.plan, &study.sources, args.bounds, &pool);
     bar.finish_and_clear();
     Ok(bounds?)
 }

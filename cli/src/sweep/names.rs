@@ -1,8 +1,8 @@
 //! What the arguments name: workloads, policies, capacities; and what there is to be named.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use parkade::policy::catalogue::{CATALOGUE as POLICIES, Named, named};
@@ -24,6 +24,8 @@ pub(super) struct Study {
     pub(super) sources: Vec<Source>,
     /// The plan's policies, in its order.
     pub(super) policies: Vec<&'static Named>,
+    /// The recordings that were read.
+    pub(super) files: Vec<PathBuf>,
 }
 
 pub(super) fn study(args: &Args) -> Result<Study> {
@@ -36,11 +38,12 @@ pub(super) fn study(args: &Args) -> Result<Study> {
         let known = Addresses::ALL.map(Addresses::name);
         bail!("there is no address model {:?}{}", args.addresses, suggestion(&args.addresses, known));
     }
-    let (mut sources, mut workloads) = (Vec::new(), Vec::new());
+    let (mut sources, mut workloads, mut files) = (Vec::new(), Vec::new(), Vec::new());
     for found in chosen_workloads(&args.workloads)? {
-        let seeds = if found.source.is_seeded { args.seeds } else { 1 };
+        let seeds = if is_seeded(&found.source, args.seeds) { args.seeds } else { 1 };
         workloads.push(PlannedWorkload { name: found.source.name.clone(), seeds, hash: found.hash });
         sources.push(found.source);
+        files.extend(found.file);
     }
     let plan = Plan {
         workloads,
@@ -50,7 +53,27 @@ pub(super) fn study(args: &Args) -> Result<Study> {
         preallocate: args.prealloc,
     };
     plan.check()?;
-    Ok(Study { plan, sources, policies })
+    Ok(Study { plan, sources, policies, files })
+}
+
+/// Whether seeds make several programs of a workload: for some the seed decides about nothing, and one program is no evidence twice.
+fn is_seeded(source: &Source, seeds: u64) -> bool {
+    let hash = |seed| Program::new((source.make)(seed)).hash;
+    source.is_seeded && seeds > 1 && hash(1) != hash(2)
+}
+
+/// Pairs of workloads that are one program under two names, each with the one before it that is the same.
+pub(super) fn same_programs(sources: &[Source]) -> Vec<(&str, &str)> {
+    let mut names: BTreeMap<String, &str> = BTreeMap::new();
+    let mut same = Vec::new();
+    for source in sources {
+        let hash = Program::new((source.make)(1)).hash;
+        match names.get(&hash) {
+            Some(first) => same.push((*first, source.name.as_str())),
+            None => drop(names.insert(hash, &source.name)),
+        }
+    }
+    same
 }
 
 /// The parts of lists that are separated by commas, without empty ones.
@@ -78,6 +101,9 @@ fn policies(lists: &[String]) -> Result<Vec<&'static Named>> {
 /// The smallest and plenty come first, whatever is given.
 fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
     let mut capacities = vec![Capacity::Smallest, Capacity::Plenty];
+    if items(lists).next().is_none() {
+        bail!("there is nothing to do: no capacities");
+    }
     for item in items(lists) {
         let capacity = match item.bytes().last() {
             Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => match size::parse(item) {
@@ -93,10 +119,11 @@ fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
     Ok(capacities)
 }
 
-/// A workload, and the hash of one that comes from a file.
+/// A workload; of one that comes from a file, its hash and the file.
 struct Found {
     source: Source,
     hash: Option<String>,
+    file: Option<PathBuf>,
 }
 
 fn chosen_workloads(lists: &[String]) -> Result<Vec<Found>> {
@@ -144,7 +171,7 @@ fn workload(item: &str) -> Result<Vec<Found>> {
 
 fn of_catalogue(known: &'static NamedWorkload) -> Found {
     let (name, says) = (known.name.to_owned(), known.says.to_owned());
-    Found { source: Source { name, says, is_seeded: true, make: Box::new(known.make) }, hash: None }
+    Found { source: Source { name, says, is_seeded: true, make: Box::new(known.make) }, hash: None, file: None }
 }
 
 /// A seed of its own makes it the same for all seeds.
@@ -164,7 +191,7 @@ fn described(text: &str) -> Result<Found> {
             _ => workload.clone(),
         }),
     };
-    Ok(Found { source, hash: None })
+    Ok(Found { source, hash: None, file: None })
 }
 
 /// Each device of a recording is a workload.
@@ -188,7 +215,8 @@ fn of_recording(path: &Path) -> Result<Vec<Found>> {
         let hash = Some(program.hash);
         let workload = program.workload;
         let (name, says) = (workload.name.clone(), workload.says.clone());
-        Ok(Found { source: Source { name, says, is_seeded: false, make: Box::new(move |_| workload.clone()) }, hash })
+        let source = Source { name, says, is_seeded: false, make: Box::new(move |_| workload.clone()) };
+        Ok(Found { source, hash, file: Some(path.to_owned()) })
     };
     traced.iter().map(of_device).collect()
 }

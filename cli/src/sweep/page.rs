@@ -7,7 +7,7 @@ use parkade_sim::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, live_cu
 
 use super::grids;
 use super::plot::{Axis, Plot, Scale};
-use super::show::{Finished, subject};
+use super::show::{Finished, about_artefacts, subject, takes_everything};
 use crate::report::markup::{escape, fill};
 
 const PAGE: &str = include_str!("page/page.html");
@@ -72,7 +72,9 @@ fn frontier(finished: &Finished<'_>) -> String {
     }
     let beyond =
         if most > to { format!(" Programs that need more than {to:.1} LOAD are beyond the right edge.") } else { String::new() };
-    let note = format!("The share of programs whose smallest memory is at most this. Further left and higher is better.{beyond}");
+    let note = format!(
+        "The share of programs whose smallest memory (of those tried) is at most this. Further left and higher is better.{beyond}"
+    );
     card("Fit frontier", &note, &plot)
 }
 
@@ -91,9 +93,11 @@ fn over_time(finished: &Finished<'_>, summary: &Summary, curve: Option<&str>) ->
         preallocated_bytes: plan.preallocate.map_or(0, |share: Share| share.of(load.iter().copied().max().unwrap_or(0))),
         ..RunOptions::plenty()
     };
-    let reserved: Vec<Vec<u64>> =
-        policies.iter().map(|policy: &&Named| curves(&workload, (policy.make)(), &options, POINTS).reserved_bytes).collect();
-    let top = reserved.iter().flatten().chain(&load).copied().max().unwrap_or(1).max(1) as f64;
+    let drawn = policies.iter().enumerate().filter(|(_, policy)| !takes_everything(policy.name));
+    let of_policy = |policy: &Named| curves(&workload, (policy.make)(), &options, POINTS).reserved_bytes;
+    let reserved: Vec<(usize, &str, Vec<u64>)> = drawn.map(|(number, policy)| (number, policy.name, of_policy(policy))).collect();
+    let all = reserved.iter().flat_map(|(_, _, curve)| curve);
+    let top = all.chain(&load).copied().max().unwrap_or(1).max(1) as f64;
     let events = workload.events.len() as f64;
     let x =
         Axis { name: "events of the program".to_owned(), from: 0.0, to: events.max(1.0), scale: Scale::Linear, show: counted };
@@ -106,14 +110,15 @@ fn over_time(finished: &Finished<'_>, summary: &Summary, curve: Option<&str>) ->
         curve.iter().enumerate().map(|(place, &bytes)| ((place as f64 + 0.5) * width, bytes as f64 / unit)).collect()
     };
     plot.area("live bytes", &points(&load));
-    for (number, (policy, curve)) in policies.iter().zip(&reserved).enumerate() {
-        plot.line(policy.name, number, points(curve));
+    for (number, name, curve) in &reserved {
+        plot.line(name, *number, points(curve));
     }
     let says = said(source);
     let peak = format_bytes(load.iter().copied().max().unwrap_or(0));
     let note = format!(
-        "{}{says} LOAD is {peak}. With plenty of memory, so nothing is given back for want of it; each point is the most of its part.",
-        source.name
+        "{}{says} LOAD is {peak}. With plenty of memory, so nothing is given back for want of it; each point is the most of its part.{}",
+        source.name,
+        about_artefacts(plan)
     );
     Some(card("Reserved over time", &note, &plot))
 }
@@ -178,8 +183,12 @@ fn cost(plan: &Plan, summary: &Summary) -> String {
         plot.dot(&plan.policies[*number], *number, at, bars, radius);
         drawn.push(pixel);
     }
-    let note = "Each policy once: geometric means with 95 % intervals over the workloads. Further left needs less memory, lower costs less of the driver’s time.";
-    card("Cost against fit", note, &plot)
+    let note = format!(
+        "Each policy once: geometric means with 95 % intervals over the workloads. Further left needs less memory, lower costs less of the \
+         driver’s time.{}",
+        about_artefacts(plan)
+    );
+    card("Cost against fit", &note, &plot)
 }
 
 /// As many decimals as a tick needs.

@@ -10,11 +10,12 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
+use parkade::policy::catalogue::named;
 use parkade_sim::study::sweep::{Plan, Row};
 use serde::{Deserialize, Serialize};
 
 /// The form of these files.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 /// The longest first line, and the longest line of a row.
 const LONGEST_HEADER: u64 = 4 << 20;
 const LONGEST_ROW: u64 = 16 << 10;
@@ -136,6 +137,9 @@ fn contents(file: &mut impl BufRead) -> Result<Contents> {
     }
     let header: Header = serde_json::from_slice(&line).map_err(|error| anyhow!("line 1: {error}"))?;
     header.plan.check().map_err(|error| anyhow!("line 1: {error}"))?;
+    if let Some(unknown) = header.plan.policies.iter().find(|policy| named(policy).is_none()) {
+        bail!("line 1: there is no policy {unknown:?}");
+    }
     let (mut rows, mut whole_bytes) = (Vec::new(), line.len() as u64);
     let mut jobs = header.shard.jobs(&header.plan);
     while let Some(line) = next_line(file, LONGEST_ROW).with_context(|| format!("line {}", rows.len() + 2))? {

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
-use parkade::policy::catalogue::Named;
-use parkade_sim::study::sweep::{Beside, Level, Plan, Row, Source, Summary};
+use parkade::policy::catalogue::{Named, named};
+use parkade_sim::study::sweep::{Beside, Capacity, Level, Plan, Row, Source, Summary};
 use serde_json::{Value, json};
 
 use super::{grids, page};
@@ -50,19 +50,36 @@ pub(crate) struct Finished<'a> {
     pub(crate) beside: &'a [Option<Beside>],
 }
 
-/// Refuses what cannot be put out, before anything is done for it.
-pub(crate) fn check(shown: &Shown, plan: &Plan, rows: Option<&Path>) -> Result<()> {
+/// Refuses files that cannot or must not be written, before anything is done for them: those that are `read`, and one for two things.
+pub(crate) fn check_files(shown: &Shown, rows: Option<&Path>, read: &[PathBuf]) -> Result<()> {
+    let pages = [shown.csv.as_deref(), shown.html.as_deref()].into_iter().flatten();
+    let files: Vec<&Path> = rows.into_iter().chain(pages.clone()).collect();
+    for (place, one) in files.iter().enumerate() {
+        for source in read {
+            target::refuse_source(source, one).with_context(|| one.display().to_string())?;
+        }
+        if let Some(other) = files[place + 1..].iter().find(|other| target::is_same_file(one, other)) {
+            bail!("two things are to be written to {}: choose two files", other.display());
+        }
+    }
+    pages.into_iter().try_for_each(target::refuse_unwritable)
+}
+
+/// Refuses what needs the programs themselves, where only their rows are there.
+pub(crate) fn check_without_programs(shown: &Shown) -> Result<()> {
+    if shown.curve.is_some() {
+        bail!("--curve needs the programs, which files of rows do not hold: give it to parkade sweep");
+    }
+    Ok(())
+}
+
+/// Refuses what the plan does not have.
+pub(crate) fn check(shown: &Shown, plan: &Plan) -> Result<()> {
     baseline(shown, plan)?;
     if let Some(name) = &shown.curve
         && !plan.workloads.iter().any(|workload| workload.name == *name)
     {
         bail!("--curve {name:?} is none of the workloads");
-    }
-    let files: Vec<&Path> = [rows, shown.csv.as_deref(), shown.html.as_deref()].into_iter().flatten().collect();
-    for (place, one) in files.iter().enumerate() {
-        if let Some(other) = files[place + 1..].iter().find(|other| target::is_same_file(one, other)) {
-            bail!("two things are to be written to {}: choose two files", other.display());
-        }
     }
     Ok(())
 }
@@ -79,7 +96,8 @@ fn baseline(shown: &Shown, plan: &Plan) -> Result<usize> {
 
 pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
     let plan = finished.plan;
-    let summary = Summary::of(plan, finished.rows, baseline(shown, plan)?);
+    let mut summary = Summary::of(plan, finished.rows, baseline(shown, plan)?);
+    leave_artefacts_out(plan, &mut summary);
     if let Some(file) = &shown.csv {
         target::write(file, csv(finished.rows).as_bytes())?;
     }
@@ -98,8 +116,32 @@ pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
         for grid in grids::short(plan, &summary, finished.beside) {
             write!(out, "\n{}", output_lines(&grid.text()))?;
         }
+        writeln!(out, "\n{}", grids::about_smallest(plan, &summary))?;
     }
     Ok(out.flush()?)
+}
+
+/// Whether a policy takes all that there is before the program begins: what it takes of a device with plenty says nothing.
+pub(super) fn takes_everything(policy: &str) -> bool {
+    named(policy).is_some_and(|policy| (policy.make)().keeps_memory())
+}
+
+/// What such a policy's calls cost on a device with plenty is the price of 4 TiB.
+fn leave_artefacts_out(plan: &Plan, summary: &mut Summary) {
+    let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return };
+    for (policy, cells) in
+        summary.policies.iter_mut().zip(&mut summary.cells).filter(|(policy, _)| takes_everything(&policy.name))
+    {
+        let costs = cells.iter_mut().map(|cell| &mut cell.driver_ns).chain([&mut policy.driver_ns]);
+        costs.for_each(|driver_ns| driver_ns[plenty] = None);
+    }
+}
+
+/// Which policies that concerns, as a sentence; empty if none.
+pub(super) fn about_artefacts(plan: &Plan) -> String {
+    let names: Vec<&str> = plan.policies.iter().map(String::as_str).filter(|name| takes_everything(name)).collect();
+    let what = "which would take a part of all that there is before the program begins";
+    if names.is_empty() { String::new() } else { format!(" With plenty without {}, {what}.", names.join(" and ")) }
 }
 
 /// Names of files may hold anything.
@@ -128,23 +170,24 @@ pub(super) fn subject(plan: &Plan) -> String {
 
 fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
-        "job,workload,seed,policy,capacity,load_bytes,events,hash,capacity_bytes,fits,problem,failed_at_event,peak_reserved_bytes,\
+        "job,workload,seed,policy,capacity,load_bytes,events,hash,capacity_bytes,fails_above_bytes,fits,problem,failed_at_event,peak_reserved_bytes,\
          peak_allocated_bytes,retries,driver_calls,driver_ns,waited_ns,runs\n",
     );
     let optional = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     for row in rows {
         let _ = writeln!(
             text,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             row.job,
             quoted(&row.workload),
             row.seed,
-            row.policy,
+            quoted(&row.policy),
             row.capacity,
             row.load_bytes,
             row.events,
             row.hash,
             optional(row.capacity_bytes),
+            optional(row.fails_above_bytes),
             row.fits,
             quoted(row.problem.as_deref().unwrap_or_default()),
             optional(row.failed_at_event),
@@ -185,7 +228,7 @@ fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
                 .iter()
                 .zip(cells)
                 .map(|(workload, cell)| {
-                    json!({ "workload": workload.name, "memory_over_load": level(cell.ratio),
+                    json!({ "workload": workload.name, "memory_over_load": level(cell.ratio), "not_monotone": cell.not_monotone,
                             "driver_ns": by_capacity(cell.driver_ns.iter().map(|&cost| level(cost)).collect()) })
                 })
                 .collect();
@@ -203,7 +246,7 @@ fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
                     "packing_over_load": level(beside.map(|beside| beside.packing)) })
         })
         .collect();
-    json!({ "bounds": bounds, "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
+    json!({ "not_monotone": summary.not_monotone(), "bounds": bounds, "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
 }
 
 /// Infinite ends are those of a mean over one workload.

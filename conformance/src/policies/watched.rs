@@ -240,6 +240,10 @@ impl<P: Policy> Policy for Watched<P> {
         self.policy.looks_after_waiting()
     }
 
+    fn releases_during_captures(&self) -> bool {
+        self.policy.releases_during_captures()
+    }
+
     fn looks_by_address(&self) -> bool {
         self.policy.looks_by_address()
     }

@@ -101,7 +101,7 @@ fn a_policy_that_answers_wrongly_is_named() {
     let wild = || Box::new(Wild) as Box<dyn Policy + Send>;
     let outcome = run(&hole(), wild(), &RunOptions::plenty());
     assert!(matches!(&outcome.ending, Ending::Fault(fault) if fault.contains("policy wild")), "{outcome:?}");
-    assert_eq!(smallest_capacity(&hole(), &wild, &RunOptions::plenty()).map_err(|outcome| outcome.events), Err(0));
+    assert_eq!(smallest_capacity(&hole(), &wild, &RunOptions::plenty(), &[]).map_err(|outcome| outcome.events), Err(0));
 }
 
 #[test]
@@ -145,14 +145,14 @@ fn memory_taken_early_serves_later() {
 #[test]
 fn the_smallest_memory_is_a_border() {
     let options = RunOptions::plenty();
-    let found = smallest_capacity(&hole(), &pytorch, &options).expect("it fits");
+    let found = smallest_capacity(&hole(), &pytorch, &options, &[]).expect("it fits");
     // 60 + 40 and, as the 60 MiB are cut for the 30, 60 more.
     assert_eq!(found.capacity_bytes, 160 * MIB);
-    assert!(found.outcome.fits() && found.runs < 10);
+    assert!(found.outcome.fits() && found.runs < 32);
     assert!(!run(&hole(), pytorch(), &RunOptions::new(158 * MIB)).fits());
-    let expandable = smallest_capacity(&hole(), &|| policy("pytorch-expandable"), &options).expect("it fits");
+    let expandable = smallest_capacity(&hole(), &|| policy("pytorch-expandable"), &options, &[]).expect("it fits");
     assert_eq!(expandable.capacity_bytes, 140 * MIB, "of the hole of 30 MiB, one page of 20 MiB goes back");
-    let alone = smallest_capacity(&workload(vec![allocate(0, 30)]), &pytorch, &options).expect("it fits");
+    let alone = smallest_capacity(&workload(vec![allocate(0, 30)]), &pytorch, &options, &[]).expect("it fits");
     assert_eq!((alone.capacity_bytes, alone.runs), (30 * MIB, 2), "the load itself");
 }
 

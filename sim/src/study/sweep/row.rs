@@ -74,6 +74,8 @@ pub struct Row {
     pub hash: String,
     /// The device's memory: what was searched, or given. Absent with plenty, and where it does not fit in any.
     pub capacity_bytes: Option<u64>,
+    /// Where memory was searched: the most above what was found that was tried and does not suffice, if any.
+    pub fails_above_bytes: Option<u64>,
     /// Every request was served.
     pub fits: bool,
     /// Why not.
@@ -107,20 +109,23 @@ impl Row {
             preallocated_bytes: plan.preallocate.map_or(0, |share| share.of(program.load_bytes)),
             ..RunOptions::plenty()
         };
-        let (capacity_bytes, outcome, runs) = match capacity {
-            Capacity::Smallest => match smallest_capacity(&program.workload, &policy.make, &options) {
-                Ok(found) => (Some(found.capacity_bytes), found.outcome, found.runs),
-                Err(outcome) => (None, outcome, 1),
-            },
+        let (capacity_bytes, outcome, fails_above_bytes, runs) = match capacity {
+            Capacity::Smallest => {
+                let given: Vec<u64> = plan.capacities.iter().filter_map(|capacity| capacity.bytes(program.load_bytes)).collect();
+                match smallest_capacity(&program.workload, &policy.make, &options, &given) {
+                    Ok(found) => (Some(found.capacity_bytes), found.outcome, found.fails_above_bytes, found.runs),
+                    Err(outcome) => (None, outcome, None, 1),
+                }
+            }
             capacity => {
                 let bytes = capacity.bytes(program.load_bytes);
                 let options = options.with_capacity(bytes.unwrap_or(PLENTY_BYTES));
-                (bytes, run(&program.workload, (policy.make)(), &options), 1)
+                (bytes, run(&program.workload, (policy.make)(), &options), None, 1)
             }
         };
         let mut row = Row::empty(plan, number)?;
         row.take(program, &outcome);
-        Some(Row { capacity_bytes, runs, ..row })
+        Some(Row { capacity_bytes, fails_above_bytes, runs, ..row })
     }
 
     /// The row of a job of which nothing is known yet but what it is.
@@ -136,6 +141,7 @@ impl Row {
             events: 0,
             hash: String::new(),
             capacity_bytes: None,
+            fails_above_bytes: None,
             fits: false,
             problem: None,
             failed_at_event: None,

@@ -24,6 +24,8 @@ pub struct Cell {
     pub driver_ns: Vec<Option<Level>>,
     /// With how many of the seeds it fits in each capacity.
     pub fits: Vec<u64>,
+    /// With how many of the seeds it does not fit in some memory that was tried above the smallest.
+    pub not_monotone: u64,
 }
 
 /// A mean over seeds and how far they lie apart, or a mean over workloads and its interval.
@@ -61,7 +63,7 @@ pub struct PolicySummary {
     pub ratio: Option<Level>,
     /// What the driver's calls cost in each capacity of the plan, in nanoseconds, in the same way.
     pub driver_ns: Vec<Option<Level>>,
-    /// The share of workloads and seeds that fit in each capacity.
+    /// The share of programs that fit in each capacity: of each workload's seeds, averaged over workloads.
     pub fits: Vec<f64>,
     /// Against the baseline; `None` for itself.
     pub versus: Option<Comparison>,
@@ -108,6 +110,12 @@ impl Summary {
         }
         Summary { baseline, policies, cells }
     }
+
+    /// Of how many programs under a policy (workload, seed, policy) it was seen that they fit in a memory and not in more.
+    #[must_use]
+    pub fn not_monotone(&self) -> u64 {
+        self.cells.iter().flatten().map(|cell| cell.not_monotone).sum()
+    }
 }
 
 /// The logarithm of the smallest memory over the load; infinite if it fits in none.
@@ -127,9 +135,19 @@ fn cells(plan: &Plan, rows: &[Row], smallest: Option<usize>) -> Vec<Vec<Cell>> {
     let cell = |by_capacity: &Vec<Vec<&Row>>| Cell {
         ratio: smallest.and_then(|place| over_seeds(&by_capacity[place], ratio)),
         driver_ns: by_capacity.iter().map(|rows| over_seeds(rows, |row| row.fits.then_some(row.driver_ns as f64))).collect(),
+        not_monotone: smallest.map_or(0, |place| not_monotone(&by_capacity[place], by_capacity)),
         fits: by_capacity.iter().map(|rows| rows.iter().filter(|row| row.fits).count() as u64).collect(),
     };
     seen.iter().map(|workloads| workloads.iter().map(cell).collect()).collect()
+}
+
+/// How many of the smallest memories have more, searched or given to the same program, in which it does not fit.
+fn not_monotone(smallest: &[&Row], by_capacity: &[Vec<&Row>]) -> u64 {
+    let fails_with_more = |least: &&&Row| {
+        let fails = |row: &&Row| row.seed == least.seed && !row.fits && row.capacity_bytes > least.capacity_bytes;
+        least.capacity_bytes.is_some() && (least.fails_above_bytes.is_some() || by_capacity.iter().flatten().any(fails))
+    };
+    smallest.iter().filter(fails_with_more).count() as u64
 }
 
 fn ratio(row: &Row) -> Option<f64> {
@@ -169,9 +187,11 @@ fn of_logs(logs: &[f64]) -> Option<Level> {
 }
 
 fn shares(plan: &Plan, cells: &[Cell]) -> Vec<f64> {
-    let all: u64 = plan.workloads.iter().map(|workload| workload.seeds).sum();
-    let fitting = |capacity: usize| cells.iter().map(|cell| cell.fits[capacity]).sum::<u64>();
-    (0..plan.capacities.len()).map(|capacity| fitting(capacity) as f64 / all.max(1) as f64).collect()
+    let of_workload = |capacity: usize| {
+        let seeds = plan.workloads.iter().map(|workload| workload.seeds.max(1));
+        cells.iter().zip(seeds).map(move |(cell, seeds)| cell.fits[capacity] as f64 / seeds as f64)
+    };
+    (0..plan.capacities.len()).map(|capacity| mean(&of_workload(capacity).collect::<Vec<_>>()).unwrap_or(0.0)).collect()
 }
 
 fn compare(cells: &[Cell], base: &[f64]) -> Comparison {

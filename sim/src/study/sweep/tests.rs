@@ -177,6 +177,24 @@ fn policies_are_compared_workload_by_workload() {
 }
 
 #[test]
+fn what_fails_with_more_memory_is_counted() {
+    let mut plan = plan();
+    plan.workloads.iter_mut().for_each(|workload| workload.seeds = 1);
+    let mut rows = written(&plan, &[[Some(110), Some(110)], [Some(120), Some(110)], [Some(150), None]]);
+    let searched = |workload: usize, policy: usize| (workload * 2 + policy) * 3;
+    rows[searched(0, 0)].fails_above_bytes = Some(115);
+    let given = |fits, bytes| Row { fits, capacity_bytes: Some(bytes), ..rows[searched(1, 0) + 2].clone() };
+    let (more, less) = (given(false, 130), given(false, 100));
+    rows[searched(1, 0) + 2] = more;
+    rows[searched(2, 0) + 2] = less;
+    rows[searched(2, 0) + 2].job = (searched(2, 0) + 2) as u64;
+    let summary = Summary::of(&plan, &rows, 0);
+    let counts = summary.cells.iter().map(|cells| cells.iter().map(|cell| cell.not_monotone).collect::<Vec<_>>());
+    assert_eq!(counts.collect::<Vec<_>>(), [[1, 1, 0], [0, 0, 0]], "searched and given; less memory that fails is no matter");
+    assert_eq!(summary.not_monotone(), 2);
+}
+
+#[test]
 fn what_fits_nowhere_counts_as_worse_and_in_no_mean() {
     let mut plan = plan();
     plan.workloads.iter_mut().for_each(|workload| workload.seeds = 1);
