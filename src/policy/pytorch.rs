@@ -238,15 +238,15 @@ impl Policy for PyTorch {
         }
     }
 
-    /// Garbage collection and the release of oversize blocks do not look whether a graph is captured (spec 2.7, 2.9).
-    fn releases_during_captures(&self) -> bool {
-        true
-    }
-
     /// After it has waited it gives free segments back and asks the device; a part of a segment that the wait made free is only found by the
     /// next request (spec 2.4, step 6e; pytorch#189504).
     fn looks_after_waiting(&self) -> bool {
         false
+    }
+
+    /// Garbage collection and the release of oversize blocks do not look whether a graph is captured (spec 2.7, 2.9).
+    fn releases_during_captures(&self) -> bool {
+        true
     }
 
     #[inline]

@@ -13,8 +13,8 @@ use crate::harness::Backend;
 use crate::laws::runner;
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
-/// So often a failing program is made smaller.
-const SHRINKS: u32 = 500;
+/// A failing program is made smaller until so many steps were carried out for it: what is left then is short enough to read.
+const SHRINK_STEPS: usize = 5000;
 /// Programs have at most so many steps.
 const LONGEST: usize = 100;
 
@@ -56,13 +56,13 @@ fn a_part(effort: &Effort) -> Effort {
 
 fn random(effort: &Effort, salt: u64, adversary: Adversary, one: impl Fn(&Setup, &[Step]) -> Result<(), Stopped>) -> Verdict {
     let (operations, unable, broken) = (Cell::new(0), RefCell::new(None), RefCell::new(None));
-    let shrinks = Cell::new(0);
+    let spent = Cell::new(0);
     let outcome = runner(effort, salt).run(&programs(adversary, LONGEST), |(setup, steps)| {
         if broken.borrow().is_some() {
-            shrinks.set(shrinks.get() + 1);
+            spent.set(spent.get() + steps.len());
         }
         // What is not tried counts as good, so that the smallest one so far stays.
-        if shrinks.get() > SHRINKS {
+        if spent.get() > SHRINK_STEPS {
             return Ok(());
         }
         match one(&setup, &steps) {

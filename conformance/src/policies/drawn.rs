@@ -9,6 +9,9 @@ use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
 use crate::differential::Draws;
 
+/// So many policies of each kind that moves memory.
+const MOVERS: usize = 10;
+
 /// How a block is cut.
 #[derive(Clone, Copy, Debug)]
 enum Cutting {
@@ -89,6 +92,17 @@ impl Drawn {
             .collect();
         let (small, fit) = (of(&[0, MIB]), of(&[0, 1, 2]));
         Drawn { unit, segment, page, grows, small, fit, cutting, coalescing, rungs }
+    }
+
+    /// Numbers of policies that take blocks of other streams, and of some that put pages together anew: so many of each.
+    pub(super) fn seeds_that_move_memory() -> Vec<u64> {
+        let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true)));
+        let remaps =
+            |drawn: &Drawn| drawn.grows[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Remap(most) if *most > 1));
+        let those = |which: &dyn Fn(&Drawn) -> bool| -> Vec<u64> {
+            (0..).filter(|&seed| which(&Drawn::new(seed))).take(MOVERS).collect()
+        };
+        [those(&|drawn| transfers(drawn) && !drawn.grows[1]), those(&remaps)].concat()
     }
 
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {

@@ -4,7 +4,7 @@ use parkade::policy::Policy;
 use parkade_sim::device::{Adversary, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
-use super::step::{Setup, Step, every_rung, programs};
+use super::step::{Setup, Step, every_rung, programs, stitching};
 use super::subject::{Stopped, Subject};
 use super::world::Outcome;
 use crate::harness::Backend;
@@ -33,11 +33,23 @@ pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &
     let strategy = programs(Adversary::Seeded(0), 40);
     // One more for every two hundred programs of a campaign.
     let drawn = (0..effort.cases / 200).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current()));
-    let programs: Vec<(Setup, Vec<Step>)> = [every_rung()].into_iter().chain(drawn).collect();
+    let (setup, steps) = every_rung();
+    let rungs = subject.fault_seeds.iter().map(|&policy_seed| (Setup { policy_seed, ..setup }, steps.clone()));
+    let mut programs: Vec<(Setup, Vec<Step>)> = rungs.chain(drawn).collect();
+    let stitching = stitching();
+    // A long one, for whoever makes something of it.
+    if subject.whole_run(backend, &stitching.0, &stitching.1).map_err(|stopped| trouble(stopped, &[]))?.remaps > 0 {
+        programs.push(stitching);
+    }
     let (mut failures, mut operations) = (0, 0);
-    for (setup, steps) in &programs {
-        for plan in PLANS {
-            let mut n = 1;
+    let seeds = subject.fault_seeds.len();
+    for (place, (setup, steps)) in programs.iter().enumerate() {
+        // Many policies of one kind share the work: each gets one way of failing, and every third call.
+        let is_shared = seeds > 1 && place < seeds;
+        let (plans, first, stride) =
+            if is_shared { (&PLANS[place % 3..][..1], 1 + place as u64 / 3 % 3, 3) } else { (&PLANS[..], 1, 1) };
+        for plan in plans {
+            let mut n = first;
             loop {
                 let faults = plan(n);
                 let fired = run(subject, backend, setup, steps, &faults).map_err(|stopped| trouble(stopped, &faults))?;
@@ -46,7 +58,7 @@ pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &
                     break;
                 }
                 failures += fired;
-                n += 1 + n / EACH_UP_TO;
+                n += stride + n / EACH_UP_TO;
             }
         }
     }

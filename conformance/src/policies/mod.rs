@@ -10,6 +10,8 @@ mod drawn;
 mod faults;
 mod step;
 mod subject;
+#[cfg(test)]
+mod tests;
 mod watched;
 mod world;
 mod wrong;
@@ -82,10 +84,15 @@ pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, 
         entries.extend(entries_of(backend, &Subject::new(named.name, move |_| make()), share));
     }
     if only.is_none() {
-        entries.extend(entries_of(backend, &Subject::new("drawn", Drawn::new), share));
+        entries.extend(entries_of(backend, &drawn(), share));
         entries.extend(wrong_answers(backend, share));
     }
     entries
+}
+
+/// Policies put together by chance.
+fn drawn() -> Subject<Drawn> {
+    Subject::new("drawn", Drawn::new).failing_with(Drawn::seeds_that_move_memory())
 }
 
 /// The entries of one policy.

@@ -92,7 +92,9 @@ fn step() -> impl Strategy<Value = Step> {
     let which = || any::<u8>().prop_map(usize::from);
     // Some sizes come again and again, so that blocks are reused.
     let again = prop::sample::select(vec![512, 3 * MIB, 6 * MIB, 8 * MIB, 20 * MIB, 40 * MIB]);
-    let size = prop_oneof![2 => again, 3 => sizes()];
+    // Some rules begin at 128 or 512 MiB.
+    let huge = (150..350_u64).prop_map(|pages| 2 * MIB * pages);
+    let size = prop_oneof![16 => again, 23 => sizes(), 1 => huge];
     prop_oneof![
         30 => (size, stream()).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
         20 => which().prop_map(Step::Free),
@@ -117,7 +119,7 @@ fn setup(adversary: Adversary) -> impl Strategy<Value = Setup> {
         Adversary::Seeded(_) => any::<u64>().prop_map(Adversary::Seeded).boxed(),
         other => Just(other).boxed(),
     };
-    let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB, 1024 * MIB]);
+    let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB, 1024 * MIB, 3072 * MIB]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
     (capacity, adversary, places, any::<u64>()).prop_map(|(capacity, adversary, places, policy_seed)| Setup {
         capacity,
@@ -163,4 +165,15 @@ pub(super) fn every_rung() -> (Setup, Vec<Step>) {
     ];
     let setup = Setup { capacity: 64 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, policy_seed: 0 };
     (setup, fill.into_iter().chain(pieces).chain(rest).collect())
+}
+
+/// A program whose last request is only served by the pages of two blocks that are apart, where a policy puts such together, and is
+/// larger than any that other programs are full of.
+pub(super) fn stitching() -> (Setup, Vec<Step>) {
+    use Step::{Allocate, Free};
+    let fill = [400, 2, 300, 2].map(|mib| Allocate(mib * MIB, 0));
+    // The 400 MiB first; the last one then takes its place, so that the 300 MiB are still the third.
+    let steps = fill.into_iter().chain([Free(0), Free(2), Allocate(600 * MIB, 0)]).collect();
+    let setup = Setup { capacity: 1024 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, policy_seed: 0 };
+    (setup, steps)
 }

@@ -16,11 +16,14 @@ pub(super) struct Subject<P> {
     make: Arc<dyn Fn(u64) -> P + Send + Sync>,
     /// What may go wrong that is nobody's fault.
     mode: Mode,
+    /// The numbers that it is made with where calls fail.
+    pub(super) fault_seeds: Vec<u64>,
 }
 
 impl<P> Clone for Subject<P> {
     fn clone(&self) -> Subject<P> {
-        Subject { name: self.name.clone(), make: Arc::clone(&self.make), mode: self.mode }
+        let (name, make, fault_seeds) = (self.name.clone(), Arc::clone(&self.make), self.fault_seeds.clone());
+        Subject { name, make, mode: self.mode, fault_seeds }
     }
 }
 
@@ -35,7 +38,12 @@ pub(super) enum Stopped {
 impl<P: Policy> Subject<P> {
     /// The policy that `make` makes; it is given a number that a drawn policy follows from.
     pub(super) fn new(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject<P> {
-        Subject { name: name.into(), make: Arc::new(make), mode: Mode::Honest }
+        Subject { name: name.into(), make: Arc::new(make), mode: Mode::Honest, fault_seeds: vec![0] }
+    }
+
+    /// The same; where calls fail, all of these numbers take their turn.
+    pub(super) fn failing_with(self, fault_seeds: Vec<u64>) -> Subject<P> {
+        Subject { fault_seeds, ..self }
     }
 
     /// The same, expected to give wrong answers.

@@ -26,7 +26,7 @@ pub(super) enum Answer {
     Rung(usize),
 }
 
-/// How often a policy did what it may do.
+/// How often a policy did what it may do. Transfers and remaps are those that were carried out and served a request.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Reached {
     pub(super) reuses: u64,
@@ -90,6 +90,13 @@ impl<P: Policy> Watched<P> {
     /// How large the block handed out for a request of `size` bytes must be.
     pub(super) fn kept(&self, size: u64) -> u64 {
         if self.kept.get() == 0 { size } else { self.kept.get() }
+    }
+
+    /// A request was served by a block that changed streams, or by pages that were mapped elsewhere before.
+    pub(super) fn carried_out(&mut self, transfer: bool, remap: bool) {
+        let reached = &mut self.notes.get_mut().reached;
+        reached.transfers += u64::from(transfer);
+        reached.remaps += u64::from(remap);
     }
 
     fn saw(&self, heap: &Heap) {
@@ -202,14 +209,8 @@ impl<P: Policy> Policy for Watched<P> {
                     Attempt::AskFor(bytes) => Answer::Segment(bytes.get(), blocks.len()),
                 }
             }
-            Relief::Transfer { block, .. } => {
-                reached.transfers += 1;
-                Answer::Transfer(address_of(heap, request, *block))
-            }
-            Relief::Remap { blocks } => {
-                reached.remaps += u64::from(!blocks.is_empty());
-                Answer::Rung(blocks.len())
-            }
+            Relief::Transfer { block, .. } => Answer::Transfer(address_of(heap, request, *block)),
+            Relief::Remap { blocks } => Answer::Rung(blocks.len()),
             Relief::Reuse(id) => Answer::Reuse(address_of(heap, request, *id)),
             Relief::Borrow | Relief::Wait => Answer::Rung(0),
             Relief::GiveUp => {
@@ -237,6 +238,10 @@ impl<P: Policy> Policy for Watched<P> {
 
     fn looks_after_waiting(&self) -> bool {
         self.policy.looks_after_waiting()
+    }
+
+    fn releases_during_captures(&self) -> bool {
+        self.policy.releases_during_captures()
     }
 
     fn looks_by_address(&self) -> bool {

@@ -5,6 +5,7 @@ use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocation, FreeError};
+use parkade_sim::device::CallName;
 
 use super::super::watched::{Answer, changed_since_answer};
 use super::book::Live;
@@ -16,8 +17,10 @@ impl<D: TestDevice, P: Policy> World<D, P> {
     pub(super) fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Outcome, Broken> {
         self.core.policy_mut().begin();
         let (told_before, waiting) = (self.core.observer().len(), self.book.pending());
+        drop(self.device.list_calls());
         match self.core.allocate(Bytes(bytes), stream) {
             Ok(allocation) => {
+                self.count_carried_out();
                 self.check_served(&allocation, bytes, told_before)?;
                 self.hold(allocation, bytes, stream)?;
                 Ok(Outcome::Done)
@@ -33,6 +36,17 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             Err(AllocError::Policy(fault)) => self.at_fault(&fault),
             Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request of {bytes} bytes: {error}"))),
         }
+    }
+
+    /// What the device did for a request that was served: a wait between streams for a block that changes them, and pages that were mapped
+    /// though none was made.
+    fn count_carried_out(&mut self) {
+        let calls = self.device.calls_so_far();
+        let done = |name| calls.iter().filter(|call| call.name == name && call.done).count();
+        let is_transfer = matches!(self.core.policy().notes().answer, Some(Answer::Transfer(_)));
+        let transfer = is_transfer && done(CallName::StreamWaitEvent) > 0;
+        let remap = done(CallName::MemMap) > done(CallName::MemCreate);
+        self.core.policy_mut().carried_out(transfer, remap);
     }
 
     fn hold(&mut self, allocation: Allocation, requested: u64, stream: StreamId) -> Result<(), Broken> {
