@@ -67,7 +67,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         // ever mapped there. Whatever had memory goes back with its last page.
         let known = self.core.expandable_segments().iter().filter(|(_, _, mapped)| *mapped == Bytes::ZERO).count();
         let bare = self.device.bare_ranges().min(known);
-        let is_empty = holdings.ranges == 0 && holdings.physical == 0 && holdings.reservations as usize == bare;
+        let is_empty = holdings.ranges == 0 && holdings.physical == 0 && holdings.reservations == bare;
         let excused = keeps || self.mode == Mode::Faults;
         ensure(Law::Endings, is_empty || excused, || format!("a heap that holds nothing keeps {holdings:?}"))
     }
