@@ -1,5 +1,5 @@
 //! How long each workload of the catalogue takes to make: `cargo run --release -p parkade-sim --example catalogue`.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::time::Instant;
 

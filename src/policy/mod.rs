@@ -236,7 +236,7 @@ pub trait Policy {
     }
 }
 
-/// A policy gave an answer that cannot be acted upon. The heap is unchanged by it.
+/// A policy gave an answer that cannot be acted upon. The heap is valid, and nothing is lost; what the rungs before it did stays done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicyFault {
     /// Which policy.

@@ -128,7 +128,7 @@ fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &
 
 fn wrong_answers<B: Backend + 'static>(backend: &B, share: Share) -> Vec<Entry<B>> {
     let subject = Subject::new("wrong-answers", Wrong::new).expected_wrong();
-    let says = "a wrong answer of a policy is an error that names it and changes nothing, whatever it answers";
+    let says = "a wrong answer of a policy is an error that names it and loses nothing, whatever it answers";
     let entry = |(name, adversary)| {
         let subject = subject.clone();
         Entry::new(Group::Law, format!("policy/wrong-answers/{name}"), says, move |backend, effort| {
