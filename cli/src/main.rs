@@ -22,11 +22,12 @@ mod size;
 mod stats;
 mod sweep;
 mod target;
+mod usage;
 mod verify;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Half of the time to load a large recording went into fresh pages; this allocator asks for them in large pieces and keeps them.
 #[global_allocator]
@@ -79,7 +80,11 @@ impl From<Outcome> for ExitCode {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::answer(&error, &Cli::command()),
+    };
+    let result = match cli.command {
         Command::Conform(args) => conform::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Replay(args) => replay::run(&args),

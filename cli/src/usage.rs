@@ -1,0 +1,66 @@
+//! Arguments that cannot be understood: said as every other failure is, in JSON too where that is asked for.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Command, Error};
+use serde_json::json;
+
+use crate::output;
+
+/// What clap has to say instead of running a command: a mistake (exit code 2), or the help that was asked for (0).
+pub(crate) fn answer(error: &Error, program: &Command) -> ExitCode {
+    if error.use_stderr() && wants_json(std::env::args_os().skip(1), program) {
+        let mut out = output::stdout();
+        // Nobody may be listening, and what went wrong is said below.
+        let _ = writeln!(out, "{}", json!({ "error": one_line(error) })).and_then(|()| out.flush());
+    }
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// Whether `--json` is among the arguments, for a subcommand that has it or for one that there is not.
+fn wants_json(arguments: impl Iterator<Item = OsString>, program: &Command) -> bool {
+    let arguments: Vec<OsString> = arguments.take_while(|argument| argument != "--").collect();
+    let subcommand = arguments.first().and_then(|name| program.find_subcommand(name));
+    let has_json =
+        subcommand.is_none_or(|subcommand| subcommand.get_arguments().any(|argument| argument.get_long() == Some("json")));
+    has_json && arguments.iter().any(|argument| argument == "--json")
+}
+
+/// The message without the usage behind it.
+fn one_line(error: &Error) -> String {
+    let text = error.to_string();
+    let message = text.split("\n\nUsage:").next().unwrap_or(&text).split("\n\nFor more information").next().unwrap_or(&text);
+    let words: Vec<&str> = message.split_whitespace().collect();
+    words.join(" ").trim_start_matches("error: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, ArgAction};
+
+    use super::*;
+
+    fn program() -> Command {
+        let json = || Arg::new("json").long("json").action(ArgAction::SetTrue);
+        Command::new("program")
+            .subcommand(Command::new("with").arg(json()).arg(Arg::new("file").required(true)))
+            .subcommand(Command::new("without"))
+    }
+
+    #[test]
+    fn json_is_for_who_asks_and_has_it() {
+        let wants = |line: &str| wants_json(line.split_whitespace().map(OsString::from), &program());
+        assert!(wants("with --json") && wants("with --nosuch --json x") && wants("nosuch --json") && wants("--json"));
+        assert!(!wants("with file") && !wants("with -- --json") && !wants("without --json"));
+    }
+
+    #[test]
+    fn the_message_is_one_line_without_usage() {
+        let said = |line: &str| one_line(&program().try_get_matches_from(line.split_whitespace()).expect_err(line));
+        assert_eq!(said("program with --jsn x"), "unexpected argument '--jsn' found tip: a similar argument exists: '--json'");
+        assert_eq!(said("program with"), "the following required arguments were not provided: <file>");
+    }
+}
