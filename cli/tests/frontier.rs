@@ -25,6 +25,22 @@ fn the_table_says_what_fits_and_why_no_more() {
     assert!(lines[7].starts_with("  policy "), "{}", lines[7]);
     assert!(lines[8].starts_with("  pytorch ") && lines[9].starts_with("  buddy "), "{}", run.out);
     assert!(run.out.contains("gpt2 on 7.2GiB (7.20 GiB)"), "{}", run.out);
+    let searches = lines.last().expect("a line");
+    assert!(searches.starts_with("the batch is the largest of those tried that fits; ") && searches.ends_with(" of 4 searches"));
+}
+
+#[test]
+fn cards_have_what_a_program_sees() {
+    let run = call(&["frontier", "--policies", "pytorch-expandable", "--no-scratch", "--most-batch", "2", "--json"]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    let object: serde_json::Value = serde_json::from_str(&run.out).expect("one JSON object");
+    let points = object["points"].as_array().expect("points");
+    let devices: Vec<_> = points.iter().map(|point| point["device_bytes"].as_u64()).collect();
+    assert_eq!(devices, [42_298_834_944, 81_082 << 20, 150_109_880_320].map(Some));
+    // E6: a 7B model with Adam does not fit on the first, and does on the others.
+    assert_eq!(points.iter().map(|point| point["batch"] != 0).collect::<Vec<_>>(), [false, true, true]);
+    let run = small(&["--devices", "h100-80gb"]);
+    assert!(run.out.contains("gpt2 on h100-80gb (79.18 GiB)"), "{}", run.out);
 }
 
 #[test]
@@ -53,7 +69,8 @@ fn json_and_csv_have_the_same_numbers() {
     for (point, row) in points.iter().zip(&rows[1..]) {
         for (place, name) in rows[0].iter().enumerate().take_while(|(_, name)| **name != "next") {
             let value = &point[*name];
-            assert_eq!(value.as_str().map_or_else(|| value.to_string(), str::to_owned), row[place], "{name}");
+            let shown = if value.is_null() { String::new() } else { value.to_string() };
+            assert_eq!(value.as_str().map_or(shown, str::to_owned), row[place], "{name}");
         }
         assert_eq!(point["next"]["why"], row[rows[0].len() - 2]);
         assert_eq!((&point["precision"], &point["optimizer"], &point["sequence"]), (&"fp32".into(), &"sgd".into(), &512.into()));
@@ -81,6 +98,10 @@ fn bad_arguments_are_one_line() {
         (&["--policies", "none-such"][..], "there is no policy \"none-such\""),
         (&["--model", "9b"], "there is no model \"9b\""),
         (&["--model", "7b,width=5"], "a model has no \"width\""),
+        (&["--model", "7b,layers=2,layers=2"], "layers is there twice: give it once"),
+        (&["--model", "gpt2,heads=5"], "heads is 5; it can be a divisor of hidden, which is 768"),
+        (&["--accumulation", "1,2,1"], "--accumulation has 1 twice: give it once"),
+        (&["--devices", "8GB,8000000000"], "--devices has 8000000000 bytes twice"),
         (&["--model", "7b,layers=0"], "layers is 0"),
         (&["--model", "7b,hidden=18446744073709551615"], "hidden is 18446744073709551615"),
         (&["--devices", "100MiB"], "nothing left beside a context"),
@@ -106,6 +127,13 @@ fn bad_arguments_are_one_line() {
     for arguments in [["--devices", "eight"], ["--precision", "fp8"], ["--checkpointing", "some"], ["--optimizer", "lion"]] {
         let run = call(&[&["frontier"], &arguments[..]].concat());
         assert_eq!((run.code, run.out.as_str()), (2, ""), "{arguments:?}: {}", run.err);
+    }
+    for device in ["eight", "V100"] {
+        let run = small(&["--json", "--devices", device]);
+        let object: serde_json::Value = serde_json::from_str(&run.out).expect("one JSON object");
+        let said = object["error"].as_str().expect("a line");
+        assert!(run.code == 2 && said.contains("is no size") && said.contains("or a card (A100-40GB, H100-80GB"), "{said}");
+        assert!(run.err.starts_with("error: ") && !said.contains('\n'), "{}", run.err);
     }
     let run = small(&["--json", "--devices", "1"]);
     assert!(run.code == 2 && run.out.starts_with("{\"error\":"), "{}", run.out);

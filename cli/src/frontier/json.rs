@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Args;
 use super::model::checkpointing_name;
-use super::table::why;
+use super::table::{not_monotone, why};
 
 pub(super) fn points(args: &Args, points: &[Point]) -> Result<String> {
     let object = json!({
@@ -17,6 +17,7 @@ pub(super) fn points(args: &Args, points: &[Point]) -> Result<String> {
         "most_batch": args.most_batch,
         "scratch": !args.no_scratch,
         "seed": args.seed,
+        "not_monotone": not_monotone(points),
         "points": points.iter().map(point).collect::<Vec<_>>(),
     });
     Ok(serde_json::to_string(&object)?)
@@ -44,6 +45,7 @@ fn point(point: &Point) -> Value {
         "batch": point.batch,
         "reserved_bytes": point.reserved_bytes,
         "load_bytes": point.load_bytes,
+        "fails_below_batch": point.fails_below_batch,
         "bound_batch": point.bound.batch,
         "bound_load_bytes": point.bound.load_bytes,
         "runs": point.runs,
@@ -86,16 +88,18 @@ pub(super) fn csv(out: &mut impl Write, points: &[Point]) -> io::Result<()> {
     writeln!(
         out,
         "model,parameters,device_bytes,usable_bytes,precision,optimizer,checkpointing,sequence,accumulation,state_bytes,policy,batch,\
-         reserved_bytes,load_bytes,bound_batch,bound_load_bytes,runs,next,next_in_words"
+         reserved_bytes,load_bytes,fails_below_batch,bound_batch,bound_load_bytes,runs,next,next_in_words"
     )?;
     for point in points {
         let (case, transformer) = (&point.case, &point.case.transformer);
         let Point { policy, batch, reserved_bytes, load_bytes, bound, runs, .. } = point;
+        let fails_below = point.fails_below_batch.map_or_else(String::new, |batch| batch.to_string());
         write!(out, "{},{},{},{}", quoted(&case.model), transformer.parameters(), case.device_bytes, case.usable_bytes)?;
         let checkpointing = checkpointing_name(transformer.checkpointing);
         write!(out, ",{},{},{checkpointing}", case.numbers.name(), optimizer(point))?;
         write!(out, ",{},{},{}", transformer.sequence, transformer.accumulation, case.state_bytes())?;
-        write!(out, ",{policy},{batch},{reserved_bytes},{load_bytes},{},{},{runs}", bound.batch, bound.load_bytes)?;
+        write!(out, ",{policy},{batch},{reserved_bytes},{load_bytes},{fails_below}")?;
+        write!(out, ",{},{},{runs}", bound.batch, bound.load_bytes)?;
         writeln!(out, ",{},{}", kind(&point.why), quoted(&why(&point.why)))?;
     }
     Ok(())

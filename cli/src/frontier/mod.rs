@@ -4,13 +4,15 @@ mod json;
 mod model;
 mod table;
 
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 use indicatif::ProgressBar;
 use parkade::policy::catalogue::{CATALOGUE, Named, named};
-use parkade_sim::frontier::{CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point};
+use parkade_sim::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point, card};
 use parkade_sim::workload::Optimizer;
 use parkade_sim::workload::transformer::{Checkpointing, Transformer};
 
@@ -20,15 +22,17 @@ use crate::{Outcome, output, size, verify};
 ///
 /// A transformer's training is generated from its sizes, and run under each policy on simulated devices. For every combination of device,
 /// sequence, checkpointing, precision, optimizer and accumulation the largest batch is found by bisection: it fits, and one sample more
-/// does not. (Whether a batch fits need not be monotone, so a much larger one might.) Beside it stands the largest batch whose live bytes
-/// fit at all, which no policy exceeds, and why the next one fails.
+/// does not. Whether a batch fits need not be monotone, so some larger batches are tried besides, and how often one fitted although
+/// a smaller one does not is said. Beside it stands the largest batch whose live bytes fit at all, which no policy exceeds, and why the
+/// next one fails.
 ///
-/// Sizes are exact: 80GB are 80,000,000,000 bytes, 80GiB are 85,899,345,920. A card sold as 80 GB reports about 79GiB, one of 141 GB
-/// about 139.8GiB. The driver's context is taken off each device first.
+/// Devices are cards by name, with the memory that a CUDA program sees in total: A100-40GB (42,298,834,944 bytes, 39.39 GiB, as reported),
+/// H100-80GB (81,082 MiB, 79.18 GiB, as reported), H200-141GB (150,109,880,320 bytes, 139.80 GiB, measured); or sizes, which are exact:
+/// 80GB are 80,000,000,000 bytes, 80GiB are 85,899,345,920. The driver's context is taken off each device first.
 #[derive(Parser)]
 #[command(after_help = "Examples:
-  parkade frontier --model 7b --devices 40GB,80GB,141GB
-  parkade frontier --model 7b --devices 79GiB --checkpointing none,other,sqrt,layer --sequences 2048,8192
+  parkade frontier --model 7b --devices A100-40GB,H100-80GB,H200-141GB
+  parkade frontier --model 7b --devices H100-80GB --checkpointing none,other,sqrt,layer --sequences 2048,8192
   parkade frontier --model layers=24,hidden=2048,heads=16 --devices 24GB --policies pytorch,pytorch-expandable --csv
   parkade frontier --model 7b --precision half,half-master,fp32 --optimizer sgd,adam --json
 
@@ -38,8 +42,8 @@ pub(crate) struct Args {
     /// heads, vocabulary, sequence, ratio, attention (fused, materialized), tied. May be given several times.
     #[arg(long, value_name = "MODEL", default_value = "7b")]
     model: Vec<String>,
-    /// The devices' memory.
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = Device::parse, default_value = "40GB,80GB,141GB")]
+    /// The devices' memory: cards by name, or sizes.
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = Device::parse, default_value = "A100-40GB,H100-80GB,H200-141GB")]
     devices: Vec<Device>,
     /// Policies by name; `all` is each that there is.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
@@ -91,7 +95,13 @@ struct Device {
 
 impl Device {
     fn parse(text: &str) -> Result<Device, String> {
-        size::parse(text).map(|bytes| Device { text: text.trim().to_owned(), bytes })
+        let text = text.trim();
+        let known = || CARDS.map(|card| card.name).join(", ");
+        let bytes = match card(text) {
+            Some(card) => card.total_bytes,
+            None => size::parse(text).map_err(|error| format!("{error}, or a card ({})", known()))?,
+        };
+        Ok(Device { text: text.to_owned(), bytes })
     }
 }
 
@@ -159,6 +169,7 @@ fn grid(args: &Args) -> Result<Grid> {
         (name, Transformer { mixed: !args.no_scratch, seed: args.seed, ..transformer })
     };
     batches(args)?;
+    lists(args)?;
     Ok(Grid {
         models: args.model.iter().map(|text| model::model(text).map(with_scratch)).collect::<Result<_>>()?,
         numbers: args.precision.clone(),
@@ -185,6 +196,29 @@ fn batches(args: &Args) -> Result<()> {
     }
     if args.most_batch < most_micro {
         bail!("--most-batch is {}, below --accumulation {most_micro}: each micro-batch needs a sample", args.most_batch);
+    }
+    Ok(())
+}
+
+/// Refuses a list that has something twice: its rows would be there twice.
+fn lists(args: &Args) -> Result<()> {
+    once("--model", args.model.iter().map(|model| model.trim()))?;
+    once("--devices", args.devices.iter().map(|device| format!("{} bytes", device.bytes)))?;
+    once("--checkpointing", args.checkpointing.iter().map(|&way| model::checkpointing_name(way)))?;
+    once("--sequences", &args.sequences)?;
+    once("--precision", args.precision.iter().map(|numbers| numbers.name()))?;
+    once("--optimizer", args.optimizer.iter().map(|&name| format!("{:?}", Optimizer::from(name)).to_lowercase()))?;
+    once("--accumulation", &args.accumulation)
+}
+
+fn once<T: Display>(option: &str, values: impl IntoIterator<Item = T>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for value in values {
+        let value = value.to_string();
+        if seen.contains(&value) {
+            bail!("{option} has {} twice: give it once", output::shorten(&value, 60));
+        }
+        seen.insert(value);
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Models and ways of training as they are written on the command line.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, anyhow, bail};
 use parkade_sim::frontier::Numbers;
 use parkade_sim::workload::transformer::{Attention, Checkpointing, Transformer};
@@ -10,8 +12,10 @@ use parkade_sim::workload::transformer::{Attention, Checkpointing, Transformer};
 /// One line that names what is wrong, and what there is.
 pub(super) fn model(text: &str) -> Result<(String, Transformer)> {
     let mut transformer = Transformer::default();
+    let mut keys = BTreeSet::new();
     for (place, part) in text.split(',').map(str::trim).enumerate() {
         match part.split_once('=') {
+            Some((key, _)) if !keys.insert(key.trim()) => bail!("{} is there twice: give it once", key.trim()),
             Some((key, value)) => set(&mut transformer, key.trim(), value.trim())?,
             None if place == 0 => {
                 transformer = Transformer::preset(part).ok_or_else(|| {
@@ -103,6 +107,7 @@ mod tests {
             ("layers=many", "layers is \"many\", which is no whole number"),
             ("tied=maybe", "it can be true, false"),
             ("attention=flash", "it can be fused, materialized"),
+            ("7b,layers=5,layers=5", "layers is there twice"),
             ("width=5", "a model has no \"width\""),
         ] {
             let error = model(text).expect_err(text).to_string();

@@ -36,7 +36,20 @@ pub(super) fn print(out: &mut impl Write, args: &Args, points: &[Point]) -> io::
             }
         }
     }
+    let searched = points.iter().filter(|point| point.runs > 0).count();
+    if searched > 0 {
+        let count = not_monotone(points);
+        writeln!(
+            out,
+            "\nthe batch is the largest of those tried that fits; that a smaller one does not was seen in {count} of {searched} searches"
+        )?;
+    }
     Ok(())
+}
+
+/// In how many searches a batch below the one that was found does not fit.
+pub(super) fn not_monotone(points: &[Point]) -> usize {
+    points.iter().filter(|point| point.fails_below_batch.is_some()).count()
 }
 
 fn heading(out: &mut impl Write, args: &Args, case: &Case) -> io::Result<()> {

@@ -5,6 +5,7 @@
 //! batches are searched. All is arithmetic on devices made afresh for each run; the same grid gives the same points on any number of
 //! threads.
 
+mod cards;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use rayon::prelude::*;
 use crate::workload::transformer::{Checkpointing, Precision, Transformer};
 use crate::workload::{Optimizer, WorkloadError};
 
+pub use cards::{CARDS, Card, card};
 pub use search::{Why, bound};
 
 /// What the driver's context takes of each device before the program begins (facts: about 500 MiB).
@@ -150,6 +152,8 @@ pub struct Point {
     pub reserved_bytes: u64,
     /// The most bytes that lived at once with it, in blocks of 512 bytes; 0 without one.
     pub load_bytes: u64,
+    /// The largest batch below it that was tried and does not fit, if any: fitting is not monotone.
+    pub fails_below_batch: Option<u64>,
     /// What the load allows, whatever the policy.
     pub bound: Bound,
     /// Why the next batch does not fit.

@@ -1,16 +1,23 @@
-//! The largest batch that fits, by bisection.
+//! The largest batch that fits.
 //!
 //! What the load allows is searched first: doubled from the smallest batch, then bisected. A policy is then tried at that batch, and where it
-//! fails there, bisected below. Whether a batch fits need not be monotone: a policy may serve a larger batch and refuse a smaller one.
-//! So what is found is *a* border: it fits, and one sample more does not. Gradient accumulation needs a sample for each micro-batch, so
-//! smaller batches are not tried with it.
+//! fails there, a border is bisected below. Whether a batch fits need not be monotone: a policy may serve a larger batch and refuse a
+//! smaller one. So further batches are tried between the border and what the load allows, all of them if they are few ([`border`]). What is
+//! found is the largest of the batches tried that fits, and one sample more does not. Gradient accumulation needs a sample for each
+//! micro-batch, so smaller batches are not tried with it.
+
+use std::collections::BTreeMap;
 
 use parkade::policy::catalogue::Named;
 
 use super::{Bound, Case, Point};
 use crate::bounds::BLOCK_BYTES;
+use crate::study::border::{self, Border};
 use crate::study::{Ending, Outcome, RunOptions, run};
 use crate::workload::{Event, Workload};
+
+/// Batches tried above the first border, but for those of bisections there.
+const FURTHER_RUNS: usize = 16;
 
 /// Why a batch does not fit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,13 +84,13 @@ pub fn bound(case: &Case, steps: u64, most_batch: u64) -> Bound {
 
 /// What fits under a policy.
 pub(super) fn point(case: &Case, policy: &'static Named, bound: &Bound, steps: u64, most_batch: u64) -> Point {
-    let mut search = Search { case, policy, steps, runs: 0 };
     let mut point = Point {
         case: case.clone(),
         policy: policy.name,
         batch: 0,
         reserved_bytes: 0,
         load_bytes: 0,
+        fails_below_batch: None,
         bound: bound.clone(),
         why: Why::NotTried,
         runs: 0,
@@ -95,40 +102,61 @@ pub(super) fn point(case: &Case, policy: &'static Named, bound: &Bound, steps: u
         point.why = if is_states { Why::States { state_bytes } } else { Why::Load { batch: least, load_bytes } };
         return point;
     }
-    let mut beyond = bound.batch + 1;
-    let mut fitted = least - 1;
-    let mut batch = bound.batch;
-    while fitted + 1 < beyond {
-        match search.run(batch) {
-            Ok((outcome, load_bytes)) => {
-                fitted = batch;
-                (point.batch, point.reserved_bytes, point.load_bytes) = (batch, outcome.peak_reserved_bytes, load_bytes);
-            }
-            Err(why) => {
-                beyond = batch;
-                point.why = why;
-            }
-        }
-        batch = fitted + (beyond - fitted) / 2;
+    let mut search = Search { case, policy, steps, most: bound.batch, tried: BTreeMap::new() };
+    // Nothing at all, below the smallest batch, suffices always.
+    let skipped = if search.suffices(0) { 0 } else { border::least(&mut search, bound.batch + 1 - least, FURTHER_RUNS) };
+    let batch = bound.batch - skipped;
+    if let Some(Ok(Fits { reserved_bytes, load_bytes })) = search.tried.get(&batch) {
+        (point.batch, point.reserved_bytes, point.load_bytes) = (batch, *reserved_bytes, *load_bytes);
     }
-    if point.batch == bound.batch && bound.batch < most_batch {
-        point.why = search.run(bound.batch + 1).err().unwrap_or(Why::NotTried);
+    point.fails_below_batch = search.tried.range(..batch).rev().find(|(_, result)| result.is_err()).map(|(batch, _)| *batch);
+    if batch < most_batch {
+        point.why = search.run(batch + 1).err().unwrap_or(Why::NotTried);
     }
-    point.runs = search.runs;
+    point.runs = search.tried.len() as u32;
     point
+}
+
+/// What a batch that fits takes.
+#[derive(Clone)]
+struct Fits {
+    reserved_bytes: u64,
+    load_bytes: u64,
 }
 
 struct Search<'a> {
     case: &'a Case,
     policy: &'static Named,
     steps: u64,
-    runs: u32,
+    /// The largest batch that can fit.
+    most: u64,
+    /// What came of each batch.
+    tried: BTreeMap<u64, Result<Fits, Why>>,
+}
+
+/// In samples that the largest batch is left short of.
+impl Border for Search<'_> {
+    fn suffices(&mut self, skipped: u64) -> bool {
+        self.run(self.most - skipped).is_ok()
+    }
+
+    fn tried(&self) -> usize {
+        self.tried.len()
+    }
 }
 
 impl Search<'_> {
-    /// The run with a batch and its load, or why it does not fit.
-    fn run(&mut self, batch: u64) -> Result<(Outcome, u64), Why> {
-        self.runs += 1;
+    /// What came of a batch: tried once.
+    fn run(&mut self, batch: u64) -> Result<Fits, Why> {
+        if let Some(known) = self.tried.get(&batch) {
+            return known.clone();
+        }
+        let result = self.attempt(batch);
+        self.tried.insert(batch, result.clone());
+        result
+    }
+
+    fn attempt(&self, batch: u64) -> Result<Fits, Why> {
         let Ok(workload) = self.case.with_batch(batch).workload(self.steps) else {
             return Err(Why::Load { batch, load_bytes: u64::MAX });
         };
@@ -138,7 +166,7 @@ impl Search<'_> {
         }
         let outcome = run(&workload, (self.policy.make)(), &RunOptions::new(self.case.usable_bytes));
         match &outcome.ending {
-            Ending::Fits => Ok((outcome, load_bytes)),
+            Ending::Fits => Ok(Fits { reserved_bytes: outcome.peak_reserved_bytes, load_bytes }),
             Ending::Fault(reason) => Err(Why::Fault { batch, reason: reason.clone() }),
             Ending::OutOfMemory => Err(stranded(&workload, batch, &outcome)),
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use parkade::policy::Policy;
 
+use super::border::{Border, least};
 use super::options::{PLENTY_BYTES, RunOptions};
 use super::run::{Outcome, run};
 use crate::device::PAGE_BYTES;
@@ -12,7 +13,7 @@ use crate::workload::Workload;
 /// Sizes are found to this part of the load, or to one page if that is more.
 const PRECISION: u64 = 256;
 /// Runs after the first bisection, in memories below what it found.
-const FURTHER_RUNS: u32 = 48;
+const FURTHER_RUNS: usize = 48;
 /// Requests count as rounded up to this many bytes in the load: as for the offline packer.
 pub const LOAD_UNIT_BYTES: u64 = 512;
 
@@ -100,58 +101,22 @@ impl<'a> Search<'a> {
         fits
     }
 
-    fn fits(&mut self, steps: u64) -> bool {
-        self.fits_in(self.capacity(steps))
-    }
-
     fn on_the_grid(&mut self) {
-        if self.fits(0) {
+        if self.suffices(0) {
             return;
         }
         let enough = self.upper_end();
-        let mut enough = self.bisect(0, enough);
-        let last = self.tried.len() + FURTHER_RUNS as usize;
-        while let Some(less) = self.scan(enough, last) {
-            enough = less;
-        }
+        least(self, enough, FURTHER_RUNS);
     }
 
     /// Steps that suffice. What was taken with plenty does for most policies; those that look at how much there is may need more there.
     fn upper_end(&mut self) -> u64 {
         let taken_pages = self.least.1.peak_device_bytes.div_ceil(PAGE_BYTES);
         let mut steps = taken_pages.saturating_sub(self.load_pages).div_ceil(self.step_pages).max(1);
-        while self.capacity(steps) < PLENTY_BYTES && !self.fits(steps) {
+        while self.capacity(steps) < PLENTY_BYTES && !self.suffices(steps) {
             steps += (steps / 4).max(1);
         }
         steps
-    }
-
-    /// A border between steps that do not suffice and steps that do: the latter's side.
-    fn bisect(&mut self, mut short: u64, mut enough: u64) -> u64 {
-        while enough - short > 1 {
-            let middle = short + (enough - short) / 2;
-            if self.fits(middle) {
-                enough = middle;
-            } else {
-                short = middle;
-            }
-        }
-        enough
-    }
-
-    /// Tries steps below, upward, until so many capacities have been tried: a border below the first that suffices, if any does.
-    fn scan(&mut self, enough: u64, last: usize) -> Option<u64> {
-        let left = last.saturating_sub(self.tried.len()) as u64;
-        let points = left.min(enough - 1);
-        let mut short = 0;
-        for point in 1..=points {
-            let steps = enough * point / (points + 1);
-            if self.fits(steps) {
-                return Some(self.bisect(short, steps));
-            }
-            short = steps;
-        }
-        None
     }
 
     /// Tries memories that need not be on the grid.
@@ -169,6 +134,17 @@ impl<'a> Search<'a> {
         let (least, outcome) = self.least;
         let above = self.tried.range(least..).rev().find(|(_, fits)| !**fits);
         (least, outcome, above.map(|(capacity_bytes, _)| *capacity_bytes))
+    }
+}
+
+/// In steps above the load.
+impl Border for Search<'_> {
+    fn suffices(&mut self, steps: u64) -> bool {
+        self.fits_in(self.capacity(steps))
+    }
+
+    fn tried(&self) -> usize {
+        self.tried.len()
     }
 }
 

@@ -4,6 +4,7 @@
 //! in which it fits; [`curves`] says how much was reserved over its length. All is arithmetic on a device made fresh for
 //! each run: the same arguments give the same answers, on every machine.
 
+pub(crate) mod border;
 mod capacity;
 mod curve;
 mod options;
