@@ -1,5 +1,7 @@
 //! Why a workload could not be generated.
 
+use super::adversary::AttackError;
+
 /// What was wrong with the options of a generator.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WorkloadError {
@@ -23,6 +25,15 @@ pub enum WorkloadError {
         /// The options that there are.
         allowed: String,
     },
+    /// A list gives an option twice.
+    #[error("{option} is there twice: give it once")]
+    Twice {
+        /// The option.
+        option: String,
+    },
+    /// An adversary's numbers make none, or its policy refused.
+    #[error("{0}")]
+    Attack(AttackError),
     /// Something that is no `key=value`.
     #[error("{text:?} is not of the form option=value")]
     NoValue {

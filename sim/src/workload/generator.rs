@@ -1,6 +1,9 @@
 //! Generators by name, and their options by key.
 
+mod adversaries;
 mod models;
+
+use adversaries::{Pattern, RobsonAgainst};
 
 use super::alternate::Alternate;
 use super::chain::Chain;
@@ -33,38 +36,69 @@ struct Trained<M> {
 }
 
 /// The names of the generators.
-pub(super) const NAMES: [&str; 9] =
-    ["transformer", "chain", "cnn", "mlp", "varlen", "serving", "alternate", "prefetch", "graphs"];
+pub(super) const NAMES: [&str; 14] = [
+    "transformer",
+    "chain",
+    "cnn",
+    "mlp",
+    "varlen",
+    "serving",
+    "alternate",
+    "prefetch",
+    "graphs",
+    "robson",
+    "best-fit-attack",
+    "comb",
+    "fence",
+    "stream-per-buffer",
+];
 
 /// A generator by name, with its defaults.
 pub(super) fn generator(name: &str) -> Option<(&'static str, Box<dyn Generator>)> {
     let name = NAMES.into_iter().find(|known| *known == name)?;
     let made: Box<dyn Generator> = match name {
         "transformer" => Box::new(Trained { model: Transformer::default(), steps: 20 }),
-        "chain" => Box::new(Chain { layers: 24, checkpoint_bytes: 64 << 20, inner_bytes: 256 << 20, ..Chain::default() }),
+        "chain" => Box::new(DescribedChain {
+            chain: Chain { layers: 24, checkpoint_bytes: 64 << 20, inner_bytes: 256 << 20, ..Chain::default() },
+            is_sqrt: false,
+        }),
         "cnn" => Box::new(Cnn::default()),
         "mlp" => Box::new(Trained { model: Mlp::default(), steps: 20 }),
         "varlen" => Box::new(Varlen::default()),
         "serving" => Box::new(Serving::default()),
         "alternate" => Box::new(Alternate::default()),
         "prefetch" => Box::new(Prefetch::default()),
-        _ => Box::new(Graphs::default()),
+        "graphs" => Box::new(Graphs::default()),
+        "robson" => Box::new(RobsonAgainst::new("first-fit")),
+        "best-fit-attack" => Box::new(Pattern::best_fit_attack()),
+        "comb" => Box::new(Pattern::comb()),
+        "fence" => Box::new(Pattern::fence()),
+        _ => Box::new(Pattern::stream_per_buffer()),
     };
     Some((name, made))
 }
 
-impl Generator for Chain {
+/// A chain, and whether its groups follow from its layers, which may come behind in a list.
+struct DescribedChain {
+    chain: Chain,
+    is_sqrt: bool,
+}
+
+impl Generator for DescribedChain {
     fn keys(&self) -> Vec<Key> {
         vec!["layers", "checkpoint_bytes", "inner_bytes", "fixed_bytes", "keeping", "seed"]
     }
 
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
-            "layers" => self.layers = read::number(key, value)?,
-            "checkpoint_bytes" => self.checkpoint_bytes = read::bytes(key, value)?,
-            "inner_bytes" => self.inner_bytes = read::bytes(key, value)?,
-            "fixed_bytes" => self.fixed_bytes = read::bytes(key, value)?,
-            "keeping" => self.keeping = read::keeping(key, value, self.layers)?,
+            "layers" => self.chain.layers = read::number(key, value)?,
+            "checkpoint_bytes" => self.chain.checkpoint_bytes = read::bytes(key, value)?,
+            "inner_bytes" => self.chain.inner_bytes = read::bytes(key, value)?,
+            "fixed_bytes" => self.chain.fixed_bytes = read::bytes(key, value)?,
+            "keeping" => match read::keeping(key, value)? {
+                Some(keeping) => (self.chain.keeping, self.is_sqrt) = (keeping, false),
+                None => self.is_sqrt = true,
+            },
             // Nothing is random here.
             _ => drop(read::number(key, value)?),
         }
@@ -72,7 +106,8 @@ impl Generator for Chain {
     }
 
     fn make(&self) -> Result<Workload, WorkloadError> {
-        self.workload()
+        let keeping = if self.is_sqrt { Chain::sqrt(self.chain.layers) } else { self.chain.keeping };
+        Chain { keeping, ..self.chain.clone() }.workload()
     }
 }
 

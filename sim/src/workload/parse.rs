@@ -1,8 +1,10 @@
 //! Workloads as text: `transformer:layers=24,hidden=1024,checkpointing=sqrt,steps=20`.
 //!
-//! A generator's name, or one of the [catalogue](super::CATALOGUE), a colon, and options as `key=value` with commas between them, in any order
-//! except that `preset` comes first, for it sets all others. Behind a name of the catalogue options change that workload. Every
+//! A generator's name, or one of the [catalogue](super::CATALOGUE), a colon, and options as `key=value` with commas between them, each key
+//! once, in any order except that `preset` comes first, for it sets all others. Behind a name of the catalogue options change that workload. Every
 //! workload has the option `prealloc`: that many bytes are reserved before it ([`preallocate`]).
+
+use std::collections::BTreeSet;
 
 use super::generator::{Generator, NAMES, generator};
 use super::{CATALOGUE, Workload, WorkloadError, preallocate, value};
@@ -48,7 +50,13 @@ fn made(name: &str, lists: &[&str]) -> Result<Workload, WorkloadError> {
     })?;
     let mut reserved = None;
     for options in lists {
+        // What the catalogue says can be said otherwise behind it, but a list that says two things is a mistake.
+        let mut keys = BTreeSet::new();
         for (at, option) in options.split(',').filter(|option| !option.is_empty()).enumerate() {
+            let key = option.split('=').next().unwrap_or(option);
+            if !keys.insert(key) {
+                return Err(WorkloadError::Twice { option: key.into() });
+            }
             set(&mut *generator, name, (at, option), &mut reserved)?;
         }
     }

@@ -3,6 +3,7 @@
 use super::chain::{Chain, Keeping};
 use super::transformer::{Attention, Checkpointing, Precision, Transformer};
 use super::{CATALOGUE, Optimizer};
+use crate::frontier::{CARDS, CONTEXT_BYTES};
 
 const PAGE: &str = include_str!("../../../docs/workloads.md");
 
@@ -88,10 +89,11 @@ fn e6_a_7b_model_on_devices() {
         ("`precision=fp32`", Transformer { precision: Precision::Fp32, ..base }),
     ] {
         let peak = peak(&changed);
-        let fits = |gb: u64| if peak <= gb * 1_000_000_000 { "yes" } else { "no" };
+        let [a100, h100, h200] = CARDS.map(|card| if peak <= card.total_bytes - CONTEXT_BYTES { "yes" } else { "no" });
         let ratio = peak as f64 / half as f64;
-        rows.push(format!("| {name} | {} | {ratio:.1} | {} | {} | {} |", gib(peak), fits(40), fits(80), fits(141)));
+        rows.push(format!("| {name} | {} | {ratio:.1} | {a100} | {h100} | {h200} |", gib(peak)));
     }
+    rows.push(CARDS.map(|card| card.name).join(" | "));
     is_on_the_page(&rows);
 }
 

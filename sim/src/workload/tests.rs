@@ -1,5 +1,7 @@
 //! What is true of every generated workload.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -21,7 +23,9 @@ fn the_catalogue_has_what_it_promises() {
     }
     let of = |name: &str| CATALOGUE.iter().filter(|named| named.text.split(':').next() == Some(name)).count();
     let missing: Vec<_> = generators().filter(|name| of(name) == 0).collect();
-    assert_eq!(missing, ["chain"], "a chain has one size only");
+    let adversaries = ["robson", "best-fit-attack", "comb", "fence", "stream-per-buffer"];
+    assert_eq!(missing[0], "chain", "a chain has one size only");
+    assert_eq!(missing[1..], adversaries, "made to need much, which says nothing about programs");
     assert_eq!(named("gpt2").map(|named| named.name), Some("gpt2"));
     assert!(named("gpt3").is_none());
 }
@@ -54,6 +58,8 @@ fn a_text_is_a_generator_and_its_options() {
     assert_eq!(workload.events, transformer.workload(3).unwrap().events);
     assert_eq!(parse("chain").unwrap().load_bytes(1), (24 * 320) << 20);
     assert_eq!(parse("chain:layers=3,inner_bytes=1GiB,keeping=pieces/4,prealloc=9GiB").unwrap().load_bytes(1), 9 << 30);
+    let of_root = |text: &str| parse(text).unwrap().events;
+    assert_eq!(of_root("chain:keeping=sqrt,layers=9"), of_root("chain:layers=9,keeping=groups/3"), "in any order");
     assert_eq!(parse("gpt2:steps=2").unwrap().events, transformer::Transformer::default().workload(2).unwrap().events);
     assert!(keys("serving").unwrap().contains(&"growth") && keys("gpt2").unwrap().contains(&"checkpointing"));
     assert_eq!(keys("gpt3"), None);
@@ -67,6 +73,10 @@ fn what_is_wrong_with_a_text_is_said() {
     assert!(said("transformer:layer=3").starts_with("transformer has no option layer; it has preset, layers, "));
     assert_eq!(said("transformer:layers"), "\"layers\" is not of the form option=value");
     assert_eq!(said("transformer:layers=many"), "layers is many; it can be a whole number");
+    assert_eq!(said("transformer:layers=2,steps=3,layers=2"), "layers is there twice: give it once");
+    assert_eq!(said("gpt2:prealloc=1GiB,prealloc=1GiB"), "prealloc is there twice: give it once");
+    assert_eq!(said("transformer:hidden=64,heads=3"), "heads is 3; it can be a divisor of hidden, which is 64");
+    assert_eq!(said("alternate:heads=5"), "heads is 5; it can be a divisor of hidden, which is 1536");
     assert_eq!(said("transformer:layers=0"), "layers is 0; it can be 1 to 1048576");
     assert_eq!(said("transformer:precision=int8"), "precision is int8; it can be fp32, bf16, fp16");
     assert_eq!(said("transformer:layers=3,preset=7b"), "preset is 7b; it can be the first option only");
@@ -117,7 +127,7 @@ const VALUES: [&str; 33] = [
 ];
 
 /// A small program of each generator, to change.
-const SMALL: [&str; 9] = [
+const SMALL: [&str; 14] = [
     "transformer:layers=3,hidden=16,heads=2,sequence=16,batch=4,vocabulary=40,steps=2",
     "chain:layers=5",
     "cnn:stages=1/2/1/1,width=4,image=32,batches=2/3",
@@ -127,6 +137,11 @@ const SMALL: [&str; 9] = [
     "alternate:layers=2,hidden=16,heads=2,sequence=64,batch=2,vocabulary=40,rounds=2,prompt=4,answers=uniform/3/40,stride=8,samples=3",
     "prefetch:stages=1/1/1/1,width=4,image=32,steps=4,batches=uniform/1/5",
     "graphs:layers=2,hidden=16,heads=2,sequence=16,batch=2,vocabulary=40,batches=1/2/3,rounds=2",
+    "robson:live_units=32,largest_units=8",
+    "best-fit-attack:gaps=5,largest_units=8",
+    "comb:teeth=5",
+    "fence:cycles=4",
+    "stream-per-buffer:calls=5,streams=3",
 ];
 
 proptest! {
@@ -139,8 +154,12 @@ proptest! {
     ) {
         let name = SMALL[which].split(':').next().unwrap_or_default();
         let keys: Vec<&str> = keys(name).unwrap_or_default().into_iter().filter(|key| *key != "preset").collect();
-        let changed = changes.iter().map(|(key, value)| format!(",{}={}", key.get(&keys), value.get(&VALUES))).collect::<String>();
-        let text = format!("{}{changed}", SMALL[which]);
+        // Each key once.
+        let own = SMALL[which].split_once(':').map_or("", |(_, options)| options);
+        let mut options: BTreeMap<&str, &str> = own.split(',').filter_map(|option| option.split_once('=')).collect();
+        options.extend(changes.iter().map(|(key, value)| (*key.get(&keys), *value.get(&VALUES))));
+        let options: Vec<String> = options.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let text = format!("{name}:{}", options.join(","));
         if let Ok(workload) = parse(&text) {
             prop_assert_eq!(workload.check(), Ok(()), "{}", text);
             prop_assert!(parse(&text).as_ref() == Ok(&workload), "{} is not the same twice", text);

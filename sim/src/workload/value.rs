@@ -1,6 +1,6 @@
 //! Reading the values of options.
 
-use super::chain::{Chain, Keeping};
+use super::chain::Keeping;
 use super::graphs::Order;
 use super::serving::Growth;
 use super::transformer::{Attention, Checkpointing, Precision};
@@ -81,13 +81,14 @@ pub(super) fn checkpointing(option: Key, value: &str) -> Result<Checkpointing, W
     }
 }
 
-pub(super) fn keeping(option: Key, value: &str, layers: u64) -> Result<Keeping, WorkloadError> {
+/// `None` is the root of the layers, whose number may not be known yet.
+pub(super) fn keeping(option: Key, value: &str) -> Result<Option<Keeping>, WorkloadError> {
     match (value.split_once('/'), value) {
-        (None, "all") => Ok(Keeping::All),
-        (None, "nothing") => Ok(Keeping::Nothing),
-        (None, "sqrt") => Ok(Chain::sqrt(layers)),
-        (Some(("groups", count)), _) => Ok(Keeping::Groups(number(option, count)?)),
-        (Some(("pieces", count)), _) => Ok(Keeping::Pieces(number(option, count)?)),
+        (None, "all") => Ok(Some(Keeping::All)),
+        (None, "nothing") => Ok(Some(Keeping::Nothing)),
+        (None, "sqrt") => Ok(None),
+        (Some(("groups", count)), _) => Ok(Some(Keeping::Groups(number(option, count)?))),
+        (Some(("pieces", count)), _) => Ok(Some(Keeping::Pieces(number(option, count)?))),
         _ => refused(option, value, "all, nothing, sqrt, groups/LAYERS or pieces/PIECES"),
     }
 }

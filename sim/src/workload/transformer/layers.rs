@@ -23,6 +23,10 @@ impl Transformer {
         within("layers", self.layers, 1, 1 << 20)?;
         within("hidden", self.hidden, 1, 1 << 24)?;
         within("heads", self.heads, 1, 1 << 20)?;
+        if !self.hidden.is_multiple_of(self.heads) {
+            let allowed = format!("a divisor of hidden, which is {}", self.hidden);
+            return Err(WorkloadError::Option { option: "heads", value: self.heads.to_string(), allowed });
+        }
         within("sequence", self.sequence, 1, 1 << 32)?;
         within("batch", self.batch, 1, 1 << 20)?;
         within("vocabulary", self.vocabulary, 1, 1 << 32)?;

@@ -98,7 +98,7 @@ fn bad_options_are_errors() {
     );
     let large = Transformer { sequence: 1 << 32, batch: 1 << 20, ..small() };
     assert_eq!(large.workload(1), Err(WorkloadError::TooLarge { what: "an activation" }));
-    let many = Transformer { layers: 1 << 20, hidden: 1, sequence: 1, vocabulary: 1, ..small() };
+    let many = Transformer { layers: 1 << 20, hidden: 1, heads: 1, sequence: 1, vocabulary: 1, ..small() };
     assert_eq!(many.workload(1), Err(WorkloadError::TooManyEvents));
     assert_eq!(small().workload(0).unwrap_err().to_string(), "steps is 0; it can be 1 to 1000000");
     assert!(refused(Transformer { chunks: 2, ..small() }).contains("only with checkpointing=layer"));
