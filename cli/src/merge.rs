@@ -13,7 +13,7 @@ use crate::{Outcome, target};
 
 /// Put the parts of a sweep together.
 ///
-/// The files must be parts of the same sweep (parkade sweep --shard), finished, and must not contradict each other. What is written is, byte
+/// The files must be parts of the same sweep (parkade sweep --shard), finished, made by this build, and must not contradict each other. What is written is, byte
 /// for byte, what one machine would have written alone.
 #[derive(Parser)]
 #[command(after_help = "Examples:
@@ -28,14 +28,22 @@ pub(crate) struct Args {
     /// Write all rows here.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Merge although another build of parkade made some of the rows, which may decide otherwise.
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     shown: Shown,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    merge(args).map_err(|error| args.shown.say_failed(error))
+}
+
+fn merge(args: &Args) -> Result<Outcome> {
     show::check_without_programs(&args.shown)?;
     show::check_files(&args.shown, Some(&args.output), &args.files)?;
     let parts = args.files.iter().map(|file| Ok((file.as_path(), rows::read(file)?))).collect::<Result<Vec<_>>>()?;
+    parts.iter().try_for_each(|(file, part)| rows::check_program(file, &part.rows, args.force))?;
     let (plan, rows) = put_together(parts)?;
     show::check(&args.shown, &plan)?;
     let mut bytes = Header::of(plan.clone(), Shard::WHOLE).line()?;
@@ -50,9 +58,6 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 fn put_together(parts: Vec<(&Path, Contents)>) -> Result<(Plan, Vec<Row>)> {
     let Some((first, header)) = parts.first().map(|(file, part)| (*file, part.header.clone())) else { bail!("no files") };
-    if header.difference(&Header::of(header.plan.clone(), header.shard)).is_some() {
-        bail!("{} was made by another version: merge it with that one", first.display());
-    }
     let mut all: BTreeMap<u64, (&Path, Row)> = BTreeMap::new();
     let mut programs: BTreeMap<(String, u64), (&Path, String)> = BTreeMap::new();
     for (file, part) in parts {
@@ -66,7 +71,8 @@ fn put_together(parts: Vec<(&Path, Contents)>) -> Result<(Plan, Vec<Row>)> {
                 bail!("{} and {} disagree about what {} is", other.display(), file.display(), row.workload);
             }
             match all.get(&row.job) {
-                Some((other, known)) if *known != row => {
+                // Who made a row is no contradiction.
+                Some((other, known)) if Row { program: row.program.clone(), ..known.clone() } != row => {
                     bail!("{} and {} contradict each other about job {}", other.display(), file.display(), row.job)
                 }
                 Some(_) => {}

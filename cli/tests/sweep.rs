@@ -92,7 +92,7 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         ("{}\n".to_owned(), "is no file of parkade sweep's rows"),
         ("x".repeat(5 << 20), "a line is longer than"),
         (lines[0].to_owned(), "its first line is missing or cut"),
-        (rows.replacen("\"parkade_sweep\":2", "\"parkade_sweep\":9", 1), "is of form 9"),
+        (rows.replacen("\"parkade_sweep\":3", "\"parkade_sweep\":9", 1), "is of form 9"),
         (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has other capacities than asked for"),
         (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 belongs"),
         (rows.replacen("\"seeds\":2", "\"seeds\":0", 1), "no seeds"),
@@ -103,12 +103,55 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         (swapped, "line 4 is job 3, where job 2 belongs"),
         (replaced(2, lines[2].replace("\"plenty\"", "\"smallest\"")), "line 3 contradicts line 1"),
         (rows.clone() + lines[1] + "\n", "there are more rows than jobs"),
+        (rows[..rows.len() / 2].replace("\"program\":\"0.", "\"program\":\"9."), "which may decide otherwise than this 0."),
+        (replaced(1, changed(lines[1], "hash", "f")), "job 0 was run on another good (seed 1) than is made now"),
+        (replaced(15, changed(lines[15], "load_bytes", "9")), "job 14 was run on another transformer"),
+        (replaced(30, changed(lines[30], "events", "9")), "job 29 was run on another transformer"),
     ];
     for (contents, said) in cases {
         let file = folder.file("other.jsonl", contents.as_bytes());
         refused(&sweep(&folder, &["-o", &file]), said);
         assert_eq!(bytes(&file), contents, "{said}");
     }
+}
+
+/// A row with something put before one of its values.
+fn changed(row: &str, key: &str, first: &str) -> String {
+    let key = format!("\"{key}\":");
+    let value = row.find(&key).expect("a value") + key.len();
+    let value = value + usize::from(row[value..].starts_with('"'));
+    format!("{}{first}{}", &row[..value], &row[value..])
+}
+
+#[test]
+fn rows_of_another_build_are_accepted_by_force_only() {
+    let folder = Folder::new("sweep-build");
+    let (rows, shown) = whole(&folder);
+    let program = format!("\"program\":\"{}\"", parkade_sim::study::sweep::PROGRAM);
+    assert_eq!(rows.matches(&program).count(), 30, "each row says which build made it");
+    let lines: Vec<String> = rows.lines().map(|line| line.to_owned() + "\n").collect();
+    let (old, new) = lines.split_at(11);
+    let old = old.concat().replace(&program, "\"program\":\"0.1.0-0123456789abcdef\"");
+    let file = folder.file("old.jsonl", old.as_bytes());
+    let said = "has rows made by parkade 0.1.0-0123456789abcdef, which may decide otherwise than this ";
+    refused(&sweep(&folder, &["-o", &file]), said);
+    assert_eq!(bytes(&file), old);
+    let run = sweep(&folder, &["-o", &file, "--force", "--json"]);
+    assert_eq!((run.code, run.err.as_str(), bytes(&file)), (0, "", old.clone() + &new.concat()), "{}", run.out);
+    let object: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
+    let both = ["0.1.0-0123456789abcdef", parkade_sim::study::sweep::PROGRAM];
+    assert_eq!(object["programs"].as_array().map(Vec::len), Some(2), "{}", object["programs"]);
+    assert!(both.iter().all(|program| object["programs"].as_array().is_some_and(|all| all.contains(&(*program).into()))));
+
+    let merged = at(&folder, "merged.jsonl");
+    refused(&call(&["merge", &file, "-o", &merged]), said);
+    assert!(!fs::exists(&merged).expect("a folder"));
+    // Of two builds that say the same of a job, the first file's row stays.
+    let whole_file = at(&folder, "whole.jsonl");
+    assert_eq!(call(&["merge", &file, &whole_file, "-o", &merged, "--force"]).code, 0);
+    assert_eq!(bytes(&merged), bytes(&file));
+    assert_eq!(sweep(&folder, &["-o", &merged, "--force"]).out, shown);
+    assert!(call(&["sweep", "--force"]).err.contains("--output"), "there is nothing to force");
 }
 
 #[test]
@@ -240,6 +283,41 @@ fn the_lists_name_everything() {
     for workload in &parkade_sim::workload::CATALOGUE {
         assert!(run.out.contains(workload.name) && run.out.contains(workload.says), "{}", workload.name);
     }
+    let models = parkade_sim::study::Addresses::ALL;
+    assert!(models.iter().all(|model| run.out.contains(model.name()) && run.out.contains(model.says())), "{}", run.out);
+    assert!(run.out.contains("\n  robson ") && run.out.contains(" against, unit_bytes, "), "{}", run.out);
+    let run = call(&["sweep", "--list", "--json"]);
+    let object: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
+    let length = |name: &str| object[name].as_array().map(Vec::len);
+    let counts = [parkade_sim::workload::CATALOGUE.len(), parkade::policy::catalogue::CATALOGUE.len(), models.len()];
+    assert_eq!(["workloads", "policies", "address_models"].map(length), counts.map(Some));
+    assert_eq!(length("generators"), Some(parkade_sim::workload::generators().count()));
+    assert_eq!(object["address_models"][0]["name"], "driver");
+    assert!(object["generators"][0]["options"].as_array().is_some_and(|options| options.contains(&"checkpointing".into())));
+}
+
+#[test]
+fn adversaries_are_workloads() {
+    let folder = Folder::new("sweep-adversaries");
+    let rows = at(&folder, "rows.jsonl");
+    let robson = "robson:against=buddy,unit_bytes=2MiB,live_units=64,largest_units=8";
+    let workloads = format!("{robson},best-fit-attack:gaps=9,largest_units=8,unit_bytes=2MiB,comb:teeth=4");
+    let run = call(&["sweep", "-w", &workloads, "-p", "best-fit,buddy", "-c", "1.5", "--seeds", "2", "-o", &rows]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
+    let rows: Vec<serde_json::Value> =
+        bytes(&rows).lines().skip(1).map(|line| serde_json::from_str(line).expect("a row")).collect();
+    assert_eq!(rows.len(), 3 * 2 * 3, "nothing in them is drawn");
+    let reserved_mib = |workload: &str, policy: &str| {
+        let is_wanted = |row: &&serde_json::Value| {
+            row["policy"] == policy
+                && row["capacity"] == "plenty"
+                && row["workload"].as_str().is_some_and(|name| name.starts_with(workload))
+        };
+        rows.iter().find(is_wanted).and_then(|row| row["peak_reserved_bytes"].as_u64()).expect("a row") >> 20
+    };
+    // Robson's formula, 64 (1 + log2(8) / 2) - 8 + 1 units of 2 MiB; and what best fit is made to need, (9 + 2) (8 - 2) units.
+    assert!(reserved_mib("robson", "buddy") >= 153 * 2, "{}", reserved_mib("robson", "buddy"));
+    assert_eq!(reserved_mib("best-fit-attack", "best-fit"), 66 * 2);
 }
 
 #[test]
@@ -263,6 +341,8 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["--baseline", "none"], "is none of the policies"),
         (&["--shard", "1/2"], "needs a file"),
         (&["-w", "mlp:depth=none"], "depth"),
+        (&["-w", "mlp:depth=3,batch=8,depth=3"], "depth is there twice"),
+        (&["-w", "robson:against=none"], "against is none; it can be pytorch, "),
         (&["-w", &noise], "noise.pickle"),
         (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "two things are to be written"),
         (&["-w", "mlp:batch=8", "--html", &same, "--curve", "gpt2"], "none of the workloads"),
@@ -270,6 +350,9 @@ fn bad_arguments_are_answered_in_one_line() {
     ] {
         refused(&call(&[&["sweep"], arguments].concat()), said);
     }
+    let run = call(&["sweep", "-w", "", "--json"]);
+    let object: serde_json::Value = serde_json::from_str(&run.out).expect("one JSON object");
+    assert_eq!((run.code, run.err), (2, format!("parkade: {}\n", object["error"].as_str().expect("a line"))));
     for shard in ["0/3", "4/3", "1/0", "3", "a/b", "1/2/3"] {
         let run = call(&["sweep", "--shard", shard]);
         assert!(run.code == 2 && run.err.contains("write 2/3 for the second of three"), "{}", run.err);

@@ -1,10 +1,11 @@
 //! `parkade sweep`: workloads x policies x capacities x seeds, and what they say together.
 //!
-//! `names` makes a plan of the arguments, `rows` keeps the file of rows, `show` puts out what all rows say: `grids` are its tables,
-//! in three notations by `grid`; `page` and `plot` its page.
+//! `names` makes a plan of the arguments, `list` says what can be named, `rows` keeps the file of rows, `show` puts out what all rows
+//! say: `grids` are its tables, in four notations by `grid`; `page` and `plot` its page.
 
 mod grid;
 mod grids;
+mod list;
 mod names;
 mod page;
 mod plot;
@@ -17,7 +18,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use parkade_sim::study::sweep::{Beside, Row, Share, beside, work};
+use parkade_sim::study::sweep::{Beside, Program, Row, Share, beside, work};
+use rayon::prelude::*;
 
 use crate::verify::progress_bar_of;
 use crate::{Outcome, output};
@@ -48,7 +50,8 @@ use show::{Finished, Shown};
   parkade sweep --shard 1/3 -o part1.jsonl
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
 
-A file of rows (-o) is continued where it ends: the same command after an interruption does only what is missing.
+A file of rows (-o) is continued where it ends: the same command after an interruption does only what is missing. Each row names the
+build that made it, by version and a hash of the sources that decide: rows of another build are not continued without --force.
 
 Exit code: 0 done, 2 it could not be run.")]
 pub(crate) struct Args {
@@ -79,19 +82,26 @@ pub(crate) struct Args {
     /// Write the rows here, a line of JSON each, or continue the file.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Continue a file although another build of parkade made rows of it, which then stand beside this one's.
+    #[arg(long, requires = "output")]
+    force: bool,
     /// How many jobs at once; as many as there are processors if not given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
     shown: Shown,
-    /// Say which workloads and policies there are.
+    /// Say which workloads, generators, policies and address models there are; with --json as one object.
     #[arg(long)]
     list: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    sweep(args).map_err(|error| args.shown.say_failed(error))
+}
+
+fn sweep(args: &Args) -> Result<Outcome> {
     if args.list {
-        return names::list().map(|()| Outcome::Good);
+        return list::show(args.shown.json).map(|()| Outcome::Good);
     }
     let study = names::study(args)?;
     if args.shard.parts > 1 && args.output.is_none() {
@@ -129,7 +139,10 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     let (mut rows, mut file) = match &args.output {
         None => (Vec::new(), None),
         Some(path) => {
-            let (rows, file) = rows::continue_file(path, &header)?;
+            let (rows, file) = rows::continue_file(path, &header, |rows| {
+                rows::check_program(path, rows, args.force)?;
+                check_programs(path, study, rows)
+            })?;
             (rows, Some((path, file)))
         }
     };
@@ -148,6 +161,28 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     });
     bar.finish_and_clear();
     done.map(|()| rows)
+}
+
+/// Refuses rows whose workload is made otherwise now, which the plan names but does not hold.
+fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
+    let same = |one: &Row, other: &Row| (&one.workload, one.seed) == (&other.workload, other.seed);
+    let of_one_program: Vec<&[Row]> = rows.chunk_by(same).collect();
+    let check = |rows: &&[Row]| {
+        let Some(job) = rows.first().and_then(|row| study.plan.job(row.job)) else { return Ok(()) };
+        let program = Program::new((study.sources[job.workload].make)(job.seed));
+        match rows.iter().find(|row| !row.is_of(&program)) {
+            None => Ok(()),
+            Some(row) => bail!(
+                "{}: job {} was run on another {} (seed {}) than is made now: choose another file, or remove it",
+                path.display(),
+                row.job,
+                row.workload,
+                row.seed
+            ),
+        }
+    };
+    // The first in the file, whichever thread is done first.
+    of_one_program.par_iter().map(check).collect::<Vec<_>>().into_iter().collect()
 }
 
 /// Threads for so many things to do: never more than these.

@@ -1,7 +1,6 @@
-//! What the arguments name: workloads, policies, capacities; and what there is to be named.
+//! What the arguments name: workloads, policies, capacities.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -15,7 +14,7 @@ use parkade_sim::workload::recorded::of_requests;
 use parkade_sim::workload::{self, CATALOGUE, NamedWorkload};
 
 use super::Args;
-use crate::{output, size, verify};
+use crate::{size, verify};
 
 /// What is to be done, and with what.
 pub(super) struct Study {
@@ -248,25 +247,6 @@ fn distance(one: &str, other: &str) -> usize {
         }
     }
     row[other.len()]
-}
-
-/// `--list`.
-pub(super) fn list() -> Result<()> {
-    let mut out = output::stdout();
-    writeln!(out, "workloads")?;
-    for known in &CATALOGUE {
-        writeln!(out, "  {:<26} {}", known.name, known.says)?;
-    }
-    writeln!(out, "  {:<26} the requests of a recorded program (a PyTorch memory snapshot)", "FILE")?;
-    writeln!(out, "\ngenerators, and the options that their descriptions can have (NAME:option=value,...)")?;
-    for name in workload::generators() {
-        writeln!(out, "  {name:<26} {}", workload::keys(name).unwrap_or_default().join(", "))?;
-    }
-    writeln!(out, "\npolicies")?;
-    for policy in POLICIES {
-        writeln!(out, "  {:<26} {}\n  {:<26} from {}", policy.name, policy.says, "", policy.source)?;
-    }
-    Ok(out.flush()?)
 }
 
 #[cfg(test)]

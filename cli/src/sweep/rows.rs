@@ -1,7 +1,8 @@
 //! Files of rows: a line that says what was asked for, then a row a line in the order of the jobs.
 //!
 //! Whatever a file holds, reading it takes no more than a line's memory beyond the rows, and a file that was not made by the same
-//! request is never written to. A last line without its end was cut by an interruption, and counts as not written.
+//! request is never written to. A last line without its end was cut by an interruption, and counts as not written. Each row names the
+//! build that made it, since another one may decide otherwise.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -11,11 +12,13 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use parkade::policy::catalogue::named;
-use parkade_sim::study::sweep::{Plan, Row};
+use parkade_sim::study::sweep::{PROGRAM, Plan, Row};
 use serde::{Deserialize, Serialize};
 
+use crate::output;
+
 /// The form of these files.
-const FORM: u32 = 2;
+const FORM: u32 = 3;
 /// The longest first line, and the longest line of a row.
 const LONGEST_HEADER: u64 = 4 << 20;
 const LONGEST_ROW: u64 = 16 << 10;
@@ -76,14 +79,13 @@ impl TryFrom<String> for Shard {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
     parkade_sweep: u32,
-    version: String,
     pub(crate) shard: Shard,
     pub(crate) plan: Plan,
 }
 
 impl Header {
     pub(crate) fn of(plan: Plan, shard: Shard) -> Header {
-        Header { parkade_sweep: FORM, version: env!("CARGO_PKG_VERSION").to_owned(), shard, plan }
+        Header { parkade_sweep: FORM, shard, plan }
     }
 
     pub(crate) fn line(&self) -> serde_json::Result<Vec<u8>> {
@@ -96,7 +98,6 @@ impl Header {
     pub(crate) fn difference(&self, other: &Header) -> Option<&'static str> {
         let (own, others) = (&self.plan, &other.plan);
         let differs = [
-            (self.version != other.version, "was made by another version"),
             (own.workloads != others.workloads, "has other workloads or seeds"),
             (own.policies != others.policies, "has other policies"),
             (own.capacities != others.capacities, "has other capacities"),
@@ -169,8 +170,21 @@ fn next_line(file: &mut impl BufRead, longest: u64) -> Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// Opens a file to add rows to it, made if there is none: what it has already, and the file at its end.
-pub(crate) fn continue_file(path: &Path, header: &Header) -> Result<(Vec<Row>, File)> {
+/// Refuses rows that another build made, unless they are accepted all the same.
+pub(crate) fn check_program(path: &Path, rows: &[Row], is_forced: bool) -> Result<()> {
+    match rows.iter().find(|row| row.program != PROGRAM) {
+        Some(row) if !is_forced => bail!(
+            "{} has rows made by parkade {}, which may decide otherwise than this {PROGRAM}: choose another file, or accept them with --force",
+            path.display(),
+            output::shorten(&row.program, 60)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Opens a file to add rows to it, made if there is none: what it has already, and the file at its end. Nothing is written before
+/// `check` accepts the rows.
+pub(crate) fn continue_file(path: &Path, header: &Header, check: impl FnOnce(&[Row]) -> Result<()>) -> Result<(Vec<Row>, File)> {
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let mut file = opened.with_context(|| format!("cannot write {}", path.display()))?;
     match file.try_lock() {
@@ -187,6 +201,7 @@ pub(crate) fn continue_file(path: &Path, header: &Header) -> Result<(Vec<Row>, F
         if found.header.shard != header.shard {
             bail!("{} is part {}, not {}: choose another file", path.display(), found.header.shard, header.shard);
         }
+        check(&found.rows)?;
     }
     let mut prepare = || -> std::io::Result<()> {
         file.set_len(found.as_ref().map_or(0, |found| found.whole_bytes))?;

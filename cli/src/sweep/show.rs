@@ -1,5 +1,6 @@
 //! Putting out what all rows of a sweep say.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,18 @@ pub(crate) struct Finished<'a> {
     pub(crate) policies: &'a [&'static Named],
     /// Bounds of the plan's workloads, or nothing.
     pub(crate) beside: &'a [Option<Beside>],
+}
+
+impl Shown {
+    /// Says a failure in JSON too, where that is asked for.
+    pub(crate) fn say_failed(&self, error: anyhow::Error) -> anyhow::Error {
+        if self.json && !output::is_broken_pipe(&error) {
+            let mut out = output::stdout();
+            // Nobody may be listening; the error itself is said by the caller.
+            let _ = writeln!(out, "{}", json!({ "error": format!("{error:#}") })).and_then(|()| out.flush());
+        }
+        error
+    }
 }
 
 /// Refuses files that cannot or must not be written, before anything is done for them: those that are `read`, and one for two things.
@@ -171,13 +184,13 @@ pub(super) fn subject(plan: &Plan) -> String {
 fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
         "job,workload,seed,policy,capacity,load_bytes,events,hash,capacity_bytes,fails_above_bytes,fits,problem,failed_at_event,peak_reserved_bytes,\
-         peak_allocated_bytes,retries,driver_calls,driver_ns,waited_ns,runs\n",
+         peak_allocated_bytes,retries,driver_calls,driver_ns,waited_ns,runs,program\n",
     );
     let optional = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     for row in rows {
         let _ = writeln!(
             text,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             row.job,
             quoted(&row.workload),
             row.seed,
@@ -197,7 +210,8 @@ fn csv(rows: &[Row]) -> String {
             row.driver_calls,
             row.driver_ns,
             row.waited_ns,
-            row.runs
+            row.runs,
+            quoted(&row.program)
         );
     }
     text
@@ -246,7 +260,8 @@ fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
                     "packing_over_load": level(beside.map(|beside| beside.packing)) })
         })
         .collect();
-    json!({ "not_monotone": summary.not_monotone(), "bounds": bounds, "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
+    let programs: BTreeSet<&str> = finished.rows.iter().map(|row| row.program.as_str()).collect();
+    json!({ "programs": programs, "not_monotone": summary.not_monotone(), "bounds": bounds, "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
 }
 
 /// Infinite ends are those of a mean over one workload.

@@ -37,6 +37,17 @@ impl Addresses {
         }
     }
 
+    /// Where it puts segments, in some words.
+    #[must_use]
+    pub const fn says(self) -> &'static str {
+        match self {
+            Addresses::Driver => "where NVIDIA's driver was seen to put them",
+            Addresses::Ascending => "each above the one before",
+            Addresses::Descending => "each below the one before",
+            Addresses::LowestHole => "in the lowest hole that is long enough",
+        }
+    }
+
     /// The model of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Addresses> {

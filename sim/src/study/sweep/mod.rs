@@ -14,6 +14,6 @@ mod work;
 
 pub use beside::{Beside, beside};
 pub use plan::{BadPlan, Capacity, Job, MOST_JOBS, Plan, PlannedWorkload, Share};
-pub use row::{Program, Row};
+pub use row::{PROGRAM, Program, Row};
 pub use summary::{Cell, Comparison, Level, PolicySummary, Summary};
 pub use work::{Source, work};

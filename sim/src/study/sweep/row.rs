@@ -12,6 +12,9 @@ use crate::workload::{Event, Workload};
 /// The longest text about a problem that a row keeps, in characters.
 const LONGEST_PROBLEM: usize = 200;
 
+/// Which program makes rows: the version, and a hash of the sources that decide them. Rows of different programs do not compare.
+pub const PROGRAM: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PARKADE_SOURCES"));
+
 /// What is known of a workload before it is run.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -96,6 +99,8 @@ pub struct Row {
     pub waited_ns: u64,
     /// How many runs the job took: more than one where memory was searched.
     pub runs: u32,
+    /// [`PROGRAM`] of the build that made it.
+    pub program: String,
 }
 
 impl Row {
@@ -152,6 +157,7 @@ impl Row {
             driver_ns: 0,
             waited_ns: 0,
             runs: 0,
+            program: PROGRAM.to_owned(),
         })
     }
 
@@ -172,6 +178,12 @@ impl Row {
         self.driver_calls = outcome.driver_calls;
         self.driver_ns = outcome.driver_ns;
         self.waited_ns = outcome.waited_ns;
+    }
+
+    /// Whether it was made from this program's workload, by hash, load and events.
+    #[must_use]
+    pub fn is_of(&self, program: &Program) -> bool {
+        (&self.hash, self.load_bytes, self.events) == (&program.hash, program.load_bytes, program.workload.events.len() as u64)
     }
 
     /// Whether this is a row of the job of its number: workload, seed, policy and capacity are those of the plan.
