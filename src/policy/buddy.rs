@@ -1,6 +1,6 @@
 //! The binary buddy system.
 //!
-//! Knowlton, A Fast Storage Allocator (CACM 8, 1965), and Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithms R and S: sizes
+//! Knowlton, A Fast Storage Allocator (CACM 8, October 1965), and Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithms R and S: sizes
 //! are powers of two; the smallest free block that suffices is cut in halves until it has the request's size, of which the low one is kept each
 //! time; a block that becomes free merges with the other half of the block that it was cut from, again and again.
 //!

@@ -1,8 +1,10 @@
 //! First fit: the lowest address among the free blocks that are large enough.
 //!
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithm A, with the list of free blocks in the order of addresses. Wilson,
-//! Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995), section 3.4, found address-ordered first
-//! fit to be among the best of the simple rules.
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithm A, with the list of free blocks in the order of addresses, as his
+//! algorithm B needs it. Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995, LNCS 986),
+//! compare it with other rules.
+//!
+//! Different here: algorithm A reserves the high end of the block that it finds; here it is the low end, as everywhere in this allocator.
 
 use super::growing_region::{Fit, GrowingRegion};
 use super::{BlockId, Heap, Request};

@@ -1,8 +1,9 @@
 //! Next fit: first fit that begins where the last search ended, and comes round to the lowest address.
 //!
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5, exercise 6: a pointer that roves through the list. A block into which the
-//! pointer's own block merged is the one where the search begins. Where new memory is mapped is not seen from here, so the pointer stays when
-//! the region grows.
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5, exercise 6: how to change algorithm A so that short blocks do not gather in one
+//! area; a pointer that roves through the list. Behind which of two neighbours it stops is this policy's choice: at what was left of the
+//! block, for its low end is taken. A block into which that merged is the one where the search begins. Where new memory is mapped is not
+//! seen from here, so the pointer stays when the region grows.
 
 use alloc::collections::BTreeMap;
 

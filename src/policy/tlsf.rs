@@ -5,8 +5,9 @@
 //! 512 bytes. A request is rounded up to where a list begins, so that whatever is in that list or a larger one's serves it without looking;
 //! the first list that is not empty gives the block that entered it last. Every remainder is split off, free neighbours merge at once.
 //!
-//! Different here: the unit is 512 bytes and not 8; the pool grows as [`super::growing_region`] says, where the original is given one. The head
-//! of a list is found by looking at the blocks of the list, for the heap keeps them by size. Before it says that memory is out, a block of the
+//! Different here: the unit is 512 bytes and not 8. There are no headers, so that no remainder is too short to be split off; there one
+//! that is shorter than a header stays. The pool grows as [`super::growing_region`] says, where the original is given one. The head of a
+//! list is found by looking at the blocks of the list, for the heap keeps them by size. Before it says that memory is out, a block of the
 //! list below is looked for too, in which the request's own size may be: the original does not.
 
 use core::cell::Cell;

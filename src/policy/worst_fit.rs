@@ -1,8 +1,8 @@
 //! Worst fit: the largest free block, of equal ones the lowest address.
 //!
-//! Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995), section 3.4: the rest of the
-//! largest block is large enough to be of use. The survey's verdict is that it works badly; here it is the other end of the scale. A region
-//! grows only when its largest free block does not suffice.
+//! Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995, LNCS 986). The hope is that the
+//! rest of the largest block is large enough to be of use. Textbooks have it as worse than first and best fit; here it is the other end
+//! of the scale. A region grows only when its largest free block does not suffice.
 
 use super::growing_region::{Fit, GrowingRegion};
 use super::{BlockId, Heap, Request};
