@@ -102,14 +102,12 @@ pub(super) fn point(case: &Case, policy: &'static Named, bound: &Bound, steps: u
         point.why = if is_states { Why::States { state_bytes } } else { Why::Load { batch: least, load_bytes } };
         return point;
     }
-    let mut search = Search { case, policy, steps, most: bound.batch, tried: BTreeMap::new() };
-    // Nothing at all, below the smallest batch, suffices always.
-    let skipped = if search.suffices(0) { 0 } else { border::least(&mut search, bound.batch + 1 - least, FURTHER_RUNS) };
-    let batch = bound.batch - skipped;
+    let mut search = Search { most: bound.batch, attempt: &|batch| attempt(case, policy, steps, batch), tried: BTreeMap::new() };
+    let batch = search.largest(least);
     if let Some(Ok(Fits { reserved_bytes, load_bytes })) = search.tried.get(&batch) {
         (point.batch, point.reserved_bytes, point.load_bytes) = (batch, *reserved_bytes, *load_bytes);
     }
-    point.fails_below_batch = search.tried.range(..batch).rev().find(|(_, result)| result.is_err()).map(|(batch, _)| *batch);
+    point.fails_below_batch = search.fails_below(batch);
     if batch < most_batch {
         point.why = search.run(batch + 1).err().unwrap_or(Why::NotTried);
     }
@@ -125,11 +123,10 @@ struct Fits {
 }
 
 struct Search<'a> {
-    case: &'a Case,
-    policy: &'static Named,
-    steps: u64,
     /// The largest batch that can fit.
     most: u64,
+    /// Runs a batch: what it takes, or why it does not fit.
+    attempt: &'a dyn Fn(u64) -> Result<Fits, Why>,
     /// What came of each batch.
     tried: BTreeMap<u64, Result<Fits, Why>>,
 }
@@ -146,30 +143,39 @@ impl Border for Search<'_> {
 }
 
 impl Search<'_> {
-    /// What came of a batch: tried once.
-    fn run(&mut self, batch: u64) -> Result<Fits, Why> {
-        if let Some(known) = self.tried.get(&batch) {
-            return known.clone();
-        }
-        let result = self.attempt(batch);
-        self.tried.insert(batch, result.clone());
-        result
+    /// The largest batch that was found to fit; one below `least`, the smallest that may be tried, if none does.
+    fn largest(&mut self, least: u64) -> u64 {
+        // Nothing at all, below the smallest batch, suffices always.
+        let nothing = self.most + 1 - least;
+        let skipped = if self.suffices(0) { 0 } else { border::least(self, nothing, FURTHER_RUNS) };
+        self.most - skipped
     }
 
-    fn attempt(&self, batch: u64) -> Result<Fits, Why> {
-        let Ok(workload) = self.case.with_batch(batch).workload(self.steps) else {
-            return Err(Why::Load { batch, load_bytes: u64::MAX });
-        };
-        let load_bytes = workload.load_bytes(BLOCK_BYTES);
-        if load_bytes > self.case.usable_bytes {
-            return Err(Why::Load { batch, load_bytes });
-        }
-        let outcome = run(&workload, (self.policy.make)(), &RunOptions::new(self.case.usable_bytes));
-        match &outcome.ending {
-            Ending::Fits => Ok(Fits { reserved_bytes: outcome.peak_reserved_bytes, load_bytes }),
-            Ending::Fault(reason) => Err(Why::Fault { batch, reason: reason.clone() }),
-            Ending::OutOfMemory => Err(stranded(&workload, batch, &outcome)),
-        }
+    /// The largest batch below one that was tried and does not fit.
+    fn fails_below(&self, batch: u64) -> Option<u64> {
+        self.tried.range(..batch).rev().find(|(_, result)| result.is_err()).map(|(batch, _)| *batch)
+    }
+
+    /// What came of a batch: tried once.
+    fn run(&mut self, batch: u64) -> Result<Fits, Why> {
+        let attempt = self.attempt;
+        self.tried.entry(batch).or_insert_with(|| attempt(batch)).clone()
+    }
+}
+
+fn attempt(case: &Case, policy: &Named, steps: u64, batch: u64) -> Result<Fits, Why> {
+    let Ok(workload) = case.with_batch(batch).workload(steps) else {
+        return Err(Why::Load { batch, load_bytes: u64::MAX });
+    };
+    let load_bytes = workload.load_bytes(BLOCK_BYTES);
+    if load_bytes > case.usable_bytes {
+        return Err(Why::Load { batch, load_bytes });
+    }
+    let outcome = run(&workload, (policy.make)(), &RunOptions::new(case.usable_bytes));
+    match &outcome.ending {
+        Ending::Fits => Ok(Fits { reserved_bytes: outcome.peak_reserved_bytes, load_bytes }),
+        Ending::Fault(reason) => Err(Why::Fault { batch, reason: reason.clone() }),
+        Ending::OutOfMemory => Err(stranded(&workload, batch, &outcome)),
     }
 }
 
@@ -190,4 +196,41 @@ fn stranded(workload: &Workload, batch: u64, outcome: &Outcome) -> Why {
     }
     let live_bytes = sizes.iter().sum();
     Why::Stranded { batch, asked_bytes, live_bytes, reserved_bytes: outcome.peak_reserved_bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found among the batches from `least` to `most`, the largest below it that fails, and how many were tried.
+    fn found(least: u64, most: u64, fits: &dyn Fn(u64) -> bool) -> (u64, Option<u64>, usize) {
+        let attempt = |batch| {
+            assert!((least..=most).contains(&batch), "{batch} is not to be tried");
+            if fits(batch) { Ok(Fits { reserved_bytes: 0, load_bytes: 0 }) } else { Err(Why::NotTried) }
+        };
+        let mut search = Search { most, attempt: &attempt, tried: BTreeMap::new() };
+        let batch = search.largest(least);
+        (batch, search.fails_below(batch), search.tried.len())
+    }
+
+    #[test]
+    fn where_fitting_is_monotone_the_border_is_found() {
+        for least in [1, 4] {
+            for border in least - 1..=40 {
+                let (batch, fails_below, tried) = found(least, 40, &|batch| batch <= border);
+                assert_eq!((batch, fails_below), (border, None));
+                assert!(tried <= 7 + FURTHER_RUNS + 2, "{tried}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_larger_batch_that_fits_is_found_and_said() {
+        assert_eq!(found(1, 16, &|batch| batch <= 5 || batch == 12).0, 12, "all batches above 5 are tried");
+        let island = |batch| batch <= 5 || (9..=11).contains(&batch);
+        let (batch, fails_below, _) = found(1, 16, &island);
+        assert_eq!((batch, fails_below), (11, Some(8)));
+        assert_eq!(found(4, 16, &|batch| batch == 16), (16, None, 1), "the first that is tried");
+        assert_eq!(found(4, 9, &|batch| batch == 7).0, 7);
+    }
 }
