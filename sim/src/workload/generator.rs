@@ -107,7 +107,7 @@ impl Generator for DescribedChain {
 
     fn make(&self) -> Result<Workload, WorkloadError> {
         let keeping = if self.is_sqrt { Chain::sqrt(self.chain.layers) } else { self.chain.keeping };
-        Chain { keeping, ..self.chain.clone() }.workload()
+        Chain { keeping, ..self.chain }.workload()
     }
 }
 
