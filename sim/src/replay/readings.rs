@@ -20,7 +20,8 @@ pub(super) enum Reading {
 
 impl Runner<'_> {
     /// In which order to try. The ladder's last rung and an empty_cache before the request leave the same entries. It was the
-    /// ladder if the limit says so; without a limit, if the device had never been seen to hold so much.
+    /// ladder if the limit says so; without a limit, if the device had never been seen to hold so much, and the program is not one that
+    /// mostly calls empty_cache.
     pub(super) fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
         let inner = &self.trace[at..request];
         let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
@@ -29,7 +30,7 @@ impl Runner<'_> {
         if releases {
             let asked: u64 =
                 inner.iter().filter(|entry| takes_memory(entry)).fold(0, |sum, entry| sum.saturating_add(entry.size));
-            let was_short = self.core.heap().reserved().get().saturating_add(asked) > self.most_reserved;
+            let was_short = self.capacity.may_refuse(self.core.heap().reserved().get().saturating_add(asked));
             let is_out = self.trace[request].action == Action::Oom;
             let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
             readings.insert(place, Reading::Release(Release::All));

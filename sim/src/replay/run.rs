@@ -7,6 +7,7 @@ use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation};
 use rustc_hash::FxHashMap;
 
+use super::capacity::Capacity;
 use super::compare::{Doing, Mismatch};
 use super::device::{ELSEWHERE, Position, stream_of};
 use super::peaks::PeakWatch;
@@ -62,8 +63,7 @@ pub(super) struct Runner<'a> {
     live: FxHashMap<u64, Allocation>,
     deferred: &'a FxHashMap<u32, Option<u32>>,
     pub(super) pools: PoolsNow<'a>,
-    /// The most bytes that the recording ever had reserved.
-    pub(super) most_reserved: u64,
+    pub(super) capacity: Capacity,
     pub(super) tally: Tally,
     /// Watches the peaks operation by operation, when that is wanted.
     pub(super) watch: Option<PeakWatch>,
@@ -76,10 +76,10 @@ impl<'a> Runner<'a> {
         core: ReplayCore<'a>,
         live: FxHashMap<u64, Allocation>,
         start: &'a Start,
-        most_reserved: u64,
+        capacity: Capacity,
     ) -> Runner<'a> {
         let (deferred, pools) = (&start.deferred, PoolsNow::new(&start.pools));
-        Runner { trace, position, core, live, deferred, pools, most_reserved, tally: Tally::default(), watch: None }
+        Runner { trace, position, core, live, deferred, pools, capacity, tally: Tally::default(), watch: None }
     }
 
     /// The entry that comes next; the trace's length when all is done.

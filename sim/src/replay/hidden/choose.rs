@@ -43,8 +43,18 @@ impl Graph {
     }
 }
 
-/// Chooses a reading. `private` are lives taken to be private beyond what the evidence asks for. `None` if nothing explains it.
-pub(super) fn choose(evidence: &Evidence, private: &BTreeSet<LifeId>) -> Option<Partition> {
+/// What is taken for granted beyond the evidence.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Trial {
+    /// Lives that are private.
+    pub(super) private: BTreeSet<LifeId>,
+    /// A pool's memory goes back together. Else what stays, because it is in use, may go later.
+    pub(super) goes_at_once: bool,
+}
+
+/// Chooses a reading. `None` if nothing explains it.
+pub(super) fn choose(evidence: &Evidence, trial: &Trial) -> Option<Partition> {
+    let private = &trial.private;
     let lives = &evidence.lives;
     let both = Graph::of(evidence.apart.iter().chain(&evidence.not_default).copied());
     let mut is_private: Vec<bool> = lives.iter().map(|life| life.known.is_some_and(|pool| pool != PoolId::DEFAULT)).collect();
@@ -67,7 +77,7 @@ pub(super) fn choose(evidence: &Evidence, private: &BTreeSet<LifeId>) -> Option<
     }
     let is_open = |life: &LifeId| lives[*life].known.is_none() && !private.contains(life);
     take_back(&both, &mut is_private, (0..lives.len()).filter(is_open).collect(), &weights);
-    partition(evidence, &is_private)
+    partition(evidence, &is_private, trial.goes_at_once)
 }
 
 /// Takes back what need not be private, because everything that excludes it is; that for which most speaks first.
@@ -135,7 +145,7 @@ fn lighter_part(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> 
 
 /// Sorts the private lives into pools, in the order in which they were made: each into the pool whose memory it went back with or that
 /// was used last, if nothing speaks against it.
-fn partition(evidence: &Evidence, is_private: &[bool]) -> Option<Partition> {
+fn partition(evidence: &Evidence, is_private: &[bool], goes_at_once: bool) -> Option<Partition> {
     let lives = &evidence.lives;
     let apart = Graph::of(evidence.apart.iter().chain(&evidence.not_private).copied());
     let mut pools: Vec<Pool> = Vec::new();
@@ -145,7 +155,7 @@ fn partition(evidence: &Evidence, is_private: &[bool]) -> Option<Partition> {
         let place = match (life.known, named) {
             (Some(_), Some(place)) => Some(place),
             (Some(_), None) => None,
-            (None, _) => best_of(&pools, id, evidence, is_open),
+            (None, _) => best_of(&pools, id, evidence, goes_at_once, is_open),
         };
         let place = place.unwrap_or_else(|| {
             pools.push(Pool { known: life.known, members: Vec::new(), abandoned_at: None });
@@ -167,9 +177,18 @@ fn fits(pool: &Pool, id: LifeId, life: &Life, lives: &[Life], apart: &Graph) -> 
     !is_excluded && !comes_late && !goes_early
 }
 
-fn best_of(pools: &[Pool], id: LifeId, evidence: &Evidence, is_open: impl Fn(&Pool) -> bool) -> Option<usize> {
+fn best_of(
+    pools: &[Pool],
+    id: LifeId,
+    evidence: &Evidence,
+    goes_at_once: bool,
+    is_open: impl Fn(&Pool) -> bool,
+) -> Option<usize> {
     let runs = evidence.releases.iter().filter(|run| run.iter().any(|&(_, life)| life == id));
     let goes_with: BTreeSet<LifeId> = runs.flat_map(|run| run.iter().map(|&(_, life)| life)).collect();
-    let rank = |pool: &Pool| (pool.members.iter().any(|member| goes_with.contains(member)), pool.members.last().copied());
-    (0..pools.len()).filter(|&place| is_open(&pools[place])).max_by_key(|&place| rank(&pools[place]))
+    let goes = |pool: &Pool| pool.members.iter().any(|member| goes_with.contains(member));
+    let rank = |pool: &Pool| (goes(pool), pool.members.last().copied());
+    let may_be =
+        |pool: &Pool| is_open(pool) && (!goes_at_once || goes(pool) || (goes_with.is_empty() && pool.abandoned_at.is_none()));
+    (0..pools.len()).filter(|&place| may_be(&pools[place])).max_by_key(|&place| rank(&pools[place]))
 }
