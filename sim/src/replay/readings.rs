@@ -9,11 +9,16 @@ use parkade::units::PoolId;
 use super::run::{Release, Runner, gives_memory, takes_memory};
 use crate::recording::Action;
 
+/// A pool that no recording has: PyTorch counts either part of an id from 1, and the other is 0.
+const NOWHERE: PoolId = PoolId(u64::MAX, u64::MAX);
+
 /// How a run of entries that ends in a request is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reading {
     /// All of it belongs to the request, and this many of its events were done when it began.
     Request { visible: usize },
+    /// As [`Reading::Request`], and the request was one to a private pool that has no memory.
+    Elsewhere { visible: usize },
     /// It begins with a call that gives cached memory back.
     Release(Release),
 }
@@ -44,6 +49,11 @@ impl Runner<'_> {
         if first_run > 0 {
             readings.push(Reading::Request { visible: at + first_run });
         }
+        // No entry says which pool a request failed in. While one is routed to the default pool gives nothing back (spec 2.10), and had it
+        // had a block, it would have served; so as far as entries go any pool will do, and one without memory always does.
+        if self.trace[request].action == Action::Oom && self.pools.has_private() {
+            readings.extend([request + 1, at].map(|visible| Reading::Elsewhere { visible }));
+        }
         readings
     }
 
@@ -66,9 +76,12 @@ impl Runner<'_> {
     fn try_reading(&mut self, at: usize, request: usize, reading: Reading) -> bool {
         let end = request + 1;
         match reading {
-            Reading::Request { visible } => {
+            Reading::Request { visible } | Reading::Elsewhere { visible } => {
                 self.open(end, visible);
-                let allocation = self.request(self.at(), request);
+                let allocation = match reading {
+                    Reading::Elsewhere { .. } => self.request_from(NOWHERE, request),
+                    _ => self.request(self.at(), request),
+                };
                 let refusals = self.position.refusals.take();
                 self.tally.refusals += refusals;
                 let explained = refusals == 0 || self.core.heap().limit().is_none();

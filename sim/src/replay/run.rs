@@ -11,7 +11,7 @@ use super::capacity::Capacity;
 use super::compare::{Doing, Mismatch};
 use super::device::{ELSEWHERE, Position, stream_of};
 use super::peaks::PeakWatch;
-use super::pools::{PoolsNow, request_from};
+use super::pools::{self, PoolsNow};
 use super::readings::Reading;
 use super::start::{ReplayCore, Start};
 use crate::recording::{Action, Entry};
@@ -172,11 +172,17 @@ impl<'a> Runner<'a> {
     /// Asks the core for what the entry at `at` asked for. An out-of-memory entry has the rounded size, which rounds to itself.
     #[inline]
     pub(super) fn request(&mut self, from: usize, at: usize) -> Option<Allocation> {
+        self.request_from(self.pools.of_request(from, &self.trace[from..=at]), at)
+    }
+
+    /// The same, of a pool.
+    #[inline]
+    pub(super) fn request_from(&mut self, pool: PoolId, at: usize) -> Option<Allocation> {
         let entry = &self.trace[at];
         let (bytes, stream) = (Bytes(entry.size), StreamId(entry.stream));
-        let served = match self.pools.of_request(from, &self.trace[from..=at]) {
+        let served = match pool {
             PoolId::DEFAULT => self.core.raw_allocate(bytes, stream),
-            pool => request_from(&mut self.core, pool, bytes, stream),
+            pool => pools::request_from(&mut self.core, pool, bytes, stream),
         };
         match served {
             Ok(allocation) => Some(allocation),
@@ -265,7 +271,8 @@ impl<'a> Runner<'a> {
         let inner = &self.trace[at..request];
         let completes = inner.iter().any(|entry| entry.action == Action::FreeCompleted);
         let is_plain = !inner.iter().any(takes_memory) && self.trace[request].action == Action::Alloc;
-        let is_ambiguous = inner.iter().any(gives_memory) || (completes && !is_plain);
+        let is_elsewhere = self.pools.has_private() && self.trace[request].action == Action::Oom;
+        let is_ambiguous = is_elsewhere || inner.iter().any(gives_memory) || (completes && !is_plain);
         let end = request + 1;
         let readings = if is_ambiguous { self.readings(at, request) } else { vec![Reading::Request { visible: end }] };
         if is_ambiguous && self.try_readings(at, request, &readings) {
