@@ -9,8 +9,10 @@ use parkade::units::PoolId;
 use super::run::{Release, Runner, gives_memory, takes_memory};
 use crate::recording::Action;
 
-/// A pool that no recording has: PyTorch counts either part of an id from 1, and the other is 0.
-const NOWHERE: PoolId = PoolId(u64::MAX, u64::MAX);
+/// A pool that no recording has, a new one for each request: PyTorch counts either part of an id from 1, and the other is 0.
+fn elsewhere(request: usize) -> PoolId {
+    PoolId(u64::MAX, request as u64)
+}
 
 /// How a run of entries that ends in a request is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,9 +54,20 @@ impl Runner<'_> {
         // No entry says which pool a request failed in. While one is routed to the default pool gives nothing back (spec 2.10), and had it
         // had a block, it would have served; so as far as entries go any pool will do, and one without memory always does.
         if self.trace[request].action == Action::Oom && self.pools.has_private() {
-            readings.extend([request + 1, at].map(|visible| Reading::Elsewhere { visible }));
+            let elsewhere = [request + 1, at].map(|visible| Reading::Elsewhere { visible });
+            // It is likelier where the next request that was served is a private pool's.
+            let place = if self.next_is_private(request + 1) { 0 } else { readings.len() };
+            readings.splice(place..place, elsewhere);
         }
         readings
+    }
+
+    /// Whether the next request that is served, from this entry on, is a private pool's.
+    fn next_is_private(&self, from: usize) -> bool {
+        let rest = &self.trace[from..];
+        let Some(end) = rest.iter().position(|entry| entry.action == Action::Alloc) else { return false };
+        let own = rest[..end].iter().rev().take_while(|entry| takes_memory(entry)).count();
+        self.pools.of_request(from + end - own, &rest[end - own..=end]) != PoolId::DEFAULT
     }
 
     /// Tries the readings, each from the state as it is now. True once one agrees to the last entry, which is then the new state.
@@ -79,7 +92,7 @@ impl Runner<'_> {
             Reading::Request { visible } | Reading::Elsewhere { visible } => {
                 self.open(end, visible);
                 let allocation = match reading {
-                    Reading::Elsewhere { .. } => self.request_from(NOWHERE, request),
+                    Reading::Elsewhere { .. } => self.request_from(elsewhere(request), request),
                     _ => self.request(self.at(), request),
                 };
                 let refusals = self.position.refusals.take();

@@ -141,6 +141,14 @@ pub(super) struct Replayed {
     guess: Option<Guess>,
 }
 
+impl Replayed {
+    /// Of two replays that agree with the recording the one for which this is less is likelier: less that no entry says, and fewer
+    /// changes between pools.
+    fn cost(&self) -> (u64, u64) {
+        (self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
+    }
+}
+
 /// Replays the whole trace from its start. If that differs, again with the private pools that the trace shows and the file does not name.
 pub(super) fn replay_to_end(
     recording: &DeviceRecording,
@@ -167,9 +175,10 @@ pub(super) fn replay_to_end(
             }
             continue;
         }
-        if best.as_ref().is_none_or(|(_, best)| replayed.tally.effort() < best.tally.effort()) {
+        let replayed = Replayed { guess: Some(assumption.guess), ..replayed };
+        if best.as_ref().is_none_or(|(_, best)| replayed.cost() < best.cost()) {
             readings.simplify(&replayed.tally.releases.iter().map(|&(entry, _)| entry).collect::<Vec<_>>());
-            best = Some((assumed, Replayed { guess: Some(assumption.guess), ..replayed }));
+            best = Some((assumed, replayed));
         }
     }
     let Some((assumed, replayed)) = best.filter(|(_, replayed)| replayed.guess.as_ref().is_some_and(Guess::is_sound)) else {

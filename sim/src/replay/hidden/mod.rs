@@ -99,6 +99,8 @@ pub(super) struct Readings {
     trial: Trial,
     /// All lives that are private in it.
     chosen: BTreeSet<LifeId>,
+    /// What might be private in it instead.
+    instead: Vec<Vec<LifeId>>,
     /// What else can be said about the place where readings fail.
     others: Vec<Trial>,
     /// How far the best reading came: its first entry that differed.
@@ -132,8 +134,9 @@ impl Readings {
     pub(super) fn of(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Readings> {
         let evidence = evidence::gather(recording, start, policy)?;
         let has_unknown = evidence.lives.iter().any(|life| life.known.is_none());
-        let (settled, trial, chosen) = (Trial::default(), Trial::default(), BTreeSet::new());
-        has_unknown.then_some(Readings { evidence, settled, trial, chosen, others: vec![Trial::default()], reached: None })
+        let (settled, trial, others) = (Trial::default(), Trial::default(), vec![Trial::default()]);
+        let (chosen, instead) = (BTreeSet::new(), Vec::new());
+        has_unknown.then_some(Readings { evidence, settled, trial, chosen, instead, others, reached: None })
     }
 
     /// The next reading, if there is one left.
@@ -141,6 +144,7 @@ impl Readings {
         while let Some(trial) = self.others.pop() {
             self.trial = trial;
             if let Some(partition) = choose::choose(&self.evidence, &self.trial) {
+                self.instead.clone_from(&partition.instead);
                 self.chosen = partition.pools.iter().flat_map(|pool| pool.members.iter().copied()).collect();
                 return Some(self.assume(partition));
             }
@@ -157,10 +161,6 @@ impl Readings {
             calls.iter().filter(|&&call| first.0 <= call && call <= last.0).count() > 1
         };
         let runs: Vec<&Vec<(usize, LifeId)>> = self.evidence.releases.iter().filter(has_several).collect();
-        if runs.is_empty() {
-            self.others.clear();
-            return;
-        }
         // Of the default pool's memory it is the first stretch, or nothing.
         let without = |run: &[(usize, LifeId)], kept: usize| -> BTreeSet<LifeId> {
             let stretches = self.evidence.default_stretches(run);
@@ -178,6 +178,8 @@ impl Readings {
             privates.extend([0, 1].map(|kept| beside(base, &runs, kept)));
             privates.push(base.clone());
         }
+        let instead = self.instead.iter().take(MOST_SIMPLER);
+        privates.extend(instead.map(|lives| self.settled.private.iter().chain(lives).copied().collect()));
         // The last are tried first.
         let trials = [true, false]
             .map(|goes_at_once| privates.iter().map(move |private| Trial { private: private.clone(), goes_at_once }));
