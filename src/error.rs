@@ -3,11 +3,13 @@
 //! After any of these the heap is valid, the statistics agree with it, and nothing is lost (architecture invariant 4).
 
 use alloc::boxed::Box;
+use alloc::string::{String, ToString};
 use core::fmt;
 
 use crate::device::BackendError;
 use crate::heap::PoolError;
 use crate::policy::PolicyFault;
+use crate::profile::Profile;
 use crate::report::OutOfMemory;
 use crate::units::Bytes;
 
@@ -36,6 +38,17 @@ pub enum AllocError {
     Policy(PolicyFault),
     /// A pool that is to serve when memory is out cannot be used.
     Pool(PoolError),
+}
+
+impl AllocError {
+    /// The message of a version of PyTorch, as far as it differs: [`PoolError::message`].
+    #[must_use]
+    pub fn message(&self, profile: &Profile) -> String {
+        match self {
+            AllocError::Pool(error) => error.message(profile),
+            error => error.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for AllocError {

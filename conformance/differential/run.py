@@ -102,7 +102,7 @@ def one(options, flavour, seed, whole):
                 theirs = theirs[:number]
             if difference and is_order_of_serving_pools(theirs[:number + 1], ours[:number + 1]):
                 difference, theirs = None, theirs[:number]
-            if difference and forgets_a_use(theirs[:number + 1], ours[number:number + 1]):
+            if difference and forgets_a_use(theirs[:number + 1], ours[number:number + 1], options.profile):
                 difference, theirs = None, theirs[:number]
             if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
                 # A few runs can agree by chance on one of two orders.
@@ -156,23 +156,32 @@ def is_order_of_serving_pools(theirs, ours):
     return len(marked) > 1 and answers[0]["op"].startswith("alloc") and (asserts or served)
 
 
-def forgets_a_use(theirs, ours):
+def forgets_a_use(theirs, ours, profile):
     """Whether the last line shows the defect of uses that are remembered for too long (docs/fidelity.md, section 5): the real allocator frees
     blocks there that ours keeps waiting, each of them given back during a capture, and each stream that used it was once recorded on some
     block during an earlier capture or routing, the block being given back after it.
+
+    2.15 takes for a capture only one of the caller's current stream, which is that of the last request.
     """
     completed = [{event[1] for event in json.loads(lines[-1]).get("ev", []) if event[0] == "free_completed"} for lines in (theirs, ours) if lines]
     early = completed[0] - completed[-1]
-    routed, holder, uses, marked, remembered = set(), {}, {}, {}, set()
+    routings, captured, current, holder, uses, marked, remembered = set(), set(), "0", {}, {}, {}, set()
     suspects = {}
     for line in theirs:
         answer = json.loads(line)
         words = answer["op"].split()
         kind = words[0]
-        if kind in ("pool_begin", "capture_begin"):
-            routed.add(tuple(words[:1] + words[1:3]))
-        elif kind in ("pool_end", "capture_end"):
-            routed.discard(tuple([kind.replace("end", "begin")] + words[1:3]))
+        if kind == "alloc":
+            current = words[3] if len(words) > 3 else "0"
+        routed = current in captured if profile == "2.15" else bool(routings or captured)
+        if kind == "pool_begin":
+            routings.add(tuple(words[1:3]))
+        elif kind == "pool_end":
+            routings.discard(tuple(words[1:3]))
+        elif kind == "capture_begin":
+            captured.add(words[1])
+        elif kind == "capture_end":
+            captured.discard(words[1])
         elif kind in ("alloc", "rawalloc") and answer.get("ptr"):
             holder[words[1]] = answer["ptr"]
             uses[words[1]], marked[words[1]] = set(), set()

@@ -212,8 +212,9 @@ fn verify(
     for device in &traced {
         let mut reported = 0;
         let mut progress = |entries: usize| {
-            done.fetch_add((entries - reported) as u64, Ordering::Relaxed);
-            reported = entries;
+            // Where a reading fails the replay begins again: the furthest that one came counts.
+            done.fetch_add(entries.saturating_sub(reported) as u64, Ordering::Relaxed);
+            reported = reported.max(entries);
             bar.set_position(done.load(Ordering::Relaxed));
         };
         let verdict = verify_device(device, &options, &mut progress);

@@ -21,6 +21,16 @@ impl Failure {
         |error| Failure::c10(error.message(profile))
     }
 
+    pub(super) fn alloc(profile: &Profile) -> impl Fn(AllocError) -> Failure {
+        |error| {
+            let kind = match error {
+                AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => "oom",
+                _ => "c10",
+            };
+            Failure { kind, message: error.message(profile) }
+        }
+    }
+
     pub(super) fn std(message: impl ToString) -> Failure {
         Failure { kind: "std", message: message.to_string() }
     }
@@ -34,11 +44,7 @@ impl From<Unreadable> for Failure {
 
 impl From<AllocError> for Failure {
     fn from(error: AllocError) -> Failure {
-        let kind = match error {
-            AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => "oom",
-            _ => "c10",
-        };
-        Failure { kind, message: error.to_string() }
+        Failure::alloc(&Profile::PYTORCH_2_11)(error)
     }
 }
 
@@ -51,5 +57,20 @@ impl From<FreeError> for Failure {
 impl From<SettingsError> for Failure {
     fn from(error: SettingsError) -> Failure {
         if error.is_std_exception() { Failure::std(error) } else { Failure::c10(error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade::units::PoolId;
+
+    use super::*;
+
+    #[test]
+    fn a_pool_that_fails_a_request_does_so_in_the_words_of_the_version() {
+        let error = AllocError::Pool(PoolError::Abandoned(PoolId(0, 1)));
+        let of = |profile: &Profile| Failure::alloc(profile)(error.clone()).message;
+        assert_eq!(of(&Profile::PYTORCH_2_15), PoolError::Abandoned(PoolId(0, 1)).message(&Profile::PYTORCH_2_15));
+        assert_ne!(of(&Profile::PYTORCH_2_15), of(&Profile::PYTORCH_2_11));
     }
 }

@@ -207,7 +207,7 @@ impl OpsRunner {
             return Ok(Held::Null);
         }
         if self.caching {
-            return Ok(Held::Block(allocate(&mut self.allocator)?));
+            return Ok(Held::Block(allocate(&mut self.allocator).map_err(Failure::alloc(self.profile))?));
         }
         match self.allocator.device_mut().malloc(bytes) {
             Ok(address) => Ok(Held::Direct(address)),

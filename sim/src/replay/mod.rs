@@ -8,6 +8,7 @@
 //! simulated device (`predict`) that places segments as the recorded process's driver did, as far as that shows (`placements`);
 //! `outlook` is all of it in one call. `moments` shows the recorded run's heap on its way.
 
+mod capacity;
 mod collections;
 mod compare;
 mod consistency;

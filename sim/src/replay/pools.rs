@@ -124,6 +124,12 @@ impl<'a> PoolsNow<'a> {
         first.map_or(PoolId::DEFAULT, |entry| self.at_address(entry.address))
     }
 
+    /// Whether the default pool gives memory back in these entries.
+    pub(super) fn default_gives(&self, entries: &[Entry]) -> bool {
+        let mut gives = entries.iter().filter(|entry| gives_memory(entry));
+        gives.any(|entry| !self.has_private || self.at_address(entry.address) == PoolId::DEFAULT)
+    }
+
     pub(super) fn has_private(&self) -> bool {
         self.has_private
     }

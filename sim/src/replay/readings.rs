@@ -9,18 +9,26 @@ use parkade::units::PoolId;
 use super::run::{Release, Runner, gives_memory, takes_memory};
 use crate::recording::Action;
 
+/// A pool that no recording has, a new one for each request: PyTorch counts either part of an id from 1, and the other is 0.
+fn elsewhere(request: usize) -> PoolId {
+    PoolId(u64::MAX, request as u64)
+}
+
 /// How a run of entries that ends in a request is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reading {
     /// All of it belongs to the request, and this many of its events were done when it began.
     Request { visible: usize },
+    /// As [`Reading::Request`], and the request was one to a private pool that has no memory.
+    Elsewhere { visible: usize },
     /// It begins with a call that gives cached memory back.
     Release(Release),
 }
 
 impl Runner<'_> {
     /// In which order to try. The ladder's last rung and an empty_cache before the request leave the same entries. It was the
-    /// ladder if the limit says so; without a limit, if the device had never been seen to hold so much.
+    /// ladder if the limit says so; without a limit, if the device had never been seen to hold so much, and the program is not one that
+    /// mostly calls empty_cache.
     pub(super) fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
         let inner = &self.trace[at..request];
         let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
@@ -29,7 +37,7 @@ impl Runner<'_> {
         if releases {
             let asked: u64 =
                 inner.iter().filter(|entry| takes_memory(entry)).fold(0, |sum, entry| sum.saturating_add(entry.size));
-            let was_short = self.core.heap().reserved().get().saturating_add(asked) > self.most_reserved;
+            let was_short = self.capacity.may_refuse(self.core.heap().reserved().get().saturating_add(asked));
             let is_out = self.trace[request].action == Action::Oom;
             let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
             readings.insert(place, Reading::Release(Release::All));
@@ -43,7 +51,23 @@ impl Runner<'_> {
         if first_run > 0 {
             readings.push(Reading::Request { visible: at + first_run });
         }
+        // No entry says which pool a request failed in. While one is routed to the default pool gives nothing back (spec 2.10), and had it
+        // had a block, it would have served; so as far as entries go any pool will do, and one without memory always does.
+        if self.trace[request].action == Action::Oom && self.pools.has_private() {
+            let elsewhere = [request + 1, at].map(|visible| Reading::Elsewhere { visible });
+            // It is likelier where the next request that was served is a private pool's.
+            let place = if self.next_is_private(request + 1) { 0 } else { readings.len() };
+            readings.splice(place..place, elsewhere);
+        }
         readings
+    }
+
+    /// Whether the next request that is served, from this entry on, is a private pool's.
+    fn next_is_private(&self, from: usize) -> bool {
+        let rest = &self.trace[from..];
+        let Some(end) = rest.iter().position(|entry| entry.action == Action::Alloc) else { return false };
+        let own = rest[..end].iter().rev().take_while(|entry| takes_memory(entry)).count();
+        self.pools.of_request(from + end - own, &rest[end - own..=end]) != PoolId::DEFAULT
     }
 
     /// Tries the readings, each from the state as it is now. True once one agrees to the last entry, which is then the new state.
@@ -65,9 +89,12 @@ impl Runner<'_> {
     fn try_reading(&mut self, at: usize, request: usize, reading: Reading) -> bool {
         let end = request + 1;
         match reading {
-            Reading::Request { visible } => {
+            Reading::Request { visible } | Reading::Elsewhere { visible } => {
                 self.open(end, visible);
-                let allocation = self.request(self.at(), request);
+                let allocation = match reading {
+                    Reading::Elsewhere { .. } => self.request_from(elsewhere(request), request),
+                    _ => self.request(self.at(), request),
+                };
                 let refusals = self.position.refusals.take();
                 self.tally.refusals += refusals;
                 let explained = refusals == 0 || self.core.heap().limit().is_none();

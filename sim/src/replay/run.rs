@@ -7,10 +7,11 @@ use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation};
 use rustc_hash::FxHashMap;
 
+use super::capacity::Capacity;
 use super::compare::{Doing, Mismatch};
 use super::device::{ELSEWHERE, Position, stream_of};
 use super::peaks::PeakWatch;
-use super::pools::{PoolsNow, request_from};
+use super::pools::{self, PoolsNow};
 use super::readings::Reading;
 use super::start::{ReplayCore, Start};
 use crate::recording::{Action, Entry};
@@ -62,8 +63,7 @@ pub(super) struct Runner<'a> {
     live: FxHashMap<u64, Allocation>,
     deferred: &'a FxHashMap<u32, Option<u32>>,
     pub(super) pools: PoolsNow<'a>,
-    /// The most bytes that the recording ever had reserved.
-    pub(super) most_reserved: u64,
+    pub(super) capacity: Capacity,
     pub(super) tally: Tally,
     /// Watches the peaks operation by operation, when that is wanted.
     pub(super) watch: Option<PeakWatch>,
@@ -76,10 +76,10 @@ impl<'a> Runner<'a> {
         core: ReplayCore<'a>,
         live: FxHashMap<u64, Allocation>,
         start: &'a Start,
-        most_reserved: u64,
+        capacity: Capacity,
     ) -> Runner<'a> {
         let (deferred, pools) = (&start.deferred, PoolsNow::new(&start.pools));
-        Runner { trace, position, core, live, deferred, pools, most_reserved, tally: Tally::default(), watch: None }
+        Runner { trace, position, core, live, deferred, pools, capacity, tally: Tally::default(), watch: None }
     }
 
     /// The entry that comes next; the trace's length when all is done.
@@ -172,11 +172,17 @@ impl<'a> Runner<'a> {
     /// Asks the core for what the entry at `at` asked for. An out-of-memory entry has the rounded size, which rounds to itself.
     #[inline]
     pub(super) fn request(&mut self, from: usize, at: usize) -> Option<Allocation> {
+        self.request_from(self.pools.of_request(from, &self.trace[from..=at]), at)
+    }
+
+    /// The same, of a pool.
+    #[inline]
+    pub(super) fn request_from(&mut self, pool: PoolId, at: usize) -> Option<Allocation> {
         let entry = &self.trace[at];
         let (bytes, stream) = (Bytes(entry.size), StreamId(entry.stream));
-        let served = match self.pools.of_request(from, &self.trace[from..=at]) {
+        let served = match pool {
             PoolId::DEFAULT => self.core.raw_allocate(bytes, stream),
-            pool => request_from(&mut self.core, pool, bytes, stream),
+            pool => pools::request_from(&mut self.core, pool, bytes, stream),
         };
         match served {
             Ok(allocation) => Some(allocation),
@@ -265,7 +271,8 @@ impl<'a> Runner<'a> {
         let inner = &self.trace[at..request];
         let completes = inner.iter().any(|entry| entry.action == Action::FreeCompleted);
         let is_plain = !inner.iter().any(takes_memory) && self.trace[request].action == Action::Alloc;
-        let is_ambiguous = inner.iter().any(gives_memory) || (completes && !is_plain);
+        let is_elsewhere = self.pools.has_private() && self.trace[request].action == Action::Oom;
+        let is_ambiguous = is_elsewhere || inner.iter().any(gives_memory) || (completes && !is_plain);
         let end = request + 1;
         let readings = if is_ambiguous { self.readings(at, request) } else { vec![Reading::Request { visible: end }] };
         if is_ambiguous && self.try_readings(at, request, &readings) {

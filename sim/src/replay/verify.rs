@@ -5,6 +5,7 @@ use parkade::policy::PyTorch;
 use parkade::stats::{Family, Stats};
 use parkade::units::Bytes;
 
+use super::capacity::Capacity;
 use super::collections::Recorded;
 use super::compare::{Comparer, Mismatch};
 use super::consistency;
@@ -18,7 +19,7 @@ use super::run::{Release, Runner, Tally};
 use super::settings::ReplaySettings;
 use super::start::{LostBeginning, ReplayCore, Start};
 use super::statistics::{self, StatisticsCheck, StatisticsFile};
-use crate::recording::{Action, DeviceRecording};
+use crate::recording::DeviceRecording;
 
 /// How to verify.
 #[derive(Clone, Debug)]
@@ -140,6 +141,14 @@ pub(super) struct Replayed {
     guess: Option<Guess>,
 }
 
+impl Replayed {
+    /// Of two replays that agree with the recording the one for which this is less is likelier: less that no entry says, and fewer
+    /// changes between pools.
+    fn cost(&self) -> (u64, u64) {
+        (self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
+    }
+}
+
 /// Replays the whole trace from its start. If that differs, again with the private pools that the trace shows and the file does not name.
 pub(super) fn replay_to_end(
     recording: &DeviceRecording,
@@ -166,9 +175,10 @@ pub(super) fn replay_to_end(
             }
             continue;
         }
-        if best.as_ref().is_none_or(|(_, best)| replayed.tally.effort() < best.tally.effort()) {
+        let replayed = Replayed { guess: Some(assumption.guess), ..replayed };
+        if best.as_ref().is_none_or(|(_, best)| replayed.cost() < best.cost()) {
             readings.simplify(&replayed.tally.releases.iter().map(|&(entry, _)| entry).collect::<Vec<_>>());
-            best = Some((assumed, Replayed { guess: Some(assumption.guess), ..replayed }));
+            best = Some((assumed, replayed));
         }
     }
     let Some((assumed, replayed)) = best.filter(|(_, replayed)| replayed.guess.as_ref().is_some_and(Guess::is_sound)) else {
@@ -244,7 +254,8 @@ fn make_runner<'a>(
     let mut core = Allocator::new(device, policy, Comparer::new(trace, position));
     core.set_limit(options.limit_bytes.map(Bytes));
     let live = start.restore(&mut core)?;
-    Ok(Runner::new(trace, position, core, live, start, most_reserved(recording, start)))
+    let capacity = Capacity::of(trace, start.reserved_bytes, &start.pools, &options.settings.settings);
+    Ok(Runner::new(trace, position, core, live, start, capacity))
 }
 
 /// Replays again from the start that a replay to the end has found, and shows the state after every operation.
@@ -261,20 +272,6 @@ pub(super) fn watch(
         visit(runner.at(), &runner.core);
     }
     Ok(())
-}
-
-/// The most bytes that the recording had reserved at any entry.
-fn most_reserved(recording: &DeviceRecording, start: &Start) -> u64 {
-    let (mut reserved, mut most) = (start.reserved_bytes, start.reserved_bytes);
-    for entry in &recording.trace {
-        match entry.action {
-            Action::SegmentAlloc | Action::SegmentMap => reserved = reserved.saturating_add(entry.size),
-            Action::SegmentFree | Action::SegmentUnmap => reserved = reserved.saturating_sub(entry.size),
-            _ => {}
-        }
-        most = most.max(reserved);
-    }
-    most
 }
 
 /// Replays again, watching the peaks, to find when they were reset.

@@ -11,6 +11,8 @@ use super::layout::{Life, LifeId};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Partition {
     pub(super) pools: Vec<Pool>,
+    /// Lives that might have been private instead of others, set by set.
+    pub(super) instead: Vec<Vec<LifeId>>,
 }
 
 /// A private pool.
@@ -43,8 +45,18 @@ impl Graph {
     }
 }
 
-/// Chooses a reading. `private` are lives taken to be private beyond what the evidence asks for. `None` if nothing explains it.
-pub(super) fn choose(evidence: &Evidence, private: &BTreeSet<LifeId>) -> Option<Partition> {
+/// What is taken for granted beyond the evidence.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Trial {
+    /// Lives that are private.
+    pub(super) private: BTreeSet<LifeId>,
+    /// A pool's memory goes back together. Else what stays, because it is in use, may go later.
+    pub(super) goes_at_once: bool,
+}
+
+/// Chooses a reading. `None` if nothing explains it.
+pub(super) fn choose(evidence: &Evidence, trial: &Trial) -> Option<Partition> {
+    let private = &trial.private;
     let lives = &evidence.lives;
     let both = Graph::of(evidence.apart.iter().chain(&evidence.not_default).copied());
     let mut is_private: Vec<bool> = lives.iter().map(|life| life.known.is_some_and(|pool| pool != PoolId::DEFAULT)).collect();
@@ -60,14 +72,15 @@ pub(super) fn choose(evidence: &Evidence, private: &BTreeSet<LifeId>) -> Option<
         return None;
     }
     let weights = weights(evidence);
+    let mut instead = Vec::new();
     while let Some(component) = open_component(&both, &is_private) {
-        for life in lighter_part(&both, &component, &weights) {
-            is_private[life] = true;
-        }
+        let (lighter, heavier) = parts(&both, &component, &weights);
+        lighter.iter().for_each(|&life| is_private[life] = true);
+        instead.extend(heavier);
     }
     let is_open = |life: &LifeId| lives[*life].known.is_none() && !private.contains(life);
     take_back(&both, &mut is_private, (0..lives.len()).filter(is_open).collect(), &weights);
-    partition(evidence, &is_private)
+    Some(Partition { pools: partition(evidence, &is_private, trial.goes_at_once), instead })
 }
 
 /// Takes back what need not be private, because everything that excludes it is; that for which most speaks first.
@@ -107,9 +120,9 @@ fn weights(evidence: &Evidence) -> Vec<u64> {
     weights
 }
 
-/// Of two parts that exclude each other, the one for which less speaks is private. Where more than two exclude each other, the life
-/// that excludes most for what speaks for it.
-fn lighter_part(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> Vec<LifeId> {
+/// Of two parts that exclude each other, the one for which less speaks is private; the other one comes second. Where more than two exclude
+/// each other, the life that excludes most for what speaks for it.
+fn parts(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> (Vec<LifeId>, Option<Vec<LifeId>>) {
     let weight = |part: &[LifeId]| part.iter().map(|&life| weights[life]).sum::<u64>();
     let mut side: BTreeMap<LifeId, bool> = BTreeMap::new();
     let mut rest: Vec<(LifeId, bool)> = component.first().map(|&first| (first, false)).into_iter().collect();
@@ -122,7 +135,7 @@ fn lighter_part(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> 
     }
     if has_two_parts {
         let (one, other): (Vec<LifeId>, Vec<LifeId>) = component.iter().partition(|life| side[life]);
-        return if weight(&one) < weight(&other) { one } else { other };
+        return if weight(&one) < weight(&other) { (one, Some(other)) } else { (other, Some(one)) };
     }
     let degree = |life: LifeId| both.neighbours(life).filter(|other| component.contains(other)).count() as u64;
     // The fraction degree / weight, compared without dividing.
@@ -130,12 +143,12 @@ fn lighter_part(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> 
         let (of_best, of_life) = (degree(best).saturating_mul(weights[life]), degree(life).saturating_mul(weights[best]));
         if of_life > of_best { life } else { best }
     });
-    most.into_iter().collect()
+    (most.into_iter().collect(), None)
 }
 
 /// Sorts the private lives into pools, in the order in which they were made: each into the pool whose memory it went back with or that
 /// was used last, if nothing speaks against it.
-fn partition(evidence: &Evidence, is_private: &[bool]) -> Option<Partition> {
+fn partition(evidence: &Evidence, is_private: &[bool], goes_at_once: bool) -> Vec<Pool> {
     let lives = &evidence.lives;
     let apart = Graph::of(evidence.apart.iter().chain(&evidence.not_private).copied());
     let mut pools: Vec<Pool> = Vec::new();
@@ -145,7 +158,7 @@ fn partition(evidence: &Evidence, is_private: &[bool]) -> Option<Partition> {
         let place = match (life.known, named) {
             (Some(_), Some(place)) => Some(place),
             (Some(_), None) => None,
-            (None, _) => best_of(&pools, id, evidence, is_open),
+            (None, _) => best_of(&pools, id, evidence, goes_at_once, is_open),
         };
         let place = place.unwrap_or_else(|| {
             pools.push(Pool { known: life.known, members: Vec::new(), abandoned_at: None });
@@ -155,7 +168,7 @@ fn partition(evidence: &Evidence, is_private: &[bool]) -> Option<Partition> {
         pool.members.push(id);
         pool.abandoned_at = pool.abandoned_at.into_iter().chain(life.first_given_at).min();
     }
-    Some(Partition { pools })
+    pools
 }
 
 /// Nobody can use a pool that has been abandoned: no request was served by it after its memory went back.
@@ -167,9 +180,18 @@ fn fits(pool: &Pool, id: LifeId, life: &Life, lives: &[Life], apart: &Graph) -> 
     !is_excluded && !comes_late && !goes_early
 }
 
-fn best_of(pools: &[Pool], id: LifeId, evidence: &Evidence, is_open: impl Fn(&Pool) -> bool) -> Option<usize> {
+fn best_of(
+    pools: &[Pool],
+    id: LifeId,
+    evidence: &Evidence,
+    goes_at_once: bool,
+    is_open: impl Fn(&Pool) -> bool,
+) -> Option<usize> {
     let runs = evidence.releases.iter().filter(|run| run.iter().any(|&(_, life)| life == id));
     let goes_with: BTreeSet<LifeId> = runs.flat_map(|run| run.iter().map(|&(_, life)| life)).collect();
-    let rank = |pool: &Pool| (pool.members.iter().any(|member| goes_with.contains(member)), pool.members.last().copied());
-    (0..pools.len()).filter(|&place| is_open(&pools[place])).max_by_key(|&place| rank(&pools[place]))
+    let goes = |pool: &Pool| pool.members.iter().any(|member| goes_with.contains(member));
+    let rank = |pool: &Pool| (goes(pool), pool.members.last().copied());
+    let may_be =
+        |pool: &Pool| is_open(pool) && (!goes_at_once || goes(pool) || (goes_with.is_empty() && pool.abandoned_at.is_none()));
+    (0..pools.len()).filter(|&place| may_be(&pools[place])).max_by_key(|&place| rank(&pools[place]))
 }

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 use super::start::Start;
 use crate::recording::DeviceRecording;
-use choose::{Partition, Pool};
+use choose::{Partition, Pool, Trial};
 use evidence::Evidence;
 use layout::{Life, LifeId};
 
@@ -93,12 +93,16 @@ const MOST_SIMPLER: usize = 8;
 /// that fails there is followed by others that say so for that place, until one gets further.
 pub(super) struct Readings {
     evidence: Evidence,
-    /// Lives taken to be private because readings without failed.
-    private: BTreeSet<LifeId>,
+    /// What is taken for granted because readings without failed.
+    settled: Trial,
     /// The reading that is being tried, in the same terms.
-    trial: BTreeSet<LifeId>,
+    trial: Trial,
+    /// All lives that are private in it.
+    chosen: BTreeSet<LifeId>,
+    /// What might be private in it instead.
+    instead: Vec<Vec<LifeId>>,
     /// What else can be said about the place where readings fail.
-    others: Vec<BTreeSet<LifeId>>,
+    others: Vec<Trial>,
     /// How far the best reading came: its first entry that differed.
     reached: Option<usize>,
 }
@@ -130,8 +134,9 @@ impl Readings {
     pub(super) fn of(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Readings> {
         let evidence = evidence::gather(recording, start, policy)?;
         let has_unknown = evidence.lives.iter().any(|life| life.known.is_none());
-        let (private, trial) = (BTreeSet::new(), BTreeSet::new());
-        has_unknown.then_some(Readings { evidence, private, trial, others: vec![BTreeSet::new()], reached: None })
+        let (settled, trial, others) = (Trial::default(), Trial::default(), vec![Trial::default()]);
+        let (chosen, instead) = (BTreeSet::new(), Vec::new());
+        has_unknown.then_some(Readings { evidence, settled, trial, chosen, instead, others, reached: None })
     }
 
     /// The next reading, if there is one left.
@@ -139,6 +144,8 @@ impl Readings {
         while let Some(trial) = self.others.pop() {
             self.trial = trial;
             if let Some(partition) = choose::choose(&self.evidence, &self.trial) {
+                self.instead.clone_from(&partition.instead);
+                self.chosen = partition.pools.iter().flat_map(|pool| pool.members.iter().copied()).collect();
                 return Some(self.assume(partition));
             }
         }
@@ -148,7 +155,7 @@ impl Readings {
     /// The last reading gives the recording, with calls that give memory back before these entries. Where it needs several for what went
     /// back at once, simpler readings are tried next.
     pub(super) fn simplify(&mut self, calls: &[usize]) {
-        self.private.clone_from(&self.trial);
+        self.settled.clone_from(&self.trial);
         let has_several = |run: &&Vec<(usize, LifeId)>| {
             let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
             calls.iter().filter(|&&call| first.0 <= call && call <= last.0).count() > 1
@@ -159,10 +166,24 @@ impl Readings {
             let stretches = self.evidence.default_stretches(run);
             stretches.iter().skip(kept).flatten().copied().collect()
         };
-        let joined = |kept: usize| self.private.iter().copied().chain(runs.iter().flat_map(|run| without(run, kept))).collect();
-        let each = runs.iter().flat_map(|run| [0, 1].map(|kept| self.private.union(&without(run, kept)).copied().collect()));
-        self.others = each.take(MOST_SIMPLER).chain([joined(0), joined(1)]).collect();
-        self.others.retain(|other| *other != self.private);
+        // Beside what is certain, or beside all that the good reading says of other places.
+        let bases = [&self.settled.private, &self.chosen];
+        let beside = |base: &BTreeSet<LifeId>, runs: &[&Vec<(usize, LifeId)>], kept: usize| -> BTreeSet<LifeId> {
+            base.iter().copied().chain(runs.iter().flat_map(|run| without(run, kept))).collect()
+        };
+        let mut privates = Vec::new();
+        for base in bases {
+            let each = runs.chunks(1).flat_map(|run| [0, 1].map(|kept| beside(base, run, kept)));
+            privates.extend(each.take(MOST_SIMPLER));
+            privates.extend([0, 1].map(|kept| beside(base, &runs, kept)));
+            privates.push(base.clone());
+        }
+        let instead = self.instead.iter().take(MOST_SIMPLER);
+        privates.extend(instead.map(|lives| self.settled.private.iter().chain(lives).copied().collect()));
+        // The last are tried first.
+        let trials = [true, false]
+            .map(|goes_at_once| privates.iter().map(move |private| Trial { private: private.clone(), goes_at_once }));
+        self.others = trials.into_iter().flatten().filter(|other| *other != self.settled).collect();
     }
 
     /// The last reading differs from the recording first at this entry, or at its end.
@@ -172,7 +193,7 @@ impl Readings {
             return;
         }
         self.reached = Some(place);
-        self.private.clone_from(&self.trial);
+        self.settled.clone_from(&self.trial);
         let is_there = |run: &&Vec<(usize, LifeId)>| {
             run.first().is_some_and(|first| first.0 <= place) && run.last().is_some_and(|last| place <= last.0)
         };
@@ -184,7 +205,7 @@ impl Readings {
             .rev()
             .map(|stretch| {
                 let outside = run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life));
-                self.private.iter().copied().chain(outside).collect()
+                Trial { private: self.settled.private.iter().copied().chain(outside).collect(), ..self.settled.clone() }
             })
             .collect();
     }
