@@ -4,7 +4,8 @@ use parkade::policy::Policy;
 use parkade_sim::device::{Adversary, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
-use super::step::{Setup, Step, every_rung, programs, stitching};
+use super::fixed::{captures, every_rung, stitching};
+use super::step::{Setup, Step, programs};
 use super::subject::{Stopped, Subject};
 use super::world::Outcome;
 use crate::harness::Backend;
@@ -35,7 +36,7 @@ pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &
     let drawn = (0..effort.cases / 200).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current()));
     let (setup, steps) = every_rung();
     let rungs = subject.fault_seeds.iter().map(|&policy_seed| (Setup { policy_seed, ..setup }, steps.clone()));
-    let mut programs: Vec<(Setup, Vec<Step>)> = rungs.chain(drawn).collect();
+    let mut programs: Vec<(Setup, Vec<Step>)> = rungs.chain([captures()]).chain(drawn).collect();
     let stitching = stitching();
     // A long one, for whoever makes something of it.
     if subject.whole_run(backend, &stitching.0, &stitching.1).map_err(|stopped| trouble(stopped, &[]))?.remaps > 0 {

@@ -3,7 +3,8 @@
 use parkade::policy::catalogue::CATALOGUE;
 
 use super::drawn;
-use super::step::{Setup, every_rung, stitching};
+use super::fixed::{every_rung, stitching};
+use super::step::Setup;
 use super::subject::{Stopped, Subject};
 use super::watched::Reached;
 use crate::harness::Simulated;

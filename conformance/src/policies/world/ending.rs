@@ -26,6 +26,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
     /// # Errors
     /// If anything is left.
     pub(in crate::policies) fn finish(mut self) -> Result<Finished, Broken> {
+        self.leave_pools()?;
         for which in 0..self.book.live.len() {
             self.read(which)?;
         }
