@@ -142,11 +142,7 @@ impl Routing {
     }
 
     /// The pool serves when memory is out, from now on.
-    pub(crate) fn serve_when_out<D: DeviceBackend, P: Policy, O: Observer>(
-        &mut self,
-        core: &mut Allocator<D, P, O>,
-        pool: u64,
-    ) {
+    pub(crate) fn serve_when_out<D: DeviceBackend, P: Policy, O: Observer>(&mut self, core: &mut Allocator<D, P, O>, pool: u64) {
         core.set_pool_use_on_oom(id(pool), true);
         self.serving.insert(pool);
     }
@@ -212,7 +208,8 @@ impl Routing {
     /// # Errors
     /// If it failed for another reason.
     pub(crate) fn failed_in_pool(&mut self, error: PoolError) -> Result<(), Broken> {
-        let is_legal = matches!(error, PoolError::AlreadyRouted(id) if self.serving.contains(&id.1) && self.routed(id.1).is_some());
+        let is_legal =
+            matches!(error, PoolError::AlreadyRouted(id) if self.serving.contains(&id.1) && self.routed(id.1).is_some());
         ensure(Law::Pools, is_legal || matches!(error, PoolError::Abandoned(_)), || AllocError::Pool(error).to_string())?;
         if let PoolError::AlreadyRouted(id) = error {
             *self.uses.entry(id.1).or_insert(0) += 1;

@@ -137,9 +137,6 @@ fn setup(adversary: Adversary) -> impl Strategy<Value = Setup> {
 /// others do is not done there.
 pub(super) fn programs(adversary: Adversary, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let with_pools = prop_oneof![5 => step(), 1 => pool_step().prop_map(Step::Pool)].boxed();
-    let steps = prop_oneof![
-        prop::collection::vec(step(), 1..longest),
-        prop::collection::vec(with_pools, 1..longest),
-    ];
+    let steps = prop_oneof![prop::collection::vec(step(), 1..longest), prop::collection::vec(with_pools, 1..longest),];
     (setup(adversary), steps)
 }

@@ -26,7 +26,7 @@ pub(super) enum Answer {
     Rung(usize),
 }
 
-/// How often a policy did what it may do. Transfers and remaps are those that were carried out and served a request.
+/// How often a policy did what it may do, and what that cost. Transfers and remaps are those that were carried out and served a request.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Reached {
     pub(super) reuses: u64,
@@ -34,6 +34,11 @@ pub(super) struct Reached {
     pub(super) remaps: u64,
     pub(super) releases: u64,
     pub(super) refusals: u64,
+    /// Requests that a private pool served, and checkpoints that were loaded.
+    pub(super) private: u64,
+    pub(super) loads: u64,
+    /// What the calls of the driver took, in nanoseconds, where the device says so.
+    pub(super) driver_ns: u64,
 }
 
 impl Reached {
@@ -45,6 +50,9 @@ impl Reached {
             remaps: self.remaps + other.remaps,
             releases: self.releases + other.releases,
             refusals: self.refusals + other.refusals,
+            private: self.private + other.private,
+            loads: self.loads + other.loads,
+            driver_ns: self.driver_ns + other.driver_ns,
         }
     }
 }
@@ -106,6 +114,13 @@ impl<P: Policy> Watched<P> {
         let reached = &mut self.notes.get_mut().reached;
         reached.transfers += u64::from(transfer);
         reached.remaps += u64::from(remap);
+    }
+
+    /// A private pool served a request, or was loaded.
+    pub(super) fn used_pool(&mut self, served: bool, loaded: bool) {
+        let reached = &mut self.notes.get_mut().reached;
+        reached.private += u64::from(served);
+        reached.loads += u64::from(loaded);
     }
 
     fn saw(&self, heap: &Heap) {

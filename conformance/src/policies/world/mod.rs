@@ -20,7 +20,7 @@ use parkade::snapshot::SegmentInfo;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocator, PoolCheckpoint};
-use parkade_sim::device::FaultPlan;
+use parkade_sim::device::{CallName, FaultPlan};
 
 use super::step::{Setup, Step};
 use super::watched::{Reached, Watched};
@@ -72,6 +72,8 @@ pub(super) struct World<D: TestDevice, P: Policy> {
     routing: Routing,
     /// What private pools were when they were saved last.
     saved: BTreeMap<u64, PoolCheckpoint>,
+    /// The calls of the device, step by step, where some of them are to fail.
+    calls: Vec<Vec<CallName>>,
     words: u32,
     /// The heap, and what was reserved, after the step before.
     before: Vec<SegmentInfo>,
@@ -90,7 +92,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         let needs = Needs { capacity: Some(Bytes(setup.capacity)), adversary, places, free_waits: true };
         let device = backend.open(&needs)?;
         let streams = device.streams();
-        let device = WitnessedDevice::new(device);
+        let device = WitnessedDevice::new(device).claiming(Bytes(setup.capacity));
         let script = vec![format!("# the policy {}, on {setup:?}", policy.name())];
         Ok(World {
             core: Allocator::new(device.clone(), Watched::new(policy), Vec::new()),
@@ -105,6 +107,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             ledger: Ledger::default(),
             routing: Routing::default(),
             saved: BTreeMap::new(),
+            calls: Vec::new(),
             words: 0,
             before: Vec::new(),
             reserved_before: 0,
@@ -144,6 +147,9 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         drop(self.device.list_calls());
         let was_deferring = self.should_defer();
         let outcome = self.carry_out(step)?;
+        if self.mode == Mode::Faults {
+            self.calls.push(self.device.calls_so_far().iter().map(|call| call.name).collect());
+        }
         match &outcome {
             // Pages that no device has are a wrong answer too, which the driver finds: "invalid value".
             Outcome::Failed(BackendError::Driver { code: 1, .. }) if self.mode == Mode::Wrong => {}

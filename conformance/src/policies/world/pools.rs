@@ -90,7 +90,8 @@ impl<D: TestDevice, P: Policy> World<D, P> {
                     segments.iter().find(holds).is_some_and(|segment| !segment.expandable)
                 };
                 // An expandable segment that begins without memory is left out (spec 5.7).
-                let mut saved: Vec<DeviceAddress> = saved_allocations(&checkpoint).into_iter().map(|(address, ..)| address).collect();
+                let mut saved: Vec<DeviceAddress> =
+                    saved_allocations(&checkpoint).into_iter().map(|(address, ..)| address).collect();
                 saved.retain(|&address| ordinary(address));
                 let mut held = self.addresses_of(pool);
                 let is_live = self.core.pool_live_allocations_are(id(pool), &held) == Ok(true);
@@ -131,6 +132,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
                 ensure(Law::Pools, freed == held, || format!("pool {pool} took back {freed:x?}, and had handed out {held:x?}"))?;
                 self.forget_handed_out(pool)?;
                 self.hold_restored(pool, &checkpoint, restored.allocations)?;
+                self.core.policy_mut().used_pool(false, true);
                 Ok(Outcome::Done)
             }
             Err(error) => {
@@ -182,7 +184,9 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         for which in own.into_iter().rev() {
             let live = self.book.give_back(which, &self.device.witness());
             let answer = self.core.free(live.allocation);
-            ensure(Law::Pools, answer == Err(FreeError::NotAllocated), || format!("taken back, and then given back: {answer:?}"))?;
+            ensure(Law::Pools, answer == Err(FreeError::NotAllocated), || {
+                format!("taken back, and then given back: {answer:?}")
+            })?;
         }
         Ok(())
     }
@@ -270,7 +274,10 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         ensure(Law::Pools, owner == pool, || format!("{bytes} bytes of pool {pool} came from {segment:?}"))?;
         ensure(Law::Pools, !is_borrowed || pool != 0, || format!("{bytes} bytes were lent by the default pool"))?;
         // What is behind it was free on its own before where not all neighbours become one block.
-        if self.routing.is_whole(pool) && self.core.policy().coalescing() == Coalescing::Neighbours && !self.core.policy().has_transferred() {
+        if self.routing.is_whole(pool)
+            && self.core.policy().coalescing() == Coalescing::Neighbours
+            && !self.core.policy().has_transferred()
+        {
             let mut behind = segment.blocks.iter().skip_while(|block| block.address != live.address()).skip(1);
             let rest = behind.next().filter(|next| next.state == BlockActivity::Inactive);
             ensure(Law::Pools, rest.is_none(), || format!("{bytes} bytes were cut off in pool {pool}, leaving {rest:?}"))?;

@@ -58,6 +58,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         };
         let mut live = Live::new(allocation, requested, stream, 0);
         live.pool = self.check_pool_served(told_before, requested, &live)?;
+        self.core.policy_mut().used_pool(live.pool != 0, false);
         let policy = self.core.policy();
         let rounded = policy.round(Bytes(requested)).unwrap_or(Bytes::ZERO).get();
         // What a policy that answers at random says now is not what it said then; and where nothing is cut it is not asked.
