@@ -6,6 +6,7 @@
 
 mod accounts;
 mod book;
+mod checkpoints;
 mod ending;
 mod merging;
 mod pools;
