@@ -80,6 +80,8 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         let (before, stats) = (self.core.segments(), self.core.stats().clone());
         match self.core.restore_pool(&checkpoint) {
             Ok(restored) => {
+                let rule = self.core.policy().coalescing();
+                ensure(Law::Pools, rule == Coalescing::Neighbours, || format!("pool {pool} was loaded, by the rule {rule:?}"))?;
                 let mut freed = restored.freed;
                 freed.sort_unstable();
                 let held = self.addresses_of(pool);
