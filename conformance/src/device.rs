@@ -96,6 +96,8 @@ struct Shared<D> {
     reserved: BTreeMap<u64, u64>,
     /// The first bytes of those in which something was mapped since.
     touched: BTreeSet<u64>,
+    /// The most memory that the device says it has.
+    most: Bytes,
 }
 
 /// A handle to a device; its clones are the same device.
@@ -114,7 +116,16 @@ impl<D> WitnessedDevice<D> {
     pub fn new(device: D) -> WitnessedDevice<D> {
         let (witness, faults) = (Witness::default(), FaultPlan::none());
         let (reserved, touched) = (BTreeMap::new(), BTreeSet::new());
-        WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness, faults, calls: None, reserved, touched })))
+        let most = Bytes::MAX;
+        WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness, faults, calls: None, reserved, touched, most })))
+    }
+
+    /// The device says that it has so much memory at most. A real one has more than a ballast leaves of it, and a policy that takes a part
+    /// of the whole would ask for what nobody has, again and again.
+    #[must_use]
+    pub fn claiming(self, most: Bytes) -> WitnessedDevice<D> {
+        self.0.borrow_mut().most = most;
+        self
     }
 
     /// The device, to look at. Not to be held across a call of the allocator.
@@ -207,7 +218,8 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn total_memory(&self) -> Bytes {
-        self.look().total_memory()
+        let shared = self.0.borrow();
+        shared.device.total_memory().min(shared.most)
     }
 
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {

@@ -26,6 +26,7 @@ pub mod operation;
 pub mod peers;
 pub mod policies;
 pub mod recordings;
+mod routing;
 pub mod rules;
 pub mod scenarios;
 pub mod suite;

@@ -129,7 +129,8 @@ impl Heap {
         self.private.id(PoolSlot(pool).owner())
     }
 
-    pub(crate) fn pool_slots(&self) -> impl DoubleEndedIterator<Item = PoolSlot> + use<> {
+    /// The collections of every pool: the default pool's two, then those of private pools, of which some may be gone by now and empty.
+    pub fn pool_slots(&self) -> impl DoubleEndedIterator<Item = PoolSlot> + use<> {
         (0..self.pools.len() as u16).map(PoolSlot)
     }
 

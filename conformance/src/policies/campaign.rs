@@ -31,9 +31,18 @@ pub(super) fn every_law<B: Backend, P: Policy>(
         total.set(total.get().and(reached));
         Ok(())
     })?;
-    let Reached { reuses, transfers, remaps, releases, refusals } = total.get();
-    let reached = format!("{reuses} reuses, {refusals} refusals, {transfers} transfers, {remaps} remaps, {releases} releases");
+    let Reached { reuses, transfers, remaps, releases, refusals, private, loads, driver_ns } = total.get();
+    let reached = format!(
+        "{reuses} reuses, {refusals} refusals, {transfers} transfers, {remaps} remaps, {releases} releases, {private} requests of private \
+         pools, {loads} loads{}",
+        driver_time(driver_ns)
+    );
     Ok(Evidence { measured: format!("{}: {reached}", evidence.measured), ..evidence })
+}
+
+/// What the calls of the driver took, in words; nothing where the device does not say.
+pub(super) fn driver_time(driver_ns: u64) -> String {
+    if driver_ns == 0 { String::new() } else { format!("; driver {} ms", driver_ns / 1_000_000) }
 }
 
 /// The same program makes the same decisions.
@@ -46,7 +55,7 @@ pub(super) fn dropped<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, 
     random(&a_part(effort), 0x901e, Adversary::Seeded(0), |setup, steps| {
         let world = subject.play(backend, setup, steps)?;
         let script = world.script();
-        world.abandon().map_err(|broken| Stopped::Broken(broken.during("dropped"), script))
+        world.abandon().map(drop).map_err(|broken| Stopped::Broken(broken.during("dropped"), script))
     })
 }
 

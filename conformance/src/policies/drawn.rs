@@ -4,6 +4,7 @@
 //! They check what the policies with names use in few combinations, or not at all.
 
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::profile::Profile;
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
@@ -55,6 +56,7 @@ pub(super) struct Drawn {
     cutting: Cutting,
     coalescing: Coalescing,
     rungs: Vec<Rung>,
+    profile: &'static Profile,
 }
 
 impl Drawn {
@@ -91,7 +93,8 @@ impl Drawn {
             })
             .collect();
         let (small, fit) = (of(&[0, MIB]), of(&[0, 1, 2]));
-        Drawn { unit, segment, page, grows, small, fit, cutting, coalescing, rungs }
+        let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][of(&[0, 1]) as usize];
+        Drawn { unit, segment, page, grows, small, fit, cutting, coalescing, rungs, profile }
     }
 
     /// Numbers of policies that take blocks of other streams, and of some that put pages together anew: so many of each.
@@ -129,7 +132,9 @@ impl Drawn {
                 other.map_or_else(nothing, |block| Relief::Transfer { block: block.id, waits })
             }
             Rung::Remap(most) => {
-                let free = heap.free_blocks(request.pool).filter(|block| block.is_expandable);
+                // Not those of a private pool in use, whose graphs would find them gone.
+                let may_go = heap.releasable();
+                let free = heap.free_blocks(request.pool).filter(|block| block.is_expandable && may_go.contains(&block.id));
                 Relief::Remap { blocks: free.take(most).map(|block| block.id).collect() }
             }
             Rung::Release(most) => ask(heap.releasable().into_iter().take(most).collect(), Attempt::Ask),
@@ -142,6 +147,10 @@ impl Drawn {
 impl Policy for Drawn {
     fn name(&self) -> &'static str {
         "drawn"
+    }
+
+    fn profile(&self) -> &'static Profile {
+        self.profile
     }
 
     fn round(&self, requested: Bytes) -> Option<Bytes> {

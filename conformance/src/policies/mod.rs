@@ -8,6 +8,8 @@ mod campaign;
 mod check;
 mod drawn;
 mod faults;
+mod fixed;
+mod pool_step;
 mod step;
 mod subject;
 #[cfg(test)]
@@ -35,7 +37,7 @@ const SHARE: u32 = 10;
 const WRONG_SHARE: u32 = 10;
 
 /// What holds under every policy.
-pub const LAWS: [(Law, &str); 15] = [
+pub const LAWS: [(Law, &str); 16] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512, or of what the policy rounds to"),
     (Law::Accounting, "every reserved byte is live, rounding, pending, stranded or whole, and the statistics say so"),
@@ -47,6 +49,11 @@ pub const LAWS: [(Law, &str); 15] = [
     ),
     (Law::Placement, "a request gets the block and the segment that the policy named, cut as it said"),
     (Law::NoFalseOutOfMemory, "a refused request is still refused when everything is waited for and given back"),
+    (
+        Law::Pools,
+        "requests get the private pool that they are routed to, pools in use keep their memory, checkpoints bring back what was handed out, \
+         and while a graph is captured nothing is waited for",
+    ),
     (Law::Limit, "reserved memory does not grow beyond the limit"),
     (Law::Sweep, "the whole-heap sweep finds nothing"),
     (Law::History, "what the observer is told makes sense by itself"),

@@ -7,6 +7,7 @@ use parkade::units::MIB;
 use parkade_sim::device::Adversary;
 use proptest::prelude::*;
 
+use super::pool_step::{PoolStep, pool_step};
 use crate::operation::{Places, STREAMS, sizes};
 use crate::world::stream_name;
 
@@ -43,6 +44,8 @@ pub(super) enum Step {
     ResetPeaks,
     /// `reset_accumulated_memory_stats`.
     ResetSums,
+    /// Something about private pools.
+    Pool(PoolStep),
 }
 
 /// What a program runs on.
@@ -79,6 +82,7 @@ impl Step {
             Step::OthersHold(bytes) => format!("others hold {bytes} bytes"),
             Step::ResetPeaks => "reset peaks".to_owned(),
             Step::ResetSums => "reset sums".to_owned(),
+            Step::Pool(step) => step.line(),
         }
     }
 }
@@ -129,51 +133,10 @@ fn setup(adversary: Adversary) -> impl Strategy<Value = Setup> {
     })
 }
 
-/// Programs of so many steps at most.
+/// Programs of so many steps at most. Every other one has private pools: where requests are routed nothing waits, so that much of what the
+/// others do is not done there.
 pub(super) fn programs(adversary: Adversary, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
-    (setup(adversary), prop::collection::vec(step(), 1..longest))
-}
-
-/// A program with something of everything: free blocks of three streams, work under way, more asked for than there is, twice, and the
-/// device's memory in many hands.
-pub(super) fn every_rung() -> (Setup, Vec<Step>) {
-    use Step::{Allocate, Free, Launch, Limit, ProcessEvents, ReleaseCached, Replace, Use};
-    let fill = [Allocate(16 * MIB, 0), Allocate(12 * MIB, 1), Allocate(16 * MIB, 2), Launch(1, 4_000_000), Use(1, 2), Use(0, 1)];
-    let pieces = (0..4).map(|_| Allocate(2 * MIB, 0)).chain((0..2).map(Free));
-    let rest = [
-        Free(0),
-        Allocate(700, 3),
-        Free(0),
-        Allocate(14 * MIB, 3),
-        Launch(3, 4_000_000),
-        Free(1),
-        Allocate(11 * MIB, 0),
-        Use(2, 3),
-        Free(2),
-        Allocate(24 * MIB, 1),
-        ProcessEvents,
-        Limit(60),
-        Allocate(40 * MIB, 2),
-        Replace(0),
-        Free(0),
-        Free(0),
-        Allocate(28 * MIB, 1),
-        Limit(100),
-        Allocate(100 * MIB, 0),
-        ReleaseCached,
-        Allocate(5 * MIB, 0),
-    ];
-    let setup = Setup { capacity: 64 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, policy_seed: 0 };
-    (setup, fill.into_iter().chain(pieces).chain(rest).collect())
-}
-
-/// A program whose last request is only served by the pages of two blocks that are apart, where a policy puts such together, and is
-/// larger than any that other programs are full of.
-pub(super) fn stitching() -> (Setup, Vec<Step>) {
-    use Step::{Allocate, Free};
-    let fill = [400, 2, 300, 2].map(|mib| Allocate(mib * MIB, 0));
-    // The 400 MiB first; the last one then takes its place, so that the 300 MiB are still the third.
-    let steps = fill.into_iter().chain([Free(0), Free(2), Allocate(600 * MIB, 0)]).collect();
-    let setup = Setup { capacity: 1024 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, policy_seed: 0 };
-    (setup, steps)
+    let with_pools = prop_oneof![5 => step(), 1 => pool_step().prop_map(Step::Pool)].boxed();
+    let steps = prop_oneof![prop::collection::vec(step(), 1..longest), prop::collection::vec(with_pools, 1..longest),];
+    (setup(adversary), steps)
 }

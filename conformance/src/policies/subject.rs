@@ -70,8 +70,8 @@ impl<P: Policy> Subject<P> {
     pub(super) fn whole_run<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
         let world = self.play(backend, setup, steps)?;
         let (script, reached) = (world.script(), world.reached());
-        world.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))?;
-        Ok(reached)
+        let finished = world.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))?;
+        Ok(Reached { driver_ns: finished.driver_ns, ..reached })
     }
 
     /// Two runs of a program that must be the same.

@@ -26,7 +26,7 @@ pub(super) enum Answer {
     Rung(usize),
 }
 
-/// How often a policy did what it may do. Transfers and remaps are those that were carried out and served a request.
+/// How often a policy did what it may do, and what that cost. Transfers and remaps are those that were carried out and served a request.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Reached {
     pub(super) reuses: u64,
@@ -34,6 +34,11 @@ pub(super) struct Reached {
     pub(super) remaps: u64,
     pub(super) releases: u64,
     pub(super) refusals: u64,
+    /// Requests that a private pool served, and checkpoints that were loaded.
+    pub(super) private: u64,
+    pub(super) loads: u64,
+    /// What the calls of the driver took, in nanoseconds, where the device says so.
+    pub(super) driver_ns: u64,
 }
 
 impl Reached {
@@ -45,6 +50,9 @@ impl Reached {
             remaps: self.remaps + other.remaps,
             releases: self.releases + other.releases,
             refusals: self.refusals + other.refusals,
+            private: self.private + other.private,
+            loads: self.loads + other.loads,
+            driver_ns: self.driver_ns + other.driver_ns,
         }
     }
 }
@@ -53,13 +61,17 @@ impl Reached {
 #[derive(Clone, Default, Debug)]
 pub(super) struct Notes {
     pub(super) answer: Option<Answer>,
-    /// The bytes of the segment that `place` named last.
+    /// The pool that the request under way is for; it may be looked for in others too, which serve when memory is out.
+    pool: Option<PoolSlot>,
+    /// The bytes of the segment that `place` named last for that pool.
     segment: u64,
     /// What the heap looked like when the answer was asked for.
     picture: Picture,
     /// A free block that it would have taken when it said that there is none.
     pub(super) overlooked: Option<String>,
     pub(super) reached: Reached,
+    /// It said at some time that a block should change streams.
+    has_transferred: bool,
 }
 
 /// A policy that is watched.
@@ -78,8 +90,13 @@ impl<P: Policy> Watched<P> {
     /// Forgets what was said of the last request.
     pub(super) fn begin(&mut self) {
         let notes = self.notes.get_mut();
-        (notes.answer, notes.overlooked) = (None, None);
+        (notes.answer, notes.overlooked, notes.pool) = (None, None, None);
         self.kept.set(0);
+    }
+
+    /// Whether it ever said that a block should change streams.
+    pub(super) fn has_transferred(&self) -> bool {
+        self.notes.borrow().has_transferred
     }
 
     /// What it said.
@@ -99,6 +116,13 @@ impl<P: Policy> Watched<P> {
         reached.remaps += u64::from(remap);
     }
 
+    /// A private pool served a request, or was loaded.
+    pub(super) fn used_pool(&mut self, served: bool, loaded: bool) {
+        let reached = &mut self.notes.get_mut().reached;
+        reached.private += u64::from(served);
+        reached.loads += u64::from(loaded);
+    }
+
     fn saw(&self, heap: &Heap) {
         let mut notes = self.notes.borrow_mut();
         notes.picture = picture(heap);
@@ -111,8 +135,7 @@ impl<P: Policy> Watched<P> {
 }
 
 fn picture(heap: &Heap) -> Picture {
-    let classes = [PoolClass::Small, PoolClass::Large];
-    let blocks = classes.iter().flat_map(|&class| heap.free_blocks(PoolSlot::default_pool(class)));
+    let blocks = heap.pool_slots().flat_map(|pool| heap.free_blocks(pool));
     (heap.reserved().get(), blocks.map(|block| (block.address.get(), block.size.get(), block.stream.get())).collect())
 }
 
@@ -169,7 +192,9 @@ impl<P: Policy> Policy for Watched<P> {
         notes.answer = Some(match placement {
             Placement::Reuse(id) => Answer::Reuse(address_of(heap, request, id)),
             Placement::Segment(bytes) => {
-                notes.segment = bytes.get();
+                if *notes.pool.get_or_insert(request.pool) == request.pool {
+                    notes.segment = bytes.get();
+                }
                 Answer::Segment(bytes.get(), 0)
             }
         });
@@ -209,7 +234,10 @@ impl<P: Policy> Policy for Watched<P> {
                     Attempt::AskFor(bytes) => Answer::Segment(bytes.get(), blocks.len()),
                 }
             }
-            Relief::Transfer { block, .. } => Answer::Transfer(address_of(heap, request, *block)),
+            Relief::Transfer { block, .. } => {
+                self.notes.get_mut().has_transferred = true;
+                Answer::Transfer(address_of(heap, request, *block))
+            }
             Relief::Remap { blocks } => Answer::Rung(blocks.len()),
             Relief::Reuse(id) => Answer::Reuse(address_of(heap, request, *id)),
             Relief::Borrow | Relief::Wait => Answer::Rung(0),

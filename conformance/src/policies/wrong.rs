@@ -58,8 +58,7 @@ impl Wrong {
 
     /// Notes the free blocks, and names one: a fitting one, or any that there ever was.
     fn block(&self, heap: &Heap, fits: impl Fn(&parkade::BlockView) -> bool) -> Option<BlockId> {
-        let blocks =
-            || [PoolClass::Small, PoolClass::Large].into_iter().flat_map(|class| heap.free_blocks(PoolSlot::default_pool(class)));
+        let blocks = || heap.pool_slots().flat_map(|pool| heap.free_blocks(pool));
         let mut seen = self.seen.borrow_mut();
         for block in blocks() {
             if !seen.contains(&block.id) {

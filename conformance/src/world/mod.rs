@@ -26,12 +26,12 @@ use crate::harness::{Backend, Needs, TestDevice, Unable};
 use crate::history::History;
 use crate::model::Model;
 use crate::operation::{Operation, Setup};
+use crate::routing::Routing;
 use crate::rules::Rules;
 use crate::{Broken, Law, ensure};
 pub(crate) use accounts::Account;
 use ladder::Ages;
 pub(crate) use ledger::Ledger;
-use routing::Routing;
 pub(crate) use script::stream_name;
 
 /// The core as the laws run it.

@@ -21,13 +21,13 @@ impl<D: TestDevice, P: Policy> World<D, P> {
     /// The first one broken.
     pub(super) fn check(&mut self, only_merges: bool) -> Result<(), Broken> {
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
+        let segments = self.core.segments();
+        self.check_pools(&segments)?;
         for entry in &self.core.observer()[self.followed..] {
             self.history.follow(entry)?;
             self.ledger.follow(entry);
         }
         self.followed = self.core.observer().len();
-        let segments = self.core.segments();
-        // Looking at the heap is told too.
         self.book.check(&segments, &self.device.witness())?;
         self.check_merged(&segments)?;
         if only_merges {

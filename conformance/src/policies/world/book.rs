@@ -21,9 +21,19 @@ pub(super) struct Live {
     pub(super) word: u32,
     /// Other streams that the allocator was told of.
     pub(super) told: Vec<u64>,
+    /// One of them was told while a graph was captured: the allocator forgets such a use if the block is given back during a capture, so the
+    /// program does not.
+    pub(super) is_captured: bool,
+    /// The number of the private pool that it came from; 0 is the default pool.
+    pub(super) pool: u64,
 }
 
 impl Live {
+    /// A block of a pool that was just handed out to a stream, and not used yet.
+    pub(super) fn new(allocation: Allocation, requested: u64, home: StreamId, pool: u64) -> Live {
+        Live { allocation, requested, home, last: home, word: 0, told: Vec::new(), is_captured: false, pool }
+    }
+
     pub(super) fn address(&self) -> DeviceAddress {
         self.allocation.address()
     }
@@ -78,6 +88,11 @@ impl Book {
             self.leaving.push(Leaving { address: live.address().get(), requested: live.requested, waits });
         }
         live
+    }
+
+    /// The places of the allocations that a pool has handed out.
+    pub(super) fn of_pool(&self, pool: u64) -> impl Iterator<Item = usize> + '_ {
+        (0..self.live.len()).filter(move |&which| self.live[which].pool == pool)
     }
 
     /// How many allocations given back the heap still has as pending.

@@ -4,7 +4,7 @@ use parkade::policy::{Coalescing, Policy};
 use parkade::stats::{Family, Stats};
 use parkade::trace::TraceEntry;
 use parkade::units::Bytes;
-use parkade_sim::device::FaultPlan;
+use parkade_sim::device::{CallName, FaultPlan};
 
 use super::super::step::Step;
 use super::{Mode, Outcome, World};
@@ -18,6 +18,10 @@ pub(in crate::policies) struct Finished {
     pub(in crate::policies) trace: Vec<TraceEntry>,
     /// The statistics at the end.
     pub(in crate::policies) stats: Stats,
+    /// The calls of the device, step by step, if some were to fail.
+    pub(in crate::policies) calls: Vec<Vec<CallName>>,
+    /// What the calls of the driver took, in nanoseconds; 0 on a real device, which does not say.
+    pub(in crate::policies) driver_ns: u64,
 }
 
 impl<D: TestDevice, P: Policy> World<D, P> {
@@ -26,6 +30,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
     /// # Errors
     /// If anything is left.
     pub(in crate::policies) fn finish(mut self) -> Result<Finished, Broken> {
+        self.leave_pools()?;
         for which in 0..self.book.live.len() {
             self.read(which)?;
         }
@@ -42,9 +47,10 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         if self.mode != Mode::Wrong {
             self.check_nothing_left()?;
         }
-        let finished = Finished { trace: std::mem::take(self.core.observer_mut()), stats: self.core.stats().clone() };
-        self.abandon()?;
-        Ok(finished)
+        let (trace, stats) = (std::mem::take(self.core.observer_mut()), self.core.stats().clone());
+        let calls = std::mem::take(&mut self.calls);
+        let driver_ns = self.abandon()?;
+        Ok(Finished { trace, stats, calls, driver_ns })
     }
 
     /// Nothing is in use, and everything went back that the policy gives back.
@@ -72,11 +78,11 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         ensure(Law::Endings, is_empty || excused, || format!("a heap that holds nothing keeps {holdings:?}"))
     }
 
-    /// Drops the allocator as it is, and checks that the device has everything back.
+    /// Drops the allocator as it is, and checks that the device has everything back. What the calls of the driver took, in nanoseconds.
     ///
     /// # Errors
     /// If not.
-    pub(in crate::policies) fn abandon(self) -> Result<(), Broken> {
+    pub(in crate::policies) fn abandon(self) -> Result<u64, Broken> {
         let World { core, device, book, .. } = self;
         // A failure of the very last call could not be answered by anybody.
         device.plan_faults(FaultPlan::none());
@@ -88,10 +94,11 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         let left = device.look().holdings();
         ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
         let mut device = device.steer();
-        let Some(device) = device.simulated() else { return Ok(()) };
+        let Some(device) = device.simulated() else { return Ok(0) };
         let used = device.used_bytes();
         ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))?;
         let race = device.races().first().map(ToString::to_string);
-        ensure(Law::NoEarlyReuse, race.is_none(), || race.unwrap_or_default())
+        ensure(Law::NoEarlyReuse, race.is_none(), || race.unwrap_or_default())?;
+        Ok(device.driver_ns() + device.waited_ns())
     }
 }

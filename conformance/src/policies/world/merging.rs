@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use parkade::BlockView;
 use parkade::policy::{Coalescing, Policy};
 use parkade::snapshot::{BlockActivity, SegmentInfo};
-use parkade::units::PoolClass;
-use parkade::{BlockView, PoolSlot};
 
 use super::World;
 use crate::harness::TestDevice;
@@ -28,8 +27,8 @@ fn are_halves(offset: u64, size: u64, starts: &[u64]) -> bool {
 impl<D: TestDevice, P: Policy> World<D, P> {
     /// All free blocks.
     pub(super) fn free_blocks(&self) -> impl Iterator<Item = BlockView> + '_ {
-        let classes = [PoolClass::Small, PoolClass::Large];
-        classes.into_iter().flat_map(|class| self.core.heap().free_blocks(PoolSlot::default_pool(class)))
+        let heap = self.core.heap();
+        heap.pool_slots().flat_map(|pool| heap.free_blocks(pool))
     }
 
     fn free_by_address(&self) -> BTreeMap<u64, BlockView> {

@@ -6,24 +6,29 @@
 
 mod accounts;
 mod book;
+mod checkpoints;
 mod ending;
 mod merging;
+mod pools;
 mod program;
 mod request;
+
+use std::collections::BTreeMap;
 
 use parkade::device::BackendError;
 use parkade::policy::Policy;
 use parkade::snapshot::SegmentInfo;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, StreamId};
-use parkade::{AllocError, Allocator};
-use parkade_sim::device::FaultPlan;
+use parkade::{AllocError, Allocator, PoolCheckpoint};
+use parkade_sim::device::{CallName, FaultPlan};
 
 use super::step::{Setup, Step};
 use super::watched::{Reached, Watched};
 use crate::device::WitnessedDevice;
 use crate::harness::{Backend, Needs, TestDevice, Unable};
 use crate::history::History;
+use crate::routing::Routing;
 use crate::world::Ledger;
 use crate::{Broken, Law, ensure};
 use book::Book;
@@ -61,8 +66,15 @@ pub(super) struct World<D: TestDevice, P: Policy> {
     setup: Setup,
     book: Book,
     history: History,
+    /// So much of what the observer was told has been followed; and so much was told before the step under way.
     followed: usize,
+    before_step: usize,
     ledger: Ledger,
+    routing: Routing,
+    /// What private pools were when they were saved last.
+    saved: BTreeMap<u64, PoolCheckpoint>,
+    /// The calls of the device, step by step, where some of them are to fail.
+    calls: Vec<Vec<CallName>>,
     words: u32,
     /// The heap, and what was reserved, after the step before.
     before: Vec<SegmentInfo>,
@@ -81,7 +93,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         let needs = Needs { capacity: Some(Bytes(setup.capacity)), adversary, places, free_waits: true };
         let device = backend.open(&needs)?;
         let streams = device.streams();
-        let device = WitnessedDevice::new(device);
+        let device = WitnessedDevice::new(device).claiming(Bytes(setup.capacity));
         let script = vec![format!("# the policy {}, on {setup:?}", policy.name())];
         Ok(World {
             core: Allocator::new(device.clone(), Watched::new(policy), Vec::new()),
@@ -92,7 +104,11 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             book: Book::default(),
             history: History::default(),
             followed: 0,
+            before_step: 0,
             ledger: Ledger::default(),
+            routing: Routing::default(),
+            saved: BTreeMap::new(),
+            calls: Vec::new(),
             words: 0,
             before: Vec::new(),
             reserved_before: 0,
@@ -128,7 +144,13 @@ impl<D: TestDevice, P: Policy> World<D, P> {
     pub(super) fn apply(&mut self, step: Step) -> Result<Outcome, Broken> {
         self.device.begin_operation();
         self.script.push(step.line());
+        self.before_step = self.core.observer().len();
+        drop(self.device.list_calls());
+        let was_deferring = self.should_defer();
         let outcome = self.carry_out(step)?;
+        if self.mode == Mode::Faults {
+            self.calls.push(self.device.calls_so_far().iter().map(|call| call.name).collect());
+        }
         match &outcome {
             // Pages that no device has are a wrong answer too, which the driver finds: "invalid value".
             Outcome::Failed(BackendError::Driver { code: 1, .. }) if self.mode == Mode::Wrong => {}
@@ -138,6 +160,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             Outcome::AtFault => ensure(Law::Answers, self.mode == Mode::Wrong, || "an error of the policy".to_owned())?,
             Outcome::Done | Outcome::Refused => {}
         }
+        self.check_calls(step, was_deferring)?;
         self.check(matches!(step, Step::Free(_) | Step::ProcessEvents))?;
         Ok(outcome)
     }
@@ -169,7 +192,9 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             Step::Launch(..) | Step::Advance(_) | Step::CompleteOne(_) | Step::CompleteAll | Step::OthersHold(_) => {
                 self.drive(step).map_err(|error| Broken::new(Law::Faults, error))?;
             }
+            Step::Pool(step) => return self.pool(step),
             _ if self.book.live.is_empty() => {}
+            Step::Free(which) | Step::Replace(which) if !self.may_free(which % self.book.live.len()) => {}
             Step::Free(which) => return self.free(which % self.book.live.len()),
             Step::Replace(which) => {
                 let which = which % self.book.live.len();

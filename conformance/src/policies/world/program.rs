@@ -64,8 +64,11 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             ordered.map_err(device_failed)?;
         }
         self.core.record_stream(&live.allocation, stream);
-        if stream != live.home && !live.told.contains(&stream.get()) {
-            live.told.push(stream.get());
+        if stream != live.home {
+            live.is_captured |= self.core.heap().is_deferring();
+            if !live.told.contains(&stream.get()) {
+                live.told.push(stream.get());
+            }
         }
         self.fill(which, stream)
     }

@@ -17,16 +17,15 @@ impl<D: TestDevice, P: Policy> World<D, P> {
     pub(super) fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Outcome, Broken> {
         self.core.policy_mut().begin();
         let (told_before, waiting) = (self.core.observer().len(), self.book.pending());
-        drop(self.device.list_calls());
         match self.core.allocate(Bytes(bytes), stream) {
             Ok(allocation) => {
                 self.count_carried_out();
                 self.check_served(&allocation, bytes, told_before)?;
-                self.hold(allocation, bytes, stream)?;
+                self.hold(allocation, bytes, stream, told_before)?;
                 Ok(Outcome::Done)
             }
             Err(AllocError::OutOfMemory(_) | AllocError::Rejected { .. }) => {
-                if self.mode == Mode::Honest {
+                if self.tells_false_alarms() {
                     self.check_refusal(bytes, stream, waiting)?;
                 }
                 Ok(Outcome::Refused)
@@ -34,7 +33,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             Err(AllocError::TooLarge { .. }) if self.mode == Mode::Wrong || bytes > self.setup.capacity => Ok(Outcome::Refused),
             Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
             Err(AllocError::Policy(fault)) => self.at_fault(&fault),
-            Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request of {bytes} bytes: {error}"))),
+            Err(error) => self.failed_in_pool(&error),
         }
     }
 
@@ -49,7 +48,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         self.core.policy_mut().carried_out(transfer, remap);
     }
 
-    fn hold(&mut self, allocation: Allocation, requested: u64, stream: StreamId) -> Result<(), Broken> {
+    fn hold(&mut self, allocation: Allocation, requested: u64, stream: StreamId, told_before: usize) -> Result<(), Broken> {
         let address = allocation.address();
         let segments = self.core.segments();
         let block = segments.iter().flat_map(|segment| &segment.blocks).find(|block| block.address == address);
@@ -57,17 +56,19 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         let Some(size) = size else {
             return Err(Broken::new(Law::Accounting, format!("the heap has nothing handed out at {address}: {block:?}")));
         };
+        let mut live = Live::new(allocation, requested, stream, 0);
+        live.pool = self.check_pool_served(told_before, requested, &live)?;
+        self.core.policy_mut().used_pool(live.pool != 0, false);
         let policy = self.core.policy();
         let rounded = policy.round(Bytes(requested)).unwrap_or(Bytes::ZERO).get();
-        // What a policy that answers at random says now is not what it said then.
-        if self.mode != Mode::Wrong {
+        // What a policy that answers at random says now is not what it said then; and where nothing is cut it is not asked.
+        if self.mode != Mode::Wrong && !self.routing.is_whole(live.pool) {
             let expected = policy.kept(rounded);
             ensure(Law::Placement, size == expected, || {
                 format!("{requested} bytes got a block of {size}, and the policy made it {expected}")
             })?;
         }
         let unit = if self.mode == Mode::Wrong { 1 } else { policy.round(Bytes(1)).map_or(512, |unit| unit.get().clamp(1, 512)) };
-        let live = Live { allocation, requested, home: stream, last: stream, word: 0, told: Vec::new() };
         self.book.add(live, size, unit, &self.device.witness())?;
         self.fill(self.book.live.len() - 1, stream)
     }
@@ -117,6 +118,12 @@ impl<D: TestDevice, P: Policy> World<D, P> {
                  waiting and {after} reserved they are served"
             )
         })
+    }
+
+    /// Whether the program may give an allocation back: not during a capture if it was used by another stream during one, because such a use
+    /// is forgotten then (spec 3.8), and the memory handed out while it is used.
+    pub(super) fn may_free(&self, which: usize) -> bool {
+        !self.book.live[which].is_captured || !self.core.heap().is_deferring()
     }
 
     pub(super) fn free(&mut self, which: usize) -> Result<Outcome, Broken> {
