@@ -1,9 +1,9 @@
 //! Repair of a packing in place, for any number of buffers: what does not fit below a line pushes others out of its way.
 //!
-//! Buffers that ended above the line are out. One after the other comes in again, at the address where the least is in its way; what is in its
-//! way is out then. Each buffer has a price, larger the more memory it needs and the longer it lives, and what is in the way of a buffer
-//! is the sum of prices. Whoever finds no free place gets more expensive, so that in time the others give way to it. All work is done
-//! where something does not fit, which is in few places of a large packing, however large it is.
+//! Buffers that ended above the line are out. One after the other comes in again, at the address where the least is in its way;
+//! what is in its way is out then. Each buffer has a price, larger the more memory it needs and the longer it lives, and what is
+//! in the way of a buffer is the sum of prices. Whoever finds no free place gets more expensive, so that in time the others give
+//! way to it. All work is done where something does not fit, which is in few places of a large packing, however large it is.
 
 use super::greedy::Start;
 use super::lives::Lives;
@@ -154,7 +154,8 @@ impl<'a> Ejection<'a> {
         places.dedup();
     }
 
-    /// The address at which the least is in a buffer's way, and how much that is; of several the lowest if that is nothing, else any.
+    /// The address at which the least is in a buffer's way, and how much that is; of several the lowest if that is nothing, else
+    /// any.
     fn cheapest(&mut self, buffer: usize) -> (u64, u64) {
         let Beside { by_offset, by_end, places } = &self.beside;
         let size = self.instance.buffers()[buffer].size;

@@ -33,8 +33,8 @@ pub(super) fn starts(instance: &Instance, line: u64) -> impl Iterator<Item = Sta
     })
 }
 
-/// Repairs the order of a packing until the height `target` is reached or `steps` are done. Returns the best packing, and the steps done, which
-/// `progress` is told after each order.
+/// Repairs the order of a packing until the height `target` is reached or `steps` are done. Returns the best packing, and the
+/// steps done, which `progress` is told after each order.
 pub(super) fn repair(
     instance: &Instance,
     (start, target): (&Start, u64),
@@ -70,8 +70,8 @@ enum Key {
     CrowdThenEnd,
 }
 
-/// Each with whether what does not live at the time of the largest load hangs from above: what is given back one after the other while
-/// something else grows from below makes room for it then, as the kept results of a training step do for gradients.
+/// Each with whether what does not live at the time of the largest load hangs from above: what is given back one after the other
+/// while something else grows from below makes room for it then, as the kept results of a training step do for gradients.
 const KEYS: [(Key, Hanging); 13] = [
     (Key::CrowdThenEnd, Hanging::OffPeak),
     (Key::CrowdThenLife, Hanging::Nothing),

@@ -100,8 +100,8 @@ impl Instance {
         self.spans.iter().map(most).collect()
     }
 
-    /// The parts of time across which no buffer lives, each as the places of its buffers and an instance of its own: the packing of one is
-    /// nothing to the others. Without buffers there is none.
+    /// The parts of time across which no buffer lives, each as the places of its buffers and an instance of its own: the packing
+    /// of one is nothing to the others. Without buffers there is none.
     pub(super) fn parts(&self) -> Vec<(Vec<usize>, Instance)> {
         let mut by_start: Vec<usize> = (0..self.buffers.len()).collect();
         by_start.sort_by_key(|&buffer| self.spans[buffer].0);
@@ -129,9 +129,9 @@ impl Instance {
         (places, Instance { buffers, spans, loads })
     }
 
-    /// The same with one buffer for all that live from the same section to the same one, and for each buffer its place in that. Who packs
-    /// it puts them side by side, where they are in nobody's way. Only what needs no gap is put together: sizes that are multiples of an alignment that is
-    /// the same.
+    /// The same with one buffer for all that live from the same section to the same one, and for each buffer its place in that.
+    /// Who packs it puts them side by side, where they are in nobody's way. Only what needs no gap is put together: sizes that
+    /// are multiples of an alignment that is the same.
     pub(super) fn merged(&self) -> (Vec<u32>, Instance) {
         let kind = |b: usize| {
             let Buffer { size, alignment, .. } = self.buffers[b];
@@ -161,8 +161,8 @@ impl Instance {
     }
 }
 
-/// Each buffer's lifetime in sections: stretches of time in which buffers begin, and then buffers end. Two buffers live at the same time
-/// exactly if they share a section.
+/// Each buffer's lifetime in sections: stretches of time in which buffers begin, and then buffers end. Two buffers live at the
+/// same time exactly if they share a section.
 fn sections(buffers: &[Buffer]) -> Vec<(u32, u32)> {
     // At one time ends come before beginnings: lifetimes are half open.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * buffers.len());

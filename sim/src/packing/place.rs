@@ -21,8 +21,8 @@ impl<'a> Placer<'a> {
         Placer { instance, lives: Lives::new(instance), in_the_way: Vec::new(), offsets, steps: 0 }
     }
 
-    /// Places all buffers in this order, those of `hanging` as high as they can be below `line`, the others as low as they can be. Those that
-    /// find no place below `line` come after all others, as low as they can be, and are returned.
+    /// Places all buffers in this order, those of `hanging` as high as they can be below `line`, the others as low as they can
+    /// be. Those that find no place below `line` come after all others, as low as they can be, and are returned.
     pub(super) fn place(&mut self, order: &[u32], line: u64, hanging: impl Fn(u32) -> bool) -> (Packing, Vec<u32>) {
         self.lives.clear();
         let mut height = 0;

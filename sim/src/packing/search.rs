@@ -1,14 +1,14 @@
 //! A systematic search for a packing of at most a given height, for some hundreds of buffers.
 //!
-//! Each section of time has a floor: everything that is still to be placed there lies above it. A node asks of one section what covers the
-//! byte at its floor: one of the buffers that may lie there, or nothing, in which case the floor rises. Placing a buffer lifts all
-//! that live together with it and are not placed, so floors rise in other sections too; where what is still to come does
-//! not fit between floor and capacity, the branch is given up. A section with the lowest floor is asked; before that, buffers are
-//! placed that have no other place, because their section has room for no gap.
+//! Each section of time has a floor: everything that is still to be placed there lies above it. A node asks of one section what
+//! covers the byte at its floor: one of the buffers that may lie there, or nothing, in which case the floor rises. Placing a
+//! buffer lifts all that live together with it and are not placed, so floors rise in other sections too; where what is still to
+//! come does not fit between floor and capacity, the branch is given up. A section with the lowest floor is asked; before that,
+//! buffers are placed that have no other place, because their section has room for no gap.
 //!
-//! Of all packings the search looks for one whose addresses add up to the least. In that one every buffer lies on the ground or on another
-//! one, and none would fit further down: branches where that cannot be so any more are given up. Of two equal buffers the
-//! first is placed first. (Floors per section are an idea of MiniMalloc, ASPLOS 2023; weights of failures are from constraint
+//! Of all packings the search looks for one whose addresses add up to the least. In that one every buffer lies on the ground or
+//! on another one, and none would fit further down: branches where that cannot be so any more are given up. Of two equal buffers
+//! the first is placed first. (Floors per section are an idea of MiniMalloc, ASPLOS 2023; weights of failures are from constraint
 //! programming.)
 
 mod moves;
@@ -100,8 +100,8 @@ struct Node {
 #[derive(Clone, Copy)]
 struct Task {
     stretch: Stretch,
-    /// The node whose answer made it a stretch of its own. If there is no way to solve it, that answer is wrong, whatever was found for other
-    /// stretches.
+    /// The node whose answer made it a stretch of its own. If there is no way to solve it, that answer is wrong, whatever was
+    /// found for other stretches.
     owner: usize,
     /// What is to be solved after it, a place in [`Search::later`].
     next: Option<usize>,
@@ -196,8 +196,8 @@ impl<'a> Search<'a> {
         Outcome::Impossible
     }
 
-    /// What is to be solved next: the first of the stretches into which a task falls because no buffer that is still to be placed lives in two of
-    /// them, or what comes after the task if nothing is left of it.
+    /// What is to be solved next: the first of the stretches into which a task falls because no buffer that is still to be
+    /// placed lives in two of them, or what comes after the task if nothing is left of it.
     fn divide(&mut self, task: Task, owner: usize) -> Option<Task> {
         let (first, end) = task.stretch;
         self.steps += u64::from(end - first) / 4;

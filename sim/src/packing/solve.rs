@@ -194,8 +194,8 @@ impl<'a> Orders<'a> {
     }
 }
 
-/// Searches that differ in what they ask and try first. Each fails on other instances, quickly or never; so all get a little time, then
-/// all a little more.
+/// Searches that differ in what they ask and try first. Each fails on other instances, quickly or never; so all get a little
+/// time, then all a little more.
 struct Portfolio<'a> {
     instance: &'a Instance,
     relations: Relations<'a>,
@@ -220,8 +220,8 @@ enum Key {
 /// The orders in which buffers are tried: by the first key, then the second.
 const ORDERS: [[Key; 2]; 4] = [[Key::Crowd, Key::Area], [Key::Life, Key::Area], [Key::Crowd, Key::Life], [Key::Crowd, Key::Size]];
 
-/// How far above the bound the searches of a round aim, as a fraction of the way to the best packing: at the bound itself every other
-/// round.
+/// How far above the bound the searches of a round aim, as a fraction of the way to the best packing: at the bound itself every
+/// other round.
 const AIMS: [f64; 6] = [0.0, 0.5, 0.0, 0.25, 0.0, 0.75];
 
 impl<'a> Portfolio<'a> {

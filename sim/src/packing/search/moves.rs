@@ -1,4 +1,5 @@
-//! The moves of a search: placing a buffer, letting a floor rise, and taking back; what follows from them for floors and lowest addresses.
+//! The moves of a search: placing a buffer, letting a floor rise, and taking back; what follows from them for floors and lowest
+//! addresses.
 
 use super::{Change, Search};
 
