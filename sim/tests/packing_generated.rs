@@ -1,56 +1,113 @@
 //! Training steps whose buffers are given back as autograd gives them back are packed into the load.
-#![allow(clippy::print_stdout, reason = "steps and seconds, for who looks on")]
+#![allow(clippy::print_stdout, reason = "a table, for who looks on")]
 
 use std::time::Instant;
 
 use parkade_sim::bounds::{BLOCK_BYTES, buffers};
 use parkade_sim::packing::{Effort, Instance, check, pack};
 use parkade_sim::workload::transformer::{Checkpointing, Transformer};
+use parkade_sim::workload::{Optimizer, Workload, parse};
 
-/// A model trained with every kind of checkpointing, with accumulation, with a copy of the optimizer's states, and in pieces.
-fn grid(preset: &str) -> Vec<(String, Transformer)> {
-    let base = Transformer::preset(preset).unwrap();
+/// A model trained with every kind of checkpointing and in up to eight pieces.
+fn kinds(base: &Transformer) -> Vec<(String, Transformer)> {
+    let whole =
+        [Checkpointing::None, Checkpointing::EveryLayer, Checkpointing::Every(4), Checkpointing::Sqrt, Checkpointing::EveryOther];
+    let whole = whole.into_iter().map(|checkpointing| (format!("{checkpointing:?}"), checkpointing, 1));
+    let pieces = (2..=8).map(|chunks| (format!("{chunks} pieces"), Checkpointing::EveryLayer, chunks));
+    let of = |(name, checkpointing, chunks): (String, Checkpointing, u64)| {
+        (name, Transformer { checkpointing, chunks, batch: chunks.max(4), ..base.clone() })
+    };
+    whole.chain(pieces).map(of).collect()
+}
+
+/// Each of them as it is, with accumulation, with a copy of the optimizer's states, without states, and with a larger batch.
+fn grid(base: &Transformer) -> Vec<(String, Transformer)> {
     let mut models = Vec::new();
-    for checkpointing in
-        [Checkpointing::None, Checkpointing::EveryLayer, Checkpointing::Every(4), Checkpointing::Sqrt, Checkpointing::EveryOther]
-    {
-        for (accumulation, optimizer_copy, batch) in [(1, false, 4), (2, false, 4), (1, true, 3)] {
-            let model = Transformer { checkpointing, accumulation, optimizer_copy, batch, ..base.clone() };
-            models.push((format!("{preset} {checkpointing:?} accumulation={accumulation} copy={optimizer_copy}"), model));
-        }
+    for (kind, model) in kinds(base) {
+        let batch = model.batch;
+        models.extend([
+            (kind.clone(), model.clone()),
+            (format!("{kind}, accumulation"), Transformer { accumulation: 2, batch: 2 * batch, ..model.clone() }),
+            (format!("{kind}, copy"), Transformer { optimizer_copy: true, ..model.clone() }),
+            (format!("{kind}, SGD"), Transformer { optimizer: Optimizer::Sgd, ..model.clone() }),
+            (format!("{kind}, larger batch"), Transformer { batch: batch + 3, ..model }),
+        ]);
     }
-    let pieces = Transformer { checkpointing: Checkpointing::EveryLayer, batch: 4, chunks: 4, ..base };
-    models.push((format!("{preset} in pieces"), pieces));
     models
 }
 
-/// Packs two steps of training: the height and the load.
-fn packed(name: &str, model: &Transformer, effort: &Effort) -> (u64, u64) {
-    let workload = model.workload(2).unwrap();
-    let instance = Instance::new(buffers(&workload, BLOCK_BYTES)).unwrap();
+/// What packing a program gave.
+struct Row {
+    buffers: usize,
+    height: u64,
+    load: u64,
+    steps: u64,
+    seconds: f64,
+}
+
+fn packed(name: &str, workload: &Workload, effort: &Effort) -> Row {
+    let instance = Instance::new(buffers(workload, BLOCK_BYTES)).unwrap();
     let start = Instant::now();
     let found = pack(&instance, effort);
     assert_eq!(check(&instance, &found.packing), Ok(()), "{name}");
-    let (height, load, seconds) = (found.packing.height, instance.load(), start.elapsed().as_secs_f64());
-    println!("{name}: {} buffers, {height} of {load} bytes, {} steps, {seconds:.1} s", instance.buffers().len(), found.steps);
-    (height, load)
+    let (height, steps, seconds) = (found.packing.height, found.steps, start.elapsed().as_secs_f64());
+    Row { buffers: instance.buffers().len(), height, load: instance.load(), steps, seconds }
+}
+
+/// With the default budget these miss the load, by less than 2 %: docs/packing.md.
+const MISSED: [&str; 2] = ["gpt2-xl, 7 pieces, SGD", "3b, 6 pieces, SGD"];
+
+/// Packs two steps of training of each of them. The load is reached every time, or all that miss it are named.
+fn assert_reached(models: &[(String, Transformer)], effort: &Effort) {
+    println!("| program | buffers | packing / load | steps | seconds |");
+    println!("|---|---|---|---|---|");
+    let mut missed = Vec::new();
+    for (name, model) in models {
+        let Row { buffers, height, load, steps, seconds } = packed(name, &model.workload(2).unwrap(), effort);
+        println!("| {name} | {buffers} | {:.6} | {:.1e} | {seconds:.1} |", height as f64 / load as f64, steps as f64);
+        if height != load && !(MISSED.contains(&name.as_str()) && height <= load + load / 50) {
+            missed.push(format!("{name}: {height} of {load} bytes"));
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
 }
 
 #[test]
-fn the_packer_reaches_the_load_of_a_small_model() {
-    for (name, model) in grid("gpt2") {
-        let (height, load) = packed(&name, &model, &Effort { steps: 20_000_000, seed: 1 });
-        assert_eq!(height, load, "{name}");
+fn the_packer_reaches_the_load_of_a_small_model_in_all_ways() {
+    let tiny = Transformer { layers: 5, hidden: 256, heads: 4, sequence: 512, vocabulary: 1000, ..Transformer::default() };
+    assert_reached(&grid(&tiny), &Effort { steps: 20_000_000, seed: 1 });
+}
+
+#[test]
+fn the_packer_reaches_the_load_of_a_model_with_a_large_vocabulary() {
+    // The logits need most of the memory in the middle of a step, kept results, and then gradients, before and after it.
+    assert_reached(&kinds(&Transformer::preset("gpt2").unwrap()), &Effort { steps: 20_000_000, seed: 1 });
+}
+
+#[test]
+fn the_packer_reaches_the_load_of_6_7_billion_parameters_in_four_pieces() {
+    let base = Transformer::preset("7b").unwrap();
+    let pieces = Transformer { checkpointing: Checkpointing::EveryLayer, batch: 4, chunks: 4, ..base };
+    assert_reached(&[("7b, 4 pieces".into(), pieces)], &Effort { steps: 50_000_000, seed: 1 });
+}
+
+#[test]
+fn the_packer_reaches_the_load_of_networks() {
+    for text in
+        ["cnn:preset=resnet101,batches=7,mixed=off", "cnn:preset=resnet152,batches=16,mixed=off", "cnn:batches=1,mixed=off"]
+    {
+        let Row { height, load, .. } = packed(text, &parse(text).unwrap(), &Effort { steps: 20_000_000, seed: 1 });
+        assert_eq!(height, load, "{text}");
     }
 }
 
 #[test]
-#[ignore = "minutes in a debug build: cargo test --release -p parkade-sim --test packing_generated -- --ignored --nocapture"]
-fn the_packer_reaches_the_load_of_a_large_model() {
-    for (name, model) in grid("7b") {
-        let (height, load) = packed(&name, &model, &Effort::default());
-        // 14,127 buffers in pieces are more than this budget is enough for: docs/packing.md.
-        let most = if model.chunks > 1 { load + load / 5000 } else { load };
-        assert!(height <= most, "{name}: {height} of {load}");
+#[ignore = "half an hour in a debug build: cargo test --release -p parkade-sim --test packing_generated -- --ignored --nocapture"]
+fn the_packer_reaches_the_load_of_every_preset_in_all_ways() {
+    let mut models = Vec::new();
+    for preset in Transformer::presets() {
+        let named = grid(&Transformer::preset(preset).unwrap());
+        models.extend(named.into_iter().map(|(name, model)| (format!("{preset}, {name}"), model)));
     }
+    assert_reached(&models, &Effort::default());
 }

@@ -4,29 +4,50 @@ use super::place::Placer;
 use super::{Instance, Packing};
 use crate::random::Random;
 
-/// Tries orders until the load is reached or `steps` are done; at least one order. Returns the best packing, and the steps done, which
-/// `progress` is told after each order.
-pub(super) fn improve(instance: &Instance, seed: u64, steps: u64, progress: &mut dyn FnMut(u64)) -> (Packing, u64) {
+/// An order, and what placing its buffers gave.
+#[derive(Clone, Debug)]
+pub(super) struct Start {
+    pub(super) order: Vec<u32>,
+    pub(super) packing: Packing,
+    /// The buffers that found no place below the line, and came after all others.
+    pub(super) above: Vec<u32>,
+    /// What the placing cost.
+    pub(super) steps: u64,
+}
+
+/// The first orders, and what they give; `line` is at least the load.
+pub(super) fn starts(instance: &Instance, line: u64) -> impl Iterator<Item = Start> {
     let mut placer = Placer::new(instance);
-    let target = instance.load();
-    let mut best: Option<(Packing, Vec<u32>)> = None;
-    for key in KEYS {
+    let peak = instance.loads.iter().position(|&load| load == instance.load()).unwrap_or(0) as u32;
+    let last = instance.loads.len() as u32;
+    let lives_at_peak = move |b: u32| (instance.spans[b as usize].0..instance.spans[b as usize].1).contains(&peak);
+    KEYS.into_iter().map(move |(key, hangs)| {
         let order = order(instance, key);
-        let packing = placer.place(&order);
-        progress(placer.steps);
-        if best.as_ref().is_none_or(|(known, _)| packing.height < known.height) {
-            best = Some((packing, order));
-        }
-        if placer.steps >= steps || best.as_ref().is_some_and(|(known, _)| known.height == target) {
-            break;
-        }
-    }
-    let Some((mut best, order)) = best else { return (Packing::default(), 0) };
+        let before = placer.steps;
+        let (packing, above) = placer.place(&order, line, |b| match hangs {
+            Hanging::Nothing => false,
+            Hanging::OffPeak => !lives_at_peak(b),
+            Hanging::Ending => instance.spans[b as usize].1 < last,
+        });
+        Start { order, packing, above, steps: placer.steps - before }
+    })
+}
+
+/// Repairs the order of a packing until the height `target` is reached or `steps` are done. Returns the best packing, and the
+/// steps done, which `progress` is told after each order.
+pub(super) fn repair(
+    instance: &Instance,
+    (start, target): (&Start, u64),
+    (seed, steps): (u64, u64),
+    progress: &mut dyn FnMut(u64),
+) -> (Packing, u64) {
+    let mut placer = Placer::new(instance);
+    let mut best = start.packing.clone();
     let mut random = Random::new(seed);
-    let mut repair = Repair::new(instance, order, &best);
+    let mut repair = Repair::new(instance, start.order.clone(), &best);
     while placer.steps < steps && best.height > target {
         let order = repair.next(&mut random, target);
-        let packing = placer.place(&order);
+        let (packing, _) = placer.place(&order, u64::MAX, |_| false);
         progress(placer.steps);
         if packing.height < best.height {
             best = packing.clone();
@@ -46,9 +67,37 @@ enum Key {
     CrowdThenLife,
     AreaAndSize,
     Start,
+    CrowdThenEnd,
 }
 
-const KEYS: [Key; 7] = [Key::Size, Key::Life, Key::Area, Key::CrowdThenSize, Key::CrowdThenLife, Key::AreaAndSize, Key::Start];
+/// Each with whether what does not live at the time of the largest load hangs from above: what is given back one after the other
+/// while something else grows from below makes room for it then, as the kept results of a training step do for gradients.
+const KEYS: [(Key, Hanging); 13] = [
+    (Key::CrowdThenEnd, Hanging::OffPeak),
+    (Key::CrowdThenLife, Hanging::Nothing),
+    (Key::CrowdThenLife, Hanging::OffPeak),
+    (Key::CrowdThenSize, Hanging::Nothing),
+    (Key::CrowdThenEnd, Hanging::Ending),
+    (Key::CrowdThenEnd, Hanging::Nothing),
+    (Key::Size, Hanging::Nothing),
+    (Key::Life, Hanging::OffPeak),
+    (Key::Life, Hanging::Ending),
+    (Key::Life, Hanging::Nothing),
+    (Key::Area, Hanging::Nothing),
+    (Key::AreaAndSize, Hanging::Nothing),
+    (Key::Start, Hanging::Nothing),
+];
+
+/// What lies as high as it can in a first packing, not as low.
+#[derive(Clone, Copy, Debug)]
+enum Hanging {
+    /// None.
+    Nothing,
+    /// What does not live at the time of the largest load.
+    OffPeak,
+    /// What does not live to the end.
+    Ending,
+}
 
 fn order(instance: &Instance, key: Key) -> Vec<u32> {
     let crowds = instance.crowds();
@@ -63,6 +112,7 @@ fn order(instance: &Instance, key: Key) -> Vec<u32> {
             Key::CrowdThenSize => (u128::from(crowds[b]), size),
             Key::CrowdThenLife => (u128::from(crowds[b]), life),
             Key::AreaAndSize => ((area >> 16).saturating_mul(u128::from(size >> 10)), life),
+            Key::CrowdThenEnd => (u128::from(crowds[b]), (u64::from(instance.spans[b].1) << 32) + life),
             Key::Start => (u128::from(u32::MAX - start), size),
         }
     };

@@ -100,14 +100,69 @@ impl Instance {
         self.spans.iter().map(most).collect()
     }
 
+    /// The parts of time across which no buffer lives, each as the places of its buffers and an instance of its own: the packing
+    /// of one is nothing to the others. Without buffers there is none.
+    pub(super) fn parts(&self) -> Vec<(Vec<usize>, Instance)> {
+        let mut by_start: Vec<usize> = (0..self.buffers.len()).collect();
+        by_start.sort_by_key(|&buffer| self.spans[buffer].0);
+        let mut parts = Vec::new();
+        let (mut part, mut end) = (Vec::new(), 0);
+        for buffer in by_start {
+            if self.spans[buffer].0 >= end && !part.is_empty() {
+                parts.push(self.part(std::mem::take(&mut part)));
+            }
+            end = end.max(self.spans[buffer].1);
+            part.push(buffer);
+        }
+        if !part.is_empty() {
+            parts.push(self.part(part));
+        }
+        parts
+    }
+
+    /// Some of the buffers, in their order.
+    fn part(&self, mut places: Vec<usize>) -> (Vec<usize>, Instance) {
+        places.sort_unstable();
+        let buffers: Vec<Buffer> = places.iter().map(|&place| self.buffers[place]).collect();
+        let spans = sections(&buffers);
+        let loads = loads(&buffers, &spans);
+        (places, Instance { buffers, spans, loads })
+    }
+
+    /// The same with one buffer for all that live from the same section to the same one, and for each buffer its place in that.
+    /// Who packs it puts them side by side, where they are in nobody's way. Only what needs no gap is put together: sizes that
+    /// are multiples of an alignment that is the same.
+    pub(super) fn merged(&self) -> (Vec<u32>, Instance) {
+        let kind = |b: usize| {
+            let Buffer { size, alignment, .. } = self.buffers[b];
+            (self.spans[b], alignment, if size % alignment == 0 { 0 } else { b + 1 })
+        };
+        let mut order: Vec<usize> = (0..self.buffers.len()).collect();
+        order.sort_by_key(|&b| kind(b));
+        let mut buffers: Vec<Buffer> = Vec::new();
+        let mut groups = vec![0; self.buffers.len()];
+        for (at, &b) in order.iter().enumerate() {
+            match buffers.last_mut().filter(|_| kind(order[at.saturating_sub(1)]) == kind(b)) {
+                Some(group) => group.size += self.buffers[b].size,
+                None => {
+                    let (start, end) = self.spans[b];
+                    buffers.push(Buffer { start: start.into(), end: end.into(), ..self.buffers[b] });
+                }
+            }
+            groups[b] = buffers.len() as u32 - 1;
+        }
+        let spans = buffers.iter().map(|buffer| (buffer.start as u32, buffer.end as u32)).collect();
+        (groups, Instance { buffers, spans, loads: self.loads.clone() })
+    }
+
     pub(super) fn overlap(&self, a: usize, b: usize) -> bool {
         let ((a_start, a_end), (b_start, b_end)) = (self.spans[a], self.spans[b]);
         a_start < b_end && b_start < a_end
     }
 }
 
-/// Each buffer's lifetime in sections: stretches of time in which buffers begin, and then buffers end. Two buffers live at the same time
-/// exactly if they share a section.
+/// Each buffer's lifetime in sections: stretches of time in which buffers begin, and then buffers end. Two buffers live at the
+/// same time exactly if they share a section.
 fn sections(buffers: &[Buffer]) -> Vec<(u32, u32)> {
     // At one time ends come before beginnings: lifetimes are half open.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * buffers.len());

@@ -1,18 +1,13 @@
 //! Putting buffers in place one after the other, each at the lowest address that is free for as long as it lives.
 
+use super::lives::Lives;
 use super::{Instance, Packing};
 
 /// The placing of one order after the other, with memory that is used again.
 #[derive(Clone, Debug)]
 pub(super) struct Placer<'a> {
     instance: &'a Instance,
-    /// Buffers by the section in which they begin.
-    by_start: Vec<u32>,
-    /// Where each buffer is in `by_start`.
-    rank: Vec<u32>,
-    /// Above `by_start`: the latest end of the placed buffers below each node; 0 is none. Node 1 is the root.
-    latest: Vec<u32>,
-    leaves: usize,
+    lives: Lives<'a>,
     /// First and last byte (exclusive) of placed buffers in the way of the one being placed.
     in_the_way: Vec<(u64, u64)>,
     offsets: Vec<u64>,
@@ -22,40 +17,36 @@ pub(super) struct Placer<'a> {
 
 impl<'a> Placer<'a> {
     pub(super) fn new(instance: &'a Instance) -> Placer<'a> {
-        let count = instance.spans.len();
-        let mut by_start: Vec<u32> = (0..count as u32).collect();
-        by_start.sort_by_key(|&buffer| instance.spans[buffer as usize]);
-        let mut rank = vec![0; count];
-        by_start.iter().enumerate().for_each(|(place, &buffer)| rank[buffer as usize] = place as u32);
-        let leaves = count.next_power_of_two().max(1);
-        let latest = vec![0; 2 * leaves];
-        let offsets = vec![0; count];
-        Placer { instance, by_start, rank, latest, leaves, in_the_way: Vec::new(), offsets, steps: 0 }
+        let offsets = vec![0; instance.spans.len()];
+        Placer { instance, lives: Lives::new(instance), in_the_way: Vec::new(), offsets, steps: 0 }
     }
 
-    /// Places all buffers in this order.
-    pub(super) fn place(&mut self, order: &[u32]) -> Packing {
-        self.latest.fill(0);
+    /// Places all buffers in this order, those of `hanging` as high as they can be below `line`, the others as low as they can
+    /// be. Those that find no place below `line` come after all others, as low as they can be, and are returned.
+    pub(super) fn place(&mut self, order: &[u32], line: u64, hanging: impl Fn(u32) -> bool) -> (Packing, Vec<u32>) {
+        self.lives.clear();
         let mut height = 0;
+        let mut above = Vec::new();
         for &buffer in order {
-            let buffer = buffer as usize;
-            let offset = self.lowest(buffer);
-            self.offsets[buffer] = offset;
-            height = height.max(offset + self.instance.buffers()[buffer].size);
-            self.add(buffer);
+            let end = if hanging(buffer) { self.highest(buffer as usize, line) } else { Some(self.lowest(buffer as usize)) };
+            match end.filter(|&end| end <= line) {
+                Some(end) => {
+                    height = height.max(end);
+                    self.lives.add(buffer as usize);
+                }
+                None => above.push(buffer),
+            }
         }
-        Packing { offsets: self.offsets.clone(), height }
+        for &buffer in &above {
+            height = height.max(self.lowest(buffer as usize));
+            self.lives.add(buffer as usize);
+        }
+        (Packing { offsets: self.offsets.clone(), height }, above)
     }
 
-    /// The lowest address at which this buffer is in nobody's way.
+    /// Gives a buffer the lowest address at which it is in nobody's way. Returns its end.
     fn lowest(&mut self, buffer: usize) -> u64 {
-        self.in_the_way.clear();
-        let (start, end) = self.instance.spans[buffer];
-        // All that begin before this one ends; of these, all that end after it begins.
-        let before = self.by_start.partition_point(|&other| self.instance.spans[other as usize].0 < end);
-        self.collect(1, 0, self.leaves, before, start);
-        self.steps += 8 + 4 * self.in_the_way.len() as u64;
-        self.in_the_way.sort_unstable();
+        self.look(buffer);
         let wanted = self.instance.buffers()[buffer];
         let mut free = 0_u64;
         for &(first, end) in &self.in_the_way {
@@ -64,30 +55,34 @@ impl<'a> Placer<'a> {
             }
             free = free.max(end.next_multiple_of(wanted.alignment));
         }
-        free
+        self.offsets[buffer] = free;
+        free + wanted.size
     }
 
-    fn collect(&mut self, node: usize, first: usize, width: usize, before: usize, start: u32) {
-        if first >= before || self.latest[node] <= start {
-            return;
+    /// Gives a buffer the highest address below `line` at which it is in nobody's way, if there is one. Returns its end.
+    fn highest(&mut self, buffer: usize, line: u64) -> Option<u64> {
+        self.look(buffer);
+        let wanted = self.instance.buffers()[buffer];
+        let mut found = None;
+        // Where everything below ends.
+        let mut free = 0_u64;
+        let above = std::iter::once((line, line));
+        for (first, end) in self.in_the_way.iter().copied().chain(above) {
+            let highest = first.min(line).checked_sub(wanted.size).map(|highest| highest / wanted.alignment * wanted.alignment);
+            found = highest.filter(|&highest| highest >= free).or(found);
+            free = free.max(end);
         }
-        if width == 1 {
-            let other = self.by_start[first] as usize;
-            let offset = self.offsets[other];
-            self.in_the_way.push((offset, offset + self.instance.buffers()[other].size));
-            return;
-        }
-        let half = width / 2;
-        self.collect(2 * node, first, half, before, start);
-        self.collect(2 * node + 1, first + half, half, before, start);
+        self.offsets[buffer] = found?;
+        found.map(|offset| offset + wanted.size)
     }
 
-    fn add(&mut self, buffer: usize) {
-        let end = self.instance.spans[buffer].1;
-        let mut node = self.leaves + self.rank[buffer] as usize;
-        while node > 0 && self.latest[node] < end {
-            self.latest[node] = end;
-            node /= 2;
-        }
+    /// Finds what is in a buffer's way.
+    fn look(&mut self, buffer: usize) {
+        let buffers = self.instance.buffers();
+        let (offsets, in_the_way) = (&self.offsets, &mut self.in_the_way);
+        in_the_way.clear();
+        self.lives.each_beside(buffer, &mut |other| in_the_way.push((offsets[other], offsets[other] + buffers[other].size)));
+        self.steps += 8 + 4 * in_the_way.len() as u64;
+        in_the_way.sort_unstable();
     }
 }

@@ -11,6 +11,10 @@ pub(super) struct Relations<'a> {
     pub(super) members: Vec<Vec<u32>>,
     /// For each buffer the one before it in the instance that has the same span, size and alignment.
     pub(super) twins: Vec<Option<u32>>,
+    /// All buffers, by the section in which they begin.
+    by_start: Vec<u32>,
+    /// For each section how many begin before it.
+    begun: Vec<u32>,
     /// All addresses of a packing without needless gaps are multiples of this.
     pub(super) unit: u64,
 }
@@ -27,7 +31,18 @@ impl<'a> Relations<'a> {
         let kind = |b: usize| (instance.spans[b], buffers[b].size, buffers[b].alignment);
         let twins = (0..count).map(|b| (0..b).rev().find(|&a| kind(a) == kind(b)).map(|a| a as u32)).collect();
         let unit = buffers.iter().fold(0, |unit, buffer| gcd(gcd(unit, buffer.size), step_of(buffer.alignment)));
-        Relations { instance, neighbours: (0..count).map(others).collect(), members, twins, unit: unit.max(1) }
+        let mut by_start: Vec<u32> = (0..count as u32).collect();
+        by_start.sort_by_key(|&buffer| instance.spans[buffer as usize].0);
+        let sections = 0..=instance.loads.len() as u32;
+        let begun =
+            sections.map(|section| by_start.partition_point(|&b| instance.spans[b as usize].0 < section) as u32).collect();
+        let neighbours = (0..count).map(others).collect();
+        Relations { instance, neighbours, members, twins, by_start, begun, unit: unit.max(1) }
+    }
+
+    /// The buffers that begin in these sections.
+    pub(super) fn beginning(&self, (first, end): (u32, u32)) -> &[u32] {
+        &self.by_start[self.begun[first as usize] as usize..self.begun[end as usize] as usize]
     }
 }
 

@@ -1,15 +1,17 @@
 //! A systematic search for a packing of at most a given height, for some hundreds of buffers.
 //!
-//! Each section of time has a floor: everything that is still to be placed there lies above it. A node asks of one section what covers the
-//! byte at its floor: one of the buffers that may lie there, or nothing, in which case the floor rises. Placing a buffer lifts all
-//! that live together with it and are not placed, so floors rise in other sections too; where what is still to come does
-//! not fit between floor and capacity, the branch is given up. A section with the lowest floor is asked; before that, buffers are
-//! placed that have no other place, because their section has room for no gap.
+//! Each section of time has a floor: everything that is still to be placed there lies above it. A node asks of one section what
+//! covers the byte at its floor: one of the buffers that may lie there, or nothing, in which case the floor rises. Placing a
+//! buffer lifts all that live together with it and are not placed, so floors rise in other sections too; where what is still to
+//! come does not fit between floor and capacity, the branch is given up. A section with the lowest floor is asked; before that,
+//! buffers are placed that have no other place, because their section has room for no gap.
 //!
-//! Of all packings the search looks for one whose addresses add up to the least. In that one every buffer lies on the ground or on another
-//! one, and none would fit further down: branches where that cannot be so any more are given up. Of two equal buffers the
-//! first is placed first. (Floors per section are an idea of MiniMalloc, ASPLOS 2023; weights of failures are from constraint
+//! Of all packings the search looks for one whose addresses add up to the least. In that one every buffer lies on the ground or
+//! on another one, and none would fit further down: branches where that cannot be so any more are given up. Of two equal buffers
+//! the first is placed first. (Floors per section are an idea of MiniMalloc, ASPLOS 2023; weights of failures are from constraint
 //! programming.)
+
+mod moves;
 
 use super::Packing;
 use super::relations::Relations;
@@ -60,7 +62,10 @@ pub(super) struct Search<'a> {
     ready: Vec<u32>,
     /// What is still to be placed in each section, in bytes.
     rest: Vec<u64>,
-    unplaced: usize,
+    /// For each section how many buffers that are still to be placed live in it and in the one before.
+    crossing: Vec<u32>,
+    /// Stretches to be solved after others, as lists that share their ends.
+    later: Vec<Later>,
     trail: Vec<Change>,
     /// Sections to look at again.
     touched: Vec<u32>,
@@ -77,12 +82,36 @@ enum Change {
     Placed(u32),
 }
 
-/// A node: a section, and the answers that are still to be tried.
+/// Sections from the first to the last (exclusive).
+type Stretch = (u32, u32);
+
+/// A node: what it is about, and the answers that are still to be tried.
 struct Node {
     answers: Vec<Answer>,
     /// The length of the trail before any of them.
     mark: usize,
+    /// What is to be placed here.
+    task: Task,
+    /// The length of the list of stretches that come later, before any of them.
+    later: usize,
 }
+
+/// A stretch of time to solve.
+#[derive(Clone, Copy)]
+struct Task {
+    stretch: Stretch,
+    /// The node whose answer made it a stretch of its own. If there is no way to solve it, that answer is wrong, whatever was
+    /// found for other stretches.
+    owner: usize,
+    /// What is to be solved after it, a place in [`Search::later`].
+    next: Option<usize>,
+}
+
+/// The owner of what nothing divided: if there is no way, there is none at all.
+const ROOT: usize = usize::MAX;
+
+/// A stretch that comes later.
+struct Later(Task);
 
 #[derive(Clone, Copy)]
 enum Answer {
@@ -113,7 +142,8 @@ impl<'a> Search<'a> {
             floors: vec![0; sections],
             ready,
             rest: relations.instance.loads.clone(),
-            unplaced: count,
+            crossing: crossing(relations),
+            later: Vec::new(),
             trail: Vec::new(),
             touched: Vec::new(),
             is_touched: vec![false; sections],
@@ -127,18 +157,22 @@ impl<'a> Search<'a> {
         if self.rest.iter().any(|&rest| rest > self.capacity) {
             return Outcome::Impossible;
         }
-        let mut path = vec![self.open()];
+        let whole = Task { stretch: (0, self.rest.len() as u32), owner: ROOT, next: None };
+        let Some(task) = self.divide(whole, ROOT) else { return Outcome::Found(self.packing()) };
+        let mut path = vec![self.open(task)];
         while let Some(node) = path.last_mut() {
             if self.steps >= limit {
                 return Outcome::Unknown;
             }
-            let mark = node.mark;
+            let (mark, task) = (node.mark, node.task);
             let Some(answer) = node.answers.pop() else {
-                path.pop();
-                if let Some(above) = path.last() {
-                    let mark = above.mark;
-                    self.take_back(mark);
+                if task.owner == ROOT {
+                    break;
                 }
+                path.truncate(task.owner + 1);
+                let (mark, later) = (path[task.owner].mark, path[task.owner].later);
+                self.take_back(mark);
+                self.later.truncate(later);
                 continue;
             };
             let stands = match answer {
@@ -147,13 +181,46 @@ impl<'a> Search<'a> {
             };
             if !stands {
                 self.take_back(mark);
-            } else if self.unplaced == 0 {
-                return Outcome::Found(self.packing());
-            } else {
-                path.push(self.open());
+                continue;
+            }
+            let here = path.len() - 1;
+            let next = match answer {
+                Answer::Place(_) => self.divide(task, here),
+                Answer::Rise(_) => Some(Task { owner: here, ..task }),
+            };
+            match next {
+                Some(task) => path.push(self.open(task)),
+                None => return Outcome::Found(self.packing()),
             }
         }
         Outcome::Impossible
+    }
+
+    /// What is to be solved next: the first of the stretches into which a task falls because no buffer that is still to be
+    /// placed lives in two of them, or what comes after the task if nothing is left of it.
+    fn divide(&mut self, task: Task, owner: usize) -> Option<Task> {
+        let (first, end) = task.stretch;
+        self.steps += u64::from(end - first) / 4;
+        let mut stretches: Vec<Stretch> = Vec::new();
+        let mut begin = first;
+        for section in first..=end {
+            if section < end && (section == begin || self.crossing[section as usize] > 0) {
+                continue;
+            }
+            if self.rest[begin as usize..section as usize].iter().any(|&rest| rest > 0) {
+                stretches.push((begin, section));
+            }
+            begin = section;
+        }
+        // Short ones first: whether there is no way is soon known.
+        stretches.sort_by_key(|&(begin, end)| std::cmp::Reverse((end - begin, begin)));
+        let mut next = task.next;
+        let Some(soonest) = stretches.pop() else { return next.map(|place| self.later[place].0) };
+        for stretch in stretches {
+            self.later.push(Later(Task { stretch, owner, next }));
+            next = Some(self.later.len() - 1);
+        }
+        Some(Task { stretch: soonest, owner, next })
     }
 
     fn packing(&self) -> Packing {
@@ -161,20 +228,21 @@ impl<'a> Search<'a> {
         Packing { height: tops.max().unwrap_or(0), offsets: self.offsets.clone() }
     }
 
-    /// The next question, its answers in reverse order of trying.
-    fn open(&mut self) -> Node {
-        let mark = self.trail.len();
-        if let Some(buffer) = self.forced() {
-            return Node { answers: vec![Answer::Place(buffer)], mark };
+    /// The next question about a stretch, its answers in reverse order of trying.
+    fn open(&mut self, task: Task) -> Node {
+        let node = |answers, search: &Search<'_>| Node { answers, mark: search.trail.len(), task, later: search.later.len() };
+        if let Some(buffer) = self.forced(task.stretch) {
+            return node(vec![Answer::Place(buffer)], self);
         }
-        let section = self.lowest();
+        let section = self.lowest(task.stretch);
         let floor = self.floors[section];
         let relations = self.relations;
         let buffers = relations.instance.buffers();
-        self.steps += (buffers.len() / 4 + relations.members[section].len()) as u64;
-        let fits_below = |b: usize| !self.placed[b] && self.supports[b] + buffers[b].size <= floor;
-        if (0..buffers.len()).any(fits_below) {
-            return Node { answers: Vec::new(), mark };
+        let beginning = relations.beginning(task.stretch);
+        self.steps += (beginning.len() / 4 + relations.members[section].len()) as u64;
+        let fits_below = |&b: &u32| !self.placed[b as usize] && self.supports[b as usize] + buffers[b as usize].size <= floor;
+        if beginning.iter().any(fits_below) {
+            return node(Vec::new(), self);
         }
         let mut answers = Vec::with_capacity(self.ready[section] as usize + 1);
         if floor + self.rest[section] < self.capacity {
@@ -188,16 +256,16 @@ impl<'a> Search<'a> {
         let mut lying: Vec<u32> = lying.filter(|&b| is_ready(b) && !has_waiting_twin(b)).collect();
         lying.sort_unstable_by_key(|&b| std::cmp::Reverse(self.rank[b as usize]));
         answers.extend(lying.into_iter().map(Answer::Place));
-        Node { answers, mark }
+        node(answers, self)
     }
 
     /// A buffer that has to lie on the floor of some section, because nothing else can and there is no room for a gap.
-    fn forced(&mut self) -> Option<u32> {
+    fn forced(&mut self, stretch: Stretch) -> Option<u32> {
         let relations = self.relations;
         let buffers = relations.instance.buffers();
-        self.steps += self.rest.len() as u64 / 4;
-        for (section, &rest) in self.rest.iter().enumerate() {
-            let floor = self.floors[section];
+        self.steps += u64::from(stretch.1 - stretch.0) / 4;
+        for section in stretch.0 as usize..stretch.1 as usize {
+            let (rest, floor) = (self.rest[section], self.floors[section]);
             if rest == 0 || self.ready[section] != 1 || floor + rest < self.capacity {
                 continue;
             }
@@ -214,10 +282,10 @@ impl<'a> Search<'a> {
     }
 
     /// The section with the lowest floor, of these the one that is to be asked first.
-    fn lowest(&self) -> usize {
-        let open = self.rest.iter().enumerate().filter(|&(_, &rest)| rest > 0);
-        let key = |(section, &rest): (usize, &u64)| {
-            let floor = self.floors[section];
+    fn lowest(&self, (first, end): Stretch) -> usize {
+        let open = (first as usize..end as usize).filter(|&section| self.rest[section] > 0);
+        let key = |section: usize| {
+            let (rest, floor) = (self.rest[section], self.floors[section]);
             let room = self.capacity - floor - rest;
             let second = match self.asked {
                 Asked::Fewest => u64::from(self.ready[section]) + u64::from(room > 0),
@@ -229,146 +297,12 @@ impl<'a> Search<'a> {
         };
         open.map(key).min().map_or(0, |(_, _, section)| section)
     }
+}
 
-    /// Places a buffer at its lowest address. False if that leads nowhere.
-    fn place(&mut self, buffer: usize) -> bool {
-        let relations = self.relations;
-        let buffers = relations.instance.buffers();
-        let (offset, size, span) = (self.offsets[buffer], buffers[buffer].size, relations.instance.spans[buffer]);
-        self.placed[buffer] = true;
-        self.unplaced -= 1;
-        self.trail.push(Change::Placed(buffer as u32));
-        for section in span.0..span.1 {
-            self.rest[section as usize] -= size;
-            self.touch(section);
-        }
-        let top = offset + size;
-        self.steps += relations.neighbours[buffer].len() as u64;
-        for &other in &relations.neighbours[buffer] {
-            let o = other as usize;
-            if self.placed[o] {
-                continue;
-            }
-            if self.supports[o] < top {
-                self.trail.push(Change::Support(other, self.supports[o]));
-                self.supports[o] = top.next_multiple_of(buffers[o].alignment);
-            }
-            if !self.lift(other, top) {
-                self.touched_done();
-                return false;
-            }
-        }
-        self.settle()
+fn crossing(relations: &Relations<'_>) -> Vec<u32> {
+    let mut crossing = vec![0; relations.members.len()];
+    for &(start, end) in &relations.instance.spans {
+        crossing[start as usize + 1..end as usize].iter_mut().for_each(|crossing| *crossing += 1);
     }
-
-    /// Nothing covers the floor of this section. False if that leads nowhere.
-    fn rise(&mut self, section: usize) -> bool {
-        let relations = self.relations;
-        let buffers = relations.instance.buffers();
-        let floor = self.floors[section];
-        for &buffer in &relations.members[section] {
-            let b = buffer as usize;
-            if self.placed[b] || self.offsets[b] != floor {
-                continue;
-            }
-            // It lies on top of something else then, which is not placed yet.
-            let mut least = u64::MAX;
-            for &other in &relations.neighbours[b] {
-                let o = other as usize;
-                if !self.placed[o] {
-                    least = least.min((self.offsets[o] + buffers[o].size).max(floor + relations.unit));
-                }
-            }
-            self.steps += relations.neighbours[b].len() as u64 / 2;
-            if least == u64::MAX || !self.lift(buffer, least) {
-                self.weights[section] += 1;
-                self.touched_done();
-                return false;
-            }
-        }
-        self.settle()
-    }
-
-    /// A buffer cannot lie lower than this. False if it does not fit then.
-    fn lift(&mut self, buffer: u32, offset: u64) -> bool {
-        let b = buffer as usize;
-        let wanted = self.relations.instance.buffers()[b];
-        let offset = offset.next_multiple_of(wanted.alignment);
-        if offset <= self.offsets[b] {
-            return true;
-        }
-        self.trail.push(Change::Offset(buffer, self.offsets[b]));
-        self.offsets[b] = offset;
-        let (start, end) = self.relations.instance.spans[b];
-        for section in start..end {
-            self.touch(section);
-        }
-        offset + wanted.size <= self.capacity
-    }
-
-    fn touch(&mut self, section: u32) {
-        if !self.is_touched[section as usize] {
-            self.is_touched[section as usize] = true;
-            self.touched.push(section);
-        }
-    }
-
-    fn touched_done(&mut self) {
-        for section in self.touched.drain(..) {
-            self.is_touched[section as usize] = false;
-        }
-    }
-
-    /// Finds the floors of the touched sections. False if what is still to come does not fit above one of them.
-    fn settle(&mut self) -> bool {
-        let mut stands = true;
-        for at in 0..self.touched.len() {
-            let section = self.touched[at] as usize;
-            if self.rest[section] == 0 {
-                continue;
-            }
-            let (mut floor, mut ready) = (u64::MAX, 0);
-            for &buffer in &self.relations.members[section] {
-                let b = buffer as usize;
-                if self.placed[b] {
-                    continue;
-                }
-                if self.offsets[b] < floor {
-                    (floor, ready) = (self.offsets[b], 0);
-                }
-                ready += u32::from(self.offsets[b] == floor);
-            }
-            self.steps += self.relations.members[section].len() as u64 / 2;
-            if floor + self.rest[section] > self.capacity {
-                self.weights[section] += 1;
-                stands = false;
-                break;
-            }
-            if (floor, ready) != (self.floors[section], self.ready[section]) {
-                self.trail.push(Change::Floor(section as u32, self.floors[section], self.ready[section]));
-                (self.floors[section], self.ready[section]) = (floor, ready);
-            }
-        }
-        self.touched_done();
-        stands
-    }
-
-    fn take_back(&mut self, mark: usize) {
-        for change in self.trail.drain(mark..).rev() {
-            match change {
-                Change::Support(buffer, support) => self.supports[buffer as usize] = support,
-                Change::Offset(buffer, offset) => self.offsets[buffer as usize] = offset,
-                Change::Floor(section, floor, ready) => {
-                    (self.floors[section as usize], self.ready[section as usize]) = (floor, ready);
-                }
-                Change::Placed(buffer) => {
-                    let size = self.relations.instance.buffers()[buffer as usize].size;
-                    let (start, end) = self.relations.instance.spans[buffer as usize];
-                    self.rest[start as usize..end as usize].iter_mut().for_each(|rest| *rest += size);
-                    self.placed[buffer as usize] = false;
-                    self.unplaced += 1;
-                }
-            }
-        }
-    }
+    crossing
 }

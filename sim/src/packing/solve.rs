@@ -1,5 +1,7 @@
 //! The whole of it: orders first, then the systematic search where it can help, within a budget of steps.
 
+use super::eject::{Ejection, Price};
+use super::greedy::Start;
 use super::relations::Relations;
 use super::search::{Asked, Outcome, Search};
 use super::{Instance, Packing, greedy};
@@ -24,7 +26,7 @@ impl Default for Effort {
 }
 
 /// The best packing that was found.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
     /// It.
     pub packing: Packing,
@@ -37,9 +39,6 @@ pub struct Found {
 /// More buffers than this are left to orders alone: what the search needs to know of pairs grows with their square.
 const SEARCHABLE: usize = 2000;
 
-/// The part of the budget that orders get where the search can help.
-const FOR_ORDERS: u64 = 20;
-
 /// Packs buffers into as little memory as is found within the budget. Deterministic: no clock, no threads.
 #[must_use]
 pub fn pack(instance: &Instance, effort: &Effort) -> Found {
@@ -49,18 +48,154 @@ pub fn pack(instance: &Instance, effort: &Effort) -> Found {
 /// [`pack`], which tells now and then how many steps are done: after each order, and after each search.
 #[must_use]
 pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnMut(u64)) -> Found {
-    let is_small = instance.buffers().len() <= SEARCHABLE;
-    let for_orders = if is_small { effort.steps / FOR_ORDERS } else { effort.steps };
-    let (packing, steps) = greedy::improve(instance, effort.seed, for_orders, progress);
-    let mut found = Found { packing, bound: instance.load(), steps };
-    if is_small && found.packing.height > found.bound {
+    let mut parts = instance.parts();
+    // What is soon done leaves its steps to the others.
+    parts.sort_by_key(|(buffers, _)| buffers.len());
+    let mut found = Found { packing: Packing::of(instance), bound: instance.load(), steps: 0 };
+    for (done, (buffers, part)) in parts.iter().enumerate() {
+        let (before, share) = (found.steps, (effort.steps.saturating_sub(found.steps)) / (parts.len() - done) as u64);
+        let of_part = pack_part(part, &Effort { steps: share, ..*effort }, found.bound, &mut |steps| progress(before + steps));
+        buffers.iter().zip(&of_part.packing.offsets).for_each(|(&buffer, &offset)| found.packing.offsets[buffer] = offset);
+        found.packing.height = found.packing.height.max(of_part.packing.height);
+        found.bound = found.bound.max(of_part.bound);
+        found.steps += of_part.steps;
+    }
+    found
+}
+
+/// Packs what cannot be divided; a packing of height `goal`, which is at least the load, is as good as any.
+fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn FnMut(u64)) -> Found {
+    let count = instance.buffers().len();
+    let mut found = Found { bound: goal, ..Found::default() };
+    if count <= FEW {
+        Orders::run(instance, effort, SHARES_OF_FEW, &mut found, progress);
+    } else {
+        let (groups, merged) = instance.merged();
+        Orders::run(&merged, effort, SHARES_OF_MERGED, &mut found, progress);
+        found.packing = apart(instance, &groups, &found.packing);
+        if found.packing.height > goal {
+            Orders::run(instance, effort, SHARES_OF_MANY, &mut found, progress);
+        }
+    }
+    if count <= SEARCHABLE && found.packing.height > found.bound {
         Portfolio::new(instance, effort).run(&mut found, effort.steps, progress);
     }
     found
 }
 
-/// Searches that differ in what they ask and try first. Each fails on other instances, quickly or never; so all get a little time, then
-/// all a little more.
+/// The packing of buffers that were packed in groups.
+fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
+    let mut free = packing.offsets.clone();
+    let place = |(buffer, &group): (&super::Buffer, &u32)| {
+        let offset = free[group as usize];
+        free[group as usize] += buffer.size;
+        offset
+    };
+    Packing { offsets: instance.buffers().iter().zip(groups).map(place).collect(), height: packing.height }
+}
+
+/// Where there are no more buffers than this, most of the budget is for the search.
+const FEW: usize = 500;
+
+/// Until so much of the budget is done, in hundredths, ejection goes on, and then the repair of orders; the search gets the rest.
+const SHARES_OF_FEW: (u64, u64) = (2, 4);
+const SHARES_OF_MERGED: (u64, u64) = (40, 40);
+const SHARES_OF_MANY: (u64, u64) = (80, 90);
+
+/// What is done for any number of buffers.
+struct Orders<'a> {
+    instance: &'a Instance,
+    effort: &'a Effort,
+    starts: Vec<Start>,
+    found: &'a mut Found,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+/// Of the steps of an order, this part is spent on ejection from it in the first round.
+const FIRST_EJECTION: u64 = 8;
+
+impl<'a> Orders<'a> {
+    /// All of it. What is found is the packing if it is lower than the one that is there, or none is.
+    fn run(
+        instance: &'a Instance,
+        effort: &'a Effort,
+        (for_ejection, for_orders): (u64, u64),
+        found: &'a mut Found,
+        progress: &'a mut dyn FnMut(u64),
+    ) {
+        let mut work = Orders { instance, effort, starts: Vec::new(), found, progress };
+        work.start();
+        work.eject(effort.steps / 100 * for_ejection);
+        work.repair(effort.steps / 100 * for_orders);
+    }
+
+    /// Places the first orders; each is repaired a little at once.
+    fn start(&mut self) {
+        for start in greedy::starts(self.instance, self.found.bound) {
+            self.found.steps += start.steps;
+            if self.found.packing.offsets.is_empty() || start.packing.height < self.found.packing.height {
+                self.found.packing = start.packing.clone();
+            }
+            (self.progress)(self.found.steps);
+            self.eject_from(&start, Price::ALL[0], start.steps / FIRST_EJECTION, self.effort.seed);
+            self.starts.push(start);
+            if self.is_done(self.effort.steps) {
+                break;
+            }
+        }
+    }
+
+    fn is_done(&self, steps: u64) -> bool {
+        self.found.packing.height <= self.found.bound || self.found.steps >= steps
+    }
+
+    /// Repairs all of them again and again, with more steps in every round, until `steps` are done in all.
+    fn eject(&mut self, steps: u64) {
+        let starts = std::mem::take(&mut self.starts);
+        for (round, price) in Price::ALL.into_iter().cycle().enumerate().skip(1) {
+            for start in &starts {
+                if self.is_done(steps) {
+                    self.starts = starts;
+                    return;
+                }
+                let limit = (start.steps.max(1_000_000) / FIRST_EJECTION) << round.min(30);
+                self.eject_from(start, price, limit.min(steps - self.found.steps), self.effort.seed.wrapping_add(round as u64));
+            }
+        }
+    }
+
+    fn eject_from(&mut self, start: &Start, price: Price, limit: u64, seed: u64) {
+        if start.above.is_empty() {
+            return;
+        }
+        let mut ejection = Ejection::new(self.instance, start, self.found.bound, price, seed);
+        if let Some(packing) = ejection.run(limit) {
+            self.found.packing = packing;
+        }
+        self.found.steps += ejection.steps;
+        (self.progress)(self.found.steps);
+    }
+
+    /// Repairs the order of the best of them, until `steps` are done in all.
+    fn repair(&mut self, steps: u64) {
+        if self.is_done(steps) {
+            return;
+        }
+        let Some(best) = self.starts.iter().min_by_key(|start| start.packing.height) else { return };
+        let (done, progress) = (self.found.steps, &mut self.progress);
+        let (packing, steps) =
+            greedy::repair(self.instance, (best, self.found.bound), (self.effort.seed, steps - done), &mut |steps| {
+                progress(done + steps)
+            });
+        self.found.steps += steps;
+        if packing.height < self.found.packing.height {
+            self.found.packing = packing;
+        }
+    }
+}
+
+/// Searches that differ in what they ask and try first. Each fails on other instances, quickly or never; so all get a little
+/// time, then all a little more.
 struct Portfolio<'a> {
     instance: &'a Instance,
     relations: Relations<'a>,
@@ -85,8 +220,8 @@ enum Key {
 /// The orders in which buffers are tried: by the first key, then the second.
 const ORDERS: [[Key; 2]; 4] = [[Key::Crowd, Key::Area], [Key::Life, Key::Area], [Key::Crowd, Key::Life], [Key::Crowd, Key::Size]];
 
-/// How far above the bound the searches of a round aim, as a fraction of the way to the best packing: at the bound itself every other
-/// round.
+/// How far above the bound the searches of a round aim, as a fraction of the way to the best packing: at the bound itself every
+/// other round.
 const AIMS: [f64; 6] = [0.0, 0.5, 0.0, 0.25, 0.0, 0.75];
 
 impl<'a> Portfolio<'a> {
@@ -122,7 +257,7 @@ impl<'a> Portfolio<'a> {
                     }
                 }
             }
-            limit += limit / 2;
+            limit += limit / 10;
         }
     }
 

@@ -119,6 +119,35 @@ fn progress_is_told_all_along_and_changes_nothing() {
     assert_eq!(told.last(), Some(&found.steps), "the last step is told");
 }
 
+#[test]
+fn parts_of_time_that_share_no_buffer_are_packed_one_by_one() {
+    // Rectangles one after the other in time, mixed up in the list: none of them needs what is found for another.
+    let mut buffers: Vec<(u64, u64, u64)> = Vec::new();
+    for part in 0..6 {
+        buffers.extend(cut(25, part).into_iter().map(|(start, end, size)| (start + 1000 * part, end + 1000 * part, size)));
+    }
+    buffers.sort_unstable_by_key(|&(start, _, size)| (size, start));
+    let instance = instance(&buffers);
+    let parts = instance.parts();
+    assert!(parts.len() >= 6 && parts.iter().map(|(places, _)| places.len()).sum::<usize>() == buffers.len());
+    for (places, part) in &parts {
+        assert!(places.iter().zip(part.buffers()).all(|(&place, buffer)| instance.buffers()[place] == *buffer));
+    }
+    let found = solve(&instance);
+    assert_eq!((found.packing.height, found.bound), (1000, 1000));
+}
+
+#[test]
+fn buffers_of_one_lifetime_are_put_together_where_that_needs_no_gap() {
+    // The first, third and fifth live in the same section; the fourth needs a gap behind it, so that it stays alone.
+    let instance = aligned(&[(0, 4, 8, 4), (2, 6, 3, 1), (1, 4, 4, 4), (0, 4, 6, 4), (0, 5, 12, 4), (7, 9, 5, 1)]);
+    let (groups, merged) = instance.merged();
+    assert_eq!(merged.load(), instance.load());
+    assert!(groups[0] == groups[2] && groups[0] == groups[4] && groups[0] != groups[3]);
+    assert_eq!(merged.buffers()[groups[0] as usize].size, 24);
+    assert_eq!(merged.buffers().len(), 4);
+}
+
 /// The least height of all packings, by trying all orders: some order with each buffer at its lowest place is a best packing.
 fn least_height(instance: &Instance) -> u64 {
     let mut best = u64::MAX;

@@ -1,0 +1,203 @@
+//! Repair of a packing in place, for any number of buffers: what does not fit below a line pushes others out of its way.
+//!
+//! Buffers that ended above the line are out. One after the other comes in again, at the address where the least is in its way;
+//! what is in its way is out then. Each buffer has a price, larger the more memory it needs and the longer it lives, and what is
+//! in the way of a buffer is the sum of prices. Whoever finds no free place gets more expensive, so that in time the others give
+//! way to it. All work is done where something does not fit, which is in few places of a large packing, however large it is.
+
+use super::greedy::Start;
+use super::lives::Lives;
+use super::{Instance, Packing};
+use crate::random::Random;
+
+/// A packing under repair.
+#[derive(Clone, Debug)]
+pub(super) struct Ejection<'a> {
+    instance: &'a Instance,
+    lives: Lives<'a>,
+    /// No buffer in place ends above this.
+    line: u64,
+    offsets: Vec<u64>,
+    prices: Vec<u64>,
+    /// The buffers that are not in place; the last one comes in first.
+    out: Vec<u32>,
+    /// The round in which each buffer came in last.
+    came: Vec<u64>,
+    round: u64,
+    random: Random,
+    beside: Beside,
+    /// Work done since it was made, in buffers looked at.
+    pub(super) steps: u64,
+}
+
+/// The buffers in place that live together with the one that comes in.
+#[derive(Clone, Debug, Default)]
+struct Beside {
+    /// First byte, price and number of each, by first byte.
+    by_offset: Vec<(u64, u64, u32)>,
+    /// End and price of each, by end.
+    by_end: Vec<(u64, u64)>,
+    /// Addresses worth a look: right above and right below each.
+    places: Vec<u64>,
+}
+
+/// In this many rounds after it came in a buffer costs [`SETTLING`] times its price.
+const SETTLES: u64 = 5;
+const SETTLING: u64 = 50;
+
+/// The dearest buffer costs this much at first.
+const DEAREST: f64 = (1_u64 << 20) as f64;
+
+/// Where a price is above this, all are made smaller: no sum of prices gets too large.
+const TOO_DEAR: u64 = 1 << 25;
+
+/// What a buffer costs at first: its lifetime times this power of its size. No power is best for all packings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Price {
+    /// The root.
+    Root,
+    /// The size itself.
+    Area,
+    /// The fourth root.
+    FourthRoot,
+    /// None.
+    Life,
+}
+
+impl Price {
+    pub(super) const ALL: [Price; 4] = [Price::Root, Price::Area, Price::FourthRoot, Price::Life];
+}
+
+impl<'a> Ejection<'a> {
+    /// Begins with what an order gave; `line` is at least the load.
+    pub(super) fn new(instance: &'a Instance, start: &Start, line: u64, price: Price, seed: u64) -> Ejection<'a> {
+        let count = instance.buffers().len();
+        let mut lives = Lives::new(instance);
+        let mut is_out = vec![false; count];
+        start.above.iter().for_each(|&buffer| is_out[buffer as usize] = true);
+        (0..count).filter(|&buffer| !is_out[buffer]).for_each(|buffer| lives.add(buffer));
+        Ejection {
+            instance,
+            lives,
+            line,
+            offsets: start.packing.offsets.clone(),
+            prices: prices(instance, price),
+            out: start.above.iter().rev().copied().collect(),
+            came: vec![0; count],
+            round: SETTLES,
+            random: Random::new(seed),
+            beside: Beside::default(),
+            steps: count as u64,
+        }
+    }
+
+    /// Goes on until all buffers are in place, or `limit` steps are done since it was made.
+    pub(super) fn run(&mut self, limit: u64) -> Option<Packing> {
+        while self.steps < limit {
+            let Some(buffer) = self.out.pop() else {
+                let tops = self.instance.buffers().iter().zip(&self.offsets).map(|(buffer, offset)| offset + buffer.size);
+                return Some(Packing { height: tops.max().unwrap_or(0), offsets: self.offsets.clone() });
+            };
+            self.come_in(buffer as usize);
+        }
+        None
+    }
+
+    fn come_in(&mut self, buffer: usize) {
+        let size = self.instance.buffers()[buffer].size;
+        self.round += 1;
+        self.look(buffer);
+        let (offset, price) = self.cheapest(buffer);
+        if price > 0 {
+            self.prices[buffer] += self.prices[buffer] / 20 + 1;
+            for &(first, _, other) in &self.beside.by_offset {
+                let o = other as usize;
+                if first < offset + size && first + self.instance.buffers()[o].size > offset {
+                    self.lives.remove(o);
+                    self.out.push(other);
+                }
+            }
+            if self.prices[buffer] > TOO_DEAR {
+                self.prices.iter_mut().for_each(|price| *price = (*price >> 6).max(1));
+            }
+        }
+        self.offsets[buffer] = offset;
+        self.came[buffer] = self.round;
+        self.lives.add(buffer);
+    }
+
+    /// Finds who lives together with a buffer, and where it might lie.
+    fn look(&mut self, buffer: usize) {
+        let Beside { by_offset, by_end, places } = &mut self.beside;
+        let buffers = self.instance.buffers();
+        let wanted = buffers[buffer];
+        let highest = (self.line - wanted.size) / wanted.alignment * wanted.alignment;
+        by_offset.clear();
+        by_end.clear();
+        places.clear();
+        places.extend([0, highest]);
+        let (offsets, prices, came, round) = (&self.offsets, &self.prices, &self.came, self.round);
+        self.lives.each_beside(buffer, &mut |other| {
+            let (first, end) = (offsets[other], offsets[other] + buffers[other].size);
+            let price = if came[other] + SETTLES > round { SETTLING * prices[other] } else { prices[other] };
+            by_offset.push((first, price, other as u32));
+            by_end.push((end, price));
+            places.push(end.next_multiple_of(wanted.alignment).min(highest));
+            if first >= wanted.size {
+                places.push((first - wanted.size) / wanted.alignment * wanted.alignment);
+            }
+        });
+        self.steps += 16 + 12 * by_offset.len() as u64;
+        by_offset.sort_unstable();
+        by_end.sort_unstable();
+        places.sort_unstable();
+        places.dedup();
+    }
+
+    /// The address at which the least is in a buffer's way, and how much that is; of several the lowest if that is nothing, else
+    /// any.
+    fn cheapest(&mut self, buffer: usize) -> (u64, u64) {
+        let Beside { by_offset, by_end, places } = &self.beside;
+        let size = self.instance.buffers()[buffer].size;
+        // What begins below the end of the place, without what ends below its beginning.
+        let (mut begun, mut ended, mut sum) = (0, 0, 0_u64);
+        let (mut cheapest, mut at, mut equals) = (u64::MAX, 0, 0);
+        for &place in places {
+            while let Some(&(_, price, _)) = by_offset.get(begun).filter(|other| other.0 < place + size) {
+                sum += price;
+                begun += 1;
+            }
+            while let Some(&(_, price)) = by_end.get(ended).filter(|other| other.0 <= place) {
+                sum -= price;
+                ended += 1;
+            }
+            if sum == 0 {
+                return (place, 0);
+            }
+            if sum < cheapest {
+                (cheapest, at, equals) = (sum, place, 1);
+            } else if sum == cheapest {
+                equals += 1;
+                if self.random.below(equals) == 0 {
+                    at = place;
+                }
+            }
+        }
+        (at, cheapest)
+    }
+}
+
+fn prices(instance: &Instance, price: Price) -> Vec<u64> {
+    let value = |(buffer, &(start, end)): (&super::Buffer, &(u32, u32))| {
+        let (size, life) = (buffer.size as f64, f64::from(end - start));
+        life * match price {
+            Price::Root => size.sqrt(),
+            Price::Area => size,
+            Price::FourthRoot => size.sqrt().sqrt(),
+            Price::Life => 1.0,
+        }
+    };
+    let values: Vec<f64> = instance.buffers().iter().zip(&instance.spans).map(value).collect();
+    let most = values.iter().fold(1.0, |most: f64, &value| most.max(value));
+    values.into_iter().map(|value| 1 + (value / most * DEAREST) as u64).collect()
+}
