@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use crate::block::Arena;
 use bins::BinnedBlocks;
-use by_address::ByAddress;
+use by_address::{ByAddress, Entry};
 
 /// The free blocks of one pool.
 ///
@@ -73,7 +73,7 @@ impl FreeIndex {
                     streams.resize_with(slot + 1, BothOrders::default);
                 }
                 streams[slot].by_size.insert(arena, index);
-                streams[slot].by_address.insert(address, size, index);
+                streams[slot].by_address.insert(Entry { address, size, index });
             }
             None => {
                 self.by_slot.resize_with(slot + 1, BinnedBlocks::default);
