@@ -35,13 +35,15 @@ struct Spot {
 pub(crate) struct ByAddress {
     /// The address of each run's first place.
     firsts: Vec<u64>,
-    /// The bytes of each run's largest block.
+    /// The bytes of each run's largest block. Where a block has left last it may be more: what comes there is mostly as large.
     largest: Vec<u64>,
     /// The runs, each with at least one block.
     #[expect(clippy::vec_box, reason = "runs are inserted between others, and what moves then is to be short")]
     runs: Vec<Box<Run>>,
     /// Where a block has left last. It may be anything: what is done with it looks first whether it is right.
     left: Spot,
+    /// The largest block of the run where a block has left last has left, and nothing as large has come.
+    is_less: bool,
 }
 
 impl ByAddress {
@@ -86,10 +88,23 @@ impl ByAddress {
     #[inline]
     fn entered(&mut self, at: usize, size: u64) {
         self.firsts[at] = self.runs[at].addresses()[0];
-        self.largest[at] = self.largest[at].max(size);
+        if size >= self.largest[at] {
+            self.largest[at] = size;
+            self.is_less &= at != self.left.at;
+        }
+        self.settle();
+    }
+
+    /// Finds the largest block where the largest one has left.
+    #[inline]
+    fn settle(&mut self) {
+        if core::mem::take(&mut self.is_less) {
+            self.largest[self.left.at] = self.runs[self.left.at].largest();
+        }
     }
 
     fn insert_elsewhere(&mut self, entry: Entry) {
+        self.settle();
         let at = self.run_of(entry.address);
         let Some(run) = self.runs.get_mut(at) else { return self.insert_run(at, Run::new([entry])) };
         if run.insert(entry) {
@@ -129,11 +144,11 @@ impl ByAddress {
         let Some(Spot { at, place }) = self.find(address) else {
             return debug_assert!(false, "a block left the order by address that was not in it");
         };
-        let run = &mut self.runs[at];
-        let size = run.vacate(place);
-        if size == self.largest[at] {
-            self.largest[at] = run.largest();
+        if at != self.left.at {
+            self.settle();
         }
+        let run = &mut self.runs[at];
+        self.is_less |= run.vacate(place) == self.largest[at];
         self.left = Spot { at, place };
         if run.live() < SPARSE {
             self.thin_out(at);
@@ -152,12 +167,14 @@ impl ByAddress {
     fn thin_out(&mut self, at: usize) {
         let live = self.runs[at].live();
         if live == 0 {
+            self.is_less = false;
             return self.remove_run(at);
         }
         let has_room = |other: usize| self.runs.get(other).is_some_and(|run| run.live() + live <= MOST_JOINED);
         let low = if has_room(at + 1) { at } else { at.wrapping_sub(1) };
         if low == at || has_room(low) {
             let joined = Run::new(self.runs[low].entries().chain(self.runs[low + 1].entries()));
+            self.is_less = false;
             self.set_run(low, joined);
             self.remove_run(low + 1);
         }
@@ -180,12 +197,26 @@ impl ByAddress {
                 at += 1;
             }
         }
-        let further = self.largest[at..].iter().position(|&largest| largest >= size)?;
-        self.runs[at + further].lowest_at_least(size)
+        let mut runs = self.largest[at..].iter().zip(&self.runs[at..]);
+        runs.find_map(|(&largest, run)| if largest >= size { run.lowest_at_least(size) } else { None })
     }
 
     /// All blocks, in order.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         self.runs.iter().flat_map(|run| run.entries())
+    }
+
+    /// Whether what is kept about the runs is true: their first addresses, in order, their largest blocks, and that each has one.
+    pub(crate) fn knows_its_runs(&self) -> bool {
+        let places = self.runs.iter().flat_map(|run| run.addresses());
+        let is_so = |(at, run): (usize, &Box<Run>)| {
+            let most = run.entries().map(|entry| entry.size).max();
+            let may_be_less = self.is_less && at == self.left.at;
+            run.live() == run.entries().count()
+                && self.firsts.get(at) == run.addresses().first()
+                && (most.as_ref() == self.largest.get(at) || may_be_less && most.as_ref() < self.largest.get(at))
+        };
+        let counts = [self.firsts.len(), self.largest.len()];
+        counts == [self.runs.len(); 2] && places.is_sorted() && self.runs.iter().enumerate().all(is_so)
     }
 }

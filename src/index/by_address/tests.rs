@@ -143,13 +143,7 @@ proptest! {
         let Both { blocks, plain } = &both;
         let all: Vec<(u64, u64)> = blocks.entries().map(|entry| (entry.address, entry.size)).collect();
         prop_assert_eq!(all, plain.iter().map(|(&address, &size)| (address, size)).collect::<Vec<_>>());
-        for (at, run) in blocks.runs.iter().enumerate() {
-            prop_assert!(run.live() > 0 && run.live() == run.entries().count());
-            prop_assert_eq!((blocks.firsts[at], blocks.largest[at]), (run.addresses()[0], run.largest()));
-            prop_assert!(run.addresses().is_sorted_by(|a, b| a < b));
-            let last = run.addresses().last().copied();
-            prop_assert!(blocks.firsts.get(at + 1).is_none_or(|&next| last < Some(next)));
-        }
+        prop_assert!(blocks.knows_its_runs());
         for (size, from) in asked {
             let expected = plain.iter().find(|&(&address, &own)| own >= size && address + own > from);
             prop_assert_eq!(blocks.lowest_at_least(size, from), expected.map(|(&address, _)| address as u32));
