@@ -8,7 +8,7 @@ use parkade::units::Bytes;
 
 use super::PAGE_BYTES;
 use super::call::CallName;
-use super::log::CallSubject;
+use super::log::{AddressName, CallSubject};
 use super::sim::{INVALID_VALUE, NOT_PERMITTED, OUT_OF_MEMORY, SimDevice, UNKNOWN, code_of, driver_error};
 use super::virtual_memory::{SimPhysical, Touched, VirtualMemory};
 
@@ -50,7 +50,7 @@ impl SimDevice {
             self.reservation_model.release(address, bytes);
         }
         self.charge(call, outcome.map_or(0, |()| bytes));
-        let name = self.ranges.name(address);
+        let name = self.logged_name(call, address);
         self.note(call, code_of(&outcome), || CallSubject::ReservationEnd { address, name, bytes });
         outcome.map_err(|code| driver_error(call, code))
     }
@@ -90,7 +90,7 @@ impl SimDevice {
         let call = CallName::MemMap;
         let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.map(address, bytes, memory));
         self.charge(call, outcome.map_or(0, |()| bytes));
-        let name = self.ranges.name(address);
+        let name = self.logged_name(call, address);
         let handle = Some(memory.ordinal());
         self.note(call, code_of(&outcome), || CallSubject::Mapping { address, name, bytes, handle });
         outcome.map_err(|code| driver_error(call, code))
@@ -104,7 +104,7 @@ impl SimDevice {
             self.planned_failure(call).and_then(|()| self.virtual_memory.set_access(address, bytes, &mut mapped.handle_bytes));
         self.charge_handles(call, outcome.map_or(&[], |()| &mapped.handle_bytes));
         self.keep_touched(mapped);
-        let (name, device) = (self.ranges.name(address), self.index);
+        let (name, device) = (self.logged_name(call, address), self.index);
         self.note(call, code_of(&outcome), || CallSubject::Access { address, name, bytes, device });
         outcome.map_err(|code| driver_error(call, code))
     }
@@ -123,7 +123,7 @@ impl SimDevice {
         }
         self.charge_handles(call, outcome.map_or(&[], |()| &unmapped.handle_bytes));
         self.keep_touched(unmapped);
-        let name = self.ranges.name(address);
+        let name = self.logged_name(call, address);
         self.note(call, code_of(&outcome), || CallSubject::Mapping { address, name, bytes, handle: None });
         outcome.map_err(|code| driver_error(call, code))
     }
@@ -151,6 +151,11 @@ impl SimDevice {
         }
         self.note(name, code_of(&outcome), || CallSubject::Stream(stream));
         outcome.map_err(|code| driver_error(name, code))
+    }
+
+    /// What to call an address in the log; nobody sees it where the call is not logged.
+    fn logged_name(&self, call: CallName, address: u64) -> AddressName {
+        if self.log.shows(call) { self.ranges.name(address) } else { AddressName::Unknown(address) }
     }
 
     /// Keeps the memory of a list for the next call.

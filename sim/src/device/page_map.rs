@@ -16,8 +16,22 @@ struct Chunk<V> {
 }
 
 impl<V: Copy> Chunk<V> {
-    fn value(&self, place: u32) -> Option<V> {
-        self.values.get(place as usize).copied().flatten()
+    /// The first of some places that has a value: its page, in the chunk of this number.
+    #[inline]
+    fn first(&self, number: u64, places: u64) -> Option<(u64, V)> {
+        self.value(number, (self.mask & places).trailing_zeros())
+    }
+
+    /// The last of them.
+    #[inline]
+    fn last(&self, number: u64, places: u64) -> Option<(u64, V)> {
+        self.value(number, (self.mask & places).checked_ilog2()?)
+    }
+
+    #[inline]
+    fn value(&self, number: u64, place: u32) -> Option<(u64, V)> {
+        let value = self.values.get(place as usize).copied().flatten()?;
+        Some((number * CHUNK + u64::from(place), value))
     }
 }
 
@@ -68,23 +82,26 @@ impl<V: Copy> PageMap<V> {
     }
 
     /// The last page up to this one that has a value.
+    #[inline]
     pub(super) fn last_up_to(&self, page: u64) -> Option<(u64, V)> {
         let (own, place) = split(page);
-        self.chunks.range(..=own).rev().find_map(|(&number, chunk)| {
-            let up_to = if number == own { u64::MAX >> (CHUNK as usize - 1 - place) } else { u64::MAX };
-            let place = (chunk.mask & up_to).checked_ilog2()?;
-            chunk.value(place).map(|value| (number * CHUNK + u64::from(place), value))
-        })
+        // Mostly in the page's own chunk, where it takes no walk to find it.
+        let up_to = u64::MAX >> (CHUNK as usize - 1 - place);
+        let here = self.chunks.get(&own).and_then(|chunk| chunk.last(own, up_to));
+        here.or_else(|| self.chunks.range(..own).next_back().and_then(|(&number, chunk)| chunk.last(number, u64::MAX)))
     }
 
-    /// The first page from this one on that has a value.
-    pub(super) fn first_from(&self, page: u64) -> Option<(u64, V)> {
-        let (own, place) = split(page);
-        self.chunks.range(own..).find_map(|(&number, chunk)| {
-            let from = if number == own { u64::MAX << place } else { u64::MAX };
-            let place = (chunk.mask & from).trailing_zeros();
-            chunk.value(place).map(|value| (number * CHUNK + u64::from(place), value))
-        })
+    /// The first page that has a value, of those from `from` to before `to`.
+    #[inline]
+    pub(super) fn first_in(&self, from: u64, to: u64) -> Option<(u64, V)> {
+        if from >= to {
+            return None;
+        }
+        let ((own, place), (last, _)) = (split(from), split(to - 1));
+        let here = self.chunks.get(&own).and_then(|chunk| chunk.first(own, u64::MAX << place));
+        let further = || self.chunks.range(own + 1..=last).next().and_then(|(&number, chunk)| chunk.first(number, u64::MAX));
+        let found = if own == last { here } else { here.or_else(further) };
+        found.filter(|&(page, _)| page < to)
     }
 }
 
@@ -102,7 +119,7 @@ mod tests {
         #[test]
         fn as_a_tree(
             steps in vec((prop_oneof![0_u64..8, 60_u64..70, 120_u64..400, 5000_u64..5010], any::<bool>()), 1..200),
-            asked in vec(0_u64..5200, 20),
+            asked in vec((0_u64..5200, 0_u64..200), 20),
         ) {
             let (mut pages, mut plain) = (PageMap::default(), BTreeMap::new());
             for (number, (page, enters)) in steps.into_iter().enumerate() {
@@ -114,10 +131,10 @@ mod tests {
                 }
                 prop_assert_eq!(pages.get_mut(page).copied(), plain.get(&page).copied());
             }
-            for page in asked {
+            for (page, length) in asked {
                 let owned = |(&page, &value)| (page, value);
                 prop_assert_eq!(pages.last_up_to(page), plain.range(..=page).next_back().map(owned));
-                prop_assert_eq!(pages.first_from(page), plain.range(page..).next().map(owned));
+                prop_assert_eq!(pages.first_in(page, page + length), plain.range(page..page + length).next().map(owned));
             }
         }
     }

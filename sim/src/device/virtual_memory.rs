@@ -86,6 +86,8 @@ impl Touched {
 #[derive(Clone, Default, Debug)]
 pub(super) struct VirtualMemory {
     reservations: Intervals<()>,
+    /// The reservation that was asked about last, start and bytes.
+    asked_last: Option<(u64, u64)>,
     /// By the number of the first page of addresses.
     mappings: PageMap<Mapping>,
     /// By slot.
@@ -127,6 +129,7 @@ impl VirtualMemory {
             return Err(INVALID_VALUE);
         }
         self.reservations.remove(address);
+        self.asked_last = None;
         Ok(())
     }
 
@@ -164,7 +167,7 @@ impl VirtualMemory {
     /// Maps memory, whole, where nothing is mapped. The same memory may be mapped several times.
     pub(super) fn map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), u32> {
         let is_free = is_whole_pages_at(address, bytes)
-            && is_inside_one(&self.reservations, address, bytes)
+            && self.is_reserved(address, bytes)
             && self.mappings_in(address, address + bytes).next().is_none();
         let handle = self.handle_mut(memory)?;
         if is_whole_pages_at(address, bytes) && bytes != handle.bytes {
@@ -208,7 +211,7 @@ impl VirtualMemory {
             return Err(INVALID_VALUE);
         }
         let mut page = address / PAGE_BYTES;
-        while let Some((start, mapping)) = self.mappings.first_from(page).filter(|&(start, _)| start < end / PAGE_BYTES) {
+        while let Some((start, mapping)) = self.mappings.first_in(page, end / PAGE_BYTES) {
             self.mappings.remove(start);
             unmapped.handle_bytes.push(mapping.bytes);
             if let Some(handle) = &mut self.handles[mapping.handle as usize] {
@@ -236,17 +239,26 @@ impl VirtualMemory {
 
     /// Where the mappings begin that overlap the addresses from `start` to before `end`.
     pub(super) fn mappings_in(&self, start: u64, end: u64) -> impl Iterator<Item = u64> {
+        let further = move |page: u64| self.mappings.first_in(page, end.div_ceil(PAGE_BYTES)).map(|(page, _)| page);
         let first = self.covering(start).map(|(first, _)| first / PAGE_BYTES);
-        let further = move |page: u64| self.mappings.first_from(page).map(|(page, _)| page);
         let first = first.or_else(|| further(start.div_ceil(PAGE_BYTES)));
-        let all = std::iter::successors(first, move |&page| further(page + 1)).map(|page| page * PAGE_BYTES);
-        all.take_while(move |&address| address < end)
+        std::iter::successors(first, move |&page| further(page + 1)).map(|page| page * PAGE_BYTES)
     }
 
     /// Whether these are whole pages of one reservation.
-    fn check_whole(&self, address: u64, bytes: u64) -> Result<(), u32> {
-        let whole = is_whole_pages_at(address, bytes) && is_inside_one(&self.reservations, address, bytes);
+    fn check_whole(&mut self, address: u64, bytes: u64) -> Result<(), u32> {
+        let whole = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes);
         if whole { Ok(()) } else { Err(INVALID_VALUE) }
+    }
+
+    /// Whether a range lies in one of the reservations, of which the same is asked about again and again.
+    fn is_reserved(&mut self, address: u64, bytes: u64) -> bool {
+        let is_inside =
+            |(start, size): (u64, u64)| address >= start && address - start < size && bytes <= size - (address - start);
+        if self.asked_last.is_none_or(|last| !is_inside(last)) {
+            self.asked_last = self.reservations.covering(address).map(|(start, size, ())| (start, size));
+        }
+        self.asked_last.is_some_and(is_inside)
     }
 
     /// Forgets memory that is released and nowhere mapped; its pages.
@@ -265,9 +277,4 @@ impl VirtualMemory {
 /// Whether a range begins at a page and is some pages long.
 fn is_whole_pages_at(address: u64, bytes: u64) -> bool {
     address.is_multiple_of(PAGE_BYTES) && VirtualMemory::is_whole_pages(bytes)
-}
-
-/// Whether `bytes` bytes at `address` lie in one of the ranges.
-fn is_inside_one(ranges: &Intervals<()>, address: u64, bytes: u64) -> bool {
-    ranges.covering(address).is_some_and(|(start, size, ())| bytes <= size - (address - start))
 }
