@@ -209,7 +209,7 @@ impl ByAddress {
     /// Whether what is kept about the runs is true: their first addresses, in order, their largest blocks, and that each has one.
     pub(crate) fn knows_its_runs(&self) -> bool {
         let places = self.runs.iter().flat_map(|run| run.addresses());
-        let is_so = |(at, run): (usize, &Box<Run>)| {
+        let is_so = |(at, run): (usize, &Run)| {
             let most = run.entries().map(|entry| entry.size).max();
             let may_be_less = self.is_less && at == self.left.at;
             run.live() == run.entries().count()
@@ -217,6 +217,6 @@ impl ByAddress {
                 && (most.as_ref() == self.largest.get(at) || may_be_less && most.as_ref() < self.largest.get(at))
         };
         let counts = [self.firsts.len(), self.largest.len()];
-        counts == [self.runs.len(); 2] && places.is_sorted() && self.runs.iter().enumerate().all(is_so)
+        counts == [self.runs.len(); 2] && places.is_sorted() && self.runs.iter().map(Box::as_ref).enumerate().all(is_so)
     }
 }
