@@ -104,6 +104,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn check_indexes(&self) -> Result<(), Violation> {
         let heap = self.heap();
         for pool in heap.pool_slots() {
+            self.check_addresses(pool)?;
             let listed: Vec<_> = heap
                 .free_blocks(pool)
                 .map(|view| {
@@ -120,6 +121,28 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 .collect();
             expected.sort_unstable();
             ensure(listed == expected, || format!("the free index of {pool:?} is {listed:?}, the free blocks are {expected:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// Checks the order by address, where one is kept.
+    fn check_addresses(&self, pool: PoolSlot) -> Result<(), Violation> {
+        let heap = self.heap();
+        for slot in 0..heap.streams_seen().len() as u16 {
+            let Some(order) = heap.by_address(pool, slot) else { continue };
+            let listed: Vec<_> = order.entries().map(|entry| (entry.address, entry.size, entry.index)).collect();
+            let free = heap
+                .arena
+                .live()
+                .map(|index| (heap.arena.at(index), index))
+                .filter(|(block, _)| block.state == BlockState::Free && PoolSlot(block.pool) == pool && block.stream == slot);
+            let mut expected: Vec<_> = free.map(|(block, index)| (block.address, block.size, index)).collect();
+            expected.sort_unstable();
+            let stream = heap.stream(slot);
+            ensure(listed == expected, || {
+                format!("the order by address of {pool:?} on {stream:?} is {listed:?}, the free blocks are {expected:?}")
+            })?;
+            ensure(order.knows_its_runs(), || format!("the order by address of {pool:?} on {stream:?} is wrong about its runs"))?;
         }
         Ok(())
     }

@@ -9,7 +9,8 @@ use alloc::vec::Vec;
 use super::{Allocation, Allocator};
 use crate::block::{Block, BlockState, Marks, NIL};
 use crate::heap::PoolSlot;
-use crate::policy::PyTorch;
+use crate::index::{ByAddress, Entry};
+use crate::policy::{FirstFit, PyTorch};
 use crate::settings::Settings;
 use crate::stats::{Family, Stats};
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
@@ -98,6 +99,32 @@ fn a_free_index_that_is_not_the_free_blocks() {
         core.heap.arena.at_mut(third).state = BlockState::Free;
     });
     assert_finds("the free index of", |core, [_, _, third, _]| core.heap.arena.at_mut(third).state = BlockState::Allocated);
+}
+
+/// Of a heap that keeps one, with a hole between two blocks and what is free behind them.
+#[test]
+fn an_order_by_address_that_is_not_the_free_blocks() {
+    type ByAddressCore = Allocator<PlainDevice, FirstFit>;
+    let pool = PoolSlot::default_pool(PoolClass::Large);
+    let spoil = |change: fn(&mut ByAddress, Entry)| {
+        let mut core = ByAddressCore::new(PlainDevice::new(Bytes::mib(64), 1 << 44), FirstFit::default(), ());
+        let [_first, gone, _last] = [512, 1024, 512].map(|bytes| core.allocate(Bytes(bytes), StreamId::DEFAULT).expect("room"));
+        core.free(gone).expect("ours");
+        assert_eq!(core.check(), Ok(()));
+        let order = core.heap.by_address_mut(pool, 0).expect("it is kept");
+        let hole = order.entries().next().expect("the hole");
+        change(order, hole);
+        let answer = core.check().expect_err("a violation").to_string();
+        core::mem::forget(core);
+        answer
+    };
+    let of_another = spoil(|order, hole| {
+        order.remove(hole.address);
+        order.insert(Entry { index: hole.index + 1, ..hole });
+    });
+    assert!(of_another.starts_with("the order by address of"), "{of_another}");
+    let missing = spoil(|order, hole| order.remove(hole.address));
+    assert!(missing.starts_with("the order by address of"), "{missing}");
 }
 
 #[test]

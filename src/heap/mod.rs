@@ -14,7 +14,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockState, Marks, NIL};
-use crate::index::FreeIndex;
+use crate::index::{ByAddress, FreeIndex};
 use crate::policy::{Coalescing, Policy};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
@@ -198,6 +198,17 @@ impl Heap {
             state: BlockState::Detached,
             marks,
         })
+    }
+
+    /// A stream's free blocks by address, where they are kept so.
+    pub(crate) fn by_address(&self, pool: PoolSlot, stream_slot: u16) -> Option<&ByAddress> {
+        self.pools[usize::from(pool.0)].by_address(stream_slot)
+    }
+
+    /// Likewise, to spoil.
+    #[cfg(test)]
+    pub(crate) fn by_address_mut(&mut self, pool: PoolSlot, stream_slot: u16) -> Option<&mut ByAddress> {
+        self.pools[usize::from(pool.0)].by_address_mut(stream_slot)
     }
 
     /// Takes a free block out of its index.

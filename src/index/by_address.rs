@@ -1,201 +1,222 @@
 //! The free blocks of one stream in the order of their addresses, for rules that want the lowest address that is large enough.
 //!
-//! Kept beside the order by size, and only where a policy asks for it. A sorted sequence in short runs, each of which knows its largest
-//! block: a search skips the runs in which nothing is large enough and walks one. What leaves keeps its place until something new comes
-//! there, which is mostly at once: the rest of a block that was cut, or the block into which two others merged. So hardly anything moves.
+//! Kept beside the order by size, and only where a policy asks for it. A sorted sequence in short runs. The first address and the largest
+//! block of each run are in arrays of their own, so that a search, for an address or for a size, looks at these and then into one run.
+//!
+//! What leaves keeps its place until something new comes there, which is mostly at once: the rest of a block that was cut, or the block into
+//! which neighbours merged. So the place that was left last is remembered: most blocks enter without a search, and hardly anything moves.
 
-use alloc::vec;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// A run that is as long as this is cleared of what has left, and cut in two if it is still longer than [`LONG_RUN`].
-const LONGEST_RUN: usize = 64;
-const LONG_RUN: usize = 48;
+pub(crate) use run::Entry;
+use run::Run;
 
-/// A free block: first byte, bytes, slot. With no bytes, the place of one that has left.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
-    address: u64,
-    size: u64,
-    index: u32,
-}
+/// A run that is out of places is cut in two if it has more blocks than this; else it is cleared of what has left.
+const LONG_RUN: usize = Run::MOST * 3 / 4;
+/// A run with fewer blocks than this looks for a neighbour to join.
+const SPARSE: usize = Run::MOST / 8;
+/// Runs that have no more blocks together become one.
+const MOST_JOINED: usize = Run::MOST / 2;
 
-/// Some blocks in a row, at least one.
-#[derive(Clone, Debug)]
-struct Run {
-    largest: u64,
-    live: usize,
-    entries: Vec<Entry>,
-}
-
-impl Run {
-    /// Of blocks none of which has left.
-    fn new(entries: Vec<Entry>) -> Run {
-        Run { largest: largest_of(&entries), live: entries.len(), entries }
-    }
-
-    /// The place of the first entry whose address is not lower.
-    #[inline]
-    fn place_of(&self, address: u64) -> usize {
-        self.entries.partition_point(|entry| entry.address < address)
-    }
-
-    fn insert(&mut self, entry: Entry) {
-        let place = self.place_of(entry.address);
-        debug_assert!(
-            self.entries.get(place).is_none_or(|other| other.address != entry.address || other.size == 0),
-            "a block entered the order by address twice"
-        );
-        let is_vacant = |place: usize| self.entries.get(place).is_some_and(|other| other.size == 0);
-        if is_vacant(place) {
-            self.entries[place] = entry;
-        } else if place > 0 && is_vacant(place - 1) {
-            self.entries[place - 1] = entry;
-        } else {
-            self.entries.insert(place, entry);
-        }
-        self.live += 1;
-        self.largest = self.largest.max(entry.size);
-    }
-}
-
-fn largest_of(entries: &[Entry]) -> u64 {
-    entries.iter().map(|entry| entry.size).max().unwrap_or(0)
+/// A place in a run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spot {
+    at: usize,
+    place: usize,
 }
 
 /// Free blocks by address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ByAddress {
-    runs: Vec<Run>,
+    /// The address of each run's first place.
+    firsts: Vec<u64>,
+    /// The bytes of each run's largest block. Where a block has left last it may be more: what comes there is mostly as large.
+    largest: Vec<u64>,
+    /// The runs, each with at least one block.
+    #[expect(clippy::vec_box, reason = "runs are inserted between others, and what moves then is to be short")]
+    runs: Vec<Box<Run>>,
+    /// Where a block has left last. It may be anything: what is done with it looks first whether it is right.
+    left: Spot,
+    /// The largest block of the run where a block has left last has left, and nothing as large has come.
+    is_less: bool,
 }
 
 impl ByAddress {
     /// The run in which an address lies or would lie.
     #[inline]
     fn run_of(&self, address: u64) -> usize {
-        self.runs.partition_point(|run| run.entries[0].address <= address).saturating_sub(1)
+        self.firsts.partition_point(|&first| first <= address).saturating_sub(1)
     }
 
     /// Puts a block in. Its address and size must not change while it is in.
-    pub(crate) fn insert(&mut self, address: u64, size: u64, index: u32) {
-        let entry = Entry { address, size, index };
-        let at = self.run_of(address);
-        let Some(run) = self.runs.get_mut(at) else {
-            self.runs.push(Run::new(vec![entry]));
-            return;
-        };
-        run.insert(entry);
-        if run.entries.len() >= LONGEST_RUN {
-            self.shorten(at);
+    #[inline]
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        match self.place_left_for(entry.address) {
+            Some(Spot { at, place }) => {
+                self.runs[at].put(place, entry);
+                self.entered(at, entry.size);
+            }
+            None => self.insert_elsewhere(entry),
         }
     }
 
-    #[cold]
-    fn shorten(&mut self, at: usize) {
-        let run = &mut self.runs[at];
-        run.entries.retain(|entry| entry.size != 0);
-        if run.entries.len() > LONG_RUN {
-            let high = run.entries.split_off(run.entries.len() / 2);
-            *run = Run::new(core::mem::take(&mut run.entries));
-            self.runs.insert(at + 1, Run::new(high));
+    /// The place that was left last, or a vacant one just before it, if it is where the address belongs.
+    #[inline]
+    fn place_left_for(&self, address: u64) -> Option<Spot> {
+        let Spot { at, mut place } = self.left;
+        let run = self.runs.get(at).filter(|run| run.is_vacant(place))?;
+        let behind = run.addresses().get(place + 1).or_else(|| self.firsts.get(at + 1));
+        if behind.is_some_and(|&behind| behind <= address) {
+            return None;
         }
+        // Where two blocks have left for the one into which they merge, the lower place is its own.
+        while place > 0 && run.addresses()[place - 1] >= address {
+            place -= 1;
+            if !run.is_vacant(place) {
+                return None;
+            }
+        }
+        (place > 0 || at == 0 || self.firsts[at] <= address).then_some(Spot { at, place })
+    }
+
+    /// A block has entered a run.
+    #[inline]
+    fn entered(&mut self, at: usize, size: u64) {
+        self.firsts[at] = self.runs[at].addresses()[0];
+        if size >= self.largest[at] {
+            self.largest[at] = size;
+            self.is_less &= at != self.left.at;
+        }
+        self.settle();
+    }
+
+    /// Finds the largest block where the largest one has left.
+    #[inline]
+    fn settle(&mut self) {
+        if core::mem::take(&mut self.is_less) {
+            self.largest[self.left.at] = self.runs[self.left.at].largest();
+        }
+    }
+
+    fn insert_elsewhere(&mut self, entry: Entry) {
+        self.settle();
+        let at = self.run_of(entry.address);
+        let Some(run) = self.runs.get_mut(at) else { return self.insert_run(at, Run::new([entry])) };
+        if run.insert(entry) {
+            return self.entered(at, entry.size);
+        }
+        let (low, high): (Vec<Entry>, Vec<Entry>) = run.entries().partition(|other| other.address < entry.address);
+        let all = low.iter().chain([&entry]).chain(&high).copied();
+        let count = low.len() + 1 + high.len();
+        let stay = if count > LONG_RUN { count / 2 } else { count };
+        self.set_run(at, Run::new(all.clone().take(stay)));
+        if stay < count {
+            self.insert_run(at + 1, Run::new(all.skip(stay)));
+        }
+    }
+
+    fn set_run(&mut self, at: usize, run: Run) {
+        self.firsts[at] = run.addresses()[0];
+        self.largest[at] = run.largest();
+        *self.runs[at] = run;
+    }
+
+    fn insert_run(&mut self, at: usize, run: Run) {
+        self.firsts.insert(at, run.addresses()[0]);
+        self.largest.insert(at, run.largest());
+        self.runs.insert(at, Box::new(run));
+    }
+
+    fn remove_run(&mut self, at: usize) {
+        self.firsts.remove(at);
+        self.largest.remove(at);
+        self.runs.remove(at);
     }
 
     /// Takes a block out that is in.
+    #[inline]
     pub(crate) fn remove(&mut self, address: u64) {
-        let at = self.run_of(address);
-        let Some(run) = self.runs.get_mut(at) else { return debug_assert!(false, "no block was in the order by address") };
-        let place = run.place_of(address);
-        let Some(entry) = run.entries.get_mut(place).filter(|entry| entry.address == address && entry.size != 0) else {
+        let Some(Spot { at, place }) = self.find(address) else {
             return debug_assert!(false, "a block left the order by address that was not in it");
         };
-        let size = core::mem::take(&mut entry.size);
-        run.live -= 1;
-        if run.live == 0 {
-            self.runs.remove(at);
-        } else if size == run.largest {
-            run.largest = largest_of(&run.entries);
+        if at != self.left.at {
+            self.settle();
+        }
+        let run = &mut self.runs[at];
+        self.is_less |= run.vacate(place) == self.largest[at];
+        self.left = Spot { at, place };
+        if run.live() < SPARSE {
+            self.thin_out(at);
+        }
+    }
+
+    /// Where the block at an address is.
+    #[inline]
+    fn find(&self, address: u64) -> Option<Spot> {
+        let at = self.run_of(address);
+        let place = self.runs.get(at)?.find(address)?;
+        Some(Spot { at, place })
+    }
+
+    /// Drops a run that has no block any more, or joins one that has few with a neighbour that has not many.
+    fn thin_out(&mut self, at: usize) {
+        let live = self.runs[at].live();
+        if live == 0 {
+            self.is_less = false;
+            return self.remove_run(at);
+        }
+        let has_room = |other: usize| self.runs.get(other).is_some_and(|run| run.live() + live <= MOST_JOINED);
+        let low = if has_room(at + 1) { at } else { at.wrapping_sub(1) };
+        if low == at || has_room(low) {
+            let joined = Run::new(self.runs[low].entries().chain(self.runs[low + 1].entries()));
+            self.is_less = false;
+            self.set_run(low, joined);
+            self.remove_run(low + 1);
         }
     }
 
     /// The lowest block with at least `size` bytes, which are at least one, among those that end behind `from`.
     pub(crate) fn lowest_at_least(&self, size: u64, from: u64) -> Option<u32> {
         let size = size.max(1);
-        // Blocks do not overlap: of those that begin before `from` only the last reaches behind it, and it may be in the run before.
-        let runs = self.runs[self.run_of(from).saturating_sub(1)..].iter().filter(|run| run.largest >= size);
-        let ends_behind = |entry: &&Entry| entry.size >= size && entry.address + entry.size > from;
-        runs.flat_map(|run| run.entries.iter()).find(ends_behind).map(|entry| entry.index)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use alloc::collections::BTreeMap;
-
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn the_block_in_which_the_search_begins_counts() {
-        let mut blocks = ByAddress::default();
-        for (address, size) in [(0, 10), (20, 30), (60, 30)] {
-            blocks.insert(address, size, address as u32);
-        }
-        assert_eq!(blocks.lowest_at_least(10, 0), Some(0));
-        assert_eq!(blocks.lowest_at_least(11, 0), Some(20));
-        assert_eq!(blocks.lowest_at_least(10, 49), Some(20));
-        assert_eq!(blocks.lowest_at_least(10, 50), Some(60));
-        assert_eq!(blocks.lowest_at_least(10, 90), None);
-        assert_eq!(blocks.lowest_at_least(31, 0), None);
-        blocks.remove(20);
-        assert_eq!(blocks.lowest_at_least(11, 0), Some(60));
-    }
-
-    /// Two neighbours merge across the end of a run: the block lies in the first run, and ends behind where the second one begins.
-    #[test]
-    fn a_block_may_reach_into_the_next_run() {
-        let mut blocks = ByAddress::default();
-        for place in 0..100 {
-            blocks.insert(place * 20, 10, place as u32);
-        }
-        let starts: Vec<u64> = blocks.runs.iter().map(|run| run.entries[0].address).collect();
-        assert!(starts.len() > 1);
-        let head = starts[1];
-        blocks.remove(head - 20);
-        blocks.remove(head);
-        blocks.insert(head - 20, 40, 1000);
-        assert_eq!(blocks.lowest_at_least(5, head + 5), Some(1000));
-    }
-
-    proptest! {
-        /// The answers are those of a walk over all blocks in order.
-        #[test]
-        fn as_a_plain_walk(
-            steps in vec((0_u64..4000, 1_u64..=60, any::<bool>()), 1..900),
-            asked in vec((0_u64..62, 0_u64..4100), 20),
-        ) {
-            let mut blocks = ByAddress::default();
-            let mut plain = BTreeMap::new();
-            for (address, size, enters) in steps {
-                if enters {
-                    // Blocks do not overlap.
-                    let before = plain.range(..=address).next_back().map_or(0, |(&other, &size)| other + size);
-                    let after = plain.range(address..).next().map_or(u64::MAX, |(&other, _)| other);
-                    if before <= address && address < after {
-                        let size = size.min(after - address);
-                        plain.insert(address, size);
-                        blocks.insert(address, size, address as u32);
-                    }
-                } else if let Some((&address, _)) = plain.range(address..).next() {
-                    plain.remove(&address);
-                    blocks.remove(address);
+        let mut at = 0;
+        if from > 0 {
+            // Blocks do not overlap: of those that begin before `from` only the last reaches behind it, and it may be in the run before.
+            let last = self.run_of(from);
+            at = last.saturating_sub(1);
+            while at <= last && at < self.runs.len() {
+                if self.largest[at] >= size
+                    && let Some(index) = self.runs[at].lowest_behind(size, from)
+                {
+                    return Some(index);
                 }
-            }
-            for (size, from) in asked {
-                let expected = plain.iter().find(|&(&address, &own)| own >= size && address + own > from);
-                prop_assert_eq!(blocks.lowest_at_least(size, from), expected.map(|(&address, _)| address as u32));
+                at += 1;
             }
         }
+        let mut runs = self.largest[at..].iter().zip(&self.runs[at..]);
+        runs.find_map(|(&largest, run)| if largest >= size { run.lowest_at_least(size) } else { None })
+    }
+
+    /// All blocks, in order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.runs.iter().flat_map(|run| run.entries())
+    }
+
+    /// Whether what is kept about the runs is true: their first addresses, in order, their largest blocks, and that each has one.
+    pub(crate) fn knows_its_runs(&self) -> bool {
+        let places = self.runs.iter().flat_map(|run| run.addresses());
+        let is_so = |(at, run): (usize, &Run)| {
+            let most = run.entries().map(|entry| entry.size).max();
+            let may_be_less = self.is_less && at == self.left.at;
+            run.live() == run.entries().count()
+                && self.firsts.get(at) == run.addresses().first()
+                && (most.as_ref() == self.largest.get(at) || may_be_less && most.as_ref() < self.largest.get(at))
+        };
+        let counts = [self.firsts.len(), self.largest.len()];
+        counts == [self.runs.len(); 2] && places.is_sorted() && self.runs.iter().map(Box::as_ref).enumerate().all(is_so)
     }
 }

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use crate::block::Arena;
 use bins::BinnedBlocks;
-use by_address::ByAddress;
+pub(crate) use by_address::{ByAddress, Entry};
 
 /// The free blocks of one pool.
 ///
@@ -73,7 +73,7 @@ impl FreeIndex {
                     streams.resize_with(slot + 1, BothOrders::default);
                 }
                 streams[slot].by_size.insert(arena, index);
-                streams[slot].by_address.insert(address, size, index);
+                streams[slot].by_address.insert(Entry { address, size, index });
             }
             None => {
                 self.by_slot.resize_with(slot + 1, BinnedBlocks::default);
@@ -100,6 +100,17 @@ impl FreeIndex {
             blocks.by_size.remove(arena, index);
             blocks.by_address.remove(address);
         }
+    }
+
+    /// The blocks of one stream by address, where they are kept so.
+    pub(crate) fn by_address(&self, stream_slot: u16) -> Option<&ByAddress> {
+        self.with_addresses(usize::from(stream_slot)).map(|blocks| &blocks.by_address)
+    }
+
+    /// Likewise, to spoil.
+    #[cfg(test)]
+    pub(crate) fn by_address_mut(&mut self, stream_slot: u16) -> Option<&mut ByAddress> {
+        self.with_addresses.as_mut()?.get_mut(usize::from(stream_slot)).map(|blocks| &mut blocks.by_address)
     }
 
     /// The lowest address among the blocks of the stream that end behind `from` and have at least `size` bytes.

@@ -17,17 +17,16 @@ impl Holes {
         if length == 0 {
             return;
         }
-        let (mut start, mut length) = (start, length);
+        let mut length = length;
         if let Some(next) = self.by_start.remove(&start.saturating_add(length)) {
             length += next;
         }
-        if let Some((&before, &before_length)) = self.by_start.range(..start).next_back()
-            && before.saturating_add(before_length) == start
-        {
-            start = before;
-            length += before_length;
+        match self.by_start.range_mut(..start).next_back() {
+            Some((&before, before_length)) if before.saturating_add(*before_length) == start => *before_length += length,
+            _ => {
+                self.by_start.insert(start, length);
+            }
         }
-        self.by_start.insert(start, length);
     }
 
     /// Takes `length` from the beginning of the lowest hole that is long enough (first fit), if there is one.

@@ -40,17 +40,6 @@ impl<T> Intervals<T> {
         self.by_start.remove(&start)
     }
 
-    /// Changes the value of the range that starts at `start`.
-    pub(super) fn get_mut(&mut self, start: u64) -> Option<&mut T> {
-        self.by_start.get_mut(&start).map(|(_, value)| value)
-    }
-
-    /// The ranges that overlap the addresses from `start` to before `end`, lowest first: start, size in bytes, value.
-    pub(super) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &T)> {
-        let first = self.covering(start).map_or(start, |(first, _, _)| first);
-        self.by_start.range(first..end.max(first)).map(|(&start, (bytes, value))| (start, *bytes, value))
-    }
-
     /// How many ranges there are.
     pub(super) fn count(&self) -> usize {
         self.by_start.len()
@@ -87,9 +76,6 @@ mod tests {
         assert_eq!(set.covering(149), Some((100, 50, &'a')));
         assert_eq!(set.covering(150), None);
         assert!(set.insert(150, 50, 'b'));
-        let overlapping = |start, end| set.overlapping(start, end).map(|(start, _, _)| start).collect::<Vec<_>>();
-        assert_eq!([overlapping(149, 151), overlapping(150, 151), overlapping(0, 101)], [vec![100, 150], vec![150], vec![100]]);
-        assert_eq!([overlapping(0, 100), overlapping(200, 300), overlapping(120, 120)], [vec![], vec![], vec![100]]);
         assert_eq!(set.remove(100), Some((50, 'a')));
         assert_eq!(set.remove(100), None);
     }

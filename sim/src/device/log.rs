@@ -188,9 +188,14 @@ pub(super) struct CallLog {
 }
 
 impl CallLog {
+    /// Whether calls of this name are logged.
+    pub(super) fn shows(&self, name: CallName) -> bool {
+        self.level >= name.level()
+    }
+
     /// Logs a call if its level is switched on; `subject` is only made then.
     pub(super) fn push(&mut self, name: CallName, result: u32, at_ns: u64, subject: impl FnOnce() -> CallSubject) {
-        if self.level >= name.level() {
+        if self.shows(name) {
             self.calls.push(Call { name, result, subject: subject(), at_ns });
         }
     }

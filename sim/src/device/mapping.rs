@@ -8,9 +8,9 @@ use parkade::units::Bytes;
 
 use super::PAGE_BYTES;
 use super::call::CallName;
-use super::log::CallSubject;
+use super::log::{AddressName, CallSubject};
 use super::sim::{INVALID_VALUE, NOT_PERMITTED, OUT_OF_MEMORY, SimDevice, UNKNOWN, code_of, driver_error};
-use super::virtual_memory::{SimPhysical, VirtualMemory};
+use super::virtual_memory::{SimPhysical, Touched, VirtualMemory};
 
 /// Handle type of cuMemCreate: a file descriptor, which other processes of this host can open.
 const FILE_DESCRIPTOR: u32 = 1;
@@ -50,7 +50,7 @@ impl SimDevice {
             self.reservation_model.release(address, bytes);
         }
         self.charge(call, outcome.map_or(0, |()| bytes));
-        let name = self.ranges.name(address);
+        let name = self.logged_name(call, address);
         self.note(call, code_of(&outcome), || CallSubject::ReservationEnd { address, name, bytes });
         outcome.map_err(|code| driver_error(call, code))
     }
@@ -90,7 +90,7 @@ impl SimDevice {
         let call = CallName::MemMap;
         let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.map(address, bytes, memory));
         self.charge(call, outcome.map_or(0, |()| bytes));
-        let name = self.ranges.name(address);
+        let name = self.logged_name(call, address);
         let handle = Some(memory.ordinal());
         self.note(call, code_of(&outcome), || CallSubject::Mapping { address, name, bytes, handle });
         outcome.map_err(|code| driver_error(call, code))
@@ -99,28 +99,33 @@ impl SimDevice {
     /// cuMemSetAccess.
     pub(super) fn mem_set_access(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
         let call = CallName::MemSetAccess;
-        let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.set_access(address, bytes));
-        self.charge_handles(call, outcome.as_deref().unwrap_or(&[]));
-        let (name, device) = (self.ranges.name(address), self.index);
+        let mut mapped = std::mem::take(&mut self.touched);
+        let outcome =
+            self.planned_failure(call).and_then(|()| self.virtual_memory.set_access(address, bytes, &mut mapped.handle_bytes));
+        self.charge_handles(call, outcome.map_or(&[], |()| &mapped.handle_bytes));
+        self.keep_touched(mapped);
+        let (name, device) = (self.logged_name(call, address), self.index);
         self.note(call, code_of(&outcome), || CallSubject::Access { address, name, bytes, device });
-        outcome.map(|_| ()).map_err(|code| driver_error(call, code))
+        outcome.map_err(|code| driver_error(call, code))
     }
 
     /// cuMemUnmap.
     pub(super) fn mem_unmap(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
         let call = CallName::MemUnmap;
         let touched = if self.races.is_some() { self.bytes_mapped(address, bytes) } else { Vec::new() };
-        let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.unmap(address, bytes));
-        if let Ok(unmapped) = &outcome {
+        let mut unmapped = std::mem::take(&mut self.touched);
+        let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.unmap(address, bytes, &mut unmapped));
+        if outcome.is_ok() {
             if let Some(races) = &mut self.races {
                 races.unmapped(address, bytes, &touched, self.clock.now_ns());
             }
             self.give_back(&unmapped.returned);
         }
-        self.charge_handles(call, outcome.as_ref().map_or(&[], |unmapped| &unmapped.handle_bytes));
-        let name = self.ranges.name(address);
+        self.charge_handles(call, outcome.map_or(&[], |()| &unmapped.handle_bytes));
+        self.keep_touched(unmapped);
+        let name = self.logged_name(call, address);
         self.note(call, code_of(&outcome), || CallSubject::Mapping { address, name, bytes, handle: None });
-        outcome.map(|_| ()).map_err(|code| driver_error(call, code))
+        outcome.map_err(|code| driver_error(call, code))
     }
 
     /// cuMemRelease. Costs by the size even where the memory stays because it is mapped: that case was not measured.
@@ -146,6 +151,17 @@ impl SimDevice {
         }
         self.note(name, code_of(&outcome), || CallSubject::Stream(stream));
         outcome.map_err(|code| driver_error(name, code))
+    }
+
+    /// What to call an address in the log; nobody sees it where the call is not logged.
+    fn logged_name(&self, call: CallName, address: u64) -> AddressName {
+        if self.log.shows(call) { self.ranges.name(address) } else { AddressName::Unknown(address) }
+    }
+
+    /// Keeps the memory of a list for the next call.
+    fn keep_touched(&mut self, mut touched: Touched) {
+        touched.clear();
+        self.touched = touched;
     }
 
     /// Enters a call about several mappings and moves the clock by its price.

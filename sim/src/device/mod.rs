@@ -26,6 +26,7 @@ mod log;
 mod mapping;
 mod memory;
 mod options;
+mod page_map;
 pub mod pages;
 mod pieces;
 mod program;

@@ -21,7 +21,7 @@ use super::race::Detector;
 use super::ranges::Ranges;
 use super::small::SmallPages;
 use super::streams::Streams;
-use super::virtual_memory::VirtualMemory;
+use super::virtual_memory::{Touched, VirtualMemory};
 
 /// Driver code: an argument is not what the call wants.
 pub(super) const INVALID_VALUE: u32 = 1;
@@ -56,6 +56,8 @@ pub struct SimDevice {
     pub(super) address_model: Box<dyn AddressModel>,
     pub(super) reservation_model: Box<dyn AddressModel>,
     pub(super) virtual_memory: VirtualMemory,
+    /// Empty between calls.
+    pub(super) touched: Touched,
     /// Whether the next cuMemCreate tries the fabric handle type first.
     pub(super) fabric_probe_due: bool,
     pub(super) cost_model: Arc<dyn CostModel>,
@@ -94,6 +96,7 @@ impl SimDevice {
             address_model: options.address_model,
             reservation_model: options.reservation_model,
             virtual_memory: VirtualMemory::default(),
+            touched: Touched::default(),
             fabric_probe_due: options.probes_fabric,
             cost_model: options.cost_model,
             streams: Streams::new(options.adversary),

@@ -6,10 +6,9 @@
 //! Where the facts are silent: memory that was released cannot be mapped or released again, access is given to whole mappings
 //! only, and all three operations on addresses stay inside one reservation; anything else is refused with `INVALID_VALUE`.
 
-use std::collections::BTreeMap;
-
 use super::PAGE_BYTES;
 use super::intervals::Intervals;
+use super::page_map::PageMap;
 use super::pages::PageRun;
 use super::sim::{INVALID_VALUE, NOT_SUPPORTED};
 
@@ -19,6 +18,7 @@ use super::sim::{INVALID_VALUE, NOT_SUPPORTED};
 pub struct SimPhysical {
     ordinal: u64,
     bytes: u64,
+    slot: u32,
 }
 
 impl SimPhysical {
@@ -38,6 +38,7 @@ impl SimPhysical {
 /// Memory that was created and is not the device's again.
 #[derive(Clone, Debug)]
 struct Handle {
+    ordinal: u64,
     bytes: u64,
     runs: Vec<PageRun>,
     /// How often it is mapped.
@@ -47,7 +48,9 @@ struct Handle {
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
-    handle: u64,
+    bytes: u64,
+    /// The slot of the memory.
+    handle: u32,
     has_access: bool,
 }
 
@@ -62,22 +65,35 @@ pub(super) struct Backing<'a> {
     pub(super) has_access: bool,
 }
 
-/// What an unmapping did.
+/// What a call did that is about the mappings in a range.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Unmapped {
-    /// The size of each mapping that ended.
+pub(super) struct Touched {
+    /// The size of each mapping.
     pub(super) handle_bytes: Vec<u64>,
     /// The pages that nobody holds any more.
     pub(super) returned: Vec<PageRun>,
+}
+
+impl Touched {
+    /// Forgets everything; its memory is used again.
+    pub(super) fn clear(&mut self) {
+        self.handle_bytes.clear();
+        self.returned.clear();
+    }
 }
 
 /// The books.
 #[derive(Clone, Default, Debug)]
 pub(super) struct VirtualMemory {
     reservations: Intervals<()>,
-    mappings: Intervals<Mapping>,
-    handles: BTreeMap<u64, Handle>,
-    next_handle: u64,
+    /// The reservation that was asked about last, start and bytes.
+    asked_last: Option<(u64, u64)>,
+    /// By the number of the first page of addresses.
+    mappings: PageMap<Mapping>,
+    /// By slot.
+    handles: Vec<Option<Handle>>,
+    vacant_handles: Vec<u32>,
+    next_ordinal: u64,
 }
 
 impl VirtualMemory {
@@ -93,7 +109,7 @@ impl VirtualMemory {
 
     /// How many pieces of memory were created and are not the device's again.
     pub(super) fn live_handles(&self) -> usize {
-        self.handles.len()
+        self.handles.len() - self.vacant_handles.len()
     }
 
     /// Whether no reservation has any of these addresses.
@@ -109,106 +125,156 @@ impl VirtualMemory {
     /// Ends a reservation: only the whole, and with nothing mapped.
     pub(super) fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), u32> {
         let whole = self.reservations.covering(address).is_some_and(|(start, size, ())| (start, size) == (address, bytes));
-        if !whole || self.mappings.overlap_end(address, bytes).is_some() {
+        if !whole || self.mappings_in(address, address + bytes).next().is_some() {
             return Err(INVALID_VALUE);
         }
         self.reservations.remove(address);
+        self.asked_last = None;
         Ok(())
     }
 
     /// Enters new memory.
     pub(super) fn create(&mut self, bytes: u64, runs: Vec<PageRun>) -> SimPhysical {
-        let ordinal = self.next_handle;
-        self.next_handle += 1;
-        self.handles.insert(ordinal, Handle { bytes, runs, mappings: 0, released: false });
-        SimPhysical { ordinal, bytes }
+        let ordinal = self.next_ordinal;
+        self.next_ordinal += 1;
+        let handle = Some(Handle { ordinal, bytes, runs, mappings: 0, released: false });
+        let slot = match self.vacant_handles.pop() {
+            Some(slot) => {
+                self.handles[slot as usize] = handle;
+                slot
+            }
+            None => {
+                self.handles.push(handle);
+                // 2^32 pages of 2 MiB are eight exbibytes.
+                u32::try_from(self.handles.len() - 1).expect("fewer than 2^32 pieces of memory")
+            }
+        };
+        SimPhysical { ordinal, bytes, slot }
+    }
+
+    /// Memory that can be mapped or released.
+    fn handle_mut(&mut self, memory: &SimPhysical) -> Result<&mut Handle, u32> {
+        let handle = self.handles.get_mut(memory.slot as usize).and_then(Option::as_mut);
+        handle.filter(|handle| handle.ordinal == memory.ordinal && !handle.released).ok_or(INVALID_VALUE)
     }
 
     /// Releases memory; the pages that nobody holds any more, which are none while it is mapped.
     pub(super) fn release(&mut self, memory: &SimPhysical) -> Result<Vec<PageRun>, u32> {
-        let handle = self.handles.get_mut(&memory.ordinal).filter(|handle| !handle.released).ok_or(INVALID_VALUE)?;
-        handle.released = true;
-        Ok(self.drop_unused(memory.ordinal))
+        self.handle_mut(memory)?.released = true;
+        Ok(self.drop_unused(memory.slot))
     }
 
     /// Maps memory, whole, where nothing is mapped. The same memory may be mapped several times.
     pub(super) fn map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), u32> {
-        let on_pages = address.is_multiple_of(PAGE_BYTES) && VirtualMemory::is_whole_pages(bytes);
-        let handle = self.handles.get_mut(&memory.ordinal).filter(|handle| !handle.released && on_pages).ok_or(INVALID_VALUE)?;
-        if bytes != handle.bytes {
+        let is_free = is_whole_pages_at(address, bytes)
+            && self.is_reserved(address, bytes)
+            && self.mappings_in(address, address + bytes).next().is_none();
+        let handle = self.handle_mut(memory)?;
+        if is_whole_pages_at(address, bytes) && bytes != handle.bytes {
             return Err(NOT_SUPPORTED);
         }
-        let reserved = is_inside_one(&self.reservations, address, bytes);
-        if !reserved || !self.mappings.insert(address, bytes, Mapping { handle: memory.ordinal, has_access: false }) {
+        if !is_free {
             return Err(INVALID_VALUE);
         }
         handle.mappings += 1;
+        self.mappings.insert(address / PAGE_BYTES, Mapping { bytes, handle: memory.slot, has_access: false });
         Ok(())
     }
 
-    /// Gives the device access to the mappings that make up a range without a gap; their sizes.
-    pub(super) fn set_access(&mut self, address: u64, bytes: u64) -> Result<Vec<u64>, u32> {
-        let mapped = self.whole_mappings(address, bytes)?;
-        let handle_bytes: Vec<u64> = mapped.iter().map(|&(_, bytes)| bytes).collect();
-        if handle_bytes.iter().sum::<u64>() != bytes {
-            return Err(INVALID_VALUE);
+    /// Gives the device access to the mappings that make up a range without a gap; enters their sizes.
+    pub(super) fn set_access(&mut self, address: u64, bytes: u64, handle_bytes: &mut Vec<u64>) -> Result<(), u32> {
+        self.check_whole(address, bytes)?;
+        let end = address + bytes; // inside a reservation
+        let mut at = address;
+        while at < end {
+            let mapping =
+                self.mappings.get_mut(at / PAGE_BYTES).filter(|mapping| mapping.bytes <= end - at).ok_or(INVALID_VALUE)?;
+            handle_bytes.push(mapping.bytes);
+            at += mapping.bytes;
         }
-        for (start, _) in mapped {
-            if let Some(mapping) = self.mappings.get_mut(start) {
+        let mut at = address;
+        for bytes in handle_bytes {
+            if let Some(mapping) = self.mappings.get_mut(at / PAGE_BYTES) {
                 mapping.has_access = true;
             }
+            at += *bytes;
         }
-        Ok(handle_bytes)
+        Ok(())
     }
 
-    /// Ends the mappings in a range, which may have gaps or be empty but must not cut a mapping.
-    pub(super) fn unmap(&mut self, address: u64, bytes: u64) -> Result<Unmapped, u32> {
-        let mut unmapped = Unmapped::default();
-        for (start, _) in self.whole_mappings(address, bytes)? {
-            let Some((bytes, mapping)) = self.mappings.remove(start) else { continue };
-            unmapped.handle_bytes.push(bytes);
-            if let Some(handle) = self.handles.get_mut(&mapping.handle) {
+    /// Ends the mappings in a range, which may have gaps or be empty but must not cut a mapping; enters what that did.
+    pub(super) fn unmap(&mut self, address: u64, bytes: u64, unmapped: &mut Touched) -> Result<(), u32> {
+        self.check_whole(address, bytes)?;
+        let end = address + bytes; // inside a reservation
+        let cuts = |at: u64| self.covering(at).is_some_and(|(start, mapping)| start < address || mapping.bytes > end - start);
+        if cuts(address) || cuts(end - 1) {
+            return Err(INVALID_VALUE);
+        }
+        let mut page = address / PAGE_BYTES;
+        while let Some((start, mapping)) = self.mappings.first_in(page, end / PAGE_BYTES) {
+            self.mappings.remove(start);
+            unmapped.handle_bytes.push(mapping.bytes);
+            if let Some(handle) = &mut self.handles[mapping.handle as usize] {
                 handle.mappings = handle.mappings.saturating_sub(1);
             }
             unmapped.returned.extend(self.drop_unused(mapping.handle));
+            page = start + 1;
         }
-        Ok(unmapped)
+        Ok(())
+    }
+
+    /// The mapping that covers an address, and where it begins.
+    fn covering(&self, address: u64) -> Option<(u64, Mapping)> {
+        let (page, mapping) = self.mappings.last_up_to(address / PAGE_BYTES)?;
+        let start = page * PAGE_BYTES;
+        (address - start < mapping.bytes).then_some((start, mapping))
     }
 
     /// What is mapped at an address.
     pub(super) fn backing(&self, address: u64) -> Option<Backing<'_>> {
-        let (start, _, mapping) = self.mappings.covering(address)?;
-        let handle = self.handles.get(&mapping.handle)?;
+        let (start, mapping) = self.covering(address)?;
+        let handle = self.handles.get(mapping.handle as usize)?.as_ref()?;
         Some(Backing { runs: &handle.runs, offset_bytes: address - start, has_access: mapping.has_access })
     }
 
     /// Where the mappings begin that overlap the addresses from `start` to before `end`.
     pub(super) fn mappings_in(&self, start: u64, end: u64) -> impl Iterator<Item = u64> {
-        self.mappings.overlapping(start, end).map(|(start, _, _)| start)
+        let further = move |page: u64| self.mappings.first_in(page, end.div_ceil(PAGE_BYTES)).map(|(page, _)| page);
+        let first = self.covering(start).map(|(first, _)| first / PAGE_BYTES);
+        let first = first.or_else(|| further(start.div_ceil(PAGE_BYTES)));
+        std::iter::successors(first, move |&page| further(page + 1)).map(|page| page * PAGE_BYTES)
     }
 
-    /// The mappings in a range of one reservation, start and bytes; an error if one of them is cut.
-    fn whole_mappings(&self, address: u64, bytes: u64) -> Result<Vec<(u64, u64)>, u32> {
-        let on_pages = address.is_multiple_of(PAGE_BYTES) && VirtualMemory::is_whole_pages(bytes);
-        if !on_pages || !is_inside_one(&self.reservations, address, bytes) {
-            return Err(INVALID_VALUE);
+    /// Whether these are whole pages of one reservation.
+    fn check_whole(&mut self, address: u64, bytes: u64) -> Result<(), u32> {
+        let whole = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes);
+        if whole { Ok(()) } else { Err(INVALID_VALUE) }
+    }
+
+    /// Whether a range lies in one of the reservations, of which the same is asked about again and again.
+    fn is_reserved(&mut self, address: u64, bytes: u64) -> bool {
+        let is_inside =
+            |(start, size): (u64, u64)| address >= start && address - start < size && bytes <= size - (address - start);
+        if self.asked_last.is_none_or(|last| !is_inside(last)) {
+            self.asked_last = self.reservations.covering(address).map(|(start, size, ())| (start, size));
         }
-        let end = address + bytes; // inside a reservation
-        let whole = |start: u64, bytes: u64| start >= address && bytes <= end - start;
-        let found = self.mappings.overlapping(address, end);
-        found.map(|(start, bytes, _)| if whole(start, bytes) { Ok((start, bytes)) } else { Err(INVALID_VALUE) }).collect()
+        self.asked_last.is_some_and(is_inside)
     }
 
     /// Forgets memory that is released and nowhere mapped; its pages.
-    fn drop_unused(&mut self, ordinal: u64) -> Vec<PageRun> {
-        if self.handles.get(&ordinal).is_none_or(|handle| !handle.released || handle.mappings > 0) {
-            return Vec::new();
+    fn drop_unused(&mut self, slot: u32) -> Vec<PageRun> {
+        let place = &mut self.handles[slot as usize];
+        match place.take_if(|handle| handle.released && handle.mappings == 0) {
+            Some(handle) => {
+                self.vacant_handles.push(slot);
+                handle.runs
+            }
+            None => Vec::new(),
         }
-        self.handles.remove(&ordinal).map_or_else(Vec::new, |handle| handle.runs)
     }
 }
 
-/// Whether `bytes` bytes at `address` lie in one of the ranges.
-fn is_inside_one(ranges: &Intervals<()>, address: u64, bytes: u64) -> bool {
-    ranges.covering(address).is_some_and(|(start, size, ())| bytes <= size - (address - start))
+/// Whether a range begins at a page and is some pages long.
+fn is_whole_pages_at(address: u64, bytes: u64) -> bool {
+    address.is_multiple_of(PAGE_BYTES) && VirtualMemory::is_whole_pages(bytes)
 }

@@ -1,0 +1,132 @@
+//! A few places in the order of their addresses, each with a free block or the address at which one was.
+//!
+//! Addresses, sizes and slots are arrays of their own: a search for an address touches the first, a search for a size the second.
+
+/// A free block: first byte, bytes, slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) index: u32,
+}
+
+/// Places in a row.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    places: usize,
+    live: usize,
+    addresses: [u64; Run::MOST],
+    /// No bytes where a block has left.
+    sizes: [u64; Run::MOST],
+    indices: [u32; Run::MOST],
+}
+
+impl Run {
+    /// The most places.
+    pub(super) const MOST: usize = 32;
+
+    /// Of blocks in order, at most [`Run::MOST`].
+    pub(super) fn new(entries: impl IntoIterator<Item = Entry>) -> Run {
+        let nothing = [0; Run::MOST];
+        let mut run = Run { places: 0, live: 0, addresses: nothing, sizes: nothing, indices: [0; Run::MOST] };
+        for entry in entries {
+            run.places += 1;
+            run.put(run.places - 1, entry);
+        }
+        run
+    }
+
+    /// How many places hold a block.
+    #[inline]
+    pub(super) fn live(&self) -> usize {
+        self.live
+    }
+
+    /// The addresses of all places.
+    #[inline]
+    pub(super) fn addresses(&self) -> &[u64] {
+        &self.addresses[..self.places]
+    }
+
+    #[inline]
+    fn sizes(&self) -> &[u64] {
+        &self.sizes[..self.places]
+    }
+
+    /// Whether there is a place whose block has left.
+    #[inline]
+    pub(super) fn is_vacant(&self, place: usize) -> bool {
+        self.sizes().get(place) == Some(&0)
+    }
+
+    /// The blocks.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let all = self.addresses().iter().zip(&self.sizes).zip(&self.indices);
+        all.map(|((&address, &size), &index)| Entry { address, size, index }).filter(|entry| entry.size != 0)
+    }
+
+    /// The bytes of the largest block.
+    #[inline]
+    pub(super) fn largest(&self) -> u64 {
+        self.sizes().iter().copied().max().unwrap_or(0)
+    }
+
+    /// The place of the block at an address.
+    #[inline]
+    pub(super) fn find(&self, address: u64) -> Option<usize> {
+        let place = self.addresses().partition_point(|&other| other < address);
+        (self.addresses().get(place) == Some(&address) && self.sizes[place] != 0).then_some(place)
+    }
+
+    /// The slot of the lowest block with at least `size` bytes, which are at least one.
+    #[inline]
+    pub(super) fn lowest_at_least(&self, size: u64) -> Option<u32> {
+        let place = self.sizes().iter().position(|&own| own >= size)?;
+        Some(self.indices[place])
+    }
+
+    /// Likewise, of those that end behind `from`.
+    #[inline]
+    pub(super) fn lowest_behind(&self, size: u64, from: u64) -> Option<u32> {
+        let mut places = self.addresses().iter().zip(&self.sizes);
+        let place = places.position(|(&address, &own)| own >= size && address + own > from)?;
+        Some(self.indices[place])
+    }
+
+    /// Puts a block into a vacant place.
+    #[inline]
+    pub(super) fn put(&mut self, place: usize, entry: Entry) {
+        self.addresses[place] = entry.address;
+        self.sizes[place] = entry.size;
+        self.indices[place] = entry.index;
+        self.live += 1;
+    }
+
+    /// Takes the block out of a place, which stays: its bytes.
+    #[inline]
+    pub(super) fn vacate(&mut self, place: usize) -> u64 {
+        self.live -= 1;
+        core::mem::take(&mut self.sizes[place])
+    }
+
+    /// Puts a block where its address belongs: into a vacant place, or a new one. False if there can be no more.
+    pub(super) fn insert(&mut self, entry: Entry) -> bool {
+        let place = self.addresses().partition_point(|&other| other < entry.address);
+        debug_assert!(self.find(entry.address).is_none(), "a block entered the order by address twice");
+        if self.is_vacant(place) {
+            self.put(place, entry);
+        } else if place > 0 && self.is_vacant(place - 1) {
+            self.put(place - 1, entry);
+        } else if self.places < Run::MOST {
+            let later = place..self.places;
+            self.addresses.copy_within(later.clone(), place + 1);
+            self.sizes.copy_within(later.clone(), place + 1);
+            self.indices.copy_within(later, place + 1);
+            self.places += 1;
+            self.put(place, entry);
+        } else {
+            return false;
+        }
+        true
+    }
+}
