@@ -17,11 +17,20 @@ pub(super) struct Start {
 
 /// The first orders, and what they give; `line` is at least the load.
 pub(super) fn starts(instance: &Instance, line: u64) -> impl Iterator<Item = Start> {
+    each(instance, line, KEYS.into_iter())
+}
+
+/// The orders in which nothing hangs from above, and no buffer waits for others: those that are soon good come first.
+pub(super) fn plain_starts(instance: &Instance) -> impl Iterator<Item = Start> {
+    each(instance, u64::MAX, PLAIN.into_iter().map(|key| (key, Hanging::Nothing)))
+}
+
+fn each(instance: &Instance, line: u64, keys: impl Iterator<Item = (Key, Hanging)>) -> impl Iterator<Item = Start> {
     let mut placer = Placer::new(instance);
     let peak = instance.loads.iter().position(|&load| load == instance.load()).unwrap_or(0) as u32;
     let last = instance.loads.len() as u32;
     let lives_at_peak = move |b: u32| (instance.spans[b as usize].0..instance.spans[b as usize].1).contains(&peak);
-    KEYS.into_iter().map(move |(key, hangs)| {
+    keys.map(move |(key, hangs)| {
         let order = order(instance, key);
         let before = placer.steps;
         let (packing, above) = placer.place(&order, line, |b| match hangs {
@@ -87,6 +96,9 @@ const KEYS: [(Key, Hanging); 13] = [
     (Key::AreaAndSize, Hanging::Nothing),
     (Key::Start, Hanging::Nothing),
 ];
+
+/// The plain orders.
+const PLAIN: [Key; 7] = [Key::Size, Key::Life, Key::Area, Key::CrowdThenSize, Key::CrowdThenLife, Key::AreaAndSize, Key::Start];
 
 /// What lies as high as it can in a first packing, not as low.
 #[derive(Clone, Copy, Debug)]

@@ -70,9 +70,17 @@ fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn
     if count <= FEW {
         Orders::run(instance, effort, SHARES_OF_FEW, &mut found, progress);
     } else {
+        Orders::plain(instance, effort.steps / 100 * SHARE_OF_PLAIN, &mut found, progress);
+        if found.packing.height <= goal {
+            return found;
+        }
         let (groups, merged) = instance.merged();
+        let plain = std::mem::take(&mut found.packing);
         Orders::run(&merged, effort, SHARES_OF_MERGED, &mut found, progress);
         found.packing = apart(instance, &groups, &found.packing);
+        if plain.height < found.packing.height {
+            found.packing = plain;
+        }
         if found.packing.height > goal {
             Orders::run(instance, effort, SHARES_OF_MANY, &mut found, progress);
         }
@@ -97,7 +105,9 @@ fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
 /// Where there are no more buffers than this, most of the budget is for the search.
 const FEW: usize = 500;
 
-/// Until so much of the budget is done, in hundredths, ejection goes on, and then the repair of orders; the search gets the rest.
+/// The plain orders of many buffers get so much of the budget at most, in hundredths: a small budget may be no more than these.
+/// Until so much of it is done ejection goes on, and then the repair of orders; the search gets the rest.
+const SHARE_OF_PLAIN: u64 = 40;
 const SHARES_OF_FEW: (u64, u64) = (2, 4);
 const SHARES_OF_MERGED: (u64, u64) = (40, 40);
 const SHARES_OF_MANY: (u64, u64) = (80, 90);
@@ -127,6 +137,20 @@ impl<'a> Orders<'a> {
         work.start();
         work.eject(effort.steps / 100 * for_ejection);
         work.repair(effort.steps / 100 * for_orders);
+    }
+
+    /// Only the orders in which nothing hangs from above, until `steps` are done.
+    fn plain(instance: &Instance, steps: u64, found: &mut Found, progress: &mut dyn FnMut(u64)) {
+        for start in greedy::plain_starts(instance) {
+            found.steps += start.steps;
+            progress(found.steps);
+            if found.packing.offsets.is_empty() || start.packing.height < found.packing.height {
+                found.packing = start.packing;
+            }
+            if found.packing.height <= found.bound || found.steps >= steps {
+                break;
+            }
+        }
     }
 
     /// Places the first orders; each is repaired a little at once.
