@@ -35,6 +35,26 @@ fn never_split_ends_with_the_pool_or_stays_with_the_id() {
     }
 }
 
+/// A new segment, garbage collection and the release of oversize blocks leave an abandoned pool there; only giving everything back ends it
+/// (asked of 2.11 and 2.15). Until then its id cannot be used again, and a request that looks into it when memory is out fails.
+#[test]
+fn an_abandoned_pool_ends_when_everything_goes_back() {
+    for profile in [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15] {
+        let device = PlainDevice::new(Bytes::mib(56), 1 << 44);
+        let settings = Settings { max_split_bytes: 20 << 20, ..Settings::default() };
+        let mut core = Allocator::new(device, PyTorch::of(profile, settings), ());
+        let pool = PoolId(0, 1);
+        core.create_pool(pool).and_then(|()| core.release_pool(pool)).expect("a new pool");
+        let whole = core.allocate(Bytes::mib(40), StreamId::DEFAULT).expect("there is room");
+        assert_eq!(core.pool_use_count(pool), Ok(0), "{}: a segment was made", profile.name);
+        core.free(whole).expect("ours");
+        core.allocate(Bytes::mib(19), StreamId::DEFAULT).expect("once the oversize block has gone");
+        assert_eq!(core.pool_use_count(pool), Ok(0), "{}: an oversize block was released", profile.name);
+        core.release_cached().expect("a device");
+        assert!(core.pool_use_count(pool).is_err(), "{}: gone", profile.name);
+    }
+}
+
 /// While the caller's stream is captured, 2.15 waits for nothing and its default pool gives nothing back; 2.11 looks at routings instead.
 #[test]
 fn a_capture_defers_where_the_version_looks_at_it() {

@@ -42,7 +42,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 Relief::Release { blocks, attempt } => {
                     self.check_release(&blocks)?;
                     self.release_segments(&blocks)?;
-                    self.forget_empty_pools()?;
+                    // Neither garbage collection nor the release of oversize blocks looks for pools that have nothing left.
+                    if attempt == Attempt::AskAgain {
+                        self.forget_empty_pools()?;
+                    }
                     if let Some(block) = self.ask_device(request, stream_slot, segment, attempt)? {
                         return Ok((block, *request));
                     }
