@@ -4,7 +4,8 @@
   run.py --oracle DIR [--profile 2.11|2.15] [--parkade BIN] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2]
 
 DIR is where the oracle was built: it holds the program oracle211 (or oracle215) and src/gen.py, which writes the scripts.
-Ends with a table, one row a flavour; exit code 1 if anything differs.
+Ends with a table, one row a flavour; exit code 1 if anything differs. A run ends early where a defect of the real one that is not copied, or an order that
+it takes from addresses, shows: what follows is not compared.
 
 With private pools the real allocator's own answers depend on where its objects lie in memory: it goes through hash sets of pointers. There it
 is run several times with randomised addresses, and compared up to the first operation in which its own runs disagree; before a difference
@@ -109,10 +110,11 @@ def one(options, flavour, seed, whole):
                 beginning = b"".join(script.splitlines(keepends=True)[:number + 1])
                 if agreement(options, flavour, config, addresses, beginning, RUNS_BEFORE_A_DIFFERENCE_COUNTS) <= number:
                     difference, theirs = None, theirs[:number]
+            is_cut = number is not None and not difference
             if difference:
                 line = theirs[number] if number < len(theirs) else ours[number]
                 where = f"line {number}: {difference[0]}\n    real    {str(difference[1])[:600]}\n    parkade {str(difference[2])[:600]}\n    {line[:160]}"
-            results.append((f"{flavour}.{config}.{addresses} seed {seed}", len(theirs), tolerated, where))
+            results.append((f"{flavour}.{config}.{addresses} seed {seed}", len(theirs), tolerated, where, is_cut))
     return results
 
 
@@ -222,7 +224,7 @@ def main():
     import gen
 
     start = time.time()
-    rows = collections.defaultdict(lambda: [0, 0, 0, 0])
+    rows = collections.defaultdict(lambda: [0, 0, 0, 0, 0])
     differing = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         jobs = []
@@ -233,19 +235,20 @@ def main():
                     gen.gen(seed, options.n, flavour, out=lines.append)
                 jobs.append((flavour, pool.submit(one, options, flavour, seed, ("\n".join(lines) + "\n").encode())))
         for flavour, job in jobs:
-            for name, operations, tolerated, where in job.result():
+            for name, operations, tolerated, where, is_cut in job.result():
                 row = rows[flavour]
                 row[0] += 1
                 row[1] += operations
                 row[2] += tolerated
+                row[4] += is_cut
                 if where:
                     row[3] += 1
                     differing += 1
                     if differing <= 10:
                         print(f"{name}: {where}", flush=True)
-    print(f"{'flavour':10} {'runs':>6} {'operations':>12} {'orders tolerated':>17} {'runs that differ':>17}")
+    print(f"{'flavour':10} {'runs':>6} {'operations':>12} {'orders tolerated':>17} {'runs that differ':>17} {'ended early':>12}")
     for flavour, row in rows.items():
-        print(f"{flavour:10} {row[0]:6} {row[1]:12,} {row[2]:17,} {row[3]:17}")
+        print(f"{flavour:10} {row[0]:6} {row[1]:12,} {row[2]:17,} {row[3]:17} {row[4]:12}")
     print(f"{sum(row[1] for row in rows.values()):,} operations, {differing} runs differ, {time.time() - start:.0f} s")
     sys.exit(differing != 0)
 

@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// The seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many steps to work at most; thirty million or more take a second.
+    /// How many steps to work, about: one order is always tried, whatever it costs. Some ten million
+    /// take a second.
     #[arg(long, value_name = "STEPS", default_value_t = DEFAULT_STEPS)]
     budget: u64,
     /// Write where each buffer lies: CSV with the columns id,lower,upper,size,offset.

@@ -32,7 +32,7 @@ pub struct Found {
     pub packing: Packing,
     /// No packing is lower than this, in bytes: the load, or more where a search has shown it.
     pub bound: u64,
-    /// Steps that were done; a little more than the budget at most.
+    /// Steps that were done; more than the budget by one order at most, which is about four for every two buffers that live together.
     pub steps: u64,
 }
 
@@ -71,17 +71,17 @@ fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn
         Orders::run(instance, effort, SHARES_OF_FEW, &mut found, progress);
     } else {
         Orders::plain(instance, effort.steps / 100 * SHARE_OF_PLAIN, &mut found, progress);
-        if found.packing.height <= goal {
-            return found;
-        }
         let (groups, merged) = instance.merged();
-        let plain = std::mem::take(&mut found.packing);
-        Orders::run(&merged, effort, SHARES_OF_MERGED, &mut found, progress);
-        found.packing = apart(instance, &groups, &found.packing);
-        if plain.height < found.packing.height {
-            found.packing = plain;
+        let is_open = |found: &Found| found.packing.height > goal && found.steps < effort.steps;
+        if is_open(&found) && merged.buffers().len() < count {
+            let plain = std::mem::take(&mut found.packing);
+            Orders::run(&merged, effort, SHARES_OF_MERGED, &mut found, progress);
+            found.packing = apart(instance, &groups, &found.packing);
+            if plain.height < found.packing.height {
+                found.packing = plain;
+            }
         }
-        if found.packing.height > goal {
+        if is_open(&found) {
             Orders::run(instance, effort, SHARES_OF_MANY, &mut found, progress);
         }
     }

@@ -61,9 +61,14 @@ impl Capacity {
         Capacity { most_reserved, is_roomy: is_plain && !was_out && without_need >= MOSTLY * with_need.max(1) }
     }
 
+    /// Whether the device may have had no room for so many bytes: it was never seen to hold them.
+    pub(super) fn may_lack(&self, bytes: u64) -> bool {
+        bytes > self.most_reserved
+    }
+
     /// Whether a request that would have brought the reserved bytes to this was likely refused.
     pub(super) fn may_refuse(&self, bytes: u64) -> bool {
-        bytes > self.most_reserved && !self.is_roomy
+        self.may_lack(bytes) && !self.is_roomy
     }
 }
 

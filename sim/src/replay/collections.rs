@@ -29,6 +29,14 @@ impl<'a> Recorded<'a> {
         Recorded { rules, trace, position, has_lost_beginning, assumed: 0 }
     }
 
+    /// The most that PyTorch asks the device for, for a block of this size. With expandable segments, by how much the recorded run may
+    /// have held more than its limit too, which looks at sizes and not at the page that they end in.
+    pub(super) fn most_asked_for(&self, block: Bytes) -> Bytes {
+        let settings = &self.rules.settings;
+        let beyond = if settings.expandable_segments { settings.large_segment_bytes } else { 0 };
+        Bytes(self.rules.segment_for(block).unwrap_or(Bytes::MAX).get().saturating_add(beyond))
+    }
+
     /// What a collection that is due releases, if only the recording can tell.
     fn recorded_victims(&self, heap: &Heap) -> Option<Vec<BlockId>> {
         let target = self.rules.collection_target(heap)?;

@@ -4,13 +4,13 @@
 //! a copy of the core and the first that gives exactly these entries is taken; only if none does, something differs. There are never
 //! more than a few readings, for each costs a copy.
 
-use parkade::units::PoolId;
+use parkade::units::{Bytes, PoolId};
 
 use super::run::{Release, Runner, gives_memory, takes_memory};
 use crate::recording::Action;
 
 /// A pool that no recording has, a new one for each request: PyTorch counts either part of an id from 1, and the other is 0.
-fn elsewhere(request: usize) -> PoolId {
+fn new_pool(request: usize) -> PoolId {
     PoolId(u64::MAX, request as u64)
 }
 
@@ -19,8 +19,8 @@ fn elsewhere(request: usize) -> PoolId {
 pub(super) enum Reading {
     /// All of it belongs to the request, and this many of its events were done when it began.
     Request { visible: usize },
-    /// As [`Reading::Request`], and the request was one to a private pool that has no memory.
-    Elsewhere { visible: usize },
+    /// As [`Reading::Request`], and the request went to this private pool.
+    Elsewhere { visible: usize, pool: PoolId },
     /// It begins with a call that gives cached memory back.
     Release(Release),
 }
@@ -53,21 +53,33 @@ impl Runner<'_> {
         }
         // No entry says which pool a request failed in. While one is routed to the default pool gives nothing back (spec 2.10), and had it
         // had a block, it would have served; so as far as entries go any pool will do, and one without memory always does.
-        if self.trace[request].action == Action::Oom && self.pools.has_private() {
-            let elsewhere = [request + 1, at].map(|visible| Reading::Elsewhere { visible });
-            // It is likelier where the next request that was served is a private pool's.
-            let place = if self.next_is_private(request + 1) { 0 } else { readings.len() };
-            readings.splice(place..place, elsewhere);
+        let entry = &self.trace[request];
+        if entry.action == Action::Oom && self.pools.has_private() && self.may_lack_a_segment(entry.size) {
+            let visible = [request + 1, at];
+            let elsewhere = |pool: PoolId| visible.map(|visible| Reading::Elsewhere { visible, pool });
+            let new = elsewhere(new_pool(request));
+            // It is likelier where the next request that was served is a private pool's, and then it was that one.
+            match self.next_private(request + 1) {
+                Some(next) => drop(readings.splice(0..0, elsewhere(next).into_iter().chain(new))),
+                None => readings.extend(new),
+            }
         }
         readings
     }
 
-    /// Whether the next request that is served, from this entry on, is a private pool's.
-    fn next_is_private(&self, from: usize) -> bool {
+    /// Whether the limit or the device may have had no room for a new segment for a request of so many bytes.
+    fn may_lack_a_segment(&self, bytes: u64) -> bool {
+        let asked = self.core.policy().most_asked_for(Bytes(bytes));
+        let then = self.core.heap().reserved().get().saturating_add(asked.get());
+        self.core.heap().limit().map_or_else(|| self.capacity.may_lack(then), |limit| then > limit.get())
+    }
+
+    /// The private pool of the next request that is served, from this entry on, if it is one's.
+    fn next_private(&self, from: usize) -> Option<PoolId> {
         let rest = &self.trace[from..];
-        let Some(end) = rest.iter().position(|entry| entry.action == Action::Alloc) else { return false };
+        let end = rest.iter().position(|entry| entry.action == Action::Alloc)?;
         let own = rest[..end].iter().rev().take_while(|entry| takes_memory(entry)).count();
-        self.pools.of_request(from + end - own, &rest[end - own..=end]) != PoolId::DEFAULT
+        Some(self.pools.of_request(from + end - own, &rest[end - own..=end])).filter(|&pool| pool != PoolId::DEFAULT)
     }
 
     /// Tries the readings, each from the state as it is now. True once one agrees to the last entry, which is then the new state.
@@ -89,10 +101,10 @@ impl Runner<'_> {
     fn try_reading(&mut self, at: usize, request: usize, reading: Reading) -> bool {
         let end = request + 1;
         match reading {
-            Reading::Request { visible } | Reading::Elsewhere { visible } => {
+            Reading::Request { visible } | Reading::Elsewhere { visible, .. } => {
                 self.open(end, visible);
                 let allocation = match reading {
-                    Reading::Elsewhere { .. } => self.request_from(elsewhere(request), request),
+                    Reading::Elsewhere { pool, .. } => self.request_from(pool, request),
                     _ => self.request(self.at(), request),
                 };
                 let refusals = self.position.refusals.take();

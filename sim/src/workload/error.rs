@@ -59,8 +59,8 @@ pub enum WorkloadError {
     TooManyEvents,
 }
 
-/// The most bytes of a buffer, and of all that live at once: 1 PiB.
-pub const MAX_BYTES: u64 = 1 << 50;
+/// The most bytes of a buffer, and of all that live at once: 16 TiB, of which a simulated device knows each page.
+pub const MAX_BYTES: u64 = 1 << 44;
 
 /// The most events of a generated workload.
 pub const MAX_EVENTS: usize = 20_000_000;

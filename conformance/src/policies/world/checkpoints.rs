@@ -10,6 +10,7 @@ use parkade::{Allocation, FreeError, PoolCheckpoint};
 
 use super::book::Live;
 use super::{Outcome, World};
+use crate::device::Witness;
 use crate::harness::TestDevice;
 use crate::routing::id;
 use crate::{Broken, Law, ensure};
@@ -78,6 +79,8 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             return Ok(Outcome::Done);
         }
         let (before, stats) = (self.core.segments(), self.core.stats().clone());
+        // Loading gives back what the pool has handed out, and records the events that are waited for: what counts is what was before.
+        let witness = self.device.witness();
         match self.core.restore_pool(&checkpoint) {
             Ok(restored) => {
                 let rule = self.core.policy().coalescing();
@@ -86,7 +89,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
                 freed.sort_unstable();
                 let held = self.addresses_of(pool);
                 ensure(Law::Pools, freed == held, || format!("pool {pool} took back {freed:x?}, and had handed out {held:x?}"))?;
-                self.forget_handed_out(pool)?;
+                self.forget_handed_out(pool, &witness)?;
                 self.hold_restored(pool, &checkpoint, restored.allocations)?;
                 self.core.policy_mut().used_pool(false, true);
                 Ok(Outcome::Done)
@@ -94,7 +97,7 @@ impl<D: TestDevice, P: Policy> World<D, P> {
             Err(error) => {
                 if let Some(error) = failed(error) {
                     // All of it was given back before that.
-                    self.forget_handed_out(pool)?;
+                    self.forget_handed_out(pool, &witness)?;
                     return Ok(Outcome::Failed(error));
                 }
                 let is_same = self.core.segments() == before && *self.core.stats() == stats;
@@ -133,12 +136,12 @@ impl<D: TestDevice, P: Policy> World<D, P> {
         })
     }
 
-    /// The allocations of a pool are void: it has taken them back itself.
-    fn forget_handed_out(&mut self, pool: u64) -> Result<(), Broken> {
+    /// The allocations of a pool are void: it has taken them back itself, at the time of `witness`.
+    fn forget_handed_out(&mut self, pool: u64, witness: &Witness) -> Result<(), Broken> {
         // From the last to the first: one that is taken out changes places behind it only.
         let own: Vec<usize> = self.book.of_pool(pool).collect();
         for which in own.into_iter().rev() {
-            let live = self.book.give_back(which, &self.device.witness());
+            let live = self.book.give_back(which, witness);
             let answer = self.core.free(live.allocation);
             ensure(Law::Pools, answer == Err(FreeError::NotAllocated), || {
                 format!("taken back, and then given back: {answer:?}")

@@ -95,7 +95,9 @@ impl<D: TestDevice, P: Policy> World<D, P> {
     /// allow to be given back. `waiting` blocks at most were waited for: where there was one, a policy that does not look again afterwards
     /// may have missed it.
     fn check_refusal(&mut self, bytes: u64, stream: StreamId, waiting: usize) -> Result<(), Broken> {
-        if waiting > 0 && !self.core.policy().looks_after_waiting() {
+        // Pools that serve when memory is out are looked into before anything is waited for, and not again, as PyTorch does.
+        let looks_again = self.core.policy().looks_after_waiting() && self.routing.serving().next().is_none();
+        if waiting > 0 && !looks_again {
             return Ok(());
         }
         let overlooked = self.core.policy().notes().overlooked;

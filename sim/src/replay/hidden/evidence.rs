@@ -16,6 +16,9 @@ use crate::replay::pools::pool_of;
 use crate::replay::run::{gives_memory, takes_memory};
 use crate::replay::start::Start;
 
+/// Where more segments than this go back at once, no pools are looked for: the work grows with the third power.
+const MOST_AT_ONCE: usize = 300;
+
 /// Two lives, the lower number first.
 type Pair = (LifeId, LifeId);
 
@@ -105,6 +108,9 @@ pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorc
     if start.lost.is_none_or(|lost| lost.blocks == 0) {
         let early = found.lives.iter_mut().filter(|life| life.made_at.is_none());
         early.for_each(|life| life.known = life.known.or(Some(PoolId::DEFAULT)));
+    }
+    if found.releases.iter().any(|run| run.len() > MOST_AT_ONCE) {
+        return None;
     }
     found.spread();
     Some(found)

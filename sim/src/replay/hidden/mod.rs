@@ -53,7 +53,10 @@ impl Guess {
     pub fn is_sound(&self) -> bool {
         // Two ranges of a kind are two pools, whatever else.
         let is_explained = self.windows <= self.contradictions / 2 + self.ranges * 2 + FEW_WINDOWS;
-        self.pools <= MOST_POOLS && is_explained && self.windows <= self.requests / 2 + FEW_WINDOWS
+        let is_used = self.windows <= self.requests / 2 + FEW_WINDOWS;
+        // Where only an order of release speaks for them, no pool is for a single request.
+        let is_evident = self.contradictions > 0 || self.ranges > 0 || self.requests >= 2 * self.windows;
+        self.pools <= MOST_POOLS && is_explained && is_used && is_evident
     }
 }
 
