@@ -70,16 +70,15 @@ fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn
     if count <= FEW {
         Orders::run(instance, effort, SHARES_OF_FEW, &mut found, progress);
     } else {
-        Orders::plain(instance, effort.steps / 100 * SHARE_OF_PLAIN, &mut found, progress);
         let (groups, merged) = instance.merged();
-        let is_open = |found: &Found| found.packing.height > goal && found.steps < effort.steps;
-        if is_open(&found) && merged.buffers().len() < count {
-            let plain = std::mem::take(&mut found.packing);
+        if merged.buffers().len() < count {
             Orders::run(&merged, effort, SHARES_OF_MERGED, &mut found, progress);
             found.packing = apart(instance, &groups, &found.packing);
-            if plain.height < found.packing.height {
-                found.packing = plain;
-            }
+        }
+        let is_open =
+            |found: &Found| found.packing.offsets.is_empty() || (found.packing.height > goal && found.steps < effort.steps);
+        if is_open(&found) {
+            Orders::plain(instance, effort.steps / 100 * SHARE_OF_PLAIN, &mut found, progress);
         }
         if is_open(&found) {
             Orders::run(instance, effort, SHARES_OF_MANY, &mut found, progress);
@@ -105,12 +104,12 @@ fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
 /// Where there are no more buffers than this, most of the budget is for the search.
 const FEW: usize = 500;
 
-/// The plain orders of many buffers get so much of the budget at most, in hundredths: a small budget may be no more than these.
-/// Until so much of it is done ejection goes on, and then the repair of orders; the search gets the rest.
-const SHARE_OF_PLAIN: u64 = 40;
-const SHARES_OF_FEW: (u64, u64) = (2, 4);
-const SHARES_OF_MERGED: (u64, u64) = (40, 40);
-const SHARES_OF_MANY: (u64, u64) = (80, 90);
+/// The plain orders of many buffers are placed until so much of the budget is done, in hundredths: a small budget may be no more than these.
+/// Until so much of it is done starts are placed, ejection goes on, and then the repair of orders; the search gets the rest.
+const SHARE_OF_PLAIN: u64 = 80;
+const SHARES_OF_FEW: (u64, u64, u64) = (100, 2, 4);
+const SHARES_OF_MERGED: (u64, u64, u64) = (40, 40, 40);
+const SHARES_OF_MANY: (u64, u64, u64) = (100, 80, 90);
 
 /// What is done for any number of buffers.
 struct Orders<'a> {
@@ -129,12 +128,12 @@ impl<'a> Orders<'a> {
     fn run(
         instance: &'a Instance,
         effort: &'a Effort,
-        (for_ejection, for_orders): (u64, u64),
+        (for_starts, for_ejection, for_orders): (u64, u64, u64),
         found: &'a mut Found,
         progress: &'a mut dyn FnMut(u64),
     ) {
         let mut work = Orders { instance, effort, starts: Vec::new(), found, progress };
-        work.start();
+        work.start(effort.steps / 100 * for_starts);
         work.eject(effort.steps / 100 * for_ejection);
         work.repair(effort.steps / 100 * for_orders);
     }
@@ -154,7 +153,7 @@ impl<'a> Orders<'a> {
     }
 
     /// Places the first orders; each is repaired a little at once.
-    fn start(&mut self) {
+    fn start(&mut self, steps: u64) {
         for start in greedy::starts(self.instance, self.found.bound) {
             self.found.steps += start.steps;
             if self.found.packing.offsets.is_empty() || start.packing.height < self.found.packing.height {
@@ -163,7 +162,7 @@ impl<'a> Orders<'a> {
             (self.progress)(self.found.steps);
             self.eject_from(&start, Price::ALL[0], start.steps / FIRST_EJECTION, self.effort.seed);
             self.starts.push(start);
-            if self.is_done(self.effort.steps) {
+            if self.is_done(steps) {
                 break;
             }
         }
