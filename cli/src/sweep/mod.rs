@@ -71,7 +71,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FACTOR")]
     prealloc: Option<Share>,
     /// How hard to look for the packing that is shown beside the policies, in steps for each program; 0 for no bounds.
-    #[arg(long, value_name = "STEPS", default_value_t = 20_000_000)]
+    #[arg(long, value_name = "STEPS", default_value_t = 100_000_000)]
     bounds: u64,
     /// Where the device places segments: driver (as NVIDIA's was measured to), ascending, descending, lowest-hole.
     #[arg(long, value_name = "MODEL", default_value = "driver")]

@@ -155,6 +155,17 @@ impl Instance {
         (groups, Instance { buffers, spans, loads: self.loads.clone() })
     }
 
+    /// How many pairs of buffers live at the same time, which is what placing all of them costs.
+    pub(super) fn pairs(&self) -> u64 {
+        let mut starts: Vec<u32> = self.spans.iter().map(|span| span.0).collect();
+        let mut ends: Vec<u32> = self.spans.iter().map(|span| span.1).collect();
+        starts.sort_unstable();
+        ends.sort_unstable();
+        // Of those that begin no later, all live with a buffer that have not ended when it begins; each pair counts once, for the later.
+        let alive = |(place, start): (usize, &u32)| place as u64 - ends.partition_point(|end| end <= start) as u64;
+        starts.iter().enumerate().map(alive).sum()
+    }
+
     pub(super) fn overlap(&self, a: usize, b: usize) -> bool {
         let ((a_start, a_end), (b_start, b_end)) = (self.spans[a], self.spans[b]);
         a_start < b_end && b_start < a_end

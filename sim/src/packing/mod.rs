@@ -16,6 +16,7 @@ mod eject;
 mod greedy;
 mod instance;
 mod lives;
+mod orders;
 mod place;
 mod recorded;
 mod relations;

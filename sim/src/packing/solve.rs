@@ -1,10 +1,9 @@
 //! The whole of it: orders first, then the systematic search where it can help, within a budget of steps.
 
-use super::eject::{Ejection, Price};
-use super::greedy::Start;
+use super::orders::{Many, Orders, SHARES_OF_FEW};
 use super::relations::Relations;
 use super::search::{Asked, Outcome, Search};
-use super::{Instance, Packing, greedy};
+use super::{Instance, Packing};
 use crate::random::Random;
 
 /// How much work may be done, and with which random numbers.
@@ -63,6 +62,9 @@ pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnM
     found
 }
 
+/// Where there are no more buffers than this, most of the budget is for the search.
+const FEW: usize = 500;
+
 /// Packs what cannot be divided; a packing of height `goal`, which is at least the load, is as good as any.
 fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn FnMut(u64)) -> Found {
     let count = instance.buffers().len();
@@ -70,151 +72,12 @@ fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn
     if count <= FEW {
         Orders::run(instance, effort, SHARES_OF_FEW, &mut found, progress);
     } else {
-        let (groups, merged) = instance.merged();
-        if merged.buffers().len() < count {
-            Orders::run(&merged, effort, SHARES_OF_MERGED, &mut found, progress);
-            found.packing = apart(instance, &groups, &found.packing);
-        }
-        let is_open =
-            |found: &Found| found.packing.offsets.is_empty() || (found.packing.height > goal && found.steps < effort.steps);
-        if is_open(&found) {
-            Orders::plain(instance, effort.steps / 100 * SHARE_OF_PLAIN, &mut found, progress);
-        }
-        if is_open(&found) {
-            Orders::run(instance, effort, SHARES_OF_MANY, &mut found, progress);
-        }
+        Many::new(instance, effort, goal).run(&mut found, progress);
     }
     if count <= SEARCHABLE && found.packing.height > found.bound {
         Portfolio::new(instance, effort).run(&mut found, effort.steps, progress);
     }
     found
-}
-
-/// The packing of buffers that were packed in groups.
-fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
-    let mut free = packing.offsets.clone();
-    let place = |(buffer, &group): (&super::Buffer, &u32)| {
-        let offset = free[group as usize];
-        free[group as usize] += buffer.size;
-        offset
-    };
-    Packing { offsets: instance.buffers().iter().zip(groups).map(place).collect(), height: packing.height }
-}
-
-/// Where there are no more buffers than this, most of the budget is for the search.
-const FEW: usize = 500;
-
-/// The plain orders of many buffers are placed until so much of the budget is done, in hundredths: a small budget may be no more than these.
-/// Until so much of it is done starts are placed, ejection goes on, and then the repair of orders; the search gets the rest.
-const SHARE_OF_PLAIN: u64 = 80;
-const SHARES_OF_FEW: (u64, u64, u64) = (100, 2, 4);
-const SHARES_OF_MERGED: (u64, u64, u64) = (40, 40, 40);
-const SHARES_OF_MANY: (u64, u64, u64) = (100, 80, 90);
-
-/// What is done for any number of buffers.
-struct Orders<'a> {
-    instance: &'a Instance,
-    effort: &'a Effort,
-    starts: Vec<Start>,
-    found: &'a mut Found,
-    progress: &'a mut dyn FnMut(u64),
-}
-
-/// Of the steps of an order, this part is spent on ejection from it in the first round.
-const FIRST_EJECTION: u64 = 8;
-
-impl<'a> Orders<'a> {
-    /// All of it. What is found is the packing if it is lower than the one that is there, or none is.
-    fn run(
-        instance: &'a Instance,
-        effort: &'a Effort,
-        (for_starts, for_ejection, for_orders): (u64, u64, u64),
-        found: &'a mut Found,
-        progress: &'a mut dyn FnMut(u64),
-    ) {
-        let mut work = Orders { instance, effort, starts: Vec::new(), found, progress };
-        work.start(effort.steps / 100 * for_starts);
-        work.eject(effort.steps / 100 * for_ejection);
-        work.repair(effort.steps / 100 * for_orders);
-    }
-
-    /// Only the orders in which nothing hangs from above, until `steps` are done.
-    fn plain(instance: &Instance, steps: u64, found: &mut Found, progress: &mut dyn FnMut(u64)) {
-        for start in greedy::plain_starts(instance) {
-            found.steps += start.steps;
-            progress(found.steps);
-            if found.packing.offsets.is_empty() || start.packing.height < found.packing.height {
-                found.packing = start.packing;
-            }
-            if found.packing.height <= found.bound || found.steps >= steps {
-                break;
-            }
-        }
-    }
-
-    /// Places the first orders; each is repaired a little at once.
-    fn start(&mut self, steps: u64) {
-        for start in greedy::starts(self.instance, self.found.bound) {
-            self.found.steps += start.steps;
-            if self.found.packing.offsets.is_empty() || start.packing.height < self.found.packing.height {
-                self.found.packing = start.packing.clone();
-            }
-            (self.progress)(self.found.steps);
-            self.eject_from(&start, Price::ALL[0], start.steps / FIRST_EJECTION, self.effort.seed);
-            self.starts.push(start);
-            if self.is_done(steps) {
-                break;
-            }
-        }
-    }
-
-    fn is_done(&self, steps: u64) -> bool {
-        self.found.packing.height <= self.found.bound || self.found.steps >= steps
-    }
-
-    /// Repairs all of them again and again, with more steps in every round, until `steps` are done in all.
-    fn eject(&mut self, steps: u64) {
-        let starts = std::mem::take(&mut self.starts);
-        for (round, price) in Price::ALL.into_iter().cycle().enumerate().skip(1) {
-            for start in &starts {
-                if self.is_done(steps) {
-                    self.starts = starts;
-                    return;
-                }
-                let limit = (start.steps.max(1_000_000) / FIRST_EJECTION) << round.min(30);
-                self.eject_from(start, price, limit.min(steps - self.found.steps), self.effort.seed.wrapping_add(round as u64));
-            }
-        }
-    }
-
-    fn eject_from(&mut self, start: &Start, price: Price, limit: u64, seed: u64) {
-        if start.above.is_empty() {
-            return;
-        }
-        let mut ejection = Ejection::new(self.instance, start, self.found.bound, price, seed);
-        if let Some(packing) = ejection.run(limit) {
-            self.found.packing = packing;
-        }
-        self.found.steps += ejection.steps;
-        (self.progress)(self.found.steps);
-    }
-
-    /// Repairs the order of the best of them, until `steps` are done in all.
-    fn repair(&mut self, steps: u64) {
-        if self.is_done(steps) {
-            return;
-        }
-        let Some(best) = self.starts.iter().min_by_key(|start| start.packing.height) else { return };
-        let (done, progress) = (self.found.steps, &mut self.progress);
-        let (packing, steps) =
-            greedy::repair(self.instance, (best, self.found.bound), (self.effort.seed, steps - done), &mut |steps| {
-                progress(done + steps)
-            });
-        self.found.steps += steps;
-        if packing.height < self.found.packing.height {
-            self.found.packing = packing;
-        }
-    }
 }
 
 /// Searches that differ in what they ask and try first. Each fails on other instances, quickly or never; so all get a little

@@ -221,3 +221,13 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #[test]
+    fn pairs_are_those_that_overlap(buffers in prop::collection::vec((0_u64..20, 1_u64..8, 1_u64..4), 1..30)) {
+        let instance = instance(&buffers.iter().map(|&(start, life, size)| (start, start + life, size)).collect::<Vec<_>>());
+        let count = instance.buffers().len();
+        let expected = (0..count).flat_map(|a| (0..a).map(move |b| (a, b))).filter(|&(a, b)| instance.overlap(a, b)).count();
+        prop_assert_eq!(instance.pairs(), expected as u64);
+    }
+}

@@ -1,0 +1,185 @@
+//! What is done for any number of buffers: orders, ejection from what they give, and the repair of the best of them; and for many buffers
+//! which of it comes first.
+
+use super::eject::{Ejection, Price};
+use super::greedy::{self, Start};
+use super::solve::{Effort, Found};
+use super::{Buffer, Instance, Packing};
+
+/// Many buffers: what is done for them, in which order.
+pub(super) struct Many<'a> {
+    instance: &'a Instance,
+    effort: &'a Effort,
+    goal: u64,
+    /// For each buffer its group, of those that live equally long.
+    groups: Vec<u32>,
+    merged: Instance,
+}
+
+impl<'a> Many<'a> {
+    pub(super) fn new(instance: &'a Instance, effort: &'a Effort, goal: u64) -> Many<'a> {
+        let (groups, merged) = instance.merged();
+        Many { instance, effort, goal, groups, merged }
+    }
+
+    /// Groups come first where they are much less work, else the plain orders: a small budget is for no more than what comes first.
+    pub(super) fn run(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
+        if self.merged.pairs() <= self.instance.pairs() / MUCH_LESS {
+            self.pack_groups(found, progress);
+            self.place_plainly(found, progress);
+        } else {
+            self.place_plainly(found, progress);
+            self.pack_groups(found, progress);
+        }
+        if self.is_open(found) {
+            Orders::run(self.instance, self.effort, SHARES_OF_MANY, found, progress);
+        }
+    }
+
+    fn is_open(&self, found: &Found) -> bool {
+        found.packing.offsets.is_empty() || (found.packing.height > self.goal && found.steps < self.effort.steps)
+    }
+
+    fn pack_groups(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
+        if !self.is_open(found) || self.merged.buffers().len() == self.instance.buffers().len() {
+            return;
+        }
+        let before = std::mem::take(&mut found.packing);
+        Orders::run(&self.merged, self.effort, SHARES_OF_MERGED, found, progress);
+        let packing = apart(self.instance, &self.groups, &found.packing);
+        let is_lower = before.offsets.is_empty() || packing.height < before.height;
+        found.packing = if is_lower { packing } else { before };
+    }
+
+    fn place_plainly(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
+        if !self.is_open(found) {
+            return;
+        }
+        let until = found.steps + self.effort.steps / 100 * SHARE_OF_PLAIN;
+        for start in greedy::plain_starts(self.instance) {
+            found.steps += start.steps;
+            progress(found.steps);
+            if found.packing.offsets.is_empty() || start.packing.height < found.packing.height {
+                found.packing = start.packing;
+            }
+            if !self.is_open(found) || found.steps >= until {
+                break;
+            }
+        }
+    }
+}
+
+/// Groups are much less work than their buffers if so many times fewer pairs live together.
+const MUCH_LESS: u64 = 4;
+
+/// The packing of buffers that were packed in groups.
+fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
+    let mut free = packing.offsets.clone();
+    let place = |(buffer, &group): (&Buffer, &u32)| {
+        let offset = free[group as usize];
+        free[group as usize] += buffer.size;
+        offset
+    };
+    Packing { offsets: instance.buffers().iter().zip(groups).map(place).collect(), height: packing.height }
+}
+
+/// The part of the budget that the plain orders of many buffers get, in hundredths.
+const SHARE_OF_PLAIN: u64 = 40;
+
+/// Until so much of the budget is done, in hundredths, starts are placed, ejection goes on, and then the repair of orders; the search gets
+/// the rest.
+pub(super) const SHARES_OF_FEW: (u64, u64, u64) = (100, 2, 4);
+const SHARES_OF_MERGED: (u64, u64, u64) = (40, 40, 40);
+const SHARES_OF_MANY: (u64, u64, u64) = (100, 80, 90);
+
+/// What is done for any number of buffers.
+pub(super) struct Orders<'a> {
+    instance: &'a Instance,
+    effort: &'a Effort,
+    starts: Vec<Start>,
+    found: &'a mut Found,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+/// Of the steps of an order, this part is spent on ejection from it in the first round.
+const FIRST_EJECTION: u64 = 8;
+
+impl<'a> Orders<'a> {
+    /// All of it. What is found is the packing if it is lower than the one that is there, or none is.
+    pub(super) fn run(
+        instance: &'a Instance,
+        effort: &'a Effort,
+        (for_starts, for_ejection, for_orders): (u64, u64, u64),
+        found: &'a mut Found,
+        progress: &'a mut dyn FnMut(u64),
+    ) {
+        let mut work = Orders { instance, effort, starts: Vec::new(), found, progress };
+        work.start(effort.steps / 100 * for_starts);
+        work.eject(effort.steps / 100 * for_ejection);
+        work.repair(effort.steps / 100 * for_orders);
+    }
+
+    /// Places the first orders; each is repaired a little at once.
+    fn start(&mut self, steps: u64) {
+        for start in greedy::starts(self.instance, self.found.bound) {
+            self.found.steps += start.steps;
+            if self.found.packing.offsets.is_empty() || start.packing.height < self.found.packing.height {
+                self.found.packing = start.packing.clone();
+            }
+            (self.progress)(self.found.steps);
+            self.eject_from(&start, Price::ALL[0], start.steps / FIRST_EJECTION, self.effort.seed);
+            self.starts.push(start);
+            if self.is_done(steps) {
+                break;
+            }
+        }
+    }
+
+    fn is_done(&self, steps: u64) -> bool {
+        self.found.packing.height <= self.found.bound || self.found.steps >= steps
+    }
+
+    /// Repairs all of them again and again, with more steps in every round, until `steps` are done in all.
+    fn eject(&mut self, steps: u64) {
+        let starts = std::mem::take(&mut self.starts);
+        for (round, price) in Price::ALL.into_iter().cycle().enumerate().skip(1) {
+            for start in &starts {
+                if self.is_done(steps) {
+                    self.starts = starts;
+                    return;
+                }
+                let limit = (start.steps.max(1_000_000) / FIRST_EJECTION) << round.min(30);
+                self.eject_from(start, price, limit.min(steps - self.found.steps), self.effort.seed.wrapping_add(round as u64));
+            }
+        }
+    }
+
+    fn eject_from(&mut self, start: &Start, price: Price, limit: u64, seed: u64) {
+        if start.above.is_empty() {
+            return;
+        }
+        let mut ejection = Ejection::new(self.instance, start, self.found.bound, price, seed);
+        if let Some(packing) = ejection.run(limit) {
+            self.found.packing = packing;
+        }
+        self.found.steps += ejection.steps;
+        (self.progress)(self.found.steps);
+    }
+
+    /// Repairs the order of the best of them, until `steps` are done in all.
+    fn repair(&mut self, steps: u64) {
+        if self.is_done(steps) {
+            return;
+        }
+        let Some(best) = self.starts.iter().min_by_key(|start| start.packing.height) else { return };
+        let (done, progress) = (self.found.steps, &mut self.progress);
+        let (packing, steps) =
+            greedy::repair(self.instance, (best, self.found.bound), (self.effort.seed, steps - done), &mut |steps| {
+                progress(done + steps)
+            });
+        self.found.steps += steps;
+        if packing.height < self.found.packing.height {
+            self.found.packing = packing;
+        }
+    }
+}
