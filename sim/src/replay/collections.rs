@@ -5,7 +5,7 @@
 //! the recording releases next, as long as there are ages under which PyTorch would release them. All other decisions, and all
 //! collections once the ages are known, are made by the rules.
 
-use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request};
+use parkade::policy::{Attempt, Coalescing, Placement, Policy, PyTorch, Relief, Request};
 use parkade::profile::Profile;
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
@@ -127,6 +127,15 @@ impl Policy for Recorded<'_> {
         self.rules.splits(whole, request)
     }
 
+    #[inline]
+    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
+        self.rules.cut(whole, request)
+    }
+
+    fn coalescing(&self) -> Coalescing {
+        self.rules.coalescing()
+    }
+
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0
             && self.has_lost_beginning
@@ -138,8 +147,24 @@ impl Policy for Recorded<'_> {
         self.rules.relieve(heap, request, rung)
     }
 
+    fn releases_during_captures(&self) -> bool {
+        self.rules.releases_during_captures()
+    }
+
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         self.rules.releasable(heap)
+    }
+
+    fn keeps_memory(&self) -> bool {
+        self.rules.keeps_memory()
+    }
+
+    fn looks_after_waiting(&self) -> bool {
+        self.rules.looks_after_waiting()
+    }
+
+    fn looks_by_address(&self) -> bool {
+        self.rules.looks_by_address()
     }
 
     #[inline]

@@ -6,6 +6,7 @@
 
 use parkade::units::{Bytes, PoolId};
 
+use super::capacity::Refusals;
 use super::run::{Release, Runner, gives_memory, takes_memory};
 use crate::recording::Action;
 
@@ -39,7 +40,12 @@ impl Runner<'_> {
                 inner.iter().filter(|entry| takes_memory(entry)).fold(0, |sum, entry| sum.saturating_add(entry.size));
             let was_short = self.capacity.may_refuse(self.core.heap().reserved().get().saturating_add(asked));
             let is_out = self.trace[request].action == Action::Oom;
-            let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
+            let is_refusal = match self.refused {
+                Refusals::Likely => self.core.heap().limit().is_some() || was_short || is_out,
+                Refusals::Always => true,
+                Refusals::Never => false,
+            };
+            let place = if is_refusal { readings.len() } else { 0 };
             readings.insert(place, Reading::Release(Release::All));
             let pool = self.pools.first_giving(inner);
             if pool != PoolId::DEFAULT {
@@ -113,6 +119,9 @@ impl Runner<'_> {
                 let agrees = self.at() == end && self.core.observer().stray.is_none() && explained;
                 if agrees {
                     self.keep(request, allocation);
+                    if let Reading::Elsewhere { pool, .. } = reading {
+                        self.tally.failed_in.push((request, pool));
+                    }
                 }
                 agrees
             }

@@ -111,6 +111,7 @@ impl Requests {
             deferred: &start.deferred,
             pools: PoolsNow::new(&start.pools),
             releases: tally.releases.into_iter().peekable(),
+            failed_in: tally.failed_in.into_iter().peekable(),
         };
         reader.read_early(&start);
         reader.read(&recording.trace);
@@ -134,6 +135,8 @@ struct Reader<'a> {
     deferred: &'a FxHashMap<u32, Option<u32>>,
     pools: PoolsNow<'a>,
     releases: Peekable<std::vec::IntoIter<(usize, Release)>>,
+    /// Failed requests of private pools, which no entry names.
+    failed_in: Peekable<std::vec::IntoIter<(usize, PoolId)>>,
 }
 
 impl Reader<'_> {
@@ -208,7 +211,8 @@ impl Reader<'_> {
             );
         }
         if let Some(entry) = trace.get(end).filter(|entry| is_request(entry)) {
-            let pool = self.pools.of_request(at, &trace[at..=end]);
+            let failed_in = self.failed_in.next_if(|&(request, _)| request == end).map(|(_, pool)| pool);
+            let pool = failed_in.unwrap_or_else(|| self.pools.of_request(at, &trace[at..=end]));
             let is_served = entry.action == Action::Alloc;
             self.requests.ooms += u64::from(!is_served);
             self.allocate(end, is_served.then_some(entry.address), entry.size, entry.stream, pool);

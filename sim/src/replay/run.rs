@@ -7,7 +7,7 @@ use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation};
 use rustc_hash::FxHashMap;
 
-use super::capacity::Capacity;
+use super::capacity::{Capacity, Refusals};
 use super::compare::{Doing, Mismatch};
 use super::device::{ELSEWHERE, Position, stream_of};
 use super::peaks::PeakWatch;
@@ -27,6 +27,8 @@ pub(super) struct Tally {
     pub(super) ooms: u64,
     /// Calls that gave cached memory back and show in the trace: the entry before which each was made.
     pub(super) releases: Vec<(usize, Release)>,
+    /// Requests that failed in a private pool, and which: no entry says it, and the reading that agrees supposes it.
+    pub(super) failed_in: Vec<(usize, PoolId)>,
     /// Requests that the driver refused, taken from the recording.
     pub(super) refusals: u64,
 }
@@ -64,6 +66,7 @@ pub(super) struct Runner<'a> {
     deferred: &'a FxHashMap<u32, Option<u32>>,
     pub(super) pools: PoolsNow<'a>,
     pub(super) capacity: Capacity,
+    pub(super) refused: Refusals,
     pub(super) tally: Tally,
     /// Watches the peaks operation by operation, when that is wanted.
     pub(super) watch: Option<PeakWatch>,
@@ -79,7 +82,18 @@ impl<'a> Runner<'a> {
         capacity: Capacity,
     ) -> Runner<'a> {
         let (deferred, pools) = (&start.deferred, PoolsNow::new(&start.pools));
-        Runner { trace, position, core, live, deferred, pools, capacity, tally: Tally::default(), watch: None }
+        Runner {
+            trace,
+            position,
+            core,
+            live,
+            deferred,
+            pools,
+            capacity,
+            refused: start.refused,
+            tally: Tally::default(),
+            watch: None,
+        }
     }
 
     /// The entry that comes next; the trace's length when all is done.

@@ -5,6 +5,7 @@ use parkade::units::PoolId;
 use parkade::{AdoptedContent, AdoptedSegment, Allocation, Allocator};
 use rustc_hash::FxHashMap;
 
+use super::capacity::Refusals;
 use super::collections::Recorded;
 use super::compare::Comparer;
 use super::device::{RecordedDevice, stream_of};
@@ -43,6 +44,8 @@ pub(super) struct Start {
     pub(super) pools: PoolMap,
     pub(super) lost: Option<LostBeginning>,
     pub(super) reserved_bytes: u64,
+    /// What of the memory that went back before a request did so because the device refused it.
+    pub(super) refused: Refusals,
 }
 
 pub(super) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, Recorded<'a>, Comparer<'a>>;
@@ -67,7 +70,7 @@ impl Start {
             .filter(|block| block.is_pending)
             .map(|&EarlyBlock { address, completed_at, .. }| (address, completed_at));
         let pools = PoolMap::new(&recording.segments, &segments, made);
-        Ok(Start { extents, pending: pending.collect(), deferred, pools, lost, reserved_bytes })
+        Ok(Start { extents, pending: pending.collect(), deferred, pools, lost, reserved_bytes, refused: Refusals::default() })
     }
 
     /// Takes pools that were worked out for those that the file names.

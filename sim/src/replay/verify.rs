@@ -5,7 +5,7 @@ use parkade::policy::PyTorch;
 use parkade::stats::{Family, Stats};
 use parkade::units::Bytes;
 
-use super::capacity::Capacity;
+use super::capacity::{Capacity, Refusals};
 use super::collections::Recorded;
 use super::compare::{Comparer, Mismatch};
 use super::consistency;
@@ -142,15 +142,46 @@ pub(super) struct Replayed {
 }
 
 impl Replayed {
-    /// Of two replays that agree with the recording the one for which this is less is likelier: less that no entry says, and fewer
-    /// changes between pools.
-    fn cost(&self) -> (u64, u64) {
-        (self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
+    /// Of two replays that agree with the recording the one for which this is less is likelier: fewer statistics that differ, less that
+    /// no entry says, and fewer changes between pools.
+    fn cost(&self, options: &VerifyOptions, start: &Start) -> (usize, u64, u64) {
+        (self.differences(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
+    }
+
+    /// How many statistics differ, peaks apart.
+    fn differences(&self, options: &VerifyOptions, start: &Start) -> usize {
+        let explained = || Some((0, 0));
+        let compare = |file| statistics::compare(file, &self.stats, start.lost.is_some(), explained).differences.len();
+        options.statistics.as_ref().map_or(0, compare)
     }
 }
 
-/// Replays the whole trace from its start. If that differs, again with the private pools that the trace shows and the file does not name.
+/// Replays the whole trace from its start. Where that gives the recording and not its statistics, again with other requests refused: no
+/// entry tells a refusal from a call of empty_cache before the request, and the statistics count refusals.
 pub(super) fn replay_to_end(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &mut Start,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Replayed, VerifyError> {
+    let before = start.clone();
+    let mut best = replay_with_pools(recording, options, start, progress)?;
+    for refused in [Refusals::Never, Refusals::Always] {
+        if best.tally.mismatches > 0 || best.differences(options, start) == 0 {
+            break;
+        }
+        let mut other = before.clone();
+        other.refused = refused;
+        let replayed = replay_with_pools(recording, options, &mut other, progress)?;
+        if replayed.tally.mismatches == 0 && replayed.differences(options, &other) < best.differences(options, start) {
+            (*start, best) = (other, replayed);
+        }
+    }
+    Ok(best)
+}
+
+/// Replays the whole trace from its start. If that differs, again with the private pools that the trace shows and the file does not name.
+fn replay_with_pools(
     recording: &DeviceRecording,
     options: &VerifyOptions,
     start: &mut Start,
@@ -176,7 +207,7 @@ pub(super) fn replay_to_end(
             continue;
         }
         let replayed = Replayed { guess: Some(assumption.guess), ..replayed };
-        if best.as_ref().is_none_or(|(_, best)| replayed.cost() < best.cost()) {
+        if best.as_ref().is_none_or(|(start, best)| replayed.cost(options, &assumed) < best.cost(options, start)) {
             readings.simplify(&replayed.tally.releases.iter().map(|&(entry, _)| entry).collect::<Vec<_>>());
             best = Some((assumed, replayed));
         }

@@ -152,13 +152,14 @@ fn partition(evidence: &Evidence, is_private: &[bool], goes_at_once: bool) -> Ve
     let lives = &evidence.lives;
     let apart = Graph::of(evidence.apart.iter().chain(&evidence.not_private).copied());
     let mut pools: Vec<Pool> = Vec::new();
-    for (id, life) in lives.iter().enumerate().filter(|(id, _)| is_private[*id]) {
-        let named = life.known.and_then(|known| pools.iter().position(|pool| pool.known == Some(known)));
-        let is_open = |pool: &Pool| fits(pool, id, life, lives, &apart);
-        let place = match (life.known, named) {
-            (Some(_), Some(place)) => Some(place),
-            (Some(_), None) => None,
-            (None, _) => best_of(&pools, id, evidence, goes_at_once, is_open),
+    // What the file names comes first: whom it excludes may be made later.
+    let named = |id: &LifeId| lives[*id].known.is_some();
+    let private = || (0..lives.len()).filter(|&id| is_private[id]);
+    for id in private().filter(named).chain(private().filter(|id| !named(id))) {
+        let life = &lives[id];
+        let place = match life.known {
+            Some(_) => pools.iter().position(|pool| pool.known == life.known),
+            None => best_of(&pools, id, evidence, goes_at_once, |pool| fits(pool, id, life, lives, &apart)),
         };
         let place = place.unwrap_or_else(|| {
             pools.push(Pool { known: life.known, members: Vec::new(), abandoned_at: None });
@@ -190,8 +191,12 @@ fn best_of(
     let runs = evidence.releases.iter().filter(|run| run.iter().any(|&(_, life)| life == id));
     let goes_with: BTreeSet<LifeId> = runs.flat_map(|run| run.iter().map(|&(_, life)| life)).collect();
     let goes = |pool: &Pool| pool.members.iter().any(|member| goes_with.contains(member));
-    let rank = |pool: &Pool| (goes(pool), pool.members.last().copied());
-    let may_be =
-        |pool: &Pool| is_open(pool) && (!goes_at_once || goes(pool) || (goes_with.is_empty() && pool.abandoned_at.is_none()));
+    let last_before = |pool: &Pool| pool.members.iter().copied().filter(|&member| member < id).max();
+    let rank = |pool: &Pool| (goes(pool), last_before(pool));
+    let may_be = |pool: &Pool| {
+        last_before(pool).is_some()
+            && is_open(pool)
+            && (!goes_at_once || goes(pool) || (goes_with.is_empty() && pool.abandoned_at.is_none()))
+    };
     (0..pools.len()).filter(|&place| may_be(&pools[place])).max_by_key(|&place| rank(&pools[place]))
 }

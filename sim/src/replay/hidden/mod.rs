@@ -197,15 +197,16 @@ impl Readings {
         }
         self.reached = Some(place);
         self.settled.clone_from(&self.trial);
+        // What should not have gone back shows behind what did.
         let is_there = |run: &&Vec<(usize, LifeId)>| {
-            run.first().is_some_and(|first| first.0 <= place) && run.last().is_some_and(|last| place <= last.0)
+            run.first().is_some_and(|first| first.0 <= place) && run.last().is_some_and(|last| place <= last.0.saturating_add(1))
         };
         let Some(run) = self.evidence.releases.iter().find(is_there) else { return };
-        // The default pool's are one stretch: the likeliest is the first, for empty_cache begins with it.
+        // The default pool's are one stretch: the likeliest is the first, for empty_cache begins with it; the least likely none, where a
+        // single pool gave its memory back.
         let stretches = self.evidence.default_stretches(run);
-        self.others = stretches
-            .iter()
-            .rev()
+        self.others = std::iter::once(&Vec::new())
+            .chain(stretches.iter().rev())
             .map(|stretch| {
                 let outside = run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life));
                 Trial { private: self.settled.private.iter().copied().chain(outside).collect(), ..self.settled.clone() }
