@@ -24,6 +24,8 @@ pub(super) struct Tally {
     pub(super) first: Option<Mismatch>,
     /// What the core did there, and before which entry.
     pub(super) stray: Option<(usize, Doing)>,
+    /// What the core did first that the recording has not, anywhere.
+    pub(super) first_stray: Option<(usize, Doing)>,
     pub(super) ooms: u64,
     /// Calls that gave cached memory back and show in the trace: the entry before which each was made.
     pub(super) releases: Vec<(usize, Release)>,
@@ -148,6 +150,7 @@ impl<'a> Runner<'a> {
         let (stray, count) = self.core.observer_mut().take_stray();
         self.tally.mismatches += ((end - reached) as u64).max(count);
         self.position.next.set(end);
+        self.tally.first_stray = self.tally.first_stray.or(stray);
         if self.tally.first.is_none() {
             self.tally.stray = stray;
             let place = stray.map_or(reached, |(place, _)| place);

@@ -19,7 +19,7 @@ use super::run::{Release, Runner, Tally};
 use super::settings::ReplaySettings;
 use super::start::{LostBeginning, ReplayCore, Start};
 use super::statistics::{self, StatisticsCheck, StatisticsFile};
-use crate::recording::DeviceRecording;
+use crate::recording::{Action, DeviceRecording};
 
 /// How to verify.
 #[derive(Clone, Debug)]
@@ -202,7 +202,9 @@ fn replay_with_pools(
         let replayed = replay_inferring(recording, options, &mut assumed, progress)?;
         if replayed.tally.mismatches > 0 {
             if best.is_none() {
-                readings.fail(replayed.tally.first.and_then(|first| first.entry));
+                let released = replayed.tally.first_stray.filter(|(_, doing)| doing.action == Action::SegmentFree);
+                readings
+                    .fail(replayed.tally.first.and_then(|first| first.entry), released.map(|(at, doing)| (at, doing.address)));
             }
             continue;
         }

@@ -189,29 +189,50 @@ impl Readings {
         self.others = trials.into_iter().flatten().filter(|other| *other != self.settled).collect();
     }
 
-    /// The last reading differs from the recording first at this entry, or at its end.
-    pub(super) fn fail(&mut self, at: Option<usize>) {
+    /// The last reading differs from the recording first at this entry, or at its end. `released` is the segment that the default pool would
+    /// have given back first where it stayed, and before which entry.
+    pub(super) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>) {
         let place = at.unwrap_or(usize::MAX);
         if self.reached.is_some_and(|reached| place <= reached) {
             return;
         }
         self.reached = Some(place);
         self.settled.clone_from(&self.trial);
+        self.others = self.by_release(place);
+        // A collection, which looks at the default pool alone, passed it over.
+        let stayed =
+            released.and_then(|(at, address)| self.life_at(at, address)).filter(|life| !self.settled.private.contains(life));
+        self.others.extend(stayed.map(|life| self.also_private([life])));
+    }
+
+    /// The life of the segment that begins at an address, before an entry, if the file does not name its pool.
+    fn life_at(&self, at: usize, address: u64) -> Option<LifeId> {
+        let is_it = |life: &Life| {
+            let is_there = life.made_at.is_none_or(|made| made < at) && life.gone_at.is_none_or(|gone| gone >= at);
+            life.base == address && !life.expandable && life.known.is_none() && is_there
+        };
+        self.evidence.lives.iter().rposition(is_it)
+    }
+
+    /// What is settled, and that these are private too.
+    fn also_private(&self, lives: impl IntoIterator<Item = LifeId>) -> Trial {
+        Trial { private: self.settled.private.iter().copied().chain(lives).collect(), ..self.settled.clone() }
+    }
+
+    /// What can be said of the memory that went back together at a place. The likeliest comes last.
+    fn by_release(&self, place: usize) -> Vec<Trial> {
         // What should not have gone back shows behind what did.
         let is_there = |run: &&Vec<(usize, LifeId)>| {
             run.first().is_some_and(|first| first.0 <= place) && run.last().is_some_and(|last| place <= last.0.saturating_add(1))
         };
-        let Some(run) = self.evidence.releases.iter().find(is_there) else { return };
+        let Some(run) = self.evidence.releases.iter().find(is_there) else { return Vec::new() };
         // The default pool's are one stretch: the likeliest is the first, for empty_cache begins with it; the least likely none, where a
         // single pool gave its memory back.
         let stretches = self.evidence.default_stretches(run);
-        self.others = std::iter::once(&Vec::new())
-            .chain(stretches.iter().rev())
-            .map(|stretch| {
-                let outside = run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life));
-                Trial { private: self.settled.private.iter().copied().chain(outside).collect(), ..self.settled.clone() }
-            })
-            .collect();
+        let outside = |stretch: &Vec<LifeId>| -> Vec<LifeId> {
+            run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life)).collect()
+        };
+        std::iter::once(&Vec::new()).chain(stretches.iter().rev()).map(|stretch| self.also_private(outside(stretch))).collect()
     }
 
     fn assume(&self, mut partition: Partition) -> Assumption {
