@@ -138,20 +138,100 @@ fn rows_of_another_build_are_accepted_by_force_only() {
     assert_eq!(bytes(&file), old);
     let run = sweep(&folder, &["-o", &file, "--force", "--json"]);
     assert_eq!((run.code, run.err.as_str(), bytes(&file)), (0, "", old.clone() + &new.concat()), "{}", run.out);
-    let object: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
-    let both = ["0.1.0-0123456789abcdef", parkade_sim::study::sweep::PROGRAM];
-    assert_eq!(object["programs"].as_array().map(Vec::len), Some(2), "{}", object["programs"]);
-    assert!(both.iter().all(|program| object["programs"].as_array().is_some_and(|all| all.contains(&(*program).into()))));
+    let object = json(&run);
+    let this = parkade_sim::study::sweep::PROGRAM;
+    assert_eq!(object["programs"], serde_json::json!({ "0.1.0-0123456789abcdef": 10, this: 20 }));
+    assert_eq!((&object["mixed"], &object["overlap"]["jobs"]), (&true.into(), &0.into()));
+    assert_eq!(json(&sweep(&folder, &["--json", "--bounds", "0"]))["mixed"], false);
 
     let merged = at(&folder, "merged.jsonl");
     refused(&call(&["merge", &file, "-o", &merged]), said);
     assert!(!fs::exists(&merged).expect("a folder"));
     // Of two builds that say the same of a job, the first file's row stays.
     let whole_file = at(&folder, "whole.jsonl");
-    assert_eq!(call(&["merge", &file, &whole_file, "-o", &merged, "--force"]).code, 0);
-    assert_eq!(bytes(&merged), bytes(&file));
-    assert_eq!(sweep(&folder, &["-o", &merged, "--force"]).out, shown);
+    let run = call(&["merge", &file, &whole_file, "-o", &merged, "--force"]);
+    assert_eq!((run.code, bytes(&merged)), (0, bytes(&file)));
+    assert!(
+        run.out.contains("\n10 jobs were made by different builds in several files, with the same numbers.\n"),
+        "{}",
+        run.out
+    );
+    let mixed = format!(
+        "Rows of different builds are mixed, which may decide differently: 10 by 0.1.0-0123456789abcdef, 20 by {this} (this one)."
+    );
+    assert_eq!(sweep(&folder, &["-o", &merged, "--force"]).out, shown + &mixed + "\n");
     assert!(call(&["sweep", "--force"]).err.contains("--output"), "there is nothing to force");
+
+    let page = at(&folder, "page.html");
+    let markdown = sweep(&folder, &["-o", &merged, "--force", "--markdown", "--html", &page]).out;
+    assert_eq!(markdown.matches(&mixed).count(), markdown.matches("### ").count(), "{markdown}");
+    assert_eq!(bytes(&page).matches(&mixed).count(), 1);
+    let latex = sweep(&folder, &["-o", &merged, "--force", "--latex"]).out;
+    assert_eq!(latex.matches(&mixed).count(), latex.matches("\\caption").count(), "{latex}");
+
+    let all_old = folder.file("all-old.jsonl", rows.replace(&program, "\"program\":\"0.1.0-0123456789abcdef\"").as_bytes());
+    let run = sweep(&folder, &["-o", &all_old, "--force"]);
+    let foreign = format!(
+        "All rows were made by another build than this {this}, which may decide otherwise: 30 by 0.1.0-0123456789abcdef."
+    );
+    assert!(run.out.ends_with(&format!("\n{foreign}\n")), "{}", run.out);
+}
+
+fn json(run: &Run) -> serde_json::Value {
+    serde_json::from_str(&run.out).unwrap_or_else(|error| panic!("{error}: {}{}", run.out, run.err))
+}
+
+#[test]
+fn what_builds_say_differently_is_counted() {
+    let folder = Folder::new("sweep-differ");
+    let (rows, _) = whole(&folder);
+    let file = at(&folder, "whole.jsonl");
+    let merged = at(&folder, "merged.jsonl");
+    let program = parkade_sim::study::sweep::PROGRAM;
+    // Two of thirty rows cost something else.
+    let another = |name: &str, build: &str| {
+        let lines: Vec<String> = rows.lines().map(|line| line.replace(program, build)).collect();
+        let line = |(place, line): (usize, &String)| {
+            if place == 3 || place == 9 { changed(line, "driver_ns", "7") } else { line.clone() }
+        };
+        let lines: Vec<String> = lines.iter().enumerate().map(line).collect();
+        folder.file(name, (lines.join("\n") + "\n").as_bytes())
+    };
+    let old = another("old.jsonl", "0.1.0-0123456789abcdef");
+    let page = at(&folder, "page.html");
+    let run = call(&["merge", &file, &old, "-o", &merged, "--force", "--html", &page]);
+    let kept = |file: &str| {
+        format!(
+            "30 jobs were made by different builds in several files, 2 with different numbers; the rows of the first file were kept: 2 of {file}."
+        )
+    };
+    assert!(run.code == 0 && run.out.ends_with(&format!("\n{}\n", kept(&file))), "{}{}", run.out, run.err);
+    assert!(bytes(&page).contains(&kept(&file)));
+    assert_eq!(bytes(&merged), rows, "the first file's");
+    let object = json(&call(&["merge", &old, &file, "-o", &merged, "--force", "--json"]));
+    assert_eq!(object["overlap"], serde_json::json!({ "jobs": 30, "differ": 2, "kept": [{ "file": old, "rows": 2 }] }));
+    assert_eq!((bytes(&merged), &object["mixed"]), (bytes(&old), &false.into()));
+    // What one build says in two ways is nobody's result.
+    let damaged = another("damaged.jsonl", program);
+    refused(&call(&["merge", &file, &old, &damaged, "-o", &merged, "--force"]), "contradict each other about job 2");
+}
+
+#[test]
+fn a_part_says_what_it_is_in_json_too() {
+    let folder = Folder::new("sweep-part");
+    let file = at(&folder, "part.jsonl");
+    let object = json(&sweep(&folder, &["-o", &file, "--shard", "2/3", "--json"]));
+    let programs = serde_json::json!({ parkade_sim::study::sweep::PROGRAM: 10 });
+    let expected = serde_json::json!({ "part": "2/3", "file": file, "jobs": 10, "programs": programs, "mixed": false });
+    assert_eq!(object, expected);
+    let old = bytes(&file).replacen(parkade_sim::study::sweep::PROGRAM, "0.1.0-0123456789abcdef", 3);
+    folder.file("part.jsonl", old.as_bytes());
+    let run = sweep(&folder, &["-o", &file, "--shard", "2/3", "--force"]);
+    assert!(
+        run.out.contains("\nRows of different builds are mixed, which may decide differently: 3 by 0.1.0-0123"),
+        "{}",
+        run.out
+    );
 }
 
 #[test]

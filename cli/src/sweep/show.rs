@@ -1,6 +1,5 @@
 //! Putting out what all rows of a sweep say.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use parkade::policy::catalogue::{Named, named};
 use parkade_sim::study::sweep::{Beside, Capacity, Level, Plan, Row, Source, Summary};
 use serde_json::{Value, json};
 
+use super::builds::{self, Overlap};
 use super::{grids, page};
 use crate::{output, target};
 
@@ -49,6 +49,15 @@ pub(crate) struct Finished<'a> {
     pub(crate) policies: &'a [&'static Named],
     /// Bounds of the plan's workloads, or nothing.
     pub(crate) beside: &'a [Option<Beside>],
+    /// The jobs that several builds did.
+    pub(crate) overlap: &'a Overlap,
+}
+
+impl Finished<'_> {
+    /// What must be known of who made the rows; nothing where this build made all.
+    pub(super) fn about_builds(&self) -> Vec<String> {
+        builds::lines(self.rows, self.overlap)
+    }
 }
 
 impl Shown {
@@ -122,7 +131,13 @@ pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string(&object(finished, &summary))?)?;
     } else if shown.markdown || shown.latex {
         let notation = if shown.latex { super::grid::Grid::latex } else { super::grid::Grid::markdown };
-        let tables: Vec<String> = grids::all(plan, &summary, finished.beside).iter().map(notation).collect();
+        let mut grids = grids::all(plan, &summary, finished.beside);
+        // A table is pasted somewhere alone.
+        for grid in &mut grids {
+            let about_builds = finished.about_builds().iter().fold(String::new(), |text, line| text + " " + line);
+            grid.note += &output::one_line(&about_builds);
+        }
+        let tables: Vec<String> = grids.iter().map(notation).collect();
         write!(out, "{}", tables.join("\n"))?;
     } else {
         writeln!(out, "{}", subject(plan))?;
@@ -130,6 +145,9 @@ pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
             write!(out, "\n{}", output_lines(&grid.text()))?;
         }
         writeln!(out, "\n{}", grids::about_smallest(plan, &summary))?;
+        for line in finished.about_builds() {
+            writeln!(out, "{}", output::one_line(&line))?;
+        }
     }
     Ok(out.flush()?)
 }
@@ -260,8 +278,9 @@ fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
                     "packing_over_load": level(beside.map(|beside| beside.packing)) })
         })
         .collect();
-    let programs: BTreeSet<&str> = finished.rows.iter().map(|row| row.program.as_str()).collect();
-    json!({ "programs": programs, "not_monotone": summary.not_monotone(), "bounds": bounds, "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
+    json!({ "programs": builds::rows_by_build(finished.rows), "mixed": builds::are_mixed(finished.rows), "overlap": builds::overlap(finished.overlap),
+            "not_monotone": summary.not_monotone(), "bounds": bounds, "plan": plan, "jobs": finished.rows.len(),
+            "baseline": plan.policies[summary.baseline], "policies": policies })
 }
 
 /// Infinite ends are those of a mean over one workload.
