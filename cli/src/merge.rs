@@ -16,6 +16,9 @@ use crate::{Outcome, target};
 ///
 /// The files must be parts of the same sweep (parkade sweep --shard), finished, made by this build, and must not contradict each other. What is written is, byte
 /// for byte, what one machine would have written alone.
+///
+/// Bounds and curves need the programs, which files of rows do not hold: parkade sweep, with the same arguments and -o on what was merged,
+/// shows everything without doing a job again.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl

@@ -91,7 +91,10 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         ("notes\n".to_owned(), "is no file of parkade sweep's rows"),
         ("{}\n".to_owned(), "is no file of parkade sweep's rows"),
         ("x".repeat(5 << 20), "a line is longer than"),
-        (lines[0].to_owned(), "its first line is missing or cut"),
+        (
+            lines[0].to_owned(),
+            "its first line is missing or cut, as when a sweep ends at once: remove it, or choose another file",
+        ),
         (rows.replacen("\"parkade_sweep\":3", "\"parkade_sweep\":9", 1), "is of form 9"),
         (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has other capacities than asked for"),
         (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 belongs"),
@@ -351,6 +354,29 @@ fn everything_says_the_same() {
     assert!(markdown.contains("| good | 2.500 |"), "{markdown}");
     let latex = sweep(&folder, &["-o", rows, "--latex"]).out;
     assert!(latex.contains("good & 2.500 &") && latex.contains("\\toprule"), "{latex}");
+}
+
+#[test]
+fn one_policy_is_compared_with_none() {
+    let folder = Folder::new("sweep-one");
+    let recording = folder.recording("good.pickle", &good());
+    let one = |more: &[&str]| call(&[&["sweep", "-w", &recording, "-p", "tlsf", "-c", "1.0", "--bounds", "0"], more].concat());
+    let text = one(&[]).out;
+    assert!(text.contains("memory/LOAD") && !text.contains("/tlsf") && !text.contains("Holm"), "{text}");
+    let markdown = one(&["--markdown"]).out;
+    assert!(!markdown.contains("Wilcoxon") && !markdown.contains("| effect |"), "{markdown}");
+    assert_eq!(json(&one(&["--json"]))["policies"][0]["versus_baseline"], serde_json::Value::Null);
+}
+
+#[test]
+fn what_needs_all_rows_is_not_asked_of_a_part() {
+    let folder = Folder::new("sweep-part-shown");
+    let (rows, page) = (at(&folder, "rows.jsonl"), at(&folder, "page"));
+    for option in [&["--html", page.as_str()][..], &["--csv", &page], &["--markdown"], &["--latex"]] {
+        let run = sweep(&folder, &[&["-o", &rows, "--shard", "1/2"], option].concat());
+        refused(&run, &format!("{} needs the rows of all parts: give it to parkade merge", option[0]));
+        assert!(!fs::exists(&rows).expect("a folder") && !fs::exists(&page).expect("a folder"));
+    }
 }
 
 #[test]

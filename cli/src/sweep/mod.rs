@@ -34,8 +34,8 @@ use show::{Finished, Shown};
 /// Run programs under allocation policies on simulated devices, and compare how much memory they need and what the driver costs.
 ///
 /// Each workload is run under each policy in each capacity, and in plenty; and the smallest memory in which it fits is searched. LOAD is
-/// the most bytes that live at once, each request rounded up to 512 bytes: nothing can need less. It is looked for in
-/// steps of 1/256 of LOAD (at least one page of 2 MiB), and is the smallest of the memories tried in which the program fits: a program
+/// the most bytes that live at once, each request rounded up to 512 bytes: nothing can need less. The smallest memory is looked for in
+/// steps of 1/256 of LOAD (at least one page of 2 MiB), and is the smallest of those tried in which the program fits: a program
 /// that fits may fail with a little more, and how many showed that is said. Policies are compared workload by workload, seeds averaged before: geometric means with
 /// bootstrap intervals (BCa, 95 %), Wilcoxon's signed-rank test with Holm's correction, matched-pairs rank-biserial effects. A program that
 /// fits in no memory under a policy counts in none of its means, and as worse than all that fits in the test.
@@ -110,6 +110,9 @@ fn sweep(args: &Args) -> Result<Outcome> {
     let study = names::study(args)?;
     if args.shard.parts > 1 && args.output.is_none() {
         bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");
+    }
+    if args.shard.parts > 1 {
+        show::check_part(&args.shown)?;
     }
     show::check(&args.shown, &study.plan)?;
     show::check_files(&args.shown, args.output.as_deref(), &study.files)?;

@@ -95,6 +95,20 @@ pub(crate) fn check_without_programs(shown: &Shown) -> Result<()> {
     Ok(())
 }
 
+/// Refuses what needs all rows, where only a part of them is made.
+pub(crate) fn check_part(shown: &Shown) -> Result<()> {
+    let asked = [
+        ("--html", shown.html.is_some()),
+        ("--csv", shown.csv.is_some()),
+        ("--markdown", shown.markdown),
+        ("--latex", shown.latex),
+    ];
+    match asked.iter().find(|(_, is_asked)| *is_asked) {
+        Some((option, _)) => bail!("{option} needs the rows of all parts: give it to parkade merge"),
+        None => Ok(()),
+    }
+}
+
 /// Refuses what the plan does not have.
 pub(crate) fn check(shown: &Shown, plan: &Plan) -> Result<()> {
     baseline(shown, plan)?;
