@@ -1,9 +1,10 @@
 //! `parkade sweep`: workloads x policies x capacities x seeds, and what they say together.
 //!
 //! `names` makes a plan of the arguments, `list` says what can be named, `rows` keeps the file of rows, `show` puts out what all rows
-//! say: `grids` are its tables, in four notations by `grid`; `page` and `plot` its page; `builds` says who made the rows.
+//! say: `grids` are its tables, in four notations by `grid`; `page` and `plot` its page, `csv` its rows; `builds` says who made the rows.
 
 pub(crate) mod builds;
+mod csv;
 mod grid;
 mod grids;
 mod list;

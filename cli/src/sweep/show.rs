@@ -11,7 +11,7 @@ use parkade_sim::study::sweep::{Beside, Capacity, Level, Plan, Row, Source, Summ
 use serde_json::{Value, json};
 
 use super::builds::{self, Overlap};
-use super::{grids, page};
+use super::{csv, grids, page};
 use crate::{output, target};
 
 /// What to put out.
@@ -135,7 +135,7 @@ pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
     let mut summary = Summary::of(plan, finished.rows, baseline(shown, plan)?);
     leave_artefacts_out(plan, &mut summary);
     if let Some(file) = &shown.csv {
-        target::write(file, csv(finished.rows).as_bytes())?;
+        target::write(file, csv::of(finished.rows).as_bytes())?;
     }
     if let Some(file) = &shown.html {
         target::write(file, page::page(finished, &summary, shown.curve.as_deref()).as_bytes())?;
@@ -211,47 +211,6 @@ pub(super) fn subject(plan: &Plan) -> String {
         let _ = write!(line, "; {share} LOAD taken before the program begins");
     }
     line
-}
-
-fn csv(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "job,workload,seed,policy,capacity,load_bytes,events,hash,capacity_bytes,fails_above_bytes,fits,problem,failed_at_event,peak_reserved_bytes,\
-         peak_allocated_bytes,retries,driver_calls,driver_ns,waited_ns,runs,program\n",
-    );
-    let optional = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
-    for row in rows {
-        let _ = writeln!(
-            text,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
-            row.job,
-            quoted(&row.workload),
-            row.seed,
-            quoted(&row.policy),
-            row.capacity,
-            row.load_bytes,
-            row.events,
-            row.hash,
-            optional(row.capacity_bytes),
-            optional(row.fails_above_bytes),
-            row.fits,
-            quoted(row.problem.as_deref().unwrap_or_default()),
-            optional(row.failed_at_event),
-            row.peak_reserved_bytes,
-            row.peak_allocated_bytes,
-            row.retries,
-            row.driver_calls,
-            row.driver_ns,
-            row.waited_ns,
-            row.runs,
-            quoted(&row.program)
-        );
-    }
-    text
-}
-
-/// A field of CSV (RFC 4180).
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
 fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
