@@ -233,7 +233,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-w", "robson:against=none"], "against is none; it can be pytorch, "),
         (&["-w", &noise], "noise.pickle"),
         (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "two things are to be written"),
-        (&["-w", "mlp:batch=8", "--html", &same, "--curve", "gpt2"], "none of the workloads"),
+        (&["-w", "mlp:batch=8", "--html", &same, "--curve", "mlp:batch=8"], "is none of the workloads: mlp.batch=8"),
         (&["-w", "mlp:batch=8", "-o", folder.path()], folder.path()),
     ] {
         refused(&call(&[&["sweep"], arguments].concat()), said);

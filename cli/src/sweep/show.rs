@@ -115,7 +115,8 @@ pub(crate) fn check(shown: &Shown, plan: &Plan) -> Result<()> {
     if let Some(name) = &shown.curve
         && !plan.workloads.iter().any(|workload| workload.name == *name)
     {
-        bail!("--curve {name:?} is none of the workloads");
+        let names: Vec<&str> = plan.workloads.iter().map(|workload| workload.name.as_str()).collect();
+        bail!("--curve {name:?} is none of the workloads: {}", names.join(", "));
     }
     Ok(())
 }
