@@ -76,6 +76,39 @@ class LateUses(unittest.TestCase):
         self.assertEqual(self.moved(ops), ops)
 
 
+class Asked(unittest.TestCase):
+    """The real one is asked again; only where it then agrees with ours was the difference the known defect."""
+
+    OPS = ["capture_begin 0", "alloc a 512", "record_stream a 1", "capture_end 0", "free a", "alloc b 512"]
+    LATE = OPS[:2] + [OPS[3], OPS[2]] + OPS[4:]
+
+    def forgets(self, their_late, our_late, early=True):
+        def answers(ops, is_free):
+            last = {"ev": [["free_completed", "c1+0", 512, 0, 0, 0]]} if is_free else {}
+            return [line(op, ptr="c1+0") if op.startswith("alloc a") else line(op, **(last if op.startswith("alloc b") else {})) for op in ops]
+
+        def ask(is_free):
+            def answer(options, flavour, config, addresses, script):
+                self.assertEqual(script.decode().splitlines(), self.LATE)
+                return answers(self.LATE, is_free)
+            return answer
+
+        kept = run.real, run.parkade
+        run.real, run.parkade = ask(their_late), ask(our_late)
+        try:
+            script = "\n".join(self.OPS + ["stats"]).encode()
+            options = type("Options", (), {"profile": "2.11"})
+            return run.forgets_a_use(options, "capture", "default", "up", script, answers(self.OPS, early), answers(self.OPS, False))
+        finally:
+            run.real, run.parkade = kept
+
+    def test_only_a_difference_that_goes_away_is_the_defect(self):
+        self.assertTrue(self.forgets(their_late=False, our_late=False))
+        self.assertFalse(self.forgets(their_late=True, our_late=False), "it frees early all the same")
+        self.assertFalse(self.forgets(their_late=True, our_late=True), "ours says something else to the other script")
+        self.assertFalse(self.forgets(their_late=False, our_late=False, early=False), "nothing is freed early")
+
+
 class Early(unittest.TestCase):
     """Which blocks the real one frees in an operation and ours does not."""
 
