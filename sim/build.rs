@@ -1,17 +1,36 @@
-//! Makes `PARKADE_SOURCES`, a number that changes when decisions could: a hash of the sources of the core (with the policies), of the
-//! simulated device, of the workloads and of the studies, without their tests. It follows from the files alone, so that it is the same on
-//! every machine that builds these sources, in whatever folder and with or without a repository around them.
+//! Makes `PARKADE_SOURCES`, a number that changes when a study's rows could: a hash of the sources that decide a row's numbers (the core with
+//! its policies, the simulated device, the generators of programs, one run and the search of the smallest memory), without their tests,
+//! and of the releases of the packages that generators draw from, as `Cargo.lock` has them. What only reads rows (statistics, summaries,
+//! bounds) is not in it. It follows from the files alone, so that it is the same on every machine that builds these sources, in whatever
+//! folder and with or without a repository around them.
 #![allow(clippy::print_stdout, reason = "this is how cargo is told")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// What decides a study's rows, from this package's folder. Recordings are not in it: their workloads are compared by their own hash.
-const DECIDING: [&str; 5] = ["../src", "src/device", "src/random.rs", "src/study", "src/workload"];
+/// What decides a row's numbers, from this package's folder. Recordings are not in it: their workloads are compared by their own hash.
+pub(crate) const DECIDING: [&str; 11] = [
+    "../src",
+    "src/device",
+    "src/random.rs",
+    "src/study/border.rs",
+    "src/study/capacity.rs",
+    "src/study/options.rs",
+    "src/study/run.rs",
+    "src/study/sweep/plan.rs",
+    "src/study/sweep/row.rs",
+    "src/study/sweep/work.rs",
+    "src/workload",
+];
+/// The packages whose numbers are in a row, each with what it is built on.
+pub(crate) const PACKAGES: [&str; 1] = ["statrs"];
+/// What these are built with and that computes nothing: texts of errors, and looking at the compiler.
+const TOOLS: [&str; 2] = ["thiserror", "autocfg"];
 
 fn main() -> io::Result<()> {
     let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or_else(|| io::Error::other("cargo names no folder"))?);
-    DECIDING.iter().for_each(|root| println!("cargo:rerun-if-changed={root}"));
+    DECIDING.iter().chain(&["../Cargo.lock"]).for_each(|root| println!("cargo:rerun-if-changed={root}"));
     println!("cargo:rustc-env=PARKADE_SOURCES={:016x}", sources_hash(&package)?);
     Ok(())
 }
@@ -19,32 +38,111 @@ fn main() -> io::Result<()> {
 /// The hash of what decides, beside and below a package's folder.
 pub(crate) fn sources_hash(package: &Path) -> io::Result<u64> {
     let mut hash = Fnv::new();
+    for (name, path) in deciding_files(package)? {
+        hash.text(name.as_bytes());
+        hash.text(&fs::read(path)?);
+    }
+    for release in releases(&fs::read_to_string(package.join("../Cargo.lock"))?)? {
+        hash.text(release.as_bytes());
+    }
+    Ok(hash.0)
+}
+
+/// The sources that decide, by their names from the package's folder, with `/` on every system.
+pub(crate) fn deciding_files(package: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut all = Vec::new();
     for root in DECIDING {
         let mut files = Vec::new();
         collect(&package.join(root), root, &mut files)?;
         // A folder's own order differs between file systems.
         files.sort_unstable();
-        for (name, path) in files {
-            hash.text(name.as_bytes());
-            hash.text(&fs::read(path)?);
-        }
+        all.append(&mut files);
     }
-    Ok(hash.0)
+    Ok(all)
 }
 
-/// All Rust files at or below a path, by their names with `/` on every system.
+/// All Rust files at or below a path, but those that only tests have.
 fn collect(path: &Path, name: &str, files: &mut Vec<(String, PathBuf)>) -> io::Result<()> {
     if !path.is_dir() {
-        if name.ends_with(".rs") && !name.ends_with("/tests.rs") {
+        if name.ends_with(".rs") {
             files.push((name.to_owned(), path.to_owned()));
         }
         return Ok(());
     }
+    let tests = tests_of(&path.join("mod.rs")).or_else(|_| tests_of(&path.join("lib.rs"))).unwrap_or_default();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        collect(&entry.path(), &format!("{name}/{}", entry.file_name().to_string_lossy()), files)?;
+        let own = entry.file_name().to_string_lossy().into_owned();
+        let module = own.trim_end_matches(".rs");
+        if module != "tests" && !tests.contains(module) {
+            collect(&entry.path(), &format!("{name}/{own}"), files)?;
+        }
     }
     Ok(())
+}
+
+/// The modules that a file has for its tests only.
+fn tests_of(file: &Path) -> io::Result<BTreeSet<String>> {
+    let text = fs::read_to_string(file)?;
+    let lines: Vec<&str> = text.lines().collect();
+    let module = |pair: &[&str]| {
+        let name = pair[1].trim_start_matches("pub(crate) ").strip_prefix("mod ")?.strip_suffix(';')?;
+        (pair[0] == "#[cfg(test)]").then(|| name.to_owned())
+    };
+    Ok(lines.windows(2).filter_map(module).collect())
+}
+
+/// The releases of [`PACKAGES`] and of what they are built on, a line each, as a lock file has them.
+fn releases(lock: &str) -> io::Result<BTreeSet<String>> {
+    let packages: Vec<Package<'_>> = lock.split("[[package]]").skip(1).map(Package::read).collect();
+    // A name, and a release where the lock file has several of that name.
+    let mut wanted = PACKAGES.map(str::to_owned).to_vec();
+    let mut found = BTreeSet::new();
+    while let Some(entry) = wanted.pop() {
+        let mut words = entry.split(' ');
+        let (name, version) = (words.next().unwrap_or_default(), words.next());
+        if TOOLS.contains(&name) {
+            continue;
+        }
+        let is_it = |package: &&Package<'_>| package.name == name && version.is_none_or(|version| version == package.version);
+        let of_name: Vec<&Package<'_>> = packages.iter().filter(is_it).collect();
+        if of_name.is_empty() {
+            return Err(io::Error::other(format!("Cargo.lock has no package {entry:?}")));
+        }
+        for package in of_name {
+            if found.insert(format!("{} {} {}", package.name, package.version, package.checksum)) {
+                wanted.extend(package.dependencies.iter().map(|&dependency| dependency.to_owned()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A package of a lock file.
+#[derive(Default)]
+struct Package<'a> {
+    name: &'a str,
+    version: &'a str,
+    checksum: &'a str,
+    dependencies: Vec<&'a str>,
+}
+
+impl<'a> Package<'a> {
+    /// What stands between two `[[package]]`: a line a value, and a line a dependency.
+    fn read(text: &'a str) -> Package<'a> {
+        let mut package = Package::default();
+        for line in text.lines() {
+            let value = |text: &'a str| text.trim_matches(&['"', ','][..]);
+            match line.split_once(" = ") {
+                Some(("name", name)) => package.name = value(name),
+                Some(("version", version)) => package.version = value(version),
+                Some(("checksum", checksum)) => package.checksum = value(checksum),
+                None if line.starts_with(" \"") => package.dependencies.push(value(line.trim_start())),
+                _ => {}
+            }
+        }
+        package
+    }
 }
 
 /// FNV-1a with 64 bits.

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use parkade_sim::study::sweep::{Plan, Row};
 
+use crate::sweep::builds::Overlap;
 use crate::sweep::rows::{self, Contents, Header, Shard};
 use crate::sweep::show::{self, Finished, Shown};
 use crate::{Outcome, target};
@@ -15,6 +16,9 @@ use crate::{Outcome, target};
 ///
 /// The files must be parts of the same sweep (parkade sweep --shard), finished, made by this build, and must not contradict each other. What is written is, byte
 /// for byte, what one machine would have written alone.
+///
+/// Bounds and curves need the programs, which files of rows do not hold: parkade sweep, with the same arguments and -o on what was merged,
+/// shows everything without doing a job again.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
@@ -28,7 +32,8 @@ pub(crate) struct Args {
     /// Write all rows here.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Merge although another build of parkade made some of the rows, which may decide otherwise.
+    /// Merge although another build of parkade made some of the rows, which may decide otherwise. Of a job that several builds did, the row of the first
+    /// file is kept, and how many say otherwise is said.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -44,7 +49,7 @@ fn merge(args: &Args) -> Result<Outcome> {
     show::check_files(&args.shown, Some(&args.output), &args.files)?;
     let parts = args.files.iter().map(|file| Ok((file.as_path(), rows::read(file)?))).collect::<Result<Vec<_>>>()?;
     parts.iter().try_for_each(|(file, part)| rows::check_program(file, &part.rows, args.force))?;
-    let (plan, rows) = put_together(parts)?;
+    let Merged { plan, rows, overlap } = put_together(parts)?;
     show::check(&args.shown, &plan)?;
     let mut bytes = Header::of(plan.clone(), Shard::WHOLE).line()?;
     for row in &rows {
@@ -52,13 +57,21 @@ fn merge(args: &Args) -> Result<Outcome> {
         bytes.push(b'\n');
     }
     target::write(&args.output, &bytes)?;
-    show::show(&args.shown, &Finished { plan: &plan, rows: &rows, sources: &[], policies: &[], beside: &[] })
-        .map(|()| Outcome::Good)
+    let finished = Finished { plan: &plan, rows: &rows, sources: &[], policies: &[], beside: &[], overlap: &overlap };
+    show::show(&args.shown, &finished).map(|()| Outcome::Good)
 }
 
-fn put_together(parts: Vec<(&Path, Contents)>) -> Result<(Plan, Vec<Row>)> {
+/// All rows of a sweep.
+struct Merged {
+    plan: Plan,
+    rows: Vec<Row>,
+    overlap: Overlap,
+}
+
+fn put_together(parts: Vec<(&Path, Contents)>) -> Result<Merged> {
     let Some((first, header)) = parts.first().map(|(file, part)| (*file, part.header.clone())) else { bail!("no files") };
-    let mut all: BTreeMap<u64, (&Path, Row)> = BTreeMap::new();
+    // Of each job the first row of every build, in the order of the files.
+    let mut all: BTreeMap<u64, Vec<(&Path, Row)>> = BTreeMap::new();
     let mut programs: BTreeMap<(String, u64), (&Path, String)> = BTreeMap::new();
     for (file, part) in parts {
         if let Some(difference) = part.header.difference(&header) {
@@ -70,13 +83,13 @@ fn put_together(parts: Vec<(&Path, Contents)>) -> Result<(Plan, Vec<Row>)> {
             if *hash != row.hash {
                 bail!("{} and {} disagree about what {} is", other.display(), file.display(), row.workload);
             }
-            match all.get(&row.job) {
-                // Who made a row is no contradiction.
-                Some((other, known)) if Row { program: row.program.clone(), ..known.clone() } != row => {
+            let known = all.entry(row.job).or_default();
+            match known.iter().find(|(_, known)| known.program == row.program) {
+                Some((other, known)) if *known != row => {
                     bail!("{} and {} contradict each other about job {}", other.display(), file.display(), row.job)
                 }
                 Some(_) => {}
-                None => drop(all.insert(row.job, (file, row))),
+                None => known.push((file, row)),
             }
         }
     }
@@ -89,5 +102,21 @@ fn put_together(parts: Vec<(&Path, Contents)>) -> Result<(Plan, Vec<Row>)> {
             missing % parts + 1
         );
     }
-    Ok((header.plan, all.into_values().map(|(_, row)| row).collect()))
+    let mut overlap = Overlap::default();
+    let mut rows = Vec::new();
+    for mut known in all.into_values() {
+        let others = known.split_off(1);
+        for (file, row) in known {
+            if !others.is_empty() {
+                overlap.add(file, others.iter().any(|(_, other)| !has_the_numbers_of(other, &row)));
+            }
+            rows.push(row);
+        }
+    }
+    Ok(Merged { plan: header.plan, rows, overlap })
+}
+
+/// Whether two rows of a job say the same, whoever made them.
+fn has_the_numbers_of(one: &Row, other: &Row) -> bool {
+    Row { program: other.program.clone(), ..one.clone() } == *other
 }

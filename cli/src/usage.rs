@@ -1,10 +1,10 @@
 //! Arguments that cannot be understood: said as every other failure is, in JSON too where that is asked for.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Command, Error};
+use clap::{Arg, Command, Error};
 use serde_json::json;
 
 use crate::output;
@@ -20,13 +20,32 @@ pub(crate) fn answer(error: &Error, program: &Command) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Whether `--json` is among the arguments, for a subcommand that has it or for one that there is not.
+/// Whether `--json` is among the arguments, for a subcommand that has it or for one that there is not. It takes no value: who gives it one
+/// has asked for JSON all the same, but for `--json=false`. What an option takes as its value asks for nothing.
 fn wants_json(arguments: impl Iterator<Item = OsString>, program: &Command) -> bool {
     let arguments: Vec<OsString> = arguments.take_while(|argument| argument != "--").collect();
     let subcommand = arguments.first().and_then(|name| program.find_subcommand(name));
     let has_json =
         subcommand.is_none_or(|subcommand| subcommand.get_arguments().any(|argument| argument.get_long() == Some("json")));
-    has_json && arguments.iter().any(|argument| argument == "--json")
+    let is_value = |place: usize| {
+        let before = place.checked_sub(1).and_then(|before| arguments[before].to_str());
+        before.is_some_and(|before| subcommand.is_some_and(|subcommand| takes_any_value(subcommand, before)))
+    };
+    has_json && (0..arguments.len()).any(|place| asks_for_json(&arguments[place]) && !is_value(place))
+}
+
+fn asks_for_json(argument: &OsStr) -> bool {
+    let value = argument.to_str().and_then(|argument| argument.strip_prefix("--json"));
+    value.is_some_and(|value| value.is_empty() || value.starts_with('=') && value != "=false")
+}
+
+/// Whether this is an option whose value is the next argument, whatever that looks like.
+fn takes_any_value(subcommand: &Command, option: &str) -> bool {
+    let is_it = |argument: &&Arg| {
+        let is_short = argument.get_short().is_some_and(|short| option.strip_prefix('-') == Some(short.encode_utf8(&mut [0; 4])));
+        is_short || argument.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long))
+    };
+    subcommand.get_arguments().find(is_it).is_some_and(|argument| argument.is_allow_hyphen_values_set())
 }
 
 /// The message without the usage behind it.
@@ -39,14 +58,15 @@ fn one_line(error: &Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Arg, ArgAction};
+    use clap::ArgAction;
 
     use super::*;
 
     fn program() -> Command {
         let json = || Arg::new("json").long("json").action(ArgAction::SetTrue);
+        let number = || Arg::new("number").short('n').long("number").allow_hyphen_values(true);
         Command::new("program")
-            .subcommand(Command::new("with").arg(json()).arg(Arg::new("file").required(true)))
+            .subcommand(Command::new("with").arg(json()).arg(number()).arg(Arg::new("file").required(true)))
             .subcommand(Command::new("without"))
     }
 
@@ -54,6 +74,11 @@ mod tests {
     fn json_is_for_who_asks_and_has_it() {
         let wants = |line: &str| wants_json(line.split_whitespace().map(OsString::from), &program());
         assert!(wants("with --json") && wants("with --nosuch --json x") && wants("nosuch --json") && wants("--json"));
+        assert!(
+            wants("with --json=true") && wants("with --json= x") && wants("with -n 1 --json") && wants("with --number=1 --json")
+        );
+        assert!(!wants("with --json=false") && !wants("with --jsonx") && !wants("without --json=true"));
+        assert!(!wants("with -n --json") && !wants("with --number --json") && wants("with -n --json --json"));
         assert!(!wants("with file") && !wants("with -- --json") && !wants("without --json"));
     }
 

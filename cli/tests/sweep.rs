@@ -1,66 +1,11 @@
-//! `parkade sweep` and `parkade merge`: the same bytes however the work is spread, files that are continued, what is put out, and bad input.
+//! `parkade sweep`: files that are continued, what is put out, and bad input.
 
 mod common;
 
 use std::fs;
 
-use common::{Folder, Run, call, good};
-
-/// Two small programs, two policies, three capacities.
-fn sweep(folder: &Folder, more: &[&str]) -> Run {
-    let recording = folder.recording("good.pickle", &good());
-    let workloads =
-        format!("{recording},transformer:layers=2,hidden=64,heads=2,vocabulary=100,sequence=64,batch=8,mixed=on,steps=2");
-    let own = ["sweep", "-w", &workloads, "-p", "pytorch,pytorch-expandable", "-c", "1.0,1.1,2GiB", "--seeds", "2"];
-    call(&[&own, more].concat())
-}
-
-fn at(folder: &Folder, name: &str) -> String {
-    format!("{}/{name}", folder.path())
-}
-
-fn bytes(file: &str) -> String {
-    fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"))
-}
-
-/// The whole sweep's file of rows.
-fn whole(folder: &Folder) -> (String, String) {
-    let file = at(folder, "whole.jsonl");
-    let run = sweep(folder, &["-o", &file]);
-    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
-    (bytes(&file), run.out)
-}
-
-fn refused(run: &Run, said: &str) {
-    assert_eq!((run.code, run.err.lines().count(), run.out.as_str()), (2, 1, ""), "{}", run.err);
-    assert!(run.err.contains(said), "{} lacks {said:?}", run.err);
-}
-
-#[test]
-fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
-    let folder = Folder::new("sweep-same");
-    let (rows, _) = whole(&folder);
-    // A recording has one seed; so there are three programs.
-    assert_eq!(rows.lines().count(), 1 + 3 * 2 * 5);
-    for threads in ["1", "2", "4"] {
-        let file = at(&folder, &format!("threads{threads}.jsonl"));
-        assert_eq!(sweep(&folder, &["-o", &file, "--threads", threads]).code, 0);
-        assert_eq!(bytes(&file), rows, "{threads} threads");
-    }
-    let parts = ["1/3", "2/3", "3/3"].map(|part| {
-        let file = at(&folder, &format!("part{}.jsonl", &part[..1]));
-        let run = sweep(&folder, &["-o", &file, "--shard", part, "--threads", "2"]);
-        assert!(run.code == 0 && run.out.contains("10 rows in"), "{}{}", run.out, run.err);
-        file
-    });
-    let merged = at(&folder, "merged.jsonl");
-    let [one, two, three] = &parts;
-    let run = call(&["merge", three, one, two, "-o", &merged]);
-    assert_eq!((run.code, run.err.as_str()), (0, ""));
-    // The programs, which bounds need, are not in the parts.
-    let shown = sweep(&folder, &["-o", &merged, "--bounds", "0"]).out;
-    assert_eq!((bytes(&merged), run.out), (rows, shown));
-}
+use common::sweeps::{at, bytes, changed, json, refused, sweep, whole};
+use common::{Folder, call, good};
 
 #[test]
 fn a_file_is_continued_where_it_ends() {
@@ -91,7 +36,10 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         ("notes\n".to_owned(), "is no file of parkade sweep's rows"),
         ("{}\n".to_owned(), "is no file of parkade sweep's rows"),
         ("x".repeat(5 << 20), "a line is longer than"),
-        (lines[0].to_owned(), "its first line is missing or cut"),
+        (
+            lines[0].to_owned(),
+            "its first line is missing or cut, as when a sweep ends at once: remove it, or choose another file",
+        ),
         (rows.replacen("\"parkade_sweep\":3", "\"parkade_sweep\":9", 1), "is of form 9"),
         (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has other capacities than asked for"),
         (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 belongs"),
@@ -113,78 +61,6 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         refused(&sweep(&folder, &["-o", &file]), said);
         assert_eq!(bytes(&file), contents, "{said}");
     }
-}
-
-/// A row with something put before one of its values.
-fn changed(row: &str, key: &str, first: &str) -> String {
-    let key = format!("\"{key}\":");
-    let value = row.find(&key).expect("a value") + key.len();
-    let value = value + usize::from(row[value..].starts_with('"'));
-    format!("{}{first}{}", &row[..value], &row[value..])
-}
-
-#[test]
-fn rows_of_another_build_are_accepted_by_force_only() {
-    let folder = Folder::new("sweep-build");
-    let (rows, shown) = whole(&folder);
-    let program = format!("\"program\":\"{}\"", parkade_sim::study::sweep::PROGRAM);
-    assert_eq!(rows.matches(&program).count(), 30, "each row says which build made it");
-    let lines: Vec<String> = rows.lines().map(|line| line.to_owned() + "\n").collect();
-    let (old, new) = lines.split_at(11);
-    let old = old.concat().replace(&program, "\"program\":\"0.1.0-0123456789abcdef\"");
-    let file = folder.file("old.jsonl", old.as_bytes());
-    let said = "has rows made by parkade 0.1.0-0123456789abcdef, which may decide otherwise than this ";
-    refused(&sweep(&folder, &["-o", &file]), said);
-    assert_eq!(bytes(&file), old);
-    let run = sweep(&folder, &["-o", &file, "--force", "--json"]);
-    assert_eq!((run.code, run.err.as_str(), bytes(&file)), (0, "", old.clone() + &new.concat()), "{}", run.out);
-    let object: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
-    let both = ["0.1.0-0123456789abcdef", parkade_sim::study::sweep::PROGRAM];
-    assert_eq!(object["programs"].as_array().map(Vec::len), Some(2), "{}", object["programs"]);
-    assert!(both.iter().all(|program| object["programs"].as_array().is_some_and(|all| all.contains(&(*program).into()))));
-
-    let merged = at(&folder, "merged.jsonl");
-    refused(&call(&["merge", &file, "-o", &merged]), said);
-    assert!(!fs::exists(&merged).expect("a folder"));
-    // Of two builds that say the same of a job, the first file's row stays.
-    let whole_file = at(&folder, "whole.jsonl");
-    assert_eq!(call(&["merge", &file, &whole_file, "-o", &merged, "--force"]).code, 0);
-    assert_eq!(bytes(&merged), bytes(&file));
-    assert_eq!(sweep(&folder, &["-o", &merged, "--force"]).out, shown);
-    assert!(call(&["sweep", "--force"]).err.contains("--output"), "there is nothing to force");
-}
-
-#[test]
-fn parts_that_do_not_belong_together_are_not_merged() {
-    let folder = Folder::new("sweep-merge");
-    let (rows, _) = whole(&folder);
-    let merged = at(&folder, "merged.jsonl");
-    let part = |number: u32, more: &[&str]| {
-        let file = at(&folder, &format!("part{number}{}.jsonl", more.len()));
-        assert_eq!(sweep(&folder, &[&["-o", &file, "--shard", &format!("{number}/2")], more].concat()).code, 0);
-        file
-    };
-    let (one, two) = (part(1, &[]), part(2, &[]));
-    refused(&call(&["merge", &one, "-o", &merged]), "15 of 30 jobs are missing, the first one in part 2/2");
-    refused(&call(&["merge", &one, &part(2, &["--prealloc", "0.5"]), "-o", &merged]), "has another pre-allocation than");
-    let whole_file = folder.file("all.jsonl", rows.as_bytes());
-    refused(&call(&["merge", &one, &whole_file, "-o", &merged]), "is cut into another number of parts");
-    let text = bytes(&two);
-    let cost = text.find("\"driver_ns\":").expect("a cost") + "\"driver_ns\":".len();
-    let other = folder.file("other.jsonl", format!("{}7{}", &text[..cost], &text[cost..]).as_bytes());
-    refused(&call(&["merge", &one, &two, &other, "-o", &merged]), "contradict each other about job 1");
-    let hash = text.rfind("\"hash\":\"").expect("a hash") + "\"hash\":\"".len();
-    let other = folder.file("program.jsonl", format!("{}f{}", &text[..hash], &text[hash..]).as_bytes());
-    refused(&call(&["merge", &one, &other, "-o", &merged]), "disagree about what transformer");
-    let cut = folder.file("cut.jsonl", &text.as_bytes()[..text.len() - 9]);
-    refused(&call(&["merge", &one, &cut, "-o", &merged]), "1 of 30 jobs are missing");
-    refused(&call(&["merge", &one, &two, "-o", &one]), "never overwritten");
-    let page = at(&folder, "page.html");
-    refused(&call(&["merge", &one, &two, "-o", &merged, "--html", &page, "--curve", "good"]), "--curve needs the programs");
-    refused(&call(&["merge", &merged, "-o", &at(&folder, "x")]), "cannot be read");
-    assert!(!fs::exists(&merged).expect("a folder"), "nothing was written");
-    assert_eq!(call(&["merge", &one, &two, &two, "-o", &merged]).code, 0, "the same part twice");
-    assert_eq!(bytes(&merged), rows);
 }
 
 #[test]
@@ -274,6 +150,18 @@ fn everything_says_the_same() {
 }
 
 #[test]
+fn one_policy_is_compared_with_none() {
+    let folder = Folder::new("sweep-one");
+    let recording = folder.recording("good.pickle", &good());
+    let one = |more: &[&str]| call(&[&["sweep", "-w", &recording, "-p", "tlsf", "-c", "1.0", "--bounds", "0"], more].concat());
+    let text = one(&[]).out;
+    assert!(text.contains("memory/LOAD") && !text.contains("/tlsf") && !text.contains("Holm"), "{text}");
+    let markdown = one(&["--markdown"]).out;
+    assert!(!markdown.contains("Wilcoxon") && !markdown.contains("| effect |"), "{markdown}");
+    assert_eq!(json(&one(&["--json"]))["policies"][0]["versus_baseline"], serde_json::Value::Null);
+}
+
+#[test]
 fn the_lists_name_everything() {
     let run = call(&["sweep", "--list"]);
     assert_eq!(run.code, 0);
@@ -345,7 +233,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-w", "robson:against=none"], "against is none; it can be pytorch, "),
         (&["-w", &noise], "noise.pickle"),
         (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "two things are to be written"),
-        (&["-w", "mlp:batch=8", "--html", &same, "--curve", "gpt2"], "none of the workloads"),
+        (&["-w", "mlp:batch=8", "--html", &same, "--curve", "mlp:batch=8"], "is none of the workloads: mlp.batch=8"),
         (&["-w", "mlp:batch=8", "-o", folder.path()], folder.path()),
     ] {
         refused(&call(&[&["sweep"], arguments].concat()), said);

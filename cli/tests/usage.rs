@@ -29,6 +29,21 @@ fn usage_errors_are_json_where_it_is_asked_for() {
 }
 
 #[test]
+fn json_is_asked_for_with_a_value_too_which_is_a_mistake_of_its_own() {
+    for spelling in ["--json=true", "--json=1", "--json="] {
+        let run = call(&["sweep", spelling]);
+        assert_eq!((run.code, run.err.lines().count() > 0), (2, true), "{spelling}");
+        assert!(error(&run).starts_with("unexpected value '"), "{spelling}: {}", run.out);
+    }
+    assert!(error(&call(&["sweep", "--json", "--json"])).contains("cannot be used multiple times"));
+    assert!(error(&call(&["--json", "sweep"])).starts_with("unexpected argument '--json' found"));
+    assert_eq!(call(&["sweep", "--json=false"]).out, "", "which is none");
+    // An option's value, and another option that begins so.
+    assert_eq!(call(&["frontier", "--context", "--json"]).out, "");
+    assert_eq!(call(&["sweep", "--jsonl"]).out, "");
+}
+
+#[test]
 fn help_is_no_error_and_who_has_no_json_prints_none() {
     let help = call(&["verify", "--json", "--help"]);
     assert!(help.code == 0 && help.err.is_empty() && help.out.contains("Usage:"), "{}", help.err);

@@ -37,6 +37,7 @@ class Comparison:
         self.restore_order_showed = False
         self.is_over = False
         self.pending = set()
+        self.users = {}
         self.tolerated = 0
 
     def line(self, theirs, ours):
@@ -49,6 +50,7 @@ class Comparison:
             if self.is_over:
                 return None
         follow_pending(self.pending, theirs)
+        follow_users(self.users, theirs)
         for side, answer in zip(self.sides, (theirs, ours)):
             side.update(answer.pop("st", {}))
         if theirs.get("ev") != ours.get("ev"):
@@ -83,10 +85,11 @@ class Comparison:
 
     def pools_given_back(self, theirs, ours):
         """Puts the abandoned pools that give their segments back into one order, if there are several."""
-        if all(len(pools_giving(answer.get("ev", []))) > 1 for answer in (theirs, ours)):
+        abandoned = {pool for pool, users in self.users.items() if users == 0}
+        if all(len(abandoned.intersection(pools_giving(answer.get("ev", [])))) > 1 for answer in (theirs, ours)):
             before = [(answer["ev"], answer.get("drv")) for answer in (theirs, ours)]
             for answer in (theirs, ours):
-                answer["ev"], answer["drv"] = in_order_of_pools(answer["ev"], answer.get("drv", []))
+                answer["ev"], answer["drv"] = in_order_of_pools(answer["ev"], answer.get("drv", []), abandoned)
             self.tolerated += any((answer["ev"], answer["drv"]) != old for answer, old in zip((theirs, ours), before))
 
     def events(self, theirs, ours):
@@ -142,16 +145,27 @@ def follow_pending(pending, answer):
             pending.discard(pointer)
 
 
+def follow_users(users, answer):
+    """Keeps how many users each private pool has; one without any is abandoned."""
+    kind, *words = answer["op"].split()
+    pool = tuple(int(word) for word in words[:2]) if kind in ("pool_create", "pool_begin", "pool_release") else None
+    if kind == "pool_release" and answer["ok"]:
+        users[pool] = users.get(pool, 0) - 1
+    elif pool and kind != "pool_release" and "use_count > 0" not in answer.get("msg", ""):
+        # A routing that fails has counted by then, unless the pool was abandoned.
+        users[pool] = users.get(pool, 0) + 1
+
+
 def pools_giving(events):
-    """The private pools that give segments back, by the first of them."""
-    return dict.fromkeys(tuple(event[-2:]) for event in events if event[0] == "segment_free" and any(event[-2:]))
+    """The private pools that give segments back."""
+    return {tuple(event[-2:]) for event in events if event[0] == "segment_free" and any(event[-2:])}
 
 
-def in_order_of_pools(events, calls):
-    """Trace entries and driver calls with what private pools give back, one directly after the other, sorted by the pool's id."""
+def in_order_of_pools(events, calls, abandoned):
+    """Trace entries and driver calls with what abandoned pools give back, one directly after the other, sorted by the pool's id."""
     pool_of = {event[1].split("+")[0]: tuple(event[-2:]) for event in events if event[0] == "segment_free"}
-    given_back = lambda event: event[0] == "segment_free" and any(event[-2:])
-    freed = lambda call: call[0] == "cudaFree" and any(pool_of.get(call[-1], ()))
+    given_back = lambda event: event[0] == "segment_free" and tuple(event[-2:]) in abandoned
+    freed = lambda call: call[0] == "cudaFree" and pool_of.get(call[-1]) in abandoned
     return sorted_runs(events, given_back, lambda event: event[-2:]), sorted_runs(calls, freed, lambda call: pool_of[call[-1]])
 
 

@@ -103,7 +103,7 @@ def one(options, flavour, seed, whole):
                 theirs = theirs[:number]
             if difference and is_order_of_serving_pools(theirs[:number + 1], ours[:number + 1]):
                 difference, theirs = None, theirs[:number]
-            if difference and forgets_a_use(theirs[:number + 1], ours[number:number + 1], options.profile):
+            if difference and number < min(len(theirs), len(ours)) and forgets_a_use(options, flavour, config, addresses, script, theirs[:number + 1], ours[:number + 1]):
                 difference, theirs = None, theirs[:number]
             if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
                 # A few runs can agree by chance on one of two orders.
@@ -158,21 +158,52 @@ def is_order_of_serving_pools(theirs, ours):
     return len(marked) > 1 and answers[0]["op"].startswith("alloc") and (asserts or served)
 
 
-def forgets_a_use(theirs, ours, profile):
+def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
     """Whether the last line shows the defect of uses that are remembered for too long (docs/fidelity.md, section 5): the real allocator frees
-    blocks there that ours keeps waiting, each of them given back during a capture, and each stream that used it was once recorded on some
-    block during an earlier capture or routing, the block being given back after it.
+    blocks there that ours keeps waiting.
+
+    The real one keeps, for a block that another stream uses during a capture, that use beyond the capture if the block is given back after it, and by
+    the address of its own object, which another block may have later: which one follows from how that process's heap hands out memory, and shows nowhere. So it is asked
+    again: with the script in which those uses are recorded just before their blocks are given back, no longer during a capture. Nothing else is different
+    in it, and what ours says to it must be the same. If the real one agrees with ours up to and with the last line, the difference was that defect.
+    """
+    if not freed_early(theirs[-1], ours[-1]):
+        return False
+    lines = script.decode().splitlines()[:len(theirs)]
+    late = with_late_uses(lines, theirs, options.profile)
+    if late == lines:
+        return False
+    late = ("\n".join(late) + "\n").encode()
+    their_late, our_late = real(options, flavour, config, addresses, late), parkade(options, flavour, config, addresses, late)
+    if without_uses(our_late) != without_uses(ours):
+        return False
+    return len(their_late) == len(our_late) and compare(their_late, our_late, options.profile)[0] is None
+
+
+def freed_early(theirs, ours):
+    """The blocks that become free in the real one's operation and not in ours."""
+    theirs, ours = ({event[1] for event in json.loads(line).get("ev", []) if event[0] == "free_completed"} for line in (theirs, ours))
+    return theirs - ours
+
+
+def without_uses(lines):
+    """Answers without their numbers, but for those about uses."""
+    answers = [json.loads(line) for line in lines]
+    return [{**answer, "i": None} for answer in answers if not answer["op"].startswith("record_stream")]
+
+
+def with_late_uses(ops, answers, profile):
+    """A script, here without what follows its answers, in which each use that was recorded during a capture (or a routing) is recorded
+    just before its block is given back, if that is outside of any.
 
     2.15 takes for a capture only one of the caller's current stream, which is that of the last request.
     """
-    completed = [{event[1] for event in json.loads(lines[-1]).get("ev", []) if event[0] == "free_completed"} for lines in (theirs, ours) if lines]
-    early = completed[0] - completed[-1]
-    routings, captured, current, holder, uses, marked, remembered = set(), set(), "0", {}, {}, {}, set()
-    suspects = {}
-    for line in theirs:
-        answer = json.loads(line)
-        words = answer["op"].split()
-        kind = words[0]
+    routings, captured, current = set(), set(), "0"
+    # The lines that recorded a use of a live block during a capture; where a line goes instead.
+    recorded, places = {}, {}
+    for number, (op, answer) in enumerate(zip(ops, answers)):
+        words = op.split()
+        kind = words[0] if words else ""
         if kind == "alloc":
             current = words[3] if len(words) > 3 else "0"
         routed = current in captured if profile == "2.15" else bool(routings or captured)
@@ -184,19 +215,19 @@ def forgets_a_use(theirs, ours, profile):
             captured.add(words[1])
         elif kind == "capture_end":
             captured.discard(words[1])
-        elif kind in ("alloc", "rawalloc") and answer.get("ptr"):
-            holder[words[1]] = answer["ptr"]
-            uses[words[1]], marked[words[1]] = set(), set()
-        elif kind == "record_stream" and words[1] in holder:
-            (marked if routed else uses)[words[1]].add(words[2])
-        elif kind in ("free", "rawfree") and words[1] in holder:
-            if routed:
-                suspects[holder[words[1]]] = uses[words[1]] - marked[words[1]]
-            else:
-                suspects.pop(holder[words[1]], None)
-                remembered |= marked[words[1]]
-            del holder[words[1]]
-    return bool(early) and all(suspects.get(address) and suspects[address] <= remembered for address in early)
+        elif kind in ("alloc", "rawalloc") and json.loads(answer).get("ptr"):
+            recorded[words[1]] = []
+        elif kind == "record_stream" and routed and words[1] in recorded:
+            recorded[words[1]].append(number)
+        elif kind in ("free", "rawfree", "free_all"):
+            given_back = list(recorded) if kind == "free_all" else words[1:2]
+            for block in given_back:
+                lines = recorded.pop(block, [])
+                places.update((line, number) for line in lines if not routed)
+    before = collections.defaultdict(list)
+    for line, number in places.items():
+        before[number].append(ops[line])
+    return [line for number, op in enumerate(ops) for line in before[number] + ([] if number in places else [op])]
 
 
 def program(options):

@@ -10,6 +10,8 @@ use parkade::{BlockId, Heap};
 use parkade_conformance::harness::Simulated;
 use parkade_conformance::policies::{self, Share, check};
 use parkade_conformance::suite::{self, Effort};
+use parkade_sim::study::{RunOptions, smallest_capacity};
+use parkade_sim::workload::{Event, Workload};
 
 /// The most lines of the tutorial's policy.
 const LONGEST_EXAMPLE: usize = 100;
@@ -26,6 +28,21 @@ fn the_tutorial_shows_the_policy_that_is_tested() {
     assert_eq!(block, Some(example.as_str()), "the first block of Rust of the page is the file, byte for byte");
     let lines = example.lines().count();
     assert!(lines <= LONGEST_EXAMPLE, "{lines} lines");
+}
+
+#[test]
+fn the_tutorial_measures_a_policy_with_a_call_that_there_is() {
+    let mut program = Workload::default();
+    program.events.push(Event::Allocate { buffer: 0, bytes: 1 << 20, stream: 0 });
+    let workload = program;
+    // The call below is the tutorial's, but for the policy.
+    let smallest = smallest_capacity(&workload, &|| Box::new(Mistake::Rounds), &RunOptions::plenty(), &[]);
+    assert_eq!(smallest.map(|found| found.capacity_bytes), Ok(2 << 20));
+    let call = |policy: &str| {
+        format!("let smallest = smallest_capacity(&workload, &|| Box::new({policy}), &RunOptions::plenty(), &[]);")
+    };
+    assert!(read("conformance/tests/policies.rs").contains(&call("Mistake::Rounds")));
+    assert!(read("docs/writing-a-policy.md").contains(&call("FillFirst")));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The tables of a sweep: memory and driver time by policy, and both by workload and policy.
 
+use std::fmt::Write as _;
+
 use parkade_sim::study::sweep::{Beside, Capacity, Cell, Level, Plan, PolicySummary, Summary};
 
 use super::grid::{Grid, Head};
@@ -83,17 +85,22 @@ fn memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
         let name = capacity(plan.capacities[place]);
         Head { short: name.replace(" LOAD", "x"), name: format!("fits in {name}") }
     }));
-    let versus = Head { name: format!("over {baseline}"), short: format!("/{baseline}") };
-    header.push(versus);
-    header.extend(["95% interval", "less/same/more", "effect", "p", "p (Holm)"].map(Head::from));
-    let note = format!(
+    let mut note = format!(
         "The smallest memory in which a program fits over LOAD, the most bytes that live at once: geometric means over n of {} with \
-         bootstrap intervals (BCa). Then the share of programs that fit in a given memory (each workload counts as much, whatever its seeds). Then against {baseline}, workload by workload: \
-         the ratio, in how many it needs less, as much, and more, the matched-pairs rank-biserial effect (-1: never more), and the p \
-         value of Wilcoxon's signed-rank test, alone and corrected for all {} comparisons.",
-        crate::output::count(plan.workloads.len() as u64, "workload"),
-        plan.policies.len() - 1
+         bootstrap intervals (BCa). Then the share of programs that fit in a given memory (each workload counts as much, whatever its seeds).",
+        crate::output::count(plan.workloads.len() as u64, "workload")
     );
+    let comparisons = plan.policies.len() - 1;
+    if comparisons > 0 {
+        header.push(Head { name: format!("over {baseline}"), short: format!("/{baseline}") });
+        header.extend(["95% interval", "less/same/more", "effect", "p", "p (Holm)"].map(Head::from));
+        let _ = write!(
+            note,
+            " Then against {baseline}, workload by workload: \
+             the ratio, in how many it needs less, as much, and more, the matched-pairs rank-biserial effect (-1: never more), and the p \
+             value of Wilcoxon's signed-rank test, alone and corrected for all {comparisons} comparisons."
+        );
+    }
     let mut rows: Vec<Vec<String>> = summary.policies.iter().map(|policy| memory_row(plan, policy)).collect();
     for (name, level) in ["(page ideal)", "(packing)"].into_iter().zip(Beside::over_workloads(beside)) {
         let Some(level) = level else { continue };
@@ -113,6 +120,7 @@ fn memory_row(plan: &Plan, policy: &PolicySummary) -> Vec<String> {
     row.push(policy.ratio.map_or(0, |level| level.count).to_string());
     row.extend(given(plan).map(|place| format!("{:.0}%", policy.fits[place] * 100.0)));
     match &policy.versus {
+        None if plan.policies.len() == 1 => {}
         None => row.extend((0..6).map(|_| none())),
         Some(versus) => {
             row.push(versus.ratio.map_or_else(none, |level| format!("{:.3}", level.mean)));

@@ -1,8 +1,10 @@
 //! `parkade sweep`: workloads x policies x capacities x seeds, and what they say together.
 //!
 //! `names` makes a plan of the arguments, `list` says what can be named, `rows` keeps the file of rows, `show` puts out what all rows
-//! say: `grids` are its tables, in four notations by `grid`; `page` and `plot` its page.
+//! say: `grids` are its tables, in four notations by `grid`; `page` and `plot` its page, `csv` its rows; `builds` says who made the rows.
 
+pub(crate) mod builds;
+mod csv;
 mod grid;
 mod grids;
 mod list;
@@ -20,10 +22,12 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_sim::study::sweep::{Beside, Program, Row, Share, beside, work};
 use rayon::prelude::*;
+use serde_json::json;
 
 use crate::verify::progress_bar_of;
 use crate::{Outcome, output};
 
+use builds::Overlap;
 use names::Study;
 use rows::{Header, Shard};
 use show::{Finished, Shown};
@@ -31,8 +35,8 @@ use show::{Finished, Shown};
 /// Run programs under allocation policies on simulated devices, and compare how much memory they need and what the driver costs.
 ///
 /// Each workload is run under each policy in each capacity, and in plenty; and the smallest memory in which it fits is searched. LOAD is
-/// the most bytes that live at once, each request rounded up to 512 bytes: nothing can need less. It is looked for in
-/// steps of 1/256 of LOAD (at least one page of 2 MiB), and is the smallest of the memories tried in which the program fits: a program
+/// the most bytes that live at once, each request rounded up to 512 bytes: nothing can need less. The smallest memory is looked for in
+/// steps of 1/256 of LOAD (at least one page of 2 MiB), and is the smallest of those tried in which the program fits: a program
 /// that fits may fail with a little more, and how many showed that is said. Policies are compared workload by workload, seeds averaged before: geometric means with
 /// bootstrap intervals (BCa, 95 %), Wilcoxon's signed-rank test with Holm's correction, matched-pairs rank-biserial effects. A program that
 /// fits in no memory under a policy counts in none of its means, and as worse than all that fits in the test.
@@ -51,7 +55,8 @@ use show::{Finished, Shown};
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
 
 A file of rows (-o) is continued where it ends: the same command after an interruption does only what is missing. Each row names the
-build that made it, by version and a hash of the sources that decide: rows of another build are not continued without --force.
+build that made it, by version and a hash of the sources and releases that decide: rows of another build are not continued without
+--force, and then the result says how many there are of which build.
 
 Exit code: 0 done, 2 it could not be run.")]
 pub(crate) struct Args {
@@ -107,16 +112,19 @@ fn sweep(args: &Args) -> Result<Outcome> {
     if args.shard.parts > 1 && args.output.is_none() {
         bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");
     }
+    if args.shard.parts > 1 {
+        show::check_part(&args.shown)?;
+    }
     show::check(&args.shown, &study.plan)?;
     show::check_files(&args.shown, args.output.as_deref(), &study.files)?;
     warn_of_same_programs(&study);
     let rows = do_jobs(args, &study)?;
     if args.shard.parts > 1 {
-        return say_part(args, rows.len());
+        return say_part(args, &rows);
     }
     let beside = find_bounds(args, &study)?;
-    let finished =
-        Finished { plan: &study.plan, rows: &rows, sources: &study.sources, policies: &study.policies, beside: &beside };
+    let (plan, sources, policies, overlap) = (&study.plan, &study.sources, &study.policies, &Overlap::default());
+    let finished = Finished { plan, rows: &rows, sources, policies, beside: &beside, overlap };
     show::show(&args.shown, &finished).map(|()| Outcome::Good)
 }
 
@@ -212,11 +220,20 @@ fn append(file: &mut File, row: &Row) -> io::Result<()> {
     file.write_all(&line)
 }
 
-fn say_part(args: &Args, rows: usize) -> Result<Outcome> {
+fn say_part(args: &Args, rows: &[Row]) -> Result<Outcome> {
     let mut out = output::stdout();
-    let path = args.output.as_deref().unwrap_or(Path::new(""));
-    let path = output::one_line(&path.display().to_string());
-    writeln!(out, "part {}: {} in {path}; parkade merge puts the parts together", args.shard, output::count(rows as u64, "row"))?;
+    let path = args.output.as_deref().unwrap_or(Path::new("")).display().to_string();
+    if args.shown.json {
+        let part = json!({ "part": args.shard.to_string(), "file": path, "jobs": rows.len(), "programs": builds::rows_by_build(rows),
+                           "mixed": builds::are_mixed(rows) });
+        writeln!(out, "{part}")?;
+    } else {
+        let (path, count) = (output::one_line(&path), output::count(rows.len() as u64, "row"));
+        writeln!(out, "part {}: {count} in {path}; parkade merge puts the parts together", args.shard)?;
+        for line in builds::lines(rows, &Overlap::default()) {
+            writeln!(out, "{}", output::one_line(&line))?;
+        }
+    }
     out.flush()?;
     Ok(Outcome::Good)
 }

@@ -21,10 +21,13 @@ pub(super) fn page(finished: &Finished<'_>, summary: &Summary, curve: Option<&st
     let plan = finished.plan;
     let plots = [frontier(finished), over_time(finished, summary, curve).unwrap_or_default(), cost(plan, summary)];
     let tables: String = grids::all(plan, summary, finished.beside).iter().map(super::grid::Grid::html).collect();
+    let about_builds: String =
+        finished.about_builds().iter().map(|line| format!("<p class=\"meta warning\">{}</p>\n", escape(line))).collect();
     let values = [
         ("version", env!("CARGO_PKG_VERSION")),
         ("style", STYLE),
         ("subject", &escape(&subject(plan))),
+        ("builds", &about_builds),
         ("plots", &plots.concat()),
         ("tables", &tables),
     ];

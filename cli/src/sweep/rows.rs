@@ -129,7 +129,8 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
 
 fn contents(file: &mut impl BufRead) -> Result<Contents> {
     let foreign = "is no file of parkade sweep's rows";
-    let line = next_line(file, LONGEST_HEADER)?.ok_or_else(|| anyhow!("{foreign}: its first line is missing or cut"))?;
+    let cut = "its first line is missing or cut, as when a sweep ends at once: remove it, or choose another file";
+    let line = next_line(file, LONGEST_HEADER)?.ok_or_else(|| anyhow!("{foreign}: {cut}"))?;
     let form = serde_json::from_slice::<serde_json::Value>(&line).ok().and_then(|value| value.get("parkade_sweep")?.as_u64());
     match form {
         None => bail!("{foreign}"),

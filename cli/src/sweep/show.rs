@@ -1,6 +1,5 @@
 //! Putting out what all rows of a sweep say.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,8 @@ use parkade::policy::catalogue::{Named, named};
 use parkade_sim::study::sweep::{Beside, Capacity, Level, Plan, Row, Source, Summary};
 use serde_json::{Value, json};
 
-use super::{grids, page};
+use super::builds::{self, Overlap};
+use super::{csv, grids, page};
 use crate::{output, target};
 
 /// What to put out.
@@ -49,6 +49,15 @@ pub(crate) struct Finished<'a> {
     pub(crate) policies: &'a [&'static Named],
     /// Bounds of the plan's workloads, or nothing.
     pub(crate) beside: &'a [Option<Beside>],
+    /// The jobs that several builds did.
+    pub(crate) overlap: &'a Overlap,
+}
+
+impl Finished<'_> {
+    /// What must be known of who made the rows; nothing where this build made all.
+    pub(super) fn about_builds(&self) -> Vec<String> {
+        builds::lines(self.rows, self.overlap)
+    }
 }
 
 impl Shown {
@@ -86,13 +95,28 @@ pub(crate) fn check_without_programs(shown: &Shown) -> Result<()> {
     Ok(())
 }
 
+/// Refuses what needs all rows, where only a part of them is made.
+pub(crate) fn check_part(shown: &Shown) -> Result<()> {
+    let asked = [
+        ("--html", shown.html.is_some()),
+        ("--csv", shown.csv.is_some()),
+        ("--markdown", shown.markdown),
+        ("--latex", shown.latex),
+    ];
+    match asked.iter().find(|(_, is_asked)| *is_asked) {
+        Some((option, _)) => bail!("{option} needs the rows of all parts: give it to parkade merge"),
+        None => Ok(()),
+    }
+}
+
 /// Refuses what the plan does not have.
 pub(crate) fn check(shown: &Shown, plan: &Plan) -> Result<()> {
     baseline(shown, plan)?;
     if let Some(name) = &shown.curve
         && !plan.workloads.iter().any(|workload| workload.name == *name)
     {
-        bail!("--curve {name:?} is none of the workloads");
+        let names: Vec<&str> = plan.workloads.iter().map(|workload| workload.name.as_str()).collect();
+        bail!("--curve {name:?} is none of the workloads: {}", names.join(", "));
     }
     Ok(())
 }
@@ -112,7 +136,7 @@ pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
     let mut summary = Summary::of(plan, finished.rows, baseline(shown, plan)?);
     leave_artefacts_out(plan, &mut summary);
     if let Some(file) = &shown.csv {
-        target::write(file, csv(finished.rows).as_bytes())?;
+        target::write(file, csv::of(finished.rows).as_bytes())?;
     }
     if let Some(file) = &shown.html {
         target::write(file, page::page(finished, &summary, shown.curve.as_deref()).as_bytes())?;
@@ -122,7 +146,13 @@ pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string(&object(finished, &summary))?)?;
     } else if shown.markdown || shown.latex {
         let notation = if shown.latex { super::grid::Grid::latex } else { super::grid::Grid::markdown };
-        let tables: Vec<String> = grids::all(plan, &summary, finished.beside).iter().map(notation).collect();
+        let mut grids = grids::all(plan, &summary, finished.beside);
+        // A table is pasted somewhere alone.
+        for grid in &mut grids {
+            let about_builds = finished.about_builds().iter().fold(String::new(), |text, line| text + " " + line);
+            grid.note += &output::one_line(&about_builds);
+        }
+        let tables: Vec<String> = grids.iter().map(notation).collect();
         write!(out, "{}", tables.join("\n"))?;
     } else {
         writeln!(out, "{}", subject(plan))?;
@@ -130,6 +160,9 @@ pub(crate) fn show(shown: &Shown, finished: &Finished<'_>) -> Result<()> {
             write!(out, "\n{}", output_lines(&grid.text()))?;
         }
         writeln!(out, "\n{}", grids::about_smallest(plan, &summary))?;
+        for line in finished.about_builds() {
+            writeln!(out, "{}", output::one_line(&line))?;
+        }
     }
     Ok(out.flush()?)
 }
@@ -181,47 +214,6 @@ pub(super) fn subject(plan: &Plan) -> String {
     line
 }
 
-fn csv(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "job,workload,seed,policy,capacity,load_bytes,events,hash,capacity_bytes,fails_above_bytes,fits,problem,failed_at_event,peak_reserved_bytes,\
-         peak_allocated_bytes,retries,driver_calls,driver_ns,waited_ns,runs,program\n",
-    );
-    let optional = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
-    for row in rows {
-        let _ = writeln!(
-            text,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
-            row.job,
-            quoted(&row.workload),
-            row.seed,
-            quoted(&row.policy),
-            row.capacity,
-            row.load_bytes,
-            row.events,
-            row.hash,
-            optional(row.capacity_bytes),
-            optional(row.fails_above_bytes),
-            row.fits,
-            quoted(row.problem.as_deref().unwrap_or_default()),
-            optional(row.failed_at_event),
-            row.peak_reserved_bytes,
-            row.peak_allocated_bytes,
-            row.retries,
-            row.driver_calls,
-            row.driver_ns,
-            row.waited_ns,
-            row.runs,
-            quoted(&row.program)
-        );
-    }
-    text
-}
-
-/// A field of CSV (RFC 4180).
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
-}
-
 fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
     let plan = finished.plan;
     let capacities: Vec<String> = plan.capacities.iter().map(ToString::to_string).collect();
@@ -260,8 +252,9 @@ fn object(finished: &Finished<'_>, summary: &Summary) -> Value {
                     "packing_over_load": level(beside.map(|beside| beside.packing)) })
         })
         .collect();
-    let programs: BTreeSet<&str> = finished.rows.iter().map(|row| row.program.as_str()).collect();
-    json!({ "programs": programs, "not_monotone": summary.not_monotone(), "bounds": bounds, "plan": plan, "jobs": finished.rows.len(), "baseline": plan.policies[summary.baseline], "policies": policies })
+    json!({ "programs": builds::rows_by_build(finished.rows), "mixed": builds::are_mixed(finished.rows), "overlap": builds::overlap(finished.overlap),
+            "not_monotone": summary.not_monotone(), "bounds": bounds, "plan": plan, "jobs": finished.rows.len(),
+            "baseline": plan.policies[summary.baseline], "policies": policies })
 }
 
 /// Infinite ends are those of a mean over one workload.

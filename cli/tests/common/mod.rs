@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod sweeps;
+
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;

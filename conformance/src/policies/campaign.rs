@@ -6,14 +6,15 @@ use parkade::policy::Policy;
 use parkade_sim::device::Adversary;
 use proptest::test_runner::{TestCaseError, TestError};
 
+use super::shrink::without_needless;
 use super::step::{Setup, Step, programs};
 use super::subject::{Stopped, Subject};
 use super::watched::Reached;
-use crate::harness::Backend;
+use crate::harness::{Backend, Unable};
 use crate::laws::runner;
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
-/// A failing program is made smaller until so many steps were carried out for it: what is left then is short enough to read.
+/// A failing program's values are made smaller until so many steps were carried out for it. Then goes whatever step is not needed.
 const SHRINK_STEPS: usize = 5000;
 /// Programs have at most so many steps.
 const LONGEST: usize = 100;
@@ -64,6 +65,48 @@ fn a_part(effort: &Effort) -> Effort {
 }
 
 fn random(effort: &Effort, salt: u64, adversary: Adversary, one: impl Fn(&Setup, &[Step]) -> Result<(), Stopped>) -> Verdict {
+    let failure = match search(effort, salt, adversary, &one) {
+        Ok(operations) => {
+            let measured = format!("{operations} steps in {} programs", effort.cases);
+            return Ok(Evidence { operations, measured, text: String::new() });
+        }
+        Err(Failure::Unable(reason)) => return Err(reason.into()),
+        Err(Failure::Other(reason)) => return Err(Trouble::fail(reason)),
+        Err(Failure::Program(failure)) => failure,
+    };
+    // The smallest one again, for what it says may depend on the moment on a real device.
+    Err(match one(&failure.setup, &failure.steps) {
+        Err(Stopped::Broken(again, script)) => Trouble::Fail { reason: again.to_string(), script: Some(script) },
+        _ => Trouble::Fail { reason: format!("seen once: {}", failure.broken), script: Some(failure.script) },
+    })
+}
+
+/// Why a search ended before its programs did.
+pub(super) enum Failure {
+    /// There is no device for a program.
+    Unable(Unable),
+    /// A program breaks a law.
+    Program(Box<Failing>),
+    /// No programs could be drawn.
+    Other(String),
+}
+
+/// The smallest program found that breaks a law.
+pub(super) struct Failing {
+    pub(super) setup: Setup,
+    pub(super) steps: Vec<Step>,
+    /// What was seen when the last failing one was run while it was made smaller, and its script.
+    broken: String,
+    script: String,
+}
+
+/// Runs random programs until one breaks a law, which is then made smaller. How many steps were carried out if none does.
+pub(super) fn search(
+    effort: &Effort,
+    salt: u64,
+    adversary: Adversary,
+    one: &impl Fn(&Setup, &[Step]) -> Result<(), Stopped>,
+) -> Result<u64, Failure> {
     let (operations, unable, broken) = (Cell::new(0), RefCell::new(None), RefCell::new(None));
     let spent = Cell::new(0);
     let outcome = runner(effort, salt).run(&programs(adversary, LONGEST), |(setup, steps)| {
@@ -85,24 +128,22 @@ fn random(effort: &Effort, salt: u64, adversary: Adversary, one: impl Fn(&Setup,
             }
             Err(Stopped::Broken(found, script)) => {
                 let message = found.to_string();
-                broken.replace(Some((message.clone(), script)));
+                broken.replace(Some((found, script)));
                 Err(TestCaseError::fail(message))
             }
         }
     });
     if let Some(reason) = unable.take() {
-        return Err(reason.into());
+        return Err(Failure::Unable(reason));
     }
     match (outcome, broken.take()) {
-        (Ok(()), _) => {
-            let measured = format!("{} steps in {} programs", operations.get(), effort.cases);
-            Ok(Evidence { operations: operations.get(), measured, text: String::new() })
+        (Ok(()), _) => Ok(operations.get()),
+        (Err(TestError::Fail(_, (setup, steps))), Some((found, script))) => {
+            // Another law would be another failure.
+            let fails = |steps: &[Step]| matches!(one(&setup, steps), Err(Stopped::Broken(again, _)) if again.law == found.law);
+            let steps = without_needless(steps, fails);
+            Err(Failure::Program(Box::new(Failing { setup, steps, broken: found.to_string(), script })))
         }
-        (Err(TestError::Fail(reason, (setup, steps))), found) => Err(match one(&setup, &steps) {
-            // The smallest one again, for what it says may depend on the moment on a real device.
-            Err(Stopped::Broken(again, script)) => Trouble::Fail { reason: again.to_string(), script: Some(script) },
-            _ => Trouble::Fail { reason: format!("seen once: {reason}"), script: found.map(|(_, script)| script) },
-        }),
-        (Err(error), _) => Err(Trouble::fail(error.to_string())),
+        (Err(error), _) => Err(Failure::Other(error.to_string())),
     }
 }

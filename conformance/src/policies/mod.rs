@@ -10,6 +10,7 @@ mod drawn;
 mod faults;
 mod fixed;
 mod pool_step;
+mod shrink;
 mod step;
 mod subject;
 #[cfg(test)]

@@ -1,14 +1,20 @@
 //! What the programs reach: a rung that no program gets to is not tested by any of them.
 
-use parkade::policy::Coalescing;
+use parkade::Heap;
 use parkade::policy::catalogue::CATALOGUE;
+use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, PoolClass};
+use parkade_sim::device::Adversary;
 
+use super::campaign::{Failing, Failure, search};
 use super::drawn;
 use super::fixed::{captures, every_rung, stitching};
-use super::step::Setup;
+use super::step::{Setup, Step};
 use super::subject::{Stopped, Subject};
 use super::watched::Reached;
+use super::wrong::Wrong;
 use crate::harness::Simulated;
+use crate::suite::Effort;
 
 fn reached(outcome: Result<Reached, Stopped>) -> Reached {
     match outcome {
@@ -58,4 +64,71 @@ fn private_pools_serve_under_every_policy_and_are_loaded_under_most_whose_neighb
     }
     // A pool that has changed streams cannot be loaded, nor one whose blocks are used elsewhere.
     assert!(merge > 8 && load * 3 >= merge * 2, "{load} of {merge} load");
+}
+
+/// It never waits and never gives anything back, so that it is out of memory too early.
+struct Stubborn;
+
+impl Policy for Stubborn {
+    fn name(&self) -> &'static str {
+        "stubborn"
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(Bytes(512))
+    }
+
+    fn classify(&self, _size: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        match heap.first_at_least(request.pool, request.stream, request.size) {
+            Some(block) => Placement::Reuse(block.id),
+            None => Placement::Segment(request.size.checked_round_up(Bytes::mib(2)).unwrap_or(Bytes::MAX)),
+        }
+    }
+
+    fn splits(&self, _whole: Bytes, _request: &Request) -> bool {
+        true
+    }
+
+    fn relieve(&mut self, _heap: &Heap, _request: &Request, rung: u32) -> Relief {
+        match rung {
+            0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
+            _ => Relief::GiveUp,
+        }
+    }
+}
+
+/// Searches a failing program of a wrong policy, and leaves out each of its steps. How many it has.
+fn no_step_can_go<P: Policy>(subject: &Subject<P>, seed: u64) -> usize {
+    let one = |setup: &Setup, steps: &[Step]| subject.whole_run(&Simulated, setup, steps).map(drop);
+    let law = |setup: &Setup, steps: &[Step]| match one(setup, steps) {
+        Err(Stopped::Broken(broken, _)) => Some(broken.law),
+        _ => None,
+    };
+    let found = search(&Effort { cases: 200, seed }, 0x901c, Adversary::Seeded(0), &one);
+    let Err(Failure::Program(failing)) = found else { panic!("{}, seed {seed}: nothing found", subject.name) };
+    let Failing { setup, steps, .. } = *failing;
+    let broken = law(&setup, &steps);
+    assert!(broken.is_some(), "{}, seed {seed}: {steps:?} break no law", subject.name);
+    for place in 0..steps.len() {
+        let without = [&steps[..place], &steps[place + 1..]].concat();
+        assert_ne!(law(&setup, &without), broken, "{}, seed {seed}: step {place} of {steps:?} does nothing", subject.name);
+    }
+    steps.len()
+}
+
+#[test]
+fn no_step_of_a_failing_program_can_go() {
+    let lengths: Vec<usize> = (0..4)
+        .flat_map(|seed| {
+            [
+                no_step_can_go(&Subject::new("stubborn", |_| Stubborn), seed),
+                no_step_can_go(&Subject::new("wrong", Wrong::new), seed),
+            ]
+        })
+        .collect();
+    assert!(lengths.iter().any(|&steps| steps > 2), "each failure is one step: {lengths:?}");
 }

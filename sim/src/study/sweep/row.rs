@@ -12,7 +12,8 @@ use crate::workload::{Event, Workload};
 /// The longest text about a problem that a row keeps, in characters.
 const LONGEST_PROBLEM: usize = 200;
 
-/// Which program makes rows: the version, and a hash of the sources that decide them. Rows of different programs do not compare.
+/// Which program makes rows: the version, and a hash of the sources and releases that decide their numbers (`build.rs`). Rows of different
+/// programs do not compare.
 pub const PROGRAM: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PARKADE_SOURCES"));
 
 /// What is known of a workload before it is run.

@@ -1,0 +1,101 @@
+//! Which builds made the rows of a result, and what was chosen where several made one: said wherever the result is.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use parkade_sim::study::sweep::{PROGRAM, Row};
+use serde_json::{Value, json};
+
+use crate::output;
+
+/// The longest name of a build that is shown, in characters: a file may hold anything.
+const LONGEST_NAME: usize = 60;
+
+/// The jobs that several files have, made by different builds: the row of the first file is kept.
+#[derive(Default)]
+pub(crate) struct Overlap {
+    /// How many jobs these are.
+    pub(crate) jobs: u64,
+    /// From which file how many rows were kept that another build's contradict.
+    pub(crate) kept: Vec<(PathBuf, u64)>,
+}
+
+impl Overlap {
+    /// Counts a job of which a file's row was kept, which another build's row contradicts or not.
+    pub(crate) fn add(&mut self, file: &Path, is_contradicted: bool) {
+        self.jobs += 1;
+        if !is_contradicted {
+            return;
+        }
+        match self.kept.iter_mut().find(|(kept, _)| kept == file) {
+            Some((_, rows)) => *rows += 1,
+            None => self.kept.push((file.to_owned(), 1)),
+        }
+    }
+
+    fn differing(&self) -> u64 {
+        self.kept.iter().map(|(_, rows)| rows).sum()
+    }
+
+    fn line(&self) -> Option<String> {
+        let files: Vec<String> = self.kept.iter().map(|(file, rows)| format!("{rows} of {}", file.display())).collect();
+        match (self.jobs, self.differing()) {
+            (0, _) => None,
+            (jobs, 0) => Some(format!("{} made by different builds in several files, with the same numbers.", were(jobs))),
+            (jobs, differing) => {
+                let kept = format!("the rows of the first file were kept: {}", files.join(", "));
+                Some(format!(
+                    "{} made by different builds in several files, {differing} with different numbers; {kept}.",
+                    were(jobs)
+                ))
+            }
+        }
+    }
+}
+
+fn were(jobs: u64) -> String {
+    if jobs == 1 { "1 job was".to_owned() } else { format!("{jobs} jobs were") }
+}
+
+/// How many rows each build made.
+fn by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
+    let mut builds = BTreeMap::new();
+    for row in rows {
+        *builds.entry(row.program.as_str()).or_default() += 1;
+    }
+    builds
+}
+
+/// What must be known of rows that are not all this build's, a line each.
+pub(crate) fn lines(rows: &[Row], overlap: &Overlap) -> Vec<String> {
+    let builds = by_build(rows);
+    let named = |(build, rows): (&&str, &u64)| {
+        let this = if *build == PROGRAM { " (this one)" } else { "" };
+        format!("{rows} by {}{this}", output::shorten(build, LONGEST_NAME))
+    };
+    let all = builds.iter().map(named).collect::<Vec<_>>().join(", ");
+    let mixed = match builds.len() {
+        0 => None,
+        1 if builds.contains_key(PROGRAM) => None,
+        1 => Some(format!("All rows were made by another build than this {PROGRAM}, which may decide otherwise: {all}.")),
+        _ => Some(format!("Rows of different builds are mixed, which may decide differently: {all}.")),
+    };
+    mixed.into_iter().chain(overlap.line()).collect()
+}
+
+/// The rows by build: `{"0.1.0-0123456789abcdef": 11, ...}`.
+pub(crate) fn rows_by_build(rows: &[Row]) -> Value {
+    json!(by_build(rows))
+}
+
+/// Whether more than one build made them.
+pub(crate) fn are_mixed(rows: &[Row]) -> bool {
+    by_build(rows).len() > 1
+}
+
+/// `{"jobs": 11, "differ": 2, "kept": [{"file": "a.jsonl", "rows": 2}]}`.
+pub(crate) fn overlap(overlap: &Overlap) -> Value {
+    let kept: Vec<Value> =
+        overlap.kept.iter().map(|(file, rows)| json!({ "file": file.display().to_string(), "rows": rows })).collect();
+    json!({ "jobs": overlap.jobs, "differ": overlap.differing(), "kept": kept })
+}

@@ -1,0 +1,185 @@
+//! Sweeps spread over threads, machines and builds: the same bytes however the work is spread, and what `parkade merge` makes of the parts.
+
+mod common;
+
+use std::fs;
+
+use common::sweeps::{at, bytes, changed, json, refused, sweep, whole};
+use common::{Folder, call};
+
+#[test]
+fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
+    let folder = Folder::new("sweep-same");
+    let (rows, _) = whole(&folder);
+    // A recording has one seed; so there are three programs.
+    assert_eq!(rows.lines().count(), 1 + 3 * 2 * 5);
+    for threads in ["1", "2", "4"] {
+        let file = at(&folder, &format!("threads{threads}.jsonl"));
+        assert_eq!(sweep(&folder, &["-o", &file, "--threads", threads]).code, 0);
+        assert_eq!(bytes(&file), rows, "{threads} threads");
+    }
+    let parts = ["1/3", "2/3", "3/3"].map(|part| {
+        let file = at(&folder, &format!("part{}.jsonl", &part[..1]));
+        let run = sweep(&folder, &["-o", &file, "--shard", part, "--threads", "2"]);
+        assert!(run.code == 0 && run.out.contains("10 rows in"), "{}{}", run.out, run.err);
+        file
+    });
+    let merged = at(&folder, "merged.jsonl");
+    let [one, two, three] = &parts;
+    let run = call(&["merge", three, one, two, "-o", &merged]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    // The programs, which bounds need, are not in the parts.
+    let shown = sweep(&folder, &["-o", &merged, "--bounds", "0"]).out;
+    assert_eq!((bytes(&merged), run.out), (rows, shown));
+}
+
+#[test]
+fn rows_of_another_build_are_accepted_by_force_only() {
+    let folder = Folder::new("sweep-build");
+    let (rows, shown) = whole(&folder);
+    let program = format!("\"program\":\"{}\"", parkade_sim::study::sweep::PROGRAM);
+    assert_eq!(rows.matches(&program).count(), 30, "each row says which build made it");
+    let lines: Vec<String> = rows.lines().map(|line| line.to_owned() + "\n").collect();
+    let (old, new) = lines.split_at(11);
+    let old = old.concat().replace(&program, "\"program\":\"0.1.0-0123456789abcdef\"");
+    let file = folder.file("old.jsonl", old.as_bytes());
+    let said = "has rows made by parkade 0.1.0-0123456789abcdef, which may decide otherwise than this ";
+    refused(&sweep(&folder, &["-o", &file]), said);
+    assert_eq!(bytes(&file), old);
+    let run = sweep(&folder, &["-o", &file, "--force", "--json"]);
+    assert_eq!((run.code, run.err.as_str(), bytes(&file)), (0, "", old.clone() + &new.concat()), "{}", run.out);
+    let object = json(&run);
+    let this = parkade_sim::study::sweep::PROGRAM;
+    assert_eq!(object["programs"], serde_json::json!({ "0.1.0-0123456789abcdef": 10, this: 20 }));
+    assert_eq!((&object["mixed"], &object["overlap"]["jobs"]), (&true.into(), &0.into()));
+    assert_eq!(json(&sweep(&folder, &["--json", "--bounds", "0"]))["mixed"], false);
+
+    let merged = at(&folder, "merged.jsonl");
+    refused(&call(&["merge", &file, "-o", &merged]), said);
+    assert!(!fs::exists(&merged).expect("a folder"));
+    // Of two builds that say the same of a job, the first file's row stays.
+    let whole_file = at(&folder, "whole.jsonl");
+    let run = call(&["merge", &file, &whole_file, "-o", &merged, "--force"]);
+    assert_eq!((run.code, bytes(&merged)), (0, bytes(&file)));
+    assert!(
+        run.out.contains("\n10 jobs were made by different builds in several files, with the same numbers.\n"),
+        "{}",
+        run.out
+    );
+    let mixed = format!(
+        "Rows of different builds are mixed, which may decide differently: 10 by 0.1.0-0123456789abcdef, 20 by {this} (this one)."
+    );
+    assert_eq!(sweep(&folder, &["-o", &merged, "--force"]).out, shown + &mixed + "\n");
+    assert!(call(&["sweep", "--force"]).err.contains("--output"), "there is nothing to force");
+
+    let page = at(&folder, "page.html");
+    let markdown = sweep(&folder, &["-o", &merged, "--force", "--markdown", "--html", &page]).out;
+    assert_eq!(markdown.matches(&mixed).count(), markdown.matches("### ").count(), "{markdown}");
+    assert_eq!(bytes(&page).matches(&mixed).count(), 1);
+    let latex = sweep(&folder, &["-o", &merged, "--force", "--latex"]).out;
+    assert_eq!(latex.matches(&mixed).count(), latex.matches("\\caption").count(), "{latex}");
+
+    let all_old = folder.file("all-old.jsonl", rows.replace(&program, "\"program\":\"0.1.0-0123456789abcdef\"").as_bytes());
+    let run = sweep(&folder, &["-o", &all_old, "--force"]);
+    let foreign = format!(
+        "All rows were made by another build than this {this}, which may decide otherwise: 30 by 0.1.0-0123456789abcdef."
+    );
+    assert!(run.out.ends_with(&format!("\n{foreign}\n")), "{}", run.out);
+}
+
+#[test]
+fn what_builds_say_differently_is_counted() {
+    let folder = Folder::new("sweep-differ");
+    let (rows, _) = whole(&folder);
+    let file = at(&folder, "whole.jsonl");
+    let merged = at(&folder, "merged.jsonl");
+    let program = parkade_sim::study::sweep::PROGRAM;
+    // Two of thirty rows cost something else.
+    let another = |name: &str, build: &str| {
+        let lines: Vec<String> = rows.lines().map(|line| line.replace(program, build)).collect();
+        let line = |(place, line): (usize, &String)| {
+            if place == 3 || place == 9 { changed(line, "driver_ns", "7") } else { line.clone() }
+        };
+        let lines: Vec<String> = lines.iter().enumerate().map(line).collect();
+        folder.file(name, (lines.join("\n") + "\n").as_bytes())
+    };
+    let old = another("old.jsonl", "0.1.0-0123456789abcdef");
+    let page = at(&folder, "page.html");
+    let run = call(&["merge", &file, &old, "-o", &merged, "--force", "--html", &page]);
+    let kept = |file: &str| {
+        format!(
+            "30 jobs were made by different builds in several files, 2 with different numbers; the rows of the first file were kept: 2 of {file}."
+        )
+    };
+    assert!(run.code == 0 && run.out.ends_with(&format!("\n{}\n", kept(&file))), "{}{}", run.out, run.err);
+    assert!(bytes(&page).contains(&kept(&file)));
+    assert_eq!(bytes(&merged), rows, "the first file's");
+    let object = json(&call(&["merge", &old, &file, "-o", &merged, "--force", "--json"]));
+    assert_eq!(object["overlap"], serde_json::json!({ "jobs": 30, "differ": 2, "kept": [{ "file": old, "rows": 2 }] }));
+    assert_eq!((bytes(&merged), &object["mixed"]), (bytes(&old), &false.into()));
+    // What one build says in two ways is nobody's result.
+    let damaged = another("damaged.jsonl", program);
+    refused(&call(&["merge", &file, &old, &damaged, "-o", &merged, "--force"]), "contradict each other about job 2");
+}
+
+#[test]
+fn a_part_says_what_it_is_in_json_too() {
+    let folder = Folder::new("sweep-part");
+    let file = at(&folder, "part.jsonl");
+    let object = json(&sweep(&folder, &["-o", &file, "--shard", "2/3", "--json"]));
+    let programs = serde_json::json!({ parkade_sim::study::sweep::PROGRAM: 10 });
+    let expected = serde_json::json!({ "part": "2/3", "file": file, "jobs": 10, "programs": programs, "mixed": false });
+    assert_eq!(object, expected);
+    let old = bytes(&file).replacen(parkade_sim::study::sweep::PROGRAM, "0.1.0-0123456789abcdef", 3);
+    folder.file("part.jsonl", old.as_bytes());
+    let run = sweep(&folder, &["-o", &file, "--shard", "2/3", "--force"]);
+    assert!(
+        run.out.contains("\nRows of different builds are mixed, which may decide differently: 3 by 0.1.0-0123"),
+        "{}",
+        run.out
+    );
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_not_merged() {
+    let folder = Folder::new("sweep-merge");
+    let (rows, _) = whole(&folder);
+    let merged = at(&folder, "merged.jsonl");
+    let part = |number: u32, more: &[&str]| {
+        let file = at(&folder, &format!("part{number}{}.jsonl", more.len()));
+        assert_eq!(sweep(&folder, &[&["-o", &file, "--shard", &format!("{number}/2")], more].concat()).code, 0);
+        file
+    };
+    let (one, two) = (part(1, &[]), part(2, &[]));
+    refused(&call(&["merge", &one, "-o", &merged]), "15 of 30 jobs are missing, the first one in part 2/2");
+    refused(&call(&["merge", &one, &part(2, &["--prealloc", "0.5"]), "-o", &merged]), "has another pre-allocation than");
+    let whole_file = folder.file("all.jsonl", rows.as_bytes());
+    refused(&call(&["merge", &one, &whole_file, "-o", &merged]), "is cut into another number of parts");
+    let text = bytes(&two);
+    let cost = text.find("\"driver_ns\":").expect("a cost") + "\"driver_ns\":".len();
+    let other = folder.file("other.jsonl", format!("{}7{}", &text[..cost], &text[cost..]).as_bytes());
+    refused(&call(&["merge", &one, &two, &other, "-o", &merged]), "contradict each other about job 1");
+    let hash = text.rfind("\"hash\":\"").expect("a hash") + "\"hash\":\"".len();
+    let other = folder.file("program.jsonl", format!("{}f{}", &text[..hash], &text[hash..]).as_bytes());
+    refused(&call(&["merge", &one, &other, "-o", &merged]), "disagree about what transformer");
+    let cut = folder.file("cut.jsonl", &text.as_bytes()[..text.len() - 9]);
+    refused(&call(&["merge", &one, &cut, "-o", &merged]), "1 of 30 jobs are missing");
+    refused(&call(&["merge", &one, &two, "-o", &one]), "never overwritten");
+    let page = at(&folder, "page.html");
+    refused(&call(&["merge", &one, &two, "-o", &merged, "--html", &page, "--curve", "good"]), "--curve needs the programs");
+    refused(&call(&["merge", &merged, "-o", &at(&folder, "x")]), "cannot be read");
+    assert!(!fs::exists(&merged).expect("a folder"), "nothing was written");
+    assert_eq!(call(&["merge", &one, &two, &two, "-o", &merged]).code, 0, "the same part twice");
+    assert_eq!(bytes(&merged), rows);
+}
+
+#[test]
+fn what_needs_all_rows_is_not_asked_of_a_part() {
+    let folder = Folder::new("sweep-part-shown");
+    let (rows, page) = (at(&folder, "rows.jsonl"), at(&folder, "page"));
+    for option in [&["--html", page.as_str()][..], &["--csv", &page], &["--markdown"], &["--latex"]] {
+        let run = sweep(&folder, &[&["-o", &rows, "--shard", "1/2"], option].concat());
+        refused(&run, &format!("{} needs the rows of all parts: give it to parkade merge", option[0]));
+        assert!(!fs::exists(&rows).expect("a folder") && !fs::exists(&page).expect("a folder"));
+    }
+}
