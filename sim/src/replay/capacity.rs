@@ -15,18 +15,6 @@ use crate::recording::{Action, Entry};
 /// than that where a limit was near.
 const MOSTLY: u64 = 4;
 
-/// Which memory that went back before a request is taken to have done so because the device refused it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Refusals {
-    /// Where a limit says so, or the device was never seen to hold so much.
-    #[default]
-    Likely,
-    /// All of it, wherever that gives the recording.
-    Always,
-    /// None of it, where something else gives the recording.
-    Never,
-}
-
 /// What is known of the device's room without a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Capacity {

@@ -6,7 +6,6 @@
 
 use parkade::units::{Bytes, PoolId};
 
-use super::capacity::Refusals;
 use super::run::{Release, Runner, gives_memory, takes_memory};
 use crate::recording::Action;
 
@@ -40,12 +39,7 @@ impl Runner<'_> {
                 inner.iter().filter(|entry| takes_memory(entry)).fold(0, |sum, entry| sum.saturating_add(entry.size));
             let was_short = self.capacity.may_refuse(self.core.heap().reserved().get().saturating_add(asked));
             let is_out = self.trace[request].action == Action::Oom;
-            let is_refusal = match self.refused {
-                Refusals::Likely => self.core.heap().limit().is_some() || was_short || is_out,
-                Refusals::Always => true,
-                Refusals::Never => false,
-            };
-            let place = if is_refusal { readings.len() } else { 0 };
+            let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
             readings.insert(place, Reading::Release(Release::All));
             let pool = self.pools.first_giving(inner);
             if pool != PoolId::DEFAULT {
@@ -86,6 +80,27 @@ impl Runner<'_> {
         let end = rest.iter().position(|entry| entry.action == Action::Alloc)?;
         let own = rest[..end].iter().rev().take_while(|entry| takes_memory(entry)).count();
         Some(self.pools.of_request(from + end - own, &rest[end - own..=end])).filter(|&pool| pool != PoolId::DEFAULT)
+    }
+
+    /// Tries the readings, and takes the first that agrees; or, where the statistics speak against that, the next that agrees and has another
+    /// number of refused requests.
+    pub(super) fn try_likeliest(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
+        if !self.otherwise.contains(&request) {
+            return self.try_readings(at, request, readings);
+        }
+        let (core, tally) = (self.core.clone(), self.tally.clone());
+        let mut likeliest: Option<i64> = None;
+        for reading in readings {
+            if self.try_readings(at, request, std::slice::from_ref(reading)) {
+                let retries = self.core.stats().num_alloc_retries;
+                if *likeliest.get_or_insert(retries) != retries {
+                    return true;
+                }
+            }
+            (self.core, self.tally) = (core.clone(), tally.clone());
+            self.position.next.set(at);
+        }
+        self.try_readings(at, request, readings)
     }
 
     /// Tries the readings, each from the state as it is now. True once one agrees to the last entry, which is then the new state.

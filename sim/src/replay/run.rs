@@ -3,11 +3,13 @@
 //! A trace shows what the allocator did, not what it was asked: an `empty_cache` shows only as segments given back, an event's
 //! completion only as a block that becomes free. Where one run of entries can be read in several ways, [`super::readings`] tries them.
 
+use std::collections::BTreeSet;
+
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation};
 use rustc_hash::FxHashMap;
 
-use super::capacity::{Capacity, Refusals};
+use super::capacity::Capacity;
 use super::compare::{Doing, Mismatch};
 use super::device::{ELSEWHERE, Position, stream_of};
 use super::peaks::PeakWatch;
@@ -31,6 +33,8 @@ pub(super) struct Tally {
     pub(super) releases: Vec<(usize, Release)>,
     /// Requests that failed in a private pool, and which: no entry says it, and the reading that agrees supposes it.
     pub(super) failed_in: Vec<(usize, PoolId)>,
+    /// Requests that can be read in several ways.
+    pub(super) ambiguous: Vec<usize>,
     /// Requests that the driver refused, taken from the recording.
     pub(super) refusals: u64,
 }
@@ -68,7 +72,8 @@ pub(super) struct Runner<'a> {
     deferred: &'a FxHashMap<u32, Option<u32>>,
     pub(super) pools: PoolsNow<'a>,
     pub(super) capacity: Capacity,
-    pub(super) refused: Refusals,
+    /// Requests whose likeliest reading is not the one.
+    pub(super) otherwise: &'a BTreeSet<usize>,
     pub(super) tally: Tally,
     /// Watches the peaks operation by operation, when that is wanted.
     pub(super) watch: Option<PeakWatch>,
@@ -92,7 +97,7 @@ impl<'a> Runner<'a> {
             deferred,
             pools,
             capacity,
-            refused: start.refused,
+            otherwise: &start.otherwise,
             tally: Tally::default(),
             watch: None,
         }
@@ -292,7 +297,8 @@ impl<'a> Runner<'a> {
         let is_ambiguous = is_elsewhere || inner.iter().any(gives_memory) || (completes && !is_plain);
         let end = request + 1;
         let readings = if is_ambiguous { self.readings(at, request) } else { vec![Reading::Request { visible: end }] };
-        if is_ambiguous && self.try_readings(at, request, &readings) {
+        if is_ambiguous && self.try_likeliest(at, request, &readings) {
+            self.tally.ambiguous.push(request);
             self.tally.decisions += (end - at) as u64;
             return;
         }

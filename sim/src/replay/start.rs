@@ -1,11 +1,12 @@
 //! The state before a recording's first entry, made on a core.
 
+use std::collections::BTreeSet;
+
 use parkade::policy::PyTorch;
 use parkade::units::PoolId;
 use parkade::{AdoptedContent, AdoptedSegment, Allocation, Allocator};
 use rustc_hash::FxHashMap;
 
-use super::capacity::Refusals;
 use super::collections::Recorded;
 use super::compare::Comparer;
 use super::device::{RecordedDevice, stream_of};
@@ -44,8 +45,8 @@ pub(super) struct Start {
     pub(super) pools: PoolMap,
     pub(super) lost: Option<LostBeginning>,
     pub(super) reserved_bytes: u64,
-    /// What of the memory that went back before a request did so because the device refused it.
-    pub(super) refused: Refusals,
+    /// Requests before which not the likeliest happened but the next that leaves the same entries and other statistics.
+    pub(super) otherwise: BTreeSet<usize>,
 }
 
 pub(super) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, Recorded<'a>, Comparer<'a>>;
@@ -70,7 +71,7 @@ impl Start {
             .filter(|block| block.is_pending)
             .map(|&EarlyBlock { address, completed_at, .. }| (address, completed_at));
         let pools = PoolMap::new(&recording.segments, &segments, made);
-        Ok(Start { extents, pending: pending.collect(), deferred, pools, lost, reserved_bytes, refused: Refusals::default() })
+        Ok(Start { extents, pending: pending.collect(), deferred, pools, lost, reserved_bytes, otherwise: BTreeSet::new() })
     }
 
     /// Takes pools that were worked out for those that the file names.

@@ -5,7 +5,7 @@ use parkade::policy::PyTorch;
 use parkade::stats::{Family, Stats};
 use parkade::units::Bytes;
 
-use super::capacity::{Capacity, Refusals};
+use super::capacity::Capacity;
 use super::collections::Recorded;
 use super::compare::{Comparer, Mismatch};
 use super::consistency;
@@ -142,38 +142,40 @@ pub(super) struct Replayed {
 }
 
 impl Replayed {
-    /// Of two replays that agree with the recording the one for which this is less is likelier: fewer statistics that differ, less that
+    /// Of two replays that agree with the recording the one for which this is less is likelier: statistics that differ less, less that
     /// no entry says, and fewer changes between pools.
-    fn cost(&self, options: &VerifyOptions, start: &Start) -> (usize, u64, u64) {
-        (self.differences(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
+    fn cost(&self, options: &VerifyOptions, start: &Start) -> (u64, u64, u64) {
+        (self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
     }
 
-    /// How many statistics differ, peaks apart.
-    fn differences(&self, options: &VerifyOptions, start: &Start) -> usize {
-        let explained = || Some((0, 0));
-        let compare = |file| statistics::compare(file, &self.stats, start.lost.is_some(), explained).differences.len();
-        options.statistics.as_ref().map_or(0, compare)
+    /// By how much the statistics differ from the recorded ones, peaks apart.
+    fn distance(&self, options: &VerifyOptions, start: &Start) -> u64 {
+        let Some(file) = &options.statistics else { return 0 };
+        let is_reset = || Some((0, 0));
+        let differences = statistics::compare(file, &self.stats, start.lost.is_some(), is_reset).differences;
+        differences.iter().fold(0, |sum, one| sum.saturating_add(one.recorded.abs_diff(one.replayed)))
     }
 }
 
-/// Replays the whole trace from its start. Where that gives the recording and not its statistics, again with other requests refused: no
-/// entry tells a refusal from a call of empty_cache before the request, and the statistics count refusals.
+/// Replays the whole trace from its start. Where that gives the recording and not its statistics, again with one request after the other
+/// read otherwise: no entry tells a refusal from a call of empty_cache before the request, and the statistics count refusals.
 pub(super) fn replay_to_end(
     recording: &DeviceRecording,
     options: &VerifyOptions,
     start: &mut Start,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Replayed, VerifyError> {
-    let before = start.clone();
     let mut best = replay_with_pools(recording, options, start, progress)?;
-    for refused in [Refusals::Never, Refusals::Always] {
-        if best.tally.mismatches > 0 || best.differences(options, start) == 0 {
+    let ambiguous = if best.tally.mismatches == 0 { best.tally.ambiguous.clone() } else { Vec::new() };
+    for request in ambiguous.into_iter().take(MOST_READINGS) {
+        let distance = best.distance(options, start);
+        if distance == 0 {
             break;
         }
-        let mut other = before.clone();
-        other.refused = refused;
-        let replayed = replay_with_pools(recording, options, &mut other, progress)?;
-        if replayed.tally.mismatches == 0 && replayed.differences(options, &other) < best.differences(options, start) {
+        let mut other = start.clone();
+        other.otherwise.insert(request);
+        let replayed = Replayed { guess: best.guess.clone(), ..replay_inferring(recording, options, &mut other, progress)? };
+        if replayed.tally.mismatches == 0 && replayed.distance(options, &other) < distance {
             (*start, best) = (other, replayed);
         }
     }
