@@ -4,6 +4,7 @@
 //! a copy of the core and the first that gives exactly these entries is taken; only if none does, something differs. There are never
 //! more than a few readings, for each costs a copy.
 
+use parkade::stats::Stats;
 use parkade::units::{Bytes, PoolId};
 
 use super::run::{Release, Runner, gives_memory, takes_memory};
@@ -82,18 +83,18 @@ impl Runner<'_> {
         Some(self.pools.of_request(from + end - own, &rest[end - own..=end])).filter(|&pool| pool != PoolId::DEFAULT)
     }
 
-    /// Tries the readings, and takes the first that agrees; or, where the statistics speak against that, the next that agrees and has another
-    /// number of refused requests.
+    /// Tries the readings, and takes the first that agrees; or, where the statistics speak against that, the next that agrees and has other
+    /// statistics.
     pub(super) fn try_likeliest(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
         if !self.otherwise.contains(&request) {
             return self.try_readings(at, request, readings);
         }
         let (core, tally) = (self.core.clone(), self.tally.clone());
-        let mut likeliest: Option<i64> = None;
+        let mut likeliest: Option<Stats> = None;
         for reading in readings {
             if self.try_readings(at, request, std::slice::from_ref(reading)) {
-                let retries = self.core.stats().num_alloc_retries;
-                if *likeliest.get_or_insert(retries) != retries {
+                let stats = self.core.stats();
+                if *likeliest.get_or_insert_with(|| stats.clone()) != *stats {
                     return true;
                 }
             }
@@ -164,7 +165,11 @@ impl Runner<'_> {
         let pool = self.pools.first_giving(rest);
         let of_pool = (pool != PoolId::DEFAULT).then_some(Release::Pool(pool));
         let (core, tally) = (self.core.clone(), self.tally.clone());
-        for release in std::iter::once(Release::All).chain(of_pool) {
+        let mut releases: Vec<Release> = std::iter::once(Release::All).chain(of_pool).collect();
+        if self.otherwise.contains(&end) {
+            releases.reverse();
+        }
+        for release in releases {
             self.release(release);
             let is_good = self.at() > at && self.core.observer().stray.is_none();
             if is_good && (self.at() == end || self.try_releases(end)) {

@@ -259,6 +259,7 @@ impl<'a> Runner<'a> {
     fn group_without_request(&mut self, at: usize, end: usize) {
         self.open(end, end);
         if self.pools.has_private() && self.try_releases(end) {
+            self.tally.ambiguous.push(end);
             self.tally.decisions += (end - at) as u64;
             return;
         }

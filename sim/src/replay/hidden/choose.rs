@@ -54,6 +54,13 @@ pub(super) struct Trial {
     pub(super) goes_at_once: bool,
 }
 
+impl Trial {
+    /// The same, and that these are private too.
+    pub(super) fn also_private(&self, lives: impl IntoIterator<Item = LifeId>) -> Trial {
+        Trial { private: self.private.iter().copied().chain(lives).collect(), ..self.clone() }
+    }
+}
+
 /// Chooses a reading. `None` if nothing explains it.
 pub(super) fn choose(evidence: &Evidence, trial: &Trial) -> Option<Partition> {
     let private = &trial.private;

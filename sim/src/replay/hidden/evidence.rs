@@ -93,6 +93,13 @@ pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorc
     let trace = &recording.trace;
     let mut at = 0;
     while at < trace.len() {
+        // What was free at once was so before whatever comes next.
+        let is_plain_free = trace[at].action == Action::FreeRequested && !start.deferred.contains_key(&(at as u32));
+        if is_plain_free && let Some(completed) = trace.get(at + 1) {
+            walk.layout.free(at + 1, completed);
+            at += 2;
+            continue;
+        }
         let inner = |entry: &&Entry| entry.action == Action::FreeCompleted || takes_memory(entry) || gives_memory(entry);
         let end = at + trace[at..].iter().take_while(inner).count();
         walk.group(trace, at, end)?;
@@ -171,14 +178,16 @@ impl Walk<'_> {
             // Garbage collection and the search for oversize blocks release some of what could go; both only for a request.
             let settings = &self.policy.settings;
             let is_partial = settings.garbage_collection_threshold > 0.0 || settings.max_split_bytes != u64::MAX;
-            if request.is_none() || !is_partial {
-                let gone: BTreeSet<LifeId> = runs.iter().flatten().map(|&(_, life)| life).collect();
-                for &stayed in could_go.iter().filter(|life| !gone.contains(life)) {
-                    self.found.apart.extend(gone.iter().map(|&life| pair(life, stayed)));
-                }
-                for run in &runs {
-                    self.compare_order(trace, run);
-                }
+            let is_whole = request.is_none() || !is_partial;
+            let all: Vec<LifeId> = runs.iter().flatten().map(|&(_, life)| life).collect();
+            // They release large segments only, and last, unless everything goes behind them.
+            let is_small = |&life: &LifeId| self.layout.lives[life].class == PoolClass::Small;
+            let certain = if is_whole { all.len() } else { all.iter().rposition(is_small).map_or(0, |last| last + 1) };
+            for &stayed in could_go.iter().filter(|life| !all.contains(life)) {
+                self.found.apart.extend(all[..certain].iter().map(|&life| pair(life, stayed)));
+            }
+            for run in runs.iter().filter(|_| is_whole) {
+                self.compare_order(trace, run);
             }
             self.found.releases.extend(runs);
         }

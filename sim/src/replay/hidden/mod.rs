@@ -193,16 +193,20 @@ impl Readings {
     /// have given back first where it stayed, and before which entry.
     pub(super) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>) {
         let place = at.unwrap_or(usize::MAX);
-        if self.reached.is_some_and(|reached| place <= reached) {
-            return;
-        }
-        self.reached = Some(place);
-        self.settled.clone_from(&self.trial);
-        self.others = self.by_release(place);
         // A collection, which looks at the default pool alone, passed it over.
         let stayed =
-            released.and_then(|(at, address)| self.life_at(at, address)).filter(|life| !self.settled.private.contains(life));
-        self.others.extend(stayed.map(|life| self.also_private([life])));
+            released.and_then(|(at, address)| self.life_at(at, address)).filter(|life| !self.trial.private.contains(life));
+        match self.reached {
+            Some(reached) if place < reached || (place == reached && stayed.is_none()) => return,
+            // It passed over several.
+            Some(reached) if place == reached => {}
+            _ => {
+                self.reached = Some(place);
+                self.settled.clone_from(&self.trial);
+                self.others = self.by_release(place);
+            }
+        }
+        self.others.extend(stayed.map(|life| self.trial.also_private([life])));
     }
 
     /// The life of the segment that begins at an address, before an entry, if the file does not name its pool.
@@ -212,11 +216,6 @@ impl Readings {
             life.base == address && !life.expandable && life.known.is_none() && is_there
         };
         self.evidence.lives.iter().rposition(is_it)
-    }
-
-    /// What is settled, and that these are private too.
-    fn also_private(&self, lives: impl IntoIterator<Item = LifeId>) -> Trial {
-        Trial { private: self.settled.private.iter().copied().chain(lives).collect(), ..self.settled.clone() }
     }
 
     /// What can be said of the memory that went back together at a place. The likeliest comes last.
@@ -232,7 +231,10 @@ impl Readings {
         let outside = |stretch: &Vec<LifeId>| -> Vec<LifeId> {
             run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life)).collect()
         };
-        std::iter::once(&Vec::new()).chain(stretches.iter().rev()).map(|stretch| self.also_private(outside(stretch))).collect()
+        std::iter::once(&Vec::new())
+            .chain(stretches.iter().rev())
+            .map(|stretch| self.settled.also_private(outside(stretch)))
+            .collect()
     }
 
     fn assume(&self, mut partition: Partition) -> Assumption {
