@@ -96,8 +96,9 @@ const KEYS: [(Key, Hanging); 13] = [
     (Key::Start, Hanging::Nothing),
 ];
 
-/// The plain orders.
-const PLAIN: [Key; 7] = [Key::Size, Key::Life, Key::Area, Key::CrowdThenSize, Key::CrowdThenLife, Key::AreaAndSize, Key::Start];
+/// The plain orders. The first two are unlike each other: sizes suit programs with buffers that live long, beginnings suit those whose
+/// buffers come and go all the time.
+const PLAIN: [Key; 7] = [Key::Size, Key::Start, Key::Life, Key::Area, Key::CrowdThenSize, Key::CrowdThenLife, Key::AreaAndSize];
 
 /// What lies as high as it can in a first packing, not as low.
 #[derive(Clone, Copy, Debug)]

@@ -84,7 +84,7 @@ fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
 }
 
 /// The part of the budget that the plain orders of many buffers get, in hundredths.
-const SHARE_OF_PLAIN: u64 = 40;
+const SHARE_OF_PLAIN: u64 = 50;
 
 /// Until so much of the budget is done, in hundredths, starts are placed, ejection goes on, and then the repair of orders; the search gets
 /// the rest.
