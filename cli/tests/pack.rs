@@ -55,6 +55,16 @@ fn a_csv_file_is_packed_and_written_with_offsets() {
 }
 
 #[test]
+fn alignments_are_written_again() {
+    let folder = Folder::new("pack-aligned");
+    let file = folder.file("two.csv", b"id,size,alignment,lower,upper\na,3,1,0,2\nb,4,8,1,3\n");
+    let placed = format!("{}/placed.csv", folder.path());
+    assert_eq!(call(&["pack", &file, "-o", &placed, "--budget", "100000"]).code, 0);
+    let written = fs::read_to_string(&placed).expect("the packing");
+    assert_eq!(written, "id,lower,upper,size,alignment,offset\na,0,2,3,1,4\nb,1,3,4,8,0\n");
+}
+
+#[test]
 fn json_has_the_same_numbers() {
     let folder = Folder::new("pack-json");
     let file = folder.file("three.csv", CSV.as_bytes());
@@ -124,7 +134,8 @@ fn files_that_it_cannot_use_are_named_in_one_line() {
         (folder.file("semicolons.csv", b"id;lower;upper;size\na;0;2;4\n"), header),
         (folder.file("blank.csv", format!("\n{CSV}").as_bytes()), header),
         (folder.file("twice.csv", b"id,lower,upper,size,size\na,0,2,4,5\n"), "column `size` is there twice"),
-        (folder.file("empty.csv", b"lower,upper,size\n2,2,4\n"), "ends before it begins"),
+        (folder.file("empty.csv", b"lower,upper,size\n2,2,4\n"), "line 2: the buffer ends before it begins"),
+        (folder.file("zero.csv", b"id,lower,upper,size\na,0,2,4\nb,0,2,0\n"), "line 3, id `b`: `size` is 0"),
     ] {
         let run = call(&["pack", &file]);
         assert_eq!((run.code, run.err.lines().count(), run.out.as_str()), (2, 1, ""), "{file}: {}", run.err);

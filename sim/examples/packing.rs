@@ -49,7 +49,7 @@ fn print_row(file: &Path, effort: &Effort) -> Result<(), Box<dyn Error>> {
 fn buffers(file: &Path) -> Result<Vec<Buffer>, Box<dyn Error>> {
     let bytes = std::fs::read(file)?;
     if is_csv(&bytes) {
-        return Ok(read_csv(std::str::from_utf8(&bytes)?)?.1);
+        return Ok(read_csv(std::str::from_utf8(&bytes)?)?.buffers);
     }
     let recording = recording::read(&bytes)?;
     let settings = ReplaySettings::of_recording(recording.settings.as_ref())?;

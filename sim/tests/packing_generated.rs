@@ -54,9 +54,6 @@ fn packed(name: &str, workload: &Workload, effort: &Effort) -> Row {
     Row { buffers: instance.buffers().len(), height, load: instance.load(), steps, seconds }
 }
 
-/// With the default budget these miss the load, by less than 2 %: docs/packing.md.
-const MISSED: [&str; 2] = ["gpt2-xl, 7 pieces, SGD", "3b, 6 pieces, SGD"];
-
 /// Packs two steps of training of each of them. The load is reached every time, or all that miss it are named.
 fn assert_reached(models: &[(String, Transformer)], effort: &Effort) {
     println!("| program | buffers | packing / load | steps | seconds |");
@@ -65,7 +62,7 @@ fn assert_reached(models: &[(String, Transformer)], effort: &Effort) {
     for (name, model) in models {
         let Row { buffers, height, load, steps, seconds } = packed(name, &model.workload(2).unwrap(), effort);
         println!("| {name} | {buffers} | {:.6} | {:.1e} | {seconds:.1} |", height as f64 / load as f64, steps as f64);
-        if height != load && !(MISSED.contains(&name.as_str()) && height <= load + load / 50) {
+        if height != load {
             missed.push(format!("{name}: {height} of {load} bytes"));
         }
     }
@@ -92,6 +89,14 @@ fn the_packer_reaches_the_load_of_6_7_billion_parameters_in_four_pieces() {
 }
 
 #[test]
+fn the_packer_reaches_the_load_of_steps_whose_gradients_leave_little_room() {
+    // Without states each step is as tight at the end of its backward pass as with the logits. Both steps have the same peak.
+    let base = Transformer::preset("3b").unwrap();
+    let pieces = Transformer { checkpointing: Checkpointing::EveryLayer, batch: 6, chunks: 6, optimizer: Optimizer::Sgd, ..base };
+    assert_reached(&[("3b, 6 pieces, SGD".into(), pieces)], &Effort { steps: 50_000_000, seed: 1 });
+}
+
+#[test]
 fn the_packer_reaches_the_load_of_networks() {
     for text in
         ["cnn:preset=resnet101,batches=7,mixed=off", "cnn:preset=resnet152,batches=16,mixed=off", "cnn:batches=1,mixed=off"]
@@ -102,7 +107,7 @@ fn the_packer_reaches_the_load_of_networks() {
 }
 
 #[test]
-#[ignore = "half an hour in a debug build: cargo test --release -p parkade-sim --test packing_generated -- --ignored --nocapture"]
+#[ignore = "a minute and a half in a release build, many in a debug build: cargo test --release -p parkade-sim --test packing_generated -- --ignored --nocapture"]
 fn the_packer_reaches_the_load_of_every_preset_in_all_ways() {
     let mut models = Vec::new();
     for preset in Transformer::presets() {

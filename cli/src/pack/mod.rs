@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade_sim::packing::{
-    self, Buffer, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
+    self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
 use parkade_sim::recording::Recording;
 use parkade_sim::replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// take a second.
     #[arg(long, value_name = "STEPS", default_value_t = DEFAULT_STEPS)]
     budget: u64,
-    /// Write where each buffer lies: CSV with the columns id,lower,upper,size,offset.
+    /// Write where each buffer lies: CSV with the columns id,lower,upper,size,offset, and alignment if the file has it.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print one JSON object.
@@ -57,7 +57,8 @@ pub(crate) struct Args {
 /// One device's buffers, or a file's.
 struct Packed {
     device: Option<u32>,
-    ids: Vec<String>,
+    /// What its file has, or would have.
+    listed: CsvFile,
     instance: Instance,
     found: Found,
     seconds: f64,
@@ -114,25 +115,25 @@ fn pack_file(args: &Args) -> Result<Vec<Packed>> {
     }
     let effort = Effort { steps: args.budget, seed: args.seed };
     let packed = match read_buffers(&args.file)? {
-        Some((ids, buffers)) => {
+        Some(listed) => {
             if args.device.is_some() {
                 bail!("--device is for recordings; a CSV file has no devices");
             }
-            let (instance, found, seconds) = solve(buffers, effort, args.json)?;
-            vec![Packed { device: None, ids, instance, found, seconds, has_lost_beginning: false, refused: None }]
+            let (instance, found, seconds) = solve(listed.buffers.clone(), effort, args.json)?;
+            vec![Packed { device: None, listed, instance, found, seconds, has_lost_beginning: false, refused: None }]
         }
         None => pack_recording(args, &verify::read(&args.file)?, effort)?,
     };
     if let Some(path) = &args.output {
         let [one] = packed.as_slice() else { return Err(too_many_devices(packed.len())) };
-        let text = write_csv(&one.ids, one.instance.buffers(), &one.found.packing);
+        let text = write_csv(&one.listed, &one.found.packing);
         target::write(path, text.as_bytes())?;
     }
     Ok(packed)
 }
 
 /// The buffers of a CSV file; `None` if it is none.
-fn read_buffers(file: &Path) -> Result<Option<(Vec<String>, Vec<Buffer>)>> {
+fn read_buffers(file: &Path) -> Result<Option<CsvFile>> {
     use std::io::Read;
     let mut head = Vec::new();
     let cannot_be_read = |cause| anyhow!("cannot be read: {cause}");
@@ -173,9 +174,10 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
         let requests = requests.map_err(|error| named(error.into()))?;
         let Recorded { buffers, refused } = Recorded::of(&requests);
         let ids = (0..buffers.len()).map(|number| number.to_string()).collect();
-        let (instance, found, seconds) = solve(buffers, effort, args.json).map_err(named)?;
+        let listed = CsvFile { ids, buffers, has_alignment: false };
+        let (instance, found, seconds) = solve(listed.buffers.clone(), effort, args.json).map_err(named)?;
         let (device, has_lost_beginning) = (Some(device.device), requests.lost_beginning.is_some());
-        Ok(Packed { device, ids, instance, found, seconds, has_lost_beginning, refused: Some(refused) })
+        Ok(Packed { device, listed, instance, found, seconds, has_lost_beginning, refused: Some(refused) })
     });
     each.collect()
 }

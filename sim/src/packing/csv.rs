@@ -5,6 +5,26 @@ use std::fmt::{self, Write};
 
 use super::{Buffer, Packing};
 
+/// The buffers of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CsvFile {
+    /// What each buffer is called: its id, or its number from 0 on in a file without ids.
+    pub ids: Vec<String>,
+    /// The buffers, in the order of lines; an alignment of 1 in a file without alignments.
+    pub buffers: Vec<Buffer>,
+    /// Whether there is a column `alignment`, which is written again then.
+    pub has_alignment: bool,
+}
+
+/// A line with a buffer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CsvLine {
+    /// Its number, counted from 1.
+    pub number: usize,
+    /// The id on it, if the file has ids.
+    pub id: Option<String>,
+}
+
 /// What is wrong with a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CsvError {
@@ -14,11 +34,36 @@ pub enum CsvError {
     ColumnTwice(&'static str),
     /// A line has no such value, or none that is a whole number below 2^64.
     NoNumber {
-        /// The line, counted from 1.
-        line: usize,
+        /// The line.
+        line: CsvLine,
+        /// The column.
+        column: &'static str,
+        /// What is there instead, if anything is.
+        found: Option<String>,
+    },
+    /// A size or an alignment is 0.
+    Zero {
+        /// The line.
+        line: CsvLine,
         /// The column.
         column: &'static str,
     },
+    /// A buffer does not end after it begins.
+    EmptyLifetime {
+        /// The line.
+        line: CsvLine,
+        /// The first time at which it is in use.
+        lower: u64,
+        /// The first time at which it is not any more.
+        upper: u64,
+    },
+}
+
+impl fmt::Display for CsvLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}", self.number)?;
+        self.id.as_ref().map_or(Ok(()), |id| write!(f, ", id `{id}`"))
+    }
 }
 
 impl fmt::Display for CsvError {
@@ -30,7 +75,14 @@ impl fmt::Display for CsvError {
                  id,lower,upper,size"
             ),
             CsvError::ColumnTwice(column) => write!(f, "line 1: the column `{column}` is there twice"),
-            CsvError::NoNumber { line, column } => write!(f, "line {line}: `{column}` is no whole number below 2^64"),
+            CsvError::NoNumber { line, column, found: Some(found) } => {
+                write!(f, "{line}: `{column}` is `{found}`, which is no whole number below 2^64")
+            }
+            CsvError::NoNumber { line, column, found: None } => write!(f, "{line} has no `{column}`: it has too few columns"),
+            CsvError::Zero { line, column } => write!(f, "{line}: `{column}` is 0; it has to be more"),
+            CsvError::EmptyLifetime { line, lower, upper } => {
+                write!(f, "{line}: the buffer ends before it begins: `upper` is {upper}; it has to be more than `lower`, {lower}")
+            }
         }
     }
 }
@@ -56,11 +108,11 @@ pub fn is_csv(head: &[u8]) -> bool {
     is_printable && first.is_some_and(|line| line.contains([',', ';', '\t']))
 }
 
-/// Reads the buffers of a file, and their ids.
+/// Reads the buffers of a file, and what they are called.
 ///
 /// # Errors
-/// [`CsvError`], naming the line.
-pub fn read_csv(text: &str) -> Result<(Vec<String>, Vec<Buffer>), CsvError> {
+/// [`CsvError`], naming the line and the id on it.
+pub fn read_csv(text: &str) -> Result<CsvFile, CsvError> {
     let mut lines = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text).lines();
     let names: Vec<&str> = lines.next().unwrap_or("").split(',').map(str::trim).collect();
     let place = |name: &'static str| {
@@ -71,33 +123,57 @@ pub fn read_csv(text: &str) -> Result<(Vec<String>, Vec<Buffer>), CsvError> {
     let wanted = |name: &'static str| place(name)?.ok_or(CsvError::NoColumn(name));
     let (lower, upper, size) = (wanted("lower")?, wanted("upper")?, wanted("size")?);
     let (id, alignment) = (place("id")?, place("alignment")?);
-    let (mut ids, mut buffers) = (Vec::new(), Vec::new());
-    for (line, text) in (2..).zip(lines) {
-        if text.trim().is_empty() {
-            continue;
-        }
+    let mut file = CsvFile { has_alignment: alignment.is_some(), ..CsvFile::default() };
+    for (number, text) in (2..).zip(lines).filter(|(_, text)| !text.trim().is_empty()) {
         let cells: Vec<&str> = text.split(',').map(str::trim).collect();
-        let number = |place: usize, column| {
-            let number = cells.get(place).and_then(|cell| cell.parse().ok());
-            number.ok_or(CsvError::NoNumber { line, column })
-        };
-        let alignment = alignment.map_or(Ok(1), |place| number(place, "alignment"))?;
-        let id = id.and_then(|place| cells.get(place));
-        ids.push(id.map_or_else(|| buffers.len().to_string(), |&id| id.to_owned()));
-        let (start, end) = (number(lower, "lower")?, number(upper, "upper")?);
-        buffers.push(Buffer { start, end, size: number(size, "size")?, alignment });
+        let id = id.and_then(|place| cells.get(place)).map(|&id| id.to_owned());
+        let cells = Cells { line: CsvLine { number, id }, cells };
+        let (start, end) = (cells.number(lower, "lower")?, cells.number(upper, "upper")?);
+        let size = cells.more_than_0(size, "size")?;
+        let alignment = alignment.map_or(Ok(1), |place| cells.more_than_0(place, "alignment"))?;
+        if start >= end {
+            return Err(CsvError::EmptyLifetime { line: cells.line, lower: start, upper: end });
+        }
+        file.ids.push(cells.line.id.unwrap_or_else(|| file.buffers.len().to_string()));
+        file.buffers.push(Buffer { start, end, size, alignment });
     }
-    Ok((ids, buffers))
+    Ok(file)
+}
+
+/// What is between the commas of a line.
+struct Cells<'a> {
+    line: CsvLine,
+    cells: Vec<&'a str>,
+}
+
+impl Cells<'_> {
+    fn number(&self, place: usize, column: &'static str) -> Result<u64, CsvError> {
+        let found = self.cells.get(place);
+        let number = found.and_then(|cell| cell.parse().ok());
+        number.ok_or_else(|| CsvError::NoNumber { line: self.line.clone(), column, found: found.map(|&cell| cell.to_owned()) })
+    }
+
+    fn more_than_0(&self, place: usize, column: &'static str) -> Result<u64, CsvError> {
+        match self.number(place, column)? {
+            0 => Err(CsvError::Zero { line: self.line.clone(), column }),
+            number => Ok(number),
+        }
+    }
 }
 
 /// A file with the buffers and where they lie.
 #[must_use]
-pub fn write_csv(ids: &[String], buffers: &[Buffer], packing: &Packing) -> String {
-    let mut text = "id,lower,upper,size,offset\n".to_owned();
-    for ((id, buffer), offset) in ids.iter().zip(buffers).zip(&packing.offsets) {
-        let Buffer { start, end, size, .. } = buffer;
+pub fn write_csv(file: &CsvFile, packing: &Packing) -> String {
+    let mut text =
+        if file.has_alignment { "id,lower,upper,size,alignment,offset\n" } else { "id,lower,upper,size,offset\n" }.to_owned();
+    for ((id, buffer), offset) in file.ids.iter().zip(&file.buffers).zip(&packing.offsets) {
+        let Buffer { start, end, size, alignment } = buffer;
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{id},{start},{end},{size},{offset}");
+        let _ = write!(text, "{id},{start},{end},{size},");
+        if file.has_alignment {
+            let _ = write!(text, "{alignment},");
+        }
+        let _ = writeln!(text, "{offset}");
     }
     text
 }
@@ -110,23 +186,36 @@ mod tests {
     fn a_file_is_read_by_its_columns_and_written_with_offsets() {
         let text = "id, size,upper,lower,alignment\na,4,9,2,2\n\nb,6,3,0,1\r\n";
         assert!(is_csv(text.as_bytes()));
-        let (ids, buffers) = read_csv(text).unwrap();
+        let file = read_csv(text).unwrap();
         let buffer = |start, end, size, alignment| Buffer { start, end, size, alignment };
-        assert_eq!(
-            (ids.as_slice(), buffers.as_slice()),
-            (&["a".to_owned(), "b".to_owned()][..], &[buffer(2, 9, 4, 2), buffer(0, 3, 6, 1)][..])
-        );
+        let buffers = vec![buffer(2, 9, 4, 2), buffer(0, 3, 6, 1)];
+        assert_eq!(file, CsvFile { ids: vec!["a".to_owned(), "b".to_owned()], buffers, has_alignment: true });
         let packing = Packing { offsets: vec![6, 0], height: 10 };
-        assert_eq!(write_csv(&ids, &buffers, &packing), "id,lower,upper,size,offset\na,2,9,4,6\nb,0,3,6,0\n");
+        let written = write_csv(&file, &packing);
+        assert_eq!(written, "id,lower,upper,size,alignment,offset\na,2,9,4,2,6\nb,0,3,6,1,0\n");
+        assert_eq!(read_csv(&written), Ok(file), "what is written is read again as it was");
+        let file = read_csv("lower,upper,size\n2,9,4\n0,3,6\n").unwrap();
+        assert_eq!(write_csv(&file, &packing), "id,lower,upper,size,offset\n0,2,9,4,6\n1,0,3,6,0\n");
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn what_is_wrong_is_named_with_its_line_and_id() {
         assert_eq!(read_csv("id,lower,size\n"), Err(CsvError::NoColumn("upper")));
-        for (line, column) in [("1,2,x", "size"), ("1,2", "size"), ("-1,2,3", "lower"), ("1,,3", "upper")] {
-            let said = read_csv(&format!("lower,upper,size\n1,2,3\n{line}\n"));
-            assert_eq!(said, Err(CsvError::NoNumber { line: 3, column }), "{line}");
+        for (line, said) in [
+            ("1,2,x,8", "`size` is `x`, which is no whole number below 2^64"),
+            ("-1,2,3,8", "`lower` is `-1`, which is no whole number below 2^64"),
+            ("1,,3,8", "`upper` is ``, which is no whole number below 2^64"),
+            ("1,2,0,8", "`size` is 0; it has to be more"),
+            ("1,2,3,0", "`alignment` is 0; it has to be more"),
+            ("4,4,3,8", "the buffer ends before it begins: `upper` is 4; it has to be more than `lower`, 4"),
+        ] {
+            let error = read_csv(&format!("id,lower,upper,size,alignment\na,1,2,3,8\n\nb,{line}\n")).unwrap_err();
+            assert_eq!(error.to_string(), format!("line 4, id `b`: {said}"));
+            let error = read_csv(&format!("lower,upper,size,alignment\n1,2,3,8\n{line}\n")).unwrap_err();
+            assert_eq!(error.to_string(), format!("line 3: {said}"));
         }
+        let error = read_csv("id,lower,upper,size\na,1,2\n").unwrap_err();
+        assert_eq!(error.to_string(), "line 2, id `a` has no `size`: it has too few columns");
         for column in ["id", "lower", "size", "alignment"] {
             let said = read_csv(&format!("id,lower,upper,size,alignment,{column}\n"));
             assert!(matches!(said, Err(CsvError::ColumnTwice(twice)) if twice == column), "{said:?}");
@@ -138,7 +227,7 @@ mod tests {
     fn a_byte_order_mark_is_no_part_of_the_first_column() {
         let text = "\u{feff}id,lower,upper,size\na,0,1,2\n";
         assert!(is_csv(text.as_bytes()));
-        assert_eq!(read_csv(text).map(|(ids, _)| ids), Ok(vec!["a".to_owned()]));
+        assert_eq!(read_csv(text).map(|file| file.ids), Ok(vec!["a".to_owned()]));
     }
 
     #[test]

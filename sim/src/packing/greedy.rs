@@ -27,15 +27,14 @@ pub(super) fn plain_starts(instance: &Instance) -> impl Iterator<Item = Start> {
 
 fn each(instance: &Instance, line: u64, keys: impl Iterator<Item = (Key, Hanging)>) -> impl Iterator<Item = Start> {
     let mut placer = Placer::new(instance);
-    let peak = instance.loads.iter().position(|&load| load == instance.load()).unwrap_or(0) as u32;
+    let (crowds, load) = (instance.crowds(), instance.load());
     let last = instance.loads.len() as u32;
-    let lives_at_peak = move |b: u32| (instance.spans[b as usize].0..instance.spans[b as usize].1).contains(&peak);
     keys.map(move |(key, hangs)| {
-        let order = order(instance, key);
+        let order = order(instance, &crowds, key);
         let before = placer.steps;
         let (packing, above) = placer.place(&order, line, |b| match hangs {
             Hanging::Nothing => false,
-            Hanging::OffPeak => !lives_at_peak(b),
+            Hanging::OffPeak => crowds[b as usize] < load,
             Hanging::Ending => instance.spans[b as usize].1 < last,
         });
         Start { order, packing, above, steps: placer.steps - before }
@@ -79,7 +78,7 @@ enum Key {
     CrowdThenEnd,
 }
 
-/// Each with whether what does not live at the time of the largest load hangs from above: what is given back one after the other
+/// Each with whether what does not live at a time of the largest load hangs from above: what is given back one after the other
 /// while something else grows from below makes room for it then, as the kept results of a training step do for gradients.
 const KEYS: [(Key, Hanging); 13] = [
     (Key::CrowdThenEnd, Hanging::OffPeak),
@@ -97,22 +96,22 @@ const KEYS: [(Key, Hanging); 13] = [
     (Key::Start, Hanging::Nothing),
 ];
 
-/// The plain orders.
-const PLAIN: [Key; 7] = [Key::Size, Key::Life, Key::Area, Key::CrowdThenSize, Key::CrowdThenLife, Key::AreaAndSize, Key::Start];
+/// The plain orders. The first two are unlike each other: sizes suit programs with buffers that live long, beginnings suit those whose
+/// buffers come and go all the time.
+const PLAIN: [Key; 7] = [Key::Size, Key::Start, Key::Life, Key::Area, Key::CrowdThenSize, Key::CrowdThenLife, Key::AreaAndSize];
 
 /// What lies as high as it can in a first packing, not as low.
 #[derive(Clone, Copy, Debug)]
 enum Hanging {
     /// None.
     Nothing,
-    /// What does not live at the time of the largest load.
+    /// What lives at no time of the largest load: each of several equal steps has such a time.
     OffPeak,
     /// What does not live to the end.
     Ending,
 }
 
-fn order(instance: &Instance, key: Key) -> Vec<u32> {
-    let crowds = instance.crowds();
+fn order(instance: &Instance, crowds: &[u64], key: Key) -> Vec<u32> {
     let value = |b: usize| {
         let (size, start) = (instance.buffers()[b].size, instance.spans[b].0);
         let life = u64::from(instance.spans[b].1 - start);

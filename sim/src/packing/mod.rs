@@ -26,7 +26,7 @@ mod solve;
 mod tests;
 
 pub use check::{Fault, check};
-pub use csv::{CsvError, is_csv, read_csv, write_csv};
+pub use csv::{CsvError, CsvFile, CsvLine, is_csv, read_csv, write_csv};
 pub use instance::{Buffer, Instance, InstanceError};
 pub use recorded::{Recorded, Refused};
 pub use solve::{DEFAULT_STEPS, Effort, Found, pack, pack_watched};

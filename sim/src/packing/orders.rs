@@ -84,13 +84,15 @@ fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
 }
 
 /// The part of the budget that the plain orders of many buffers get, in hundredths.
-const SHARE_OF_PLAIN: u64 = 40;
+const SHARE_OF_PLAIN: u64 = 50;
 
 /// Until so much of the budget is done, in hundredths, starts are placed, ejection goes on, and then the repair of orders; the search gets
 /// the rest.
-pub(super) const SHARES_OF_FEW: (u64, u64, u64) = (100, 2, 4);
-const SHARES_OF_MERGED: (u64, u64, u64) = (40, 40, 40);
-const SHARES_OF_MANY: (u64, u64, u64) = (100, 80, 90);
+pub(super) type Shares = (u64, u64, u64);
+
+pub(super) const SHARES_OF_FEW: Shares = (100, 2, 4);
+const SHARES_OF_MERGED: Shares = (40, 40, 40);
+const SHARES_OF_MANY: Shares = (100, 80, 90);
 
 /// What is done for any number of buffers.
 pub(super) struct Orders<'a> {
@@ -109,18 +111,43 @@ impl<'a> Orders<'a> {
     pub(super) fn run(
         instance: &'a Instance,
         effort: &'a Effort,
-        (for_starts, for_ejection, for_orders): (u64, u64, u64),
+        shares: Shares,
         found: &'a mut Found,
         progress: &'a mut dyn FnMut(u64),
     ) {
+        let starts = Orders::start(instance, effort, shares, found, progress);
+        Orders::go_on(instance, effort, shares, starts, found, progress);
+    }
+
+    /// The first part of it: places starts, and returns them.
+    pub(super) fn start(
+        instance: &'a Instance,
+        effort: &'a Effort,
+        (for_starts, _, _): Shares,
+        found: &'a mut Found,
+        progress: &'a mut dyn FnMut(u64),
+    ) -> Vec<Start> {
         let mut work = Orders { instance, effort, starts: Vec::new(), found, progress };
-        work.start(effort.steps / 100 * for_starts);
+        work.place(effort.steps / 100 * for_starts);
+        work.starts
+    }
+
+    /// The second part: ejection from the starts, and the repair of the best of them.
+    pub(super) fn go_on(
+        instance: &'a Instance,
+        effort: &'a Effort,
+        (_, for_ejection, for_orders): Shares,
+        starts: Vec<Start>,
+        found: &'a mut Found,
+        progress: &'a mut dyn FnMut(u64),
+    ) {
+        let mut work = Orders { instance, effort, starts, found, progress };
         work.eject(effort.steps / 100 * for_ejection);
         work.repair(effort.steps / 100 * for_orders);
     }
 
     /// Places the first orders; each is repaired a little at once.
-    fn start(&mut self, steps: u64) {
+    fn place(&mut self, steps: u64) {
         for start in greedy::starts(self.instance, self.found.bound) {
             self.found.steps += start.steps;
             if self.found.packing.offsets.is_empty() || start.packing.height < self.found.packing.height {

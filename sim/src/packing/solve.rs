@@ -1,4 +1,4 @@
-//! The whole of it: orders first, then the systematic search where it can help, within a budget of steps.
+//! The whole of it: orders, and the systematic search where it can help, within a budget of steps.
 
 use super::orders::{Many, Orders, SHARES_OF_FEW};
 use super::relations::Relations;
@@ -65,18 +65,29 @@ pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnM
 /// Where there are no more buffers than this, most of the budget is for the search.
 const FEW: usize = 500;
 
+/// Of few buffers, this part of the budget is for searches before orders are repaired, in hundredths: most of what can be searched at
+/// all is soon done, and what is trivial at once.
+const SHARE_OF_FIRST_SEARCHES: u64 = 1;
+
 /// Packs what cannot be divided; a packing of height `goal`, which is at least the load, is as good as any.
 fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn FnMut(u64)) -> Found {
     let count = instance.buffers().len();
     let mut found = Found { bound: goal, ..Found::default() };
+    let mut searches = None;
+    let mut search = |found: &mut Found, steps: u64, progress: &mut dyn FnMut(u64)| {
+        if count <= SEARCHABLE && found.packing.height > found.bound {
+            searches.get_or_insert_with(|| Portfolio::new(instance, effort)).run(found, steps, progress);
+        }
+    };
     if count <= FEW {
-        Orders::run(instance, effort, SHARES_OF_FEW, &mut found, progress);
+        let starts = Orders::start(instance, effort, SHARES_OF_FEW, &mut found, progress);
+        let until = found.steps + effort.steps / 100 * SHARE_OF_FIRST_SEARCHES;
+        search(&mut found, until, progress);
+        Orders::go_on(instance, effort, SHARES_OF_FEW, starts, &mut found, progress);
     } else {
         Many::new(instance, effort, goal).run(&mut found, progress);
     }
-    if count <= SEARCHABLE && found.packing.height > found.bound {
-        Portfolio::new(instance, effort).run(&mut found, effort.steps, progress);
-    }
+    search(&mut found, effort.steps, progress);
     found
 }
 
@@ -89,6 +100,12 @@ struct Portfolio<'a> {
     weights: [Vec<u32>; Asked::ALL.len()],
     crowds: Vec<u64>,
     random: Random,
+    /// How many searches are done.
+    done: usize,
+    /// The steps of a search in this round.
+    limit: u64,
+    /// The order in which buffers are tried now.
+    rank: Vec<u32>,
 }
 
 /// The steps of a search in the first round.
@@ -118,32 +135,38 @@ impl<'a> Portfolio<'a> {
             weights: Asked::ALL.map(|_| vec![0; instance.loads.len()]),
             crowds: instance.crowds(),
             random: Random::new(effort.seed),
+            done: 0,
+            limit: FIRST_LIMIT,
+            rank: Vec::new(),
         }
     }
 
+    /// Goes on until `steps` are done in all. What the last search had no steps left for is asked again by the next call.
     fn run(&mut self, found: &mut Found, steps: u64, progress: &mut dyn FnMut(u64)) {
-        let mut limit = FIRST_LIMIT;
-        for aim in AIMS.into_iter().cycle() {
-            for keys in ORDERS {
-                let rank = self.rank(keys, limit > 2 * FIRST_LIMIT);
-                for asked in Asked::ALL {
-                    if found.steps >= steps || found.packing.height <= found.bound {
-                        return;
-                    }
-                    let way = found.packing.height - 1 - found.bound;
-                    let capacity = found.bound + (way as f64 * aim) as u64;
-                    let mut search = Search::new(&self.relations, &rank, &mut self.weights[asked as usize], asked, capacity);
-                    let outcome = search.run(limit.min(steps - found.steps));
-                    found.steps += search.steps;
-                    progress(found.steps);
-                    match outcome {
-                        Outcome::Found(packing) => found.packing = packing,
-                        Outcome::Impossible => found.bound = capacity + 1,
-                        Outcome::Unknown => {}
-                    }
-                }
+        while found.steps < steps && found.packing.height > found.bound {
+            let (turn, place) = (self.done / Asked::ALL.len(), self.done % Asked::ALL.len());
+            let (round, turn) = (turn / ORDERS.len(), turn % ORDERS.len());
+            if place == 0 {
+                self.rank = self.rank(ORDERS[turn], self.limit > 2 * FIRST_LIMIT);
             }
-            limit += limit / 10;
+            let way = found.packing.height - 1 - found.bound;
+            let capacity = found.bound + (way as f64 * AIMS[round % AIMS.len()]) as u64;
+            let asked = Asked::ALL[place];
+            let left = steps - found.steps;
+            let mut search = Search::new(&self.relations, &self.rank, &mut self.weights[asked as usize], asked, capacity);
+            let outcome = search.run(self.limit.min(left));
+            found.steps += search.steps;
+            progress(found.steps);
+            match outcome {
+                Outcome::Found(packing) => found.packing = packing,
+                Outcome::Impossible => found.bound = capacity + 1,
+                Outcome::Unknown if left < self.limit => return,
+                Outcome::Unknown => {}
+            }
+            self.done += 1;
+            if self.done.is_multiple_of(ORDERS.len() * Asked::ALL.len()) {
+                self.limit += self.limit / 10;
+            }
         }
     }
 

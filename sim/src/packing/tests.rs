@@ -93,6 +93,14 @@ fn a_packing_that_cannot_reach_the_load_is_proved_to_be_the_best() {
 }
 
 #[test]
+fn what_is_soon_shown_to_be_the_best_costs_no_share_of_a_large_budget() {
+    let instance = aligned(&[(0, 4, 1, 8), (1, 5, 1, 8), (2, 6, 8, 1)]);
+    let found = pack(&instance, &Effort::default());
+    assert_eq!((found.packing.height, found.bound), (17, 17));
+    assert!(found.steps < 10_000, "{} steps", found.steps);
+}
+
+#[test]
 fn the_same_seed_and_budget_give_the_same_packing() {
     let mut random = crate::random::Random::new(3);
     let buffers: Vec<(u64, u64, u64)> = (0..60)
