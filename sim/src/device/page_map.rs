@@ -38,8 +38,7 @@ impl<V: Copy> Chunk<V> {
 pub(super) struct PageMap<V> {
     /// The numbers of the chunks, ascending: of the first page of each, divided by 64.
     numbers: Vec<u64>,
-    /// The chunks, each with at least one value.
-    #[expect(clippy::vec_box, reason = "chunks come between others, and what moves then is to be short")]
+    /// The chunks, each with at least one value. In boxes, because chunks come between others, and what moves then is to be short.
     chunks: Vec<Box<Chunk<V>>>,
     /// The place of the chunk that was changed last. It may be anything: whether it is the right one is looked at first.
     changed_last: usize,
