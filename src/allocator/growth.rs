@@ -15,6 +15,9 @@ use crate::policy::{Policy, Request};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
 
+/// For so many pages room is made at once.
+const MOST_EXPECTED_PAGES: u64 = 64;
+
 /// What becomes of memory that was unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Freed {
@@ -108,7 +111,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Takes memory for so many pages, all or none (spec 4.5). `None` if there is not enough.
     fn create_pages(&mut self, count: u64, page: u64) -> Result<Option<Vec<D::Physical>>, AllocError> {
-        let mut memory = Vec::new();
+        // Room for what most requests need; how many there are to be is the program's word.
+        let mut memory = Vec::with_capacity(count.min(MOST_EXPECTED_PAGES) as usize);
         for _ in 0..count {
             if let Some(piece) = self.reservations.take_spare_page(page) {
                 memory.push(piece);

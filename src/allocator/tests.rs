@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::{Allocation, Allocator};
 use crate::block::{Block, BlockState, Marks, NIL};
 use crate::heap::PoolSlot;
-use crate::index::{ByAddress, Entry};
+use crate::index::{ByAddress, Entry, Spot};
 use crate::policy::{FirstFit, PyTorch};
 use crate::settings::Settings;
 use crate::stats::{Family, Stats};
@@ -119,11 +119,11 @@ fn an_order_by_address_that_is_not_the_free_blocks() {
         answer
     };
     let of_another = spoil(|order, hole| {
-        order.remove(hole.address);
-        order.insert(Entry { index: hole.index + 1, ..hole });
+        order.remove(hole.address, Spot::default());
+        let _ = order.insert(Entry { index: hole.index + 1, ..hole });
     });
     assert!(of_another.starts_with("the order by address of"), "{of_another}");
-    let missing = spoil(|order, hole| order.remove(hole.address));
+    let missing = spoil(|order, hole| order.remove(hole.address, Spot::default()));
     assert!(missing.starts_with("the order by address of"), "{missing}");
 }
 

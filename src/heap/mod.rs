@@ -78,7 +78,7 @@ pub struct Heap {
     mixes_streams: bool,
     /// The device's whole memory.
     device_total: u64,
-    /// Free blocks are kept by address as well.
+    /// Free blocks are kept by address instead of by size.
     keeps_addresses: bool,
 }
 

@@ -1,6 +1,7 @@
 //! The heap as a policy sees it: read-only.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::{Heap, PoolSlot};
 use crate::block::BlockId;
@@ -54,6 +55,7 @@ impl Heap {
     /// The lowest address among the free blocks of the pool and stream that end behind `from` and have at least `size` bytes. Quick where
     /// [`Policy::looks_by_address`](crate::policy::Policy::looks_by_address) says that it is asked; else it looks at all of them.
     #[must_use]
+    #[inline]
     pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
         let index = self.pools[usize::from(pool.0)].lowest_at_least(&self.arena, slot, size.0, from.0);
@@ -81,6 +83,23 @@ impl Heap {
     pub fn first_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
         self.pools[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))
+    }
+
+    /// The largest free block of the pool and stream, of equal ones the lowest address.
+    #[must_use]
+    #[inline]
+    pub fn largest(&self, pool: PoolSlot, stream: StreamId) -> Option<BlockView> {
+        let slot = self.known_stream_slot(stream)?;
+        self.pools[usize::from(pool.0)].largest_of(&self.arena, slot).map(|index| self.view(index))
+    }
+
+    /// Of the free blocks of the pool and stream with at least `sizes.start` and fewer than `sizes.end` bytes the one with the highest stamp; of
+    /// equal stamps the smallest block, then the lowest address. Looks at all blocks of these sizes.
+    #[must_use]
+    #[inline]
+    pub fn latest(&self, pool: PoolSlot, stream: StreamId, sizes: Range<Bytes>) -> Option<BlockView> {
+        let slot = self.known_stream_slot(stream)?;
+        self.pools[usize::from(pool.0)].latest(&self.arena, slot, sizes.start.0, sizes.end.0).map(|index| self.view(index))
     }
 
     /// The free blocks of the pool and stream with at least `size` bytes, the smallest first, of equal ones the lowest address first.

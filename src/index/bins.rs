@@ -15,7 +15,8 @@ use alloc::vec::Vec;
 use core::iter::successors;
 
 use crate::block::{Arena, NIL};
-use crowd::{Crowd, Either};
+use crowd::Crowd;
+pub(in crate::index) use crowd::Either;
 use directory::{Bin, Directory, bin_of};
 
 /// A list that would grow beyond this becomes a crowd: no walk is longer.
@@ -74,7 +75,11 @@ impl BinnedBlocks {
     #[inline(always)]
     pub(crate) fn first_at_least(&self, arena: &Arena, size: u64) -> Option<u32> {
         let bin = self.directory.first_from(bin_of(size))?;
-        self.first_in(arena, bin, size).or_else(|| self.first_in(arena, self.directory.first_after(bin)?, size))
+        match self.first_in(arena, bin, size) {
+            // In a later bin than the size's own all are large enough.
+            None => self.first_of(self.directory.first_after(bin)?),
+            found => found,
+        }
     }
 
     /// The blocks with fewer than `size` bytes, the last first.
@@ -86,16 +91,57 @@ impl BinnedBlocks {
 
     /// The blocks with at least `size` bytes, in order.
     pub(crate) fn at_least<'a>(&'a self, arena: &'a Arena, size: u64) -> impl Iterator<Item = u32> + 'a {
-        let first = self.directory.first_from(bin_of(size));
-        successors(first, |&bin| self.directory.first_after(bin)).flat_map(move |bin| self.at_least_in(arena, bin, size))
+        let mut bin = self.directory.first_from(bin_of(size));
+        let (mut crowd, mut next) = (None, NIL);
+        core::iter::from_fn(move || {
+            loop {
+                if let Some(index) = crowd.as_mut().and_then(Iterator::next) {
+                    return Some(index);
+                }
+                while let Some(block) = arena.get(next) {
+                    let index = core::mem::replace(&mut next, block.link_next);
+                    if block.size >= size {
+                        return Some(index);
+                    }
+                }
+                let own = bin?;
+                bin = self.directory.first_after(own);
+                crowd = self.crowd(own).map(|crowd| crowd.at_least(size));
+                next = if crowd.is_some() { NIL } else { self.directory.get(own).head };
+            }
+        })
     }
 
-    /// The last block of all.
-    pub(crate) fn last(&self, arena: &Arena) -> Option<u32> {
+    /// Of those with at least `from` and fewer than `to` bytes the one that was stamped last, of equally late ones the first in order.
+    #[inline]
+    pub(crate) fn latest(&self, arena: &Arena, from: u64, to: u64) -> Option<u32> {
+        let end = bin_of(to.saturating_sub(1));
+        let mut found: Option<(u64, u32)> = None;
+        let mut look = |index: u32| {
+            let block = arena.at(index);
+            if (from..to).contains(&block.size) && found.is_none_or(|(stamp, _)| block.stamp > stamp) {
+                found = Some((block.stamp, index));
+            }
+        };
+        let mut next = self.directory.first_from(bin_of(from));
+        while let Some(bin) = next.filter(|&bin| bin <= end) {
+            match self.crowd(bin) {
+                Some(crowd) => crowd.at_least(from).for_each(&mut look),
+                None => list(arena, self.directory.get(bin).head).for_each(&mut look),
+            }
+            next = self.directory.first_after(bin);
+        }
+        found.map(|(_, index)| index)
+    }
+
+    /// The first of the largest blocks.
+    #[inline]
+    pub(crate) fn largest(&self, arena: &Arena) -> Option<u32> {
         let bin = self.directory.last()?;
         match self.crowd(bin) {
-            Some(crowd) => crowd.last(),
-            None => list(arena, self.directory.get(bin).head).last(),
+            Some(crowd) => crowd.first_at_least(arena.at(crowd.last()?).size),
+            None => list(arena, self.directory.get(bin).head)
+                .reduce(|first, index| if arena.at(index).size > arena.at(first).size { index } else { first }),
         }
     }
 
@@ -106,21 +152,18 @@ impl BinnedBlocks {
         (entry.count == CROWDED).then(|| &self.crowds[entry.head as usize].1)
     }
 
+    /// The first block of an occupied bin.
+    #[inline]
+    fn first_of(&self, bin: usize) -> Option<u32> {
+        let entry = self.directory.get(bin);
+        if entry.count == CROWDED { self.crowds[entry.head as usize].1.first() } else { Some(entry.head) }
+    }
+
     #[inline]
     fn first_in(&self, arena: &Arena, bin: usize, size: u64) -> Option<u32> {
         match self.crowd(bin) {
             Some(crowd) => crowd.first_at_least(size),
             None => list(arena, self.directory.get(bin).head).find(|&index| arena.at(index).size >= size),
-        }
-    }
-
-    fn at_least_in<'a>(&'a self, arena: &'a Arena, bin: usize, size: u64) -> impl Iterator<Item = u32> + 'a {
-        match self.crowd(bin) {
-            Some(crowd) => Either::First(crowd.at_least(size)),
-            None => {
-                let all = list(arena, self.directory.get(bin).head);
-                Either::Second(all.skip_while(move |&index| arena.at(index).size < size))
-            }
         }
     }
 

@@ -1,10 +1,11 @@
 //! The free blocks of one stream in the order of their addresses, for rules that want the lowest address that is large enough.
 //!
-//! Kept beside the order by size, and only where a policy asks for it. A sorted sequence in short runs. The first address and the largest
+//! Kept instead of the order by size, where a policy asks for it. A sorted sequence in short runs. The first address and the largest
 //! block of each run are in arrays of their own, so that a search, for an address or for a size, looks at these and then into one run.
 //!
 //! What leaves keeps its place until something new comes there, which is mostly at once: the rest of a block that was cut, or the block into
 //! which neighbours merged. So the place that was left last is remembered: most blocks enter without a search, and hardly anything moves.
+//! Most leave without one too: whoever puts a block in keeps where it went, which is right until other blocks of the run or other runs move.
 
 mod run;
 #[cfg(test)]
@@ -25,9 +26,22 @@ const MOST_JOINED: usize = Run::MOST / 2;
 
 /// A place in a run.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spot {
-    at: usize,
-    place: usize,
+pub(crate) struct Spot {
+    /// Which run.
+    pub(crate) at: u32,
+    /// Which of its places.
+    pub(crate) place: u32,
+}
+
+impl Spot {
+    fn new(at: usize, place: usize) -> Spot {
+        // Every run has a block, and a heap has fewer than 2^32.
+        Spot { at: at as u32, place: place as u32 }
+    }
+
+    fn numbers(self) -> (usize, usize) {
+        (self.at as usize, self.place as usize)
+    }
 }
 
 /// Free blocks by address.
@@ -53,13 +67,15 @@ impl ByAddress {
         self.firsts.partition_point(|&first| first <= address).saturating_sub(1)
     }
 
-    /// Puts a block in. Its address and size must not change while it is in.
+    /// Puts a block in. Its address and size must not change while it is in. Where it went, which may be another place later.
     #[inline]
-    pub(crate) fn insert(&mut self, entry: Entry) {
+    pub(crate) fn insert(&mut self, entry: Entry) -> Spot {
         match self.place_left_for(entry.address) {
-            Some(Spot { at, place }) => {
+            Some(spot) => {
+                let (at, place) = spot.numbers();
                 self.runs[at].put(place, entry);
                 self.entered(at, entry.size);
+                spot
             }
             None => self.insert_elsewhere(entry),
         }
@@ -68,7 +84,7 @@ impl ByAddress {
     /// The place that was left last, or a vacant one just before it, if it is where the address belongs.
     #[inline]
     fn place_left_for(&self, address: u64) -> Option<Spot> {
-        let Spot { at, mut place } = self.left;
+        let (at, mut place) = self.left.numbers();
         let run = self.runs.get(at).filter(|run| run.is_vacant(place))?;
         let behind = run.addresses().get(place + 1).or_else(|| self.firsts.get(at + 1));
         if behind.is_some_and(|&behind| behind <= address) {
@@ -81,7 +97,7 @@ impl ByAddress {
                 return None;
             }
         }
-        (place > 0 || at == 0 || self.firsts[at] <= address).then_some(Spot { at, place })
+        (place > 0 || at == 0 || self.firsts[at] <= address).then_some(Spot::new(at, place))
     }
 
     /// A block has entered a run.
@@ -90,7 +106,7 @@ impl ByAddress {
         self.firsts[at] = self.runs[at].addresses()[0];
         if size >= self.largest[at] {
             self.largest[at] = size;
-            self.is_less &= at != self.left.at;
+            self.is_less &= at != self.left.at as usize;
         }
         self.settle();
     }
@@ -99,17 +115,29 @@ impl ByAddress {
     #[inline]
     fn settle(&mut self) {
         if core::mem::take(&mut self.is_less) {
-            self.largest[self.left.at] = self.runs[self.left.at].largest();
+            let at = self.left.at as usize;
+            self.largest[at] = self.runs[at].largest();
         }
     }
 
-    fn insert_elsewhere(&mut self, entry: Entry) {
+    fn insert_elsewhere(&mut self, entry: Entry) -> Spot {
         self.settle();
         let at = self.run_of(entry.address);
-        let Some(run) = self.runs.get_mut(at) else { return self.insert_run(at, Run::new([entry])) };
-        if run.insert(entry) {
-            return self.entered(at, entry.size);
+        let Some(run) = self.runs.get_mut(at) else {
+            self.insert_run(at, Run::new([entry]));
+            return Spot::new(at, 0);
+        };
+        if let Some(place) = run.insert(entry) {
+            self.entered(at, entry.size);
+            return Spot::new(at, place);
         }
+        self.make_room(at, entry);
+        self.find(entry.address).unwrap_or_default()
+    }
+
+    /// Clears a run that is out of places of what has left, or cuts it in two, and puts a block in that belongs there.
+    fn make_room(&mut self, at: usize, entry: Entry) {
+        let run = &self.runs[at];
         let (low, high): (Vec<Entry>, Vec<Entry>) = run.entries().partition(|other| other.address < entry.address);
         let all = low.iter().chain([&entry]).chain(&high).copied();
         let count = low.len() + 1 + high.len();
@@ -138,29 +166,36 @@ impl ByAddress {
         self.runs.remove(at);
     }
 
-    /// Takes a block out that is in.
+    /// Takes a block out that is in, perhaps where it went when it was put in.
     #[inline]
-    pub(crate) fn remove(&mut self, address: u64) {
-        let Some(Spot { at, place }) = self.find(address) else {
+    pub(crate) fn remove(&mut self, address: u64, perhaps: Spot) {
+        let Some(spot) = self.is_at(address, perhaps).then_some(perhaps).or_else(|| self.find(address)) else {
             return debug_assert!(false, "a block left the order by address that was not in it");
         };
-        if at != self.left.at {
+        if spot.at != self.left.at {
             self.settle();
         }
+        let (at, place) = spot.numbers();
         let run = &mut self.runs[at];
         self.is_less |= run.vacate(place) == self.largest[at];
-        self.left = Spot { at, place };
+        self.left = spot;
         if run.live() < SPARSE {
             self.thin_out(at);
         }
     }
 
-    /// Where the block at an address is.
+    /// Whether the block at an address is in this place.
     #[inline]
+    fn is_at(&self, address: u64, spot: Spot) -> bool {
+        let (at, place) = spot.numbers();
+        self.runs.get(at).is_some_and(|run| run.addresses().get(place) == Some(&address) && !run.is_vacant(place))
+    }
+
+    /// Where the block at an address is.
     fn find(&self, address: u64) -> Option<Spot> {
         let at = self.run_of(address);
         let place = self.runs.get(at)?.find(address)?;
-        Some(Spot { at, place })
+        Some(Spot::new(at, place))
     }
 
     /// Drops a run that has no block any more, or joins one that has few with a neighbour that has not many.
@@ -183,22 +218,26 @@ impl ByAddress {
     /// The lowest block with at least `size` bytes, which are at least one, among those that end behind `from`.
     pub(crate) fn lowest_at_least(&self, size: u64, from: u64) -> Option<u32> {
         let size = size.max(1);
-        let mut at = 0;
-        if from > 0 {
-            // Blocks do not overlap: of those that begin before `from` only the last reaches behind it, and it may be in the run before.
-            let last = self.run_of(from);
-            at = last.saturating_sub(1);
-            while at <= last && at < self.runs.len() {
-                if self.largest[at] >= size
-                    && let Some(index) = self.runs[at].lowest_behind(size, from)
-                {
-                    return Some(index);
-                }
-                at += 1;
-            }
+        if from == 0 {
+            return self.lowest_from(0, size);
         }
-        let mut runs = self.largest[at..].iter().zip(&self.runs[at..]);
-        runs.find_map(|(&largest, run)| if largest >= size { run.lowest_at_least(size) } else { None })
+        let at = self.run_of(from);
+        let run = self.runs.get(at)?;
+        let place = run.first_from(from);
+        // Blocks do not overlap: of those that begin before `from` only the last may reach behind it. It may be in the run before.
+        let before = run.last_before(place).or_else(|| self.runs[at.checked_sub(1)?].last_before(Run::MOST));
+        if let Some(entry) = before.filter(|entry| entry.size >= size && entry.address + entry.size > from) {
+            return Some(entry.index);
+        }
+        let here = if self.largest[at] >= size { run.lowest_at_least(place, size) } else { None };
+        here.or_else(|| self.lowest_from(at + 1, size))
+    }
+
+    /// The lowest block with at least `size` bytes, which are at least one, in the runs from one on.
+    #[inline]
+    fn lowest_from(&self, first: usize, size: u64) -> Option<u32> {
+        let mut runs = self.largest[first..].iter().zip(&self.runs[first..]);
+        runs.find_map(|(&largest, run)| if largest >= size { run.lowest_at_least(0, size) } else { None })
     }
 
     /// All blocks, in order.
@@ -211,7 +250,7 @@ impl ByAddress {
         let places = self.runs.iter().flat_map(|run| run.addresses());
         let is_so = |(at, run): (usize, &Run)| {
             let most = run.entries().map(|entry| entry.size).max();
-            let may_be_less = self.is_less && at == self.left.at;
+            let may_be_less = self.is_less && at == self.left.at as usize;
             run.live() == run.entries().count()
                 && self.firsts.get(at) == run.addresses().first()
                 && (most.as_ref() == self.largest.get(at) || may_be_less && most.as_ref() < self.largest.get(at))

@@ -41,7 +41,12 @@ impl OrderedBlocks {
         self.keys.range((size, 0, 0, 0)..).map(|key| key.3)
     }
 
-    pub(crate) fn last(&self, _: &Arena) -> Option<u32> {
-        self.keys.last().map(|key| key.3)
+    pub(crate) fn latest(&self, arena: &Arena, from: u64, to: u64) -> Option<u32> {
+        // Of equal ones `max_by_key` gives the last.
+        self.keys.range((from, 0, 0, 0)..(to, 0, 0, 0)).rev().map(|key| key.3).max_by_key(|&index| arena.at(index).stamp)
+    }
+
+    pub(crate) fn largest(&self, arena: &Arena) -> Option<u32> {
+        self.first_at_least(arena, self.keys.last()?.0)
     }
 }

@@ -215,7 +215,8 @@ pub trait Policy {
         true
     }
 
-    /// Whether the policy asks [`Heap::lowest_at_least`], so that the heap keeps free blocks by address as well. The same answer always.
+    /// Whether the policy looks for free blocks by address ([`Heap::lowest_at_least`]), so that the heap keeps them in that order instead of by
+    /// size. Either way every question is answered; those by the other order look at all blocks. The same answer always.
     fn looks_by_address(&self) -> bool {
         false
     }

@@ -65,22 +65,25 @@ impl PyTorch {
     /// is ever looked at (spec 2.5).
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
-        let candidate = if first.is_expandable { self.choose_among_expandable(heap, request, first)? } else { first };
+        let (size, id) = if first.is_expandable { self.choose_among_expandable(heap, request)? } else { (first.size, first.id) };
         let max_split = self.settings.max_split_bytes;
         if request.size.0 < max_split {
-            return (candidate.size.0 < max_split).then_some(candidate.id);
+            return (size.0 < max_split).then_some(id);
         }
         // Wraps as PyTorch's does: a slack near 2^64, which -1 in the settings makes, means that no such block is reused.
         let bound = request.size.0.wrapping_add(self.settings.max_non_split_rounding_bytes);
-        (candidate.size.0 < bound).then_some(candidate.id)
+        (size.0 < bound).then_some(id)
     }
 
     /// Among free blocks of expandable segments the growing end of a segment is used last; while such segments are switched off, their
     /// blocks are not used at all (spec 2.5, step 3).
-    fn choose_among_expandable(&self, heap: &Heap, request: &Request, first: BlockView) -> Option<BlockView> {
-        let mut others = heap.at_least(request.pool, request.stream, request.size).skip(1);
+    // Apart, so that heaps without such segments do not make room for it on their way.
+    #[inline(never)]
+    fn choose_among_expandable(&self, heap: &Heap, request: &Request) -> Option<(Bytes, BlockId)> {
+        let mut others = heap.at_least(request.pool, request.stream, request.size);
+        let first = others.next()?;
         if !request.grows {
-            return others.find(|block| !block.is_expandable);
+            return others.find(|block| !block.is_expandable).map(|block| (block.size, block.id));
         }
         let reach = |block: &BlockView| block.size + heap.unmapped_after(block.id);
         let mut candidate = first;
@@ -90,7 +93,7 @@ impl PyTorch {
             }
             candidate = next;
         }
-        Some(candidate)
+        Some((candidate.size, candidate.id))
     }
 
     /// Blocks of the large default pool that are at least as old as the average, until enough is reclaimed (spec 2.7).

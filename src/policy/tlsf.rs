@@ -44,16 +44,10 @@ impl Fit for TwoLevels {
     #[inline]
     fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let start = request.size.checked_round_up(Bytes(width(request.size.0)))?;
-        let mut blocks = heap.at_least(request.pool, request.stream, start);
-        let mut last = blocks.next()?;
-        let width = width(last.size.0);
-        let end = (last.size.0 & !(width - 1)).saturating_add(width);
-        for block in blocks.take_while(|block| block.size.0 < end) {
-            if block.stamp > last.stamp {
-                last = block;
-            }
-        }
-        Some(last.id)
+        let first = heap.first_at_least(request.pool, request.stream, start)?;
+        let width = width(first.size.0);
+        let list = first.size.0 & !(width - 1);
+        heap.latest(request.pool, request.stream, Bytes(list)..Bytes(list.saturating_add(width))).map(|block| block.id)
     }
 
     fn find_at_last(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {

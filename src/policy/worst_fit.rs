@@ -6,7 +6,6 @@
 
 use super::growing_region::{Fit, GrowingRegion};
 use super::{BlockId, Heap, Request};
-use crate::units::Bytes;
 
 /// Worst fit on one growing region for each stream.
 pub type WorstFit = GrowingRegion<Worst>;
@@ -22,8 +21,6 @@ impl Fit for Worst {
 
     #[inline]
     fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {
-        let largest = heap.below(request.pool, request.stream, Bytes::MAX).next().filter(|block| block.size >= request.size)?;
-        // Of equal ones that is the highest address.
-        heap.first_at_least(request.pool, request.stream, largest.size).map(|block| block.id)
+        heap.largest(request.pool, request.stream).filter(|block| block.size >= request.size).map(|block| block.id)
     }
 }

@@ -102,14 +102,29 @@ impl CostModel for MeasuredH200 {
             CallName::MemUnmap => &UNMAP_SHARED,
             _ => return handle_bytes.iter().map(|&bytes| self.cost_ns(call, bytes)).fold(0, u64::saturating_add),
         };
-        let Some((&first, others)) = handle_bytes.split_first() else { return self.cost_ns(call, 0) };
-        let further_ns = |&bytes: &u64| self.cost_ns(call, bytes).saturating_sub(interpolate(shared, bytes));
-        others.iter().map(further_ns).fold(self.cost_ns(call, first), u64::saturating_add)
+        let Some(&first) = handle_bytes.first() else { return self.cost_ns(call, 0) };
+        let mut rest = handle_bytes;
+        // The first is no further one.
+        let mut sum_ns = self.cost_ns(call, first).min(interpolate(shared, first));
+        // Mostly all are pages of one size, which is looked up once.
+        while let Some(&bytes) = rest.first() {
+            let count = rest.iter().take_while(|&&other| other == bytes).count();
+            let further_ns = self.cost_ns(call, bytes).saturating_sub(interpolate(shared, bytes));
+            sum_ns = sum_ns.saturating_add(further_ns.saturating_mul(count as u64));
+            rest = &rest[count..];
+        }
+        sum_ns
     }
 }
 
 /// The value at `x` of the line through the two points around it; flat before the first point, the last slope after the last.
 fn interpolate(points: &[(u64, u64)], x: u64) -> u64 {
+    // Most pages have the smallest size.
+    if let Some(&(first, value)) = points.first()
+        && x <= first
+    {
+        return value;
+    }
     let mut segments = points.windows(2).filter_map(|pair| <[(u64, u64); 2]>::try_from(pair).ok());
     let last = points.len().checked_sub(2).and_then(|from| <[(u64, u64); 2]>::try_from(&points[from..]).ok());
     let Some([(x0, y0), (x1, y1)]) = segments.find(|[_, (end, _)]| x <= *end).or(last) else { return 0 };

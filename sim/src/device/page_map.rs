@@ -1,9 +1,7 @@
 //! A map from page numbers to values, for numbers that lie together, as those of the pages that are mapped into a range of addresses do.
 //!
-//! A tree of chunks of 64 pages, each with a bit for every page that has a value: a look-up is one in a tree that is 64 times
-//! smaller than one of pages would be.
-
-use std::collections::BTreeMap;
+//! Chunks of 64 pages in the order of their numbers, each with a bit for every page that has a value. Mostly the chunk that is asked about is
+//! the one that was changed last; else it is searched for among 64 times fewer numbers than there are pages.
 
 /// How many pages a chunk has: one for each bit of its mask.
 const CHUNK: u64 = u64::BITS as u64;
@@ -38,13 +36,17 @@ impl<V: Copy> Chunk<V> {
 /// Values by page number.
 #[derive(Clone, Debug)]
 pub(super) struct PageMap<V> {
-    /// Chunks with at least one value, by the number of their first page divided by 64.
-    chunks: BTreeMap<u64, Box<Chunk<V>>>,
+    /// The numbers of the chunks, ascending: of the first page of each, divided by 64.
+    numbers: Vec<u64>,
+    /// The chunks, each with at least one value. In boxes, because chunks come between others, and what moves then is to be short.
+    chunks: Vec<Box<Chunk<V>>>,
+    /// The place of the chunk that was changed last. It may be anything: whether it is the right one is looked at first.
+    changed_last: usize,
 }
 
 impl<V> Default for PageMap<V> {
     fn default() -> Self {
-        PageMap { chunks: BTreeMap::new() }
+        PageMap { numbers: Vec::new(), chunks: Vec::new(), changed_last: 0 }
     }
 }
 
@@ -54,11 +56,26 @@ fn split(page: u64) -> (u64, usize) {
 }
 
 impl<V: Copy> PageMap<V> {
+    /// The place of the first chunk from this number on, and whether it is this one.
+    #[inline]
+    fn find(&self, number: u64) -> (usize, bool) {
+        if self.numbers.get(self.changed_last) == Some(&number) {
+            return (self.changed_last, true);
+        }
+        let place = self.numbers.partition_point(|&other| other < number);
+        (place, self.numbers.get(place) == Some(&number))
+    }
+
     /// Gives a page a value; the one that it had before is gone.
     pub(super) fn insert(&mut self, page: u64, value: V) {
-        let (chunk, place) = split(page);
-        let empty = || Box::new(Chunk { mask: 0, values: [None; CHUNK as usize] });
-        let chunk = self.chunks.entry(chunk).or_insert_with(empty);
+        let (number, place) = split(page);
+        let (at, is_there) = self.find(number);
+        if !is_there {
+            self.numbers.insert(at, number);
+            self.chunks.insert(at, Box::new(Chunk { mask: 0, values: [None; CHUNK as usize] }));
+        }
+        self.changed_last = at;
+        let chunk = &mut self.chunks[at];
         chunk.mask |= 1 << place;
         chunk.values[place] = Some(value);
     }
@@ -66,42 +83,64 @@ impl<V: Copy> PageMap<V> {
     /// Takes a page's value.
     pub(super) fn remove(&mut self, page: u64) -> Option<V> {
         let (number, place) = split(page);
-        let chunk = self.chunks.get_mut(&number)?;
+        let (at, is_there) = self.find(number);
+        if !is_there {
+            return None;
+        }
+        self.changed_last = at;
+        let chunk = &mut self.chunks[at];
         let value = chunk.values[place].take()?;
         chunk.mask &= !(1 << place);
         if chunk.mask == 0 {
-            self.chunks.remove(&number);
+            self.numbers.remove(at);
+            self.chunks.remove(at);
         }
         Some(value)
     }
 
+    /// A page's value.
+    #[inline]
+    pub(super) fn get(&self, page: u64) -> Option<V> {
+        let (number, place) = split(page);
+        let (at, is_there) = self.find(number);
+        if is_there { self.chunks[at].values[place] } else { None }
+    }
+
     /// A page's value, to change.
     pub(super) fn get_mut(&mut self, page: u64) -> Option<&mut V> {
-        let (chunk, place) = split(page);
-        self.chunks.get_mut(&chunk)?.values[place].as_mut()
+        let (number, place) = split(page);
+        let (at, is_there) = self.find(number);
+        if !is_there {
+            return None;
+        }
+        self.changed_last = at;
+        self.chunks[at].values[place].as_mut()
     }
 
     /// The last page up to this one that has a value.
     #[inline]
     pub(super) fn last_up_to(&self, page: u64) -> Option<(u64, V)> {
-        let (own, place) = split(page);
-        // Mostly in the page's own chunk, where it takes no walk to find it.
+        let (number, place) = split(page);
+        let (at, is_there) = self.find(number);
         let up_to = u64::MAX >> (CHUNK as usize - 1 - place);
-        let here = self.chunks.get(&own).and_then(|chunk| chunk.last(own, up_to));
-        here.or_else(|| self.chunks.range(..own).next_back().and_then(|(&number, chunk)| chunk.last(number, u64::MAX)))
+        let here = if is_there { self.chunks[at].last(number, up_to) } else { None };
+        here.or_else(|| {
+            let before = at.checked_sub(1)?;
+            self.chunks[before].last(self.numbers[before], u64::MAX)
+        })
     }
 
     /// The first page that has a value, of those from `from` to before `to`.
     #[inline]
     pub(super) fn first_in(&self, from: u64, to: u64) -> Option<(u64, V)> {
-        if from >= to {
-            return None;
-        }
-        let ((own, place), (last, _)) = (split(from), split(to - 1));
-        let here = self.chunks.get(&own).and_then(|chunk| chunk.first(own, u64::MAX << place));
-        let further = || self.chunks.range(own + 1..=last).next().and_then(|(&number, chunk)| chunk.first(number, u64::MAX));
-        let found = if own == last { here } else { here.or_else(further) };
-        found.filter(|&(page, _)| page < to)
+        let (number, place) = split(from);
+        let (at, is_there) = self.find(number);
+        let here = if is_there { self.chunks[at].first(number, u64::MAX << place) } else { None };
+        let further = || {
+            let after = at + usize::from(is_there);
+            self.chunks.get(after)?.first(self.numbers[after], u64::MAX)
+        };
+        here.or_else(further).filter(|&(page, _)| page < to)
     }
 }
 
@@ -129,6 +168,7 @@ mod tests {
                 } else {
                     prop_assert_eq!(pages.remove(page), plain.remove(&page));
                 }
+                prop_assert_eq!(pages.get(page), plain.get(&page).copied());
                 prop_assert_eq!(pages.get_mut(page).copied(), plain.get(&page).copied());
             }
             for (page, length) in asked {

@@ -4,6 +4,9 @@
 //! any range with any pages (facts: Holes, first row). What may be taken is decided in bytes: the capacity need not be a whole
 //! number of pages, and other processes' use moves freely.
 
+use std::ops::Deref;
+use std::slice;
+
 use super::PAGE_BYTES;
 use super::access::bytes_of;
 use super::contents::Contents;
@@ -20,6 +23,33 @@ pub struct PageRun {
     pub first: PageId,
     /// How many pages.
     pub count: u64,
+}
+
+/// The pages of one piece of memory. Mostly they are consecutive, which needs no list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PageRuns {
+    /// Consecutive pages.
+    One(PageRun),
+    /// Anything else, in the order of the memory's bytes.
+    Many(Vec<PageRun>),
+}
+
+impl Default for PageRuns {
+    /// No pages.
+    fn default() -> PageRuns {
+        PageRuns::Many(Vec::new())
+    }
+}
+
+impl Deref for PageRuns {
+    type Target = [PageRun];
+
+    fn deref(&self) -> &[PageRun] {
+        match self {
+            PageRuns::One(run) => slice::from_ref(run),
+            PageRuns::Many(runs) => runs,
+        }
+    }
 }
 
 /// The physical memory of one device and who claims it. All quantities in bytes unless they say pages.
@@ -115,20 +145,33 @@ impl PhysicalMemory {
     }
 
     /// Takes pages, lowest numbers first, or `None` (and nothing changed) without room for all of them.
-    pub fn take(&mut self, pages: u64) -> Option<Vec<PageRun>> {
+    pub fn take(&mut self, pages: u64) -> Option<PageRuns> {
         if !self.has_room(pages) {
             return None;
         }
-        let mut runs = Vec::new();
-        let mut missing = pages;
-        while missing > 0 {
-            let (first, count) = self.free.take_lowest(missing).unwrap_or_else(|| self.take_fresh(missing));
-            runs.push(PageRun { first: PageId(first), count });
-            missing -= count;
-        }
+        let first = self.take_run(pages);
+        let runs = if first.count == pages { PageRuns::One(first) } else { self.take_more(first, pages) };
         self.taken_pages += pages;
         self.peak_pages = self.peak_pages.max(self.taken_pages);
         Some(runs)
+    }
+
+    /// Some consecutive pages, at most as many as are asked for.
+    fn take_run(&mut self, most: u64) -> PageRun {
+        let (first, count) = self.free.take_lowest(most).unwrap_or_else(|| self.take_fresh(most));
+        PageRun { first: PageId(first), count }
+    }
+
+    /// The first run and others, which have so many pages together.
+    fn take_more(&mut self, first: PageRun, pages: u64) -> PageRuns {
+        let mut missing = pages - first.count;
+        let mut runs = vec![first];
+        while missing > 0 {
+            let run = self.take_run(missing);
+            missing -= run.count;
+            runs.push(run);
+        }
+        PageRuns::Many(runs)
     }
 
     /// Gives pages back; their contents are gone. The caller must hold them: whoever takes pages gives them back once.
@@ -171,10 +214,10 @@ mod tests {
         let c = memory.take(3).unwrap();
         memory.give_back(&a);
         memory.give_back(&c);
-        assert_eq!(b, [PageRun { first: PageId(3), count: 3 }]);
+        assert_eq!(*b, [PageRun { first: PageId(3), count: 3 }]);
         let scattered = memory.take(7).expect("room is counted, not contiguous");
         assert_eq!(
-            scattered,
+            *scattered,
             [
                 PageRun { first: PageId(0), count: 3 },
                 PageRun { first: PageId(6), count: 3 },

@@ -16,7 +16,7 @@ use super::fault::FaultPlan;
 use super::intervals::Intervals;
 use super::log::{CallLog, CallSubject};
 use super::options::SimOptions;
-use super::pages::{PageRun, PhysicalMemory};
+use super::pages::{PageRun, PageRuns, PhysicalMemory};
 use super::race::Detector;
 use super::ranges::Ranges;
 use super::small::SmallPages;
@@ -50,7 +50,7 @@ pub struct SimDevice {
     pub(super) reports_processes: bool,
     pub(super) memory: PhysicalMemory,
     /// The pages behind every range that the address model placed.
-    pub(super) placed: Intervals<Vec<PageRun>>,
+    pub(super) placed: Intervals<PageRuns>,
     pub(super) small: SmallPages,
     pub(super) ranges: Ranges,
     pub(super) address_model: Box<dyn AddressModel>,

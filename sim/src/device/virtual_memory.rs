@@ -9,7 +9,7 @@
 use super::PAGE_BYTES;
 use super::intervals::Intervals;
 use super::page_map::PageMap;
-use super::pages::PageRun;
+use super::pages::{PageRun, PageRuns};
 use super::sim::{INVALID_VALUE, NOT_SUPPORTED};
 
 /// Memory of a [`SimDevice`](super::SimDevice) that was created and may be mapped. Means something only to the device that
@@ -40,7 +40,7 @@ impl SimPhysical {
 struct Handle {
     ordinal: u64,
     bytes: u64,
-    runs: Vec<PageRun>,
+    runs: PageRuns,
     /// How often it is mapped.
     mappings: u64,
     released: bool,
@@ -134,7 +134,7 @@ impl VirtualMemory {
     }
 
     /// Enters new memory.
-    pub(super) fn create(&mut self, bytes: u64, runs: Vec<PageRun>) -> SimPhysical {
+    pub(super) fn create(&mut self, bytes: u64, runs: PageRuns) -> SimPhysical {
         let ordinal = self.next_ordinal;
         self.next_ordinal += 1;
         let handle = Some(Handle { ordinal, bytes, runs, mappings: 0, released: false });
@@ -159,16 +159,14 @@ impl VirtualMemory {
     }
 
     /// Releases memory; the pages that nobody holds any more, which are none while it is mapped.
-    pub(super) fn release(&mut self, memory: &SimPhysical) -> Result<Vec<PageRun>, u32> {
+    pub(super) fn release(&mut self, memory: &SimPhysical) -> Result<PageRuns, u32> {
         self.handle_mut(memory)?.released = true;
         Ok(self.drop_unused(memory.slot))
     }
 
     /// Maps memory, whole, where nothing is mapped. The same memory may be mapped several times.
     pub(super) fn map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), u32> {
-        let is_free = is_whole_pages_at(address, bytes)
-            && self.is_reserved(address, bytes)
-            && self.mappings_in(address, address + bytes).next().is_none();
+        let is_free = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes) && self.is_unmapped(address, bytes);
         let handle = self.handle_mut(memory)?;
         if is_whole_pages_at(address, bytes) && bytes != handle.bytes {
             return Err(NOT_SUPPORTED);
@@ -184,6 +182,11 @@ impl VirtualMemory {
     /// Gives the device access to the mappings that make up a range without a gap; enters their sizes.
     pub(super) fn set_access(&mut self, address: u64, bytes: u64, handle_bytes: &mut Vec<u64>) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
+        if let Some(mapping) = self.mappings.get_mut(address / PAGE_BYTES).filter(|mapping| mapping.bytes == bytes) {
+            mapping.has_access = true;
+            handle_bytes.push(bytes);
+            return Ok(());
+        }
         let end = address + bytes; // inside a reservation
         let mut at = address;
         while at < end {
@@ -205,22 +208,39 @@ impl VirtualMemory {
     /// Ends the mappings in a range, which may have gaps or be empty but must not cut a mapping; enters what that did.
     pub(super) fn unmap(&mut self, address: u64, bytes: u64, unmapped: &mut Touched) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
+        let first = address / PAGE_BYTES;
+        if let Some(mapping) = self.mappings.get(first).filter(|mapping| mapping.bytes == bytes) {
+            self.end_mapping(first, mapping, unmapped);
+            return Ok(());
+        }
         let end = address + bytes; // inside a reservation
         let cuts = |at: u64| self.covering(at).is_some_and(|(start, mapping)| start < address || mapping.bytes > end - start);
         if cuts(address) || cuts(end - 1) {
             return Err(INVALID_VALUE);
         }
-        let mut page = address / PAGE_BYTES;
+        let mut page = first;
         while let Some((start, mapping)) = self.mappings.first_in(page, end / PAGE_BYTES) {
-            self.mappings.remove(start);
-            unmapped.handle_bytes.push(mapping.bytes);
-            if let Some(handle) = &mut self.handles[mapping.handle as usize] {
-                handle.mappings = handle.mappings.saturating_sub(1);
-            }
-            unmapped.returned.extend(self.drop_unused(mapping.handle));
+            self.end_mapping(start, mapping, unmapped);
             page = start + 1;
         }
         Ok(())
+    }
+
+    /// Ends the mapping that begins at a page.
+    fn end_mapping(&mut self, page: u64, mapping: Mapping, unmapped: &mut Touched) {
+        self.mappings.remove(page);
+        unmapped.handle_bytes.push(mapping.bytes);
+        if let Some(handle) = &mut self.handles[mapping.handle as usize] {
+            handle.mappings = handle.mappings.saturating_sub(1);
+        }
+        unmapped.returned.extend_from_slice(&self.drop_unused(mapping.handle));
+    }
+
+    /// Whether nothing is mapped in some pages: the last mapping that begins up to their end does not reach them.
+    fn is_unmapped(&self, address: u64, bytes: u64) -> bool {
+        let last = (address + bytes) / PAGE_BYTES - 1; // inside a reservation
+        let before = self.mappings.last_up_to(last).map(|(page, mapping)| (page * PAGE_BYTES, mapping.bytes));
+        before.is_none_or(|(start, size)| start < address && address - start >= size)
     }
 
     /// The mapping that covers an address, and where it begins.
@@ -262,14 +282,14 @@ impl VirtualMemory {
     }
 
     /// Forgets memory that is released and nowhere mapped; its pages.
-    fn drop_unused(&mut self, slot: u32) -> Vec<PageRun> {
+    fn drop_unused(&mut self, slot: u32) -> PageRuns {
         let place = &mut self.handles[slot as usize];
         match place.take_if(|handle| handle.released && handle.mappings == 0) {
             Some(handle) => {
                 self.vacant_handles.push(slot);
                 handle.runs
             }
-            None => Vec::new(),
+            None => PageRuns::default(),
         }
     }
 }

@@ -108,6 +108,15 @@ impl Crowd {
         }
     }
 
+    /// The first block.
+    #[inline]
+    pub(super) fn first(&self) -> Option<u32> {
+        match self {
+            Crowd::Equal(_, places) => places.first().map(Place::slot),
+            Crowd::Mixed(keys) => keys.first().map(|key| key.1.slot()),
+        }
+    }
+
     /// The first block with at least `size` bytes.
     #[inline]
     pub(super) fn first_at_least(&self, size: u64) -> Option<u32> {
@@ -156,7 +165,7 @@ fn boundary(own: u64, size: u64) -> Place {
 }
 
 /// One of two iterators.
-pub(super) enum Either<A, B> {
+pub(in crate::index) enum Either<A, B> {
     First(A),
     Second(B),
 }

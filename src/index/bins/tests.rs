@@ -30,7 +30,7 @@ impl Both {
             address,
             size,
             requested: 0,
-            stamp: 0,
+            stamp: self.ever * 5 % 7,
             prev: NIL,
             next: NIL,
             link_prev: 7,
@@ -57,11 +57,20 @@ impl Both {
     fn same_first(&self, size: u64) {
         let arena = &self.arena;
         assert_eq!(self.bins.first_at_least(arena, size), self.tree.first_at_least(arena, size), "first of at least {size}");
-        assert_eq!(self.bins.last(arena), self.tree.last(arena));
+        assert_eq!(self.bins.largest(arena), self.tree.largest(arena));
+        self.same_latest(size, size.saturating_add(1));
+    }
+
+    fn same_latest(&self, from: u64, to: u64) {
+        let arena = &self.arena;
+        assert_eq!(self.bins.latest(arena, from, to), self.tree.latest(arena, from, to), "the latest from {from} to {to}");
     }
 
     fn same_walks(&self, size: u64) {
         let arena = &self.arena;
+        for to in [size, size.saturating_add(size / 32), u64::MAX] {
+            self.same_latest(size, to);
+        }
         assert!(self.bins.at_least(arena, size).eq(self.tree.at_least(arena, size)), "at least {size}");
         assert!(self.bins.below(arena, size).eq(self.tree.below(arena, size)), "below {size}");
     }
@@ -226,7 +235,8 @@ fn crowds_drain_from_either_end() {
         for number in 0..3_000 {
             both.insert((2 << 20) + number % 2 * 512, 0);
         }
-        while let Some(index) = if low { both.bins.first_at_least(&both.arena, 0) } else { both.bins.last(&both.arena) } {
+        let end = |both: &Both| both.bins.below(&both.arena, u64::MAX).next();
+        while let Some(index) = if low { both.bins.first_at_least(&both.arena, 0) } else { end(&both) } {
             let place = both.inside.iter().position(|&other| other == index).expect("the index holds what was put in");
             both.remove(place);
             both.same_first(2 << 20);

@@ -16,7 +16,7 @@ pub(super) struct Run {
     places: usize,
     live: usize,
     addresses: [u64; Run::MOST],
-    /// No bytes where a block has left.
+    /// No bytes where a block has left, and behind the last place.
     sizes: [u64; Run::MOST],
     indices: [u32; Run::MOST],
 }
@@ -68,29 +68,39 @@ impl Run {
     /// The bytes of the largest block.
     #[inline]
     pub(super) fn largest(&self) -> u64 {
-        self.sizes().iter().copied().max().unwrap_or(0)
+        // Over all places, those behind the last one being empty: a loop whose length is known is over sooner than a shorter one.
+        let mut most = [0; 4];
+        for sizes in self.sizes.as_chunks::<4>().0 {
+            most = core::array::from_fn(|lane| sizes[lane].max(most[lane]));
+        }
+        most.into_iter().fold(0, u64::max)
     }
 
     /// The place of the block at an address.
     #[inline]
     pub(super) fn find(&self, address: u64) -> Option<usize> {
-        let place = self.addresses().partition_point(|&other| other < address);
+        let place = self.first_from(address);
         (self.addresses().get(place) == Some(&address) && self.sizes[place] != 0).then_some(place)
     }
 
-    /// The slot of the lowest block with at least `size` bytes, which are at least one.
+    /// The slot of the lowest block with at least `size` bytes, which are at least one, from a place on.
     #[inline]
-    pub(super) fn lowest_at_least(&self, size: u64) -> Option<u32> {
-        let place = self.sizes().iter().position(|&own| own >= size)?;
-        Some(self.indices[place])
+    pub(super) fn lowest_at_least(&self, first: usize, size: u64) -> Option<u32> {
+        let place = self.sizes()[first..].iter().position(|&own| own >= size)?;
+        Some(self.indices[first + place])
     }
 
-    /// Likewise, of those that end behind `from`.
+    /// The first place whose address is not below this one, or the number of places.
     #[inline]
-    pub(super) fn lowest_behind(&self, size: u64, from: u64) -> Option<u32> {
-        let mut places = self.addresses().iter().zip(&self.sizes);
-        let place = places.position(|(&address, &own)| own >= size && address + own > from)?;
-        Some(self.indices[place])
+    pub(super) fn first_from(&self, address: u64) -> usize {
+        self.addresses().partition_point(|&other| other < address)
+    }
+
+    /// The last block before a place.
+    #[inline]
+    pub(super) fn last_before(&self, place: usize) -> Option<Entry> {
+        let place = self.sizes().iter().take(place).rposition(|&own| own != 0)?;
+        Some(Entry { address: self.addresses[place], size: self.sizes[place], index: self.indices[place] })
     }
 
     /// Puts a block into a vacant place.
@@ -109,14 +119,15 @@ impl Run {
         core::mem::take(&mut self.sizes[place])
     }
 
-    /// Puts a block where its address belongs: into a vacant place, or a new one. False if there can be no more.
-    pub(super) fn insert(&mut self, entry: Entry) -> bool {
-        let place = self.addresses().partition_point(|&other| other < entry.address);
+    /// Puts a block where its address belongs: into a vacant place, or a new one. The place; none if there can be no more.
+    pub(super) fn insert(&mut self, entry: Entry) -> Option<usize> {
+        let mut place = self.first_from(entry.address);
         debug_assert!(self.find(entry.address).is_none(), "a block entered the order by address twice");
         if self.is_vacant(place) {
             self.put(place, entry);
         } else if place > 0 && self.is_vacant(place - 1) {
-            self.put(place - 1, entry);
+            place -= 1;
+            self.put(place, entry);
         } else if self.places < Run::MOST {
             let later = place..self.places;
             self.addresses.copy_within(later.clone(), place + 1);
@@ -125,8 +136,8 @@ impl Run {
             self.places += 1;
             self.put(place, entry);
         } else {
-            return false;
+            return None;
         }
-        true
+        Some(place)
     }
 }

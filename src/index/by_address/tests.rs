@@ -23,7 +23,7 @@ fn the_block_in_which_the_search_begins_counts() {
     assert_eq!(blocks.lowest_at_least(10, 50), Some(60));
     assert_eq!(blocks.lowest_at_least(10, 90), None);
     assert_eq!(blocks.lowest_at_least(31, 0), None);
-    blocks.remove(20);
+    blocks.remove(20, Spot::default());
     assert_eq!(blocks.lowest_at_least(11, 0), Some(60));
 }
 
@@ -36,8 +36,8 @@ fn a_block_may_reach_into_the_next_run() {
     }
     assert!(blocks.firsts.len() > 1);
     let head = blocks.firsts[1];
-    blocks.remove(head - 20);
-    blocks.remove(head);
+    blocks.remove(head - 20, Spot::default());
+    blocks.remove(head, Spot { at: u32::MAX, place: u32::MAX });
     blocks.insert(entry(head - 20, 40, 1000));
     assert_eq!(blocks.lowest_at_least(5, head + 5), Some(1000));
 }
@@ -51,7 +51,7 @@ fn runs_that_empty_join() {
     }
     let most = blocks.runs.len();
     for place in (0..10_000).filter(|place| place % 100 != 0) {
-        blocks.remove(place * 20);
+        blocks.remove(place * 20, Spot { at: 0, place: place as u32 });
     }
     assert!(most > 300 && blocks.runs.len() <= 2 * 100 / SPARSE, "{most} runs, then {}", blocks.runs.len());
 }
@@ -81,16 +81,20 @@ fn step() -> impl Strategy<Value = Step> {
 struct Both {
     blocks: ByAddress,
     plain: BTreeMap<u64, u64>,
+    /// Where each block went when it was put in.
+    went: BTreeMap<u64, Spot>,
 }
 
 impl Both {
     fn insert(&mut self, address: u64, size: u64) {
         self.plain.insert(address, size);
-        self.blocks.insert(entry(address, size, address));
+        let spot = self.blocks.insert(entry(address, size, address));
+        assert!(self.blocks.is_at(address, spot));
+        self.went.insert(address, spot);
     }
 
     fn remove(&mut self, address: u64) -> u64 {
-        self.blocks.remove(address);
+        self.blocks.remove(address, self.went[&address]);
         self.plain.remove(&address).expect("a block that is in")
     }
 
@@ -140,7 +144,7 @@ proptest! {
         let mut both = Both::default();
         (0..filled).for_each(|place| both.insert(place * 10, 1 + place % 9));
         steps.iter().for_each(|step| both.take(step));
-        let Both { blocks, plain } = &both;
+        let Both { blocks, plain, .. } = &both;
         let all: Vec<(u64, u64)> = blocks.entries().map(|entry| (entry.address, entry.size)).collect();
         prop_assert_eq!(all, plain.iter().map(|(&address, &size)| (address, size)).collect::<Vec<_>>());
         prop_assert!(blocks.knows_its_runs());
