@@ -198,25 +198,10 @@ fn replay_with_pools(
     let Some(mut readings) = Readings::of(recording, &before, &policy) else { return Ok(plain) };
     let mut best: Option<(Start, Replayed)> = None;
     for _ in 0..MOST_READINGS {
-        let Some(assumption) = readings.next() else {
-            eprintln!("DBG none");
-            break;
-        };
+        let Some(assumption) = readings.next() else { break };
         let mut assumed = before.clone();
         assumed.assume(&assumption);
         let replayed = replay_inferring(recording, options, &mut assumed, progress)?;
-        eprintln!(
-            "DBG {} first {:?} stray {:?} pools {} windows {} req {} contra {} sound {} segs {:?}",
-            replayed.tally.mismatches,
-            replayed.tally.first.as_ref().map(|f| (f.entry, f.recorded.clone(), f.replayed.clone())),
-            replayed.tally.first_stray.map(|(a, d)| (a, d.action, d.address)),
-            assumption.guess.pools,
-            assumption.guess.windows,
-            assumption.guess.requests,
-            assumption.guess.contradictions,
-            assumption.guess.is_sound(),
-            assumption.guess.segments.iter().map(|s| (s.made_at, s.pool)).collect::<Vec<_>>()
-        );
         if replayed.tally.mismatches > 0 {
             if best.is_none() {
                 let released = replayed.tally.first_stray.filter(|(_, doing)| doing.action == Action::SegmentFree);
