@@ -26,8 +26,8 @@ pub(super) struct PoolMap {
     pub(super) made: FxHashMap<u32, PoolId>,
     /// The private pools of segments that exist before the first entry: first byte, end, pool.
     before: Vec<(u64, u64, PoolId)>,
-    /// The pools of expandable segments, by the first address that the recording lists of each run.
-    runs: BTreeMap<u64, PoolId>,
+    /// Streams and pools of expandable segments, by the first address that the recording lists of each run.
+    runs: BTreeMap<u64, (u64, PoolId)>,
     /// Where ranges of expandable memory end, if their pools were worked out: entry, and the range's first address.
     range_ends: FxHashMap<u32, u64>,
 }
@@ -35,7 +35,7 @@ pub(super) struct PoolMap {
 impl PoolMap {
     pub(super) fn new(recorded: &[Segment], early: &[EarlySegment], made: FxHashMap<u32, PoolId>) -> PoolMap {
         let expandable = recorded.iter().filter(|segment| segment.expandable);
-        let runs = expandable.map(|segment| (segment.address, pool_of(segment))).collect();
+        let runs = expandable.map(|segment| (segment.address, (segment.stream, pool_of(segment)))).collect();
         let private = early.iter().filter(|segment| !segment.expandable && segment.pool != PoolId::DEFAULT);
         let before = private.map(|segment| (segment.address, segment.address + segment.total, segment.pool)).collect();
         PoolMap { made, before, runs, range_ends: FxHashMap::default() }
@@ -49,13 +49,13 @@ impl PoolMap {
         let whole = early.iter().filter(|segment| segment.page.is_none() && segment.pool != PoolId::DEFAULT);
         self.before = whole.map(|s| (s.address.get(), s.address.get() + length(s), s.pool)).collect();
         let ranges = early.iter().filter(|segment| segment.page.is_some());
-        self.runs = ranges.map(|segment| (segment.address.get(), segment.pool)).collect();
+        self.runs = ranges.map(|segment| (segment.address.get(), (segment.stream.get(), segment.pool))).collect();
     }
 
     /// All private pools.
     pub(super) fn private(&self) -> BTreeSet<PoolId> {
         let mut all: BTreeSet<PoolId> = self.before.iter().map(|&(_, _, pool)| pool).collect();
-        all.extend(self.runs.values().copied());
+        all.extend(self.runs.values().map(|&(_, pool)| pool));
         all.extend(self.made.values().copied());
         all.remove(&PoolId::DEFAULT);
         all
@@ -72,7 +72,7 @@ pub(super) fn pool_of(segment: &Segment) -> PoolId {
 pub(super) struct PoolsNow<'a> {
     map: &'a PoolMap,
     segments: BTreeMap<u64, (u64, PoolId)>,
-    runs: BTreeMap<u64, PoolId>,
+    runs: BTreeMap<u64, (u64, PoolId)>,
     has_private: bool,
 }
 
@@ -97,14 +97,15 @@ impl<'a> PoolsNow<'a> {
             return pool;
         }
         let served = entries.iter().rev().find(|entry| matches!(entry.action, Action::Alloc | Action::SegmentMap));
-        served.map_or(PoolId::DEFAULT, |entry| self.at_address(entry.address))
+        served.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
     }
 
-    fn at_address(&self, address: u64) -> PoolId {
-        let whole =
-            self.segments.range(..=address).next_back().filter(|(_, (end, _))| address < *end).map(|(_, &(_, pool))| pool);
-        // A reserved range is larger than a device, so the nearest run below is of the same range.
-        whole.or_else(|| self.runs.range(..=address).next_back().map(|(_, &pool)| pool)).unwrap_or(PoolId::DEFAULT)
+    /// The pool of the memory that an entry is about.
+    fn of_entry(&self, entry: &Entry) -> PoolId {
+        let whole = self.segments.range(..=entry.address).next_back().filter(|(_, (end, _))| entry.address < *end);
+        // A reserved range is larger than a device, so the nearest run below is of the same range; unless it is another stream's.
+        let run = || self.runs.range(..=entry.address).next_back().filter(|(_, (stream, _))| *stream == entry.stream);
+        whole.map(|(_, &(_, pool))| pool).or_else(|| run().map(|(_, &(_, pool))| pool)).unwrap_or(PoolId::DEFAULT)
     }
 
     /// The private pools that give memory back in these entries.
@@ -113,7 +114,7 @@ impl<'a> PoolsNow<'a> {
             return BTreeSet::new();
         }
         let mut pools: BTreeSet<PoolId> =
-            entries.iter().filter(|entry| gives_memory(entry)).map(|entry| self.at_address(entry.address)).collect();
+            entries.iter().filter(|entry| gives_memory(entry)).map(|entry| self.of_entry(entry)).collect();
         pools.remove(&PoolId::DEFAULT);
         pools
     }
@@ -121,13 +122,13 @@ impl<'a> PoolsNow<'a> {
     /// The pool of the first memory that goes back in these entries.
     pub(super) fn first_giving(&self, entries: &[Entry]) -> PoolId {
         let first = entries.iter().find(|entry| self.has_private && gives_memory(entry));
-        first.map_or(PoolId::DEFAULT, |entry| self.at_address(entry.address))
+        first.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
     }
 
     /// Whether the default pool gives memory back in these entries.
     pub(super) fn default_gives(&self, entries: &[Entry]) -> bool {
         let mut gives = entries.iter().filter(|entry| gives_memory(entry));
-        gives.any(|entry| !self.has_private || self.at_address(entry.address) == PoolId::DEFAULT)
+        gives.any(|entry| !self.has_private || self.of_entry(entry) == PoolId::DEFAULT)
     }
 
     pub(super) fn has_private(&self) -> bool {
@@ -152,7 +153,7 @@ impl<'a> PoolsNow<'a> {
                 }
                 Action::SegmentMap => {
                     if let Some(&pool) = self.map.made.get(&(at as u32)) {
-                        self.runs.insert(entry.address, pool);
+                        self.runs.insert(entry.address, (entry.stream, pool));
                     }
                 }
                 Action::SegmentUnmap => {
