@@ -36,6 +36,9 @@ pub fn limit_of(name: &str) -> Option<u64> {
         // 400 MiB, which a fraction of the card's memory gives less one byte.
         return Some((400 << 20) - 1);
     }
+    if name.contains("_gc.") {
+        return Some(260 << 20);
+    }
     let (_, after) = name.split_once("limit")?;
     let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     Some(after[..digits].parse::<u64>().ok()? * GIB)

@@ -10,7 +10,8 @@ use parkade_sim::recording::{self, Action, BlockState, DeviceRecording, Entry, R
 use parkade_sim::replay::{AfterFailure, ReplaySettings, VerifyOptions, verify_device};
 
 fn options(shipped: &Shipped) -> ExportOptions {
-    let own = VerifyOptions { statistics: None, ..shipped.options.clone() };
+    // With its statistics: whether a request was refused no entry says.
+    let own = shipped.options.clone();
     ExportOptions {
         profile: &Profile::PYTORCH_2_11,
         settings: own.settings.settings.clone(),

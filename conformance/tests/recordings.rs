@@ -308,7 +308,7 @@ fn dropping_pools() -> Vec<Shipped> {
 #[test]
 fn pools_that_were_gone_before_the_end_are_worked_out_and_said() {
     let recordings = dropping_pools();
-    assert_eq!(recordings.len(), 8);
+    assert_eq!(recordings.len(), 12);
     for shipped in recordings {
         let verdict = shipped.verify(shipped.device()).unwrap_or_else(|error| panic!("{}: {error}", shipped.name));
         assert_eq!(verdict.mismatches, 0, "{}: {:?}", shipped.name, verdict.first);

@@ -11,7 +11,7 @@ fn the_workload_of_a_recording_has_the_load_that_the_packer_knows() {
     let pools = folder().join("pools");
     let with_pools = names_in(&pools).into_iter().map(|name| (read_from(&pools, &name), true));
     let all: Vec<_> = names().into_iter().map(|name| (read(&name), false)).chain(with_pools).collect();
-    assert_eq!(all.len(), 18);
+    assert_eq!(all.len(), 22);
     for (shipped, has_pools) in all {
         let name = &shipped.name;
         let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");
