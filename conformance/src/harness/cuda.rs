@@ -146,7 +146,7 @@ struct Ballast {
     /// What others hold for a while.
     others: Vec<(u64, CudaPhysical)>,
     /// Free bytes that the driver reports and never gives. A page, and what was left of one: 3,276,800 bytes of an H200 in all
-    /// measurements of 20 and 21 November 2026 (facts: Holes), 3,211,264 on another host on 22 November. So it is measured.
+    /// measurements of 20 to 22 November 2026 (facts: Holes), 3,211,264 on another host on 22 November. So it is measured.
     withheld: Bytes,
 }
 
