@@ -12,6 +12,7 @@ Exit codes: 0 good, 1 a recording differs, 2 nothing could be recorded or verifi
 
 import argparse
 import concurrent.futures
+import importlib.util
 import json
 import lzma
 import os
@@ -271,7 +272,11 @@ def record_all(folder, seeds, jobs):
 
     def one(job):
         command = [sys.executable, __file__, str(folder), "--one", *map(str, job)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        except subprocess.TimeoutExpired:
+            print(f"{job}: no recording; it took more than five minutes", flush=True)
+            return False
         print(done.stdout.strip() or f"{job}: no recording; {done.stderr.strip().splitlines()[-1:]}", flush=True)
         return done.returncode == 0
 
@@ -308,15 +313,27 @@ def main():
     parser.add_argument("--verify", metavar="PARKADE", help="verify the recordings of the folder with this binary")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    seeds = re.fullmatch(r"(\d+)(?:-(\d+))?", options.seeds)
+    if not seeds or (seeds[2] and int(seeds[2]) < int(seeds[1])):
+        parser.error(f"--seeds {options.seeds!r}: say the first and the last, as 1-4")
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: at least 1")
+    if options.folder.exists() and not options.folder.is_dir():
+        parser.error(f"{options.folder} is no folder")
     if options.one:
         kind, setting, seed, limit_mib = options.one
         record(kind, setting, int(seed), int(limit_mib), options.folder)
         return 0
     if options.verify:
+        if not any(options.folder.glob("*.pickle.xz")):
+            parser.error(f"{options.folder} has no recordings (*.pickle.xz)")
+        if not os.access(options.verify, os.X_OK):
+            parser.error(f"{options.verify} cannot be run")
         verified, differing = verify_all(options.folder, options.verify)
-        return 2 if verified == 0 else int(differing > 0)
-    first, _, last = options.seeds.partition("-")
-    return 0 if record_all(options.folder, list(range(int(first), int(last or first) + 1)), options.jobs) else 2
+        return int(differing > 0)
+    if importlib.util.find_spec("torch") is None:
+        parser.error("recording needs PyTorch; what is recorded is verified with --verify")
+    return 0 if record_all(options.folder, list(range(int(seeds[1]), int(seeds[2] or seeds[1]) + 1)), options.jobs) else 2
 
 
 if __name__ == "__main__":

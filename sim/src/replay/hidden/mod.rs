@@ -22,10 +22,12 @@ use choose::{Partition, Pool, Trial};
 use evidence::Evidence;
 use layout::{Life, LifeId};
 
-/// More private pools than this are not guessed.
-const MOST_POOLS: usize = 1024;
+/// Private pools that a guess may have, whatever it explains.
+const FEW_POOLS: u64 = 8;
 /// Windows of one request that a guess may have, whatever it explains.
-const FEW_WINDOWS: u64 = 4;
+const FEW_WINDOWS: u64 = 6;
+/// Requests in a row that make a window long: a captured step has hundreds, and what alternates by chance has two or three.
+const LONG_WINDOW: usize = 8;
 
 /// How many private pools were guessed that the file does not name, of which segments, and how well that is founded.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -34,8 +36,8 @@ pub struct Guess {
     pub segments: Vec<GuessedSegment>,
     /// The private pools that they are of.
     pub pools: usize,
-    /// How often the requests changed over from the default pool to these. Not counted where a private pool that the file names was
-    /// used at the same time.
+    /// How often the requests changed over from the default pool, or from one that the file names, to these. Not counted where private
+    /// memory that the file names served too, in a window of some length.
     pub windows: u64,
     /// Requests until they changed back, together.
     pub requests: u64,
@@ -56,7 +58,10 @@ impl Guess {
         let is_used = self.windows <= self.requests / 2 + FEW_WINDOWS;
         // Where only an order of release speaks for them, no pool is for a single request.
         let is_evident = self.contradictions > 0 || self.ranges > 0 || self.requests >= 2 * self.windows;
-        self.pools <= MOST_POOLS && is_explained && is_used && is_evident
+        // Of 215 real recordings none has more than a pool for each fourth of what it explains, and these few, nor more segments than this.
+        let has_few_pools = self.pools as u64 <= self.contradictions / 4 + FEW_POOLS;
+        let has_few_segments = self.segments.len() as u64 <= self.contradictions + FEW_WINDOWS;
+        has_few_pools && has_few_segments && is_explained && is_used && is_evident
     }
 }
 
@@ -279,13 +284,21 @@ impl Readings {
         segments.sort_unstable_by_key(|segment| (segment.made_at, segment.address));
         let private: BTreeSet<LifeId> =
             guessed.iter().flat_map(|pool| pool.members.iter().copied()).filter(|&life| is_guessed(life)).collect();
-        let all: BTreeSet<LifeId> = partition.pools.iter().flat_map(|pool| pool.members.iter().copied()).collect();
+        let mut is_named = vec![None; lives.len()];
+        for pool in &partition.pools {
+            pool.members.iter().for_each(|&life| is_named[life] = Some(pool.known.is_some()));
+        }
         let (mut windows, mut requests) = (0, 0);
-        for window in self.evidence.served.chunk_by(|one, other| all.contains(one) == all.contains(other)) {
-            // Where a pool that the file names is in use, the window is known.
-            let is_guessed = window.iter().all(|life| private.contains(life));
-            windows += u64::from(is_guessed);
-            requests += if is_guessed { window.len() as u64 } else { 0 };
+        for window in self.evidence.served.chunk_by(|&one, &other| is_named[one].is_some() == is_named[other].is_some()) {
+            // A long one in which memory that the file names is used is known.
+            if window.len() >= LONG_WINDOW && window.iter().any(|life| !private.contains(life)) {
+                continue;
+            }
+            for run in window.chunk_by(|&one, &other| is_named[one] == is_named[other]) {
+                let is_guessed = run.iter().all(|life| private.contains(life));
+                windows += u64::from(is_guessed);
+                requests += if is_guessed { run.len() as u64 } else { 0 };
+            }
         }
         let explained = |(_, (one, other)): &&(usize, (LifeId, LifeId))| private.contains(one) || private.contains(other);
         Guess {
