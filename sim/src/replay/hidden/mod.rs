@@ -311,3 +311,23 @@ impl Readings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guess(pools: usize, segments: usize, windows: u64, requests: u64, contradictions: u64) -> Guess {
+        let segment = GuessedSegment { address: 1 << 40, made_at: Some(0), gone_at: Some(9), pool: 1 };
+        Guess { segments: vec![segment; segments], pools, windows, requests, contradictions, ranges: 0 }
+    }
+
+    #[test]
+    fn a_guess_explains_more_than_it_takes_for_granted() {
+        assert!(guess(9, 14, 8, 48, 100).is_sound());
+        assert!(!guess(9, 14, 57, 200, 100).is_sound(), "a window for each second contradiction");
+        assert!(!guess(9, 14, 40, 60, 100).is_sound(), "windows of one request");
+        assert!(!guess(34, 40, 8, 48, 100).is_sound(), "a pool for each third contradiction");
+        assert!(!guess(9, 107, 8, 48, 100).is_sound(), "a segment for each contradiction");
+        assert!(!guess(1, 3, 4, 7, 0).is_sound() && guess(1, 3, 4, 8, 0).is_sound(), "only an order of release speaks for it");
+    }
+}
