@@ -232,9 +232,13 @@ def record(kind, setting, seed, limit_mib, folder):
 
     programs = Programs(kind, seed)
     torch.cuda.init()
+    limit = ""
     if limit_mib:
         total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction((limit_mib << 20) / total)
+        fraction = (limit_mib << 20) / total
+        torch.cuda.set_per_process_memory_fraction(fraction)
+        # What PyTorch makes of the fraction may be a byte less.
+        limit = f".limit{limit_mib}-{int(fraction * total)}"
     entries = 1500 if kind == "tail" else 2_000_000
     torch.cuda.memory._record_memory_history(max_entries=entries, stacks="python", context=None)
     ended = ""
@@ -244,11 +248,6 @@ def record(kind, setting, seed, limit_mib, folder):
         ended = f"{type(error).__name__}: {str(error)[:100]}"
     torch.cuda.synchronize()
     snapshot, statistics = torch.cuda.memory._snapshot(), dict(torch.cuda.memory_stats())
-    limit = f".limit{limit_mib}" if limit_mib else ""
-    if limit_mib:
-        # What PyTorch makes of the fraction, which may be a byte less.
-        statistics_limit = int((limit_mib << 20) / total * total)
-        limit += f"-{statistics_limit}"
     name = f"{kind}.{setting}{limit}.{seed}"
     with lzma.open(folder / f"{name}.pickle.xz", "wb", preset=1) as file:
         pickle.dump(snapshot, file)
