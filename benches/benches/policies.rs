@@ -3,10 +3,11 @@
 //! One random block out of many is replaced, as in the bench `pairs`. A policy that gets slow with many free blocks shows here.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use parkade::policy::{Policy, catalogue::CATALOGUE};
+use parkade::policy::Policy;
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
 use parkade_benches::{Draw, FreeDevice};
+use parkade_policies::CATALOGUE;
 
 type Core = Allocator<FreeDevice, Box<dyn Policy + Send>>;
 

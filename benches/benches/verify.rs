@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::path::PathBuf;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use parkade_sim::recording::{read, read_file};
-use parkade_sim::replay::{ReplaySettings, VerifyOptions, verify_device};
+use parkade_recording::{read, read_file};
+use parkade_replay::{ReplaySettings, VerifyOptions, verify_device};
 
 fn recordings() -> Vec<PathBuf> {
     let shipped = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/gpt2_varlen.default.pickle.xz"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use parkade_sim::study::sweep::{Plan, Row};
+use parkade_research::study::sweep::{Plan, Row};
 
 use crate::sweep::builds::Overlap;
 use crate::sweep::rows::{self, Contents, Header, Shard};

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{BASE, Folder, MIB, call, entry, free, good, recording, segment, unused, used};
-use parkade_sim::recording::{Action, DeviceRecording, Recording};
+use parkade_recording::{Action, DeviceRecording, Recording};
 
 /// 100 MiB, of which 60 are used again, so that the next 60 need a segment of their own: under 140 MiB that is too much.
 fn program() -> Recording {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use parkade_sim::recording::{Action, DeviceRecording, Recording, Segment};
+use parkade_recording::{Action, DeviceRecording, Recording, Segment};
 use serde_json::Value;
 
 /// The log of the documents' scenario C4.

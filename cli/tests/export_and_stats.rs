@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 
 use common::{BASE, Folder, MIB, call, diverging, entry, good, recording, refused, segment, unused, verify};
-use parkade_sim::recording::{Action, Annotation, DeviceRecording, Recording, read_file};
+use parkade_recording::{Action, Annotation, DeviceRecording, Recording, read_file};
 use serde_json::Value;
 
 fn json(arguments: &[&str]) -> (i32, Value) {

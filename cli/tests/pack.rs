@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 
 use common::{BASE, Folder, MIB, call, entry, good, recording, segment, unused, used};
-use parkade_sim::recording::{Action, DeviceRecording, RecordedSettings, Recording};
+use parkade_recording::{Action, DeviceRecording, RecordedSettings, Recording};
 
 /// Three buffers that need 8 bytes at the second time and 9 at the third, and can be packed so.
 const CSV: &str = "id,lower,upper,size\na,0,2,4\nb,1,3,4\nc,2,4,5\n";

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use parkade_sim::recording::{Action, DeviceRecording, Recording};
+use parkade_recording::{Action, DeviceRecording, Recording};
 use serde_json::Value;
 
 /// Two blocks of 60 MiB where 100 MiB were before: they share its segment unless it may not be split.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use common::*;
 use flate2::read::GzDecoder;
-use parkade_sim::recording::{
+use parkade_analysis::timeline::{Column, HeapLog, Packed};
+use parkade_recording::{
     self, Action, BlockState, DeviceRecording, Frame, RecordedSettings, Recording, StackTable, Style, write,
 };
-use parkade_sim::timeline::{Column, HeapLog, Packed};
 use serde_json::Value;
 
 /// A recording of the repository.
@@ -95,7 +95,7 @@ fn a_page_holds_the_whole_run() {
         assert!(page.len() < 1 << 20, "{}", page.len());
         let found = pieces(&page);
         let [(object, log)] = found.as_slice() else { panic!("one device") };
-        let recording = recording::read_file(shipped(name)).expect("a recording");
+        let recording = parkade_recording::read_file(shipped(name)).expect("a recording");
         let device = &recording.devices[0];
         let end = object["entries"].as_u64().expect("a number") as u32;
         assert_eq!((end as usize, &object["moments"]), (device.trace.len(), &Value::Null));
@@ -106,7 +106,7 @@ fn a_page_holds_the_whole_run() {
                 (segment.address, segment.size, segment.blocks.iter().map(|block| (block.address, block.size)).collect())
             })
             .collect();
-        let used = |segment: &recording::Segment| {
+        let used = |segment: &parkade_recording::Segment| {
             let used = segment.blocks.iter().filter(|block| block.state != BlockState::Inactive);
             used.map(|block| (block.address, block.size)).collect()
         };
@@ -176,7 +176,7 @@ fn hostile() -> Recording {
         entry.stack = stack;
         entry.set_time(Some(1000));
     }
-    let note = |stage: &str| recording::Annotation {
+    let note = |stage: &str| parkade_recording::Annotation {
         name: Arc::from(TEXT),
         stage: stage.into(),
         device: Some(0),

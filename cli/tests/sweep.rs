@@ -165,21 +165,21 @@ fn one_policy_is_compared_with_none() {
 fn the_lists_name_everything() {
     let run = call(&["sweep", "--list"]);
     assert_eq!(run.code, 0);
-    for policy in parkade::policy::catalogue::CATALOGUE {
+    for policy in parkade_policies::CATALOGUE {
         assert!(run.out.contains(policy.name) && run.out.contains(policy.says), "{}", policy.name);
     }
-    for workload in &parkade_sim::workload::CATALOGUE {
+    for workload in &parkade_research::workload::CATALOGUE {
         assert!(run.out.contains(workload.name) && run.out.contains(workload.says), "{}", workload.name);
     }
-    let models = parkade_sim::study::Addresses::ALL;
+    let models = parkade_research::study::Addresses::ALL;
     assert!(models.iter().all(|model| run.out.contains(model.name()) && run.out.contains(model.says())), "{}", run.out);
     assert!(run.out.contains("\n  robson ") && run.out.contains(" against, unit_bytes, "), "{}", run.out);
     let run = call(&["sweep", "--list", "--json"]);
     let object: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
     let length = |name: &str| object[name].as_array().map(Vec::len);
-    let counts = [parkade_sim::workload::CATALOGUE.len(), parkade::policy::catalogue::CATALOGUE.len(), models.len()];
+    let counts = [parkade_research::workload::CATALOGUE.len(), parkade_policies::CATALOGUE.len(), models.len()];
     assert_eq!(["workloads", "policies", "address_models"].map(length), counts.map(Some));
-    assert_eq!(length("generators"), Some(parkade_sim::workload::generators().count()));
+    assert_eq!(length("generators"), Some(parkade_research::workload::generators().count()));
     assert_eq!(object["address_models"][0]["name"], "driver");
     assert!(object["generators"][0]["options"].as_array().is_some_and(|options| options.contains(&"checkpointing".into())));
 }

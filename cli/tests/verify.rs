@@ -5,7 +5,7 @@ mod common;
 use std::process::Stdio;
 
 use common::*;
-use parkade_sim::recording::{Action, DeviceRecording, RecordedSettings, Recording, Style, write};
+use parkade_recording::{Action, DeviceRecording, RecordedSettings, Recording, Style, write};
 
 #[test]
 fn a_good_recording_gives_a_short_table() {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use parkade_sim::recording::{Action, DeviceRecording, Entry, Style, write};
+use parkade_recording::{Action, DeviceRecording, Entry, Style, write};
 
 #[test]
 fn contradictions_name_their_entry() {
@@ -127,7 +127,7 @@ fn what_is_no_recording_is_refused() {
     for tenth in 1..10 {
         bad("cut", &whole[..whole.len() * tenth / 10], "it was cut short");
     }
-    let packed = include_bytes!("../../sim/tests/data/snapshot.xz.bin");
+    let packed = include_bytes!("../../recording/tests/data/snapshot.xz.bin");
     for tenth in 1..10 {
         bad("cut.xz", &packed[..packed.len() * tenth / 10], "cut short");
     }

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::device::{CallName, FaultError, FaultPlan};
+use parkade_sim::{CallName, FaultError, FaultPlan};
 
 /// What a device said about the events of one stream. Numbers count the stream's records from 1.
 #[derive(Clone, Copy, Default, Debug)]

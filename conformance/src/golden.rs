@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use parkade::profile::{Profile, TieBreak};
-use parkade_sim::ops::{Addresses, OpsOptions, OpsRunner};
-use parkade_sim::recording::container;
+use parkade_oracle::{Addresses, OpsOptions, OpsRunner};
+use parkade_recording::container;
 use serde_json::Value;
 
 use crate::compare::{Comparison, without_registration};

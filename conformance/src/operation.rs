@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use parkade::units::MIB;
-use parkade_sim::device::Adversary;
+use parkade_sim::Adversary;
 use proptest::prelude::*;
 
 use crate::rules::{Rules, SETTINGS};

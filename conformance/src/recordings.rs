@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use parkade_sim::recording::{self, Action, DeviceRecording, Recording};
-use parkade_sim::replay::{DeviceVerdict, ReplaySettings, StatisticsFile, VerifyError, VerifyOptions, verify_device};
+use parkade_recording::{self, Action, DeviceRecording, Recording};
+use parkade_replay::{DeviceVerdict, ReplaySettings, StatisticsFile, VerifyError, VerifyOptions, verify_device};
 
 const GIB: u64 = 1 << 30;
 
@@ -81,7 +81,7 @@ pub fn read(name: &str) -> Shipped {
 /// If it cannot be read.
 #[must_use]
 pub fn read_from(folder: &Path, name: &str) -> Shipped {
-    let recording = recording::read_file(folder.join(format!("{name}.pickle.xz"))).expect("a recording");
+    let recording = parkade_recording::read_file(folder.join(format!("{name}.pickle.xz"))).expect("a recording");
     let text = std::fs::read(folder.join(format!("{name}.stats.json"))).expect("the statistics");
     let entries: BTreeMap<String, i64> = serde_json::from_slice(&text).expect("a dictionary of numbers");
     let statistics = StatisticsFile::new(entries).expect("all keys");
@@ -117,7 +117,7 @@ impl Shipped {
 
     /// A copy whose trace was changed.
     #[must_use]
-    pub fn forged(&self, forge: impl FnOnce(&mut Vec<recording::Entry>)) -> DeviceRecording {
+    pub fn forged(&self, forge: impl FnOnce(&mut Vec<parkade_recording::Entry>)) -> DeviceRecording {
         let mut device = self.device().clone();
         forge(&mut device.trace);
         device

@@ -8,11 +8,11 @@ use parkade::stats::Family;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
+use parkade_analysis::advise::{AdviseOptions, AdvisedOption, Program, Reason, Report, Space, Verdict, advise};
 use parkade_conformance::recordings::read;
-use parkade_sim::advise::{AdviseOptions, AdvisedOption, Program, Reason, Report, Space, Verdict, advise};
-use parkade_sim::device::{SimDevice, SimOptions};
-use parkade_sim::recording::{Action, Block, BlockState, DeviceRecording, Entry, Segment, StackId};
-use parkade_sim::replay::{ReplaySettings, VerifyOptions};
+use parkade_recording::{Action, Block, BlockState, DeviceRecording, Entry, Segment, StackId};
+use parkade_replay::{ReplaySettings, VerifyOptions};
+use parkade_sim::{SimDevice, SimOptions};
 
 const MIB: u64 = 1 << 20;
 const GIB: f64 = 1_073_741_824.0;

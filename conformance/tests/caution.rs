@@ -2,9 +2,9 @@
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
+use parkade_analysis::caution::{Caution, Evidence, Feature, InUse, Severity, cautions};
 use parkade_conformance::recordings::{Shipped, folder, read, read_from};
-use parkade_sim::caution::{Caution, Evidence, Feature, InUse, Severity, cautions};
-use parkade_sim::replay::Requests;
+use parkade_replay::Requests;
 
 fn in_use(shipped: &Shipped) -> InUse {
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");

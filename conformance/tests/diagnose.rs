@@ -2,12 +2,12 @@
 
 use parkade::policy::PyTorch;
 use parkade::stats::Family;
-use parkade_conformance::recordings::{Shipped, names, read};
-use parkade_sim::diagnose::{
+use parkade_analysis::diagnose::{
     Applies, Cause, DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Limit, Verdict, Why, diagnose_device, stranded,
 };
-use parkade_sim::recording::{Action, StackId};
-use parkade_sim::replay::{VerifyOptions, watch_device};
+use parkade_conformance::recordings::{Shipped, names, read};
+use parkade_recording::{Action, StackId};
+use parkade_replay::{VerifyOptions, watch_device};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

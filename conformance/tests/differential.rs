@@ -5,8 +5,8 @@ use parkade::units::Bytes;
 use parkade_conformance::differential::entries;
 use parkade_conformance::harness::{Backend, Needs, Unable};
 use parkade_conformance::suite::{Effort, Trouble, Verdict};
-use parkade_sim::device::address::{Descending, Reuse};
-use parkade_sim::device::{Adversary, CallName, FaultError, FaultPlan, PAGE_BYTES, SimDevice, SimOptions, When};
+use parkade_sim::address::{Descending, Reuse};
+use parkade_sim::{Adversary, CallName, FaultError, FaultPlan, PAGE_BYTES, SimDevice, SimOptions, When};
 
 const EFFORT: Effort = Effort { cases: 1, seed: 0 };
 

@@ -3,11 +3,11 @@
 
 use parkade::profile::Profile;
 use parkade::stats::Family;
+use parkade_analysis::measures::{Measures, recorded_run, steps};
 use parkade_conformance::recordings::{Shipped, folder, names, names_in, read, read_from};
-use parkade_sim::export::{ExportOptions, Exported, export};
-use parkade_sim::measures::{Measures, recorded_run, steps};
-use parkade_sim::recording::{self, Action, BlockState, DeviceRecording, Entry, Recording, Style, write};
-use parkade_sim::replay::{AfterFailure, ReplaySettings, VerifyOptions, verify_device};
+use parkade_recording::{self, Action, BlockState, DeviceRecording, Entry, Recording, Style, write};
+use parkade_replay::export::{ExportOptions, Exported, export};
+use parkade_replay::{AfterFailure, ReplaySettings, VerifyOptions, verify_device};
 
 fn options(shipped: &Shipped) -> ExportOptions {
     // With its statistics: whether a request was refused no entry says.
@@ -31,7 +31,7 @@ fn under(shipped: &Shipped, settings: &str, limit_bytes: Option<u64>) -> ExportO
 /// Writes it, reads it back, and verifies what was read.
 fn check(recording: &Recording, options: &ExportOptions, name: &str) -> (Exported, Recording) {
     let exported = export(recording, options, &mut |_| ()).expect("an export");
-    let back = recording::read(&write(&exported.recording, Style::Python)).expect("what is written can be read");
+    let back = parkade_recording::read(&write(&exported.recording, Style::Python)).expect("what is written can be read");
     let settings = ReplaySettings::of_recording(back.settings.as_ref()).expect("settings");
     let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, statistics: None };
     for device in &back.devices {

@@ -1,8 +1,8 @@
 //! Real recordings, packed offline: as low as their load, or nearly.
 
 use parkade_conformance::recordings::read;
-use parkade_sim::packing::{Effort, Instance, Recorded, check, pack};
-use parkade_sim::replay::Requests;
+use parkade_replay::Requests;
+use parkade_research::packing::{Effort, Instance, Recorded, check, pack};
 
 /// The packing over the load, with this many steps of work.
 fn ratio(name: &str, steps: u64) -> f64 {

@@ -3,15 +3,15 @@
 
 use std::path::Path;
 
-use parkade::policy::catalogue::CATALOGUE;
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap};
 use parkade_conformance::harness::Simulated;
 use parkade_conformance::policies::{self, Share, check};
 use parkade_conformance::suite::{self, Effort};
-use parkade_sim::study::{RunOptions, smallest_capacity};
-use parkade_sim::workload::{Event, Workload};
+use parkade_policies::CATALOGUE;
+use parkade_research::study::{RunOptions, smallest_capacity};
+use parkade_research::workload::{Event, Workload};
 
 /// The most lines of the tutorial's policy.
 const LONGEST_EXAMPLE: usize = 100;

@@ -3,12 +3,12 @@
 use parkade::profile::Profile;
 use parkade::units::Bytes;
 use parkade_conformance::recordings::{Shipped, names, read};
-use parkade_sim::device::address::{DriverLike, Learned, Scripted};
-use parkade_sim::device::{SimDevice, SimOptions};
-use parkade_sim::recording::Action;
-use parkade_sim::replay::{
+use parkade_recording::Action;
+use parkade_replay::{
     AfterFailure, Operation, OutlookOptions, PredictOptions, Prediction, Requests, Timing, placed_steps, predict, replay_device,
 };
+use parkade_sim::address::{DriverLike, Learned, Scripted};
+use parkade_sim::{SimDevice, SimOptions};
 
 /// Complete from their beginning.
 fn complete() -> Vec<Shipped> {

@@ -1,8 +1,8 @@
 //! Real recordings: all of them verify; forged ones do not; and ones that lost their beginning still do.
 
 use parkade_conformance::recordings::{Shipped, describe, folder, limit_of, names, names_in, read, read_from};
-use parkade_sim::recording::{Action, DeviceRecording, Entry};
-use parkade_sim::replay::{NotInFile, ReplaySettings, StatisticsFile, VerifyOptions, verify_device};
+use parkade_recording::{Action, DeviceRecording, Entry};
+use parkade_replay::{NotInFile, ReplaySettings, StatisticsFile, VerifyOptions, verify_device};
 
 #[test]
 fn every_recording_verifies_and_its_statistics_are_equal() {

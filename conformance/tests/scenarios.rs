@@ -11,7 +11,7 @@ use parkade_conformance::harness::{Backend, Needs, Simulated, Unable};
 use parkade_conformance::operation::Places;
 use parkade_conformance::scenarios::entries;
 use parkade_conformance::suite::Effort;
-use parkade_sim::device::SimDevice;
+use parkade_sim::SimDevice;
 
 /// Random sequences a scenario that draws some.
 const EFFORT: Effort = Effort { cases: 60, seed: 0 };

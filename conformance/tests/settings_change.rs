@@ -8,7 +8,7 @@ use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, MIB, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
-use parkade_sim::device::{CallName, SimDevice, SimOptions};
+use parkade_sim::{CallName, SimDevice, SimOptions};
 
 type Core = Allocator<SimDevice, PyTorch, Vec<TraceEntry>>;
 

@@ -1,9 +1,9 @@
 //! Workloads of real recordings, and generated ones beside them.
 
 use parkade_conformance::recordings::{folder, names, names_in, read, read_from};
-use parkade_sim::packing::{Instance, Recorded};
-use parkade_sim::replay::Requests;
-use parkade_sim::workload::{Event, mlp::Mlp, recorded};
+use parkade_replay::Requests;
+use parkade_research::packing::{Instance, Recorded};
+use parkade_research::workload::{Event, mlp::Mlp, recorded};
 
 /// The workload of a recording and the packer's buffers of it are made by different code, and mean the same lifetimes.
 #[test]

@@ -16,7 +16,7 @@ use parkade::stats::Family;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 use parkade_gpu::{CudaDevice, HostCopyError};
-use parkade_sim::device::{SimDevice, SimOptions};
+use parkade_sim::{SimDevice, SimOptions};
 
 /// What test programs end with when they could not run.
 const SKIPPED: u8 = 77;

@@ -2,6 +2,7 @@
 
 #[path = "../../tests/common/device.rs"]
 mod device;
+mod lowest;
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -10,11 +11,12 @@ use super::{Allocation, Allocator};
 use crate::block::{Block, BlockState, Marks, NIL};
 use crate::heap::PoolSlot;
 use crate::index::{ByAddress, Entry, Spot};
-use crate::policy::{FirstFit, PyTorch};
+use crate::policy::PyTorch;
 use crate::settings::Settings;
 use crate::stats::{Family, Stats};
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 use device::PlainDevice;
+use lowest::Lowest;
 
 type Core = Allocator<PlainDevice, PyTorch>;
 
@@ -104,10 +106,10 @@ fn a_free_index_that_is_not_the_free_blocks() {
 /// Of a heap that keeps one, with a hole between two blocks and what is free behind them.
 #[test]
 fn an_order_by_address_that_is_not_the_free_blocks() {
-    type ByAddressCore = Allocator<PlainDevice, FirstFit>;
+    type ByAddressCore = Allocator<PlainDevice, Lowest>;
     let pool = PoolSlot::default_pool(PoolClass::Large);
     let spoil = |change: fn(&mut ByAddress, Entry)| {
-        let mut core = ByAddressCore::new(PlainDevice::new(Bytes::mib(64), 1 << 44), FirstFit::default(), ());
+        let mut core = ByAddressCore::new(PlainDevice::new(Bytes::mib(64), 1 << 44), Lowest, ());
         let [_first, gone, _last] = [512, 1024, 512].map(|bytes| core.allocate(Bytes(bytes), StreamId::DEFAULT).expect("room"));
         core.free(gone).expect("ours");
         assert_eq!(core.check(), Ok(()));

@@ -4,23 +4,9 @@
 //! the accounts. So a policy cannot corrupt the heap: a wrong answer becomes [`crate::AllocError::Policy`], which names the policy.
 //! PyTorch's rules are one policy ([`PyTorch`]); nothing in the flow knows its name.
 
-mod best_fit;
-mod bfc;
 mod boxed;
-mod buddy;
-pub mod catalogue;
-mod cuda_async;
-mod first_fit;
-mod gmlake;
-mod growing_region;
-mod ladder;
-mod next_fit;
 mod pytorch;
-mod rmm_arena;
-mod rmm_pool;
 mod rounding;
-mod tlsf;
-mod worst_fit;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -30,19 +16,7 @@ use crate::heap::{Heap, PoolSlot};
 use crate::profile::Profile;
 use crate::units::{Bytes, PoolClass, StreamId};
 
-pub use best_fit::{Best, BestFit};
-pub use bfc::Bfc;
-pub use buddy::Buddy;
-pub use cuda_async::CudaAsync;
-pub use first_fit::{First, FirstFit};
-pub use gmlake::GmLake;
-pub use growing_region::{Fit, GrowingRegion};
-pub use next_fit::{Next, NextFit};
 pub use pytorch::PyTorch;
-pub use rmm_arena::RmmArena;
-pub use rmm_pool::RmmPool;
-pub use tlsf::{Tlsf, TwoLevels};
-pub use worst_fit::{Worst, WorstFit};
 
 /// One request on its way through the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::io::{self, BufRead, Write};
 
-use parkade_sim::recording::read;
+use parkade_recording::read;
 
 /// As in the binary `parkade`.
 #[global_allocator]

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use parkade_sim::advise::{Held, Space};
-use parkade_sim::recording::Recording;
+use parkade_analysis::advise::{Held, Space};
+use parkade_recording::Recording;
 use serde_json::json;
 
 use super::{Advised, short_name};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::Result;
-use parkade_sim::advise::{AdvisedOption, Cause, Program, Report};
-use parkade_sim::caution::Caution;
+use parkade_analysis::advise::{AdvisedOption, Cause, Program, Report};
+use parkade_analysis::caution::Caution;
 use serde_json::{Value, json};
 
 use super::{Advised, words};

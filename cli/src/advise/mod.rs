@@ -13,9 +13,9 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
-use parkade_sim::advise::{AdviseOptions, Progress, Report, Space};
-use parkade_sim::recording::{DeviceRecording, Recording};
-use parkade_sim::replay::{ReplaySettings, VerifyOptions, newer_profile};
+use parkade_analysis::advise::{AdviseOptions, Progress, Report, Space};
+use parkade_recording::{DeviceRecording, Recording};
+use parkade_replay::{ReplaySettings, VerifyOptions, newer_profile};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, size};
@@ -172,7 +172,7 @@ fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool)
     let reading = verify::progress_bar(is_hidden);
     reading.set_length(traced.iter().map(|device| device.trace.len() as u64).sum());
     let trying = verify::progress_bar_of("settings", is_hidden);
-    let report = parkade_sim::advise::advise(traced, options, &|progress| match progress {
+    let report = parkade_analysis::advise::advise(traced, options, &|progress| match progress {
         Progress::Read { device, entries } => {
             let before: usize = traced[..device].iter().map(|device| device.trace.len()).sum();
             reading.set_position((before + entries) as u64);

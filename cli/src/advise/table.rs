@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use parkade_sim::advise::{AdvisedOption, Report, Verdict};
+use parkade_analysis::advise::{AdvisedOption, Report, Verdict};
 
 use super::{Advised, short_name, words};
 use crate::output::{self, Paint};

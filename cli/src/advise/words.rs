@@ -1,9 +1,9 @@
 //! What is said about the options, in words.
 
-use parkade_sim::advise::{AdvisedOption, Cause, Program, Reason, Report, Verdict};
-use parkade_sim::caution::{Caution, Severity};
-use parkade_sim::recording::StackId;
-use parkade_sim::replay::SettingsOrigin;
+use parkade_analysis::advise::{AdvisedOption, Cause, Program, Reason, Report, Verdict};
+use parkade_analysis::caution::{Caution, Severity};
+use parkade_recording::StackId;
+use parkade_replay::SettingsOrigin;
 
 use super::Advised;
 use crate::output;

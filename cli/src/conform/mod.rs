@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
-use parkade::policy::catalogue::{self, CATALOGUE, Named};
 use parkade_conformance::harness::{Backend, Cuda, Needs, Simulated};
 use parkade_conformance::policies::{self, Share};
 use parkade_conformance::suite::{self, Effort, Entry, Row, Summary};
+use parkade_policies::{CATALOGUE, Named, named};
 
 use crate::{Outcome, output};
 
@@ -140,7 +140,7 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, args: &Args, cases: u32) -> 
 
 fn policy_named(name: &str) -> Result<&'static Named> {
     let names = || CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
-    catalogue::named(name).with_context(|| format!("there is no policy {name:?}: the policies are {}, and all", names()))
+    named(name).with_context(|| format!("there is no policy {name:?}: the policies are {}, and all", names()))
 }
 
 fn list<B: Backend>(entries: &[Entry<B>]) -> Result<Outcome> {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::Result;
-use parkade_sim::diagnose::{Breakdown, Diagnosis, Fence, Limit, Why, phase_at};
-use parkade_sim::recording::Recording;
+use parkade_analysis::diagnose::{Breakdown, Diagnosis, Fence, Limit, Why, phase_at};
+use parkade_recording::Recording;
 use serde_json::{Value, json};
 
 use super::{Diagnosed, stacks, table, words};

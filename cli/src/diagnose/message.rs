@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use parkade_sim::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
-use parkade_sim::message::{OutOfMemoryMessage, Size};
+use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
+use parkade_recording::message::{OutOfMemoryMessage, Size};
 use serde_json::{Value, json};
 
 use super::table::{STEPS, WIDTH, step};

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade_sim::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
-use parkade_sim::recording::Recording;
-use parkade_sim::replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_profile};
+use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
+use parkade_recording::Recording;
+use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_profile};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, size};

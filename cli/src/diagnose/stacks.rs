@@ -1,6 +1,6 @@
 //! A Python stack in one line: the call that asked, and the user's own line that led to it.
 
-use parkade_sim::recording::{Frame, Recording, StackId};
+use parkade_recording::{Frame, Recording, StackId};
 
 use crate::output;
 

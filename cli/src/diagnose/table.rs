@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use parkade_sim::diagnose::{Applies, Breakdown, Diagnosis, Fence, Verdict, Why};
-use parkade_sim::recording::StackId;
+use parkade_analysis::diagnose::{Applies, Breakdown, Diagnosis, Fence, Verdict, Why};
+use parkade_recording::StackId;
 
 use super::{Diagnosed, stacks, words};
 use crate::output::{self, Paint, count};

@@ -1,7 +1,7 @@
 //! A diagnosis in words: the headline, what each step found, what each cause means, and what the file does not tell.
 
-use parkade_sim::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why, phase_at};
-use parkade_sim::recording::Recording;
+use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why, phase_at};
+use parkade_recording::Recording;
 
 use super::Diagnosed;
 use crate::output::{self, count};

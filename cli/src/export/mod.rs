@@ -8,9 +8,9 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade::stats::Family;
-use parkade_sim::export::{ExportOptions, Exported, ExportedDevice, export};
-use parkade_sim::recording::{Action, DeviceRecording, Recording, Style, write};
-use parkade_sim::replay::{AfterFailure, ReplaySettings, VerifyOptions, newer_profile, verify_device};
+use parkade_recording::{Action, DeviceRecording, Recording, Style, write};
+use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
+use parkade_replay::{AfterFailure, ReplaySettings, VerifyOptions, newer_profile, verify_device};
 use serde_json::{Value, json};
 
 use crate::verify::{self, Profile};

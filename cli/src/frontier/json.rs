@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use parkade_sim::frontier::{Point, Why};
+use parkade_research::frontier::{Point, Why};
 use serde_json::{Value, json};
 
 use super::Args;

@@ -11,10 +11,10 @@ use std::io::{IsTerminal, Write};
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 use indicatif::ProgressBar;
-use parkade::policy::catalogue::{CATALOGUE, Named, named};
-use parkade_sim::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point, card};
-use parkade_sim::workload::Optimizer;
-use parkade_sim::workload::transformer::{Checkpointing, Transformer};
+use parkade_policies::{CATALOGUE, Named, named};
+use parkade_research::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point, card};
+use parkade_research::workload::Optimizer;
+use parkade_research::workload::transformer::{Checkpointing, Transformer};
 
 use crate::{Outcome, output, size, verify};
 

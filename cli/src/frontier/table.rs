@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use parkade::report::format_bytes;
-use parkade_sim::frontier::{Case, Point, Why};
+use parkade_research::frontier::{Case, Point, Why};
 
 use super::Args;
 use super::model::checkpointing_name;

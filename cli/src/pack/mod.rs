@@ -10,11 +10,11 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade_sim::packing::{
+use parkade_recording::Recording;
+use parkade_replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
+use parkade_research::packing::{
     self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
-use parkade_sim::recording::Recording;
-use parkade_sim::replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
 
 use crate::{Outcome, output, size, target, verify};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use parkade_sim::replay::{Operation, Outlook};
+use parkade_replay::{Operation, Outlook};
 use serde_json::{Map, Value, json};
 
 use super::Replayed;

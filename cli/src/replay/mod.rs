@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade_sim::replay::{Outlook, OutlookOptions, ReplaySettings, VerifyOptions, newer_profile, replay_device};
+use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, VerifyOptions, newer_profile, replay_device};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, size};

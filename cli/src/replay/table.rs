@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use parkade_sim::replay::{Extreme, Outlook, SettingsOrigin};
+use parkade_replay::{Extreme, Outlook, SettingsOrigin};
 
 use super::{Replayed, short_name};
 use crate::output::{self, Paint};

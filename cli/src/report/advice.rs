@@ -2,9 +2,9 @@
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_sim::advise::{AdviseOptions, Recommendation, Report, Space, Verdict, advise};
-use parkade_sim::recording::DeviceRecording;
-use parkade_sim::replay::{VerifyError, VerifyOptions};
+use parkade_analysis::advise::{AdviseOptions, Recommendation, Report, Space, Verdict, advise};
+use parkade_recording::DeviceRecording;
+use parkade_replay::{VerifyError, VerifyOptions};
 
 use crate::advise::words;
 

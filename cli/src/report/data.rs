@@ -12,8 +12,8 @@ use std::io::Write;
 use anyhow::Result;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use parkade_sim::recording::{Frame, StackId, StackTable};
-use parkade_sim::timeline::{Column, Curve, HeapLog, Packed, pack_numbers};
+use parkade_analysis::timeline::{Column, Curve, HeapLog, Packed, pack_numbers};
+use parkade_recording::{Frame, StackId, StackTable};
 use serde_json::{Value, json};
 
 use super::gather::{Device, Report};

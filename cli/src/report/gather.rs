@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
-use parkade_sim::advise::Space;
-use parkade_sim::recording::{Action, DeviceRecording, Recording, StackTable};
-use parkade_sim::replay::{
+use parkade_analysis::advise::Space;
+use parkade_analysis::timeline::{
+    Curve, Holder, Levels, Phase, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, phases, what_if,
+};
+use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
+use parkade_replay::{
     DeviceVerdict, ProfileEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_profile, verify_device,
 };
-use parkade_sim::timeline::{Curve, Holder, Levels, Phase, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, phases, what_if};
 use rayon::prelude::*;
 
 use super::Args;

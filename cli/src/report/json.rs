@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use parkade_sim::timeline::Curve;
+use parkade_analysis::timeline::Curve;
 use serde_json::{Value, json};
 
 use super::gather::{Device, Report, curves};
@@ -80,6 +80,6 @@ fn device(report: &Report, device: &Device) -> Value {
 
 /// Each bucket's least, most and last.
 fn numbers(curve: &Curve) -> Value {
-    let list = |of: fn(&parkade_sim::timeline::Bucket) -> u64| curve.buckets.iter().map(of).collect::<Vec<u64>>();
+    let list = |of: fn(&parkade_analysis::timeline::Bucket) -> u64| curve.buckets.iter().map(of).collect::<Vec<u64>>();
     json!({ "min": list(|bucket| bucket.min), "max": list(|bucket| bucket.max), "last": list(|bucket| bucket.last) })
 }

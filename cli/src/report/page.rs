@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use parkade::report::format_bytes;
-use parkade_sim::recording::StackId;
-use parkade_sim::timeline::{HolderKey, MarkerKind};
+use parkade_analysis::timeline::{HolderKey, MarkerKind};
+use parkade_recording::StackId;
 
 use super::advice::Tried;
 use super::data::{self, Piece};

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use parkade::report::format_bytes;
-use parkade_sim::timeline::{Curve, Marker, MarkerKind, NEVER, SegmentNow};
+use parkade_analysis::timeline::{Curve, Marker, MarkerKind, NEVER, SegmentNow};
 
 use super::gather::{Device, Report, curves};
 use super::markup::{counted, escape, grouped, point};

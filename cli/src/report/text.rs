@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use parkade::report::format_bytes;
-use parkade_sim::timeline::{Curve, MarkerKind};
+use parkade_analysis::timeline::{Curve, MarkerKind};
 
 use super::gather::{Device, Report, curves};
 use super::markup::grouped;

@@ -1,9 +1,9 @@
 //! What a report says in words: one sentence of what happened, how exact it is, what the file does not have.
 
 use parkade::report::format_bytes;
-use parkade_sim::recording::{Frame, StackId, StackTable};
-use parkade_sim::replay::SettingsOrigin;
-use parkade_sim::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
+use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
+use parkade_recording::{Frame, StackId, StackTable};
+use parkade_replay::SettingsOrigin;
 
 use super::gather::{Device, Report};
 use super::markup::{counted, grouped};

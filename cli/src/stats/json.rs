@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use parkade_sim::measures::Measures;
+use parkade_analysis::measures::Measures;
 use serde_json::{Map, Value, json};
 
 use super::{Args, Device, LeftOut, Moment, Shown};

@@ -10,9 +10,9 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade::report::format_bytes;
-use parkade_sim::measures::{Measures, ReplayedRun, Sample, recorded_run, replayed_run, steps};
-use parkade_sim::recording::{DeviceRecording, Recording};
-use parkade_sim::replay::{ReplaySettings, VerifyOptions, newer_profile};
+use parkade_analysis::measures::{Measures, ReplayedRun, Sample, recorded_run, replayed_run, steps};
+use parkade_recording::{DeviceRecording, Recording};
+use parkade_replay::{ReplaySettings, VerifyOptions, newer_profile};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, replay, size};

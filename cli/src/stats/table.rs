@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use parkade::report::{format_bytes, memory_summary};
-use parkade_sim::measures::Measures;
+use parkade_analysis::measures::Measures;
 
 use super::{Args, Device, Moment, Shown};
 use crate::output;

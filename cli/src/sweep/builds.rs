@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use parkade_sim::study::sweep::{PROGRAM, Row};
+use parkade_research::study::sweep::{PROGRAM, Row};
 use serde_json::{Value, json};
 
 use crate::output;

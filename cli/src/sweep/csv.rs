@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use parkade_sim::study::sweep::Row;
+use parkade_research::study::sweep::Row;
 
 /// A line of names, then a line for each row.
 pub(super) fn of(rows: &[Row]) -> String {

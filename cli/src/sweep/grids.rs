@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use parkade_sim::study::sweep::{Beside, Capacity, Cell, Level, Plan, PolicySummary, Summary};
+use parkade_research::study::sweep::{Beside, Capacity, Cell, Level, Plan, PolicySummary, Summary};
 
 use super::grid::{Grid, Head};
 use super::show;

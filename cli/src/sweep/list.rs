@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use anyhow::Result;
-use parkade::policy::catalogue::CATALOGUE as POLICIES;
-use parkade_sim::study::Addresses;
-use parkade_sim::workload::{self, CATALOGUE};
+use parkade_policies::CATALOGUE as POLICIES;
+use parkade_research::study::Addresses;
+use parkade_research::workload::{self, CATALOGUE};
 use serde_json::{Value, json};
 
 use crate::output;

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use parkade_sim::study::sweep::{Beside, Program, Row, Share, beside, work};
+use parkade_research::study::sweep::{Beside, Program, Row, Share, beside, work};
 use rayon::prelude::*;
 use serde_json::json;
 

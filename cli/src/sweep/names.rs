@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use parkade::policy::catalogue::{CATALOGUE as POLICIES, Named, named};
 use parkade::profile::Profile as Rules;
-use parkade_sim::recording::DeviceRecording;
-use parkade_sim::replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
-use parkade_sim::study::Addresses;
-use parkade_sim::study::sweep::{Capacity, Plan, PlannedWorkload, Program, Source};
-use parkade_sim::workload::recorded::of_requests;
-use parkade_sim::workload::{self, CATALOGUE, NamedWorkload};
+use parkade_policies::{CATALOGUE as POLICIES, Named, named};
+use parkade_recording::DeviceRecording;
+use parkade_replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
+use parkade_research::study::Addresses;
+use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, Program, Source};
+use parkade_research::workload::recorded::of_requests;
+use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
 
 use super::Args;
 use crate::{size, verify};

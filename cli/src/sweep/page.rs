@@ -1,9 +1,9 @@
 //! The page of a sweep: three plots and the tables, without a network and without a script.
 
-use parkade::policy::catalogue::Named;
 use parkade::report::format_bytes;
-use parkade_sim::study::sweep::{Capacity, Level, Plan, Share, Source, Summary};
-use parkade_sim::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, live_curve};
+use parkade_policies::Named;
+use parkade_research::study::sweep::{Capacity, Level, Plan, Share, Source, Summary};
+use parkade_research::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, live_curve};
 
 use super::grids;
 use super::plot::{Axis, Plot, Scale};

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
-use parkade::policy::catalogue::named;
-use parkade_sim::study::sweep::{PROGRAM, Plan, Row};
+use parkade_policies::named;
+use parkade_research::study::sweep::{PROGRAM, Plan, Row};
 use serde::{Deserialize, Serialize};
 
 use crate::output;

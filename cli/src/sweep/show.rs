@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
-use parkade::policy::catalogue::{Named, named};
-use parkade_sim::study::sweep::{Beside, Capacity, Level, Plan, Row, Source, Summary};
+use parkade_policies::{Named, named};
+use parkade_research::study::sweep::{Beside, Capacity, Level, Plan, Row, Source, Summary};
 use serde_json::{Value, json};
 
 use super::builds::{self, Overlap};

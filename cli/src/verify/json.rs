@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use parkade_sim::replay::{DeviceVerdict, Guess, ProfileEvidence, SettingsOrigin, StatisticsCheck};
+use parkade_replay::{DeviceVerdict, Guess, ProfileEvidence, SettingsOrigin, StatisticsCheck};
 use serde_json::{Value, json};
 
 use super::Verified;

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use parkade::profile::Profile as Rules;
-use parkade_sim::recording::{self, ReadError, Recording};
-use parkade_sim::replay::{
+use parkade_recording::{self, ReadError, Recording};
+use parkade_replay::{
     DeviceVerdict, ProfileEvidence, ReplaySettings, StatisticsFile, VerifyOptions, newer_profile, verify_device,
 };
 use rayon::prelude::*;
@@ -231,7 +231,7 @@ fn verify(
 
 /// Reads a recording; the error does not name the file.
 pub(crate) fn read(file: &Path) -> Result<Recording> {
-    recording::read_file(file).map_err(|error| match error {
+    parkade_recording::read_file(file).map_err(|error| match error {
         // The path comes before every error of this file.
         ReadError::File { cause, .. } => anyhow!("cannot be read: {cause}"),
         error => error.into(),

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use parkade_sim::recording::DeviceRecording;
-use parkade_sim::replay::{DeviceVerdict, Doing, Guess, SettingsOrigin};
+use parkade_recording::DeviceRecording;
+use parkade_replay::{DeviceVerdict, Doing, Guess, SettingsOrigin};
 
 use super::Verified;
 use crate::output::{self, Paint};

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use parkade_sim::recording::{
+use parkade_recording::{
     Action, Block, BlockState, DeviceRecording, Entry, RecordedSettings, Recording, Segment, StackId, Style, write,
 };
 

@@ -23,8 +23,8 @@ use parkade::device::DeviceBackend;
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, MIB};
-use parkade_sim::device::address::Scripted;
-use parkade_sim::device::{Adversary, PAGE_BYTES, SimDevice, SimOptions};
+use parkade_sim::address::Scripted;
+use parkade_sim::{Adversary, PAGE_BYTES, SimDevice, SimOptions};
 
 use crate::harness::{Backend, Needs, TestDevice};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};

@@ -5,7 +5,7 @@
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::device::CallName;
+use parkade_sim::CallName;
 
 use crate::harness::TestDevice;
 

@@ -9,7 +9,7 @@ mod sim;
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::device::{Adversary, SimDevice};
+use parkade_sim::{Adversary, SimDevice};
 
 pub use cuda::{Cuda, Rig};
 pub use sim::Simulated;

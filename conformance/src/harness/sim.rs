@@ -2,8 +2,8 @@
 
 use parkade::device::BackendError;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::device::address::{Ascending, Descending, Reuse};
-use parkade_sim::device::{AccessError, SimDevice, SimOptions};
+use parkade_sim::address::{Ascending, Descending, Reuse};
+use parkade_sim::{AccessError, SimDevice, SimOptions};
 
 use super::{Backend, Holdings, Needs, TestDevice, Unable};
 use crate::operation::{Places, STREAMS};

@@ -5,7 +5,7 @@
 //! backend.
 
 use parkade::units::MIB;
-use parkade_sim::device::{Adversary, CallName, FaultError, FaultPlan, When};
+use parkade_sim::{Adversary, CallName, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
 use super::campaign::{Stopped, runner};

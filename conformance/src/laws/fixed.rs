@@ -1,7 +1,7 @@
 //! Sequences that chance hardly draws: every pair of sizes at the thresholds of the rules, and every rung of the ladder.
 
 use parkade::units::MIB;
-use parkade_sim::device::Adversary;
+use parkade_sim::Adversary;
 
 use super::campaign::{Stopped, run_sequence};
 use crate::harness::Backend;

@@ -10,7 +10,7 @@ mod repeats;
 
 use std::sync::Arc;
 
-use parkade_sim::device::Adversary;
+use parkade_sim::Adversary;
 
 use crate::Law;
 use crate::harness::Backend;

@@ -7,7 +7,7 @@
 mod play;
 
 use parkade::units::MIB;
-use parkade_sim::device::Adversary;
+use parkade_sim::Adversary;
 use proptest::prelude::*;
 
 use super::campaign::Stopped;

@@ -2,7 +2,7 @@
 
 use parkade::stats::Stats;
 use parkade::trace::{TraceAction, TraceEntry};
-use parkade_sim::device::Adversary;
+use parkade_sim::Adversary;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};

@@ -3,7 +3,7 @@
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, PoolClass};
-use parkade_sim::recording::{
+use parkade_recording::{
     Action, Block, BlockState, DeviceRecording, Entry as RecordedEntry, Recording, Segment, StackId, Style, read, write,
 };
 

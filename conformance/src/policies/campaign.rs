@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use parkade::policy::Policy;
-use parkade_sim::device::Adversary;
+use parkade_sim::Adversary;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use super::shrink::without_needless;

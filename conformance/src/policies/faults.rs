@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use parkade::policy::Policy;
-use parkade_sim::device::{Adversary, CallName, FaultError, FaultPlan, When};
+use parkade_sim::{Adversary, CallName, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
 use super::campaign::driver_time;

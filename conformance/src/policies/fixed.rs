@@ -1,7 +1,7 @@
 //! Programs that are not drawn: they reach what chance hardly does, and are what driver calls fail in.
 
 use parkade::units::MIB;
-use parkade_sim::device::Adversary;
+use parkade_sim::Adversary;
 
 use super::pool_step::PoolStep;
 use super::step::{Setup, Step};

@@ -20,7 +20,7 @@ mod world;
 mod wrong;
 
 use parkade::policy::Policy;
-use parkade::policy::catalogue::{CATALOGUE, Named};
+use parkade_policies::{CATALOGUE, Named};
 
 use crate::Law;
 use crate::harness::Backend;

@@ -4,7 +4,7 @@
 //! that is not there any more, is the allocator's doing.
 
 use parkade::units::MIB;
-use parkade_sim::device::Adversary;
+use parkade_sim::Adversary;
 use proptest::prelude::*;
 
 use super::pool_step::{PoolStep, pool_step};

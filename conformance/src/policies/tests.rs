@@ -1,10 +1,10 @@
 //! What the programs reach: a rung that no program gets to is not tested by any of them.
 
 use parkade::Heap;
-use parkade::policy::catalogue::CATALOGUE;
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
-use parkade_sim::device::Adversary;
+use parkade_policies::CATALOGUE;
+use parkade_sim::Adversary;
 
 use super::campaign::{Failing, Failure, search};
 use super::drawn;

@@ -4,7 +4,7 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::stats::Family;
 use parkade::units::{Bytes, StreamId};
-use parkade_sim::replay::{Operation, OutlookOptions, Requests, replay_device};
+use parkade_replay::{Operation, OutlookOptions, Requests, replay_device};
 
 use super::story::{Story, claim};
 use crate::harness::Backend;

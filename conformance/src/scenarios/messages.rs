@@ -1,7 +1,7 @@
 //! C4: the out-of-memory message of the text, and today's, read.
 
 use parkade::report::format_bytes;
-use parkade_sim::message::OutOfMemoryMessage;
+use parkade_recording::message::OutOfMemoryMessage;
 
 use super::story::{Story, claim, mib};
 use crate::harness::Backend;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use parkade::stats::{Family, Stats};
 use parkade::units::{Bytes, DeviceAddress, MIB};
-use parkade_sim::message::OutOfMemoryMessage;
+use parkade_recording::message::OutOfMemoryMessage;
 
 use crate::bench::{Bench, Request};
 use crate::harness::{Backend, Needs, TestDevice};

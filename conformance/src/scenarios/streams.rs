@@ -4,7 +4,7 @@
 use parkade::device::BackendError;
 use parkade::stats::Family;
 use parkade::units::{Bytes, StreamId};
-use parkade_sim::device::Use;
+use parkade_sim::Use;
 
 use super::story::{Story, claim};
 use crate::harness::{Backend, TestDevice};
@@ -106,7 +106,7 @@ impl<D: TestDevice> Reader<D> {
 }
 
 /// The races that a simulated device found.
-fn races<D: TestDevice>(story: &Story<D>) -> Vec<parkade_sim::device::Race> {
+fn races<D: TestDevice>(story: &Story<D>) -> Vec<parkade_sim::Race> {
     story.bench.device().steer().simulated().map(|device| device.races().to_vec()).unwrap_or_default()
 }
 
@@ -124,7 +124,7 @@ fn unprotected<B: Backend>(backend: &B) -> Verdict {
         let y = reader.finish(&mut story)?;
         if story.bench.device().steer().simulated().is_some() {
             let [race] = &races[..] else { return Err(Trouble::fail(format!("expected one race, found {races:?}"))) };
-            let side = |access: &parkade_sim::device::RaceAccess| (access.what, access.stream, access.address, access.size);
+            let side = |access: &parkade_sim::RaceAccess| (access.what, access.stream, access.address, access.size);
             claim(side(&race.first) == (Use::Read, Some(reads), x, SIZE), || format!("the first side is {}", race.first))?;
             claim(side(&race.second) == (Use::Written, Some(writes), x, SIZE), || format!("the second side is {}", race.second))?;
             story.measure(&format!("the race: {race}"));

@@ -2,7 +2,7 @@
 
 use parkade::stats::Family;
 use parkade::units::{Bytes, PoolId};
-use parkade_sim::device::{FaultPlan, Race, Use};
+use parkade_sim::{FaultPlan, Race, Use};
 
 use super::{Finished, Outcome, World};
 use crate::harness::TestDevice;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::trace::TraceAction;
 use parkade::units::{PoolId, StreamId};
-use parkade_sim::device::CallName;
+use parkade_sim::CallName;
 
 use super::World;
 use crate::harness::TestDevice;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::trace::TraceAction;
 use parkade::units::PoolClass;
-use parkade_sim::device::CallName;
+use parkade_sim::CallName;
 
 use super::World;
 use crate::device::MadeCall;

@@ -19,7 +19,7 @@ use parkade::stats::Stats;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError};
-use parkade_sim::device::FaultPlan;
+use parkade_sim::FaultPlan;
 
 use crate::device::{MadeCall, WitnessedDevice};
 use crate::harness::{Backend, Needs, TestDevice, Unable};

@@ -4,7 +4,7 @@ use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
-use parkade_sim::device::Adversary;
+use parkade_sim::Adversary;
 
 use super::Kind;
 use crate::device::WitnessedDevice;

@@ -4,7 +4,7 @@ use parkade::policy::{Coalescing, Policy};
 use parkade::stats::{Family, Stats};
 use parkade::trace::TraceEntry;
 use parkade::units::Bytes;
-use parkade_sim::device::{CallName, FaultPlan};
+use parkade_sim::{CallName, FaultPlan};
 
 use super::super::step::Step;
 use super::{Mode, Outcome, World};

@@ -21,7 +21,7 @@ use parkade::snapshot::SegmentInfo;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocator, PoolCheckpoint};
-use parkade_sim::device::{CallName, FaultPlan};
+use parkade_sim::{CallName, FaultPlan};
 
 use super::step::{Setup, Step};
 use super::watched::{Reached, Watched};

@@ -5,7 +5,7 @@ use parkade::policy::{Coalescing, Policy};
 use parkade::profile::Deferral;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::trace::TraceAction;
-use parkade_sim::device::CallName;
+use parkade_sim::CallName;
 
 use super::super::pool_step::PoolStep;
 use super::super::step::Step;

@@ -5,7 +5,7 @@ use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocation, FreeError};
-use parkade_sim::device::CallName;
+use parkade_sim::CallName;
 
 use super::super::watched::{Answer, changed_since_answer};
 use super::book::Live;

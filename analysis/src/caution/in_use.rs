@@ -1,0 +1,197 @@
+//! What a program uses beside the plain allocator, as far as a recording shows it.
+//!
+//! A recording is of one process's allocator. It shows private pools by the segments that it lists at its end, and by their
+//! requests; streams by their handles; uses by other streams as blocks that became free late; empty_cache as memory that goes back
+//! with no request in need of it. It does not show what other libraries or processes do with the memory: sharing between processes, NCCL's
+//! and network cards' registrations, and whose allocator a pool has are unknown, whatever the recording.
+
+use std::collections::BTreeSet;
+
+use parkade::units::PoolId;
+
+use super::Evidence;
+use parkade_recording::{DeviceRecording, Segment};
+use parkade_replay::{Completion, Operation, Requests};
+
+/// Something that a program may use and that does not go with every setting.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Feature {
+    /// Private pools of any kind.
+    PrivatePools,
+    /// Pools of CUDA graph captures.
+    GraphPools,
+    /// No CUDA graph is captured.
+    NoGraphPools,
+    /// Pools that the program made itself, with `torch.cuda.MemPool`.
+    UserPools,
+    /// Private pools that gave memory back: nothing uses them any more, or their cache was emptied.
+    PoolsGivenBack,
+    /// Requests on more than one stream.
+    SeveralStreams,
+    /// Blocks that streams other than their own use (`record_stream`).
+    OtherStreams,
+    /// Calls of empty_cache that gave memory back.
+    EmptyCache,
+    /// More than one device in the process.
+    SeveralDevices,
+    /// No memory limit is set (`set_per_process_memory_fraction`).
+    NoLimit,
+    /// Pools with an allocator of their own (`MemPool(allocator)`, sleep modes).
+    PoolAllocators,
+    /// Memory that other processes open through CUDA's interprocess handles.
+    OtherProcesses,
+    /// NCCL collectives inside of captured CUDA graphs.
+    CapturedCollectives,
+    /// Memory that network cards or NCCL have registered.
+    Registrations,
+    /// Settings given while the program runs, not before it starts.
+    ChangedSettings,
+    /// A device that shares its memory with the host.
+    HostMemoryDevice,
+    /// A platform on which PyTorch cannot map memory itself.
+    NoMapping,
+}
+
+impl Feature {
+    /// Every feature.
+    pub const ALL: [Feature; FEATURES] = [
+        Feature::PrivatePools,
+        Feature::GraphPools,
+        Feature::NoGraphPools,
+        Feature::UserPools,
+        Feature::PoolsGivenBack,
+        Feature::SeveralStreams,
+        Feature::OtherStreams,
+        Feature::EmptyCache,
+        Feature::SeveralDevices,
+        Feature::NoLimit,
+        Feature::PoolAllocators,
+        Feature::OtherProcesses,
+        Feature::CapturedCollectives,
+        Feature::Registrations,
+        Feature::ChangedSettings,
+        Feature::HostMemoryDevice,
+        Feature::NoMapping,
+    ];
+}
+
+/// How many features there are.
+const FEATURES: usize = Feature::NoMapping as usize + 1;
+
+/// What a program uses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InUse {
+    evidence: [Evidence; FEATURES],
+}
+
+impl InUse {
+    /// What is known of a program of which nothing is known.
+    #[must_use]
+    pub fn unknown() -> InUse {
+        InUse { evidence: [Evidence::Unknown; FEATURES] }
+    }
+
+    /// What one device's recording shows. `requests` are those of the recording, if it has a trace.
+    ///
+    /// What a recording whose beginning is lost does not show is unknown, and so is everything about pools in a file that does not name
+    /// them (before 1.13, spec 7.8).
+    #[must_use]
+    pub fn of(device: &DeviceRecording, requests: Option<&Requests>) -> InUse {
+        let mut in_use = InUse::unknown();
+        let is_complete = requests.is_some_and(|requests| requests.lost_beginning.is_none());
+        in_use.set_pools(device, requests, is_complete);
+        let mut streams: BTreeSet<u64> = device.segments.iter().map(|segment| segment.stream).collect();
+        streams.extend(requests.into_iter().flat_map(streams_of));
+        in_use.set(Feature::SeveralStreams, seen(streams.len() > 1, is_complete));
+        if let Some(requests) = requests {
+            let has = |wanted: fn(&Operation) -> bool| requests.operations.iter().any(|(_, operation)| wanted(operation));
+            in_use.set(Feature::OtherStreams, seen(has(is_late), is_complete));
+            in_use.set(Feature::EmptyCache, seen(has(|operation| *operation == Operation::EmptyCache), is_complete));
+            let gives_back = |operation: &Operation| matches!(operation, Operation::AbandonPool(_) | Operation::ReleasePool(_));
+            in_use.set(Feature::PoolsGivenBack, seen(has(gives_back), is_complete));
+        }
+        in_use
+    }
+
+    /// The same program, on this many devices.
+    #[must_use]
+    pub fn on_devices(mut self, devices: usize) -> InUse {
+        // A file lists every device that was allocated on.
+        self.set(Feature::SeveralDevices, seen(devices > 1, true));
+        self
+    }
+
+    /// The same program, if it is known whether it runs under a memory limit.
+    #[must_use]
+    pub fn limited(mut self, is_limited: bool) -> InUse {
+        self.set(Feature::NoLimit, seen(!is_limited, true));
+        self
+    }
+
+    /// The same program, if this is known of it from elsewhere.
+    #[must_use]
+    pub fn with(mut self, feature: Feature, evidence: Evidence) -> InUse {
+        self.set(feature, evidence);
+        self
+    }
+
+    /// Whether the program uses something.
+    #[must_use]
+    pub fn evidence(&self, feature: Feature) -> Evidence {
+        self.evidence[feature as usize]
+    }
+
+    fn set(&mut self, feature: Feature, evidence: Evidence) {
+        self.evidence[feature as usize] = evidence;
+    }
+
+    fn set_pools(&mut self, device: &DeviceRecording, requests: Option<&Requests>, is_complete: bool) {
+        let named: BTreeSet<(u64, u64)> = device.segments.iter().filter_map(private_pool).collect();
+        let is_said = device.segments.iter().all(|segment| segment.pool.is_some());
+        let asked: &[PoolId] = requests.map_or(&[], |requests| &requests.pools);
+        // The replay works out pools that were gone before the end; what kind they were of does not show.
+        let are_named = asked.iter().all(|pool| named.contains(&(pool.0, pool.1)));
+        let is_sure = is_complete && is_said;
+        let is_graph = |&(first, _): &(u64, u64)| first != 0;
+        let has_graphs = named.iter().any(is_graph);
+        let has_others = !named.iter().all(is_graph);
+        self.set(Feature::PrivatePools, seen(!named.is_empty() || !asked.is_empty(), is_sure));
+        // A pool with a handle of its own (0, k) may be one that captures share (`graph_pool_handle`), or a MemPool (spec 5.1).
+        self.set(Feature::GraphPools, seen(has_graphs, is_sure && are_named && !has_others));
+        self.set(Feature::UserPools, if has_others { Evidence::Unknown } else { seen(false, is_sure && are_named) });
+        let without = match self.evidence(Feature::GraphPools) {
+            Evidence::Shown => Evidence::NotShown,
+            Evidence::Unknown => Evidence::Unknown,
+            Evidence::NotShown => Evidence::Shown,
+        };
+        self.set(Feature::NoGraphPools, without);
+    }
+}
+
+/// Whether memory became free later than it was given back. At the first entry that may be the second half of a free whose first half
+/// the recording has lost.
+fn is_late(operation: &Operation) -> bool {
+    let late = |completion| !matches!(completion, Completion::AtOnce | Completion::AtEntry(0));
+    matches!(operation, Operation::Free { completion, .. } if late(*completion))
+}
+
+/// What it means that something is seen in a recording, or is not: only `is_sure` tells that it is not there.
+fn seen(is_seen: bool, is_sure: bool) -> Evidence {
+    match (is_seen, is_sure) {
+        (true, _) => Evidence::Shown,
+        (false, true) => Evidence::NotShown,
+        (false, false) => Evidence::Unknown,
+    }
+}
+
+fn private_pool(segment: &Segment) -> Option<(u64, u64)> {
+    segment.pool.filter(|&pool| pool != (0, 0))
+}
+
+fn streams_of(requests: &Requests) -> impl Iterator<Item = u64> {
+    requests.operations.iter().filter_map(|(_, operation)| match *operation {
+        Operation::Allocate { stream, .. } => Some(stream),
+        _ => None,
+    })
+}

@@ -1,0 +1,277 @@
+//! What an out-of-memory message alone says of the cause.
+//!
+//! Every figure of a message is rounded to two decimals of its unit, so a comparison can hang on the last digit; then the answer
+//! is that it does. And a message says what was *tried*: a segment, which for small and middling requests is larger than what was
+//! asked for.
+//!
+//! What private pools have cached free is in its figure of what is allocated (spec 2.13). It is not live, so it is taken out of that
+//! again; but it serves nobody but these pools.
+
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, MIB};
+
+use parkade_recording::message::{OutOfMemoryMessage, Size};
+
+/// How sure a comparison of rounded figures is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Certainty {
+    /// It is so.
+    Yes,
+    /// It is not so.
+    No,
+    /// The figures are equal to within what their rounding hides.
+    LastDigit,
+}
+
+impl Certainty {
+    /// Whether `left` is at least `right`.
+    #[must_use]
+    pub fn at_least(left: Size, right: Size) -> Certainty {
+        if left.bytes.saturating_sub(left.within) >= right.bytes.saturating_add(right.within) {
+            Certainty::Yes
+        } else if left.bytes.saturating_add(left.within) < right.bytes.saturating_sub(right.within) {
+            Certainty::No
+        } else {
+            Certainty::LastDigit
+        }
+    }
+
+    /// A word for programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Certainty::Yes => "yes",
+            Certainty::No => "no",
+            Certainty::LastDigit => "last_digit",
+        }
+    }
+}
+
+/// What it was, as far as a message tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MessageVerdict {
+    /// Live bytes and what was tried are more than there is.
+    Capacity,
+    /// They would have fitted; free bytes were in the wrong places.
+    Fragmentation,
+    /// They would have fitted only with what private pools have cached.
+    PrivatePools,
+    /// The device had what was tried, and the limit that the message states allowed it: something else refused.
+    DeviceHadRoom,
+    /// It hangs on what the figures do not tell.
+    Undecided,
+}
+
+impl MessageVerdict {
+    /// A word for programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            MessageVerdict::Capacity => "capacity",
+            MessageVerdict::Fragmentation => "fragmentation",
+            MessageVerdict::PrivatePools => "private_pools",
+            MessageVerdict::DeviceHadRoom => "device_had_room",
+            MessageVerdict::Undecided => "undecided",
+        }
+    }
+}
+
+/// What a message says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MessageDiagnosis {
+    /// The message.
+    pub message: OutOfMemoryMessage,
+    /// The smallest and the largest block that the request may have needed, under the default sizes of segments.
+    pub block_bytes: (u64, u64),
+    /// What is handed out: what the message calls allocated, without what private pools have cached free.
+    pub live: Size,
+    /// What is reserved and not handed out, what private pools have cached included.
+    pub empty: Size,
+    /// Whether reserved and unallocated bytes alone, those of private pools not counted, are at least what was tried.
+    pub unallocated_suffices: Certainty,
+    /// What must be there at once: what is live and what was tried.
+    pub needed: Size,
+    /// What the process could have: what it had reserved and what the device had free, and no more than its limit.
+    pub available: Size,
+    /// Whether that suffices.
+    pub available_suffices: Certainty,
+    /// Whether the device had free what was tried, and the limit that the message states allowed it.
+    pub device_had_room: Certainty,
+    /// What neither this allocator had reserved nor was free: other processes, and CUDA's own some 500 MiB.
+    pub held_by_others: Size,
+    /// What it was.
+    pub verdict: MessageVerdict,
+}
+
+/// Diagnoses from a message alone.
+#[must_use]
+pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
+    let OutOfMemoryMessage { tried, total, free, limit, allocated, reserved, unallocated, private_pools, .. } = message;
+    let least_bytes = smallest_block(tried);
+    let private = private_pools.unwrap_or(Size { bytes: 0, within: 0 });
+    let (live, empty) = (allocated.minus(private), unallocated.plus(private));
+    let needed = live.plus(tried);
+    let reachable = reserved.plus(free);
+    let available = limit.filter(|limit| limit.bytes < reachable.bytes).unwrap_or(reachable);
+    let unallocated_suffices = Certainty::at_least(unallocated, tried);
+    let available_suffices = Certainty::at_least(available, needed);
+    // The private pools keep what they have.
+    let suffices_without_pools = Certainty::at_least(available, allocated.plus(tried));
+    let least = Size { bytes: least_bytes, within: 0 };
+    let may_suffice = Certainty::at_least(available, live.plus(least)) != Certainty::No;
+    let room = limit.map(|limit| limit.minus(reserved)).filter(|room| room.bytes < free.bytes).unwrap_or(free);
+    let device_had_room = Certainty::at_least(room, tried);
+    let verdict = if device_had_room == Certainty::Yes {
+        MessageVerdict::DeviceHadRoom
+    } else if [unallocated_suffices, suffices_without_pools].contains(&Certainty::Yes) {
+        MessageVerdict::Fragmentation
+    } else if available_suffices == Certainty::Yes {
+        MessageVerdict::PrivatePools
+    } else if available_suffices == Certainty::No && !may_suffice {
+        MessageVerdict::Capacity
+    } else {
+        // The request was smaller than the segment that was tried, perhaps by enough; or it is the last digit.
+        MessageVerdict::Undecided
+    };
+    MessageDiagnosis {
+        block_bytes: (least_bytes, tried.bytes.saturating_add(tried.within)),
+        live,
+        empty,
+        unallocated_suffices,
+        needed,
+        available,
+        available_suffices,
+        device_had_room,
+        held_by_others: total.minus(reachable),
+        verdict,
+        message,
+    }
+}
+
+/// The smallest block for which a segment of this size is tried; the segment itself, if no rule gives such a segment.
+fn smallest_block(tried: Size) -> u64 {
+    let policy = PyTorch::new(Settings::default());
+    let (least, most) = (tried.bytes.saturating_sub(tried.within), tried.bytes.saturating_add(tried.within));
+    let is_tried = |block: u64| policy.segment_for(Bytes(block)).is_some_and(|segment| (least..=most).contains(&segment.get()));
+    // Where another segment begins to be tried (spec 1.6): at each of the classes, and above them after every granule.
+    let granule = least.checked_next_multiple_of(2 * MIB).map_or(0, |segment| segment.saturating_sub(2 * MIB));
+    [1, MIB + 1, 10 * MIB, granule.saturating_add(1)].into_iter().filter(|&block| is_tried(block)).min().unwrap_or(tried.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn diagnosed(text: &str) -> MessageDiagnosis {
+        diagnose_message(OutOfMemoryMessage::parse(text).expect("a message"))
+    }
+
+    fn old(tried: &str, allocated: &str, free: &str, reserved: &str) -> MessageDiagnosis {
+        diagnosed(&format!(
+            "CUDA out of memory. Tried to allocate {tried} (GPU 2; 39.59 GiB total capacity; {allocated} already allocated; \
+             {free} free; {reserved} reserved in total by PyTorch)"
+        ))
+    }
+
+    /// C4 of the documents' scenarios.
+    #[test]
+    fn what_is_reserved_and_unallocated_would_have_sufficed() {
+        let c4 = old("4.88 GiB", "28.60 GiB", "3.92 GiB", "33.95 GiB");
+        assert_eq!(c4.message.unallocated.to_string(), "5.35 GiB");
+        assert_eq!((c4.verdict, c4.unallocated_suffices), (MessageVerdict::Fragmentation, Certainty::Yes));
+        assert_eq!(c4.device_had_room, Certainty::No);
+        assert_eq!(c4.held_by_others.to_string(), "1.72 GiB");
+        // The smallest request for which 4.88 GiB are tried is at most a granule smaller.
+        let (least, most) = c4.block_bytes;
+        assert!(least < c4.message.tried.bytes && c4.message.tried.bytes < most && most - least < 16 << 20, "{least} {most}");
+    }
+
+    #[test]
+    fn a_full_device_is_capacity() {
+        let full = old("4.88 GiB", "38.60 GiB", "0.02 GiB", "38.95 GiB");
+        assert_eq!((full.verdict, full.available_suffices), (MessageVerdict::Capacity, Certainty::No));
+        let short_bytes = full.needed.bytes - full.available.bytes;
+        assert!(short_bytes.abs_diff(451 * GIB / 100) <= full.needed.within + full.available.within, "{short_bytes}");
+    }
+
+    /// Neither the cache nor the device has room for it, both together do.
+    #[test]
+    fn memory_in_two_places_is_fragmentation() {
+        let split = old("4.88 GiB", "28.60 GiB", "3.92 GiB", "30.60 GiB");
+        assert_eq!((split.unallocated_suffices, split.available_suffices), (Certainty::No, Certainty::Yes));
+        assert_eq!(split.verdict, MessageVerdict::Fragmentation);
+    }
+
+    #[test]
+    fn what_hangs_on_the_last_digit_is_said_to() {
+        let edge = old("4.88 GiB", "28.60 GiB", "0.00 GiB", "33.48 GiB");
+        assert_eq!((edge.unallocated_suffices, edge.verdict), (Certainty::LastDigit, MessageVerdict::Undecided));
+        assert_eq!(old("4.88 GiB", "28.60 GiB", "0.00 GiB", "33.52 GiB").verdict, MessageVerdict::Fragmentation);
+        assert_eq!(old("4.88 GiB", "28.60 GiB", "0.00 GiB", "33.43 GiB").verdict, MessageVerdict::Capacity);
+    }
+
+    /// 20 MiB are tried for anything from 1 to 10 MiB.
+    #[test]
+    fn a_request_smaller_than_its_segment_leaves_it_open() {
+        let middling = old("20.00 MiB", "28.60 GiB", "0 bytes", "28.61 GiB");
+        assert_eq!((middling.block_bytes.0, middling.verdict), (MIB + 1, MessageVerdict::Undecided));
+        assert_eq!(old("20.00 MiB", "28.60 GiB", "0 bytes", "28.60 GiB").block_bytes.0, MIB + 1);
+        assert_eq!(old("2.00 MiB", "28.60 GiB", "0 bytes", "28.70 GiB").block_bytes.0, 1);
+    }
+
+    fn with_private(tried: &str, free: &str, allocated: &str, private: &str, unallocated: &str) -> MessageDiagnosis {
+        diagnosed(&format!(
+            "CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of 24.00 GiB of which {free} is free. \
+             Including non-PyTorch memory, this process has 24.00 GiB memory in use. Of the allocated memory {allocated} is \
+             allocated by PyTorch, with {private} allocated in private pools (e.g., CUDA Graphs), and {unallocated} is reserved by \
+             PyTorch but unallocated."
+        ))
+    }
+
+    /// The message counts what private pools have cached as allocated (spec 2.13); it is free, for them alone.
+    #[test]
+    fn what_private_pools_have_cached_is_not_needed() {
+        let pools = with_private("2.00 GiB", "0 bytes", "20.00 GiB", "15.00 GiB", "500.00 MiB");
+        assert_eq!((pools.live.bytes, pools.needed.bytes), (5 * GIB, 7 * GIB));
+        assert_eq!((pools.empty.bytes, pools.available.bytes), (15 * GIB + 500 * MIB, 20 * GIB + 500 * MIB));
+        assert_eq!((pools.verdict, pools.unallocated_suffices), (MessageVerdict::PrivatePools, Certainty::No));
+        // Without the pools' memory it would fit as well.
+        let pieces = with_private("2.00 GiB", "0 bytes", "20.00 GiB", "15.00 GiB", "2.50 GiB");
+        assert_eq!(pieces.verdict, MessageVerdict::Fragmentation);
+        // Nor would it fit with it.
+        let full = with_private("2.00 GiB", "0 bytes", "23.00 GiB", "1.00 GiB", "500.00 MiB");
+        assert_eq!((full.verdict, full.live.bytes), (MessageVerdict::Capacity, 22 * GIB));
+        let edge = with_private("2.00 GiB", "0 bytes", "22.00 GiB", "1.50 GiB", "512.00 MiB");
+        assert_eq!((edge.verdict, edge.available_suffices), (MessageVerdict::Undecided, Certainty::LastDigit));
+    }
+
+    /// A limit that old messages do not print, or a container's.
+    #[test]
+    fn a_device_with_room_was_not_what_refused() {
+        let room = old("20.00 MiB", "19.90 GiB", "15.92 GiB", "20.00 GiB");
+        assert_eq!((room.verdict, room.device_had_room), (MessageVerdict::DeviceHadRoom, Certainty::Yes));
+        assert_eq!(old("20.00 MiB", "19.90 GiB", "15.00 MiB", "20.00 GiB").verdict, MessageVerdict::Fragmentation);
+        let limited = |limit: &str| {
+            diagnosed(&format!(
+                "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 130.00 GiB is \
+                 free. {limit} GiB allowed; Of the allocated memory 5.50 GiB is allocated by PyTorch, and 256.00 MiB is reserved by \
+                 PyTorch but unallocated."
+            ))
+        };
+        assert_eq!(limited("6.80").verdict, MessageVerdict::DeviceHadRoom);
+        assert_eq!((limited("6.70").verdict, limited("6.70").device_had_room), (MessageVerdict::Fragmentation, Certainty::No));
+        assert_eq!(limited("6.75").device_had_room, Certainty::LastDigit);
+    }
+
+    #[test]
+    fn a_limit_counts_if_it_is_tighter_than_the_device() {
+        let text = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 130.00 GiB \
+            is free. 6.00 GiB allowed; Of the allocated memory 5.50 GiB is allocated by PyTorch, and 256.00 MiB is reserved by \
+            PyTorch but unallocated.";
+        let limited = diagnosed(text);
+        assert_eq!((limited.available.bytes, limited.verdict), (6 * GIB, MessageVerdict::Capacity));
+    }
+}

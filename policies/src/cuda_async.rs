@@ -1,0 +1,162 @@
+//! A model of the pool behind cudaMallocAsync.
+//!
+//! What is documented (CUDA Programming Guide, Stream-Ordered Memory Allocator; CUDA Runtime API, cudaMemPoolAttr): memory that was given back in a
+//! stream serves the same stream at once. It serves another stream if that stream's work is ordered behind already
+//! (`cudaMemPoolReuseFollowEventDependencies`), if the work happens to be done (`cudaMemPoolReuseAllowOpportunistic`), or if the pool makes the asking
+//! stream wait for it (`cudaMemPoolReuseAllowInternalDependencies`); all three are on by default. Above the release threshold
+//! (`cudaMemPoolAttrReleaseThreshold`) memory goes back to the system when something is synchronized. What users saw: the pool reserves in steps of 32 MiB.
+//!
+//! The driver's code is closed. So this is a model, and not to be held against a recording: the tightest block of the stream; then, by luck, the
+//! tightest of each other stream that has nothing left to do; then the tightest of all with a wait; then a new segment, a multiple of 32 MiB; when the
+//! device refuses, the request in whole pages of 2 MiB; when it refuses that too, everything is waited for and given back. Nobody sees here which
+//! streams are ordered behind which, so the first kind of reuse appears as the third, with a wait that costs nothing. Nor are synchronizations
+//! seen, so the threshold acts when the pool would grow: what is free as a whole beyond it goes back first. The remapping that the driver is said to do
+//! in a pool is not modelled. Under PyTorch's backend of this name two things differ: its limit is held against the bytes in use, not against what is
+//! reserved, and a block that was recorded on other streams is given back on a helper stream, so that luck alone makes it serve others.
+
+use alloc::vec::Vec;
+
+use crate::ladder;
+use parkade::BlockId;
+use parkade::Heap;
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, PoolClass};
+
+/// So many streams at most are tried for luck before one is waited for: each try is a rung of the ladder.
+const MOST_TRIES: usize = 64;
+/// What sizes are multiples of.
+const UNIT: Bytes = Bytes(512);
+/// What new segments are multiples of.
+const STEP: Bytes = Bytes::mib(32);
+/// What they are multiples of when the device has little left.
+const PAGE: Bytes = Bytes::mib(2);
+
+/// The rules of the model.
+#[derive(Clone, Debug)]
+pub struct CudaAsync {
+    release_threshold: Bytes,
+    step: Step,
+}
+
+/// Where on the ladder a request is.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Other streams' blocks, by luck: those that were not tried yet, the next one last.
+    Luck(Vec<BlockId>),
+    /// Another stream's block, with a wait.
+    Dependency,
+    Trim,
+    Grow,
+    GrowByPages,
+    Borrow,
+    Wait,
+    Look,
+    LookElsewhere,
+    ReleaseAll,
+    GiveUp,
+}
+
+impl CudaAsync {
+    /// A pool that keeps so many bytes: [`Bytes::MAX`] as PyTorch sets it, [`Bytes::ZERO`] as the driver does.
+    #[must_use]
+    pub fn new(release_threshold: Bytes) -> CudaAsync {
+        CudaAsync { release_threshold, step: Step::GiveUp }
+    }
+
+    /// Segments of the request's pool that are free as a whole, the largest first, until no more than the threshold is held.
+    fn beyond_threshold(&self, heap: &Heap, request: &Request) -> Vec<BlockId> {
+        let mut excess = heap.reserved_in(request.pool).saturating_sub(self.release_threshold);
+        if excess == Bytes::ZERO || heap.is_deferring() {
+            return Vec::new();
+        }
+        let mut whole: Vec<_> = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable).collect();
+        whole.sort_by_key(|block| core::cmp::Reverse(block.size));
+        let mut blocks = Vec::new();
+        for block in whole {
+            if excess == Bytes::ZERO {
+                break;
+            }
+            excess = excess.saturating_sub(block.size);
+            blocks.push(block.id);
+        }
+        blocks
+    }
+
+    /// The rung of this step, and the next step; `None` goes on to the next step at once.
+    fn climb(&mut self, heap: &Heap, request: &Request) -> (Option<Relief>, Step) {
+        let ask = |blocks, unit| {
+            let bytes = request.size.checked_round_up(unit).unwrap_or(Bytes::MAX);
+            Some(Relief::Release { blocks, attempt: Attempt::AskFor(bytes) })
+        };
+        let take = || {
+            let found = ladder::elsewhere(heap, request).first().map(|block| block.id);
+            found.map(|block| Relief::Transfer { block, waits: true })
+        };
+        match core::mem::replace(&mut self.step, Step::GiveUp) {
+            Step::Luck(mut left) => match left.pop() {
+                Some(block) => (Some(Relief::Transfer { block, waits: false }), Step::Luck(left)),
+                None => (None, Step::Dependency),
+            },
+            Step::Dependency => (take(), Step::Trim),
+            Step::Trim => match self.beyond_threshold(heap, request) {
+                blocks if blocks.is_empty() => (None, Step::Grow),
+                blocks => (Some(Relief::Release { blocks, attempt: Attempt::No }), Step::Grow),
+            },
+            Step::Grow => (ask(Vec::new(), STEP), Step::GrowByPages),
+            Step::GrowByPages => (ask(Vec::new(), PAGE), Step::Borrow),
+            Step::Borrow => (Some(Relief::Borrow), Step::Wait),
+            // While a graph is captured nothing waits and nothing goes back.
+            Step::Wait if heap.is_deferring() => (None, Step::GiveUp),
+            Step::Wait => (Some(Relief::Wait), Step::Look),
+            Step::Look => {
+                let found = heap.first_at_least(request.pool, request.stream, request.size);
+                (found.map(|block| Relief::Reuse(block.id)), Step::LookElsewhere)
+            }
+            Step::LookElsewhere => (take(), Step::ReleaseAll),
+            Step::ReleaseAll => (ask(heap.releasable(), PAGE), Step::GiveUp),
+            Step::GiveUp => (Some(Relief::GiveUp), Step::GiveUp),
+        }
+    }
+}
+
+impl Policy for CudaAsync {
+    fn name(&self) -> &'static str {
+        "cuda-async"
+    }
+
+    #[inline]
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(UNIT)
+    }
+
+    fn classify(&self, _: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    #[inline]
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        match heap.first_at_least(request.pool, request.stream, request.size) {
+            Some(block) => Placement::Reuse(block.id),
+            None => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
+        }
+    }
+
+    #[inline]
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        if rung == 0 {
+            self.step =
+                Step::Luck(ladder::elsewhere(heap, request).iter().rev().take(MOST_TRIES).map(|block| block.id).collect());
+        }
+        loop {
+            let (relief, next) = self.climb(heap, request);
+            self.step = next;
+            if let Some(relief) = relief {
+                return relief;
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! GMLake: physical pages of several free blocks are put together for a request that none of them serves.
+//!
+//! Guo and others, GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training with Virtual Memory Stitching (ASPLOS
+//! 2024, arXiv 2401.08156), and the code of intelligent-machine-learning/glake, GMLake/src/CUDACachingAllocator.cpp at commit 0274a9c:
+//! - requests of up to 1 MiB are PyTorch's small pool: segments of 2 MiB, blocks of 512 bytes;
+//! - larger ones are multiples of 2 MiB, each a page of physical memory of its own; the tightest block of the stream that suffices, and every rest is
+//!   split off;
+//! - if none suffices and the request has at least 512 MiB (`fragment_limit`), the largest blocks of the stream are stitched together, one after the
+//!   other until they suffice; smaller requests take new memory;
+//! - then new memory; when there is none, stitching is tried again once the cache was given back.
+//!
+//! Different here: the original maps the pages a second time and keeps both views, so a stitched block can be used again without a call of the driver,
+//! and takes addresses for each view until a collection drops the oldest. Here a page has one address: the blocks lose their pages, which are
+//! mapped at new addresses together, so stitching the same blocks again costs the calls again, and a wait for the stream each time. Pages of the
+//! last block that are left over go back to the device; the original keeps them as a block. Since every block's pages can be given back and
+//! mapped elsewhere, what is left over in the end is the same.
+
+use alloc::vec::Vec;
+
+use crate::ladder;
+use parkade::BlockId;
+use parkade::policy::{Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, PoolClass};
+use parkade::{Heap, PoolSlot};
+
+/// What small sizes are multiples of.
+const UNIT: Bytes = Bytes(512);
+/// The largest small size.
+const MOST_SMALL: Bytes = Bytes::mib(1);
+/// A page, and a small segment.
+const PAGE: Bytes = Bytes::mib(2);
+/// The smallest request that is stitched.
+const FRAGMENT_LIMIT: Bytes = Bytes::mib(512);
+
+/// The rules of GMLake.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct GmLake {
+    /// The first rung of the request's ladder was to stitch.
+    stitches: bool,
+}
+
+impl GmLake {
+    fn find(heap: &Heap, request: &Request) -> Option<BlockId> {
+        heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
+    }
+
+    /// The stream's largest blocks, as many as suffice together; none if all of them do not.
+    fn stitched(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
+        if !request.grows || request.size < FRAGMENT_LIMIT {
+            return None;
+        }
+        let (mut blocks, mut bytes) = (Vec::new(), Bytes::ZERO);
+        for block in heap.below(request.pool, request.stream, Bytes::MAX).filter(|block| block.is_expandable) {
+            blocks.push(block.id);
+            bytes += block.size;
+            if bytes >= request.size {
+                return Some(blocks);
+            }
+        }
+        None
+    }
+}
+
+impl Policy for GmLake {
+    fn name(&self) -> &'static str {
+        "gmlake"
+    }
+
+    #[inline]
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(if requested <= MOST_SMALL { UNIT } else { PAGE })
+    }
+
+    #[inline]
+    fn classify(&self, size: Bytes) -> PoolClass {
+        if size <= MOST_SMALL { PoolClass::Small } else { PoolClass::Large }
+    }
+
+    #[inline]
+    fn grows(&self, pool: PoolSlot) -> bool {
+        pool.class() == PoolClass::Large
+    }
+
+    #[inline]
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        match GmLake::find(heap, request) {
+            Some(block) => Placement::Reuse(block),
+            None => Placement::Segment(request.size.max(PAGE)),
+        }
+    }
+
+    #[inline]
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        if rung == 0 {
+            let blocks = GmLake::stitched(heap, request);
+            self.stitches = blocks.is_some();
+            if let Some(blocks) = blocks {
+                return Relief::Remap { blocks };
+            }
+        }
+        ladder::plain(heap, rung - u32::from(self.stitches), || GmLake::find(heap, request))
+    }
+}

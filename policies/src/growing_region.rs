@@ -1,0 +1,95 @@
+//! One growing region for each stream: what policies have in common that differ only in which free block they take.
+//!
+//! A region is an expandable segment: addresses that get memory page by page, at the lowest place that suffices, when no free block does.
+//! Blocks are multiples of 512 bytes, every remainder is split off, all free neighbours merge. Whole free pages go back to the device when it
+//! has no more memory, or when the program empties the cache. So nothing but the choice of the block makes the difference between them.
+//!
+//! The textbooks have one region for everything; here every stream and every private pool has its own, because memory that changes streams
+//! must wait. What the limit is held against is the whole request in pages, though a free block at the region's end may save some of it.
+
+use crate::ladder;
+use parkade::BlockId;
+use parkade::policy::{Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, PoolClass};
+use parkade::{Heap, PoolSlot};
+
+/// Every block is a multiple of this, so that every address is aligned as cudaMalloc's are.
+const UNIT: Bytes = Bytes(512);
+/// The smallest page of virtual memory.
+const PAGE: Bytes = Bytes::mib(2);
+
+/// A rule that chooses a free block.
+pub trait Fit {
+    /// The policy's name.
+    fn name(&self) -> &'static str;
+
+    /// Whether [`Heap::lowest_at_least`] is asked.
+    fn looks_by_address(&self) -> bool {
+        false
+    }
+
+    /// The free block that serves the request.
+    fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId>;
+
+    /// As [`Fit::find`], when memory is out.
+    fn find_at_last(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {
+        self.find(heap, request)
+    }
+
+    /// See [`Policy::stamp`].
+    fn stamp(&self) -> u64 {
+        0
+    }
+}
+
+/// A policy that takes free blocks by a rule, and new memory at the end of a region.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct GrowingRegion<F>(pub F);
+
+impl<F: Fit> Policy for GrowingRegion<F> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(UNIT)
+    }
+
+    fn classify(&self, _: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    fn grows(&self, _: PoolSlot) -> bool {
+        true
+    }
+
+    fn page(&self, _: PoolSlot) -> Bytes {
+        PAGE
+    }
+
+    fn looks_by_address(&self) -> bool {
+        self.0.looks_by_address()
+    }
+
+    #[inline]
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        match self.0.find(heap, request) {
+            Some(block) => Placement::Reuse(block),
+            None => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
+        }
+    }
+
+    #[inline]
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        ladder::plain(heap, rung, || self.0.find_at_last(heap, request))
+    }
+
+    #[inline]
+    fn stamp(&self, _: PoolSlot) -> u64 {
+        self.0.stamp()
+    }
+}

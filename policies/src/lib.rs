@@ -1,0 +1,39 @@
+//! Allocation policies beside PyTorch's own: textbook rules, and the rules of other libraries' allocators.
+//!
+//! Each is a [`Policy`](parkade::policy::Policy) of the core in a file of its own; [`CATALOGUE`] has all of them by name, PyTorch's included.
+//! Like the core this crate has no std, no unsafe code, no clock and no randomness.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod best_fit;
+mod bfc;
+mod buddy;
+mod catalogue;
+mod cuda_async;
+mod first_fit;
+mod gmlake;
+mod growing_region;
+mod ladder;
+mod next_fit;
+mod rmm_arena;
+mod rmm_pool;
+mod tlsf;
+mod worst_fit;
+
+pub use best_fit::{Best, BestFit};
+pub use bfc::Bfc;
+pub use buddy::Buddy;
+pub use catalogue::{CATALOGUE, Named, named};
+pub use cuda_async::CudaAsync;
+pub use first_fit::{First, FirstFit};
+pub use gmlake::GmLake;
+pub use growing_region::{Fit, GrowingRegion};
+pub use next_fit::{Next, NextFit};
+pub use rmm_arena::RmmArena;
+pub use rmm_pool::RmmPool;
+pub use tlsf::{Tlsf, TwoLevels};
+pub use worst_fit::{Worst, WorstFit};

@@ -1,0 +1,79 @@
+//! The arenas of RAPIDS Memory Manager: each stream has small blocks of its own, a global arena has the large ones.
+//!
+//! From rapidsai/rmm, cpp/include/rmm/mr/detail/arena.hpp (commit 07b2ac6) and cpp/src/mr/detail/arena_memory_resource_impl.cpp (08cef2a): sizes are
+//! multiples of 256 bytes. A request of up to 1 MiB is served from the superblocks of its stream's arena, the lowest address that suffices; if none
+//! does, a superblock of 1 MiB comes from the global arena. A larger request is served by the global arena itself, the lowest address that
+//! suffices. Every rest is split off. When nothing is left the device is waited for, all superblocks of all arenas go back to the global arena, and the
+//! request is tried once more.
+//!
+//! Different here: the original takes one area of a fixed size at the start, half of the free memory by default; here the global arena is a growing
+//! region, so that what it needs shows, and a superblock is a segment of its own. Large blocks of one stream serve another only after
+//! everything was waited for and given back; the original waits for the stream whenever a large block is given back, and lets all streams have it
+//! then. A superblock that is in use in part does not move between arenas here, and no stream gets a superblock that large blocks use in part.
+
+use crate::ladder;
+use parkade::BlockId;
+use parkade::policy::{Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, DeviceAddress, PoolClass};
+use parkade::{Heap, PoolSlot};
+
+/// What sizes are multiples of.
+const UNIT: Bytes = Bytes(256);
+/// The bytes of a superblock. Larger requests are the global arena's.
+const SUPERBLOCK: Bytes = Bytes::mib(1);
+/// The smallest page of virtual memory.
+const PAGE: Bytes = Bytes::mib(2);
+
+/// The rules of RMM's arenas. It has no state.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct RmmArena;
+
+impl RmmArena {
+    #[inline]
+    fn find(heap: &Heap, request: &Request) -> Option<BlockId> {
+        heap.lowest_at_least(request.pool, request.stream, request.size, DeviceAddress(0)).map(|block| block.id)
+    }
+}
+
+impl Policy for RmmArena {
+    fn name(&self) -> &'static str {
+        "rmm-arena"
+    }
+
+    #[inline]
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(UNIT)
+    }
+
+    #[inline]
+    fn classify(&self, size: Bytes) -> PoolClass {
+        if size <= SUPERBLOCK { PoolClass::Small } else { PoolClass::Large }
+    }
+
+    #[inline]
+    fn grows(&self, pool: PoolSlot) -> bool {
+        pool.class() == PoolClass::Large
+    }
+
+    fn looks_by_address(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        match (RmmArena::find(heap, request), request.pool.class()) {
+            (Some(block), _) => Placement::Reuse(block),
+            (None, PoolClass::Small) => Placement::Segment(SUPERBLOCK),
+            (None, PoolClass::Large) => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
+        }
+    }
+
+    #[inline]
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        ladder::plain(heap, rung, || RmmArena::find(heap, request))
+    }
+}

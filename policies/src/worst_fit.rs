@@ -1,0 +1,27 @@
+//! Worst fit: the largest free block, of equal ones the lowest address.
+//!
+//! Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995, LNCS 986). The hope is that the
+//! rest of the largest block is large enough to be of use. Textbooks have it as worse than first and best fit; here it is the other end
+//! of the scale. A region grows only when its largest free block does not suffice.
+
+use crate::growing_region::{Fit, GrowingRegion};
+use parkade::policy::Request;
+use parkade::{BlockId, Heap};
+
+/// Worst fit on one growing region for each stream.
+pub type WorstFit = GrowingRegion<Worst>;
+
+/// Chooses the largest block.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Worst;
+
+impl Fit for Worst {
+    fn name(&self) -> &'static str {
+        "worst-fit"
+    }
+
+    #[inline]
+    fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {
+        heap.largest(request.pool, request.stream).filter(|block| block.size >= request.size).map(|block| block.id)
+    }
+}

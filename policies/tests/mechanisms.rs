@@ -1,0 +1,294 @@
+//! What a policy can ask of the allocator beside PyTorch's own moves: blocks cut in halves and merged with their halves only, blocks that
+//! change streams, pages that go where they are needed, segments of another size; and that a wrong answer is an error and changes nothing.
+
+use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
+use parkade::{AllocError, Allocator, CheckpointError, Heap, PoolFilter};
+use parkade_sim::{CallName, SimDevice, SimOptions};
+
+const MEBIBYTE: u64 = MIB;
+
+/// A policy put together for one test.
+#[derive(Clone)]
+struct Toy {
+    grows: bool,
+    coalescing: Coalescing,
+    /// What a block of so many bytes is cut to, for a request of so many; `None`: it is not cut.
+    cut: fn(u64, u64) -> Option<u64>,
+    relieve: fn(&Heap, &Request, u32) -> Relief,
+}
+
+impl Default for Toy {
+    fn default() -> Toy {
+        Toy { grows: false, coalescing: Coalescing::Neighbours, cut: |_, size| Some(size), relieve: ask }
+    }
+}
+
+/// Asks, gives everything back, asks again.
+fn ask(heap: &Heap, _: &Request, rung: u32) -> Relief {
+    match rung {
+        0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
+        1 => Relief::Wait,
+        2 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
+        _ => Relief::GiveUp,
+    }
+}
+
+impl Policy for Toy {
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(Bytes(512))
+    }
+
+    fn classify(&self, _: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    fn grows(&self, _: parkade::PoolSlot) -> bool {
+        self.grows
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        match heap.first_at_least(request.pool, request.stream, request.size) {
+            Some(block) => Placement::Reuse(block.id),
+            None => Placement::Segment(request.size.max(Bytes::mib(16))),
+        }
+    }
+
+    fn splits(&self, whole: Bytes, request: &Request) -> bool {
+        (self.cut)(whole.get(), request.size.get()).is_some()
+    }
+
+    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
+        (self.cut)(whole.get(), request.size.get()).map_or(whole, Bytes)
+    }
+
+    fn coalescing(&self) -> Coalescing {
+        self.coalescing
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        (self.relieve)(heap, request, rung)
+    }
+}
+
+fn on(capacity_mib: u64, toy: Toy) -> Allocator<SimDevice, Toy> {
+    Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(capacity_mib))), toy, ())
+}
+
+fn free_sizes(allocator: &mut Allocator<SimDevice, Toy>) -> Vec<u64> {
+    let blocks = allocator.segments().into_iter().flat_map(|segment| segment.blocks);
+    let free = blocks.filter(|block| block.state == parkade::snapshot::BlockActivity::Inactive);
+    free.map(|block| block.size.get() / MEBIBYTE).collect()
+}
+
+/// Cuts to half while half suffices.
+fn halve(whole: u64, size: u64) -> Option<u64> {
+    (whole / 2 >= size).then_some(whole / 2)
+}
+
+#[test]
+fn halves_are_cut_off_one_by_one_and_only_halves_become_one_again() {
+    let mut allocator = on(64, Toy { coalescing: Coalescing::Buddies, cut: halve, ..Toy::default() });
+    let first = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(free_sizes(&mut allocator), [2, 4, 8]);
+    let second = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap();
+    let third = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap();
+    assert_eq!(free_sizes(&mut allocator), [2, 8]);
+    // The second is the first one's half, not the third one's: both are free neighbours, and stay two blocks.
+    allocator.free(second).unwrap();
+    allocator.free(third).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(free_sizes(&mut allocator), [2, 4, 8]);
+    allocator.free(first).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(free_sizes(&mut allocator), [16]);
+    allocator.release_cached().unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::ZERO);
+}
+
+#[test]
+fn a_cut_that_cannot_be_is_an_error_and_changes_nothing() {
+    // Of 16 MiB first 8, then more than there is.
+    let cut = |whole: u64, _: u64| Some(if whole == 16 * MEBIBYTE { 8 * MEBIBYTE } else { whole + 512 });
+    let mut allocator = on(64, Toy { cut, ..Toy::default() });
+    let refused = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT);
+    assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
+    allocator.check().unwrap();
+    assert_eq!(free_sizes(&mut allocator), [16]);
+}
+
+/// Takes the first free block of any other stream that suffices, waiting for it.
+fn transfer(heap: &Heap, request: &Request, rung: u32, waits: bool) -> Relief {
+    let other = heap.free_blocks(request.pool).find(|block| block.stream != request.stream && block.size >= request.size);
+    match (rung, other) {
+        (0, Some(block)) => Relief::Transfer { block: block.id, waits },
+        (0, None) => Relief::Release { blocks: Vec::new(), attempt: Attempt::No },
+        _ => ask(heap, request, rung - 1),
+    }
+}
+
+#[test]
+fn a_block_changes_streams_behind_a_wait_and_its_neighbours_become_one_once_all_is_waited_for() {
+    let relieve = |heap: &Heap, request: &Request, rung: u32| transfer(heap, request, rung, true);
+    let mut allocator = on(16, Toy { relieve, ..Toy::default() });
+    let (here, there) = (StreamId::DEFAULT, StreamId(0x1000));
+    let low = allocator.allocate(Bytes::mib(6), here).unwrap();
+    allocator.device_mut().spin(here, 1_000_000);
+    // 10 MiB are free on this stream, the device is full.
+    let moved = allocator.allocate(Bytes::mib(4), there).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(moved.address().get(), low.address().get() + 6 * MEBIBYTE);
+    assert_eq!(allocator.device().totals(CallName::StreamWaitEvent).calls, 1);
+    allocator.free(low).unwrap();
+    allocator.free(moved).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(free_sizes(&mut allocator), [6, 10], "blocks of two streams stay apart");
+    assert!(allocator.device().now_ns() < 1_000_000, "the host has not waited");
+    // Too large for either; once everything is waited for, the segment is whole and goes back.
+    let whole = allocator.allocate(Bytes::mib(15), there).unwrap();
+    assert!(allocator.device().now_ns() >= 1_000_000);
+    allocator.check().unwrap();
+    allocator.free(whole).unwrap();
+    allocator.release_cached().unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::ZERO);
+}
+
+#[test]
+fn without_a_wait_only_an_idle_stream_gives_a_block() {
+    let relieve = |heap: &Heap, request: &Request, rung: u32| transfer(heap, request, rung, false);
+    let mut allocator = on(64, Toy { relieve, ..Toy::default() });
+    let (here, there) = (StreamId::DEFAULT, StreamId(0x1000));
+    let mine = allocator.allocate(Bytes::mib(6), here).unwrap();
+    allocator.device_mut().spin(here, 1_000_000_000);
+    let busy = allocator.allocate(Bytes::mib(4), there).unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(32), "the stream was busy: a segment of its own");
+    allocator.device_mut().advance(2_000_000_000);
+    let idle = allocator.allocate(Bytes::mib(13), there);
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(48));
+    let given = allocator.allocate(Bytes::mib(10), StreamId(0x2000)).unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(48), "the stream had nothing left to do");
+    allocator.check().unwrap();
+    assert_eq!(allocator.device().totals(CallName::StreamWaitEvent).calls, 0);
+    for allocation in [mine, busy, idle.unwrap(), given] {
+        allocator.free(allocation).unwrap();
+    }
+    allocator.check().unwrap();
+    allocator.release_cached().unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::ZERO);
+}
+
+#[test]
+fn pages_go_where_they_are_needed_without_new_ones() {
+    let relieve = |heap: &Heap, request: &Request, rung: u32| match rung {
+        0 => {
+            let free = heap.free_blocks(request.pool).filter(|block| block.is_expandable);
+            Relief::Remap { blocks: free.map(|block| block.id).collect() }
+        }
+        _ => ask(heap, request, rung - 1),
+    };
+    let mut allocator = on(16, Toy { grows: true, relieve, ..Toy::default() });
+    let blocks: Vec<_> = (0..8).map(|_| allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap()).collect();
+    let created = allocator.device().totals(CallName::MemCreate).calls;
+    let mut kept = Vec::new();
+    for (place, block) in blocks.into_iter().enumerate() {
+        if place % 2 == 0 { allocator.free(block).unwrap() } else { kept.push(block) }
+    }
+    // Four pages are free, no two of them side by side.
+    let large = allocator.allocate(Bytes::mib(8), StreamId::DEFAULT).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(16));
+    assert_eq!(allocator.device().totals(CallName::MemCreate).calls, created, "their memory was used again");
+    assert_eq!(allocator.device().totals(CallName::MemRelease).calls, 0);
+    allocator.free(large).unwrap();
+    for block in kept {
+        allocator.free(block).unwrap();
+    }
+    allocator.release_cached().unwrap();
+    assert_eq!((allocator.heap().reserved(), allocator.device().live_physical()), (Bytes::ZERO, 0));
+}
+
+#[test]
+fn a_segment_of_another_size_is_asked_for_but_never_too_small_a_one() {
+    let relieve = |_: &Heap, request: &Request, rung: u32| match rung {
+        0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(Bytes::mib(40)) },
+        1 => Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(Bytes::mib(20)) },
+        _ => Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(Bytes(request.size.get() - 512)) },
+    };
+    let mut allocator = on(32, Toy { relieve, ..Toy::default() });
+    let block = allocator.allocate(Bytes::mib(4), StreamId::DEFAULT).unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(20));
+    let refused = allocator.allocate(Bytes::mib(17), StreamId::DEFAULT);
+    assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
+    allocator.check().unwrap();
+    allocator.free(block).unwrap();
+}
+
+const GRAPH: PoolId = PoolId(7, 0);
+
+#[test]
+fn nothing_is_waited_for_during_a_capture() {
+    let mut allocator = on(64, Toy::default());
+    let there = StreamId(0x1000);
+    allocator.create_pool(GRAPH).unwrap();
+    allocator.begin_pool(GRAPH, PoolFilter::All).unwrap();
+    let used = allocator.allocate(Bytes::mib(48), StreamId::DEFAULT).unwrap();
+    let address = used.address();
+    allocator.device_mut().spin(there, 1_000_000_000);
+    allocator.record_stream(&used, there);
+    allocator.free(used).unwrap();
+    let again = allocator.allocate(Bytes::mib(48), StreamId::DEFAULT);
+    assert!(matches!(again, Err(AllocError::OutOfMemory(_))), "memory at {address:?} was given out while in use: {again:?}");
+    assert!(allocator.device().now_ns() < 1_000_000_000);
+    allocator.check().unwrap();
+    allocator.end_pool(GRAPH).unwrap();
+    let again = allocator.allocate(Bytes::mib(48), StreamId::DEFAULT);
+    assert!(matches!(again, Err(AllocError::OutOfMemory(_))), "the pool keeps its memory");
+}
+
+#[test]
+fn memory_of_a_pool_in_use_is_not_taken_from_under_its_graphs() {
+    let relieve = |heap: &Heap, request: &Request, _: u32| Relief::Release {
+        blocks: heap.free_blocks(request.pool).map(|block| block.id).collect(),
+        attempt: Attempt::Ask,
+    };
+    let mut allocator = on(64, Toy { relieve, ..Toy::default() });
+    allocator.create_pool(GRAPH).unwrap();
+    allocator.begin_pool(GRAPH, PoolFilter::All).unwrap();
+    let block = allocator.allocate(Bytes::mib(16), StreamId::DEFAULT).unwrap();
+    allocator.free(block).unwrap();
+    let refused = allocator.allocate(Bytes::mib(40), StreamId::DEFAULT);
+    assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(16));
+    allocator.check().unwrap();
+}
+
+#[test]
+fn cuts_without_an_end_are_an_error() {
+    let cut = |whole: u64, size: u64| (whole > size + 512).then(|| whole - 1);
+    let mut allocator = on(64, Toy { cut, ..Toy::default() });
+    let refused = allocator.allocate(Bytes::mib(1), StreamId::DEFAULT);
+    assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
+    allocator.check().unwrap();
+    assert_eq!(free_sizes(&mut allocator), [16]);
+}
+
+#[test]
+fn a_pool_is_not_restored_where_free_neighbours_stay_apart() {
+    let mut allocator = on(64, Toy { coalescing: Coalescing::Never, ..Toy::default() });
+    allocator.create_pool(GRAPH).unwrap();
+    allocator.begin_pool(GRAPH, PoolFilter::All).unwrap();
+    let large = allocator.allocate(Bytes::mib(4), StreamId::DEFAULT).unwrap();
+    let saved = allocator.checkpoint_pool(GRAPH).unwrap();
+    allocator.free(large).unwrap();
+    let halves = [2, 2].map(|mib| allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT).unwrap());
+    assert_eq!(allocator.restore_pool(&saved).unwrap_err(), CheckpointError::Parted);
+    allocator.check().unwrap();
+    for half in halves {
+        allocator.free(half).unwrap();
+    }
+}

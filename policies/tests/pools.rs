@@ -1,0 +1,262 @@
+//! What TensorFlow's, RAPIDS', cudaMallocAsync's and GMLake's rules ask of the device and take from other streams, worked out by hand.
+
+mod policy_run;
+
+use parkade::units::{Bytes, MIB, StreamId};
+use parkade_policies::CudaAsync;
+use parkade_sim::{CallName, SimOptions};
+use policy_run::Run;
+
+/// A device that says it has so many MiB, some of which are its own.
+fn with_base(total_mib: u64, base_mib: u64) -> SimOptions {
+    SimOptions::new(Bytes::mib(total_mib)).base(Bytes::mib(base_mib))
+}
+
+#[test]
+fn bfc_regions_double() {
+    let mut run = Run::new("bfc", 1024);
+    // 2 MiB are enough: the next region has 4. 2 MiB are twice the request: split.
+    assert_eq!(run.take_mib('a', 1), 0);
+    assert_eq!(run.segments_mib(), [2]);
+    // 4 MiB are less than twice 3: not split, so nothing is left for another one.
+    assert_eq!(run.take_mib('b', 3), 0);
+    assert_eq!(run.segments_mib(), [2, 4]);
+    // 8 would be next; 20 need 32, and after an increase the size stays: 32, then 32 again, then 64.
+    run.take_mib('c', 20);
+    run.take_mib('d', 20);
+    run.take_mib('e', 40);
+    assert_eq!(run.segments_mib(), [2, 4, 32, 32, 64]);
+    // The last chunk that was not taken: 1 MiB in the first region, in steps of 256 bytes.
+    assert_eq!(run.take('f', 1), MIB);
+    assert_eq!(run.take('g', 257), MIB + 256);
+    assert_eq!(run.take('h', 1), MIB + 768);
+}
+
+#[test]
+fn bfc_splits_off_what_is_worth_it() {
+    let mut run = Run::new("bfc", 1024);
+    // One region of 512 MiB, given back whole, then cut: 300 leave 212, at least 128.
+    run.take_mib('a', 500);
+    run.give("a");
+    assert_eq!(run.take_mib('b', 300), 0);
+    assert_eq!(run.take_mib('c', 212), 300);
+    run.give("c");
+    // 212 are less than twice 120 and 92 are less than 128: the whole chunk.
+    assert_eq!(run.take_mib('d', 120), 300);
+    assert_eq!(run.segments_mib(), [512]);
+    run.give("d");
+    // Twice 106 are 212: split.
+    assert_eq!((run.take_mib('e', 106), run.take_mib('f', 106)), (300, 406));
+}
+
+#[test]
+fn bfc_backs_off_by_tenths() {
+    let mut run = Run::on("bfc", with_base(100, 20));
+    run.take_mib('a', 50);
+    assert_eq!(run.segments_mib(), [64]);
+    // 64 again, of which the device's total leaves 36, but the device has 16: 36 times 0.9 to the eighth is the first that fits.
+    let before = run.calls(CallName::Malloc);
+    run.take('b', 10 * MIB);
+    assert_eq!(run.calls(CallName::Malloc) - before, 9);
+    let got = run.segments()[1];
+    let expected = 36.0 * 0.9_f64.powi(8) * MIB as f64;
+    assert!(got.is_multiple_of(256) && (got as f64 - expected).abs() < 9.0 * 256.0, "{got}, not {expected}");
+    assert!(run.is_out(20 * MIB));
+}
+
+#[test]
+fn bfc_gives_whole_regions_back_before_it_gives_up() {
+    let mut run = Run::new("bfc", 64);
+    run.take_mib('a', 20);
+    assert_eq!(run.segments_mib(), [32]);
+    run.give("a");
+    run.take_mib('b', 40);
+    assert_eq!(run.segments_mib(), [64]);
+    assert_eq!(run.calls(CallName::Free), 1);
+}
+
+#[test]
+fn bfc_preallocates_three_quarters_and_has_no_more() {
+    let mut run = Run::new("bfc-prealloc", 64);
+    assert_eq!(run.take_mib('a', 1), 0);
+    assert_eq!(run.segments_mib(), [48]);
+    assert!(run.is_out(48 * MIB));
+    assert_eq!(run.segments_mib(), [48]);
+    // Another stream takes what is left, and the first one takes it back.
+    assert_eq!(run.take_on(7, 'b', MIB), MIB);
+    assert_eq!(run.take_mib('c', 1), 2);
+}
+
+#[test]
+fn rmm_pool_begins_with_half_and_grows_by_what_it_has() {
+    let mut run = Run::new("rmm-pool", 64);
+    assert_eq!(run.take('a', 1), 0);
+    assert_eq!(run.take('b', 300), 256, "sizes are multiples of 256 bytes");
+    assert_eq!(run.segments_mib(), [32]);
+    assert!(run.is_out(33 * MIB), "segments are not given back for larger ones");
+    run.take_mib('c', 32);
+    assert_eq!(run.segments_mib(), [32, 32]);
+}
+
+#[test]
+fn rmm_pool_tries_half_when_the_device_refuses() {
+    let mut run = Run::on("rmm-pool", with_base(64, 8));
+    run.take_mib('a', 32);
+    // 32 of the 24 that are left: refused. 16.
+    run.take_mib('b', 5);
+    assert_eq!(run.segments_mib(), [32, 16]);
+    // 48, 24, 12: refused. What is needed.
+    run.take_mib('c', 8);
+    run.take_mib('d', 8);
+    assert_eq!(run.segments_mib(), [32, 16, 8]);
+    assert!(run.is_out(4 * MIB));
+}
+
+#[test]
+fn rmm_pool_with_a_maximum_grows_by_half_of_the_rest_and_reclaims() {
+    let mut run = Run::new("rmm-pool", 64);
+    run.core.set_limit(Some(Bytes::mib(48)));
+    run.take_mib('a', 32);
+    run.take_mib('b', 2);
+    run.take_mib('c', 8);
+    assert_eq!(run.segments_mib(), [32, 8, 8]);
+    // 33 MiB: nothing is left of the maximum; the first and the last segment are free as a whole, and both are needed.
+    run.give("ac");
+    run.take_mib('d', 33);
+    assert_eq!(run.segments_mib(), [8, 33]);
+    // 6 and 7 MiB are left in the segment and of the maximum: 7 get the 7, more cannot be.
+    assert!(run.is_out(8 * MIB));
+    run.take_mib('e', 7);
+    assert_eq!(run.reserved_mib(), 48);
+}
+
+/// The second stream's request is served from the first stream's segment, and its work waits for the first stream's.
+fn takes_with_a_wait(policy: &str) {
+    let mut run = Run::new(policy, 256);
+    run.take_mib('a', 8);
+    run.take_mib('b', 8);
+    run.give("a");
+    run.core.device_mut().spin(StreamId(0), 1_000_000);
+    let segments = run.segments();
+    let offset = run.take_on(7, 'c', 8 * MIB);
+    assert_eq!(run.segments(), segments, "{policy}");
+    assert_eq!(run.calls(CallName::StreamWaitEvent), 1, "{policy}");
+    assert_eq!(offset % MIB, 0, "{policy}");
+    assert!(!run.is_idle(7), "{policy}: the stream waits");
+    run.core.device_mut().advance(2_000_000);
+    assert!(run.is_idle(7), "{policy}: for that long");
+}
+
+#[test]
+fn memory_of_another_stream_is_taken_with_a_wait() {
+    for policy in ["bfc", "bfc-prealloc", "rmm-pool", "cuda-async"] {
+        takes_with_a_wait(policy);
+    }
+}
+
+#[test]
+fn cuda_async_takes_what_another_stream_is_done_with_without_a_wait() {
+    let mut run = Run::new("cuda-async", 256);
+    assert_eq!(run.take_mib('a', 1), 0);
+    assert_eq!(run.segments_mib(), [32]);
+    run.give("a");
+    run.take_on(7, 'b', MIB);
+    assert_eq!(run.segments_mib(), [32]);
+    assert_eq!(run.calls(CallName::StreamWaitEvent), 0);
+}
+
+/// Stream 3 is busy and has the tightest block, stream 5 is done and has a larger one: luck comes before a wait.
+#[test]
+fn cuda_async_prefers_luck_to_a_wait() {
+    let mut run = Run::new("cuda-async", 256);
+    run.take_on(3, 'a', 32 * MIB);
+    run.take_on(5, 'b', 64 * MIB);
+    run.give("ab");
+    run.core.device_mut().spin(StreamId(3), 1_000_000);
+    run.take_on(7, 'c', 20 * MIB);
+    assert_eq!(run.calls(CallName::StreamWaitEvent), 0);
+    assert_eq!(run.segment_of('c'), 1);
+}
+
+#[test]
+fn cuda_async_reserves_in_steps_and_then_in_pages() {
+    let mut run = Run::new("cuda-async", 108);
+    run.take_mib('a', 33);
+    assert_eq!(run.segments_mib(), [64]);
+    run.take_mib('b', 31);
+    assert_eq!(run.segments_mib(), [64]);
+    run.take_mib('c', 1);
+    assert_eq!(run.segments_mib(), [64, 32]);
+    run.take_mib('d', 31);
+    // 12 MiB are left: no step of 32.
+    run.take_mib('e', 9);
+    assert_eq!(run.segments_mib(), [64, 32, 10]);
+    // Whole segments go back before it gives up.
+    run.give("cd");
+    run.take_mib('f', 34);
+    assert_eq!(run.segments_mib(), [64, 10, 34]);
+}
+
+#[test]
+fn cuda_async_gives_back_what_exceeds_its_threshold_when_it_grows() {
+    for (threshold, reserved) in [(Bytes::MAX, 96), (Bytes::mib(32), 96), (Bytes::mib(31), 64), (Bytes::ZERO, 64)] {
+        let mut run = Run::of(Box::new(CudaAsync::new(threshold)), SimOptions::new(Bytes::mib(256)));
+        run.take_mib('a', 32);
+        run.give("a");
+        run.take_mib('b', 40);
+        assert_eq!(run.reserved_mib(), reserved, "a threshold of {threshold}");
+    }
+}
+
+/// Two free blocks of 300 MiB, apart, all in one region; the device has so many MiB.
+fn two_blocks(capacity_mib: u64) -> Run {
+    let mut run = Run::new("gmlake", capacity_mib);
+    let places = [('a', 300), ('b', 2), ('c', 300), ('d', 2)].map(|(name, mib)| run.take_mib(name, mib));
+    assert_eq!(places, [0, 300, 302, 602]);
+    run.give("ac");
+    run
+}
+
+#[test]
+fn gmlake_stitches_the_largest_blocks() {
+    let mut run = two_blocks(8192);
+    let created = run.calls(CallName::MemCreate);
+    run.take_mib('e', 600);
+    assert_eq!(run.reserved_mib(), 604, "no new memory");
+    assert_eq!(run.calls(CallName::MemCreate), created);
+    assert_eq!(run.calls(CallName::MemUnmap), 300, "600 MiB in pages of 2");
+    run.give("e");
+    // The block is whole now: no stitching.
+    run.take_mib('f', 600);
+    assert_eq!(run.calls(CallName::MemUnmap), 300);
+}
+
+#[test]
+fn gmlake_stitches_no_small_request_and_none_that_does_not_suffice() {
+    let mut run = two_blocks(8192);
+    run.take_mib('e', 510);
+    assert_eq!(run.reserved_mib(), 604 + 510, "less than 512 MiB are new memory");
+    let mut run = two_blocks(8192);
+    run.take_mib('e', 602);
+    assert_eq!(run.reserved_mib(), 604 + 602);
+    assert_eq!(run.calls(CallName::MemUnmap), 0);
+}
+
+#[test]
+fn gmlake_has_pages_of_every_block_when_memory_is_out() {
+    let mut run = two_blocks(1024);
+    // 420 MiB are left on the device and 600 in two blocks.
+    run.take_mib('e', 500);
+    assert!(run.reserved_mib() <= 1024);
+    run.give("e");
+    run.take_mib('f', 1020);
+    assert_eq!(run.reserved_mib(), 1024);
+}
+
+#[test]
+fn gmlake_rounds_large_requests_to_pages_and_small_ones_as_pytorch() {
+    let mut run = Run::new("gmlake", 64);
+    assert_eq!([run.take('a', 1), run.take('b', 1)], [0, 512]);
+    assert_eq!([run.take('c', MIB + 1), run.take('d', MIB + 1)], [0, 2 * MIB]);
+    assert_eq!(run.reserved_mib(), 6);
+}

@@ -1,0 +1,221 @@
+//! Unpacking: a recording may be plain, or packed with gzip, xz or Zstandard; its first bytes say which, its name never.
+//!
+//! Several members, streams or frames one after the other are one file, as for the tools of these formats. The unpacked
+//! size is bounded by [`unpacked_limit`], and memory grows with what is unpacked, never by what a header announces.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, Read};
+
+/// Any file may unpack to this many bytes.
+pub const SMALL_LIMIT: u64 = 1 << 30;
+/// A file may unpack to this many times its length. Recordings pack 10 to 60 times smaller, empty ones 1,000 times.
+pub const RATIO_LIMIT: u64 = 2000;
+/// No file is larger than this, packed or not.
+pub const LARGEST: u64 = 16 << 30;
+/// Largest xz dictionary that is accepted, in KiB: what `xz -9` needs is 64 MiB; more comes from `--lzma2=dict=` only.
+const XZ_MEMORY_KIB: u32 = 1 << 20;
+
+/// Largest Zstandard window that is accepted, in bytes: that of `zstd --long`, as for the `zstd` tool.
+const ZSTD_WINDOW: u64 = 1 << 27;
+
+/// How many bytes a packed file of this length may unpack to.
+pub fn unpacked_limit(packed: u64) -> u64 {
+    packed.saturating_mul(RATIO_LIMIT).clamp(SMALL_LIMIT, LARGEST)
+}
+
+/// How a file is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packing {
+    /// Not at all.
+    Plain,
+    /// gzip, one or more members.
+    Gzip,
+    /// xz, one or more streams.
+    Xz,
+    /// Zstandard, one or more frames.
+    Zstd,
+}
+
+/// A file that cannot be unpacked; the display is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerError {
+    /// Nothing there.
+    #[error("the file is empty")]
+    Empty,
+    /// The file is of a known kind that is no recording.
+    #[error("this is {kind}, not a memory snapshot; pass the file that torch.cuda.memory._dump_snapshot writes")]
+    OtherKind {
+        /// What it is.
+        kind: &'static str,
+    },
+    /// The packed data is damaged or cut short.
+    #[error("the {packing} data is {}; copy or pack the file again", damage(cause))]
+    Damaged {
+        /// The packing found.
+        packing: Packing,
+        /// What the decoder says; the display has it.
+        cause: io::Error,
+    },
+    /// A decompression bomb, or a recording beyond reason.
+    #[error(
+        "the file unpacks to more than {limit} bytes, the bound for {packed} packed bytes; unpack it by hand if you trust it"
+    )]
+    TooLarge {
+        /// The bound.
+        limit: u64,
+        /// The file's length.
+        packed: u64,
+    },
+}
+
+impl fmt::Display for Packing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Packing::Plain => "plain",
+            Packing::Gzip => "gzip",
+            Packing::Xz => "xz",
+            Packing::Zstd => "Zstandard",
+        })
+    }
+}
+
+/// Decoders say of a file that ends too early only that they could not fill a buffer.
+fn damage(cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::UnexpectedEof => "cut short".to_owned(),
+        _ => format!("damaged or cut short ({cause})"),
+    }
+}
+
+/// How a file is packed, by its first bytes.
+pub fn packing(bytes: &[u8]) -> Packing {
+    match bytes {
+        [0x1f, 0x8b, ..] => Packing::Gzip,
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Packing::Xz,
+        // A frame, or a skippable frame, which may come first.
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Packing::Zstd,
+        _ => Packing::Plain,
+    }
+}
+
+/// Unpacks a file, or lends it as it is.
+///
+/// # Errors
+/// [`ContainerError`] if it is empty, of another well-known kind, damaged, or unpacks to more than [`unpacked_limit`].
+pub fn unpack(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ContainerError> {
+    unpack_within(bytes, unpacked_limit(bytes.len() as u64))
+}
+
+fn unpack_within(bytes: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, ContainerError> {
+    let packing = packing(bytes);
+    let mut unpacked = Vec::new();
+    let outcome = match packing {
+        Packing::Plain => return plain(bytes),
+        Packing::Gzip => drain(flate2::bufread::MultiGzDecoder::new(bytes), limit, &mut unpacked),
+        Packing::Xz => drain(lzma_rust2::XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), limit, &mut unpacked),
+        Packing::Zstd => drain_zstd(bytes, limit, &mut unpacked),
+    };
+    match outcome {
+        Err(cause) => Err(ContainerError::Damaged { packing, cause }),
+        Ok(()) if unpacked.len() as u64 > limit => Err(ContainerError::TooLarge { limit, packed: bytes.len() as u64 }),
+        Ok(()) => {
+            refuse_other_kinds(&unpacked)?;
+            Ok(Cow::Owned(unpacked))
+        }
+    }
+}
+
+fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ContainerError> {
+    refuse_other_kinds(bytes)?;
+    Ok(Cow::Borrowed(bytes))
+}
+
+/// Names the files that people mistake for snapshots, instead of calling them damaged pickles.
+fn refuse_other_kinds(bytes: &[u8]) -> Result<(), ContainerError> {
+    let kind = match bytes.trim_ascii_start() {
+        [] => return Err(ContainerError::Empty),
+        [b'P', b'K', 3 | 5, 4 | 6, ..] => "a zip archive (torch.save?)",
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => "bzip2 data",
+        [b'7', b'z', 0xbc, 0xaf, ..] => "a 7z archive",
+        [b'<', b'!' | b'h' | b'H', ..] => "a web page",
+        [b'{' | b'[', ..] => "JSON",
+        [0x89, b'P', b'N', b'G', ..] => "a PNG image",
+        [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file packed twice",
+        _ => return Ok(()),
+    };
+    Err(ContainerError::OtherKind { kind })
+}
+
+/// Reads a decoder to its end, or to one byte beyond the limit.
+fn drain(decoder: impl Read, limit: u64, unpacked: &mut Vec<u8>) -> io::Result<()> {
+    let left = (limit + 1).saturating_sub(unpacked.len() as u64);
+    decoder.take(left).read_to_end(unpacked).map(|_| ())
+}
+
+/// The decoder takes one frame at a time; frames that are to be skipped it reports as an error with their length.
+fn drain_zstd(bytes: &[u8], limit: u64, unpacked: &mut Vec<u8>) -> io::Result<()> {
+    use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+    let mut rest = bytes;
+    while !rest.is_empty() && unpacked.len() as u64 <= limit {
+        match ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut rest, ZSTD_WINDOW) {
+            Ok(mut decoder) => {
+                drain(&mut decoder, limit, unpacked)?;
+                let (stated, found) = (decoder.decoder.get_checksum_from_data(), decoder.decoder.get_calculated_checksum());
+                if stated.is_some() && stated != found && unpacked.len() as u64 <= limit {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum"));
+                }
+            }
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                rest = rest.get(length as usize..).ok_or(io::ErrorKind::UnexpectedEof)?;
+            }
+            Err(error) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string()));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 100,000 bytes `N`, packed by the tools of each format.
+    fn packed() -> [Vec<u8>; 3] {
+        [
+            include_bytes!("../tests/data/n.gz.bin").to_vec(),
+            include_bytes!("../tests/data/n.xz.bin").to_vec(),
+            include_bytes!("../tests/data/n.zst.bin").to_vec(),
+        ]
+    }
+
+    #[test]
+    fn the_limit_is_the_last_size_that_passes() {
+        for bytes in packed() {
+            assert_eq!(unpack_within(&bytes, 100_000).expect("within the limit").as_ref(), vec![b'N'; 100_000]);
+            let twice = [&bytes[..], &bytes[..]].concat();
+            assert_eq!(unpack_within(&twice, 200_000).expect("two members").len(), 200_000);
+            for limit in [0, 1, 99_999] {
+                let error = unpack_within(&bytes, limit).expect_err("beyond the limit");
+                assert!(matches!(error, ContainerError::TooLarge { .. }), "{error}");
+            }
+            assert!(matches!(unpack_within(&twice, 150_000), Err(ContainerError::TooLarge { .. })));
+        }
+    }
+
+    #[test]
+    fn limits_follow_the_length() {
+        assert_eq!(unpacked_limit(0), SMALL_LIMIT);
+        assert_eq!(unpacked_limit(1 << 20), 2000 << 20);
+        assert_eq!(unpacked_limit(u64::MAX), LARGEST);
+    }
+
+    #[test]
+    fn garbage_behind_a_member_is_damage() {
+        for bytes in packed() {
+            let error = unpack(&[&bytes[..], b"garbage!"].concat()).expect_err("garbage");
+            assert!(matches!(error, ContainerError::Damaged { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Looking up the keys of a kind of dict: once for each shape of it, not once for each dict.
+
+use std::collections::BTreeMap;
+
+use super::error::FormatProblem;
+use super::names;
+use crate::pickle::{Dict, Loaded, Value};
+
+/// Most keys that a dict of a snapshot may have; 2.11 writes 12 at most.
+const MAX_KEYS: usize = 64;
+/// The place of a key that a shape does not have.
+const NOWHERE: u8 = u8::MAX;
+
+/// The keys of one kind of dict, and where they are in each shape met so far.
+pub(crate) struct Fields<const N: usize> {
+    /// The keys that are looked up.
+    names: [&'static str; N],
+    /// Keys that are known and not needed.
+    ignored: &'static [&'static str],
+    /// By shape.
+    places: Vec<Option<Places<N>>>,
+    /// Unknown keys of dicts without a shape.
+    unknown: BTreeMap<String, u64>,
+}
+
+/// Where the keys are in dicts of one shape.
+struct Places<const N: usize> {
+    places: [u8; N],
+    /// How many dicts had this shape.
+    uses: u64,
+    unknown: Vec<String>,
+}
+
+impl<const N: usize> Fields<N> {
+    pub(crate) fn new(names: [&'static str; N], ignored: &'static [&'static str]) -> Self {
+        Fields { names, ignored, places: Vec::new(), unknown: BTreeMap::new() }
+    }
+
+    /// The values of the keys, [`Value::ABSENT`] for those that are not there.
+    ///
+    /// # Errors
+    /// If the value is no dict (`key` names it), or has too many keys.
+    #[inline]
+    pub(crate) fn look_up(&mut self, loaded: &Loaded<'_>, dict: Value, key: &'static str) -> Result<[Value; N], FormatProblem> {
+        match loaded.heap.as_dict(dict) {
+            Some(Dict::Shaped { shape, values }) => {
+                let places = self.places_of(loaded, shape)?;
+                places.uses += 1;
+                Ok(places.places.map(|place| values.get(usize::from(place)).copied().unwrap_or(Value::ABSENT)))
+            }
+            Some(Dict::Loose(pairs)) => self.look_up_loose(loaded, pairs),
+            None => Err(FormatProblem::WrongType { key, expected: "dict", found: loaded.type_name(dict) }),
+        }
+    }
+
+    #[inline]
+    fn places_of(&mut self, loaded: &Loaded<'_>, shape: u32) -> Result<&mut Places<N>, FormatProblem> {
+        let index = shape as usize;
+        if !matches!(self.places.get(index), Some(Some(_))) {
+            self.learn(loaded, shape)?;
+        }
+        match self.places.get_mut(index) {
+            Some(Some(places)) => Ok(places),
+            _ => Err(FormatProblem::TooManyKeys { limit: MAX_KEYS }),
+        }
+    }
+
+    #[cold]
+    fn learn(&mut self, loaded: &Loaded<'_>, shape: u32) -> Result<(), FormatProblem> {
+        let keys = loaded.heap.shapes.keys(shape);
+        if keys.len() > MAX_KEYS {
+            return Err(FormatProblem::TooManyKeys { limit: MAX_KEYS });
+        }
+        let mut learned = Places { places: [NOWHERE; N], uses: 0, unknown: Vec::new() };
+        for (place, &key) in keys.iter().enumerate() {
+            let text = loaded.texts.get(key).unwrap_or(b"");
+            match self.number(text) {
+                Some(number) => learned.places[number] = place as u8,
+                None if self.is_ignored(text) => {}
+                None => learned.unknown.push(names::shown(text)),
+            }
+        }
+        let index = shape as usize;
+        if self.places.len() <= index {
+            self.places.resize_with(index + 1, || None);
+        }
+        self.places[index] = Some(learned);
+        Ok(())
+    }
+
+    fn look_up_loose(&mut self, loaded: &Loaded<'_>, pairs: &[(Value, Value)]) -> Result<[Value; N], FormatProblem> {
+        if pairs.len() > MAX_KEYS {
+            return Err(FormatProblem::TooManyKeys { limit: MAX_KEYS });
+        }
+        let mut found = [Value::ABSENT; N];
+        for &(key, value) in pairs {
+            let text = loaded.texts.get(key);
+            match text.and_then(|text| self.number(text)) {
+                Some(number) => found[number] = value,
+                None if text.is_some_and(|text| self.is_ignored(text)) => {}
+                None => {
+                    let name = text.map_or_else(|| loaded.type_name(key).to_owned(), names::shown);
+                    names::count(&mut self.unknown, name, 1);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn number(&self, text: &[u8]) -> Option<usize> {
+        self.names.iter().position(|name| name.as_bytes() == text)
+    }
+
+    fn is_ignored(&self, text: &[u8]) -> bool {
+        self.ignored.iter().any(|name| name.as_bytes() == text)
+    }
+
+    /// The unknown keys that were met, and how often.
+    pub(crate) fn into_unknown(self) -> BTreeMap<String, u64> {
+        let mut unknown = self.unknown;
+        for places in self.places.into_iter().flatten() {
+            for name in places.unknown {
+                names::count(&mut unknown, name, places.uses);
+            }
+        }
+        unknown
+    }
+}

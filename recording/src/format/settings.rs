@@ -1,0 +1,78 @@
+//! Reading `allocator_settings` and `external_annotations` (spec 7.5).
+
+use super::error::{FormatError, FormatProblem, Place};
+use super::fields::Fields;
+use super::frames::Stacks;
+use super::values::{self, optional};
+use crate::pickle::{Loaded, Value};
+use crate::types::{Annotation, RecordedSettings};
+
+/// The keys of `roundup_power2_divisions`: where each interval begins, in MiB (spec 7.5).
+pub(crate) const DIVISION_KEYS: [&str; 16] =
+    ["1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768"];
+
+/// Reads the allocator settings.
+///
+/// # Errors
+/// [`FormatError`] if a setting has the wrong type.
+pub(crate) fn read_settings(loaded: &Loaded<'_>, dict: Value) -> Result<RecordedSettings, FormatError> {
+    settings(loaded, dict).map_err(|problem| FormatError { place: Place::Settings, problem })
+}
+
+fn settings(loaded: &Loaded<'_>, dict: Value) -> Result<RecordedSettings, FormatProblem> {
+    const NAMES: [&str; 9] = [
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "max_split_size",
+        "garbage_collection_threshold",
+        "expandable_segments",
+        "roundup_power2_divisions",
+        "release_lock_on_cudamalloc",
+        "graph_capture_record_stream_reuse",
+        "max_round_threshold",
+        "max_cached_size",
+    ];
+    let [text, split, threshold, expandable, divisions, release_lock, capture_reuse, newer, newer_too] =
+        Fields::new(NAMES, &[]).look_up(loaded, dict, "allocator_settings")?;
+    let flag = |value, key| optional(value, |value| values::boolean(loaded, value, key));
+    let text = optional(text, |text| values::text(loaded, text, NAMES[0]))?;
+    Ok(RecordedSettings {
+        text: text.map(|text| String::from_utf8_lossy(text).into_owned()),
+        max_split_size: optional(split, |value| values::signed(loaded, value, NAMES[1]))?,
+        garbage_collection_threshold: optional(threshold, |value| values::float(loaded, value, NAMES[2]))?,
+        expandable_segments: flag(expandable, NAMES[3])?,
+        roundup_power2_divisions: optional(divisions, |value| read_divisions(loaded, value, NAMES[4]))?,
+        release_lock_on_cudamalloc: flag(release_lock, NAMES[5])?,
+        graph_capture_record_stream_reuse: flag(capture_reuse, NAMES[6])?,
+        has_newer_keys: newer != Value::ABSENT || newer_too != Value::ABSENT,
+    })
+}
+
+fn read_divisions(loaded: &Loaded<'_>, dict: Value, key: &'static str) -> Result<[u64; 16], FormatProblem> {
+    let found = Fields::new(DIVISION_KEYS, &[]).look_up(loaded, dict, key)?;
+    let mut divisions = [0; 16];
+    for (division, value) in divisions.iter_mut().zip(found) {
+        *division = optional(value, |value| values::unsigned(loaded, value, key))?.unwrap_or(0);
+    }
+    Ok(divisions)
+}
+
+/// Reads the annotations. Their texts are shared: one scope name may occur a million times.
+///
+/// # Errors
+/// [`FormatError`] at the first annotation that makes no sense.
+pub(crate) fn read_annotations(loaded: &Loaded<'_>, list: &[Value], stacks: &mut Stacks) -> Result<Vec<Annotation>, FormatError> {
+    let mut fields = Fields::new(["name", "stage", "device", "time_us"], &[]);
+    let mut annotation = |dict: Value| -> Result<Annotation, FormatProblem> {
+        let [name, stage, device, time_us] = fields.look_up(loaded, dict, "external_annotations")?;
+        Ok(Annotation {
+            name: stacks.text(loaded, name, "name")?,
+            stage: stacks.text(loaded, stage, "stage")?,
+            device: optional(device, |value| values::signed(loaded, value, "device"))?,
+            time_us: optional(time_us, |value| values::signed(loaded, value, "time_us"))?,
+        })
+    };
+    let read = |(number, &dict): (usize, &Value)| {
+        annotation(dict).map_err(|problem| FormatError { place: Place::Annotation { annotation: number }, problem })
+    };
+    list.iter().enumerate().map(read).collect()
+}

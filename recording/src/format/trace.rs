@@ -1,0 +1,131 @@
+//! Reading the trace of a device (spec 7.4), the bulk of every recording.
+
+use std::collections::BTreeMap;
+
+use super::Budget;
+use super::error::{FormatError, FormatProblem, Place};
+use super::fields::Fields;
+use super::frames::Stacks;
+use super::names;
+use super::values::{self, optional};
+use crate::pickle::{Loaded, Value};
+use crate::types::{Action, Entry, PoolId, PoolTable};
+
+/// Reads the traces of all devices.
+pub(crate) struct Traces {
+    fields: Fields<8>,
+    pub(crate) pools: PoolTable,
+    pub(crate) unknown_actions: BTreeMap<String, u64>,
+    /// The last text objects met as `action`, and what they mean.
+    recent: [(Value, Option<Action>); RECENT],
+    next_recent: usize,
+    /// The last pool object met, and its place.
+    last_pool: (Value, PoolId),
+}
+
+/// Action texts to remember; there are nine actions, each one object in most files.
+const RECENT: usize = 12;
+
+impl Traces {
+    pub(crate) fn new() -> Self {
+        const NAMES: [&str; 8] = ["action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id"];
+        const IGNORED: &[&str] = &["compile_context", "user_metadata", "forward_frames"];
+        Traces {
+            fields: Fields::new(NAMES, IGNORED),
+            pools: PoolTable::default(),
+            unknown_actions: BTreeMap::new(),
+            recent: [(Value::ABSENT, None); RECENT],
+            next_recent: 0,
+            last_pool: (Value::ABSENT, PoolId::NONE),
+        }
+    }
+
+    /// Reads one device's list of entries, leaving out those with an unknown action.
+    ///
+    /// # Errors
+    /// [`FormatError`] at the first entry that makes no sense.
+    pub(crate) fn read(
+        &mut self,
+        loaded: &Loaded<'_>,
+        device: usize,
+        list: &[Value],
+        stacks: &mut Stacks,
+        budget: &mut Budget,
+    ) -> Result<Vec<Entry>, FormatError> {
+        budget.spend(list.len(), Budget::ENTRY).map_err(|problem| FormatError { place: Place::Trace { device }, problem })?;
+        let mut trace = Vec::with_capacity(list.len());
+        for (number, &dict) in list.iter().enumerate() {
+            match self.entry(loaded, dict, stacks) {
+                Ok(Some(entry)) => trace.push(entry),
+                Ok(None) => {}
+                Err(problem) => {
+                    return Err(FormatError { place: Place::Entry { device, entry: number }, problem });
+                }
+            }
+        }
+        Ok(trace)
+    }
+
+    fn entry(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut Stacks) -> Result<Option<Entry>, FormatProblem> {
+        let [action, addr, device_free, size, stream, time_us, frames, pool_id] =
+            self.fields.look_up(loaded, dict, "device_traces")?;
+        let Some(action) = self.action(loaded, action)? else {
+            return Ok(None);
+        };
+        let size = match action {
+            Action::Oom | Action::Snapshot => values::unsigned(loaded, size, "size")?,
+            _ => values::positive(loaded, size, "size")?,
+        };
+        let address = match action {
+            Action::Oom => optional(device_free, |free| values::unsigned(loaded, free, "device_free"))?.unwrap_or(0),
+            Action::Snapshot => optional(addr, |addr| values::unsigned(loaded, addr, "addr"))?.unwrap_or(0),
+            _ => {
+                let address = values::unsigned(loaded, addr, "addr")?;
+                values::check_end(address, size)?;
+                address
+            }
+        };
+        let mut entry = Entry::new(action, address, size, values::stream(loaded, stream, "stream")?);
+        entry.set_time(optional(time_us, |time| values::unsigned(loaded, time, "time_us"))?);
+        entry.stack = stacks.read(loaded, frames)?;
+        entry.pool = self.pool(loaded, pool_id)?;
+        Ok(Some(entry))
+    }
+
+    #[inline]
+    fn action(&mut self, loaded: &Loaded<'_>, value: Value) -> Result<Option<Action>, FormatProblem> {
+        match self.recent.iter().find(|(known, _)| *known == value) {
+            Some((_, Some(action))) => Ok(Some(*action)),
+            _ => self.new_action(loaded, value),
+        }
+    }
+
+    fn new_action(&mut self, loaded: &Loaded<'_>, value: Value) -> Result<Option<Action>, FormatProblem> {
+        let text = values::text(loaded, value, "action")?;
+        let action = Action::from_name(text);
+        match action {
+            Some(_) => {
+                self.recent[self.next_recent] = (value, action);
+                self.next_recent = (self.next_recent + 1) % RECENT;
+            }
+            None => names::count(&mut self.unknown_actions, names::shown(text), 1),
+        }
+        Ok(action)
+    }
+
+    #[inline]
+    fn pool(&mut self, loaded: &Loaded<'_>, value: Value) -> Result<PoolId, FormatProblem> {
+        if value == self.last_pool.0 {
+            return Ok(self.last_pool.1);
+        }
+        let pool = optional(value, |value| values::pool(loaded, value, "pool_id"))?;
+        let place = pool.map_or(PoolId::NONE, |id| self.pools.intern(id));
+        self.last_pool = (value, place);
+        Ok(place)
+    }
+
+    /// The pools, the unknown keys and the unknown actions that were met.
+    pub(crate) fn finish(self) -> (PoolTable, BTreeMap<String, u64>, BTreeMap<String, u64>) {
+        (self.pools, self.fields.into_unknown(), self.unknown_actions)
+    }
+}

@@ -1,0 +1,163 @@
+//! Reading recordings of every protocol, packing and version; the fixtures are made by tests/data/make.py.
+
+use std::path::PathBuf;
+
+use parkade_recording::{Action, BlockState, Recording, StackId, Style, container, read, read_file, write};
+
+const BASE: u64 = 0x7f30_0000_0000;
+const MIB: u64 = 1 << 20;
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn load(name: &str) -> Recording {
+    read_file(fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Every field of the snapshot that make.py describes, checked once; the other forms are compared with it.
+#[test]
+fn a_snapshot_is_read_field_by_field() {
+    let recording = load("snapshot.protocol4.pickle");
+    assert_eq!(recording.devices.iter().map(|device| device.device).collect::<Vec<_>>(), [0, 1]);
+    let [small] = &recording.devices[0].segments[..] else { panic!("one segment on device 0") };
+    assert_eq!((small.address, small.total_bytes, small.stream), (BASE, 2 * MIB, 0));
+    assert_eq!((small.large, small.pool, small.expandable), (false, Some((0, 0)), false));
+    assert_eq!((small.allocated_bytes, small.active_bytes, small.requested_bytes), (Some(512), Some(1536), Some(1100)));
+    assert_eq!(small.stack, StackId::NONE);
+    let blocks: Vec<_> = small.blocks.iter().map(|block| (block.address - BASE, block.size, block.requested)).collect();
+    assert_eq!(blocks, [(0, 512, Some(100)), (512, 1024, Some(1000)), (1536, 2 * MIB - 1536, Some(0))]);
+    let states: Vec<_> = small.blocks.iter().map(|block| block.state).collect();
+    assert_eq!(states, [BlockState::ActiveAllocated, BlockState::ActivePendingFree, BlockState::Inactive]);
+
+    let [large] = &recording.devices[1].segments[..] else { panic!("one segment on device 1") };
+    assert_eq!((large.stream, large.large, large.pool, large.expandable), (0x5_5812_3456_7890, true, Some((3, 1)), true));
+
+    let trace = &recording.devices[0].trace;
+    let actions: Vec<_> = trace.iter().map(|entry| (entry.action, entry.address, entry.size)).collect();
+    assert_eq!(
+        actions,
+        [
+            (Action::SegmentAlloc, BASE, 2 * MIB),
+            (Action::Alloc, BASE, 100),
+            (Action::Alloc, BASE + 512, 1000),
+            (Action::FreeRequested, BASE + 512, 1000),
+            (Action::Oom, 123_456_789, 1 << 40),
+            (Action::Snapshot, 0, 0),
+        ]
+    );
+    assert!(trace.iter().all(|entry| entry.time() == Some(1_795_176_304_954_573)));
+    let streams: Vec<_> = recording.devices[1].trace.iter().map(|entry| entry.stream).collect();
+    assert_eq!(streams, [u64::MAX - 1, u64::MAX - 1, 0, 0]);
+
+    let settings = recording.settings.as_ref().expect("settings");
+    assert_eq!(settings.text.as_deref(), Some("expandable_segments:True"));
+    assert_eq!((settings.max_split_size, settings.garbage_collection_threshold), (Some(-1), Some(0.75)));
+    assert_eq!((settings.expandable_segments, settings.release_lock_on_cudamalloc), (Some(true), Some(false)));
+    assert_eq!(settings.roundup_power2_divisions, Some([0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4]));
+    assert!(!settings.has_newer_keys);
+    let notes: Vec<_> = recording.annotations.iter().map(|note| (&*note.name, &*note.stage, note.time_us)).collect();
+    assert_eq!(notes, [("step", "START", Some(5)), ("step", "END", Some(9))]);
+}
+
+#[test]
+fn stacks_are_kept_once() {
+    let recording = load("snapshot.protocol4.pickle");
+    assert_eq!(recording.stacks.len(), 2);
+    let trace = &recording.devices[0].trace;
+    let blocks = &recording.devices[0].segments[0].blocks;
+    assert_eq!((trace[0].stack, trace[1].stack), (blocks[0].stack, blocks[1].stack));
+    assert_ne!(trace[2].stack, trace[0].stack);
+    assert_eq!(trace[4].stack, StackId::NONE);
+    let frames: Vec<_> =
+        recording.stacks.frames(trace[0].stack).map(|frame| (&*frame.filename, frame.line, &*frame.name)).collect();
+    assert_eq!(frames, [("/home/u/model.py", 12, "forward"), ("/home/u/train \u{20ac}.py", 34, "<module>")]);
+}
+
+#[test]
+fn every_protocol_and_packing_gives_the_same_recording() {
+    let expected = load("snapshot.protocol4.pickle");
+    let names = ["protocol0", "protocol1", "protocol2", "protocol3", "protocol5", "python-pickler", "unmemoised"];
+    for name in names {
+        assert_eq!(load(&format!("snapshot.{name}.pickle")), expected, "{name}");
+    }
+    for (name, packing) in [
+        ("snapshot.gz.bin", container::Packing::Gzip),
+        ("snapshot.xz.bin", container::Packing::Xz),
+        ("snapshot.zst.bin", container::Packing::Zstd),
+    ] {
+        let bytes = std::fs::read(fixture(name)).expect("fixture");
+        assert_eq!(container::packing(&bytes), packing);
+        assert_eq!(read(&bytes).expect(name), expected, "{name}");
+    }
+}
+
+#[test]
+fn old_snapshots_are_read() {
+    let recording = load("old.pickle");
+    assert!(recording.settings.is_none());
+    let device = &recording.devices[0];
+    let segment = &device.segments[0];
+    assert_eq!((segment.pool, segment.requested_bytes, segment.expandable), (None, None, false));
+    let blocks: Vec<_> = segment.blocks.iter().map(|block| (block.address - BASE, block.requested, block.state)).collect();
+    assert_eq!(
+        blocks,
+        [
+            (0, Some(100), BlockState::ActiveAllocated),
+            (512, None, BlockState::ActivePendingFree),
+            (1536, None, BlockState::Inactive)
+        ]
+    );
+    assert_eq!(recording.stacks.frames(segment.blocks[0].stack).len(), 2);
+    assert_eq!((device.trace[0].time(), device.trace[0].stack), (None, segment.blocks[0].stack));
+
+    let list = load("list.pickle");
+    assert_eq!(list.devices[0].segments, recording.devices[0].segments);
+    assert!(list.devices[0].trace.is_empty());
+}
+
+#[test]
+fn newer_snapshots_are_read_and_what_is_unknown_is_counted() {
+    let recording = load("newer.pickle");
+    let pools: Vec<_> = recording.devices[0].trace.iter().map(|entry| recording.pools.get(entry.pool)).collect();
+    assert_eq!(pools, vec![Some((0, 7)); 6]);
+    assert!(recording.settings.as_ref().is_some_and(|settings| settings.has_newer_keys));
+    let one = |names: &std::collections::BTreeMap<String, u64>| {
+        names.iter().map(|(name, &times)| (name.clone(), times)).collect::<Vec<_>>()
+    };
+    assert_eq!(one(&recording.tolerated.unknown_actions), [("user_defined".to_owned(), 1)]);
+    assert_eq!(one(&recording.tolerated.unknown_entry_keys), [("category".to_owned(), 1)]);
+    assert_eq!(one(&recording.tolerated.unknown_segment_keys), [("registered".to_owned(), 1)]);
+    assert_eq!(one(&recording.tolerated.unknown_block_keys), [("colour".to_owned(), 1)]);
+    assert_eq!(one(&recording.tolerated.unknown_top_keys), [("version".to_owned(), 1)]);
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    for name in ["snapshot.protocol4.pickle", "old.pickle", "newer.pickle"] {
+        let mut recording = load(name);
+        recording.tolerated = Default::default();
+        for style in [Style::Python, Style::Cpp] {
+            let written = write(&recording, style);
+            assert_eq!(read(&written).expect("written by us"), recording, "{name} {style:?}");
+        }
+    }
+}
+
+/// A real file, with what its README and `summary.txt` say of it.
+#[test]
+fn a_real_recording_is_read() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conformance/recordings/deep_mlp.default.pickle.xz");
+    let recording = read_file(path).expect("a real recording");
+    let [device] = &recording.devices[..] else { panic!("one device") };
+    assert_eq!((device.device, device.trace.len(), device.segments.len()), (0, 1316, 4));
+    let count = |action| device.trace.iter().filter(|entry| entry.action == action).count();
+    assert_eq!(Action::ALL.map(count), [372, 368, 368, 106, 102, 0, 0, 0, 0]);
+    let first = &device.trace[0];
+    assert_eq!((first.action, first.address, first.size), (Action::SegmentAlloc, 140_056_501_157_888, 67_108_864));
+    assert_eq!(first.time(), Some(1_795_176_276_326_671));
+    assert_eq!(recording.tolerated.unknown_entry_keys.len() + recording.tolerated.unknown_segment_keys.len(), 0);
+    for style in [Style::Python, Style::Cpp] {
+        assert_eq!(read(&write(&recording, style)).expect("written by us"), recording);
+    }
+}

@@ -1,0 +1,171 @@
+//! Carrying out the requests, and giving what the core does then the times and the stack of the request.
+//!
+//! PyTorch gathers one context for a call of the allocator, and every entry that the call makes has it (spec 7.4). An entry that the
+//! recording has too, at the same request, has its time and stack from there.
+
+use std::ops::Range;
+
+use parkade::stats::Family;
+use parkade::trace::TraceEntry;
+
+use super::heap::Blame;
+use super::{ExportOptions, ExportedDevice};
+use crate::{Doing, Operation, PredictOptions, PredictedRun, Requests, Timing, device_like, learned_addresses};
+use parkade_recording::{Action, DeviceRecording, Entry, PoolTable, StackId};
+
+/// A replayed device.
+pub(super) struct Collected {
+    pub(super) device: DeviceRecording,
+    pub(super) found: ExportedDevice,
+}
+
+/// Replays one device. `pools` takes the pools of the entries, if entries name theirs.
+pub(super) fn replay(
+    recording: &DeviceRecording,
+    requests: &Requests,
+    options: &ExportOptions,
+    pools: Option<&mut PoolTable>,
+) -> Collected {
+    let device = device_like(recording.device, &learned_addresses(recording, requests), options.capacity_bytes);
+    let predict = PredictOptions {
+        profile: options.profile,
+        settings: options.settings.clone(),
+        limit_bytes: options.limit_bytes,
+        after_failure: options.after_failure,
+        timing: Timing::Recorded,
+    };
+    let mut run = PredictedRun::new(requests, device, &predict, Vec::new());
+    let mut collector = Collector {
+        recording,
+        trace: Vec::with_capacity(recording.trace.len()),
+        blame: Blame::new(recording, requests),
+        recorded_memory: recorded_memory(recording).filter(|_| options.capacity_bytes.is_none()),
+        pools,
+        first_failure: None,
+        next_snapshot: 0,
+        next_recorded: 0,
+    };
+    while let Some(&(at, operation)) = requests.operations.get(run.done()) {
+        let active = run.stats().family(Family::ActiveBytes).all.current;
+        collector.snapshots_before(at, active);
+        if !run.step() {
+            break;
+        }
+        let reserved = run.stats().family(Family::ReservedBytes).all.current;
+        let next = requests.operations.get(run.done()).map_or(recording.trace.len(), |&(next, _)| next);
+        collector.add(at..next, operation, run.observer_mut().drain(..), reserved);
+    }
+    let prediction = run.prediction();
+    if run.done() == requests.operations.len() {
+        collector.snapshots_before(recording.trace.len(), prediction.stats.family(Family::ActiveBytes).all.current);
+    }
+    let segments = collector.blame.segments(&run.segments());
+    let found = ExportedDevice {
+        device: recording.device,
+        entries: collector.trace.len(),
+        stats: prediction.stats,
+        first_failure: collector.first_failure,
+        device_errors: prediction.device_errors,
+        mismatches: requests.mismatches,
+        early_blocks: requests.lost_beginning.map(|lost| lost.blocks),
+    };
+    Collected { device: DeviceRecording { device: recording.device, segments, trace: collector.trace }, found }
+}
+
+/// The memory that the recorded process could have, if an out-of-memory point shows it: what it had reserved and what was free.
+fn recorded_memory(recording: &DeviceRecording) -> Option<u64> {
+    let mut reserved = 0_i128;
+    // What was before the first entry is what is missing from the end.
+    let at_end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
+    let mut found = None;
+    for entry in &recording.trace {
+        match entry.action {
+            Action::SegmentAlloc | Action::SegmentMap => reserved += i128::from(entry.size),
+            Action::SegmentFree | Action::SegmentUnmap => reserved -= i128::from(entry.size),
+            Action::Oom if found.is_none() => found = Some(reserved + i128::from(entry.address)),
+            _ => {}
+        }
+    }
+    found.and_then(|memory| u64::try_from(memory + at_end - reserved).ok())
+}
+
+struct Collector<'a> {
+    recording: &'a DeviceRecording,
+    trace: Vec<Entry>,
+    blame: Blame,
+    recorded_memory: Option<u64>,
+    pools: Option<&'a mut PoolTable>,
+    first_failure: Option<usize>,
+    /// The recording's entry up to which its snapshots are in the trace.
+    next_snapshot: usize,
+    /// The recording's first entry that no entry of the trace has its time from.
+    next_recorded: usize,
+}
+
+/// How many entries of a request are looked through for the one that an entry of the replay corresponds to.
+const LONGEST_LOOK: usize = 64;
+
+impl Collector<'_> {
+    /// Adds the snapshots that the program took before the entry at `at`. Their size is that of all active blocks.
+    fn snapshots_before(&mut self, at: usize, active_bytes: i64) {
+        let passed = self.recording.trace.get(self.next_snapshot..at).unwrap_or(&[]);
+        for recorded in passed.iter().filter(|entry| entry.action == Action::Snapshot) {
+            let mut entry = *recorded;
+            entry.size = u64::try_from(active_bytes).unwrap_or(0);
+            self.trace.push(entry);
+        }
+        self.next_snapshot = self.next_snapshot.max(at);
+    }
+
+    /// Adds what the operation did that was made from the recording's entries `at`, of which the last may belong to the next one.
+    fn add(&mut self, at: Range<usize>, operation: Operation, done: impl Iterator<Item = TraceEntry>, reserved_bytes: i64) {
+        // A request is at its last entry, everything else at its first.
+        let is_request = matches!(operation, Operation::Allocate { .. });
+        let end = if is_request { at.start + 1 } else { at.end };
+        if !is_request {
+            self.next_recorded = self.next_recorded.max(at.start);
+        }
+        for happened in done {
+            let mut entry = self.entry(&happened, at.start, end, operation);
+            if let Some(pools) = &mut self.pools {
+                entry.pool = pools.intern((happened.pool.0, happened.pool.1));
+            }
+            if entry.action == Action::Oom {
+                self.first_failure.get_or_insert(self.trace.len());
+                let reserved = u64::try_from(reserved_bytes).unwrap_or(0);
+                // The simulated device has as much as is needed, the recorded one had not.
+                entry.address = self.recorded_memory.map_or(entry.address, |memory| memory.saturating_sub(reserved));
+            }
+            self.blame.see(&entry);
+            self.trace.push(entry);
+        }
+        if is_request {
+            self.next_recorded = self.next_recorded.max(end);
+        }
+    }
+
+    /// What happened, with the time and the stack of the recording.
+    fn entry(&mut self, happened: &TraceEntry, at: usize, end: usize, operation: Operation) -> Entry {
+        let Doing { action, address, size, stream } = Doing::from(happened);
+        let mut entry = Entry::new(action, address, size, stream);
+        let trace = &self.recording.trace;
+        if self.blame.is_early(operation) {
+            // Asked for before the first entry; its stack is known only where a block at the end shows it.
+            entry.set_time(trace.first().and_then(Entry::time));
+            entry.stack = self.blame.early_stack(operation);
+            return entry;
+        }
+        let ahead = trace.get(self.next_recorded..end).unwrap_or(&[]);
+        let is_same = |recorded: &Entry| (recorded.action, recorded.size, recorded.stream) == (action, size, stream);
+        if let Some(further) = ahead.iter().take(LONGEST_LOOK).position(is_same) {
+            let recorded = &ahead[further];
+            self.next_recorded += further + 1;
+            entry.set_time(recorded.time());
+            entry.stack = recorded.stack;
+            return entry;
+        }
+        entry.set_time(trace.get(self.next_recorded.min(at)).and_then(Entry::time));
+        entry.stack = trace.get(at).map_or(StackId::NONE, |recorded| recorded.stack);
+        entry
+    }
+}

@@ -1,0 +1,48 @@
+//! Where a recorded process had its segments, step by step: what the driver model learns from.
+
+use parkade_recording::{Action, DeviceRecording};
+use parkade_sim::address::PlacedStep;
+
+/// The recording's segments taken and given back, each with the entry of the request that it served. Segments of expandable
+/// memory are not among them: the driver does not choose their addresses by the same rules.
+#[must_use]
+pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacedStep> {
+    let mut steps = Vec::new();
+    let mut request = recording.trace.len() as u64;
+    for (at, entry) in recording.trace.iter().enumerate().rev() {
+        let taken = match entry.action {
+            Action::Alloc | Action::Oom => {
+                request = at as u64;
+                continue;
+            }
+            Action::SegmentAlloc => true,
+            Action::SegmentFree => false,
+            _ => continue,
+        };
+        steps.push(PlacedStep { moment: request, taken, address: entry.address, bytes: entry.size });
+    }
+    steps.reverse();
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parkade_recording::Entry;
+
+    #[test]
+    fn a_segment_belongs_to_the_request_behind_it() {
+        let entry = |action, address| Entry::new(action, address, 2 << 20, 0);
+        let trace = vec![
+            entry(Action::SegmentAlloc, 1 << 30),
+            entry(Action::Alloc, 1 << 30),
+            entry(Action::SegmentFree, 1 << 30),
+            entry(Action::SegmentAlloc, 2 << 30),
+            entry(Action::Alloc, 2 << 30),
+            entry(Action::SegmentFree, 2 << 30),
+        ];
+        let recording = DeviceRecording { trace, ..DeviceRecording::default() };
+        let steps: Vec<_> = placed_steps(&recording).iter().map(|step| (step.moment, step.taken, step.address >> 30)).collect();
+        assert_eq!(steps, [(1, true, 1), (4, false, 1), (4, true, 2), (6, false, 2)]);
+    }
+}

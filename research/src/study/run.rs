@@ -1,0 +1,237 @@
+//! One run: a program's events, one after the other, on an allocator of its own with a device of its own.
+//!
+//! The host takes no time between two events; only work that it waits for, and the driver's calls, move the device's clock. A request
+//! that is refused ends the run, as it ends most programs.
+
+use parkade::policy::Policy;
+use parkade::stats::{Family, Stats};
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, FreeError, PoolError, PoolFilter};
+
+use super::options::RunOptions;
+use crate::workload::{Event, Workload};
+use parkade_sim::SimDevice;
+
+/// Handles of streams are its multiples, as the device's own are.
+const STREAM_STEP: u64 = 0x1000;
+
+/// How a run ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// Every request was served.
+    Fits,
+    /// A request was refused for want of memory.
+    OutOfMemory,
+    /// The policy gave an answer that cannot be acted upon, or refused a request for another reason, or the device did; or the workload
+    /// is no program, one that gives a buffer back twice, for example. In one line.
+    Fault(String),
+}
+
+/// What came of a run. If it did not fit, everything is as it was when it ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// How it ended.
+    pub ending: Ending,
+    /// The event at which it ended early, counted from 0; the pre-allocation counts as event 0.
+    pub failed_at_event: Option<usize>,
+    /// The most bytes that the allocator had taken from the device at once.
+    pub peak_reserved_bytes: u64,
+    /// The most bytes of blocks that were handed out at once.
+    pub peak_allocated_bytes: u64,
+    /// The most bytes of the device's pages that were taken at once: what the device must have. Without a limit at least the reserved
+    /// bytes; more where small segments leave a part of a page empty.
+    pub peak_device_bytes: u64,
+    /// How often the device was asked again after everything cached had been given back (PyTorch's `num_alloc_retries`).
+    pub retries: u64,
+    /// Calls of the driver, failed ones and those about events included.
+    pub driver_calls: u64,
+    /// What they cost, waiting not included.
+    pub driver_ns: u64,
+    /// How long they waited for work on the device. What the program waits for itself is not in it.
+    pub waited_ns: u64,
+    /// How many events were carried out.
+    pub events: usize,
+}
+
+impl Outcome {
+    /// Every request was served.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.ending == Ending::Fits
+    }
+}
+
+/// Runs a program under a policy. No workload and no policy makes it panic, unless the policy itself does.
+#[must_use]
+pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions) -> Outcome {
+    run_watched(workload, policy, options, |_, _| ())
+}
+
+/// The same; `watch` sees the number of each event and the statistics after it.
+pub(super) fn run_watched(
+    workload: &Workload,
+    policy: Box<dyn Policy + Send>,
+    options: &RunOptions,
+    mut watch: impl FnMut(usize, &Stats),
+) -> Outcome {
+    let mut run = Run::new(policy, options);
+    let mut ended = run.preallocate(options.preallocated_bytes).err();
+    let mut done = 0;
+    if ended.is_none() {
+        run.reserve_room(workload);
+        for event in &workload.events {
+            if let Err(stop) = run.carry_out(event) {
+                ended = Some(stop);
+                break;
+            }
+            watch(done, run.core.stats());
+            done += 1;
+        }
+    }
+    run.outcome(ended, done)
+}
+
+/// Why a run ended early.
+enum Stop {
+    OutOfMemory,
+    Fault(String),
+}
+
+impl From<AllocError> for Stop {
+    #[cold]
+    fn from(error: AllocError) -> Stop {
+        match error {
+            AllocError::OutOfMemory(_) => Stop::OutOfMemory,
+            error => Stop::Fault(error.to_string()),
+        }
+    }
+}
+
+impl From<PoolError> for Stop {
+    #[cold]
+    fn from(error: PoolError) -> Stop {
+        Stop::Fault(error.to_string())
+    }
+}
+
+impl From<FreeError> for Stop {
+    #[cold]
+    fn from(error: FreeError) -> Stop {
+        Stop::Fault(error.to_string())
+    }
+}
+
+struct Run {
+    core: Allocator<SimDevice, Box<dyn Policy + Send>, ()>,
+    /// What each buffer got and has not given back, by its number.
+    live: Vec<Option<Allocation>>,
+    /// Pools that requests go to.
+    routed: u32,
+}
+
+impl Run {
+    fn new(policy: Box<dyn Policy + Send>, options: &RunOptions) -> Run {
+        let mut core = Allocator::new(options.device(), policy, ());
+        core.set_limit(options.limit_bytes.map(Bytes));
+        Run { core, live: Vec::new(), routed: 0 }
+    }
+
+    fn preallocate(&mut self, bytes: u64) -> Result<(), Stop> {
+        if bytes > 0 {
+            let block = self.core.raw_allocate(Bytes(bytes), StreamId::DEFAULT)?;
+            self.core.free(block)?;
+            self.core.reset_peak_stats();
+        }
+        Ok(())
+    }
+
+    /// Room for all buffers, so that no event has to make any.
+    fn reserve_room(&mut self, workload: &Workload) {
+        self.live.reserve_exact(workload.buffers());
+    }
+
+    #[inline]
+    fn carry_out(&mut self, event: &Event) -> Result<(), Stop> {
+        match *event {
+            Event::Allocate { buffer, bytes, stream } => {
+                if buffer as usize != self.live.len() {
+                    return Err(no_program("is allocated out of order", buffer));
+                }
+                let block = self.core.raw_allocate(Bytes(bytes), handle(stream))?;
+                self.live.push(Some(block));
+            }
+            Event::Free { buffer } => {
+                let block = self.live.get_mut(buffer as usize).and_then(Option::take);
+                self.core.free(block.ok_or_else(|| no_program("is given back, but is not there", buffer))?)?;
+            }
+            Event::Use { buffer, stream } => {
+                let block = self.live.get(buffer as usize).and_then(Option::as_ref);
+                self.core.record_stream(block.ok_or_else(|| no_program("is used, but is not there", buffer))?, handle(stream));
+            }
+            Event::Launch { stream, us } => self.core.device_mut().spin(handle(stream), u64::from(us) * 1000),
+            Event::Synchronize { stream } => self.core.device_mut().wait_for(handle(stream)),
+            Event::EmptyCache => self.core.release_cached()?,
+            Event::BeginPool { pool } => self.begin_pool(pool_id(pool))?,
+            Event::EndPool { pool } => self.end_pool(pool_id(pool))?,
+            Event::DropPool { pool } => self.drop_pool(pool_id(pool))?,
+        }
+        Ok(())
+    }
+
+    fn begin_pool(&mut self, id: PoolId) -> Result<(), Stop> {
+        self.core.begin_pool(id, PoolFilter::All)?;
+        self.routed += 1;
+        self.core.set_capturing(true);
+        Ok(())
+    }
+
+    fn end_pool(&mut self, id: PoolId) -> Result<(), Stop> {
+        self.core.end_pool(id)?;
+        self.routed -= 1;
+        self.core.set_capturing(self.routed > 0);
+        Ok(())
+    }
+
+    /// Every beginning counted one use.
+    fn drop_pool(&mut self, id: PoolId) -> Result<(), Stop> {
+        while self.core.pool_use_count(id)? > 0 {
+            self.core.release_pool(id)?;
+        }
+        Ok(())
+    }
+
+    fn outcome(&self, ended: Option<Stop>, done: usize) -> Outcome {
+        let (stats, device) = (self.core.stats(), self.core.device());
+        let peak = |family| u64::try_from(stats.family(family).all.peak).unwrap_or(0);
+        Outcome {
+            failed_at_event: ended.is_some().then_some(done),
+            ending: match ended {
+                None => Ending::Fits,
+                Some(Stop::OutOfMemory) => Ending::OutOfMemory,
+                Some(Stop::Fault(fault)) => Ending::Fault(fault),
+            },
+            peak_reserved_bytes: peak(Family::ReservedBytes),
+            peak_allocated_bytes: peak(Family::AllocatedBytes),
+            peak_device_bytes: device.peak_used_bytes().get(),
+            retries: u64::try_from(stats.num_alloc_retries).unwrap_or(0),
+            driver_calls: device.driver_calls(),
+            driver_ns: device.driver_ns(),
+            waited_ns: device.waited_ns(),
+            events: done,
+        }
+    }
+}
+
+#[inline]
+fn handle(stream: u16) -> StreamId {
+    StreamId(u64::from(stream) * STREAM_STEP)
+}
+
+fn pool_id(pool: u16) -> PoolId {
+    PoolId(u64::from(pool), 0)
+}
+
+#[cold]
+fn no_program(what: &str, buffer: u32) -> Stop {
+    Stop::Fault(format!("the workload is no program: buffer {buffer} {what}"))
+}

@@ -1,0 +1,267 @@
+//! Which jobs a sweep has, and in which order.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::study::Addresses;
+use parkade_sim::PAGE_BYTES;
+
+/// The most jobs of a sweep.
+pub const MOST_JOBS: u64 = 1_000_000;
+/// Parts of a whole in which factors are counted.
+const MILLION: u64 = 1_000_000;
+
+/// How much memory a job's device has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Capacity {
+    /// The least in which the program fits, which the job has to find.
+    Smallest,
+    /// More than is needed.
+    Plenty,
+    /// So many times the program's load.
+    Load(Share),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl Capacity {
+    /// The memory for a program with this load; `None` for what must be found, or is more than needed.
+    #[must_use]
+    pub fn bytes(self, load_bytes: u64) -> Option<u64> {
+        match self {
+            Capacity::Smallest | Capacity::Plenty => None,
+            Capacity::Load(share) => Some(share.of(load_bytes).div_ceil(PAGE_BYTES).max(1).saturating_mul(PAGE_BYTES)),
+            Capacity::Bytes(bytes) => Some(bytes),
+        }
+    }
+}
+
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Capacity::Smallest => f.write_str("smallest"),
+            Capacity::Plenty => f.write_str("plenty"),
+            Capacity::Load(share) => write!(f, "{share}"),
+            Capacity::Bytes(bytes) => write!(f, "{bytes}B"),
+        }
+    }
+}
+
+impl FromStr for Capacity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Capacity, String> {
+        match text {
+            "smallest" => Ok(Capacity::Smallest),
+            "plenty" => Ok(Capacity::Plenty),
+            _ => match text.strip_suffix('B').map(str::parse::<u64>) {
+                Some(Ok(bytes)) if bytes > 0 => Ok(Capacity::Bytes(bytes)),
+                Some(_) => Err(format!("{text:?} is no number of bytes above 0")),
+                None => text.parse().map(Capacity::Load),
+            },
+        }
+    }
+}
+
+impl From<Capacity> for String {
+    fn from(capacity: Capacity) -> String {
+        capacity.to_string()
+    }
+}
+
+impl TryFrom<String> for Capacity {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Capacity, String> {
+        text.parse()
+    }
+}
+
+/// A multiple of a load, exact in millionths. It is written as a decimal number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Share(u64);
+
+impl Share {
+    /// So much of a number of bytes, rounded up.
+    #[must_use]
+    pub fn of(self, bytes: u64) -> u64 {
+        let exact = (u128::from(bytes) * u128::from(self.0)).div_ceil(u128::from(MILLION));
+        u64::try_from(exact).unwrap_or(u64::MAX)
+    }
+
+    /// As a floating-point number, to draw.
+    #[must_use]
+    pub fn value(self) -> f64 {
+        self.0 as f64 / MILLION as f64
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, part) = (self.0 / MILLION, self.0 % MILLION);
+        let digits = format!("{part:06}");
+        let digits = digits.trim_end_matches('0');
+        if digits.is_empty() { write!(f, "{whole}.0") } else { write!(f, "{whole}.{digits}") }
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Share, String> {
+        let refused =
+            || format!("{text:?} is no factor: write a number above 0 and at most 1000, with at most six decimals (1.05)");
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        let is_number = !whole.is_empty() && whole.bytes().chain(part.bytes()).all(|byte| byte.is_ascii_digit());
+        if !is_number || part.len() > 6 || whole.len() > 4 {
+            return Err(refused());
+        }
+        let whole: u64 = whole.parse().map_err(|_| refused())?;
+        let part: u64 = format!("{part:0<6}").parse().map_err(|_| refused())?;
+        let millionths = whole * MILLION + part;
+        if millionths == 0 || millionths > 1000 * MILLION { Err(refused()) } else { Ok(Share(millionths)) }
+    }
+}
+
+impl From<Share> for String {
+    fn from(share: Share) -> String {
+        share.to_string()
+    }
+}
+
+impl TryFrom<String> for Share {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Share, String> {
+        text.parse()
+    }
+}
+
+/// A workload of a sweep.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedWorkload {
+    /// Its name.
+    pub name: String,
+    /// How many seeds it is made from: 1, 2 and so on.
+    pub seeds: u64,
+    /// [`Program::hash`](super::Program) of what is read from a file, which another machine may not have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+}
+
+/// All that decides a sweep's rows, but for the code.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// The workloads.
+    pub workloads: Vec<PlannedWorkload>,
+    /// The policies, by name.
+    pub policies: Vec<String>,
+    /// The capacities.
+    pub capacities: Vec<Capacity>,
+    /// The address model, by name.
+    pub addresses: String,
+    /// How much of the load is taken before the program begins, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preallocate: Option<Share>,
+}
+
+/// A job: one run, or the search of the smallest memory. The fields but the seed are places in the plan's lists.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Job {
+    /// The workload.
+    pub workload: usize,
+    /// The seed that it is made from.
+    pub seed: u64,
+    /// The policy.
+    pub policy: usize,
+    /// The capacity.
+    pub capacity: usize,
+}
+
+/// Why a plan cannot be carried out.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadPlan {
+    /// It has no jobs.
+    #[error("there is nothing to do: no {0}")]
+    Nothing(&'static str),
+    /// Two things have the same name.
+    #[error("{what} {name:?} is there twice")]
+    Twice {
+        /// Of what kind they are.
+        what: &'static str,
+        /// Their name.
+        name: String,
+    },
+    /// It has more than [`MOST_JOBS`].
+    #[error("these are more than {MOST_JOBS} jobs: take fewer seeds, or a part of the workloads")]
+    TooMany,
+    /// The address model is not known.
+    #[error("there is no address model {0:?}")]
+    Addresses(String),
+}
+
+impl Plan {
+    /// Checks that there are jobs, not too many, and that names are unique.
+    ///
+    /// # Errors
+    /// See [`BadPlan`].
+    pub fn check(&self) -> Result<(), BadPlan> {
+        unique("the workload", self.workloads.iter().map(|workload| workload.name.clone()).collect())?;
+        unique("the policy", self.policies.clone())?;
+        unique("the capacity", self.capacities.iter().map(ToString::to_string).collect())?;
+        if self.workloads.iter().any(|workload| workload.seeds == 0) {
+            return Err(BadPlan::Nothing("seeds"));
+        }
+        Addresses::named(&self.addresses).ok_or_else(|| BadPlan::Addresses(self.addresses.clone()))?;
+        let cells = self.workloads.iter().try_fold(0_u64, |sum, workload| sum.checked_add(workload.seeds));
+        let jobs = cells.and_then(|cells| cells.checked_mul(self.jobs_of_a_cell()));
+        jobs.filter(|&jobs| jobs <= MOST_JOBS).map(|_| ()).ok_or(BadPlan::TooMany)
+    }
+
+    fn jobs_of_a_cell(&self) -> u64 {
+        (self.policies.len() * self.capacities.len()) as u64
+    }
+
+    /// How many jobs there are. Only of a plan that was checked.
+    #[must_use]
+    pub fn jobs(&self) -> u64 {
+        self.workloads.iter().map(|workload| workload.seeds).sum::<u64>() * self.jobs_of_a_cell()
+    }
+
+    /// The job of this number, counted from 0: the workloads one after the other, of each its seeds, of each of these the policies, and
+    /// of each of these the capacities.
+    #[must_use]
+    pub fn job(&self, number: u64) -> Option<Job> {
+        let in_cell = usize::try_from(number % self.jobs_of_a_cell().max(1)).ok()?;
+        let mut cell = number.checked_div(self.jobs_of_a_cell())?;
+        for (workload, planned) in self.workloads.iter().enumerate() {
+            if cell < planned.seeds {
+                let (policy, capacity) = (in_cell / self.capacities.len(), in_cell % self.capacities.len());
+                return Some(Job { workload, seed: cell + 1, policy, capacity });
+            }
+            cell -= planned.seeds;
+        }
+        None
+    }
+}
+
+fn unique(what: &'static str, mut names: Vec<String>) -> Result<(), BadPlan> {
+    if names.is_empty() {
+        return Err(BadPlan::Nothing(match what {
+            "the workload" => "workloads",
+            "the policy" => "policies",
+            _ => "capacities",
+        }));
+    }
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(BadPlan::Twice { what, name: pair[0].clone() }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,177 @@
+use parkade::policy::{Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, PoolClass};
+use parkade::{BlockId, Heap};
+use parkade_policies::named;
+
+use super::*;
+use crate::workload::{Event, Workload};
+
+const MIB: u64 = 1 << 20;
+
+fn workload(events: Vec<Event>) -> Workload {
+    Workload { name: "test".into(), says: "a test's".into(), events }
+}
+
+fn allocate(buffer: u32, mib: u64) -> Event {
+    Event::Allocate { buffer, bytes: mib * MIB, stream: 0 }
+}
+
+fn free(buffer: u32) -> Event {
+    Event::Free { buffer }
+}
+
+fn pytorch() -> Box<dyn Policy + Send> {
+    policy("pytorch")
+}
+
+fn policy(name: &str) -> Box<dyn Policy + Send> {
+    (named(name).expect("a policy").make)()
+}
+
+fn plenty(events: Vec<Event>) -> Outcome {
+    run(&workload(events), pytorch(), &RunOptions::plenty())
+}
+
+/// 100 MiB in two halves of which one is freed, then 60 MiB: fragmented under the default, not with expandable segments.
+fn hole() -> Workload {
+    workload(vec![allocate(0, 60), allocate(1, 40), free(0), allocate(2, 30), allocate(3, 60)])
+}
+
+#[test]
+fn a_run_that_fits_says_what_it_took() {
+    let outcome = plenty(vec![allocate(0, 60), allocate(1, 40), free(0), allocate(2, 30)]);
+    assert!(outcome.fits(), "{outcome:?}");
+    assert_eq!((outcome.peak_reserved_bytes, outcome.peak_allocated_bytes), (100 * MIB, 100 * MIB));
+    assert_eq!((outcome.driver_calls, outcome.retries, outcome.events, outcome.failed_at_event), (2, 0, 4, None));
+    assert!(outcome.driver_ns > 2 * 28_000 && outcome.waited_ns == 0, "{outcome:?}");
+}
+
+#[test]
+fn a_refused_request_ends_it() {
+    let options = RunOptions::new(140 * MIB);
+    let outcome = run(&hole(), pytorch(), &options);
+    assert_eq!((outcome.ending, outcome.failed_at_event, outcome.events), (Ending::OutOfMemory, Some(4), 4));
+    assert!(run(&hole(), policy("pytorch-expandable"), &options).fits());
+    let limited = RunOptions { limit_bytes: Some(140 * MIB), ..RunOptions::plenty() };
+    assert_eq!(run(&hole(), pytorch(), &limited).failed_at_event, Some(4), "a limit refuses as the device does");
+}
+
+#[test]
+fn what_is_no_program_is_said() {
+    for (events, said) in [
+        (vec![allocate(1, 1)], "buffer 1 is allocated out of order"),
+        (vec![allocate(0, 1), free(0), free(0)], "buffer 0 is given back, but is not there"),
+        (vec![Event::Use { buffer: 7, stream: 1 }], "buffer 7 is used, but is not there"),
+        (vec![Event::EndPool { pool: 3 }], "pool"),
+        (vec![Event::DropPool { pool: 3 }], "pool"),
+        (vec![Event::Allocate { buffer: 0, bytes: 0, stream: 0 }], "0 bytes"),
+    ] {
+        let outcome = plenty(events);
+        assert!(matches!(&outcome.ending, Ending::Fault(fault) if fault.contains(said)), "{said}: {outcome:?}");
+        assert!(outcome.failed_at_event.is_some());
+    }
+}
+
+/// Asks for a block that is not there.
+struct Wild;
+
+impl Policy for Wild {
+    fn name(&self) -> &'static str {
+        "wild"
+    }
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        Some(requested)
+    }
+    fn classify(&self, _: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+    fn place(&mut self, _: &Heap, _: &Request) -> Placement {
+        Placement::Segment(Bytes(1))
+    }
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        false
+    }
+    fn relieve(&mut self, _: &Heap, _: &Request, _: u32) -> Relief {
+        Relief::Release { blocks: Vec::<BlockId>::new(), attempt: parkade::policy::Attempt::Ask }
+    }
+}
+
+#[test]
+fn a_policy_that_answers_wrongly_is_named() {
+    let wild = || Box::new(Wild) as Box<dyn Policy + Send>;
+    let outcome = run(&hole(), wild(), &RunOptions::plenty());
+    assert!(matches!(&outcome.ending, Ending::Fault(fault) if fault.contains("policy wild")), "{outcome:?}");
+    assert_eq!(smallest_capacity(&hole(), &wild, &RunOptions::plenty(), &[]).map_err(|outcome| outcome.events), Err(0));
+}
+
+#[test]
+fn memory_that_another_stream_uses_is_free_when_its_work_is_done() {
+    let used = |more: Vec<Event>| {
+        let begin = [Event::Launch { stream: 1, us: 500 }, allocate(0, 50), Event::Use { buffer: 0, stream: 1 }, free(0)];
+        plenty(begin.into_iter().chain(more).collect())
+    };
+    assert_eq!(used(vec![allocate(1, 50)]).peak_reserved_bytes, 100 * MIB);
+    assert_eq!(used(vec![Event::Synchronize { stream: 0 }, allocate(1, 50)]).peak_reserved_bytes, 100 * MIB, "another's");
+    let synchronized = used(vec![Event::Synchronize { stream: 1 }, allocate(1, 50)]);
+    assert_eq!((synchronized.peak_reserved_bytes, synchronized.waited_ns), (50 * MIB, 0), "the program waited, not the driver");
+    let emptied = used(vec![Event::EmptyCache, allocate(1, 50)]);
+    assert_eq!(emptied.peak_reserved_bytes, 50 * MIB, "empty_cache waits");
+    assert!((400_000..500_000).contains(&emptied.waited_ns), "{emptied:?}");
+}
+
+#[test]
+fn private_pools_share_nothing_until_they_are_dropped() {
+    let pool = 1;
+    let captured = [Event::BeginPool { pool }, allocate(0, 50), Event::EndPool { pool }, free(0)];
+    let kept = captured.into_iter().chain([Event::EmptyCache, allocate(1, 50)]);
+    assert_eq!(plenty(kept.collect()).peak_reserved_bytes, 100 * MIB);
+    let dropped = captured.into_iter().chain([Event::DropPool { pool }, Event::EmptyCache, allocate(1, 50)]);
+    assert_eq!(plenty(dropped.collect()).peak_reserved_bytes, 50 * MIB);
+    let again = captured.into_iter().chain([Event::BeginPool { pool }, allocate(1, 50), Event::EndPool { pool }]);
+    assert_eq!(plenty(again.collect()).peak_reserved_bytes, 50 * MIB, "a pool can be captured into twice");
+}
+
+#[test]
+fn memory_taken_early_serves_later() {
+    let options = RunOptions { preallocated_bytes: 130 * MIB, ..RunOptions::new(140 * MIB) };
+    let outcome = run(&hole(), pytorch(), &options);
+    assert!(outcome.fits(), "one segment holds it all: {outcome:?}");
+    assert_eq!((outcome.peak_reserved_bytes, outcome.driver_calls), (130 * MIB, 1));
+    assert_eq!(outcome.peak_allocated_bytes, 130 * MIB, "what lives at the end, not what was taken early");
+    let too_much = RunOptions { preallocated_bytes: 150 * MIB, ..options };
+    assert_eq!(run(&hole(), pytorch(), &too_much).failed_at_event, Some(0));
+}
+
+#[test]
+fn the_smallest_memory_is_a_border() {
+    let options = RunOptions::plenty();
+    let found = smallest_capacity(&hole(), &pytorch, &options, &[]).expect("it fits");
+    // 60 + 40 and, as the 60 MiB are cut for the 30, 60 more.
+    assert_eq!(found.capacity_bytes, 160 * MIB);
+    assert!(found.outcome.fits() && found.runs < 32);
+    assert!(!run(&hole(), pytorch(), &RunOptions::new(158 * MIB)).fits());
+    let expandable = smallest_capacity(&hole(), &|| policy("pytorch-expandable"), &options, &[]).expect("it fits");
+    assert_eq!(expandable.capacity_bytes, 140 * MIB, "of the hole of 30 MiB, one page of 20 MiB goes back");
+    let alone = smallest_capacity(&workload(vec![allocate(0, 30)]), &pytorch, &options, &[]).expect("it fits");
+    assert_eq!((alone.capacity_bytes, alone.runs), (30 * MIB, 2), "the load itself");
+}
+
+#[test]
+fn curves_keep_the_peaks() {
+    let events: Vec<Event> = (0..100).flat_map(|n| [allocate(n, 30 + u64::from(n % 7)), free(n)]).collect();
+    let workload = workload(events);
+    let curves = curves(&workload, pytorch(), &RunOptions::plenty(), 20);
+    assert_eq!((curves.reserved_bytes.len(), curves.allocated_bytes.len()), (20, 20));
+    assert_eq!(curves.reserved_bytes.iter().max(), Some(&curves.outcome.peak_reserved_bytes));
+    assert_eq!(live_curve(&workload, 512, 20).iter().max(), Some(&(36 * MIB)));
+    assert_eq!(live_curve(&workload, 512, 100_000).len(), 200, "no more points than events");
+}
+
+#[test]
+fn the_address_models_have_names() {
+    for model in Addresses::ALL {
+        assert_eq!(Addresses::named(model.name()), Some(model));
+        assert!(run(&hole(), pytorch(), &RunOptions { addresses: model, ..RunOptions::plenty() }).fits());
+    }
+    assert_eq!(Addresses::named("best-hole"), None);
+}
