@@ -2,7 +2,14 @@
 #![forbid(unsafe_code)]
 
 pub mod advise;
+pub mod annotations;
 pub mod caution;
 pub mod diagnose;
-pub mod measures;
+pub mod fragmentation;
 pub mod timeline;
+
+mod recorded_heap;
+mod reserved;
+mod stacks;
+
+pub use stacks::StackUse;

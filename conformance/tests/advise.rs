@@ -8,7 +8,7 @@ use parkade::stats::Family;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
-use parkade_analysis::advise::{AdviseOptions, AdvisedOption, Program, Reason, Report, Space, Verdict, advise};
+use parkade_analysis::advise::{Advice, AdviseOptions, AdvisedOption, MemoryBudget, Program, Reason, Verdict, advise};
 use parkade_conformance::recordings::read;
 use parkade_recording::{Action, Block, BlockState, DeviceRecording, Entry, Segment, StackId};
 use parkade_replay::{ReplaySettings, VerifyOptions};
@@ -17,23 +17,23 @@ use parkade_sim::{SimDevice, SimOptions};
 const MIB: u64 = 1 << 20;
 const GIB: f64 = 1_073_741_824.0;
 
-fn advised(recording: &DeviceRecording, own: &VerifyOptions, gib: Option<f64>, given: &[&str], only_given: bool) -> Report {
+fn advised(recording: &DeviceRecording, own: &VerifyOptions, gib: Option<f64>, given: &[&str], only_given: bool) -> Advice {
     let options = AdviseOptions {
         own: own.clone(),
         profile: &Profile::PYTORCH_2_11,
-        space: Space { capacity_bytes: gib.map(|gib| (gib * GIB) as u64), limit_bytes: None },
+        memory: MemoryBudget { capacity_bytes: gib.map(|gib| (gib * GIB) as u64), limit_bytes: None },
         given: given.iter().map(|text| Settings::from_environment(text).expect("settings")).collect(),
         only_given,
     };
     advise(&[recording], &options, &|_| ()).expect("advice")
 }
 
-fn on(name: &str, gib: Option<f64>, given: &[&str]) -> Report {
+fn on(name: &str, gib: Option<f64>, given: &[&str]) -> Advice {
     let shipped = read(name);
     advised(shipped.device(), &shipped.options, gib, given, true)
 }
 
-fn option<'a>(report: &'a Report, text: &str) -> &'a AdvisedOption {
+fn option<'a>(report: &'a Advice, text: &str) -> &'a AdvisedOption {
     report.options.iter().find(|option| option.settings.text == text).expect("the option was tried")
 }
 

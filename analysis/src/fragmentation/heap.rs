@@ -1,69 +1,52 @@
-//! How well a heap is used: fragmentation as the documents define it, and measures that tell more; at chosen moments of a run.
-
-mod series;
-mod steps;
+//! How fragmented one heap is.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade_recording::Segment;
 
-use parkade_recording::{BlockState, Segment};
+use crate::recorded_heap::recorded_heap;
 
-pub use series::{ReplayedRun, Sample, SampledRun, recorded_run, replayed_run};
-pub use steps::{Step, StepError, Steps, steps};
-
-/// What a heap's bytes are doing. All but `fragmentation` in bytes.
+/// A heap's bytes by use, and from them its fragmentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Measures {
-    /// Taken from the device.
+pub struct Fragmentation {
+    /// Reserved.
     pub reserved_bytes: u64,
-    /// Of blocks that are handed out.
+    /// Of live blocks.
     pub allocated_bytes: u64,
-    /// Of blocks that were given back and wait for other streams.
+    /// Of blocks that the program has freed and other streams still use.
     pub pending_bytes: u64,
-    /// Asked for, of blocks handed out or waiting; what these have beyond it is rounding.
+    /// Requested for live and pending blocks; what these blocks have beyond it is rounding.
     pub requested_bytes: u64,
     /// Of free blocks.
     pub free_bytes: u64,
-    /// Of these, in segments that are free as a whole.
+    /// Of these, in segments that are entirely free.
     pub free_segments_bytes: u64,
-    /// Of these, beside blocks in use or waiting: only a request that fits a hole can use them.
+    /// Of these, in segments that are partly in use: only a request that fits a hole can use them.
     pub stranded_bytes: u64,
-    /// The largest free block: the largest request that needs no memory from the device, if its stream and pool are that block's.
+    /// The largest free block: the largest request of that block's stream and pool that needs no memory from the device.
     pub largest_hole_bytes: u64,
     /// How many free blocks there are.
     pub holes: u64,
 }
 
-impl Measures {
-    /// The measures of a core's heap.
+impl Fragmentation {
+    /// The fragmentation of a core's heap.
     #[must_use]
-    pub fn of(heap: &[SegmentInfo]) -> Measures {
-        let mut measures = Measures::default();
+    pub fn of(heap: &[SegmentInfo]) -> Fragmentation {
+        let mut sums = Fragmentation::default();
         for segment in heap {
             let blocks = segment.blocks.iter().map(|block| (block.size.get(), block.requested.get(), block.state));
-            measures.add(segment.total.get(), blocks);
+            sums.add(segment.total.get(), blocks);
         }
-        measures
+        sums
     }
 
-    /// The measures of the heap that a recording ends with, which is all that a file without a trace has.
+    /// The fragmentation of the heap that a recording ends with, which is all that a file without a trace has.
     #[must_use]
-    pub fn of_recorded(segments: &[Segment]) -> Measures {
-        let mut measures = Measures::default();
-        for segment in segments {
-            let blocks = segment.blocks.iter().map(|block| {
-                let activity = match block.state {
-                    BlockState::ActiveAllocated => BlockActivity::Allocated,
-                    BlockState::ActivePendingFree => BlockActivity::PendingFree,
-                    BlockState::Inactive => BlockActivity::Inactive,
-                };
-                (block.size, block.requested.unwrap_or(block.size), activity)
-            });
-            measures.add(segment.total_bytes, blocks);
-        }
-        measures
+    pub fn of_recorded(segments: &[Segment]) -> Fragmentation {
+        Fragmentation::of(&recorded_heap(segments))
     }
 
-    /// Adds a segment; sizes in files may be absurd, so the sums stop at 64 bits.
+    /// Adds a segment. The sums saturate, because sizes in a file may be absurd.
     fn add(&mut self, total_bytes: u64, blocks: impl Iterator<Item = (u64, u64, BlockActivity)>) {
         let mut free_bytes = 0_u64;
         self.reserved_bytes = self.reserved_bytes.saturating_add(total_bytes);
@@ -85,27 +68,28 @@ impl Measures {
         *place = place.saturating_add(free_bytes);
     }
 
-    /// What blocks in use or waiting have beyond what was asked for.
+    /// What live and pending blocks have beyond their requested bytes.
     #[must_use]
     pub fn rounding_bytes(&self) -> u64 {
         self.allocated_bytes.saturating_add(self.pending_bytes).saturating_sub(self.requested_bytes)
     }
 
-    /// 1 - allocated / reserved, from 0 to 1; `None` if nothing is reserved. Above 0.3 is called a risk (documents, D2). It does not tell
-    /// memory that the next request can use from memory that it cannot.
+    /// 1 - allocated / reserved, from 0 to 1; `None` if nothing is reserved. The documents call more than 0.3 a risk (scenario D2). It does
+    /// not distinguish memory that the next request can use from memory that it cannot.
     #[must_use]
-    pub fn fragmentation(&self) -> Option<f64> {
+    pub fn ratio(&self) -> Option<f64> {
         (self.reserved_bytes > 0).then(|| 1.0 - self.allocated_bytes as f64 / self.reserved_bytes as f64)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use parkade_recording::{Block, BlockState, StackId};
+
     use super::*;
-    use parkade_recording::{Block, StackId};
 
     #[test]
-    fn every_byte_has_one_place() {
+    fn every_byte_is_counted_once() {
         let block =
             |address, size, requested, state| Block { address, size, requested: Some(requested), state, stack: StackId::NONE };
         let segment = |blocks: Vec<Block>| Segment {
@@ -127,8 +111,8 @@ mod tests {
             block(70, 20, 20, BlockState::ActivePendingFree),
             block(90, 10, 0, BlockState::Inactive),
         ]);
-        let measures = Measures::of_recorded(&[used, segment(vec![block(200, 100, 50, BlockState::Inactive)])]);
-        let expected = Measures {
+        let found = Fragmentation::of_recorded(&[used, segment(vec![block(200, 100, 50, BlockState::Inactive)])]);
+        let expected = Fragmentation {
             reserved_bytes: 200,
             allocated_bytes: 40,
             pending_bytes: 20,
@@ -139,8 +123,8 @@ mod tests {
             largest_hole_bytes: 100,
             holes: 3,
         };
-        assert_eq!(measures, expected);
-        assert_eq!((measures.rounding_bytes(), measures.fragmentation()), (3, Some(0.8)));
-        assert_eq!(Measures::default().fragmentation(), None);
+        assert_eq!(found, expected);
+        assert_eq!((found.rounding_bytes(), found.ratio()), (3, Some(0.8)));
+        assert_eq!(Fragmentation::default().ratio(), None);
     }
 }

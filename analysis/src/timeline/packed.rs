@@ -1,22 +1,20 @@
-//! A log in few bytes: a column for each field, each number a variable-length integer, mostly a difference to the one before.
+//! A log in few bytes: one column for each field, each number a variable-length integer (`varint`), mostly the difference to the previous.
 //!
-//! A million entries take some megabytes, and columns of like numbers pack well once more with gzip. Numbers are little-endian base
-//! 128, the high bit says that more follows; signed ones are folded (0, -1, 1, -2 ... are 0, 1, 2, 3 ...). Addresses and sizes count
-//! `unit` bytes. Moments that may be [`NEVER`] are 0 for that, else one more than the difference.
+//! A million entries take a few megabytes, and gzip packs such columns well once more. Addresses and sizes are counted in `unit` bytes.
 
 use std::collections::BTreeMap;
 
-use thiserror::Error;
-
-use super::log::{BlockLife, HeapLog, NEVER, SegmentLife};
 use parkade_recording::StackId;
+
+use super::log::{BlockLife, HeapLog, SegmentLife};
+use super::varint::{PackedError, Reader, put, put_moment, put_signed};
 
 /// One field of all blocks or segments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Column {
     /// The field's name.
     pub name: String,
-    /// Its numbers.
+    /// Its numbers, packed.
     pub bytes: Vec<u8>,
 }
 
@@ -25,42 +23,31 @@ pub struct Column {
 pub struct Packed {
     /// The address that the others are relative to.
     pub base: u64,
-    /// Bytes that addresses and sizes are counted in.
+    /// How many bytes addresses and sizes are counted in.
     pub unit: u64,
-    /// Number of blocks.
+    /// How many blocks there are.
     pub blocks: usize,
-    /// Number of segments.
+    /// How many segments there are.
     pub segments: usize,
-    /// Handles of streams, by the numbers that segments use.
+    /// Stream handles, by the numbers that segments use for them.
     pub streams: Vec<u64>,
-    /// Private pools, by the numbers that segments use.
+    /// Pools, by the numbers that segments use for them.
     pub pools: Vec<(u64, u64)>,
-    /// Stacks, by the numbers that blocks use; block number 0 is none.
+    /// Stacks, by the numbers that blocks use for them, less one: 0 means no stack.
     pub stacks: Vec<StackId>,
-    /// The fields.
+    /// One column for each field.
     pub columns: Vec<Column>,
-}
-
-/// Why packed columns are no log.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum PackedError {
-    /// There is no such column.
-    #[error("the column {0:?} is missing")]
-    Missing(&'static str),
-    /// A column ends too early, or a number in it is beyond 64 bits or names nothing.
-    #[error("the column {0:?} is damaged")]
-    Damaged(&'static str),
 }
 
 const BLOCK_FIELDS: [&str; 7] =
     ["block_born", "block_address", "block_size", "block_requested", "block_freed", "block_gone", "block_stack"];
 const SEGMENT_FIELDS: [&str; 7] =
     ["segment_born", "segment_address", "segment_size", "segment_stream", "segment_pool", "segment_expandable", "segment_gone"];
-/// PyTorch's addresses and sizes of blocks are multiples of this.
+/// PyTorch's block addresses and sizes are multiples of this (spec 1.1).
 const UNIT: u64 = 512;
 
 impl HeapLog {
-    /// What of the log shows at these moments, which are in order.
+    /// The part of the log that exists at one of these moments, which must be in order.
     #[must_use]
     pub fn only(&self, moments: &[u32]) -> HeapLog {
         let is_seen = |born: u32, gone: u32| {
@@ -73,7 +60,7 @@ impl HeapLog {
         }
     }
 
-    /// Packs it.
+    /// Packs the log.
     #[must_use]
     pub fn pack(&self) -> Packed {
         let ranges = || {
@@ -123,10 +110,10 @@ impl Packed {
         self.columns.extend(columns);
     }
 
-    /// The log that was packed.
+    /// Unpacks the log.
     ///
     /// # Errors
-    /// [`PackedError`] if this is none.
+    /// If a column is missing or damaged.
     pub fn unpack(&self) -> Result<HeapLog, PackedError> {
         let mut log = HeapLog::default();
         let mut fields = self.readers(BLOCK_FIELDS)?;
@@ -169,13 +156,13 @@ impl Packed {
         let mut readers = [(); N].map(|()| Reader::default());
         for (reader, name) in readers.iter_mut().zip(names) {
             let column = self.columns.iter().find(|column| column.name == name).ok_or(PackedError::Missing(name))?;
-            *reader = Reader { name, rest: &column.bytes };
+            *reader = Reader::of(name, &column.bytes);
         }
         Ok(readers)
     }
 }
 
-/// Numbers for values, counted from 0 in the order in which they are first met.
+/// Numbers values from 0 in the order in which they are first met.
 struct Numbers<T> {
     list: Vec<T>,
     places: BTreeMap<T, u64>,
@@ -198,86 +185,12 @@ impl<T: Copy + Ord> Numbers<T> {
     }
 }
 
-/// Appends a number.
-pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-}
-
-/// A difference of two 64-bit numbers, modulo 2^64, as a signed one.
-fn put_signed(bytes: &mut Vec<u8>, difference: u64) {
-    put(bytes, difference << 1 ^ (difference.cast_signed() >> 63).cast_unsigned());
-}
-
-/// Numbers as one column: each as the difference to the one before, modulo 2^64, the first to 0.
-#[must_use]
-pub fn pack_numbers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
-    let (mut bytes, mut before) = (Vec::new(), 0);
-    for number in numbers {
-        put_signed(&mut bytes, number.wrapping_sub(before));
-        before = number;
-    }
-    bytes
-}
-
-fn put_moment(bytes: &mut Vec<u8>, moment: u32, since: u32) {
-    put(bytes, if moment == NEVER { 0 } else { u64::from(moment.saturating_sub(since)) + 1 });
-}
-
-#[derive(Default)]
-struct Reader<'a> {
-    name: &'static str,
-    rest: &'a [u8],
-}
-
-impl Reader<'_> {
-    fn number(&mut self) -> Result<u64, PackedError> {
-        let (mut number, mut shift) = (0_u64, 0);
-        while let Some((&byte, rest)) = self.rest.split_first().filter(|_| shift < 64) {
-            self.rest = rest;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Ok(number);
-            }
-            shift += 7;
-        }
-        Err(PackedError::Damaged(self.name))
-    }
-
-    fn signed(&mut self, before: u64) -> Result<u64, PackedError> {
-        let folded = self.number()?;
-        Ok(before.wrapping_add(folded >> 1 ^ (folded & 1).wrapping_neg()))
-    }
-
-    fn later(&mut self, before: u32) -> Result<u32, PackedError> {
-        let later = u64::from(before).checked_add(self.number()?).and_then(|moment| u32::try_from(moment).ok());
-        later.ok_or(PackedError::Damaged(self.name))
-    }
-
-    fn moment(&mut self, since: u32) -> Result<u32, PackedError> {
-        match self.number()?.checked_sub(1) {
-            None => Ok(NEVER),
-            Some(after) => {
-                let moment = u64::from(since).checked_add(after).and_then(|moment| u32::try_from(moment).ok());
-                moment.ok_or(PackedError::Damaged(self.name))
-            }
-        }
-    }
-
-    fn look_up<T: Copy>(&self, number: u64, list: &[T]) -> Result<T, PackedError> {
-        let value = usize::try_from(number).ok().and_then(|place| list.get(place));
-        value.copied().ok_or(PackedError::Damaged(self.name))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::timeline::NEVER;
 
     fn block() -> impl Strategy<Value = BlockLife> {
         let moments = prop::array::uniform3(prop_oneof![Just(NEVER), 0..5000_u32]);
@@ -286,7 +199,7 @@ mod tests {
                 let mut moments = moments;
                 moments.sort_unstable();
                 let (address, size) = if even { (address / 512 * 512, size / 512 * 512) } else { (address, size) };
-                // A block that was never given back was never free again.
+                // A block that was never freed was never free again.
                 let gone = if moments[1] == NEVER { NEVER } else { moments[2] };
                 let born = if moments[0] == NEVER { 0 } else { moments[0] };
                 BlockLife { address, size, requested, stack: StackId::NONE, born, freed: moments[1], gone }
@@ -296,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_comes_out_again(mut blocks in prop::collection::vec(block(), 0..50)) {
+        fn unpacking_returns_what_was_packed(mut blocks in prop::collection::vec(block(), 0..50)) {
             blocks.sort_by_key(|block| block.born);
             let segment = |block: &BlockLife| SegmentLife {
                 address: block.address, size: block.size, stream: block.requested % 3, pool: (block.requested % 2, 0),
@@ -319,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_shows_at_the_chosen_moments_is_kept() {
+    fn only_what_exists_at_the_chosen_moments_is_kept() {
         let block = |born, gone| BlockLife { address: 0, size: 512, requested: 5, stack: StackId::NONE, born, freed: gone, gone };
         let log = HeapLog { blocks: vec![block(0, 5), block(5, 9), block(6, 10), block(10, NEVER)], segments: Vec::new() };
         assert_eq!(log.only(&[4, 9]).blocks, [block(0, 5), block(6, 10)]);

@@ -1,24 +1,25 @@
-//! A device's recording, diagnosed: the moment is found, the run replayed, and each part asked.
+//! Diagnoses a device's recording: finds the moment, replays the run up to it, and answers each question about the heap there.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, PoolId, StreamId};
-
-use super::end::diagnose_end;
-use super::fences::fences;
-use super::judge;
-use super::moment::{Seen, Target, Why, segment_bytes, watch};
-use super::onset::Lows;
-use super::owners::{Owners, live_by_stack};
-use super::stranded::{Asked, Breakdown, stranded};
-use super::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Onset, Request, TELLING_PART};
 use parkade_recording::{Action, DeviceRecording, Entry, Segment};
 use parkade_replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions, verify_device};
 
-/// Diagnoses one device of a recording. `progress` is told now and then how many entries are done.
+use super::breakdown::{Asked, Breakdown};
+use super::diagnosis::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Request, TELLING_PART};
+use super::fences::fences;
+use super::from_segments::diagnose_segments;
+use super::moment::{Seen, Target, Why, segment_bytes, watch};
+use super::onset::{Lows, Onset};
+use super::owners::{Owners, live_by_stack};
+use super::stranded::stranded;
+use super::verdict::judge;
+
+/// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
 ///
 /// # Errors
-/// As for verifying it: see [`VerifyError`]; and if there is no entry of the chosen number.
+/// If the recording cannot be replayed, or has no entry of the chosen number.
 pub fn diagnose_device(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -30,7 +31,7 @@ pub fn diagnose_device(
     }
     let policy = PyTorch::of(options.own.settings.profile, options.own.settings.settings.clone());
     if trace.is_empty() {
-        return Ok(diagnose_end(recording, options, &policy));
+        return Ok(diagnose_segments(recording, options, &policy));
     }
     let target = Target::find(recording, options.entry);
     let Run { exactness, seen, assumed } = run(recording, options, &policy, target, progress)?;
@@ -42,8 +43,7 @@ pub fn diagnose_device(
     let (segments, entries) = if is_oom { (&seen.after, seen.after_entries) } else { (&seen.before, seen.before_entries) };
     let heap = if is_oom { stranded(segments, asked.as_ref(), &policy) } else { met.clone() };
     let owners = Owners::after(recording, entries);
-    let given = known_limit(options);
-    let limit = seen.limit.conclude(given, heap.reserved_bytes);
+    let limit = seen.limit.conclude(options.known_limit_bytes(), heap.reserved_bytes);
     let (verdict, steps) = judge(&heap, asked.filter(|_| is_oom).map(|asked| asked.size.get()), limit);
     Ok(Diagnosis {
         device: recording.device,
@@ -77,8 +77,8 @@ struct Run {
     assumed: Option<u64>,
 }
 
-/// Replays the run and keeps what the diagnosis needs. Garbage collection depends on the limit: if none was given and decisions
-/// differ, one is looked for that explains every one of them, among the whole gibibytes that the refusals leave.
+/// Replays the run and keeps what the diagnosis needs. Garbage collection depends on the limit. If none was given and decisions differ,
+/// the whole gibibytes that the refused requests allow are tried; the first one that explains every decision is used.
 fn run(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -101,7 +101,7 @@ fn run(
     Ok(Run { exactness, seen, assumed: None })
 }
 
-/// Whether the request is large enough, against what is free, to ask of every free byte why it did not serve.
+/// Whether the request is large enough, compared with what is free, to ask why each free byte did not serve it.
 fn is_telling(asked: &Asked, segments: &[SegmentInfo]) -> bool {
     let blocks = segments.iter().flat_map(|segment| &segment.blocks);
     let empty = blocks.filter(|block| block.state != BlockActivity::Allocated);
@@ -109,12 +109,7 @@ fn is_telling(asked: &Asked, segments: &[SegmentInfo]) -> bool {
     asked.size.get() >= empty_bytes / TELLING_PART
 }
 
-/// The tighter of what the caller said.
-pub(super) fn known_limit(options: &DiagnoseOptions) -> Option<u64> {
-    options.own.limit_bytes.into_iter().chain(options.capacity_bytes).min()
-}
-
-/// The request at an entry, if it is one.
+/// The request at an entry, if the entry is one.
 fn request_at(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -141,7 +136,7 @@ fn request_at(
     Ok(Some(Request { asked, requested_bytes: entry.size, segment_bytes, stack: entry.stack }))
 }
 
-/// What went back to the device for a request, in the entries from `from` on.
+/// What was given back to the device for a request, in the entries from `from` on.
 fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
     let mut given = GivenBack::default();
     for (at, entry) in trace.iter().enumerate().skip(from).filter(|_| is_request) {
@@ -158,6 +153,7 @@ fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
     given
 }
 
+/// Since when the heap has had at least half of its stranded bytes.
 fn onset(lows: &Lows, heap: &Breakdown, trace: &[Entry]) -> Option<Onset> {
     let level_bytes = heap.stranded_bytes() / 2;
     if level_bytes == 0 {

@@ -1,30 +1,29 @@
-//! Where a program's steps end, as far as its annotations mark them.
+//! Where a program's training steps end, as far as its annotations mark them.
 //!
 //! The profiler marks `ProfilerStep#12`, an optimizer `Optimizer.step#AdamW.step` and `Optimizer.zero_grad#AdamW.zero_grad`. A step ends
-//! where such a mark ends. Gradients are dropped right after the optimizer's step or at the beginning of the next one; where
-//! `zero_grad` follows with no request for memory in between, it belongs to the step.
+//! where such a mark ends. Programs free gradients right after the optimizer's step or at the start of the next step; a `zero_grad`
+//! that follows without an allocation in between belongs to the step.
 
 use std::collections::BTreeMap;
 
-use thiserror::Error;
-
 use parkade_recording::{Action, Annotation, DeviceRecording, Entry};
+use thiserror::Error;
 
 /// The end of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The step's number among all that the file marks, in order of time, from 0.
+    /// The step's number among all that the file marks, in order of time, counted from 0.
     pub number: usize,
-    /// The last entry of it.
+    /// Its last entry.
     pub last_entry: usize,
 }
 
-/// The steps of a program.
+/// A program's steps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Steps {
-    /// The annotation by which they are told.
+    /// The annotation that marks them.
     pub mark: String,
-    /// Those of which the trace has an entry, in order.
+    /// The steps that end within the trace, in order.
     pub steps: Vec<Step>,
     /// How many ended before the trace's first entry.
     pub lost: usize,
@@ -33,13 +32,11 @@ pub struct Steps {
 /// Why there are no steps.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StepError {
-    /// No annotation marks any.
+    /// No annotation marks them.
     #[error("the file marks no steps (no annotation begins with {0}): --every 1000 shows every thousandth entry")]
     NoMark(String),
-    /// Times of entries are needed to find the annotations' places.
-    #[error(
-        "the trace's entries have no times, so that its annotations have no place: --every 1000 shows every thousandth entry"
-    )]
+    /// The trace's entries have no times, which are needed to place the annotations.
+    #[error("the trace's entries have no times, so its annotations cannot be placed: --every 1000 shows every thousandth entry")]
     NoTimes,
 }
 
@@ -47,11 +44,11 @@ const PROFILER: &str = "ProfilerStep#";
 const OPTIMIZER: &str = "Optimizer.step#";
 const ZERO_GRAD: &str = "Optimizer.zero_grad#";
 
-/// Finds the steps: by the annotations whose name begins with `prefix`, or by the profiler's, or by the optimizer's. Of several
-/// optimizers the one with the most steps counts, then the first by name.
+/// Finds the steps: by the annotations whose name begins with `prefix`; without a prefix by the profiler's, else by the optimizer's. Of
+/// several optimizers the one with the most steps counts, and among equals the first by name.
 ///
 /// # Errors
-/// [`StepError`], if nothing marks them.
+/// [`StepError`] if nothing marks the steps, or the trace has no times.
 pub fn steps(annotations: &[Annotation], device: &DeviceRecording, prefix: Option<&str>) -> Result<Steps, StepError> {
     let default_marks = [PROFILER, OPTIMIZER];
     let prefixes: &[&str] = prefix.as_ref().map_or(&default_marks, std::slice::from_ref);
@@ -74,7 +71,7 @@ pub fn steps(annotations: &[Annotation], device: &DeviceRecording, prefix: Optio
             ends.push((done, annotation.time_us));
         }
     }
-    // A file need not have its annotations in order of time: each thread's may come together.
+    // Annotations may not be in order of time: a file may list them thread by thread.
     ends.sort_unstable();
     for (number, (done, _)) in ends.into_iter().enumerate() {
         match done.checked_sub(1) {
@@ -94,16 +91,16 @@ fn most_frequent(annotations: &[Annotation], prefix: &str) -> String {
     for annotation in annotations.iter().filter(|annotation| is_end(annotation) && annotation.name.starts_with(prefix)) {
         *counts.entry(&annotation.name).or_default() += 1;
     }
-    // The last of equals is taken, so they are looked at backwards.
+    // `max_by_key` returns the last of equals, so the order is reversed.
     counts.into_iter().rev().max_by_key(|&(_, count)| count).map_or_else(String::new, |(name, _)| name.to_owned())
 }
 
-/// How many entries are from before that time. Times do not go back, but for adjustments of the clock.
+/// How many entries are no later than that time. Times increase, except when the clock is adjusted.
 fn entries_until(trace: &[Entry], time_us: i64) -> usize {
     trace.partition_point(|entry| entry.time().is_none_or(|time| i64::try_from(time).is_ok_and(|time| time <= time_us)))
 }
 
-/// How many entries are done after a `zero_grad` that comes next, if no memory is asked for before its end.
+/// If the next annotation is a `zero_grad` and nothing is allocated before its end: how many entries are done then.
 fn zero_grad_after(following: &[Annotation], device: &DeviceRecording, done: usize) -> Option<usize> {
     let next = following.iter().find(|annotation| is_end(annotation))?;
     let end = entries_until(&device.trace, next.time_us.filter(|_| next.name.starts_with(ZERO_GRAD))?);

@@ -1,163 +1,156 @@
-//! All of it in one call: read the programs, search, judge, recommend.
+//! Advice on a recording: reads the programs, searches the settings, judges the run's own and recommends one.
 
-use parkade::profile::Profile;
-use parkade::settings::Settings;
-
-use super::choice::{Recommendation, choose, shortlist};
-use super::evaluate::{Replay, Space};
-use super::hint::{CapacityHint, hint};
-use super::program::Program;
-use super::search::{AdvisedOption, Search};
-use super::verdict::{Cause, Verdict, verdict};
-use crate::caution::InUse;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
 
-/// What to advise on.
-pub struct AdviseOptions {
-    /// Settings and limit of the recorded run.
-    pub own: VerifyOptions,
-    /// The version of PyTorch whose decisions are made.
-    pub profile: &'static Profile,
-    /// The memory that there is. If none is said, what an out-of-memory point of the recording shows is taken.
-    pub space: Space,
-    /// Settings that are to be among the options.
-    pub given: Vec<Settings>,
-    /// Try no others but the recorded run's own.
-    pub only_given: bool,
-}
+use super::advised_option::AdvisedOption;
+use super::choice::{Recommendation, choose, shortlist};
+use super::hint::{CapacityHint, hint};
+use super::options::{AdviseOptions, MemoryBudget, Progress};
+use super::program::Program;
+use super::replay::Replay;
+use super::search::Search;
+use super::verdict::{FirstFailure, Verdict, verdict};
+use crate::caution::InUse;
 
-/// How far it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progress {
-    /// So many entries of the trace of the device at this place are read.
-    Read {
-        /// The device's place among those given.
-        device: usize,
-        /// Entries.
-        entries: usize,
-    },
-    /// So many of the options known so far are tried.
-    Tried {
-        /// Options.
-        options: usize,
-        /// Of so many.
-        of: usize,
-    },
-}
-
-/// What an option comes to for each of the readings of when other streams are done with memory given back to them.
+/// How an option fares when the other streams finish earlier or later than recorded ([`TIMINGS`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingFits {
-    /// The option's place in the report.
+    /// The option's index in [`Advice::options`].
     pub option: usize,
-    /// For so many of them it fits.
+    /// Timings under which it fits.
     pub fit: usize,
-    /// How many there are.
+    /// Timings tried.
     pub of: usize,
     /// The lowest peak of reserved bytes.
     pub least_peak_reserved_bytes: i64,
-    /// The highest.
+    /// The highest peak.
     pub most_peak_reserved_bytes: i64,
 }
 
-/// The advice.
+/// The advice on one recording.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct Advice {
     /// The programs, one for each device.
     pub programs: Vec<Program>,
-    /// The memory that was taken for available.
-    pub space: Space,
-    /// Where it was read off, if it was not given: the device, and what its recording shows.
+    /// The memory that was assumed to be available.
+    pub memory: MemoryBudget,
+    /// If the memory was not given but inferred: the device whose recording shows it, and what it shows.
     pub hint: Option<(u32, CapacityHint)>,
-    /// The limit of the recorded run, if it was given or is the one that explains every garbage collection.
+    /// The limit of the recorded run, in bytes, if it was given or if one was found that explains every garbage collection.
     pub recorded_limit: Option<u64>,
-    /// Before its first entry the recording had reserved more than the memory: what it does not show needed more.
+    /// Before its first entry the recorded run had more reserved than there is memory: the part that the recording lost needed more.
     pub hides_more: bool,
     /// The verdict on the recorded run's own settings.
     pub verdict: Verdict,
-    /// Where these fail first.
-    pub cause: Option<Cause>,
-    /// All settings that were tried. The first are the recorded run's own; the others follow by usefulness.
+    /// Where these settings fail first.
+    pub first_failure: Option<FirstFailure>,
+    /// All settings that were tried: first the recorded run's own, then the others by usefulness.
     pub options: Vec<AdvisedOption>,
-    /// The one to take.
+    /// The option to use; `None` if nothing fits.
     pub recommendation: Option<Recommendation>,
-    /// Where other streams delay frees: what the timing does to the options that matter.
+    /// If frees wait for other streams: how much their timing matters, for the own settings and the best options.
     pub timings: Vec<TimingFits>,
 }
 
-impl Report {
+impl Advice {
     /// The recorded run's own settings.
     #[must_use]
     pub fn own(&self) -> &AdvisedOption {
         &self.options[0]
     }
 
-    /// The option that is recommended.
+    /// The recommended option.
     #[must_use]
     pub fn recommended(&self) -> Option<&AdvisedOption> {
         self.recommendation.as_ref().map(|recommendation| &self.options[recommendation.option])
     }
 }
 
-/// How many options have their timings tried, beside the recorded run's own.
+/// How many options have other timings tried, beside the recorded run's own.
 const TIMED: usize = 4;
 
-/// Advises on a recorded program: on all of its traced devices, with one setting for all.
+/// Advises on a recorded program. `devices` are its traced devices; all of them get the same settings. `progress` may be called from
+/// several threads.
 ///
 /// # Errors
-/// As for verifying the recording: see [`VerifyError`], with the number of the device.
+/// If a device's recording cannot be replayed: the device's number and why.
 pub fn advise(
     devices: &[&DeviceRecording],
     options: &AdviseOptions,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Report, (u32, VerifyError)> {
-    let mut programs = Vec::new();
-    let mut recorded_limit = options.own.limit_bytes;
-    for (device, recording) in devices.iter().enumerate() {
-        let mut read = |entries| progress(Progress::Read { device, entries });
-        let (program, limit) = read_program(recording, &options.own, &mut read).map_err(|error| (recording.device, error))?;
-        recorded_limit = recorded_limit.or(limit);
-        programs.push(program);
-    }
-    let is_given = options.space != Space::default();
-    // What one device had says nothing of the others.
+) -> Result<Advice, (u32, VerifyError)> {
+    let (programs, recorded_limit) = read_programs(devices, &options.own, progress)?;
+    let is_given = options.memory != MemoryBudget::default();
+    // An error on one device says nothing about the memory of the others.
     let only = devices.first().filter(|_| !is_given && devices.len() == 1);
     let hint = only.and_then(|recording| Some((recording.device, hint(recording)?)));
-    let space = hint.map_or(options.space, |(_, hint)| Space {
+    let memory = hint.map_or(options.memory, |(_, hint)| MemoryBudget {
         limit_bytes: Some(recorded_limit.unwrap_or(hint.assumed_bytes())),
         capacity_bytes: None,
     });
-    // Whether there is a limit is said beside each option that needs one.
+    // An option that needs a limit says so itself (`needs_limit`).
     let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
         InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).limited(true)
     };
     let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
-    let mut found = Search::new(&programs, &in_use, space, options, progress).run();
     let is_short = hint.is_some() || programs.iter().any(Program::died);
-    let useful = shortlist(&found, is_short);
-    let usefulness = |place: usize| useful.iter().position(|&useful| useful == place).unwrap_or(usize::MAX);
-    let mut order: Vec<usize> = (1..found.len()).collect();
-    order.sort_by_key(|&place| (usefulness(place), found[place].rank()));
-    found = [0].into_iter().chain(order).map(|place| found[place].clone()).collect();
+    let found = by_usefulness(Search::new(&programs, &in_use, memory, options, progress).run(), is_short);
     let useful = shortlist(&found, is_short);
     let replays = |place: usize| -> Vec<Replay<'_>> {
         let settings = &found[place].settings;
         programs.iter().map(|program| Replay { program, profile: options.profile, settings }).collect()
     };
-    let (verdict, cause) = verdict(&programs, &found[0], &replays(0));
+    let (verdict, first_failure) = verdict(&programs, &found[0], &replays(0));
     let timings = timings(&programs, &found, &useful, &replays);
     let is_certain = |timing: &TimingFits| timing.fit == timing.of;
     let certain = |place| timings.is_empty() || timings.iter().any(|timing| timing.option == place && is_certain(timing));
     let hides_more =
         found[0].available_bytes.is_some_and(|available| programs.iter().any(|program| program.hides_more_than(available)));
-    // What a limit lets reach beyond it is no memory to live in.
+    // An option may fit only because the last page of an expandable segment exceeds the limit; do not recommend that.
     let recommendation = choose(&found, &useful, hides_more, &certain).filter(|_| verdict != Verdict::Capacity);
-    Ok(Report { space, hint, recorded_limit, hides_more, verdict, cause, recommendation, timings, options: found, programs })
+    Ok(Advice {
+        memory,
+        hint,
+        recorded_limit,
+        hides_more,
+        verdict,
+        first_failure,
+        recommendation,
+        timings,
+        options: found,
+        programs,
+    })
 }
 
-/// Reads a traced device. Garbage collection depends on the limit: if none is given and decisions differ, a limit is looked for that
-/// explains every one of them, among the whole gibibytes that the out-of-memory points leave.
+/// Sorts the options by usefulness: the shortlist, then the others by rank. The first one, the recorded run's own, stays first.
+fn by_usefulness(found: Vec<AdvisedOption>, is_short: bool) -> Vec<AdvisedOption> {
+    let useful = shortlist(&found, is_short);
+    let usefulness = |place: usize| useful.iter().position(|&useful| useful == place).unwrap_or(usize::MAX);
+    let mut order: Vec<usize> = (1..found.len()).collect();
+    order.sort_by_key(|&place| (usefulness(place), found[place].rank()));
+    [0].into_iter().chain(order).map(|place| found[place].clone()).collect()
+}
+
+/// Reads all devices. Returns their programs and the limit of the recorded run, if it was given or found.
+fn read_programs(
+    devices: &[&DeviceRecording],
+    own: &VerifyOptions,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<(Vec<Program>, Option<u64>), (u32, VerifyError)> {
+    let mut programs = Vec::new();
+    let mut recorded_limit = own.limit_bytes;
+    for (device, recording) in devices.iter().enumerate() {
+        let mut read = |entries| progress(Progress::Read { device, entries });
+        let (program, limit) = read_program(recording, own, &mut read).map_err(|error| (recording.device, error))?;
+        recorded_limit = recorded_limit.or(limit);
+        programs.push(program);
+    }
+    Ok((programs, recorded_limit))
+}
+
+/// Reads a traced device. Garbage collection depends on the limit. If none is given and recorded decisions differ from the replay's, the
+/// whole gibibytes that the out-of-memory errors allow are tried; the first one under which every decision agrees is the limit.
 fn read_program(
     recording: &DeviceRecording,
     own: &VerifyOptions,
@@ -177,7 +170,7 @@ fn read_program(
     Ok((program, None))
 }
 
-/// What the timing does to the recorded run's own settings and to the best others, where frees wait for other streams.
+/// How the recorded run's own settings and the best others fare under other timings; empty if no free waits for another stream.
 fn timings<'a>(
     programs: &[Program],
     found: &[AdvisedOption],

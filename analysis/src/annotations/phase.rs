@@ -1,17 +1,17 @@
-//! In which phase of the program a moment lies, as the user scopes of the file say: PyTorch's optimizers annotate themselves.
+//! In which scopes of the program a point in time lies. PyTorch's optimizers annotate themselves.
 
 use parkade_recording::Annotation;
 
-/// Where a moment lies among the user scopes.
+/// Where a point in time lies among the program's scopes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Phase {
-    /// The scopes that were open, the outermost first.
+    /// The open scopes, the outermost first.
     pub open: Vec<String>,
-    /// The scope that had ended last, and how often it had by then.
+    /// The scope that ended last, and how often a scope of its name had ended by then.
     pub last_ended: Option<(String, usize)>,
 }
 
-/// The phase of a device at a time in microseconds since 1970; `None` if the file has no scopes of this device with times.
+/// The phase of a device at a time, in microseconds since 1970; `None` if the file has no timed scopes of this device.
 #[must_use]
 pub fn phase_at(annotations: &[Annotation], device: u32, time_us: u64) -> Option<Phase> {
     let is_here = |annotation: &&Annotation| annotation.device.is_none_or(|number| number == i64::from(device));

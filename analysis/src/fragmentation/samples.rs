@@ -1,69 +1,69 @@
-//! Statistics and measures at chosen moments of a run: the recorded one, or the same requests under other settings.
+//! Statistics and fragmentation at chosen moments of a run: the recorded one, or the same requests under other settings.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::snapshot::SegmentInfo;
 use parkade::stats::{Family, Stats};
-
-use super::Measures;
-use crate::diagnose::{DiagnoseError, DiagnoseOptions, diagnose_device};
 use parkade_recording::DeviceRecording;
 use parkade_replay::{
     AfterFailure, PredictOptions, PredictedRun, Requests, Timing, VerifyError, VerifyOptions, device_like, learned_addresses,
     verify_device, watch_device,
 };
 
+use super::heap::Fragmentation;
+use crate::diagnose::{DiagnoseError, DiagnoseOptions, diagnose_device};
+
 /// The state at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// The last entry of the recording that was done by then.
+    /// The last entry of the recording that is done.
     pub entry: usize,
-    /// The statistics since the first entry.
+    /// PyTorch's statistics, counted from the first entry on.
     pub stats: Stats,
-    /// What the heap's bytes were doing.
-    pub measures: Measures,
-    /// The most bytes handed out at once since the sample before, looked at after every operation.
+    /// How the heap's bytes are used.
+    pub fragmentation: Fragmentation,
+    /// The peak of allocated bytes since the previous sample, checked after every operation.
     pub peak_allocated_bytes: i64,
-    /// The most bytes taken from the device at once since then.
+    /// The peak of reserved bytes since the previous sample.
     pub peak_reserved_bytes: i64,
 }
 
-/// The samples of a run, and how exactly the recorded one is known.
+/// The samples of a run, and how exactly the replay reproduces the recording.
 #[derive(Clone, Debug)]
 pub struct SampledRun {
-    /// One for each entry that was asked for.
+    /// One for each chosen entry.
     pub samples: Vec<Sample>,
-    /// How many decisions of the recording the core makes otherwise under its own settings. Unless it is zero, the samples of the
-    /// recorded run are not its own, and the requests of a replayed one are less sure.
+    /// How many recorded decisions the core makes differently under the recording's own settings. If any, the samples of a recorded run
+    /// may not be its own, and the requests of a replayed run are less certain.
     pub mismatches: u64,
-    /// How many decisions were compared for that.
+    /// How many decisions were compared.
     pub decisions: u64,
-    /// The recorded run's limit, if it was not given and one was found that explains every decision.
+    /// The recorded run's limit, in bytes, if none was given and one was found that explains every decision.
     pub assumed_limit_bytes: Option<u64>,
 }
 
-/// Under what to replay.
+/// How to replay a run under other settings.
 #[derive(Clone, Debug)]
-pub struct ReplayedRun {
-    /// Settings and limit of the recorded run, which show what it asked for.
+pub struct ReplayOptions {
+    /// Settings and limit of the recorded run, needed to read its requests.
     pub own: VerifyOptions,
-    /// The version of PyTorch whose decisions are made.
+    /// The PyTorch release whose decisions are made.
     pub profile: &'static Profile,
     /// The settings to replay under.
     pub settings: Settings,
     /// The memory limit to replay under.
     pub limit_bytes: Option<u64>,
-    /// The device's memory; as much as is needed if not given.
+    /// The device's memory; unlimited if `None`.
     pub capacity_bytes: Option<u64>,
 }
 
-/// Samples the recorded run after each of these entries, which must be in order: once the operation is done that the entry belongs
-/// to. `own` are the settings and the limit of that run. Garbage collection depends on the limit: if none is given, one is looked for
-/// as a diagnosis does.
+/// Samples the recorded run after each of the entries `at`, which must be in order; each sample is taken when the operation of its entry
+/// is done. `own` are the settings and the limit of that run. Garbage collection depends on the limit. If none is given and decisions
+/// differ, a limit that explains them is searched, as in a diagnosis.
 ///
 /// # Errors
-/// As for verifying the recording: see [`VerifyError`].
-pub fn recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at: &[usize]) -> Result<SampledRun, VerifyError> {
+/// If the recording cannot be replayed.
+pub fn sample_recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at: &[usize]) -> Result<SampledRun, VerifyError> {
     let mut verdict = verify_device(recording, own, &mut |_| ())?;
     let mut own = own.clone();
     let mut assumed_limit_bytes = None;
@@ -84,22 +84,26 @@ pub fn recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at: &[usiz
     Ok(SampledRun { samples: sampler.samples, mismatches, decisions, assumed_limit_bytes })
 }
 
-/// The limit under which every decision is the recorded one, among the whole gibibytes that the out-of-memory points leave.
+/// The first limit, in whole gibibytes that the out-of-memory errors allow, under which every decision is the recorded one.
 fn limit_that_explains(recording: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
     let options = DiagnoseOptions { own: own.clone(), capacity_bytes: None, entry: None, fences: 0 };
     match diagnose_device(recording, &options, &mut |_| ()) {
         Ok(diagnosis) => Ok(diagnosis.assumed_limit_bytes),
         Err(DiagnoseError::Replay(error)) => Err(error),
-        // No entry was chosen.
+        // Cannot happen, because no entry was chosen.
         Err(DiagnoseError::NoSuchEntry { .. }) => Ok(None),
     }
 }
 
-/// Samples the same requests under other settings. A request that fails does not end the run.
+/// Samples the recorded requests under other settings, at the entries `at` as above. A request that fails does not end the run.
 ///
 /// # Errors
-/// As for verifying the recording: see [`VerifyError`].
-pub fn replayed_run(recording: &DeviceRecording, options: &ReplayedRun, at: &[usize]) -> Result<SampledRun, VerifyError> {
+/// If the recording cannot be replayed.
+pub fn sample_replayed_run(
+    recording: &DeviceRecording,
+    options: &ReplayOptions,
+    at: &[usize],
+) -> Result<SampledRun, VerifyError> {
     let requests = Requests::of_recording(recording, &options.own, &mut |_| ())?;
     let device = device_like(recording.device, &learned_addresses(recording, &requests), options.capacity_bytes);
     let predict = PredictOptions {
@@ -120,6 +124,7 @@ pub fn replayed_run(recording: &DeviceRecording, options: &ReplayedRun, at: &[us
     Ok(SampledRun { samples: sampler.samples, mismatches, decisions, assumed_limit_bytes: None })
 }
 
+/// Takes the samples while a run passes by.
 struct Sampler<'a> {
     at: &'a [usize],
     samples: Vec<Sample>,
@@ -132,16 +137,16 @@ impl<'a> Sampler<'a> {
         Sampler { at, samples: Vec::new(), peak_allocated_bytes: 0, peak_reserved_bytes: 0 }
     }
 
-    /// So many entries are done.
+    /// Takes the samples that are due now that so many entries are done.
     fn pass(&mut self, entries: usize, stats: &Stats, segments: &mut dyn FnMut() -> Vec<SegmentInfo>) {
         let current = |family| stats.family(family).all.current;
         self.peak_allocated_bytes = self.peak_allocated_bytes.max(current(Family::AllocatedBytes));
         self.peak_reserved_bytes = self.peak_reserved_bytes.max(current(Family::ReservedBytes));
-        let mut measures = None;
+        let mut fragmentation = None;
         while let Some(&entry) = self.at.get(self.samples.len()).filter(|&&entry| entry < entries) {
-            let measures = *measures.get_or_insert_with(|| Measures::of(&segments()));
+            let fragmentation = *fragmentation.get_or_insert_with(|| Fragmentation::of(&segments()));
             let (peak_allocated_bytes, peak_reserved_bytes) = (self.peak_allocated_bytes, self.peak_reserved_bytes);
-            self.samples.push(Sample { entry, stats: stats.clone(), measures, peak_allocated_bytes, peak_reserved_bytes });
+            self.samples.push(Sample { entry, stats: stats.clone(), fragmentation, peak_allocated_bytes, peak_reserved_bytes });
             self.peak_allocated_bytes = current(Family::AllocatedBytes);
             self.peak_reserved_bytes = current(Family::ReservedBytes);
         }

@@ -1,30 +1,30 @@
-//! Levels over the run, moment by moment and aggregated for drawing.
+//! Levels of memory over a run: at every moment, and aggregated into buckets for drawing.
 
 use super::log::HeapLog;
 
-/// Bytes at every moment. Each list has one number more than there are entries.
+/// Bytes at every moment. Each list has one more number than there are entries.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Levels {
-    /// Bytes of blocks handed out.
+    /// Bytes of live blocks.
     pub allocated: Vec<u64>,
-    /// Those, and bytes of blocks given back that other streams still use.
+    /// Those, and bytes of freed blocks that other streams still use.
     pub active: Vec<u64>,
-    /// Bytes taken from the device.
+    /// Reserved bytes.
     pub reserved: Vec<u64>,
 }
 
-/// What a level did during some moments.
+/// A level during a range of moments, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Bucket {
-    /// Its least, in bytes.
+    /// Its minimum.
     pub min: u64,
-    /// Its most.
+    /// Its maximum.
     pub max: u64,
-    /// What it was at the last of these moments.
+    /// Its value at the last of these moments.
     pub last: u64,
 }
 
-/// A level, aggregated: bucket `i` of `k` covers the moments from `i * n / k` to before `(i + 1) * n / k`, of `n` in all.
+/// An aggregated level: bucket `i` of `k` covers the moments from `i * n / k` up to, but not including, `(i + 1) * n / k`, of `n` in all.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Curve {
     /// The buckets in order.
@@ -35,8 +35,7 @@ pub struct Curve {
 
 impl HeapLog {
     /// The levels at every moment of a run of so many entries.
-    #[must_use]
-    pub fn levels(&self, entries: usize) -> Levels {
+    pub(super) fn levels(&self, entries: usize) -> Levels {
         let blocks = || self.blocks.iter();
         Levels {
             allocated: sum_of(blocks().map(|block| (block.born, block.freed, block.size)), entries),
@@ -46,7 +45,7 @@ impl HeapLog {
     }
 }
 
-/// For each moment the sum of the sizes of what was there then, from its first moment until before its last one.
+/// For each moment the sum of the sizes of what exists then. A life includes its first moment and excludes the one at its end.
 fn sum_of(lives: impl Iterator<Item = (u32, u32, u64)>, entries: usize) -> Vec<u64> {
     let mut changes = vec![0_u64; entries + 1];
     for (born, gone, size) in lives {
@@ -66,7 +65,7 @@ fn sum_of(lives: impl Iterator<Item = (u32, u32, u64)>, entries: usize) -> Vec<u
 }
 
 impl Curve {
-    /// A level of every moment in at most so many buckets.
+    /// Aggregates a level, given at every moment, into at most so many buckets.
     #[must_use]
     pub fn of(level: &[u64], most_buckets: usize) -> Curve {
         let moments = level.len();
@@ -82,7 +81,7 @@ impl Curve {
         Curve { buckets: (0..count).map(bucket).collect(), moments }
     }
 
-    /// The highest of all moments, in bytes.
+    /// The highest value at any moment, in bytes.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.max).max().unwrap_or(0)
@@ -90,7 +89,7 @@ impl Curve {
 }
 
 impl Levels {
-    /// The first moment at which a level was at its highest.
+    /// The first moment at which a level is at its highest.
     #[must_use]
     pub fn peak_moment(level: &[u64]) -> usize {
         let peak = level.iter().max();
