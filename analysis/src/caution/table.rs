@@ -1,26 +1,26 @@
-//! The table of known cases, and where each is reported.
+//! The table of known issues, each with its source.
 //!
-//! A new case is a new row. What a replay shows (how much memory a setting needs in this program) is no row; a row is what the
-//! replay cannot show, or why a setting that looks good in one run is not safe in general.
+//! To add an issue, add a row. A row states what a replay cannot show, or why a setting that looks good in one run is not safe in
+//! general. What a replay does show, such as how much memory a program needs under a setting, does not belong here.
 
-use super::rule::{Condition, Rule, Versions};
-use super::{Feature, Severity};
+use super::in_use::Feature;
+use super::issue::{Condition, KnownIssue, Severity, Versions};
 
-/// Every known case: first what breaks, then what is without effect.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+/// Every known issue: first those that do harm, then settings without effect.
+pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
+    KnownIssue {
         id: "expandable-captured-collectives",
         setting: "expandable_segments",
         when: &[Condition::Expandable],
         uses: &[Feature::GraphPools, Feature::CapturedCollectives],
         versions: Versions::All,
         severity: Severity::Breaks,
-        what: "NCCL collectives inside of CUDA graphs hang or fail: NCCL registers the buffers of a captured collective as one \
-               allocation each, and a buffer in an expandable segment spans several.",
+        what: "NCCL collectives inside CUDA graphs hang or fail: NCCL registers each buffer of a captured collective as one \
+               allocation, and a buffer in an expandable segment spans several.",
         instead: "Set NCCL_GRAPH_REGISTER=0, or leave expandable_segments off.",
         source: "pytorch/pytorch#158029, pytorch/torchtitan#3306",
     },
-    Rule {
+    KnownIssue {
         id: "expandable-other-processes",
         setting: "expandable_segments",
         when: &[Condition::Expandable],
@@ -29,10 +29,10 @@ pub(super) const RULES: &[Rule] = &[
         severity: Severity::Breaks,
         what: "Memory of expandable segments cannot be shared through cudaIpcGetMemHandle, so custom all-reduce kernels and other \
                extensions that share memory between processes fail with an invalid argument.",
-        instead: "Turn off what shares the memory (vLLM: --disable-custom-all-reduce), or leave expandable_segments off.",
+        instead: "Turn off the feature that shares the memory (vLLM: --disable-custom-all-reduce), or leave expandable_segments off.",
         source: "vllm-project/vllm#42609, ROCm/aiter#4174, spec 4.9",
     },
-    Rule {
+    KnownIssue {
         id: "expandable-shared-tensors",
         setting: "expandable_segments",
         when: &[Condition::Expandable],
@@ -44,7 +44,7 @@ pub(super) const RULES: &[Rule] = &[
         instead: "Keep few shared tensors open, or leave expandable_segments off in the process that sends them.",
         source: "pytorch/pytorch#186213",
     },
-    Rule {
+    KnownIssue {
         id: "expandable-registrations",
         setting: "expandable_segments",
         when: &[Condition::Expandable],
@@ -52,93 +52,93 @@ pub(super) const RULES: &[Rule] = &[
         versions: Versions::All,
         severity: Severity::MayBreak,
         what: "Libraries that register memory by address and length (RDMA, NCCL user buffers) may refuse memory of expandable segments, \
-               which is many mappings and changes while it is registered.",
-        instead: "Allocate registered buffers outside of expandable segments, or leave expandable_segments off.",
+               which consists of many mappings and can change while it is registered.",
+        instead: "Allocate registered buffers outside expandable segments, or leave expandable_segments off.",
         source: "pytorch/pytorch#165419, uccl-project/uccl#839",
     },
-    Rule {
+    KnownIssue {
         id: "expandable-pools-given-back",
         setting: "expandable_segments",
         when: &[Condition::Expandable],
         uses: &[Feature::PrivatePools, Feature::PoolsGivenBack],
         versions: Versions::Only(&["2.11"]),
         severity: Severity::MayBreak,
-        what: "PyTorch 2.11 forgets a private pool while blocks still use it, if memory that was mapped at once goes back in several \
-               pieces: later frees then corrupt memory or crash.",
+        what: "If memory that was mapped in one piece is unmapped in several, PyTorch 2.11 forgets a private pool while blocks still use \
+               it: later frees corrupt memory or crash.",
         instead: "Keep CUDA graphs and MemPools until the program ends, or leave expandable_segments off.",
         source: "spec 4.10",
     },
-    Rule {
+    KnownIssue {
         id: "expandable-several-devices",
         setting: "expandable_segments",
         when: &[Condition::Expandable],
         uses: &[Feature::SeveralDevices, Feature::EmptyCache],
         versions: Versions::Only(&["2.11"]),
         severity: Severity::MayBreak,
-        what: "empty_cache waits for the current device only, so memory of another device can be unmapped while kernels still use it: \
-               an illegal memory access.",
+        what: "empty_cache waits only for the current device, so memory of another device can be unmapped while kernels still use it, \
+               which is an illegal memory access.",
         instead: "Synchronize every device before empty_cache.",
         source: "pytorch/pytorch#196258, fixed by pytorch/pytorch#197159",
     },
-    Rule {
+    KnownIssue {
         id: "max-split-expandable",
         setting: "max_split_size_mb, expandable_segments",
         when: &[Condition::Expandable, Condition::MaxSplit],
         uses: &[],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "Free blocks of an expandable segment that have merged beyond max_split_size_mb are refused to smaller requests, so \
-               reserved memory grows without bound where small blocks outlive large ones.",
-        instead: "Set one of the two; expandable_segments needs no max_split_size_mb.",
+        what: "Free blocks of an expandable segment that have coalesced beyond max_split_size_mb are refused to smaller requests, so \
+               reserved memory grows without bound if small blocks outlive large ones.",
+        instead: "Set only one of the two; expandable_segments does not need max_split_size_mb.",
         source: "pytorch/pytorch#123548, pytorch/pytorch#193400",
     },
-    Rule {
+    KnownIssue {
         id: "max-split-at-large-segment",
         setting: "max_split_size_mb",
         when: &[Condition::MaxSplit, Condition::MaxSplitAtLargeSegment, Condition::NotExpandable],
         uses: &[],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "A whole free segment of the large size is then itself oversize and is refused to every smaller request, so each request of \
+        what: "An entirely free segment of the large size then counts as oversize and is refused to every smaller request, so each request of \
                1 to 10 MiB that finds no partly used segment takes a new one.",
-        instead: "Set max_split_size_mb at least 1 above large_segment_size_mb (20 unless set).",
+        instead: "Set max_split_size_mb at least 1 above large_segment_size_mb (20 by default).",
         source: "spec 10.18",
     },
-    Rule {
+    KnownIssue {
         id: "max-split-set-late",
         setting: "max_split_size_mb",
         when: &[Condition::MaxSplit],
         uses: &[Feature::ChangedSettings],
         versions: Versions::Only(&["2.11"]),
         severity: Severity::Breaks,
-        what: "If it is set or lowered while blocks exist, the remainder of a split block can count as oversize and is given to cudaFree, \
-               which leaves the heap corrupt.",
-        instead: "Set it in the environment, before the program starts.",
+        what: "If it is set or lowered while blocks exist, the remainder of a split block can count as oversize and be passed to cudaFree, \
+               which corrupts the heap.",
+        instead: "Set it in the environment before the program starts.",
         source: "spec 2.9",
     },
-    Rule {
+    KnownIssue {
         id: "throw-before-release",
         setting: "throw_on_cudamalloc_oom",
         when: &[Condition::ThrowBeforehand],
         uses: &[],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "A request that would exceed the memory limit fails at once, where PyTorch otherwise gives cached memory back and tries again.",
-        instead: "Set it only in programs that handle an out-of-memory error themselves.",
+        what: "A request that would exceed the memory limit fails at once; otherwise PyTorch would release cached memory and try again.",
+        instead: "Set it only in programs that handle out-of-memory errors themselves.",
         source: "pytorch/pytorch#179057",
     },
-    Rule {
+    KnownIssue {
         id: "async-user-pools",
         setting: "backend",
         when: &[Condition::AsyncBackend],
         uses: &[Feature::UserPools],
         versions: Versions::All,
         severity: Severity::Breaks,
-        what: "torch.cuda.MemPool does not work with cudaMallocAsync, which has no pools of the program.",
+        what: "torch.cuda.MemPool does not work with cudaMallocAsync, which does not support user pools.",
         instead: "Use backend:native.",
         source: "pytorch/pytorch#192464",
     },
-    Rule {
+    KnownIssue {
         id: "async-graph-trees",
         setting: "backend",
         when: &[Condition::AsyncBackend],
@@ -149,163 +149,163 @@ pub(super) const RULES: &[Rule] = &[
         instead: "Use backend:native, or a compile mode without CUDA graphs.",
         source: "pytorch/pytorch#158641",
     },
-    Rule {
+    KnownIssue {
         id: "expandable-host-memory-device",
         setting: "expandable_segments",
         when: &[Condition::Expandable],
         uses: &[Feature::HostMemoryDevice],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "On devices that share memory with the host (DGX Spark), loads that fit without expandable segments have run out of memory \
-               with them.",
-        instead: "Try both there; a replay does not model such a device.",
+        what: "On devices that share memory with the host (DGX Spark), workloads that fit without expandable segments have run out of \
+               memory with them.",
+        instead: "Try both on the device; a replay does not model it.",
         source: "vllm-project/vllm#45179, NVIDIA/dgx-spark-playbooks#97",
     },
-    Rule {
+    KnownIssue {
         id: "expandable-pool-allocators",
         setting: "expandable_segments",
         when: &[Condition::Expandable],
         uses: &[Feature::UserPools, Feature::PoolAllocators],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Pools with an allocator of their own (sleep modes) do not grow in place; versions before 2.11 went past that allocator \
-               instead.",
-        instead: "Count on the rest of the program's memory only.",
+        what: "Pools with an allocator of their own (sleep modes) do not use expandable segments; before 2.11 such pools bypassed their \
+               allocator instead.",
+        instead: "Expect an effect on the rest of the program's memory only.",
         source: "pytorch/pytorch#147851, pytorch/pytorch#185818, spec 5.5",
     },
-    Rule {
+    KnownIssue {
         id: "expandable-no-mapping",
         setting: "expandable_segments",
         when: &[Condition::Expandable],
         uses: &[Feature::NoMapping],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Where PyTorch was built without the driver's mapping calls (Windows, some builds) it warns once and goes on without.",
+        what: "A PyTorch built without the driver's mapping calls (Windows, some builds) warns once and ignores the setting.",
         instead: "Look for the warning `expandable_segments not supported on this platform`.",
         source: "pytorch/pytorch#122057",
     },
-    Rule {
+    KnownIssue {
         id: "collection-without-limit",
         setting: "garbage_collection_threshold",
         when: &[Condition::GarbageCollection, Condition::NoFraction],
         uses: &[Feature::NoLimit],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Without a memory limit below the whole device nothing is ever collected, and nothing says so.",
-        instead: "Set a limit too: torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction below 1.",
+        what: "Without a memory limit below the whole device nothing is ever collected, and there is no warning.",
+        instead: "Set a limit as well: torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction below 1.",
         source: "pytorch/pytorch#106660, pytorch/pytorch#76648, spec 2.7",
     },
-    Rule {
+    KnownIssue {
         id: "collection-expandable",
         setting: "garbage_collection_threshold, expandable_segments",
         when: &[Condition::GarbageCollection, Condition::Expandable],
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Garbage collection passes over the memory of expandable segments.",
-        instead: "Set one of the two.",
+        what: "Garbage collection skips expandable segments.",
+        instead: "Set only one of the two.",
         source: "pytorch/pytorch#134338, spec 2.7",
     },
-    Rule {
+    KnownIssue {
         id: "collection-private-pools",
         setting: "garbage_collection_threshold",
         when: &[Condition::GarbageCollection],
         uses: &[Feature::PrivatePools],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Garbage collection passes over private pools, whose memory counts towards the threshold all the same.",
-        instead: "Expect it to give back memory of the default pool only.",
+        what: "Garbage collection skips private pools, although their memory counts towards the threshold.",
+        instead: "Expect it to release memory of the default pool only.",
         source: "spec 2.7",
     },
-    Rule {
+    KnownIssue {
         id: "one-division",
         setting: "roundup_power2_divisions",
         when: &[Condition::OneDivision],
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "One division does not round up to the next power of two: sizes are rounded to 512 bytes, as if it were not set.",
+        what: "A single division does not round up to the next power of two: sizes are rounded to 512 bytes, as if it were not set.",
         instead: "Use 2 or more divisions.",
         source: "pytorch/pytorch#161139, spec 1.2",
     },
-    Rule {
+    KnownIssue {
         id: "rounding-without-max-split",
         setting: "max_non_split_rounding_mb",
         when: &[Condition::NonSplitRounding, Condition::NoMaxSplit],
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Without max_split_size_mb no block is oversize, so how much larger an oversize block may be does not matter.",
-        instead: "Leave it out, or set max_split_size_mb too.",
+        what: "Without max_split_size_mb no block is oversize, so a limit on how much larger an oversize block may be has no effect.",
+        instead: "Leave it out, or set max_split_size_mb as well.",
         source: "spec 2.5",
     },
-    Rule {
+    KnownIssue {
         id: "fraction-set-late",
         setting: "per_process_memory_fraction",
         when: &[Condition::Fraction],
         uses: &[Feature::ChangedSettings],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "It is read when a device's allocator is made; later changes of it set no limit.",
+        what: "It is read when a device's allocator is created; changing it later sets no limit.",
         instead: "Set it in the environment, or call torch.cuda.set_per_process_memory_fraction.",
         source: "spec 8.4",
     },
-    Rule {
+    KnownIssue {
         id: "capture-reuse-without-graphs",
         setting: "graph_capture_record_stream_reuse",
         when: &[Condition::CaptureReuse],
         uses: &[Feature::NoGraphPools],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "It acts while a CUDA graph is captured and at no other time.",
+        what: "It has an effect only while a CUDA graph is captured.",
         instead: "Leave it out.",
         source: "pytorch/pytorch#158352, spec 3.8",
     },
-    Rule {
+    KnownIssue {
         id: "throw-without-fraction",
         setting: "throw_on_cudamalloc_oom",
         when: &[Condition::ThrowBeforehand, Condition::NoFraction],
         uses: &[Feature::NoLimit],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Without a memory limit no request is rejected beforehand.",
-        instead: "Set per_process_memory_fraction too.",
+        what: "Without a memory limit no request is rejected early.",
+        instead: "Set per_process_memory_fraction as well.",
         source: "pytorch/pytorch#179057",
     },
-    Rule {
+    KnownIssue {
         id: "reserve-without-expandable",
         setting: "expandable_segments_reserve",
         when: &[Condition::ExpandableReserve, Condition::NotExpandable],
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Without expandable_segments nothing is reserved.",
+        what: "Without expandable_segments no addresses are reserved.",
         instead: "Leave it out, or set expandable_segments:True.",
         source: "spec 11.0",
     },
-    Rule {
+    KnownIssue {
         id: "release-lock",
         setting: "release_lock_on_cudamalloc",
         when: &[Condition::ReleaseLock],
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "It lets other threads allocate while one waits for the driver; the memory that a program needs stays the same.",
-        instead: "Set it for speed with several threads only.",
+        what: "It lets other threads allocate while one waits for the driver; the program needs as much memory as before.",
+        instead: "Set it only for speed with several threads.",
         source: "pytorch/pytorch#108367",
     },
-    Rule {
+    KnownIssue {
         id: "pinned",
         setting: "pinned_*",
         when: &[Condition::Pinned],
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "The pinned_* keys are about host memory; device memory stays the same.",
+        what: "The pinned_* keys concern host memory; device memory is unaffected.",
         instead: "Leave them out if device memory is the problem.",
         source: "spec 8.4",
     },
-    Rule {
+    KnownIssue {
         id: "async-native-keys",
         setting: "backend",
         when: &[Condition::AsyncBackend, Condition::NativeKeys],
@@ -313,7 +313,7 @@ pub(super) const RULES: &[Rule] = &[
         versions: Versions::All,
         severity: Severity::NoEffect,
         what: "cudaMallocAsync ignores max_split_size_mb, roundup_power2_divisions, garbage_collection_threshold and expandable_segments.",
-        instead: "Set them with backend:native only.",
+        instead: "Set them only with backend:native.",
         source: "spec 8.4",
     },
 ];

@@ -1,19 +1,42 @@
-//! The form of a known case: which settings it is about, what the program must use for it to matter, and in which versions.
+//! The form of a known issue: which settings it is about, what the program must use for it to matter, and in which releases.
 
 use parkade::profile::Profile;
 use parkade::settings::{Backend, Settings};
 
-use super::{Caution, Evidence, Feature, InUse, Severity};
+use super::in_use::Feature;
 
-/// A known case, as the table of them states it.
+/// What a setting does to a program that uses what the issue needs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Severity {
+    /// The setting has no effect, which its user may not expect.
+    NoEffect,
+    /// The program may fail, hang or need far more memory, depending on circumstances that are not modelled here.
+    MayBreak,
+    /// The program fails, hangs or corrupts its memory.
+    Breaks,
+}
+
+impl Severity {
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Severity::NoEffect => "no effect",
+            Severity::MayBreak => "may break",
+            Severity::Breaks => "breaks",
+        }
+    }
+}
+
+/// A known issue, as the table states it. [`Caution`](super::Caution) explains the texts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rule {
+pub(super) struct KnownIssue {
     pub(super) id: &'static str,
     /// The keys as users write them.
     pub(super) setting: &'static str,
-    /// The settings that it is about: all of these hold.
+    /// What the settings must say: all of these.
     pub(super) when: &'static [Condition],
-    /// What the program must use: all of it. Nothing: it holds for any program.
+    /// What the program must use: all of these. If empty, the issue applies to any program.
     pub(super) uses: &'static [Feature],
     pub(super) versions: Versions,
     pub(super) severity: Severity,
@@ -22,27 +45,27 @@ pub(super) struct Rule {
     pub(super) source: &'static str,
 }
 
-/// In which versions of PyTorch a case exists.
+/// The PyTorch releases that have the issue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Versions {
-    /// In all that are known here.
+    /// All that are modelled here.
     All,
-    /// In those of these names.
+    /// Those whose profiles have these names.
     Only(&'static [&'static str]),
 }
 
-/// Something that settings may say.
+/// A condition on the settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Condition {
-    /// Segments grow in place.
+    /// Expandable segments are on.
     Expandable,
-    /// They do not.
+    /// Expandable segments are off.
     NotExpandable,
-    /// Blocks from some size on are oversize.
+    /// Blocks above some size are oversize.
     MaxSplit,
-    /// No block is.
+    /// No block is oversize.
     NoMaxSplit,
-    /// Blocks of the size of ordinary large segments are oversize.
+    /// Blocks of the ordinary large segment size are oversize.
     MaxSplitAtLargeSegment,
     /// Garbage collection is on.
     GarbageCollection,
@@ -50,23 +73,23 @@ pub(super) enum Condition {
     NoFraction,
     /// The settings set a memory limit.
     Fraction,
-    /// Some sizes are rounded to one division of a power of two.
+    /// Some sizes are rounded with a single division of a power of two.
     OneDivision,
-    /// How much larger an oversize block may be is set.
+    /// `max_non_split_rounding_mb` is set.
     NonSplitRounding,
     /// A capture reuses blocks of other streams.
     CaptureReuse,
-    /// The lock is given up while the driver allocates.
+    /// The lock is released while the driver allocates.
     ReleaseLock,
-    /// Requests beyond the limit are rejected at once.
+    /// Requests beyond the limit fail at once.
     ThrowBeforehand,
-    /// How many addresses expandable segments reserve is set.
+    /// `expandable_segments_reserve` is set.
     ExpandableReserve,
-    /// Something about host memory is set.
+    /// A `pinned_*` key is set.
     Pinned,
     /// The allocator is CUDA's own.
     AsyncBackend,
-    /// Something is set that only PyTorch's own allocator heeds.
+    /// A key is set that only PyTorch's own allocator honours.
     NativeKeys,
 }
 
@@ -83,7 +106,7 @@ impl Condition {
             Condition::NoFraction => settings.per_process_memory_fraction >= 1.0,
             Condition::Fraction => settings.per_process_memory_fraction < 1.0,
             Condition::OneDivision => settings.roundup_power2_divisions.contains(&1),
-            // Parsing a string sets it to the size of large segments.
+            // Parsing a settings string sets it to the large segment size.
             Condition::NonSplitRounding => settings.max_non_split_rounding_bytes != settings.large_segment_bytes,
             Condition::CaptureReuse => settings.graph_capture_record_stream_reuse,
             Condition::ReleaseLock => settings.release_lock_on_cudamalloc,
@@ -109,27 +132,13 @@ impl Condition {
     }
 }
 
-impl Rule {
-    /// Whether this case is about these settings of this version.
+impl KnownIssue {
+    /// Whether the issue is about these settings, in the profile's release.
     pub(super) fn applies_to(&self, settings: &Settings, profile: &Profile) -> bool {
         let exists = match self.versions {
             Versions::All => true,
             Versions::Only(names) => names.contains(&profile.name),
         };
         exists && self.when.iter().all(|condition| condition.holds(settings))
-    }
-
-    /// The caution for a program, unless what it uses rules the case out. It is as sure as the least sure of what it needs.
-    pub(super) fn caution(&self, in_use: &InUse) -> Option<Caution> {
-        let least = self.uses.iter().map(|&feature| in_use.evidence(feature)).min().unwrap_or(Evidence::Shown);
-        (least != Evidence::NotShown).then_some(Caution {
-            id: self.id,
-            setting: self.setting,
-            in_use: least,
-            severity: self.severity,
-            what: self.what,
-            instead: self.instead,
-            source: self.source,
-        })
     }
 }
