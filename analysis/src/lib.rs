@@ -1,4 +1,4 @@
-//! Answers about a recorded run: which settings would have fitted, why memory ran out, and what was where at which moment.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod advise;

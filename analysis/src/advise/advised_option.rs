@@ -88,8 +88,7 @@ impl AdvisedOption {
     }
 
     /// Whether more is reserved than there is: a limit lets the last page of an expandable segment exceed it, a device does not.
-    #[must_use]
-    pub fn reaches_beyond(&self) -> bool {
+    pub(super) fn reaches_beyond(&self) -> bool {
         self.headroom_bytes().is_some_and(|headroom| headroom < 0)
     }
 

@@ -12,7 +12,8 @@ pub struct DeviceOutcome {
     pub device: u32,
     /// The run in the memory there is, or in unlimited memory if that is unknown.
     pub prediction: Prediction,
-    /// Some requests failed, but only workspaces ([`Program::is_workspace`](super::Program::is_workspace)), which the program may do without.
+    /// Some requests failed, but the program may do without them: in the recording it did, or they are freed at once, as a library's
+    /// workspace is.
     pub may_survive: bool,
     /// The smallest memory found in which every request is served; see
     /// [`AdvisedOption::smallest_capacity_bytes`](super::AdvisedOption::smallest_capacity_bytes).

@@ -89,8 +89,7 @@ impl Program {
     /// Whether the program may go on if the request of this operation (an index into its operations) fails. Either the recorded program
     /// did, or the block is freed by the very next operation, as the workspace of one kernel is: a library such as cuDNN goes on with a
     /// smaller workspace if there is no memory.
-    #[must_use]
-    pub fn is_workspace(&self, operation: usize) -> bool {
+    pub(super) fn is_workspace(&self, operation: usize) -> bool {
         let at = |place: usize| self.requests.operations.get(place).map(|&(_, operation)| operation);
         self.was_done_without(operation)
             || matches!((at(operation), at(operation + 1)),

@@ -11,10 +11,6 @@ use super::onset::Onset;
 use super::verdict::{Steps, Verdict};
 use crate::stacks::StackUse;
 
-/// If nothing failed, the heap is broken down for the request at the peak only if that asked for at least one part in this many of what
-/// was free. Why a smaller request was not served says little about the rest.
-pub const TELLING_PART: u64 = 100;
-
 /// What to diagnose, and what the caller knows beside the file.
 #[derive(Clone, Debug)]
 pub struct DiagnoseOptions {
@@ -74,8 +70,8 @@ pub struct Diagnosis {
     pub time_us: Option<u64>,
     /// The request there, if the entry belongs to one.
     pub request: Option<Request>,
-    /// Whether `met` and `heap` are broken down as the request saw them: not if there is none, and not if it was too small to tell
-    /// ([`TELLING_PART`]).
+    /// Whether `met` and `heap` are broken down as the request saw them. Not if there is none; nor at a peak if it asked for less than 1 %
+    /// of what was free, because why so small a request was not served says little about the rest.
     pub is_for_request: bool,
     /// The heap that the request met.
     pub met: Breakdown,

@@ -7,7 +7,7 @@ use parkade_recording::{Action, DeviceRecording, Entry, Segment};
 use parkade_replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions, verify_device};
 
 use super::breakdown::{Asked, Breakdown};
-use super::diagnosis::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Request, TELLING_PART};
+use super::diagnosis::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Request};
 use super::fences::fences;
 use super::from_segments::diagnose_segments;
 use super::moment::{Seen, Target, Why, segment_bytes, watch};
@@ -15,6 +15,9 @@ use super::onset::{Lows, Onset};
 use super::owners::{Owners, live_by_stack};
 use super::stranded::stranded;
 use super::verdict::judge;
+
+/// A request at a peak is telling if it asked for at least one part in this many of what was free; see [`Diagnosis::is_for_request`].
+const TELLING_PART: u64 = 100;
 
 /// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
 ///

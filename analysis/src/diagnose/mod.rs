@@ -22,7 +22,7 @@ mod tests;
 mod verdict;
 
 pub use breakdown::{Asked, Breakdown, Cause, Hole, PINNED_PART, Strand};
-pub use diagnosis::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Request, TELLING_PART};
+pub use diagnosis::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Request};
 pub use fences::Fence;
 pub use from_trace::diagnose_device;
 pub use limit::{Contradiction, Limit, LimitEvidence};
