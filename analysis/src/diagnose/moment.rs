@@ -78,6 +78,7 @@ fn is_inner(entry: &Entry) -> bool {
 }
 
 /// What one pass over the run keeps.
+#[derive(Default)]
 pub(super) struct Seen {
     /// The heap before the operation at the target.
     pub(super) before: Vec<SegmentInfo>,
@@ -91,6 +92,7 @@ pub(super) struct Seen {
     pub(super) retries: i64,
     /// Reserved minus allocated bytes up to the target.
     pub(super) lows: Lows,
+    /// What the whole run shows about the limit.
     pub(super) limit: LimitEvidence,
 }
 
@@ -104,15 +106,7 @@ pub(super) fn watch(
     let trace = &recording.trace;
     let collects = policy.settings.garbage_collection_threshold > 0.0;
     let first_inner = trace[..target.entry].iter().rev().take_while(|entry| is_inner(entry)).count();
-    let mut seen = Seen {
-        before: Vec::new(),
-        before_entries: 0,
-        after: Vec::new(),
-        after_entries: 0,
-        retries: 0,
-        lows: Lows::default(),
-        limit: LimitEvidence::default(),
-    };
+    let mut seen = Seen::default();
     // Counted from the trace, so that the evidence about the limit does not depend on how exact the replay is.
     let mut reserved_now = reserved_at_start(recording);
     let (mut entries_before, mut reserved_before, mut retries_before) = (0, 0_u64, 0);
@@ -126,13 +120,9 @@ pub(super) fn watch(
         seen.limit.serve(reserved, entries);
         let request = entries.checked_sub(1).and_then(|last| Some((last, trace.get(last)?)));
         if let Some((place, entry)) = request.filter(|_| entries > entries_before) {
-            let wanted = segment_bytes(entry, policy);
-            if entry.action == Action::Oom {
-                // The last attempt, after every rung of the retry ladder (the steps taken when no free block serves a request).
-                seen.limit.refuse(reserved.saturating_add(wanted), place);
-            } else if entry.action == Action::Alloc && stats.num_alloc_retries > retries_before && !collects {
-                // The first attempt, before the ladder released anything. Garbage collection would have come before it.
-                seen.limit.refuse(reserved_before.saturating_add(wanted), place);
+            let was_retried = stats.num_alloc_retries > retries_before && !collects;
+            if let Some(bytes) = refused_bytes(entry, reserved_before, reserved, was_retried) {
+                seen.limit.refuse(bytes.saturating_add(segment_bytes(entry, policy)), place);
             }
         }
         if entries <= target.entry {
@@ -156,6 +146,18 @@ pub(super) fn watch(
         (seen.limit.device_free_bytes, seen.limit.tried_bytes) = (Some(oom.address), Some(segment_bytes(oom, policy)));
     }
     Ok(seen)
+}
+
+/// The bytes that were reserved when the device or the limit refused memory to the request of this entry; `None` if neither did.
+/// `was_retried`: the request was served only after a retry, and no garbage collection came before the first attempt.
+fn refused_bytes(request: &Entry, before_bytes: u64, after_bytes: u64, was_retried: bool) -> Option<u64> {
+    match request.action {
+        // The last attempt, after every rung of the retry ladder (the steps taken when no free block serves a request).
+        Action::Oom => Some(after_bytes),
+        // The first attempt, before the ladder released anything.
+        Action::Alloc if was_retried => Some(before_bytes),
+        _ => None,
+    }
 }
 
 /// The most that a request would take from the device: a segment, or as many pages of an expandable segment.
