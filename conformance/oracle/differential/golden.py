@@ -5,7 +5,8 @@ neither PyTorch nor its libraries.
   golden.py [--oracle DIR] [--n 400] [--seed 2611] [--out conformance/oracle/golden] [--only basic,checkpoints]
 
 DIR holds the programs oracle211 and oracle215: target/oracle, where `conformance/oracle/real/setup.sh 11 15` builds them. gen.py writes the
-random scripts. The same arguments give the same bytes.
+random scripts. The same arguments give the same bytes, but for scripts with checkpoints and with pools: there the real allocator's answers depend on
+where its objects lie in memory.
 
 One file a flavour, NAME.jsonl.xz, one for the hand-written script every_operation.txt, and one for scripts with checkpoints
 (checkpoints.py), which has both versions' answers. A file is the line "golden answers 1" and
