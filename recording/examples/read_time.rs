@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use parkade_recording::{container, read};
+use parkade_recording::{compression, read};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..repeats {
         let packed = std::fs::read(&path)?;
         let start = Instant::now();
-        let unpacked = container::unpack(&packed)?;
+        let unpacked = compression::decompress(&packed)?;
         let unpacked_at = start.elapsed();
         let recording = read(&unpacked)?;
         let done = start.elapsed();

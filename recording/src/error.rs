@@ -3,9 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::container::ContainerError;
-use super::format::FormatError;
-use super::pickle::PickleError;
+use crate::compression::DecompressError;
+use crate::format::FormatError;
+use crate::pickle::PickleError;
 
 /// Why a recording could not be read; the display is one line.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum ReadError {
     },
     /// It could not be unpacked, or is no recording at all.
     #[error(transparent)]
-    Container(#[from] ContainerError),
+    Decompress(#[from] DecompressError),
     /// Its pickle is damaged, or would run code.
     #[error(transparent)]
     Pickle(#[from] PickleError),

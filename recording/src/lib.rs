@@ -6,47 +6,44 @@
 
 #![forbid(unsafe_code)]
 
-pub mod container;
+pub mod compression;
+mod data;
 mod error;
 mod format;
 pub mod message;
 mod pickle;
-mod stacks;
-mod types;
-mod write;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-pub use container::{ContainerError, Packing};
-pub use error::ReadError;
-pub use format::{FormatError, FormatProblem, Place};
-pub use pickle::{PickleError, PickleProblem, memory_bound};
-pub use stacks::{Frame, StackId, StackTable};
-pub use types::{
-    Action, Annotation, Block, BlockState, DeviceRecording, Entry, PoolId, PoolTable, RecordedSettings, Recording, Segment,
-    Tolerated,
+pub use data::{
+    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, PoolId, PoolTable, RecordedSettings, Recording,
+    Segment, StackId, StackTable, Tolerated,
 };
-pub use write::{Style, write};
+pub use error::ReadError;
+pub use format::{FormatError, FormatProblem, Place, write};
+pub use pickle::{PickleError, PickleProblem, Style, memory_bound};
+
+use compression::DecompressError;
 
 /// Reads a recording from a file's bytes: a pickle, plain or packed with gzip, xz or Zstandard.
 ///
-/// Memory in use beside `bytes` stays below the unpacked size (bounded by [`container::unpacked_limit`]) plus
+/// Memory in use beside `bytes` stays below the unpacked size (bounded by [`compression::decompressed_limit`]) plus
 /// [`memory_bound`] of it plus the recording (48 bytes for an entry; at most six times the unpacked size, usually 0.7).
 ///
 /// # Errors
 /// [`ReadError`], a line that names the place, what is wrong there, and often what to do.
 pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
-    let unpacked = container::unpack(bytes)?;
+    let unpacked = compression::decompress(bytes)?;
     let loaded = pickle::load(&unpacked)?;
-    Ok(format::recording(&loaded)?)
+    Ok(format::read_snapshot(&loaded)?)
 }
 
 /// Reads a recording from a file, whatever its name.
 ///
 /// # Errors
-/// As [`read`], and [`ReadError::File`] if the file cannot be read or is larger than [`container::LARGEST`].
+/// As [`read`], and [`ReadError::File`] if the file cannot be read or is larger than [`compression::LARGEST`].
 pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let path = path.as_ref();
     let failed = |cause| ReadError::File { path: path.to_owned(), cause };
@@ -54,10 +51,10 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let mut bytes = Vec::new();
     file.by_ref().take(HEAD).read_to_end(&mut bytes).map_err(failed)?;
     refuse_by_head(&bytes)?;
-    file.take(container::LARGEST + 1 - HEAD).read_to_end(&mut bytes).map_err(failed)?;
+    file.take(compression::LARGEST + 1 - HEAD).read_to_end(&mut bytes).map_err(failed)?;
     let length = bytes.len() as u64;
-    if length > container::LARGEST {
-        return Err(ContainerError::TooLarge { limit: container::LARGEST, packed: length }.into());
+    if length > compression::LARGEST {
+        return Err(DecompressError::TooLarge { limit: compression::LARGEST, packed: length }.into());
     }
     read(&bytes)
 }
@@ -68,7 +65,7 @@ const HEAD: u64 = 1 << 16;
 /// Refuses what is no recording whatever follows, so that a disk image or an endless device is not read whole first.
 fn refuse_by_head(head: &[u8]) -> Result<(), ReadError> {
     match read(head) {
-        Err(error @ ReadError::Container(ContainerError::OtherKind { .. })) => Err(error),
+        Err(error @ ReadError::Decompress(DecompressError::OtherKind { .. })) => Err(error),
         Err(ReadError::Pickle(error)) if matches!(error.problem, PickleProblem::UnknownOpcode { .. }) => Err(error.into()),
         _ => Ok(()),
     }

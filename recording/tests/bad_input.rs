@@ -1,6 +1,7 @@
 //! Files that are no recordings: each is refused by a typed, one-line error with the place, and costs little.
 
-use parkade_recording::{ContainerError, FormatError, FormatProblem, PickleError, PickleProblem, Place, ReadError, read};
+use parkade_recording::compression::DecompressError;
+use parkade_recording::{FormatError, FormatProblem, PickleError, PickleProblem, Place, ReadError, read};
 
 fn refused(bytes: &[u8]) -> ReadError {
     let error = read(bytes).expect_err("this must be refused");
@@ -136,10 +137,10 @@ fn bombs_are_bounded() {
 
 #[test]
 fn packed_bombs_and_damage_are_refused() {
-    assert!(matches!(refused(b""), ReadError::Container(ContainerError::Empty)));
-    assert!(matches!(refused(b"\n "), ReadError::Container(ContainerError::Empty)));
+    assert!(matches!(refused(b""), ReadError::Decompress(DecompressError::Empty)));
+    assert!(matches!(refused(b"\n "), ReadError::Decompress(DecompressError::Empty)));
     for other in [&b"PK\x03\x04rest"[..], b"{\"segments\": []}", b"<!DOCTYPE html>", b"BZh91AY"] {
-        assert!(matches!(refused(other), ReadError::Container(ContainerError::OtherKind { .. })));
+        assert!(matches!(refused(other), ReadError::Decompress(DecompressError::OtherKind { .. })));
     }
     for name in ["snapshot.gz.bin", "snapshot.xz.bin", "snapshot.zst.bin"] {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
@@ -147,7 +148,7 @@ fn packed_bombs_and_damage_are_refused() {
         for length in 6..whole.len() {
             let error = read(&whole[..length]).expect_err("cut short");
             // Where the first of the two members ends, the pickle is what is cut short.
-            let known = matches!(error, ReadError::Container(ContainerError::Damaged { .. }) | ReadError::Pickle(_));
+            let known = matches!(error, ReadError::Decompress(DecompressError::Damaged { .. }) | ReadError::Pickle(_));
             assert!(known, "{name} {length}: {error}");
         }
         let mut flipped = whole.clone();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use parkade_recording::{Action, BlockState, Recording, StackId, Style, container, read, read_file, write};
+use parkade_recording::{Action, BlockState, Recording, StackId, Style, compression, read, read_file, write};
 
 const BASE: u64 = 0x7f30_0000_0000;
 const MIB: u64 = 1 << 20;
@@ -75,19 +75,19 @@ fn stacks_are_kept_once() {
 }
 
 #[test]
-fn every_protocol_and_packing_gives_the_same_recording() {
+fn every_protocol_and_compression_gives_the_same_recording() {
     let expected = load("snapshot.protocol4.pickle");
     let names = ["protocol0", "protocol1", "protocol2", "protocol3", "protocol5", "python-pickler", "unmemoised"];
     for name in names {
         assert_eq!(load(&format!("snapshot.{name}.pickle")), expected, "{name}");
     }
-    for (name, packing) in [
-        ("snapshot.gz.bin", container::Packing::Gzip),
-        ("snapshot.xz.bin", container::Packing::Xz),
-        ("snapshot.zst.bin", container::Packing::Zstd),
+    for (name, compressed) in [
+        ("snapshot.gz.bin", compression::Compression::Gzip),
+        ("snapshot.xz.bin", compression::Compression::Xz),
+        ("snapshot.zst.bin", compression::Compression::Zstd),
     ] {
         let bytes = std::fs::read(fixture(name)).expect("fixture");
-        assert_eq!(container::packing(&bytes), packing);
+        assert_eq!(compression::detect(&bytes), compressed);
         assert_eq!(read(&bytes).expect(name), expected, "{name}");
     }
 }

@@ -42,7 +42,7 @@ impl<const N: usize> Fields<N> {
     /// If the value is no dict (`key` names it), or has too many keys.
     #[inline]
     pub(crate) fn look_up(&mut self, loaded: &Loaded<'_>, dict: Value, key: &'static str) -> Result<[Value; N], FormatProblem> {
-        match loaded.heap.as_dict(dict) {
+        match loaded.objects.as_dict(dict) {
             Some(Dict::Shaped { shape, values }) => {
                 let places = self.places_of(loaded, shape)?;
                 places.uses += 1;
@@ -67,7 +67,7 @@ impl<const N: usize> Fields<N> {
 
     #[cold]
     fn learn(&mut self, loaded: &Loaded<'_>, shape: u32) -> Result<(), FormatProblem> {
-        let keys = loaded.heap.shapes.keys(shape);
+        let keys = loaded.objects.shapes.keys(shape);
         if keys.len() > MAX_KEYS {
             return Err(FormatProblem::TooManyKeys { limit: MAX_KEYS });
         }

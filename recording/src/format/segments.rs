@@ -2,20 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::Budget;
+use super::budget::Budget;
 use super::error::{FormatError, FormatProblem, Place};
 use super::fields::Fields;
-use super::frames::Stacks;
+use super::stacks::StackReader;
 use super::values::{self, optional};
+use crate::data::{Block, BlockState, Segment, StackId};
 use crate::pickle::{Loaded, Value};
-use crate::stacks::StackId;
-use crate::types::{Block, BlockState, Segment};
 
 /// Length of a segment of the small pool (spec: `kSmallBuffer`), in bytes; used for files that do not say which pool.
 const SMALL_SEGMENT: u64 = 2 << 20;
 
 /// Reads segments.
-pub(crate) struct Segments {
+pub(crate) struct SegmentReader {
     fields: Fields<12>,
     block_fields: Fields<6>,
     history_fields: Fields<3>,
@@ -28,7 +27,7 @@ struct Head {
     blocks: Value,
 }
 
-impl Segments {
+impl SegmentReader {
     pub(crate) fn new() -> Self {
         const SEGMENT: [&str; 12] = [
             "device",
@@ -45,7 +44,7 @@ impl Segments {
             "blocks",
         ];
         const BLOCK: [&str; 6] = ["address", "size", "requested_size", "state", "frames", "history"];
-        Segments {
+        SegmentReader {
             fields: Fields::new(SEGMENT, &[]),
             block_fields: Fields::new(BLOCK, &[]),
             history_fields: Fields::new(["real_size", "frames", "addr"], &[]),
@@ -60,7 +59,7 @@ impl Segments {
         &mut self,
         loaded: &Loaded<'_>,
         list: &[Value],
-        stacks: &mut Stacks,
+        stacks: &mut StackReader,
         budget: &mut Budget,
     ) -> Result<Vec<(u32, Segment)>, FormatError> {
         let whole = |problem| FormatError { place: Place::Snapshot, problem };
@@ -83,7 +82,7 @@ impl Segments {
         Ok(segments)
     }
 
-    fn head(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut Stacks) -> Result<Head, FormatProblem> {
+    fn head(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut StackReader) -> Result<Head, FormatProblem> {
         let [device, address, total, allocated, active, requested, stream, kind, pool, expandable, frames, blocks] =
             self.fields.look_up(loaded, dict, "segments")?;
         let size = |value, key| optional(value, |value| values::unsigned(loaded, value, key));
@@ -119,7 +118,7 @@ impl Segments {
         number: usize,
         segment: &Segment,
         list: Value,
-        stacks: &mut Stacks,
+        stacks: &mut StackReader,
         budget: &mut Budget,
     ) -> Result<Vec<Block>, FormatError> {
         let whole = |problem| FormatError { place: Place::Segment { segment: number }, problem };
@@ -141,7 +140,13 @@ impl Segments {
     }
 
     /// Reads a block, which must begin at `expected`.
-    fn block(&mut self, loaded: &Loaded<'_>, dict: Value, expected: u64, stacks: &mut Stacks) -> Result<Block, FormatProblem> {
+    fn block(
+        &mut self,
+        loaded: &Loaded<'_>,
+        dict: Value,
+        expected: u64,
+        stacks: &mut StackReader,
+    ) -> Result<Block, FormatProblem> {
         let [address, size, requested, state, frames, history] = self.block_fields.look_up(loaded, dict, "blocks")?;
         let size = values::positive(loaded, size, "size")?;
         let address = optional(address, |address| values::unsigned(loaded, address, "address"))?.unwrap_or(expected);
@@ -174,7 +179,7 @@ impl Segments {
         &mut self,
         loaded: &Loaded<'_>,
         history: Value,
-        stacks: &mut Stacks,
+        stacks: &mut StackReader,
     ) -> Result<Option<(u64, StackId)>, FormatProblem> {
         let Some(history) = optional(history, |list| values::items(loaded, list, "history"))? else {
             return Ok(None);

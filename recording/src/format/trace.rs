@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::Budget;
+use super::budget::Budget;
 use super::error::{FormatError, FormatProblem, Place};
 use super::fields::Fields;
-use super::frames::Stacks;
 use super::names;
+use super::stacks::StackReader;
 use super::values::{self, optional};
+use crate::data::{Action, Entry, PoolId, PoolTable};
 use crate::pickle::{Loaded, Value};
-use crate::types::{Action, Entry, PoolId, PoolTable};
 
 /// Reads the traces of all devices.
-pub(crate) struct Traces {
+pub(crate) struct TraceReader {
     fields: Fields<8>,
     pub(crate) pools: PoolTable,
     pub(crate) unknown_actions: BTreeMap<String, u64>,
@@ -26,11 +26,11 @@ pub(crate) struct Traces {
 /// Action texts to remember; there are nine actions, each one object in most files.
 const RECENT: usize = 12;
 
-impl Traces {
+impl TraceReader {
     pub(crate) fn new() -> Self {
         const NAMES: [&str; 8] = ["action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id"];
         const IGNORED: &[&str] = &["compile_context", "user_metadata", "forward_frames"];
-        Traces {
+        TraceReader {
             fields: Fields::new(NAMES, IGNORED),
             pools: PoolTable::default(),
             unknown_actions: BTreeMap::new(),
@@ -49,7 +49,7 @@ impl Traces {
         loaded: &Loaded<'_>,
         device: usize,
         list: &[Value],
-        stacks: &mut Stacks,
+        stacks: &mut StackReader,
         budget: &mut Budget,
     ) -> Result<Vec<Entry>, FormatError> {
         budget.spend(list.len(), Budget::ENTRY).map_err(|problem| FormatError { place: Place::Trace { device }, problem })?;
@@ -66,7 +66,7 @@ impl Traces {
         Ok(trace)
     }
 
-    fn entry(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut Stacks) -> Result<Option<Entry>, FormatProblem> {
+    fn entry(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut StackReader) -> Result<Option<Entry>, FormatProblem> {
         let [action, addr, device_free, size, stream, time_us, frames, pool_id] =
             self.fields.look_up(loaded, dict, "device_traces")?;
         let Some(action) = self.action(loaded, action)? else {

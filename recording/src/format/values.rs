@@ -24,7 +24,7 @@ pub(crate) fn wrong_type(loaded: &Loaded<'_>, value: Value, key: &'static str, e
 }
 
 fn integer(loaded: &Loaded<'_>, value: Value, key: &'static str, range: &'static str) -> Found<i128> {
-    match loaded.heap.as_int(value) {
+    match loaded.objects.as_int(value) {
         Some(number) => Ok(number),
         None if value.tag() == Tag::HugeInt => {
             Err(FormatProblem::OutOfRange { key, value: "more than 128 bits long".to_owned(), range })
@@ -89,7 +89,7 @@ pub(crate) fn device(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Fo
 
 /// A boolean, or 0 or 1.
 pub(crate) fn boolean(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<bool> {
-    match (value.tag(), loaded.heap.as_int(value)) {
+    match (value.tag(), loaded.objects.as_int(value)) {
         (Tag::Bool, _) => Ok(value == Value::boolean(true)),
         (_, Some(number @ (0 | 1))) => Ok(number == 1),
         _ => Err(wrong_type(loaded, value, key, "bool")),
@@ -98,7 +98,7 @@ pub(crate) fn boolean(loaded: &Loaded<'_>, value: Value, key: &'static str) -> F
 
 /// A number that may be a float.
 pub(crate) fn float(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<f64> {
-    loaded.heap.as_float(value).ok_or_else(|| wrong_type(loaded, value, key, "float"))
+    loaded.objects.as_float(value).ok_or_else(|| wrong_type(loaded, value, key, "float"))
 }
 
 /// A text's bytes.
@@ -109,12 +109,12 @@ pub(crate) fn text<'l>(loaded: &'l Loaded<'_>, value: Value, key: &'static str) 
 
 /// The items of a list (a tuple will do).
 pub(crate) fn items<'l>(loaded: &'l Loaded<'_>, value: Value, key: &'static str) -> Found<&'l [Value]> {
-    loaded.heap.as_items(value).ok_or_else(|| wrong_type(loaded, value, key, "list"))
+    loaded.objects.as_items(value).ok_or_else(|| wrong_type(loaded, value, key, "list"))
 }
 
 /// A pool id: a pair of numbers.
 pub(crate) fn pool(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<(u64, u64)> {
-    match loaded.heap.as_items(value) {
+    match loaded.objects.as_items(value) {
         Some(&[first, second]) => Ok((unsigned(loaded, first, key)?, unsigned(loaded, second, key)?)),
         _ => Err(wrong_type(loaded, value, key, "tuple of two ints")),
     }

@@ -109,7 +109,7 @@ pub enum PickleProblem {
     /// A file that builds far more than it says.
     #[error("the values need more than {limit} bytes, out of proportion for a file of this length; no snapshot does that")]
     TooMuchMemory {
-        /// The bound, in bytes: see [`memory_bound`](super::memory_bound).
+        /// The bound, in bytes: see [`memory_bound`](super::load::memory_bound).
         limit: u64,
     },
 }

@@ -5,9 +5,9 @@
 
 use super::cursor::Cursor;
 use super::error::{PickleError, PickleProblem};
-use super::heap::Heap;
-use super::literal;
+use super::literals;
 use super::memo::Memo;
+use super::objects::Objects;
 use super::opcode::*;
 use super::template::Template;
 use super::texts::Texts;
@@ -17,7 +17,7 @@ use super::value::Value;
 pub(crate) struct Machine<'a> {
     pub(crate) cursor: Cursor<'a>,
     pub(crate) texts: Texts<'a>,
-    pub(crate) heap: Heap,
+    pub(crate) objects: Objects,
     pub(crate) memo: Memo,
     pub(crate) stack: Vec<Value>,
     /// Stack heights at the open MARKs.
@@ -44,7 +44,7 @@ impl<'a> Machine<'a> {
         Machine {
             cursor: Cursor { input, at: 0 },
             texts: Texts::new(input),
-            heap: Heap::for_input(input.len()),
+            objects: Objects::for_input(input.len()),
             memo: Memo::for_input(input.len()),
             stack: Vec::new(),
             marks: Vec::new(),
@@ -64,7 +64,7 @@ impl<'a> Machine<'a> {
                     Err(problem) => return Err(PickleError { offset, problem }),
                 }
             }
-            if self.held() > memory_bound || self.heap.full() {
+            if self.held() > memory_bound || self.objects.full() {
                 let problem = PickleProblem::TooMuchMemory { limit: memory_bound };
                 return Err(PickleError { offset: self.cursor.at as u64, problem });
             }
@@ -74,7 +74,7 @@ impl<'a> Machine<'a> {
     /// Bytes in use beside the input.
     fn held(&self) -> u64 {
         let values = self.stack.len() * size_of::<Value>() + self.marks.len() * size_of::<usize>();
-        (values + self.heap.held() + self.memo.held() + self.texts.held()) as u64
+        (values + self.objects.held() + self.memo.held() + self.texts.held()) as u64
     }
 
     #[inline]
@@ -125,7 +125,7 @@ impl<'a> Machine<'a> {
             EMPTY_DICT => self.begin_dict()?,
             SETITEMS => self.set_items(code)?,
             EMPTY_LIST => {
-                let list = self.heap.new_list();
+                let list = self.objects.new_list();
                 self.stack.push(list);
             }
             APPEND => self.append(code)?,
@@ -152,7 +152,7 @@ impl<'a> Machine<'a> {
                 return Ok(value);
             }
         }
-        Ok(literal::integer_from_bytes(self.cursor.bytes(u64::from(length))?, &mut self.heap))
+        Ok(literals::integer_from_bytes(self.cursor.bytes(u64::from(length))?, &mut self.objects))
     }
 
     #[inline]

@@ -1,10 +1,8 @@
 //! Dicts like the one before: in a trace a million follow each other that differ in their values only.
 //!
 //! The keys of such dicts are references to the memo, the same bytes each time, so they are compared as bytes, and nothing is looked up.
-//! Whatever differs is left to [`record`](super::record), which then learns the new form.
+//! Whatever differs is left to [`record`](super::fast_dict), which then learns the new form.
 
-use super::heap::Container;
-use super::machine::Machine;
 use super::memo::Memo;
 use super::opcode::*;
 use super::shape;
@@ -15,7 +13,7 @@ const MOST_KEYS: usize = 16;
 
 /// A key as its bytes: `BINGET` or `LONG_BINGET`, and the slot.
 #[derive(Clone, Copy)]
-struct Key {
+pub(super) struct Key {
     bytes: u64,
     mask: u64,
     length: usize,
@@ -23,11 +21,11 @@ struct Key {
 
 /// The form of the last dict that was read pair by pair.
 pub(crate) struct Template {
-    keys: Vec<Key>,
+    pub(super) keys: Vec<Key>,
     /// The shape of the whole dict; [`shape::EMPTY`] if nothing is learnt.
-    shape: u32,
+    pub(super) shape: u32,
     /// What the memo's changes were: a slot that is written again may mean another key.
-    changes: u64,
+    pub(super) changes: u64,
     learns: bool,
 }
 
@@ -69,41 +67,9 @@ impl Template {
     }
 }
 
-impl Machine<'_> {
-    /// Reads the rest of a dict after its MARK if it has the keys of the last one and simple values. If not, false, and nothing is read.
-    #[inline]
-    pub(crate) fn like_the_last(&mut self, dict: Value) -> bool {
-        let template = &self.template;
-        if template.shape == shape::EMPTY || template.changes != self.memo.changes() || self.memo.has_gaps() {
-            return false;
-        }
-        let (input, mut at) = (self.cursor.input, self.cursor.at);
-        let (start, slots) = (self.heap.slots.len(), self.memo.length());
-        for key in &template.keys {
-            match value_after(key, input, &mut at, &mut self.memo) {
-                Some(value) => self.heap.slots.push(value),
-                None => {
-                    self.heap.slots.truncate(start);
-                    self.memo.truncate(slots);
-                    return false;
-                }
-            }
-        }
-        if input.get(at) != Some(&SETITEMS) {
-            self.heap.slots.truncate(start);
-            self.memo.truncate(slots);
-            return false;
-        }
-        self.cursor.at = at + 1;
-        let shape = template.shape;
-        self.heap.set_container(dict, Container::Dict { start: start as u32, shape });
-        true
-    }
-}
-
 /// The value behind a key, if the key is there and the value is simple.
 #[inline(always)]
-fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo) -> Option<Value> {
+pub(super) fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo) -> Option<Value> {
     // Enough for the key, an opcode, a length and eight bytes.
     let ahead = input.get(*at..)?.first_chunk::<16>()?;
     let word = |from: usize| ahead.get(from..from + 8).and_then(<[u8]>::first_chunk::<8>).map(|bytes| u64::from_le_bytes(*bytes));
@@ -155,8 +121,8 @@ fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use super::super::heap::Dict;
-    use super::super::load;
+    use super::super::load::load;
+    use super::super::objects::Dict;
 
     /// The one key and value of each dict of a list that begins with two texts, `a` in slot 0 and `b` in slot 1.
     fn read(items: &[&[u8]]) -> Vec<(Vec<u8>, i64)> {
@@ -172,10 +138,10 @@ mod tests {
         // What follows the end lets the short cut look ahead.
         bytes.extend([0; 32]);
         let loaded = load(&bytes).expect("a pickle");
-        let items = loaded.heap.as_items(loaded.root).expect("a list");
-        let pairs = items.iter().filter_map(|&item| match loaded.heap.as_dict(item)? {
+        let items = loaded.objects.as_items(loaded.root).expect("a list");
+        let pairs = items.iter().filter_map(|&item| match loaded.objects.as_dict(item)? {
             Dict::Shaped { shape, values } => {
-                let key = loaded.texts.get(loaded.heap.shapes.keys(shape)[0]).expect("a text");
+                let key = loaded.texts.get(loaded.objects.shapes.keys(shape)[0]).expect("a text");
                 Some((key.to_vec(), values[0].as_small_int()))
             }
             Dict::Loose(_) => panic!("a loose dict"),

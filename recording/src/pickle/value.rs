@@ -1,7 +1,7 @@
 //! One pickled value in eight bytes: a tag in the low four bits, a payload in the other sixty.
 //!
 //! What does not fit (integers beyond 59 bits, floats, very long texts) lies in a side table of the
-//! [heap](super::heap) or of the [texts](super::texts) and the payload is its index. Values are plain copies, so a tree of
+//! [objects](super::objects) or of the [texts](super::texts) and the payload is its index. Values are plain copies, so a tree of
 //! any depth is dropped without recursion.
 
 /// A value, or an id of one that lies elsewhere. Equal bits mean the same object, not only an equal one.
@@ -18,7 +18,7 @@ pub(crate) enum Tag {
     Bool = 2,
     /// An integer of at most 60 bits, in the payload.
     Int = 3,
-    /// An integer of at most 128 bits, in the heap.
+    /// An integer of at most 128 bits, in the objects.
     WideInt = 4,
     /// An integer beyond 128 bits; its value is not kept, as nothing in a snapshot is that large.
     HugeInt = 5,
@@ -29,7 +29,7 @@ pub(crate) enum Tag {
     LongText = 8,
     /// Bytes; nothing in a snapshot is bytes, so only the type is kept.
     Bytes = 9,
-    /// A list, dict or tuple: an index of the heap's containers.
+    /// A list, dict or tuple: an index of the objects's containers.
     Container = 10,
     /// The function `torch.jit._pickle.restore_type_tag` (spec 7.6), which is never called.
     TypeTagFunction = 11,
@@ -123,7 +123,7 @@ impl Value {
         ((payload >> TEXT_LENGTH_BITS) as usize, (payload & ((1 << TEXT_LENGTH_BITS) - 1)) as usize)
     }
 
-    /// Python's name of the type, for messages. Containers say "container": the heap knows more.
+    /// Python's name of the type, for messages. Containers say "container": the objects knows more.
     pub(crate) fn type_name(self) -> &'static str {
         match self.tag() {
             Tag::Absent => "missing value",

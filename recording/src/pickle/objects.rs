@@ -19,9 +19,9 @@ pub(crate) enum Container {
     LooseDict { index: u32 },
 }
 
-/// The tables. All indices are `u32`: [`super::memory_bound`] is checked long before they could overflow in a sane
-/// file, and [`Heap::full`] says so for the others.
-pub(crate) struct Heap {
+/// The tables. All indices are `u32`: [`super::load::memory_bound`] is checked long before they could overflow in a sane
+/// file, and [`Objects::full`] says so for the others.
+pub(crate) struct Objects {
     pub(crate) slots: Vec<Value>,
     pub(crate) containers: Vec<Container>,
     loose_lists: Vec<Vec<Value>>,
@@ -40,11 +40,11 @@ pub(crate) enum Dict<'h> {
     Loose(&'h [(Value, Value)]),
 }
 
-impl Heap {
+impl Objects {
     /// Empty tables for an input of so many bytes. They get the addresses that a recording of that length needs; memory they take as
     /// they fill.
     pub(crate) fn for_input(length: usize) -> Self {
-        Heap {
+        Objects {
             slots: Vec::with_capacity(length / 7),
             containers: Vec::with_capacity(length / 60),
             loose_lists: Vec::new(),

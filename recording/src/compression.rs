@@ -1,7 +1,7 @@
 //! Unpacking: a recording may be plain, or packed with gzip, xz or Zstandard; its first bytes say which, its name never.
 //!
-//! Several members, streams or frames one after the other are one file, as for the tools of these formats. The unpacked
-//! size is bounded by [`unpacked_limit`], and memory grows with what is unpacked, never by what a header announces.
+//! Several members, streams or frames one after the other are one file, as for the tools of these formats. The decompressed
+//! size is bounded by [`decompressed_limit`], and memory grows with what is decompressed, never by what a header announces.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,15 +20,15 @@ const XZ_MEMORY_KIB: u32 = 1 << 20;
 const ZSTD_WINDOW: u64 = 1 << 27;
 
 /// How many bytes a packed file of this length may unpack to.
-pub fn unpacked_limit(packed: u64) -> u64 {
+pub fn decompressed_limit(packed: u64) -> u64 {
     packed.saturating_mul(RATIO_LIMIT).clamp(SMALL_LIMIT, LARGEST)
 }
 
 /// How a file is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Packing {
+pub enum Compression {
     /// Not at all.
-    Plain,
+    None,
     /// gzip, one or more members.
     Gzip,
     /// xz, one or more streams.
@@ -37,9 +37,9 @@ pub enum Packing {
     Zstd,
 }
 
-/// A file that cannot be unpacked; the display is one line.
+/// A file that cannot be decompressed; the display is one line.
 #[derive(Debug, thiserror::Error)]
-pub enum ContainerError {
+pub enum DecompressError {
     /// Nothing there.
     #[error("the file is empty")]
     Empty,
@@ -50,10 +50,10 @@ pub enum ContainerError {
         kind: &'static str,
     },
     /// The packed data is damaged or cut short.
-    #[error("the {packing} data is {}; copy or pack the file again", damage(cause))]
+    #[error("the {compression} data is {}; copy or pack the file again", damage(cause))]
     Damaged {
-        /// The packing found.
-        packing: Packing,
+        /// The compression found.
+        compression: Compression,
         /// What the decoder says; the display has it.
         cause: io::Error,
     },
@@ -69,13 +69,13 @@ pub enum ContainerError {
     },
 }
 
-impl fmt::Display for Packing {
+impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Packing::Plain => "plain",
-            Packing::Gzip => "gzip",
-            Packing::Xz => "xz",
-            Packing::Zstd => "Zstandard",
+            Compression::None => "plain",
+            Compression::Gzip => "gzip",
+            Compression::Xz => "xz",
+            Compression::Zstd => "Zstandard",
         })
     }
 }
@@ -89,52 +89,52 @@ fn damage(cause: &io::Error) -> String {
 }
 
 /// How a file is packed, by its first bytes.
-pub fn packing(bytes: &[u8]) -> Packing {
+pub fn detect(bytes: &[u8]) -> Compression {
     match bytes {
-        [0x1f, 0x8b, ..] => Packing::Gzip,
-        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Packing::Xz,
+        [0x1f, 0x8b, ..] => Compression::Gzip,
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Compression::Xz,
         // A frame, or a skippable frame, which may come first.
-        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Packing::Zstd,
-        _ => Packing::Plain,
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
+        _ => Compression::None,
     }
 }
 
 /// Unpacks a file, or lends it as it is.
 ///
 /// # Errors
-/// [`ContainerError`] if it is empty, of another well-known kind, damaged, or unpacks to more than [`unpacked_limit`].
-pub fn unpack(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ContainerError> {
-    unpack_within(bytes, unpacked_limit(bytes.len() as u64))
+/// [`DecompressError`] if it is empty, of another well-known kind, damaged, or unpacks to more than [`decompressed_limit`].
+pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
+    decompress_within(bytes, decompressed_limit(bytes.len() as u64))
 }
 
-fn unpack_within(bytes: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, ContainerError> {
-    let packing = packing(bytes);
-    let mut unpacked = Vec::new();
-    let outcome = match packing {
-        Packing::Plain => return plain(bytes),
-        Packing::Gzip => drain(flate2::bufread::MultiGzDecoder::new(bytes), limit, &mut unpacked),
-        Packing::Xz => drain(lzma_rust2::XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), limit, &mut unpacked),
-        Packing::Zstd => drain_zstd(bytes, limit, &mut unpacked),
+fn decompress_within(bytes: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, DecompressError> {
+    let compression = detect(bytes);
+    let mut decompressed = Vec::new();
+    let outcome = match compression {
+        Compression::None => return plain(bytes),
+        Compression::Gzip => drain(flate2::bufread::MultiGzDecoder::new(bytes), limit, &mut decompressed),
+        Compression::Xz => drain(lzma_rust2::XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), limit, &mut decompressed),
+        Compression::Zstd => drain_zstd(bytes, limit, &mut decompressed),
     };
     match outcome {
-        Err(cause) => Err(ContainerError::Damaged { packing, cause }),
-        Ok(()) if unpacked.len() as u64 > limit => Err(ContainerError::TooLarge { limit, packed: bytes.len() as u64 }),
+        Err(cause) => Err(DecompressError::Damaged { compression, cause }),
+        Ok(()) if decompressed.len() as u64 > limit => Err(DecompressError::TooLarge { limit, packed: bytes.len() as u64 }),
         Ok(()) => {
-            refuse_other_kinds(&unpacked)?;
-            Ok(Cow::Owned(unpacked))
+            refuse_other_kinds(&decompressed)?;
+            Ok(Cow::Owned(decompressed))
         }
     }
 }
 
-fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ContainerError> {
+fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     refuse_other_kinds(bytes)?;
     Ok(Cow::Borrowed(bytes))
 }
 
 /// Names the files that people mistake for snapshots, instead of calling them damaged pickles.
-fn refuse_other_kinds(bytes: &[u8]) -> Result<(), ContainerError> {
+fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     let kind = match bytes.trim_ascii_start() {
-        [] => return Err(ContainerError::Empty),
+        [] => return Err(DecompressError::Empty),
         [b'P', b'K', 3 | 5, 4 | 6, ..] => "a zip archive (torch.save?)",
         [b'B', b'Z', b'h', b'1'..=b'9', ..] => "bzip2 data",
         [b'7', b'z', 0xbc, 0xaf, ..] => "a 7z archive",
@@ -144,25 +144,25 @@ fn refuse_other_kinds(bytes: &[u8]) -> Result<(), ContainerError> {
         [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file packed twice",
         _ => return Ok(()),
     };
-    Err(ContainerError::OtherKind { kind })
+    Err(DecompressError::OtherKind { kind })
 }
 
 /// Reads a decoder to its end, or to one byte beyond the limit.
-fn drain(decoder: impl Read, limit: u64, unpacked: &mut Vec<u8>) -> io::Result<()> {
-    let left = (limit + 1).saturating_sub(unpacked.len() as u64);
-    decoder.take(left).read_to_end(unpacked).map(|_| ())
+fn drain(decoder: impl Read, limit: u64, decompressed: &mut Vec<u8>) -> io::Result<()> {
+    let left = (limit + 1).saturating_sub(decompressed.len() as u64);
+    decoder.take(left).read_to_end(decompressed).map(|_| ())
 }
 
 /// The decoder takes one frame at a time; frames that are to be skipped it reports as an error with their length.
-fn drain_zstd(bytes: &[u8], limit: u64, unpacked: &mut Vec<u8>) -> io::Result<()> {
+fn drain_zstd(bytes: &[u8], limit: u64, decompressed: &mut Vec<u8>) -> io::Result<()> {
     use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
     let mut rest = bytes;
-    while !rest.is_empty() && unpacked.len() as u64 <= limit {
+    while !rest.is_empty() && decompressed.len() as u64 <= limit {
         match ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut rest, ZSTD_WINDOW) {
             Ok(mut decoder) => {
-                drain(&mut decoder, limit, unpacked)?;
+                drain(&mut decoder, limit, decompressed)?;
                 let (stated, found) = (decoder.decoder.get_checksum_from_data(), decoder.decoder.get_calculated_checksum());
-                if stated.is_some() && stated != found && unpacked.len() as u64 <= limit {
+                if stated.is_some() && stated != found && decompressed.len() as u64 <= limit {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum"));
                 }
             }
@@ -193,29 +193,29 @@ mod tests {
     #[test]
     fn the_limit_is_the_last_size_that_passes() {
         for bytes in packed() {
-            assert_eq!(unpack_within(&bytes, 100_000).expect("within the limit").as_ref(), vec![b'N'; 100_000]);
+            assert_eq!(decompress_within(&bytes, 100_000).expect("within the limit").as_ref(), vec![b'N'; 100_000]);
             let twice = [&bytes[..], &bytes[..]].concat();
-            assert_eq!(unpack_within(&twice, 200_000).expect("two members").len(), 200_000);
+            assert_eq!(decompress_within(&twice, 200_000).expect("two members").len(), 200_000);
             for limit in [0, 1, 99_999] {
-                let error = unpack_within(&bytes, limit).expect_err("beyond the limit");
-                assert!(matches!(error, ContainerError::TooLarge { .. }), "{error}");
+                let error = decompress_within(&bytes, limit).expect_err("beyond the limit");
+                assert!(matches!(error, DecompressError::TooLarge { .. }), "{error}");
             }
-            assert!(matches!(unpack_within(&twice, 150_000), Err(ContainerError::TooLarge { .. })));
+            assert!(matches!(decompress_within(&twice, 150_000), Err(DecompressError::TooLarge { .. })));
         }
     }
 
     #[test]
     fn limits_follow_the_length() {
-        assert_eq!(unpacked_limit(0), SMALL_LIMIT);
-        assert_eq!(unpacked_limit(1 << 20), 2000 << 20);
-        assert_eq!(unpacked_limit(u64::MAX), LARGEST);
+        assert_eq!(decompressed_limit(0), SMALL_LIMIT);
+        assert_eq!(decompressed_limit(1 << 20), 2000 << 20);
+        assert_eq!(decompressed_limit(u64::MAX), LARGEST);
     }
 
     #[test]
     fn garbage_behind_a_member_is_damage() {
         for bytes in packed() {
-            let error = unpack(&[&bytes[..], b"garbage!"].concat()).expect_err("garbage");
-            assert!(matches!(error, ContainerError::Damaged { .. }), "{error}");
+            let error = decompress(&[&bytes[..], b"garbage!"].concat()).expect_err("garbage");
+            assert!(matches!(error, DecompressError::Damaged { .. }), "{error}");
         }
     }
 }

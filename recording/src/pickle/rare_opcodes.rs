@@ -1,7 +1,7 @@
 //! The opcodes that a large file has few of: everything but the dozen in [`machine`](super::machine)'s loop.
 
 use super::error::PickleProblem;
-use super::literal;
+use super::literals;
 use super::machine::{Machine, Outcome};
 use super::opcode::*;
 use super::value::Value;
@@ -39,7 +39,7 @@ impl Machine<'_> {
             EMPTY_TUPLE | TUPLE1 | TUPLE2 | TUPLE3 => {
                 let length = if code == EMPTY_TUPLE { 0 } else { usize::from(code - TUPLE1) + 1 };
                 let start = self.checked_below_top(length, code)?;
-                let tuple = self.heap.new_tuple(&self.stack[start..]);
+                let tuple = self.objects.new_tuple(&self.stack[start..]);
                 self.stack.truncate(start);
                 self.stack.push(tuple);
             }
@@ -68,20 +68,20 @@ impl Machine<'_> {
         let value = match code {
             BINFLOAT => {
                 let number = f64::from_be_bytes(self.cursor.array()?);
-                self.heap.float(number)
+                self.objects.float(number)
             }
             LONG4 => {
                 let length = self.cursor.signed_length()?;
-                literal::integer_from_bytes(self.cursor.bytes(length)?, &mut self.heap)
+                literals::integer_from_bytes(self.cursor.bytes(length)?, &mut self.objects)
             }
-            INT | LONG => literal::integer_from_line(self.cursor.line()?, &mut self.heap)?,
-            FLOAT => literal::float_from_line(self.cursor.line()?, &mut self.heap)?,
+            INT | LONG => literals::integer_from_line(self.cursor.line()?, &mut self.objects)?,
+            FLOAT => literals::float_from_line(self.cursor.line()?, &mut self.objects)?,
             STRING => {
-                let text = literal::quoted(self.cursor.line()?)?;
+                let text = literals::quoted(self.cursor.line()?)?;
                 self.texts.keep(&text)
             }
             UNICODE => {
-                let text = literal::raw_unicode_escape(self.cursor.line()?)?;
+                let text = literals::raw_unicode_escape(self.cursor.line()?)?;
                 self.texts.keep(&text)
             }
             BINUNICODE | BINUNICODE8 | BINSTRING => {
@@ -102,11 +102,11 @@ impl Machine<'_> {
                 Value::BYTES
             }
             GET => {
-                let index = literal::memo_index(self.cursor.line()?)?;
+                let index = literals::memo_index(self.cursor.line()?)?;
                 return self.get(index);
             }
             PUT => {
-                let index = literal::memo_index(self.cursor.line()?)?;
+                let index = literals::memo_index(self.cursor.line()?)?;
                 return self.put(index, code);
             }
             GLOBAL | REDUCE => return self.type_tag_step(code),
@@ -131,7 +131,7 @@ impl Machine<'_> {
         }
         let arguments = self.pop(code)?;
         let function = self.pop(code)?;
-        match self.heap.as_items(arguments) {
+        match self.objects.as_items(arguments) {
             Some(&[object, tag]) if function == Value::RESTORE_TYPE_TAG && self.texts.get(tag).is_some() => {
                 self.stack.push(object);
                 Ok(())

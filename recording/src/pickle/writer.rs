@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::pickle::opcode::*;
+use super::opcode::*;
 
 /// Whose pickles to imitate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

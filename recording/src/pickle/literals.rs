@@ -3,22 +3,22 @@
 //! Source: `load_int`, `load_long`, `load_string`, `load_unicode` of CPython's `Lib/pickle.py`.
 
 use super::error::PickleProblem;
-use super::heap::Heap;
+use super::objects::Objects;
 use super::value::Value;
 
 /// A little-endian two's complement integer of any length (LONG1, LONG4). Beyond 128 bits the value is not kept.
-pub(crate) fn integer_from_bytes(bytes: &[u8], heap: &mut Heap) -> Value {
+pub(crate) fn integer_from_bytes(bytes: &[u8], objects: &mut Objects) -> Value {
     let negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
     let fill: u8 = if negative { 0xff } else { 0 };
     let (low, high) = bytes.split_at(bytes.len().min(16));
     let mut wide = [fill; 16];
     wide[..low.len()].copy_from_slice(low);
     let value = i128::from_le_bytes(wide);
-    if high.iter().all(|&byte| byte == fill) && (value < 0) == negative { heap.wide_int(value) } else { Value::HUGE_INT }
+    if high.iter().all(|&byte| byte == fill) && (value < 0) == negative { objects.wide_int(value) } else { Value::HUGE_INT }
 }
 
 /// The line of INT (`42`, and `00` / `01` for booleans) or LONG (`42L`).
-pub(crate) fn integer_from_line(line: &[u8], heap: &mut Heap) -> Result<Value, PickleProblem> {
+pub(crate) fn integer_from_line(line: &[u8], objects: &mut Objects) -> Result<Value, PickleProblem> {
     match line {
         b"00" => return Ok(Value::boolean(false)),
         b"01" => return Ok(Value::boolean(true)),
@@ -27,7 +27,7 @@ pub(crate) fn integer_from_line(line: &[u8], heap: &mut Heap) -> Result<Value, P
     let text = std::str::from_utf8(line).map_err(|_| PickleProblem::BadNumber)?.trim();
     let text = text.strip_suffix('L').unwrap_or(text);
     if let Ok(value) = text.parse::<i128>() {
-        return Ok(heap.wide_int(value));
+        return Ok(objects.wide_int(value));
     }
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -37,9 +37,9 @@ pub(crate) fn integer_from_line(line: &[u8], heap: &mut Heap) -> Result<Value, P
 }
 
 /// The line of FLOAT, in Python's notation.
-pub(crate) fn float_from_line(line: &[u8], heap: &mut Heap) -> Result<Value, PickleProblem> {
+pub(crate) fn float_from_line(line: &[u8], objects: &mut Objects) -> Result<Value, PickleProblem> {
     let text = std::str::from_utf8(line).map_err(|_| PickleProblem::BadNumber)?;
-    text.trim().parse().map(|value| heap.float(value)).map_err(|_| PickleProblem::BadNumber)
+    text.trim().parse().map(|value| objects.float(value)).map_err(|_| PickleProblem::BadNumber)
 }
 
 /// The line of GET or PUT.
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn integers_of_every_width() {
-        let mut heap = Heap::for_input(0);
+        let mut objects = Objects::for_input(0);
         let mut decode = |bytes: &[u8]| {
-            let value = integer_from_bytes(bytes, &mut heap);
-            heap.as_int(value)
+            let value = integer_from_bytes(bytes, &mut objects);
+            objects.as_int(value)
         };
         assert_eq!(decode(&[]), Some(0));
         assert_eq!(decode(&[0xff]), Some(-1));
@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn text_forms() {
-        let mut heap = Heap::for_input(0);
-        let mut decode = |line: &[u8]| integer_from_line(line, &mut heap).map(|value| heap.as_int(value));
+        let mut objects = Objects::for_input(0);
+        let mut decode = |line: &[u8]| integer_from_line(line, &mut objects).map(|value| objects.as_int(value));
         assert_eq!(decode(b"-5"), Ok(Some(-5)));
         assert_eq!(decode(b"18446744073709551615L"), Ok(Some(i128::from(u64::MAX))));
         assert_eq!(decode(&[b'9'; 200]), Ok(None));

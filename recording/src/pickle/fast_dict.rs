@@ -5,17 +5,18 @@
 //! the position as the loop would have them. A shorter one still is in [`template`](super::template).
 
 use super::error::PickleProblem;
-use super::heap::Container;
 use super::machine::{Machine, Outcome};
+use super::objects::Container;
 use super::opcode::*;
 use super::shape;
+use super::template::value_after;
 use super::value::Value;
 
 impl Machine<'_> {
     /// EMPTY_DICT, and all that follows it up to SETITEMS if that is as simple as usual.
     #[inline]
     pub(crate) fn begin_dict(&mut self) -> Outcome {
-        let dict = self.heap.new_dict();
+        let dict = self.objects.new_dict();
         self.stack.push(dict);
         self.memoise_if_next(dict);
         if self.cursor.peek() == MARK {
@@ -27,16 +28,46 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// Reads the rest of a dict after its MARK if it has the keys of the last one and simple values. If not, false, and nothing is read.
+    #[inline]
+    fn like_the_last(&mut self, dict: Value) -> bool {
+        let template = &self.template;
+        if template.shape == shape::EMPTY || template.changes != self.memo.changes() || self.memo.has_gaps() {
+            return false;
+        }
+        let (input, mut at) = (self.cursor.input, self.cursor.at);
+        let (start, slots) = (self.objects.slots.len(), self.memo.length());
+        for key in &template.keys {
+            match value_after(key, input, &mut at, &mut self.memo) {
+                Some(value) => self.objects.slots.push(value),
+                None => {
+                    self.objects.slots.truncate(start);
+                    self.memo.truncate(slots);
+                    return false;
+                }
+            }
+        }
+        if input.get(at) != Some(&SETITEMS) {
+            self.objects.slots.truncate(start);
+            self.memo.truncate(slots);
+            return false;
+        }
+        self.cursor.at = at + 1;
+        let shape = template.shape;
+        self.objects.set_container(dict, Container::Dict { start: start as u32, shape });
+        true
+    }
+
     /// The keys and values of a dict after its MARK.
     fn pairs(&mut self, dict: Value) {
-        let start = self.heap.slots.len();
+        let start = self.objects.slots.len();
         let mut shape = shape::EMPTY;
         self.template.begin(self.memo.changes());
         loop {
             if self.cursor.peek() == SETITEMS {
                 self.cursor.at += 1;
                 self.template.finish(shape);
-                self.heap.set_container(dict, Container::Dict { start: start as u32, shape });
+                self.objects.set_container(dict, Container::Dict { start: start as u32, shape });
                 return;
             }
             self.template.add_key(self.cursor.rest());
@@ -46,10 +77,10 @@ impl Machine<'_> {
             let Some(value) = self.scalar() else {
                 return self.leave_pairs(start, shape, &[key]);
             };
-            let Some(longer) = self.heap.shapes.step(shape, key, &self.texts) else {
+            let Some(longer) = self.objects.shapes.step(shape, key, &self.texts) else {
                 return self.leave_pairs(start, shape, &[key, value]);
             };
-            self.heap.slots.push(value);
+            self.objects.slots.push(value);
             shape = longer;
         }
     }
@@ -57,8 +88,8 @@ impl Machine<'_> {
     /// Gives up the short cut: the pairs so far go to the stack above a MARK, and what else was read.
     fn leave_pairs(&mut self, start: usize, shape: u32, rest: &[Value]) {
         self.open_mark();
-        let keys = self.heap.shapes.keys(shape);
-        for (key, value) in keys.into_iter().zip(self.heap.slots.drain(start..)) {
+        let keys = self.objects.shapes.keys(shape);
+        for (key, value) in keys.into_iter().zip(self.objects.slots.drain(start..)) {
             self.stack.extend([key, value]);
         }
         self.stack.extend_from_slice(rest);
@@ -98,7 +129,7 @@ impl Machine<'_> {
                 text
             }
             EMPTY_LIST => {
-                let list = self.heap.new_list();
+                let list = self.objects.new_list();
                 self.memoise_if_next(list);
                 list
             }

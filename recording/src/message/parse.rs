@@ -1,14 +1,25 @@
 //! The grammar of the messages, read from left to right.
 
-use super::{MessageError, OutOfMemoryMessage, ProcessUse, Size};
+use super::out_of_memory::{MessageError, OutOfMemoryMessage, ProcessUse};
+use super::size::Size;
 
 /// How many characters of the text an error shows.
 const SHOWN: usize = 40;
 /// The units of sizes, as powers of two.
 const UNITS: [(&str, u32); 4] = [("bytes", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
 
+impl OutOfMemoryMessage {
+    /// Reads the first complete out-of-memory message of a text.
+    ///
+    /// # Errors
+    /// If there is none; of a text with incomplete ones, or ones of no known form, what is wrong with the first.
+    pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
+        first_complete(text)
+    }
+}
+
 /// The first message of the text that is complete. If none is, the error of the first that is a message at all.
-pub(super) fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
+fn first_complete(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
     // A log may have broken the message into lines, and the message itself has double spaces.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut first_error = MessageError::NotFound;

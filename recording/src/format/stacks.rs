@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::error::FormatProblem;
 use super::fields::Fields;
 use super::values::{self, optional};
+use crate::data::{Frame, StackId, StackTable};
 use crate::pickle::{Loaded, Value};
-use crate::stacks::{Frame, StackId, StackTable};
 
 /// Reads stacks into a table.
-pub(crate) struct Stacks {
+pub(crate) struct StackReader {
     fields: Fields<3>,
     /// Stacks by the list object, frames by the dict object, texts by the text object.
     lists: HashMap<Value, StackId>,
@@ -19,10 +19,10 @@ pub(crate) struct Stacks {
     table: StackTable,
 }
 
-impl Stacks {
+impl StackReader {
     pub(crate) fn new() -> Self {
         const IGNORED: &[&str] = &["fx_node_op", "fx_node_name", "fx_original_trace", "fx_node_info"];
-        Stacks {
+        StackReader {
             fields: Fields::new(["filename", "line", "name"], IGNORED),
             lists: HashMap::new(),
             frames: HashMap::new(),

@@ -2,15 +2,13 @@
 //!
 //! Reading what this writes gives an equal recording, except for what [`Tolerated`](super::Tolerated) only counted.
 
-mod pickler;
-
 use std::collections::HashMap;
 
-use super::format::DIVISION_KEYS;
-use super::stacks::{StackId, StackTable};
-use super::types::{Action, Annotation, Block, DeviceRecording, Entry, PoolId, RecordedSettings, Recording, Segment};
-use pickler::Pickler;
-pub use pickler::Style;
+use super::settings::DIVISION_KEYS;
+use crate::data::{
+    Action, Annotation, Block, DeviceRecording, Entry, PoolId, RecordedSettings, Recording, Segment, StackId, StackTable,
+};
+use crate::pickle::{Pickler, Style};
 
 /// Writes a recording as a pickle, not packed.
 ///
