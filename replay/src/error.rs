@@ -1,9 +1,8 @@
 //! Why a recording cannot be replayed at all.
 
 use parkade::settings::SettingsError;
-use thiserror::Error;
-
 use parkade_recording::Action;
+use thiserror::Error;
 
 /// A recording that cannot be replayed. Each names the place and what is wrong there.
 #[derive(Clone, Debug, Error)]
@@ -71,7 +70,7 @@ fn cut(text: &str, longest: usize) -> String {
 }
 
 impl VerifyError {
-    pub(super) fn contradiction(entry: usize, action: Action, address: u64, problem: &'static str) -> VerifyError {
+    pub(crate) fn contradiction(entry: usize, action: Action, address: u64, problem: &'static str) -> VerifyError {
         VerifyError::Contradiction { entry, action: action.name(), address, problem }
     }
 }

@@ -10,44 +10,27 @@
 
 #![forbid(unsafe_code)]
 
-mod capacity;
-mod collections;
-mod compare;
-mod consistency;
-mod device;
+mod completions;
+mod decision;
+mod entries;
 mod error;
+mod exact;
 pub mod export;
-mod extents;
-mod final_state;
-mod hidden;
-mod inference;
-mod moments;
-mod outlook;
-mod peaks;
-mod placements;
+mod hidden_pools;
+mod inputs;
 mod pools;
 mod predict;
-mod profile;
-mod readings;
-mod requests;
-mod rewind;
-mod run;
-mod runs;
-mod settings;
 mod start;
-mod statistics;
-mod timed;
-mod verify;
 
-pub use compare::{Doing, Mismatch};
+pub use decision::Doing;
 pub use error::VerifyError;
-pub use hidden::{Guess, GuessedSegment};
-pub use moments::{Moment, watch_device};
-pub use outlook::{Extreme, Outlook, OutlookOptions, TIMINGS, TimingRange, device_like, learned_addresses, replay_device};
-pub use placements::placed_steps;
-pub use predict::{AfterFailure, PredictOptions, PredictedRun, Prediction, Timing, predict};
-pub use profile::{ProfileEvidence, newer_profile};
-pub use requests::{Completion, Operation, Requests};
-pub use settings::{ReplaySettings, SettingsOrigin};
-pub use statistics::{StatisticDifference, StatisticsCheck, StatisticsFile, StatisticsFileError};
-pub use verify::{DeviceVerdict, NotInFile, VerifyOptions, verify_device};
+pub use exact::{DeviceVerdict, Mismatch, Moment, NotInFile, StatisticDifference, StatisticsCheck, verify_device, watch_device};
+pub use hidden_pools::{Guess, GuessedSegment};
+pub use inputs::{
+    ProfileEvidence, ReplaySettings, SettingsOrigin, StatisticsFile, StatisticsFileError, VerifyOptions, newer_profile,
+};
+pub use predict::{
+    AfterFailure, Completion, Extreme, Operation, Outlook, OutlookOptions, PredictOptions, PredictedRun, Prediction, Requests,
+    TIMINGS, Timing, TimingRange, device_like, learned_addresses, placed_steps, predict, replay_device,
+};
+pub use start::LostBeginning;

@@ -7,20 +7,21 @@ use std::ops::Range;
 
 use parkade::stats::Family;
 use parkade::trace::TraceEntry;
-
-use super::heap::Blame;
-use super::{ExportOptions, ExportedDevice};
-use crate::{Doing, Operation, PredictOptions, PredictedRun, Requests, Timing, device_like, learned_addresses};
 use parkade_recording::{Action, DeviceRecording, Entry, PoolTable, StackId};
 
+use super::final_heap::Blame;
+use super::options::{ExportOptions, ExportedDevice};
+use crate::decision::Doing;
+use crate::predict::{Operation, PredictOptions, PredictedRun, Requests, Timing, device_like, learned_addresses};
+
 /// A replayed device.
-pub(super) struct Collected {
-    pub(super) device: DeviceRecording,
-    pub(super) found: ExportedDevice,
+pub(crate) struct Collected {
+    pub(crate) device: DeviceRecording,
+    pub(crate) found: ExportedDevice,
 }
 
 /// Replays one device. `pools` takes the pools of the entries, if entries name theirs.
-pub(super) fn replay(
+pub(crate) fn replay(
     recording: &DeviceRecording,
     requests: &Requests,
     options: &ExportOptions,

@@ -1,0 +1,58 @@
+//! One thing that an allocator did, as a recording or the core tells it.
+
+use std::fmt;
+
+use parkade::trace::{TraceAction, TraceEntry};
+use parkade_recording::{Action, Entry};
+
+/// Where new segments go that the recording does not have: far above any GPU's addresses.
+pub(crate) const ELSEWHERE: u64 = 1 << 60;
+
+/// Something that happened, as the recording or the core tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Doing {
+    /// What.
+    pub action: Action,
+    /// Where; for an out-of-memory point the device's free bytes.
+    pub address: u64,
+    /// How many bytes.
+    pub size: u64,
+    /// On which stream.
+    pub stream: u64,
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Doing { action, address, size, stream } = self;
+        match action {
+            Action::Oom => write!(f, "oom of {size} bytes on stream {stream:#x}"),
+            _ if *address >= ELSEWHERE => {
+                write!(f, "{} of {size} bytes on stream {stream:#x}, at an address of its own", action.name())
+            }
+            _ => write!(f, "{} at {address:#x} of {size} bytes on stream {stream:#x}", action.name()),
+        }
+    }
+}
+
+impl From<&Entry> for Doing {
+    fn from(entry: &Entry) -> Doing {
+        Doing { action: entry.action, address: entry.address, size: entry.size, stream: entry.stream }
+    }
+}
+
+impl From<&TraceEntry> for Doing {
+    fn from(entry: &TraceEntry) -> Doing {
+        let action = match entry.action {
+            TraceAction::Alloc => Action::Alloc,
+            TraceAction::FreeRequested => Action::FreeRequested,
+            TraceAction::FreeCompleted => Action::FreeCompleted,
+            TraceAction::SegmentAlloc => Action::SegmentAlloc,
+            TraceAction::SegmentFree => Action::SegmentFree,
+            TraceAction::SegmentMap => Action::SegmentMap,
+            TraceAction::SegmentUnmap => Action::SegmentUnmap,
+            TraceAction::Oom => Action::Oom,
+            TraceAction::Snapshot => Action::Snapshot,
+        };
+        Doing { action, address: entry.address, size: entry.size, stream: entry.stream.get() }
+    }
+}

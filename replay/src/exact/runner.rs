@@ -1,0 +1,160 @@
+//! Carrying out a recording's requests, one operation after the other.
+//!
+//! A trace shows what the allocator did, not what it was asked: an `empty_cache` shows only as segments given back, an event's
+//! completion only as a block that becomes free. Where one run of entries can be read in several ways, [`super::readings`] tries them.
+
+use std::collections::BTreeSet;
+
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{AllocError, Allocation};
+use parkade_recording::{Action, Entry};
+use rustc_hash::FxHashMap;
+
+use super::peak_resets::PeakWatch;
+use super::position::Position;
+use super::recorded_capacity::Capacity;
+use super::replay_core::ReplayCore;
+use super::tally::{Mismatch, Release, Tally};
+use crate::decision::{Doing, ELSEWHERE};
+use crate::pools::{self, PoolTracker};
+use crate::start::Start;
+
+/// A replay under way.
+pub(crate) struct Runner<'a> {
+    pub(crate) trace: &'a [Entry],
+    pub(crate) position: &'a Position,
+    pub(crate) core: ReplayCore<'a>,
+    pub(crate) live: FxHashMap<u64, Allocation>,
+    pub(crate) deferred: &'a FxHashMap<u32, Option<u32>>,
+    pub(crate) pools: PoolTracker<'a>,
+    pub(crate) capacity: Capacity,
+    /// Requests whose likeliest reading is not the one.
+    pub(crate) otherwise: &'a BTreeSet<usize>,
+    pub(crate) tally: Tally,
+    /// Watches the peaks operation by operation, when that is wanted.
+    pub(crate) watch: Option<PeakWatch>,
+}
+
+impl<'a> Runner<'a> {
+    pub(crate) fn new(
+        trace: &'a [Entry],
+        position: &'a Position,
+        core: ReplayCore<'a>,
+        live: FxHashMap<u64, Allocation>,
+        start: &'a Start,
+        capacity: Capacity,
+    ) -> Runner<'a> {
+        let (deferred, pools) = (&start.deferred, PoolTracker::new(&start.pools));
+        Runner {
+            trace,
+            position,
+            core,
+            live,
+            deferred,
+            pools,
+            capacity,
+            otherwise: &start.otherwise,
+            tally: Tally::default(),
+            watch: None,
+        }
+    }
+
+    /// The entry that comes next; the trace's length when all is done.
+    pub(crate) fn at(&self) -> usize {
+        self.position.next.get()
+    }
+
+    pub(crate) fn open(&mut self, end: usize, visible: usize) {
+        self.position.end.set(end);
+        self.position.visible.set(visible);
+    }
+
+    /// The operation that began at `at` is over, and should have brought the replay to `end`.
+    #[inline]
+    pub(crate) fn close(&mut self, at: usize, end: usize) {
+        let reached = self.at();
+        self.tally.decisions += (end - at) as u64;
+        self.tally.refusals += self.position.refusals.take();
+        if reached != end || self.core.observer().stray.is_some() {
+            self.disagree(end);
+        }
+    }
+
+    #[cold]
+    fn disagree(&mut self, end: usize) {
+        let reached = self.at();
+        let (stray, count) = self.core.observer_mut().take_stray();
+        self.tally.mismatches += ((end - reached) as u64).max(count);
+        self.position.next.set(end);
+        self.tally.first_stray = self.tally.first_stray.or(stray);
+        if self.tally.first.is_none() {
+            self.tally.stray = stray;
+            let place = stray.map_or(reached, |(place, _)| place);
+            let recorded = self.trace[..end].get(place).map(Doing::from);
+            let replayed = stray.map(|(_, doing)| doing);
+            // Of an out-of-memory point the address is no address, and what lies elsewhere has no history.
+            let has_history =
+                |doing: &&Doing| !matches!(doing.action, Action::Oom | Action::Snapshot) && doing.address < ELSEWHERE;
+            let mut addresses: Vec<u64> =
+                recorded.iter().chain(&replayed).filter(has_history).map(|doing| doing.address).collect();
+            addresses.dedup();
+            self.tally.first = Some(Mismatch {
+                entry: Some(place),
+                recorded: recorded.map_or("nothing more".to_owned(), |doing| doing.to_string()),
+                replayed: replayed.map_or("nothing".to_owned(), |doing| doing.to_string()),
+                addresses,
+            });
+        }
+    }
+
+    /// Asks the core for what the entry at `at` asked for. An out-of-memory entry has the rounded size, which rounds to itself.
+    #[inline]
+    pub(crate) fn request(&mut self, from: usize, at: usize) -> Option<Allocation> {
+        self.request_from(self.pools.of_request(from, &self.trace[from..=at]), at)
+    }
+
+    /// The same, of a pool.
+    #[inline]
+    pub(crate) fn request_from(&mut self, pool: PoolId, at: usize) -> Option<Allocation> {
+        let entry = &self.trace[at];
+        let (bytes, stream) = (Bytes(entry.size), StreamId(entry.stream));
+        let served = match pool {
+            PoolId::DEFAULT => self.core.raw_allocate(bytes, stream),
+            pool => pools::request_from(&mut self.core, pool, bytes, stream),
+        };
+        match served {
+            Ok(allocation) => Some(allocation),
+            Err(AllocError::OutOfMemory(_)) => {
+                self.tally.ooms += 1;
+                None
+            }
+            // A request of no bytes, or beyond 64 bits: nothing happens, which does not agree with the entry.
+            Err(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn keep(&mut self, at: usize, allocation: Option<Allocation>) {
+        let entry = &self.trace[at];
+        match (entry.action, allocation) {
+            (Action::Alloc, Some(allocation)) => {
+                self.live.insert(entry.address, allocation);
+            }
+            // Served where the recording was out of memory: nobody will give it back.
+            (_, Some(allocation)) => {
+                let _ = self.core.free(allocation);
+            }
+            (_, None) => {}
+        }
+    }
+
+    /// Gives cached memory back.
+    pub(crate) fn release(&mut self, release: Release) {
+        self.tally.releases.push((self.at(), release));
+        // The recorded device fails nothing.
+        let _ = match release {
+            Release::All => self.core.release_cached(),
+            Release::Pool(pool) => self.core.release_cached_pool(pool),
+        };
+    }
+}
