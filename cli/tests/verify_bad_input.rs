@@ -114,7 +114,7 @@ fn what_is_no_recording_is_refused() {
     bad(
         "deep",
         &[b"\x80\x04", &b"]".repeat(1_000_000)[..], &b"a".repeat(999_999), b"."].concat(),
-        "segment 0: `segments` is a list where a dict belongs",
+        "segment 0: `segments` is a list and should be a dict",
     );
     bad("none", b"N.", "it is None, not the dict");
     bad("dict", b"}.", "it is an empty dict");
@@ -122,7 +122,7 @@ fn what_is_no_recording_is_refused() {
     refused(&format!("{}/nothing", folder.path()), "nothing: cannot be read: No such file or directory (os error 2)");
     refused(folder.path(), "cannot be read: Is a directory");
     #[cfg(target_os = "linux")]
-    refused("/dev/zero", "pickle byte 0: 0x00 is no pickle opcode");
+    refused("/dev/zero", "pickle byte 0: 0x00 is not a pickle opcode");
     let whole = write(&good(), Style::Python);
     for tenth in 1..10 {
         bad("cut", &whole[..whole.len() * tenth / 10], "it was cut short");

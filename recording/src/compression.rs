@@ -1,33 +1,38 @@
-//! Unpacking: a recording may be plain, or packed with gzip, xz or Zstandard; its first bytes say which, its name never.
+//! Decompressing a file: plain, gzip, xz or Zstandard. Its first bytes say which; its name does not matter.
 //!
-//! Several members, streams or frames one after the other are one file, as for the tools of these formats. The decompressed
-//! size is bounded by [`decompressed_limit`], and memory grows with what is decompressed, never by what a header announces.
+//! Several gzip members, xz streams or Zstandard frames in a row are one file, as they are for the tools of these formats.
+//! [`decompressed_limit`] bounds the size of the result. Memory grows with the data that comes out, never with the size
+//! that a header announces.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Read};
 
-/// Any file may unpack to this many bytes.
+/// Every file may decompress to this many bytes: 1 GiB.
 pub const SMALL_LIMIT: u64 = 1 << 30;
-/// A file may unpack to this many times its length. Recordings pack 10 to 60 times smaller, empty ones 1,000 times.
+/// A file may decompress to this many times its length.
+///
+/// Compressing makes recordings 10 to 60 times smaller, and empty ones 1,000 times.
 pub const RATIO_LIMIT: u64 = 2000;
-/// No file is larger than this, packed or not.
+/// The largest file that is read, compressed or not, in bytes: 16 GiB.
 pub const LARGEST: u64 = 16 << 30;
-/// Largest xz dictionary that is accepted, in KiB: what `xz -9` needs is 64 MiB; more comes from `--lzma2=dict=` only.
+/// The largest xz dictionary that is accepted, in KiB: 1 GiB.
+///
+/// `xz -9` needs 64 MiB; only files made with `--lzma2=dict=` need more.
 const XZ_MEMORY_KIB: u32 = 1 << 20;
 
-/// Largest Zstandard window that is accepted, in bytes: that of `zstd --long`, as for the `zstd` tool.
+/// The largest Zstandard window that is accepted, in bytes: that of `zstd --long`, where the `zstd` tool stops too.
 const ZSTD_WINDOW: u64 = 1 << 27;
 
-/// How many bytes a packed file of this length may unpack to.
-pub fn decompressed_limit(packed: u64) -> u64 {
-    packed.saturating_mul(RATIO_LIMIT).clamp(SMALL_LIMIT, LARGEST)
+/// How many bytes a compressed file of `length` bytes may decompress to.
+pub fn decompressed_limit(length: u64) -> u64 {
+    length.saturating_mul(RATIO_LIMIT).clamp(SMALL_LIMIT, LARGEST)
 }
 
-/// How a file is packed.
+/// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// Not compressed.
     None,
     /// gzip, one or more members.
     Gzip,
@@ -37,35 +42,36 @@ pub enum Compression {
     Zstd,
 }
 
-/// A file that cannot be decompressed; the display is one line.
+/// Why a file cannot be decompressed. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 pub enum DecompressError {
-    /// Nothing there.
+    /// The file is empty.
     #[error("the file is empty")]
     Empty,
-    /// The file is of a known kind that is no recording.
+    /// The file is of a known kind, and not a snapshot.
     #[error("this is {kind}, not a memory snapshot; pass the file that torch.cuda.memory._dump_snapshot writes")]
     OtherKind {
-        /// What it is.
+        /// The kind of file, with its article.
         kind: &'static str,
     },
-    /// The packed data is damaged or cut short.
-    #[error("the {compression} data is {}; copy or pack the file again", damage(cause))]
+    /// The compressed data is damaged or cut short.
+    #[error("the {compression} data is {}; copy or compress the file again", damage(cause))]
     Damaged {
-        /// The compression found.
+        /// The compression that the first bytes announce.
         compression: Compression,
-        /// What the decoder says; the display has it.
+        /// What the decoder says; part of the message.
         cause: io::Error,
     },
-    /// A decompression bomb, or a recording beyond reason.
+    /// A decompression bomb, or an unreasonably large recording.
     #[error(
-        "the file unpacks to more than {limit} bytes, the bound for {packed} packed bytes; unpack it by hand if you trust it"
+        "the file decompresses to more than {limit} bytes, the limit for a file of {length} bytes; decompress it yourself if \
+         you trust it"
     )]
     TooLarge {
-        /// The bound.
+        /// The limit, in bytes.
         limit: u64,
-        /// The file's length.
-        packed: u64,
+        /// The file's length, in bytes.
+        length: u64,
     },
 }
 
@@ -80,7 +86,7 @@ impl fmt::Display for Compression {
     }
 }
 
-/// Decoders say of a file that ends too early only that they could not fill a buffer.
+/// Decoders report a file that ends early as a buffer that they could not fill.
 fn damage(cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::UnexpectedEof => "cut short".to_owned(),
@@ -88,21 +94,22 @@ fn damage(cause: &io::Error) -> String {
     }
 }
 
-/// How a file is packed, by its first bytes.
+/// How a file is compressed, by its first bytes.
 pub fn detect(bytes: &[u8]) -> Compression {
     match bytes {
         [0x1f, 0x8b, ..] => Compression::Gzip,
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Compression::Xz,
-        // A frame, or a skippable frame, which may come first.
+        // A frame, or a skippable frame that precedes it.
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
         _ => Compression::None,
     }
 }
 
-/// Unpacks a file, or lends it as it is.
+/// Decompresses a file; borrows one that is not compressed.
 ///
 /// # Errors
-/// [`DecompressError`] if it is empty, of another well-known kind, damaged, or unpacks to more than [`decompressed_limit`].
+/// [`DecompressError`] if the file is empty, of another well-known kind or damaged, or if it decompresses to more than
+/// [`decompressed_limit`].
 pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     decompress_within(bytes, decompressed_limit(bytes.len() as u64))
 }
@@ -118,7 +125,7 @@ fn decompress_within(bytes: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, Decompre
     };
     match outcome {
         Err(cause) => Err(DecompressError::Damaged { compression, cause }),
-        Ok(()) if decompressed.len() as u64 > limit => Err(DecompressError::TooLarge { limit, packed: bytes.len() as u64 }),
+        Ok(()) if decompressed.len() as u64 > limit => Err(DecompressError::TooLarge { limit, length: bytes.len() as u64 }),
         Ok(()) => {
             refuse_other_kinds(&decompressed)?;
             Ok(Cow::Owned(decompressed))
@@ -131,7 +138,7 @@ fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     Ok(Cow::Borrowed(bytes))
 }
 
-/// Names the files that people mistake for snapshots, instead of calling them damaged pickles.
+/// Names the kinds of files that people take for snapshots, instead of calling them damaged pickles.
 fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     let kind = match bytes.trim_ascii_start() {
         [] => return Err(DecompressError::Empty),
@@ -141,19 +148,19 @@ fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
         [b'<', b'!' | b'h' | b'H', ..] => "a web page",
         [b'{' | b'[', ..] => "JSON",
         [0x89, b'P', b'N', b'G', ..] => "a PNG image",
-        [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file packed twice",
+        [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file that was compressed twice",
         _ => return Ok(()),
     };
     Err(DecompressError::OtherKind { kind })
 }
 
-/// Reads a decoder to its end, or to one byte beyond the limit.
+/// Reads a decoder to its end, or one byte past the limit.
 fn drain(decoder: impl Read, limit: u64, decompressed: &mut Vec<u8>) -> io::Result<()> {
     let left = (limit + 1).saturating_sub(decompressed.len() as u64);
     decoder.take(left).read_to_end(decompressed).map(|_| ())
 }
 
-/// The decoder takes one frame at a time; frames that are to be skipped it reports as an error with their length.
+/// Decompresses frame by frame. The decoder reports a skippable frame as an error that has the frame's length.
 fn drain_zstd(bytes: &[u8], limit: u64, decompressed: &mut Vec<u8>) -> io::Result<()> {
     use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
     let mut rest = bytes;
@@ -181,8 +188,8 @@ fn drain_zstd(bytes: &[u8], limit: u64, decompressed: &mut Vec<u8>) -> io::Resul
 mod tests {
     use super::*;
 
-    /// 100,000 bytes `N`, packed by the tools of each format.
-    fn packed() -> [Vec<u8>; 3] {
+    /// 100,000 bytes `N`, compressed by each format's own tool.
+    fn compressed() -> [Vec<u8>; 3] {
         [
             include_bytes!("../tests/data/n.gz.bin").to_vec(),
             include_bytes!("../tests/data/n.xz.bin").to_vec(),
@@ -191,8 +198,8 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_the_last_size_that_passes() {
-        for bytes in packed() {
+    fn the_limit_is_the_largest_size_that_passes() {
+        for bytes in compressed() {
             assert_eq!(decompress_within(&bytes, 100_000).expect("within the limit").as_ref(), vec![b'N'; 100_000]);
             let twice = [&bytes[..], &bytes[..]].concat();
             assert_eq!(decompress_within(&twice, 200_000).expect("two members").len(), 200_000);
@@ -205,15 +212,15 @@ mod tests {
     }
 
     #[test]
-    fn limits_follow_the_length() {
+    fn the_limit_grows_with_the_length() {
         assert_eq!(decompressed_limit(0), SMALL_LIMIT);
         assert_eq!(decompressed_limit(1 << 20), 2000 << 20);
         assert_eq!(decompressed_limit(u64::MAX), LARGEST);
     }
 
     #[test]
-    fn garbage_behind_a_member_is_damage() {
-        for bytes in packed() {
+    fn garbage_after_a_member_is_damage() {
+        for bytes in compressed() {
             let error = decompress(&[&bytes[..], b"garbage!"].concat()).expect_err("garbage");
             assert!(matches!(error, DecompressError::Damaged { .. }), "{error}");
         }

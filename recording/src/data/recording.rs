@@ -1,4 +1,4 @@
-//! A whole snapshot, and what it says beside segments and trace: settings, annotations, unknown keys.
+//! A whole recording, and its parts other than segments and trace: settings, annotations, unknown keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,52 +8,52 @@ use super::segments::Segment;
 use super::stacks::StackTable;
 use super::trace::Entry;
 
-/// A whole snapshot.
+/// A memory snapshot that was read: everything that the file says.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Recording {
-    /// Every device that has a segment or a trace entry of a known action, by number.
+    /// The devices that have a segment, or a trace entry of a known action, in the order of their numbers.
     pub devices: Vec<DeviceRecording>,
-    /// The allocator's settings; `None` in files before 2.2 and in lists of segments.
+    /// The allocator's settings; `None` in files from before PyTorch 2.2, and in bare lists of segments.
     pub settings: Option<RecordedSettings>,
-    /// User scopes, oldest first.
+    /// Beginnings and ends of user scopes, oldest first.
     pub annotations: Vec<Annotation>,
     /// The Python stacks that segments, blocks and entries refer to.
     pub stacks: StackTable,
-    /// The memory pools that trace entries refer to (files newer than 2.11 only).
+    /// The memory pools that trace entries refer to; only files from after PyTorch 2.11 have any.
     pub pools: PoolTable,
-    /// What the file has beyond what is known here.
+    /// What the file contains that this reader does not know.
     pub tolerated: Tolerated,
 }
 
-/// What a snapshot says of one device.
+/// What a recording says of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceRecording {
     /// The device's number, 0 to 127.
     pub device: u32,
-    /// Segments at the end of the recording, by address; they do not overlap.
+    /// The segments at the end of the recording, in the order of their addresses. They do not overlap.
     pub segments: Vec<Segment>,
-    /// What happened, oldest first. May have lost its beginning (a ring buffer).
+    /// What happened, oldest first. PyTorch keeps it in a ring buffer, so the beginning may be missing.
     pub trace: Vec<Entry>,
 }
 
-/// The allocator settings that a snapshot states (spec 7.5). `None`: not said.
+/// The allocator settings that a snapshot states (spec 7.5). `None` where it does not.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RecordedSettings {
-    /// The last settings string (`PYTORCH_CUDA_ALLOC_CONF`).
+    /// The last settings string that was set (`PYTORCH_CUDA_ALLOC_CONF`).
     pub text: Option<String>,
-    /// Largest block that may be split, in bytes; -1 is unlimited.
+    /// The largest block that may be split, in bytes; -1 means no limit.
     pub max_split_size: Option<i64>,
-    /// The fraction of memory above which unused segments are freed; 0 is never.
+    /// The fraction of memory above which unused segments are freed; 0 means never.
     pub garbage_collection_threshold: Option<f64>,
     /// Whether expandable segments are on.
     pub expandable_segments: Option<bool>,
-    /// Divisions of the power-of-two rounding for requests from 1, 2, 4 ... 32768 MiB on; 0 is no rounding.
+    /// Divisions of the power-of-two rounding for requests from 1, 2, 4 ... 32768 MiB upwards; 0 means no rounding.
     pub roundup_power2_divisions: Option<[u64; 16]>,
     /// Whether the allocator's lock is released during `cudaMalloc`.
     pub release_lock_on_cudamalloc: Option<bool>,
-    /// Whether stream records made during graph capture are used.
+    /// Whether a graph capture may reuse blocks that other streams were recorded on during it.
     pub graph_capture_record_stream_reuse: Option<bool>,
-    /// Whether there are settings that 2.11 does not have (`max_round_threshold`, `max_cached_size`).
+    /// Whether the file has settings that PyTorch 2.11 does not (`max_round_threshold`, `max_cached_size`).
     pub has_newer_keys: bool,
 }
 
@@ -64,14 +64,15 @@ pub struct Annotation {
     pub name: Arc<str>,
     /// `START` or `END`.
     pub stage: Arc<str>,
-    /// The device, if said.
+    /// The device, if the file says.
     pub device: Option<i64>,
-    /// Microseconds since 1970, if said.
+    /// When, in microseconds since 1970, if the file says.
     pub time_us: Option<i64>,
 }
 
-/// What a file has that this reader does not know: tolerated and counted, by name (cut at 80 bytes; at most 256 names
-/// each, the rest under `...`).
+/// What a file contains that this reader does not know: counted by name and otherwise ignored.
+///
+/// Names are cut at 80 bytes. Each map has at most 256 of them; the others are counted under `...`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tolerated {
     /// Keys of the snapshot itself.
@@ -82,6 +83,6 @@ pub struct Tolerated {
     pub unknown_segment_keys: BTreeMap<String, u64>,
     /// Keys of blocks.
     pub unknown_block_keys: BTreeMap<String, u64>,
-    /// Actions of trace entries; those entries are not kept.
+    /// Actions of trace entries; those entries are dropped.
     pub unknown_actions: BTreeMap<String, u64>,
 }

@@ -2,43 +2,44 @@
 
 use super::stacks::StackId;
 
-/// Memory that was obtained from the driver: one `cudaMalloc`, or one contiguous mapped run of an expandable segment.
+/// Memory obtained from the driver: one `cudaMalloc`, or one contiguous mapped run of an expandable segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// First byte.
+    /// Address of its first byte.
     pub address: u64,
-    /// Length, the sum of its blocks.
+    /// Length in bytes, the sum of its blocks.
     pub total_bytes: u64,
-    /// Handle of the stream it belongs to; 0 is the default stream.
+    /// The handle of its stream; 0 is the default stream.
     pub stream: u64,
-    /// Whether it belongs to the pool of large blocks. A file that does not say is judged by size: a small segment is 2 MiB.
+    /// Whether it belongs to the pool of large blocks.
+    /// Where the file does not say, its size decides: a small segment is 2 MiB.
     pub large: bool,
-    /// The private pool's id; `(0, 0)` is the default pool, `None` a file that does not say.
+    /// The id of its pool; `(0, 0)` is the default pool, `None` means that the file does not say.
     pub pool: Option<(u64, u64)>,
     /// Whether it is a run of an expandable segment.
     pub expandable: bool,
-    /// Bytes in allocated blocks, if said.
+    /// Bytes in allocated blocks, if the file says.
     pub allocated_bytes: Option<u64>,
-    /// Bytes in active blocks, if said.
+    /// Bytes in active blocks, if the file says.
     pub active_bytes: Option<u64>,
-    /// Bytes requested of active blocks, if said.
+    /// Bytes requested for active blocks, if the file says.
     pub requested_bytes: Option<u64>,
-    /// Where it was created; `NONE` once it was ever split (spec 7.3).
+    /// Where it was created; PyTorch drops this once a segment is split (spec 7.3).
     pub stack: StackId,
-    /// Its blocks, by address, without gaps.
+    /// Its blocks in the order of their addresses, without gaps.
     pub blocks: Vec<Block>,
 }
 
 /// A block of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// First byte.
+    /// Address of its first byte.
     pub address: u64,
-    /// Length.
+    /// Length in bytes.
     pub size: u64,
-    /// Bytes requested, if said. Stale unless the block is active (spec 7.3).
+    /// Bytes requested, if the file says. Out of date unless the block is active (spec 7.3).
     pub requested: Option<u64>,
-    /// What it is used for.
+    /// Whether it is in use.
     pub state: BlockState,
     /// Where it was allocated.
     pub stack: StackId,
@@ -49,9 +50,9 @@ pub struct Block {
 pub enum BlockState {
     /// In use.
     ActiveAllocated,
-    /// Freed, while another stream may still use it. Also spelled `active_awaiting_free`.
+    /// Freed, but another stream may still be using it. Also spelled `active_awaiting_free`.
     ActivePendingFree,
-    /// Cached, free.
+    /// Free: cached by the allocator.
     Inactive,
 }
 

@@ -1,41 +1,43 @@
-//! Python stacks, each kept once however many blocks and entries have it.
+//! Python stacks, each stored once however many blocks and entries have it.
 //!
-//! Identical stacks are one shared list in a snapshot (spec 7.3), so most of the sharing is there already; equal ones that
-//! are not shared are found by content.
+//! A snapshot shares one list among identical stacks (spec 7.3), so most of this is done already.
+//! Equal lists that are not shared are recognised by their contents.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A stack's place in the [`StackTable`].
+/// A stack's index in the [`StackTable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StackId(u32);
 
 impl StackId {
-    /// No stack: none was recorded, or it was lost.
+    /// No stack: none was recorded, or PyTorch dropped it.
     pub const NONE: StackId = StackId(u32::MAX);
 }
 
-/// One call of a stack.
+/// One call in a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// Source file; `??` for C++ without symbols.
+    /// The source file; `??` for C++ code without symbols.
     pub filename: Arc<str>,
-    /// Line in it, from 1; 0 if unknown.
+    /// The line in it, from 1; 0 if unknown.
     pub line: u32,
-    /// Function.
+    /// The function.
     pub name: Arc<str>,
 }
 
-/// All stacks of a recording. Equal tables have the same stacks in the same order.
+/// All stacks of a recording.
+///
+/// Two tables are equal if they have the same stacks in the same order.
 #[derive(Debug, Clone, Default)]
 pub struct StackTable {
     frames: Vec<Frame>,
-    /// Frame numbers of all stacks, one after the other.
+    /// The frame numbers of all stacks, one stack after the other.
     calls: Vec<u32>,
     /// Where each stack ends in `calls`.
     ends: Vec<usize>,
-    frame_places: HashMap<Frame, u32>,
-    stack_places: HashMap<Box<[u32]>, u32>,
+    frame_numbers: HashMap<Frame, u32>,
+    stack_numbers: HashMap<Box<[u32]>, u32>,
 }
 
 impl PartialEq for StackTable {
@@ -45,7 +47,7 @@ impl PartialEq for StackTable {
 }
 
 impl StackTable {
-    /// Number of different stacks.
+    /// The number of different stacks.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
@@ -55,7 +57,7 @@ impl StackTable {
         self.ends.is_empty()
     }
 
-    /// The calls of a stack, innermost first, as the file has them; none for [`StackId::NONE`].
+    /// The calls of a stack, innermost first; none for [`StackId::NONE`].
     pub fn frames(&self, stack: StackId) -> impl ExactSizeIterator<Item = &Frame> {
         self.calls(stack).iter().map(|&call| &self.frames[call as usize])
     }
@@ -72,31 +74,32 @@ impl StackTable {
         self.frames.get(number as usize)
     }
 
-    /// The number of a frame, adding it if it is new.
+    /// The number of a frame, which is added if it is new.
     pub fn intern_frame(&mut self, frame: Frame) -> u32 {
         let next = self.frames.len() as u32;
-        if let Some(&number) = self.frame_places.get(&frame) {
+        if let Some(&number) = self.frame_numbers.get(&frame) {
             return number;
         }
         self.frames.push(frame.clone());
-        self.frame_places.insert(frame, next);
+        self.frame_numbers.insert(frame, next);
         next
     }
 
-    /// The place of a stack of such frames, adding it if it is new. The numbers must come from
-    /// [`StackTable::intern_frame`]; others are left out. An empty stack is [`StackId::NONE`].
+    /// The index of a stack, which is added if it is new. An empty stack is [`StackId::NONE`].
+    ///
+    /// `calls` are numbers from [`StackTable::intern_frame`], innermost first; other numbers are left out.
     pub fn intern_stack(&mut self, calls: &[u32]) -> StackId {
         if calls.is_empty() {
             return StackId::NONE;
         }
-        if let Some(&place) = self.stack_places.get(calls) {
+        if let Some(&place) = self.stack_numbers.get(calls) {
             return StackId(place);
         }
         let place = self.ends.len() as u32;
         let known = self.frames.len();
         self.calls.extend(calls.iter().filter(|&&call| (call as usize) < known));
         self.ends.push(self.calls.len());
-        self.stack_places.insert(calls.into(), place);
+        self.stack_numbers.insert(calls.into(), place);
         StackId(place)
     }
 }

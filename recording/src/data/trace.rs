@@ -7,21 +7,21 @@ use super::stacks::StackId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Action {
-    /// A block was handed out.
+    /// A block was handed out to the program.
     Alloc,
-    /// A block was given back by its user.
+    /// The program freed a block.
     FreeRequested,
-    /// A block became free.
+    /// A block became free for reuse.
     FreeCompleted,
-    /// A segment came from the driver.
+    /// A segment was allocated from the driver.
     SegmentAlloc,
-    /// A segment went back to the driver.
+    /// A segment was freed to the driver.
     SegmentFree,
     /// A run of an expandable segment was mapped.
     SegmentMap,
     /// A run of an expandable segment was unmapped.
     SegmentUnmap,
-    /// Out of memory; the entry's address is the device's free bytes.
+    /// Out of memory. The entry's address is the device's free bytes.
     Oom,
     /// A snapshot was taken.
     Snapshot,
@@ -56,26 +56,27 @@ impl Action {
         }
     }
 
-    /// The action of PyTorch's spelling.
+    /// The action with this spelling; `None` if there is none.
     pub fn from_name(name: &[u8]) -> Option<Action> {
         Action::ALL.into_iter().find(|action| action.name().as_bytes() == name)
     }
 }
 
-/// One line of a device's trace, 48 bytes.
+/// One entry of a device's trace; 48 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Address of the block or segment; for [`Action::Oom`] the free bytes of the device.
+    /// Address of the block or segment; for [`Action::Oom`] the device's free bytes.
     pub address: u64,
-    /// Bytes requested of a block, bytes of a segment; for `Oom` the rounded request; for `Snapshot` all active bytes.
+    /// For a block the bytes requested, for a segment its length; for `Oom` the rounded request, for `Snapshot` all active
+    /// bytes.
     pub size: u64,
-    /// Handle of the stream; 0 is the default stream. A negative handle is kept by its bits.
+    /// The stream's handle; 0 is the default stream. A negative handle keeps its bits.
     pub stream: u64,
-    /// When; see [`Entry::time`].
+    /// See [`Entry::time`].
     time_us: i64,
-    /// Where in the program.
+    /// Where in the program it happened.
     pub stack: StackId,
-    /// In which memory pool; `PoolId::NONE` in 2.11, which does not say.
+    /// The memory pool; `PoolId::NONE` in files of PyTorch 2.11, which do not say.
     pub pool: PoolId,
     /// What happened.
     pub action: Action,
@@ -84,17 +85,17 @@ pub struct Entry {
 impl Entry {
     const NO_TIME: i64 = i64::MIN;
 
-    /// An entry without time, stack and pool.
+    /// An entry without time, stack or pool.
     pub fn new(action: Action, address: u64, size: u64, stream: u64) -> Entry {
         Entry { address, size, stream, time_us: Entry::NO_TIME, stack: StackId::NONE, pool: PoolId::NONE, action }
     }
 
-    /// Microseconds since 1970, if the file says (2.2 and later).
+    /// Microseconds since 1970, if the file says (PyTorch 2.2 and later).
     pub fn time(&self) -> Option<u64> {
         u64::try_from(self.time_us).ok()
     }
 
-    /// Sets the time. A time beyond `i64::MAX` (the year 294,247) is kept as that.
+    /// Sets the time, in microseconds since 1970. Times past the year 294,247 (`i64::MAX`) become that.
     pub fn set_time(&mut self, time_us: Option<u64>) {
         self.time_us = time_us.map_or(Entry::NO_TIME, |time| i64::try_from(time).unwrap_or(i64::MAX));
     }

@@ -7,10 +7,10 @@ use super::values::{self, optional};
 use crate::data::Annotation;
 use crate::pickle::{Loaded, Value};
 
-/// Reads the annotations. Their texts are shared: one scope name may occur a million times.
+/// Reads the annotations. Equal texts are stored once: one scope's name may occur a million times.
 ///
 /// # Errors
-/// [`FormatError`] at the first annotation that makes no sense.
+/// [`FormatError`] for the first annotation that makes no sense.
 pub(crate) fn read_annotations(
     loaded: &Loaded<'_>,
     list: &[Value],

@@ -1,4 +1,4 @@
-//! Reading the segments (spec 7.3) and their blocks, in the shapes of all versions (spec 7.8).
+//! Reading segments and their blocks (spec 7.3), in the form of every version (spec 7.8).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::values::{self, optional};
 use crate::data::{Block, BlockState, Segment, StackId};
 use crate::pickle::{Loaded, Value};
 
-/// Length of a segment of the small pool (spec: `kSmallBuffer`), in bytes; used for files that do not say which pool.
+/// The length of a segment of the small pool (spec 1.6, `kSmallBuffer`), in bytes, for files that do not name the pool.
 const SMALL_SEGMENT: u64 = 2 << 20;
 
 /// Reads segments.
@@ -20,7 +20,7 @@ pub(crate) struct SegmentReader {
     history_fields: Fields<3>,
 }
 
-/// A segment without its blocks, and the value that they are in.
+/// A segment whose blocks are not read yet, and the value that contains them.
 struct Head {
     device: u32,
     segment: Segment,
@@ -70,7 +70,7 @@ impl SegmentReader {
             let head = head.map_err(|problem| FormatError { place: Place::Segment { segment: number }, problem })?;
             heads.push((number, head));
         }
-        // Before the blocks are read: a list of blocks that many segments share is refused here, not unfolded.
+        // Before the blocks are read: segments that share one list of blocks are refused here, not expanded.
         heads.sort_by_key(|(_, head)| (head.device, head.segment.address));
         check_overlap(&heads)?;
         let mut segments = Vec::with_capacity(heads.len());
@@ -174,7 +174,7 @@ impl SegmentReader {
         Ok(Block { address, size, requested, state, stack })
     }
 
-    /// The request that a block of 1.x and 2.0 serves: the first of its `history`, as PyTorch's viewers take it.
+    /// The request that a block serves in files of 1.x and 2.0: the first of its `history`, as in PyTorch's viewers.
     fn last_request(
         &mut self,
         loaded: &Loaded<'_>,
@@ -191,7 +191,7 @@ impl SegmentReader {
         Ok(Some((values::unsigned(loaded, real_size, "real_size")?, stacks.read(loaded, frames)?)))
     }
 
-    /// The unknown keys of segments, and of blocks.
+    /// The unknown keys of segments, and those of blocks.
     pub(crate) fn finish(self) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
         (self.fields.into_unknown(), self.block_fields.into_unknown())
     }

@@ -1,4 +1,4 @@
-//! Reading the outermost level of a snapshot: its root, its devices, and what of the file was not known.
+//! Reading a snapshot: finding its parts, handing each to its reader, and putting the recording together.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +23,10 @@ struct Root<'l> {
     unknown: BTreeMap<String, u64>,
 }
 
-/// Makes the recording of a pickle.
+/// Makes a recording of a pickle.
 ///
 /// # Errors
-/// [`FormatError`], naming the segment, block or entry, for anything that cannot be true of a recording.
+/// [`FormatError`], with the segment, block or entry, for anything that no recording can say.
 pub(crate) fn read_snapshot(loaded: &Loaded<'_>) -> Result<Recording, FormatError> {
     let whole = |problem| FormatError { place: Place::Snapshot, problem };
     let root = root(loaded).map_err(whole)?;
@@ -56,7 +56,7 @@ pub(crate) fn read_snapshot(loaded: &Loaded<'_>) -> Result<Recording, FormatErro
     Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), pools, tolerated })
 }
 
-/// Finds the parts, in the whole dict or in the bare list of segments that `memory_snapshot()` gives.
+/// Finds the parts: in the dict of a whole snapshot, or in the bare list of segments that `memory_snapshot()` returns.
 fn root<'l>(loaded: &'l Loaded<'_>) -> Result<Root<'l>, FormatProblem> {
     if let Some(segments) = loaded.objects.as_items(loaded.root) {
         let none: &[Value] = &[];

@@ -1,4 +1,4 @@
-//! Reading stacks (spec 7.3): lists of frame dicts, most of them shared, each list and each frame read once.
+//! Reading stacks (spec 7.3): lists of frame dicts. Most are shared; each list and each frame is read once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ impl StackReader {
         }
     }
 
-    /// All that was read.
+    /// The stacks that were read.
     pub(crate) fn into_table(self) -> StackTable {
         self.table
     }
 
-    /// The stack of a `frames` value; absent, None and empty are [`StackId::NONE`].
+    /// The stack of a `frames` value; [`StackId::NONE`] if that is absent, None or empty.
     #[inline]
     pub(crate) fn read(&mut self, loaded: &Loaded<'_>, frames: Value) -> Result<StackId, FormatProblem> {
         if frames == Value::ABSENT {
@@ -69,7 +69,7 @@ impl StackReader {
         let line = optional(line, |line| values::signed(loaded, line, "line"))?.unwrap_or(0);
         let read = Frame {
             filename: self.text(loaded, filename, "filename")?,
-            // Unknown lines are 0, sometimes -1; no source file has four thousand million lines.
+            // Unknown lines are 0, sometimes -1; no source file has 2^32 lines.
             line: u32::try_from(line).unwrap_or(0),
             name: self.text(loaded, name, "name")?,
         };
@@ -78,7 +78,7 @@ impl StackReader {
         Ok(number)
     }
 
-    /// A text as shared text; absent is empty. File names need not be UTF-8: other bytes are replaced.
+    /// A text, shared with equal ones; empty if absent. File names need not be UTF-8: invalid bytes are replaced.
     pub(crate) fn text(&mut self, loaded: &Loaded<'_>, value: Value, key: &'static str) -> Result<Arc<str>, FormatProblem> {
         if let Some(text) = self.texts.get(&value) {
             return Ok(Arc::clone(text));

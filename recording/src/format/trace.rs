@@ -1,4 +1,4 @@
-//! Reading the trace of a device (spec 7.4), the bulk of every recording.
+//! Reading a device's trace (spec 7.4), which is most of every recording.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ pub(crate) struct TraceReader {
     fields: Fields<8>,
     pub(crate) pools: PoolTable,
     pub(crate) unknown_actions: BTreeMap<String, u64>,
-    /// The last text objects met as `action`, and what they mean.
+    /// The last text objects seen as `action`, and the actions they name.
     recent: [(Value, Option<Action>); RECENT],
     next_recent: usize,
-    /// The last pool object met, and its place.
+    /// The last pool object seen, and its index.
     last_pool: (Value, PoolId),
 }
 
-/// Action texts to remember; there are nine actions, each one object in most files.
+/// How many action texts are remembered. There are nine actions, and most files share one text object for each.
 const RECENT: usize = 12;
 
 impl TraceReader {
@@ -40,10 +40,10 @@ impl TraceReader {
         }
     }
 
-    /// Reads one device's list of entries, leaving out those with an unknown action.
+    /// Reads one device's entries, without those of unknown actions.
     ///
     /// # Errors
-    /// [`FormatError`] at the first entry that makes no sense.
+    /// [`FormatError`] for the first entry that makes no sense.
     pub(crate) fn read(
         &mut self,
         loaded: &Loaded<'_>,
@@ -124,7 +124,7 @@ impl TraceReader {
         Ok(place)
     }
 
-    /// The pools, the unknown keys and the unknown actions that were met.
+    /// The pools, the unknown keys and the unknown actions that were seen.
     pub(crate) fn finish(self) -> (PoolTable, BTreeMap<String, u64>, BTreeMap<String, u64>) {
         (self.pools, self.fields.into_unknown(), self.unknown_actions)
     }

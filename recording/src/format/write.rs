@@ -1,6 +1,6 @@
-//! From a [`Recording`] back to a snapshot file, in the shape of PyTorch 2.11 (spec 7.3 to 7.5).
+//! From a [`Recording`] back to a snapshot, in the form of PyTorch 2.11 (spec 7.3 to 7.5).
 //!
-//! Reading what this writes gives an equal recording, except for what [`Tolerated`](super::Tolerated) only counted.
+//! Reading the result gives an equal recording, without what [`Tolerated`](crate::Tolerated) counts.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,11 @@ use crate::data::{
 };
 use crate::pickle::{Pickler, Style};
 
-/// Writes a recording as a pickle, not packed.
+/// Writes a recording as a pickle, uncompressed.
 ///
-/// Devices beyond 127, which PyTorch does not have, lose their trace. Of settings newer than 2.11 only their presence
-/// is known: `max_round_threshold` is written as 0 then.
+/// PyTorch's devices have numbers up to 127; the trace of a device with a higher number is not written.
+/// If the recording has settings newer than 2.11, of which only their presence is known, `max_round_threshold` is written
+/// as 0.
 pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
     let pickler = Pickler::new(style);
     let mut writer = Writer { pickler, recording, stacks: HashMap::new(), frames: HashMap::new(), pools: HashMap::new() };
@@ -21,7 +22,7 @@ pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
     writer.pickler.finish()
 }
 
-/// The pickle under way, and the slots of the objects that are shared.
+/// The pickle so far, and the memo slots of objects that are shared.
 struct Writer<'r> {
     pickler: Pickler,
     recording: &'r Recording,
@@ -51,7 +52,7 @@ impl<'r> Writer<'r> {
         self.pickler.end_dict();
     }
 
-    /// The traces by device number, an empty one for a device that is not in the recording.
+    /// The traces by device number; empty for a device that is not in the recording.
     fn traces(&self) -> Vec<&'r [Entry]> {
         let mut traces: Vec<&[Entry]> = Vec::new();
         for device in self.recording.devices.iter().filter(|device| device.device < 128) {
@@ -125,7 +126,7 @@ impl<'r> Writer<'r> {
         self.pickler.end_dict();
     }
 
-    /// The key `frames` and a stack: the same list object for the same stack, and the same dict for the same frame.
+    /// Writes the key `frames` and a stack. Equal stacks are the same list object, equal frames the same dict.
     fn stack(&mut self, stack: StackId) {
         self.pickler.text("frames");
         match self.stacks.get(&stack) {

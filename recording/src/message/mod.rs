@@ -1,10 +1,12 @@
-//! PyTorch's out-of-memory messages, read back: text in, plain data out.
+//! PyTorch's out-of-memory messages: from text to plain data.
 //!
-//! Three generations are understood. Until 1.3 the last figure in the parenthesis is what is cached and not allocated (`cached`), from
-//! then to 2.0 all that is reserved (`reserved in total by PyTorch`); since 2.1 the message is in sentences (spec 2.13), which 2.1
-//! misspelt (`capacty`). A message may be broken into lines anywhere, and stand inside a longer log.
+//! Three generations of messages are understood:
+//! - up to PyTorch 1.3, figures in parentheses, of which the last is the memory cached and not allocated (`cached`);
+//! - up to 2.0, the same, but the last is all reserved memory (`reserved in total by PyTorch`);
+//! - since 2.1, sentences (spec 2.13). Version 2.1 misspelled a word (`capacty`).
 //!
-//! Sizes in messages have two decimals of their unit, so each figure is known within half of its last digit.
+//! The text may be a longer log, and the message may have line breaks anywhere.
+//! Sizes are printed with two decimals, so each is known to within half of its last digit.
 
 mod out_of_memory;
 mod parse;

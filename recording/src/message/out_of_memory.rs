@@ -7,58 +7,58 @@ use super::size::Size;
 /// What a message says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemoryMessage {
-    /// What was asked of the device: a segment, which may be larger than the request.
+    /// The size of the segment that the device was asked for, which may be larger than the request.
     pub tried: Size,
     /// The device's index.
     pub device: u32,
-    /// The device's memory.
+    /// The device's total memory.
     pub total: Size,
-    /// What of it nobody held.
+    /// The free part of it.
     pub free: Size,
-    /// Who held memory, where NVML told; messages before 2.1 have nobody.
+    /// The processes that used memory, if NVML knew. Messages from before PyTorch 2.1 have none.
     pub processes: Vec<ProcessUse>,
-    /// The process's limit, where one was set.
+    /// The memory limit, if one was set.
     pub limit: Option<Size>,
-    /// Bytes of blocks that were handed out, and what `private_pools` says.
+    /// Memory in allocated blocks, and that of `private_pools`.
     pub allocated: Size,
-    /// Bytes that the process's allocator had taken from the device.
+    /// Memory that the process's allocator had reserved from the device.
     pub reserved: Size,
-    /// The other reserved bytes.
+    /// Reserved memory that was not allocated.
     pub unallocated: Size,
-    /// What the message calls allocated in private pools, where there was any: what these have cached free (spec 2.13).
+    /// What the message calls allocated in private pools, if there was any: in fact their free, cached memory (spec 2.13).
     pub private_pools: Option<Size>,
 }
 
-/// A process that held memory of the device.
+/// A process that used memory of the device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessUse {
-    /// Its number; `None` is the process whose message this is.
+    /// Its process id; `None` for the process whose message this is.
     pub pid: Option<u32>,
-    /// What it held.
+    /// The memory that it used.
     pub used: Size,
 }
 
-/// Why a text is not such a message.
+/// Why a text could not be read as an out-of-memory message.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
-    /// It does not contain one.
+    /// It does not contain a message.
     #[error("there is no out-of-memory message (`out of memory. Tried to allocate`) in the text")]
     NotFound,
-    /// A message without figures: the request was of an exabyte or more, or was rejected before the device was asked.
+    /// The message has no figures: the request was for an exabyte or more, or was rejected before the device was asked.
     #[error("the message has no figures: {0}")]
     NoFigures(&'static str),
-    /// It ends, or goes on in another way, where this should come.
+    /// The message ends, or continues differently, where this should follow.
     #[error("expected {expected} at `{at}`; is the message complete?")]
     Expected {
-        /// What should come.
+        /// What should follow.
         expected: &'static str,
-        /// The next few words of the text.
+        /// The text there, up to 40 characters.
         at: String,
     },
 }
 
 impl OutOfMemoryMessage {
-    /// Whether what was reserved and not handed out is at least what was tried: then memory was there, in pieces.
+    /// Whether the reserved but unallocated memory is at least the size that was tried: enough memory, but in pieces.
     #[must_use]
     pub fn is_fragmentation(&self) -> bool {
         self.unallocated.bytes >= self.tried.bytes
@@ -66,7 +66,7 @@ impl OutOfMemoryMessage {
 }
 
 impl fmt::Display for OutOfMemoryMessage {
-    /// The part that follows from the allocator alone; what the device and other processes had is left out.
+    /// The figures of the allocator, without those of the device and of other processes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tried to allocate {}", self.tried)?;
         if let Some(limit) = self.limit {

@@ -1,29 +1,30 @@
-//! The grammar of the messages, read from left to right.
+//! Parsing a message from left to right.
 
 use super::out_of_memory::{MessageError, OutOfMemoryMessage, ProcessUse};
 use super::size::Size;
 
-/// How many characters of the text an error shows.
+/// How many characters of the text an error quotes.
 const SHOWN: usize = 40;
 /// The units of sizes, as powers of two.
 const UNITS: [(&str, u32); 4] = [("bytes", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
 
 impl OutOfMemoryMessage {
-    /// Reads the first complete out-of-memory message of a text.
+    /// Parses the first complete out-of-memory message in a text.
     ///
     /// # Errors
-    /// If there is none; of a text with incomplete ones, or ones of no known form, what is wrong with the first.
+    /// [`MessageError`] if there is none. If the text has incomplete messages, or ones of an unknown form, the error is about
+    /// the first of them.
     pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
         first_complete(text)
     }
 }
 
-/// The first message of the text that is complete. If none is, the error of the first that is a message at all.
+/// The first complete message in the text. If there is none, the error of the first incomplete one.
 fn first_complete(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
-    // A log may have broken the message into lines, and the message itself has double spaces.
+    // A log may have broken the message into lines, and the message itself contains double spaces.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut first_error = MessageError::NotFound;
-    // No part of a message contains the words with which the next begins, so each is read once: linear in the text.
+    // No message contains the words that the next one begins with, so every part is read once: the time is linear.
     for (at, words) in text.match_indices("out of memory. ") {
         match message(&text[at + words.len()..]) {
             Ok(message) => return Ok(message),
@@ -34,7 +35,7 @@ fn first_complete(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
     Err(first_error)
 }
 
-/// A message, from behind `out of memory. ` on.
+/// A message, from after `out of memory. ` on.
 fn message(rest: &str) -> Result<OutOfMemoryMessage, MessageError> {
     let mut reader = Reader { rest };
     if reader.skip("Allocation was preemptively rejected") {
@@ -44,7 +45,7 @@ fn message(rest: &str) -> Result<OutOfMemoryMessage, MessageError> {
         return Err(MessageError::NotFound);
     }
     if reader.skip("more than 1EB") {
-        return Err(MessageError::NoFigures("the request was of an exabyte or more"));
+        return Err(MessageError::NoFigures("the request was for an exabyte or more"));
     }
     let tried = reader.size("the size that was tried")?;
     if reader.skip(" (GPU ") { parenthesis(&mut reader, tried) } else { sentences(&mut reader, tried) }
@@ -126,13 +127,13 @@ fn process(reader: &mut Reader<'_>) -> Result<Option<ProcessUse>, MessageError> 
     Ok(Some(ProcessUse { pid, used }))
 }
 
-/// The part of the text that is not read yet.
+/// The part of the text that has not been read yet.
 struct Reader<'a> {
     rest: &'a str,
 }
 
 impl<'a> Reader<'a> {
-    /// Passes over a text, if it comes next.
+    /// Skips `text` if it comes next.
     fn skip(&mut self, text: &str) -> bool {
         match self.rest.strip_prefix(text) {
             Some(rest) => {

@@ -1,8 +1,9 @@
-//! A short cut for dicts of scalars, which is what nearly all of a recording is: keys and values go straight to where they
-//! will lie, without a stop on the stack.
+//! A short cut for dicts of scalars, which nearly all of a recording consists of: keys and values go straight to where they
+//! are stored, without passing through the stack.
 //!
-//! It is only a short cut: whatever it does not know, damage included, it leaves to the machine's loop, with the stack and
-//! the position as the loop would have them. A shorter one still is in [`template`](super::template).
+//! Anything that the short cut does not know, damage included, it leaves to the machine's loop, with the stack and the
+//! position as the loop would have them. Dicts with the same keys as the one before are read faster still
+//! ([`template`](super::template)).
 
 use super::error::PickleProblem;
 use super::machine::{Machine, Outcome};
@@ -13,7 +14,7 @@ use super::template::value_after;
 use super::value::Value;
 
 impl Machine<'_> {
-    /// EMPTY_DICT, and all that follows it up to SETITEMS if that is as simple as usual.
+    /// EMPTY_DICT, and everything up to SETITEMS if that is as simple as usual.
     #[inline]
     pub(crate) fn begin_dict(&mut self) -> Outcome {
         let dict = self.objects.new_dict();
@@ -28,7 +29,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Reads the rest of a dict after its MARK if it has the keys of the last one and simple values. If not, false, and nothing is read.
+    /// Reads the rest of a dict after its MARK if it has the keys of the one before and simple values.
+    /// Otherwise reads nothing and returns false.
     #[inline]
     fn like_the_last(&mut self, dict: Value) -> bool {
         let template = &self.template;
@@ -85,7 +87,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Gives up the short cut: the pairs so far go to the stack above a MARK, and what else was read.
+    /// Gives up the short cut: puts the pairs so far, and `rest`, on the stack above a MARK.
     fn leave_pairs(&mut self, start: usize, shape: u32, rest: &[Value]) {
         self.open_mark();
         let keys = self.objects.shapes.keys(shape);
@@ -95,7 +97,7 @@ impl Machine<'_> {
         self.stack.extend_from_slice(rest);
     }
 
-    /// A scalar, a reference or a new empty list, memoised if the file says so; `None`, with nothing read, for all else.
+    /// A scalar, a reference or a new empty list, memoised if the file says so; `None`, with nothing read, for anything else.
     #[inline]
     fn scalar(&mut self) -> Option<Value> {
         let before = self.cursor.at;
@@ -141,7 +143,7 @@ impl Machine<'_> {
         Ok(Some(value))
     }
 
-    /// Does a MEMOIZE or PUT that comes next; one that is cut short is left to the loop.
+    /// Carries out a MEMOIZE or PUT if one comes next; one that is cut short is left to the loop.
     #[inline]
     fn memoise_if_next(&mut self, value: Value) {
         match self.cursor.rest() {

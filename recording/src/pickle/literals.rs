@@ -1,4 +1,4 @@
-//! Decoding of literals: the little-endian integers of protocol 2 and the text forms of protocols 0 and 1.
+//! Decoding literals: the little-endian integers of protocol 2 and the text forms of protocols 0 and 1.
 //!
 //! Source: `load_int`, `load_long`, `load_string`, `load_unicode` of CPython's `Lib/pickle.py`.
 
@@ -6,7 +6,7 @@ use super::error::PickleProblem;
 use super::objects::Objects;
 use super::value::Value;
 
-/// A little-endian two's complement integer of any length (LONG1, LONG4). Beyond 128 bits the value is not kept.
+/// A little-endian two's complement integer of any length (LONG1, LONG4). The value of one over 128 bits is not kept.
 pub(crate) fn integer_from_bytes(bytes: &[u8], objects: &mut Objects) -> Value {
     let negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
     let fill: u8 = if negative { 0xff } else { 0 };
@@ -113,7 +113,7 @@ fn hex(rest: &mut &[u8], digits: usize) -> Result<u32, PickleProblem> {
     })
 }
 
-/// Up to three octal digits, the first of which is read already.
+/// Up to three octal digits, of which the first was read already.
 fn octal(first: u8, rest: &mut &[u8]) -> u8 {
     let mut code = u32::from(first - b'0');
     for _ in 0..2 {

@@ -1,7 +1,7 @@
-//! The pickle machine: one loop over the opcodes, a value stack, and nothing that could import or call anything.
+//! The pickle machine: one loop over the opcodes, and a value stack. Nothing in it can import or call anything.
 //!
-//! Source of the semantics: `Lib/pickle.py` of CPython; of the opcodes that matter: spec 7.6. There is no recursion over
-//! what the file says, here or in anything that is built from it.
+//! Sources: `Lib/pickle.py` of CPython (semantics), spec 7.6 (the opcodes that snapshots use). Nothing here recurses over the
+//! file's nesting, nor does anything built from it.
 
 use super::cursor::Cursor;
 use super::error::{PickleError, PickleProblem};
@@ -22,21 +22,21 @@ pub(crate) struct Machine<'a> {
     pub(crate) stack: Vec<Value>,
     /// Stack heights at the open MARKs.
     pub(crate) marks: Vec<usize>,
-    /// Stack height below which the opcodes may not reach: the last MARK.
+    /// The stack height at the last MARK, below which opcodes may not reach.
     pub(crate) fence: usize,
-    /// The form of the last dict of scalars.
+    /// The form of the last dict.
     pub(crate) template: Template,
 }
 
-/// What a step did.
+/// What a step led to.
 enum Step {
-    Goes,
+    GoOn,
     Done(Value),
 }
 
 pub(crate) type Outcome = Result<(), PickleProblem>;
 
-/// Opcodes between two looks at the memory account; each adds at most some hundred bytes that the file does not have.
+/// How many opcodes pass between two checks of the memory in use. Each adds at most a few hundred bytes to what the file has.
 const OPCODES_PER_CHECK: u32 = 1 << 16;
 
 impl<'a> Machine<'a> {
@@ -53,13 +53,13 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs to STOP and gives the value that the file is. Bytes after STOP are not looked at.
+    /// Runs to STOP and returns the root value. Bytes after STOP are ignored.
     pub(crate) fn run(&mut self, memory_bound: u64) -> Result<Value, PickleError> {
         loop {
             for _ in 0..OPCODES_PER_CHECK {
                 let offset = self.cursor.at as u64;
                 match self.step() {
-                    Ok(Step::Goes) => {}
+                    Ok(Step::GoOn) => {}
                     Ok(Step::Done(value)) => return Ok(value),
                     Err(problem) => return Err(PickleError { offset, problem }),
                 }
@@ -71,7 +71,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Bytes in use beside the input.
+    /// Bytes of memory in use beside the input.
     fn held(&self) -> u64 {
         let values = self.stack.len() * size_of::<Value>() + self.marks.len() * size_of::<usize>();
         (values + self.objects.held() + self.memo.held() + self.texts.held()) as u64
@@ -136,10 +136,10 @@ impl<'a> Machine<'a> {
             STOP => return Ok(Step::Done(self.pop(code)?)),
             _ => self.rare_step(code)?,
         }
-        Ok(Step::Goes)
+        Ok(Step::GoOn)
     }
 
-    /// LONG1, whose usual length is the six or seven bytes of an address or a time.
+    /// LONG1. It usually has the six or seven bytes of an address or a time.
     #[inline]
     pub(crate) fn long1(&mut self) -> Result<Value, PickleProblem> {
         let length = self.cursor.byte()?;

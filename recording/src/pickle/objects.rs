@@ -1,9 +1,9 @@
-//! The containers of a pickle: flat tables in which lists, dicts and tuples refer to each other by number.
+//! The objects of a pickle: flat tables in which lists, dicts and tuples refer to each other by number.
 //!
-//! A container that was filled at one go, as nearly all are, is a range of one large vector (`slots`), a dict only its
-//! values there and a [shape](super::shape) for its keys. One that grows again later, with other things written in between,
-//! moves to a vector of its own ("loose"). References are numbers, so a container shared or changed after it was
-//! memoised is seen by all, and a container that holds itself hangs nobody.
+//! Nearly all containers are filled in one go. Such a container is a range of one large vector (`slots`); a dict has only
+//! its values there, and a [shape](super::shape) for its keys. A container that grows again after something else was
+//! written moves to a vector of its own (it is "loose"). References are numbers, so a container that is shared, or changed
+//! after it was memoised, looks the same from everywhere, and one that contains itself is harmless.
 
 use super::shape::{self, Shapes};
 use super::texts::Texts;
@@ -19,14 +19,14 @@ pub(crate) enum Container {
     LooseDict { index: u32 },
 }
 
-/// The tables. All indices are `u32`: [`super::load::memory_bound`] is checked long before they could overflow in a sane
-/// file, and [`Objects::full`] says so for the others.
+/// The tables. All indices are `u32`: a sane file reaches [`memory_bound`](super::load::memory_bound) long before they
+/// overflow; for others there is [`Objects::full`].
 pub(crate) struct Objects {
     pub(crate) slots: Vec<Value>,
     pub(crate) containers: Vec<Container>,
     loose_lists: Vec<Vec<Value>>,
     loose_dicts: Vec<Vec<(Value, Value)>>,
-    /// Values in loose containers, for the memory account.
+    /// How many values are in loose containers.
     loose_values: usize,
     pub(crate) shapes: Shapes,
     wide_ints: Vec<i128>,
@@ -41,8 +41,7 @@ pub(crate) enum Dict<'h> {
 }
 
 impl Objects {
-    /// Empty tables for an input of so many bytes. They get the addresses that a recording of that length needs; memory they take as
-    /// they fill.
+    /// Empty tables, with the capacity that a recording of `length` bytes needs. Memory is used only as they fill.
     pub(crate) fn for_input(length: usize) -> Self {
         Objects {
             slots: Vec::with_capacity(length / 7),
@@ -56,7 +55,7 @@ impl Objects {
         }
     }
 
-    /// Bytes in use.
+    /// Bytes of memory in use.
     pub(crate) fn held(&self) -> usize {
         (self.slots.len() + self.loose_values + self.floats.len()) * size_of::<Value>()
             + self.containers.len() * size_of::<Container>()
@@ -64,7 +63,7 @@ impl Objects {
             + (self.loose_lists.len() + self.loose_dicts.len()) * 4 * size_of::<Vec<Value>>()
     }
 
-    /// Whether a table is so near to what a `u32` counts that the next 65,536 steps (of 64 keys at most) could overflow it.
+    /// Whether the next 65,536 steps, of 64 keys at most, could overflow a `u32` index.
     pub(crate) fn full(&self) -> bool {
         const NEARLY: usize = u32::MAX as usize - (1 << 23);
         self.slots.len() > NEARLY || self.containers.len() > NEARLY || self.wide_ints.len() > NEARLY
@@ -164,7 +163,7 @@ impl Objects {
         }
     }
 
-    /// Appends to a list; `false` if the value is no list.
+    /// Appends to a list; `false` if the value is not a list.
     pub(crate) fn extend_list(&mut self, list: Value, items: &[Value]) -> bool {
         let end = self.slots.len();
         let Some(container) = self.containers.get_mut(list.index()).filter(|_| list.tag() == Tag::Container) else {
@@ -199,8 +198,8 @@ impl Objects {
         true
     }
 
-    /// Adds `key, value, key, value ...` to a dict; `false` if the target is no dict. A key that is there already is
-    /// added again: the last one counts when the dict is read.
+    /// Adds `key, value, key, value ...` to a dict; `false` if the target is not a dict.
+    /// A key that the dict has already is added again: the last one counts.
     pub(crate) fn extend_dict(&mut self, dict: Value, items: &[Value], texts: &Texts<'_>) -> bool {
         let Some(mut container) = self.container(dict) else {
             return false;

@@ -1,4 +1,4 @@
-//! The opcodes that a large file has few of: everything but the dozen in [`machine`](super::machine)'s loop.
+//! The opcodes that are rare in a large file: all but the two dozen in the loop of [`machine`](super::machine).
 
 use super::error::PickleProblem;
 use super::literals;
@@ -7,7 +7,7 @@ use super::opcode::*;
 use super::value::Value;
 
 impl Machine<'_> {
-    /// The opcodes that a large file has few of.
+    /// Carries out an opcode that the loop leaves out.
     #[inline(never)]
     pub(crate) fn rare_step(&mut self, code: u8) -> Outcome {
         match code {
@@ -18,7 +18,7 @@ impl Machine<'_> {
                 }
             }
             FRAME => {
-                // A frame only promises that so many bytes follow; CPython checks no more than that either.
+                // A frame only promises that this many bytes follow. CPython checks no more than that either.
                 let length = u64::from_le_bytes(self.cursor.array()?);
                 let left = (self.cursor.input.len() - self.cursor.at) as u64;
                 if length > left {
@@ -118,8 +118,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// GLOBAL and REDUCE, in the one use that is let through: very old C++ dumps wrap containers in
-    /// `torch.jit._pickle.restore_type_tag(container, "type")`, which is the container (spec 7.6). Nothing is called.
+    /// GLOBAL and REDUCE, in their one accepted use: very old C++ dumps wrap containers in
+    /// `torch.jit._pickle.restore_type_tag(container, "type")`, which means the container (spec 7.6). Nothing is called.
     fn type_tag_step(&mut self, code: u8) -> Outcome {
         if code == GLOBAL {
             let (module, name) = (self.cursor.line()?, self.cursor.line()?);

@@ -1,4 +1,4 @@
-//! The machine's value stack and its MARKs, and what moves values from the stack into containers.
+//! The machine's value stack with its MARKs, and moving values from the stack into containers.
 
 use super::error::PickleProblem;
 use super::machine::{Machine, Outcome};
@@ -21,13 +21,13 @@ impl Machine<'_> {
         Ok(value)
     }
 
-    /// Takes the value below the top, leaving the top.
+    /// Removes the value below the top.
     pub(crate) fn pop_second(&mut self, code: u8) -> Result<Value, PickleProblem> {
         let start = self.checked_below_top(2, code)?;
         Ok(self.stack.swap_remove(start))
     }
 
-    /// The stack height below so many values.
+    /// The stack height below the top `count` values.
     pub(crate) fn checked_below_top(&self, count: usize, code: u8) -> Result<usize, PickleProblem> {
         match self.stack.len().checked_sub(count) {
             Some(start) if start >= self.fence => Ok(start),
@@ -41,7 +41,7 @@ impl Machine<'_> {
         self.marks.push(self.fence);
     }
 
-    /// Closes the last MARK and gives the stack height at it.
+    /// Closes the last MARK and returns the stack height at it.
     #[inline]
     pub(crate) fn pop_mark(&mut self, code: u8) -> Result<usize, PickleProblem> {
         let start = self.marks.pop().ok_or(PickleProblem::MissingMark { code })?;
@@ -49,7 +49,7 @@ impl Machine<'_> {
         Ok(start)
     }
 
-    /// The tuple, list or dict of everything above a stack height.
+    /// A tuple, list or dict of everything above a stack height.
     pub(crate) fn gather(&mut self, start: usize, code: u8) -> Result<Value, PickleProblem> {
         if code == TUPLE {
             return Ok(self.objects.new_tuple(&self.stack[start..]));
@@ -98,7 +98,7 @@ impl Machine<'_> {
         if self.objects.extend_dict(dict, items, &self.texts) { Ok(()) } else { Err(self.wrong_target(dict, "dict", code)) }
     }
 
-    /// The value right below a mark.
+    /// The value directly below a MARK.
     fn target_below(&self, start: usize, code: u8) -> Result<Value, PickleProblem> {
         match start.checked_sub(1) {
             Some(below) if below >= self.fence && start <= self.stack.len() => Ok(self.stack[below]),
@@ -111,7 +111,8 @@ impl Machine<'_> {
         PickleProblem::WrongTarget { code, expected, found: self.objects.type_name(target) }
     }
 
-    /// Keys and values in pairs, and no list or dict as a key. (A tuple of lists passes; nobody will look it up.)
+    /// Checks that keys and values come in pairs and that no key is a list or a dict.
+    /// (A tuple of lists passes, as it is never looked up.)
     #[inline]
     pub(crate) fn check_keys(&self, items: &[Value], code: u8) -> Outcome {
         let (pairs, rest) = items.as_chunks::<2>();

@@ -1,19 +1,19 @@
-//! Writing pickles of plain data, with the opcodes that every reader of snapshots knows (spec 7.6), and no others.
+//! Writing pickles of plain data, with only the opcodes that every reader of snapshots knows (spec 7.6).
 
 use std::collections::HashMap;
 
 use super::opcode::*;
 
-/// Whose pickles to imitate.
+/// Whose pickles to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Python's `_dump_snapshot`: protocol 4, MEMOIZE, integers as short as possible.
+    /// Those of Python's `_dump_snapshot`: protocol 4, MEMOIZE, integers as short as possible.
     Python,
-    /// C++'s `_memory_snapshot_pickled`: protocol 2, BINPUT, integers beyond 32 bits in 8 bytes.
+    /// Those of C++'s `_memory_snapshot_pickled`: protocol 2, BINPUT, integers over 32 bits in 8 bytes.
     Cpp,
 }
 
-/// Items of one APPENDS or SETITEMS, as in CPython.
+/// How many items one APPENDS adds, as in CPython.
 const BATCH: usize = 1000;
 
 /// The pickle so far.
@@ -43,7 +43,7 @@ impl Pickler {
         self.bytes
     }
 
-    /// Memoises the value just written and gives its slot.
+    /// Memoises the value just written and returns its slot.
     fn memoise(&mut self) -> u32 {
         let slot = self.memoised;
         self.memoised += 1;
@@ -69,7 +69,7 @@ impl Pickler {
         }
     }
 
-    /// A text; the second time a reference.
+    /// Writes a text; from the second time on, a reference to it.
     pub(crate) fn text(&mut self, text: &str) {
         if let Some(&slot) = self.texts.get(text) {
             return self.again(slot);
@@ -95,7 +95,7 @@ impl Pickler {
         self.bytes.extend(value.to_be_bytes());
     }
 
-    /// An integer; up to 72 bits, of which addresses and handles need 65.
+    /// Writes an integer of up to 72 bits; addresses and handles need 65.
     pub(crate) fn integer(&mut self, value: impl Into<i128>) {
         let value = value.into();
         if let Ok(byte) = u8::try_from(value) {
@@ -115,7 +115,7 @@ impl Pickler {
         }
     }
 
-    /// A tuple of two integers; gives its slot.
+    /// Writes a tuple of two integers and returns its slot.
     pub(crate) fn pair(&mut self, pair: (u64, u64)) -> u32 {
         self.integer(pair.0);
         self.integer(pair.1);
@@ -123,27 +123,27 @@ impl Pickler {
         self.memoise()
     }
 
-    /// Begins a list and gives its slot. Around each item go [`Pickler::before_item`] and [`Pickler::after_item`].
+    /// Begins a list and returns its slot. Call [`Pickler::before_item`] and [`Pickler::after_item`] around each item.
     pub(crate) fn begin_list(&mut self) -> u32 {
         self.bytes.push(EMPTY_LIST);
         self.memoise()
     }
 
-    /// Before an item, whose index it takes.
+    /// Must be called before item number `index`.
     pub(crate) fn before_item(&mut self, index: usize) {
         if index.is_multiple_of(BATCH) {
             self.bytes.push(MARK);
         }
     }
 
-    /// After an item of a list of so many.
+    /// Must be called after item number `index` of a list of `length`.
     pub(crate) fn after_item(&mut self, index: usize, length: usize) {
         if (index + 1).is_multiple_of(BATCH) || index + 1 == length {
             self.bytes.push(APPENDS);
         }
     }
 
-    /// Begins a dict and gives its slot; keys and values follow, at least one of each.
+    /// Begins a dict and returns its slot. At least one key and value must follow.
     pub(crate) fn begin_dict(&mut self) -> u32 {
         self.bytes.push(EMPTY_DICT);
         let slot = self.memoise();
