@@ -9,11 +9,11 @@ use std::fmt;
 use std::io::{self, Read};
 
 /// Every file may decompress to this many bytes: 1 GiB.
-pub const SMALL_LIMIT: u64 = 1 << 30;
+const SMALL_LIMIT: u64 = 1 << 30;
 /// A file may decompress to this many times its length.
 ///
 /// Compressing makes recordings 10 to 60 times smaller, and empty ones 1,000 times.
-pub const RATIO_LIMIT: u64 = 2000;
+const RATIO_LIMIT: u64 = 2000;
 /// The largest file that is read, compressed or not, in bytes: 16 GiB.
 pub const LARGEST: u64 = 16 << 30;
 /// The largest xz dictionary that is accepted, in KiB: 1 GiB.
@@ -24,7 +24,8 @@ const XZ_MEMORY_KIB: u32 = 1 << 20;
 /// The largest Zstandard window that is accepted, in bytes: that of `zstd --long`, where the `zstd` tool stops too.
 const ZSTD_WINDOW: u64 = 1 << 27;
 
-/// How many bytes a compressed file of `length` bytes may decompress to.
+/// How many bytes a compressed file of `length` bytes may decompress to: 2,000 times as many, but at least 1 GiB and at most
+/// [`LARGEST`].
 pub fn decompressed_limit(length: u64) -> u64 {
     length.saturating_mul(RATIO_LIMIT).clamp(SMALL_LIMIT, LARGEST)
 }

@@ -1,4 +1,4 @@
-//! Reading recordings of every protocol, packing and version; the fixtures are made by tests/data/make.py.
+//! Reading recordings of every pickle protocol, compression and PyTorch version. `tests/data/make.py` makes the fixtures.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ fn load(name: &str) -> Recording {
     read_file(fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Every field of the snapshot that make.py describes, checked once; the other forms are compared with it.
+/// Checks every field of the snapshot in `make.py` once; the other forms are compared with this one.
 #[test]
 fn a_snapshot_is_read_field_by_field() {
     let recording = load("snapshot.protocol4.pickle");
@@ -144,7 +144,7 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// A real file, with what its README and `summary.txt` say of it.
+/// A recording of a real run, compared with known figures.
 #[test]
 fn a_real_recording_is_read() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conformance/recordings/deep_mlp.default.pickle.xz");
