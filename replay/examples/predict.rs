@@ -46,7 +46,7 @@ fn load(path: &Path, name: &str) -> Result<Run, BoxError> {
     let recording = parkade_recording::read_file(path)?;
     let settings = ReplaySettings::of_recording(recording.settings.as_ref())?;
     let limit_bytes = limit_of(name);
-    let own = VerifyOptions { settings, limit_bytes, statistics: None };
+    let own = VerifyOptions { settings, limit_bytes, stats_file: None };
     let device = recording.devices.into_iter().max_by_key(|device| device.trace.len()).ok_or("no device")?;
     let requests = Requests::of_recording(&device, &own, &mut |_| ())?;
     let learned = Learned::from_steps(&placed_steps(&device));

@@ -10,7 +10,7 @@ pub(crate) const ELSEWHERE: u64 = 1 << 60;
 
 /// Something that happened, as the recording or the core tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Doing {
+pub struct Decision {
     /// What.
     pub action: Action,
     /// Where; for an out-of-memory point the device's free bytes.
@@ -21,9 +21,9 @@ pub struct Doing {
     pub stream: u64,
 }
 
-impl fmt::Display for Doing {
+impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Doing { action, address, size, stream } = self;
+        let Decision { action, address, size, stream } = self;
         match action {
             Action::Oom => write!(f, "oom of {size} bytes on stream {stream:#x}"),
             _ if *address >= ELSEWHERE => {
@@ -34,14 +34,14 @@ impl fmt::Display for Doing {
     }
 }
 
-impl From<&Entry> for Doing {
-    fn from(entry: &Entry) -> Doing {
-        Doing { action: entry.action, address: entry.address, size: entry.size, stream: entry.stream }
+impl From<&Entry> for Decision {
+    fn from(entry: &Entry) -> Decision {
+        Decision { action: entry.action, address: entry.address, size: entry.size, stream: entry.stream }
     }
 }
 
-impl From<&TraceEntry> for Doing {
-    fn from(entry: &TraceEntry) -> Doing {
+impl From<&TraceEntry> for Decision {
+    fn from(entry: &TraceEntry) -> Decision {
         let action = match entry.action {
             TraceAction::Alloc => Action::Alloc,
             TraceAction::FreeRequested => Action::FreeRequested,
@@ -53,6 +53,6 @@ impl From<&TraceEntry> for Doing {
             TraceAction::Oom => Action::Oom,
             TraceAction::Snapshot => Action::Snapshot,
         };
-        Doing { action, address: entry.address, size: entry.size, stream: entry.stream.get() }
+        Decision { action, address: entry.address, size: entry.size, stream: entry.stream.get() }
     }
 }

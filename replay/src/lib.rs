@@ -22,13 +22,11 @@ mod pools;
 mod predict;
 mod start;
 
-pub use decision::Doing;
+pub use decision::Decision;
 pub use error::VerifyError;
-pub use exact::{DeviceVerdict, Mismatch, Moment, NotInFile, StatisticDifference, StatisticsCheck, verify_device, watch_device};
+pub use exact::{DeviceVerdict, Mismatch, Moment, NotInFile, StatsCheck, StatsDifference, verify_device, watch_device};
 pub use hidden_pools::{Guess, GuessedSegment};
-pub use inputs::{
-    ProfileEvidence, ReplaySettings, SettingsOrigin, StatisticsFile, StatisticsFileError, VerifyOptions, newer_profile,
-};
+pub use inputs::{ReleaseEvidence, ReplaySettings, SettingsOrigin, StatsFile, StatsFileError, VerifyOptions, newer_release};
 pub use predict::{
     AfterFailure, Completion, Extreme, Operation, Outlook, OutlookOptions, PredictOptions, PredictedRun, Prediction, Requests,
     TIMINGS, Timing, TimingRange, device_like, learned_addresses, placed_steps, predict, replay_device,

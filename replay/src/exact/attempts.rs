@@ -46,7 +46,7 @@ impl Replayed {
 
     /// By how much the statistics differ from the recorded ones, peaks apart.
     fn distance(&self, options: &VerifyOptions, start: &Start) -> u64 {
-        let Some(file) = &options.statistics else { return 0 };
+        let Some(file) = &options.stats_file else { return 0 };
         let is_reset = || Some((0, 0));
         let differences = stats_check::compare(file, &self.stats, start.lost.is_some(), is_reset).differences;
         differences.iter().fold(0, |sum, one| sum.saturating_add(one.recorded.abs_diff(one.replayed)))

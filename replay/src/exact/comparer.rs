@@ -4,7 +4,7 @@ use parkade::trace::{Observer, TraceEntry};
 use parkade_recording::Entry;
 
 use super::position::Position;
-use crate::decision::Doing;
+use crate::decision::Decision;
 
 /// Watches the core during one operation.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub(crate) struct Comparer<'a> {
     trace: &'a [Entry],
     position: &'a Position,
     /// What the core did first that the recording does not have, and before which entry.
-    pub(crate) stray: Option<(usize, Doing)>,
+    pub(crate) stray: Option<(usize, Decision)>,
     /// How many things the core did after that.
     pub(crate) stray_count: u64,
     /// Nothing is compared: the state before the first entry is being made.
@@ -25,7 +25,7 @@ impl<'a> Comparer<'a> {
     }
 
     /// Takes note that the operation under way is over; returns what did not agree in it.
-    pub(crate) fn take_stray(&mut self) -> (Option<(usize, Doing)>, u64) {
+    pub(crate) fn take_stray(&mut self) -> (Option<(usize, Decision)>, u64) {
         (self.stray.take(), std::mem::take(&mut self.stray_count))
     }
 }
@@ -37,11 +37,11 @@ impl Observer for Comparer<'_> {
             return;
         }
         let next = self.position.next.get();
-        let doing = Doing::from(entry);
+        let doing = Decision::from(entry);
         if self.stray.is_none()
             && next < self.position.end.get()
             && let Some(expected) = self.trace.get(next)
-            && Doing::from(expected) == doing
+            && Decision::from(expected) == doing
         {
             self.position.next.set(next + 1);
             return;

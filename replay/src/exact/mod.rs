@@ -18,7 +18,7 @@ mod verify;
 mod watch;
 
 pub(crate) use attempts::{Replayed, replay_to_end};
-pub use stats_check::{StatisticDifference, StatisticsCheck};
+pub use stats_check::{StatsCheck, StatsDifference};
 pub use tally::Mismatch;
 pub(crate) use tally::Release;
 pub use verify::{DeviceVerdict, NotInFile, verify_device};

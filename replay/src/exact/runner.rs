@@ -15,7 +15,7 @@ use super::position::Position;
 use super::recorded_capacity::Capacity;
 use super::replay_core::ReplayCore;
 use super::tally::{Mismatch, Release, Tally};
-use crate::decision::{Doing, ELSEWHERE};
+use crate::decision::{Decision, ELSEWHERE};
 use crate::pools::{self, PoolTracker};
 use crate::start::Start;
 
@@ -90,11 +90,11 @@ impl<'a> Runner<'a> {
         if self.tally.first.is_none() {
             self.tally.stray = stray;
             let place = stray.map_or(reached, |(place, _)| place);
-            let recorded = self.trace[..end].get(place).map(Doing::from);
+            let recorded = self.trace[..end].get(place).map(Decision::from);
             let replayed = stray.map(|(_, doing)| doing);
             // Of an out-of-memory point the address is no address, and what lies elsewhere has no history.
             let has_history =
-                |doing: &&Doing| !matches!(doing.action, Action::Oom | Action::Snapshot) && doing.address < ELSEWHERE;
+                |doing: &&Decision| !matches!(doing.action, Action::Oom | Action::Snapshot) && doing.address < ELSEWHERE;
             let mut addresses: Vec<u64> =
                 recorded.iter().chain(&replayed).filter(has_history).map(|doing| doing.address).collect();
             addresses.dedup();

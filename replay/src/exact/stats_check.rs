@@ -2,11 +2,11 @@
 
 use parkade::stats::Stats;
 
-use crate::inputs::StatisticsFile;
+use crate::inputs::StatsFile;
 
 /// One statistic that differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StatisticDifference {
+pub struct StatsDifference {
     /// The key.
     pub key: String,
     /// What PyTorch printed.
@@ -17,11 +17,11 @@ pub struct StatisticDifference {
 
 /// What comparing the statistics found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct StatisticsCheck {
+pub struct StatsCheck {
     /// Keys compared.
     pub compared: usize,
     /// Keys that nothing in the file explains.
-    pub differences: Vec<StatisticDifference>,
+    pub differences: Vec<StatsDifference>,
     /// Keys that cannot be known, because the file lost its beginning.
     pub unknowable: usize,
     /// Calls of empty_cache that freed nothing, which leave no entry.
@@ -34,12 +34,12 @@ pub struct StatisticsCheck {
 
 /// Compares. `reset` finds the moment at which a reset explains the recorded peaks, and is asked only if they differ.
 pub(crate) fn compare(
-    file: &StatisticsFile,
+    file: &StatsFile,
     replayed: &Stats,
     lost_beginning: bool,
     reset: impl FnOnce() -> Option<(usize, usize)>,
-) -> StatisticsCheck {
-    let mut check = StatisticsCheck { unknown_keys: file.unknown.clone(), ..StatisticsCheck::default() };
+) -> StatsCheck {
+    let mut check = StatsCheck { unknown_keys: file.unknown.clone(), ..StatsCheck::default() };
     let mut peaks = Vec::new();
     for (key, value) in replayed.entries() {
         let recorded = file.known[&key];
@@ -52,7 +52,7 @@ pub(crate) fn compare(
         if recorded == value {
             continue;
         }
-        let difference = StatisticDifference { key, recorded, replayed: value };
+        let difference = StatsDifference { key, recorded, replayed: value };
         if difference.key.ends_with(".peak") {
             peaks.push(difference);
         } else if difference.key == "num_sync_all_streams" && recorded > value {

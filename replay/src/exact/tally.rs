@@ -2,7 +2,7 @@
 
 use parkade::units::PoolId;
 
-use crate::decision::Doing;
+use crate::decision::Decision;
 
 /// The first place where the core and the recording part.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,9 +24,9 @@ pub(crate) struct Tally {
     pub(crate) mismatches: u64,
     pub(crate) first: Option<Mismatch>,
     /// What the core did there, and before which entry.
-    pub(crate) stray: Option<(usize, Doing)>,
+    pub(crate) stray: Option<(usize, Decision)>,
     /// What the core did first that the recording has not, anywhere.
-    pub(crate) first_stray: Option<(usize, Doing)>,
+    pub(crate) first_stray: Option<(usize, Decision)>,
     pub(crate) ooms: u64,
     /// Calls that gave cached memory back and show in the trace: the entry before which each was made.
     pub(crate) releases: Vec<(usize, Release)>,

@@ -7,11 +7,11 @@ use parkade_recording::DeviceRecording;
 use super::attempts::{Replayed, make_runner, replay_to_end};
 use super::peak_resets::PeakWatch;
 use super::position::Position;
-use super::stats_check::{self, StatisticsCheck};
+use super::stats_check::{self, StatsCheck};
 use super::tally::{Mismatch, Release, Tally};
 use crate::error::VerifyError;
 use crate::hidden_pools::Guess;
-use crate::inputs::{StatisticsFile, VerifyOptions};
+use crate::inputs::{StatsFile, VerifyOptions};
 use crate::start::{LostBeginning, Start, check_consistency};
 
 /// What the trace cannot show, and was therefore read from it or is stated as unknown.
@@ -51,7 +51,7 @@ pub struct DeviceVerdict {
     /// What the file cannot contain.
     pub not_in_file: NotInFile,
     /// The comparison of statistics, if there were any to compare with.
-    pub statistics: Option<StatisticsCheck>,
+    pub stats_check: Option<StatsCheck>,
 }
 
 impl DeviceVerdict {
@@ -84,11 +84,11 @@ pub fn verify_device(
     let mut start = Start::find(recording, &policy)?;
     check_consistency(&recording.trace, &start.extents.segments)?;
     let Replayed { stats, mut tally, assumed_collections, guess } = replay_to_end(recording, options, &mut start, progress)?;
-    let statistics = options.statistics.as_ref().map(|file| {
+    let stats_check = options.stats_file.as_ref().map(|file| {
         let reset = || find_reset(recording, options, &start, file);
         stats_check::compare(file, &stats, start.lost.is_some(), reset)
     });
-    add_statistics(&mut tally, statistics.as_ref());
+    add_stats_check(&mut tally, stats_check.as_ref());
     Ok(DeviceVerdict {
         device: recording.device,
         entries: recording.trace.len(),
@@ -105,17 +105,12 @@ pub fn verify_device(
             assumed_collections,
             guess,
         },
-        statistics,
+        stats_check,
     })
 }
 
 /// Replays again, watching the peaks, to find when they were reset.
-fn find_reset(
-    recording: &DeviceRecording,
-    options: &VerifyOptions,
-    start: &Start,
-    file: &StatisticsFile,
-) -> Option<(usize, usize)> {
+fn find_reset(recording: &DeviceRecording, options: &VerifyOptions, start: &Start, file: &StatsFile) -> Option<(usize, usize)> {
     let position = Position::default();
     let mut runner = make_runner(recording, options, start, &position).ok()?;
     runner.watch = Some(PeakWatch::new(&file.stats()));
@@ -124,8 +119,8 @@ fn find_reset(
     watch.finish(&runner.core)
 }
 
-fn add_statistics(tally: &mut Tally, statistics: Option<&StatisticsCheck>) {
-    let Some(check) = statistics else { return };
+fn add_stats_check(tally: &mut Tally, check: Option<&StatsCheck>) {
+    let Some(check) = check else { return };
     tally.decisions += check.compared as u64;
     tally.mismatches += check.differences.len() as u64;
     if let (None, Some(first)) = (&tally.first, check.differences.first()) {

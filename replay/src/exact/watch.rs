@@ -95,7 +95,7 @@ mod tests {
         ];
         let recording = DeviceRecording { trace, ..DeviceRecording::default() };
         let own =
-            VerifyOptions { settings: ReplaySettings::given("").expect("no settings"), limit_bytes: None, statistics: None };
+            VerifyOptions { settings: ReplaySettings::given("").expect("no settings"), limit_bytes: None, stats_file: None };
         let mut seen = Vec::new();
         watch_device(&recording, &own, &mut |moment| {
             let blocks: Vec<_> = moment.segments().iter().flat_map(|s| s.blocks.iter().map(|b| b.size.get() / MIB)).collect();

@@ -11,7 +11,7 @@ use parkade_recording::{Action, DeviceRecording, Entry, PoolTable, StackId};
 
 use super::final_heap::Blame;
 use super::options::{ExportOptions, ExportedDevice};
-use crate::decision::Doing;
+use crate::decision::Decision;
 use crate::predict::{Operation, PredictOptions, PredictedRun, Requests, Timing, device_like, learned_addresses};
 
 /// A replayed device.
@@ -147,7 +147,7 @@ impl Collector<'_> {
 
     /// What happened, with the time and the stack of the recording.
     fn entry(&mut self, happened: &TraceEntry, at: usize, end: usize, operation: Operation) -> Entry {
-        let Doing { action, address, size, stream } = Doing::from(happened);
+        let Decision { action, address, size, stream } = Decision::from(happened);
         let mut entry = Entry::new(action, address, size, stream);
         let trace = &self.recording.trace;
         if self.blame.is_early(operation) {

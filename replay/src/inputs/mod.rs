@@ -6,6 +6,6 @@ mod replay_settings;
 mod stats_file;
 
 pub use options::VerifyOptions;
-pub use release::{ProfileEvidence, newer_profile};
+pub use release::{ReleaseEvidence, newer_release};
 pub use replay_settings::{ReplaySettings, SettingsOrigin};
-pub use stats_file::{StatisticsFile, StatisticsFileError};
+pub use stats_file::{StatsFile, StatsFileError};

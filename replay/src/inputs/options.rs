@@ -1,7 +1,7 @@
 //! What is known of a recorded run beside its recording.
 
 use super::replay_settings::ReplaySettings;
-use super::stats_file::StatisticsFile;
+use super::stats_file::StatsFile;
 
 /// How to verify.
 #[derive(Clone, Debug)]
@@ -11,5 +11,5 @@ pub struct VerifyOptions {
     /// The memory limit of the run, which a recording does not contain.
     pub limit_bytes: Option<u64>,
     /// The statistics at the end of the run, to compare with.
-    pub statistics: Option<StatisticsFile>,
+    pub stats_file: Option<StatsFile>,
 }

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// The contents of a `memory_stats()` dictionary.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StatisticsFile {
+pub struct StatsFile {
     /// Every key that this version of PyTorch has.
     pub(crate) known: BTreeMap<String, i64>,
     /// Keys that it does not have.
@@ -16,24 +16,24 @@ pub struct StatisticsFile {
 
 /// Why a file of statistics cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum StatisticsFileError {
+pub enum StatsFileError {
     /// A key that must be there is not.
     #[error("the statistics lack the key {0:?}: is this the output of torch.cuda.memory_stats()?")]
     Missing(String),
 }
 
-impl StatisticsFile {
+impl StatsFile {
     /// Sorts the entries of a dictionary into keys that are compared and others.
     ///
     /// # Errors
     /// If one of the 122 keys is missing.
-    pub fn new(mut entries: BTreeMap<String, i64>) -> Result<StatisticsFile, StatisticsFileError> {
+    pub fn new(mut entries: BTreeMap<String, i64>) -> Result<StatsFile, StatsFileError> {
         let mut known = BTreeMap::new();
         for (key, _) in Stats::default().entries() {
-            let value = entries.remove(&key).ok_or_else(|| StatisticsFileError::Missing(key.clone()))?;
+            let value = entries.remove(&key).ok_or_else(|| StatsFileError::Missing(key.clone()))?;
             known.insert(key, value);
         }
-        Ok(StatisticsFile { known, unknown: entries.into_keys().collect() })
+        Ok(StatsFile { known, unknown: entries.into_keys().collect() })
     }
 
     /// Whether there are names that only versions after 2.11 have.

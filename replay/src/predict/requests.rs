@@ -231,7 +231,7 @@ mod tests {
 
     fn read(trace: Vec<Entry>, settings: &str) -> Requests {
         let settings = ReplaySettings::given(settings).unwrap();
-        let own = VerifyOptions { settings, limit_bytes: None, statistics: None };
+        let own = VerifyOptions { settings, limit_bytes: None, stats_file: None };
         let segments = Vec::new();
         Requests::of_recording(&DeviceRecording { trace, segments, ..DeviceRecording::default() }, &own, &mut |_| ()).unwrap()
     }

@@ -9,7 +9,7 @@ use parkade::units::{Bytes, MIB};
 use parkade::{AdoptedContent, AdoptedSegment};
 use parkade_recording::Action;
 
-use crate::decision::Doing;
+use crate::decision::Decision;
 
 /// The size by which sizes of blocks differ (spec 1.1).
 const BLOCK_SIZE: u64 = 512;
@@ -41,7 +41,7 @@ pub(crate) struct Extents {
 
 impl Extents {
     /// Whether a gap that is smaller than assumed explains why the recording did not do at `entry` what the core did.
-    pub(crate) fn explain(&self, entry: usize, doing: &Doing, policy: &PyTorch) -> Option<SmallerGap> {
+    pub(crate) fn explain(&self, entry: usize, doing: &Decision, policy: &PyTorch) -> Option<SmallerGap> {
         if doing.action != Action::Alloc {
             return None;
         }
