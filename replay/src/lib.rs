@@ -1,13 +1,4 @@
-//! Replay of recordings on the core: under their own settings, to verify that the core decides as the recorded allocator did.
-//!
-//! The way of the data: a recorded trace is first walked backwards, from the final segments to the state before its first entry
-//! (`start`); then its requests are carried out one by one (`verify`) on a device that answers as the recording says
-//! (`device`), and whatever the core does is compared with what the recording says comes next (`compare`).
-//!
-//! And under other settings, to predict what the program would have needed: the requests alone (`requests`), carried out on a
-//! simulated device (`predict`) that places segments as the recorded process's driver did, as far as that shows (`placements`);
-//! `outlook` is all of it in one call. `moments` shows the recorded run's heap on its way.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod completions;

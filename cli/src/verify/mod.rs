@@ -14,9 +14,7 @@ use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use parkade::profile::Profile as Rules;
 use parkade_recording::{self, ReadError, Recording};
-use parkade_replay::{
-    DeviceVerdict, ReleaseEvidence, ReplaySettings, StatsFile, VerifyOptions, newer_release, verify_device,
-};
+use parkade_replay::{DeviceVerdict, ReleaseEvidence, ReplaySettings, StatsFile, VerifyOptions, newer_release, verify_device};
 use rayon::prelude::*;
 
 use crate::{Outcome, output, size};
@@ -181,13 +179,7 @@ fn print(args: &Args, results: &[Result<Report>]) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn verify(
-    file: &Path,
-    args: &Args,
-    statistics: Option<&StatsFile>,
-    bar: &ProgressBar,
-    done: &AtomicU64,
-) -> Result<Verified> {
+fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &ProgressBar, done: &AtomicU64) -> Result<Verified> {
     let start = Instant::now();
     let recording = read(file)?;
     let shown = newer_release(&recording, statistics).filter(|_| args.profile.is_none());

@@ -1,9 +1,10 @@
-//! Predicts the runs of a program from one another's recordings, and prints the table of `docs/predictions.md`.
+//! Predicts every run of a program from the recordings of its other runs, and prints the tables of `docs/predictions.md`.
 //!
-//! `cargo run --release -p parkade-sim --example predict -- FOLDER [PROGRAM...]`
+//! `cargo run --release -p parkade-replay --example cross_predictions -- [FOLDER [PROGRAM...]]`
 //!
-//! The folder has recordings `PROGRAM.VARIANT.pickle.xz`. Every ordered pair of runs of a program under different settings is predicted, and
-//! compared with what was recorded: the predicted run's settings and limit, and nothing else of it, are used.
+//! FOLDER has recordings named `PROGRAM.VARIANT.pickle.xz`; without it, those that ship with parkade are used. Each pair of
+//! runs of one program under different settings or limits gives a row: the second run's peak as recorded, and as
+//! predicted from the first run's requests with the second run's settings and limit. Nothing else of the second run is used.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for people")]
 
 use std::collections::BTreeMap;
@@ -12,19 +13,20 @@ use std::path::Path;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
-use parkade_sim::address::{AddressModel, Descending, DriverLike, Learned};
-use parkade_sim::{SimDevice, SimOptions};
-
 use parkade_replay::{
     AfterFailure, PredictOptions, Prediction, ReplaySettings, Requests, TIMINGS, Timing, VerifyOptions, placed_steps, predict,
 };
+use parkade_sim::address::{AddressModel, Descending, DriverLike, Learned};
+use parkade_sim::{SimDevice, SimOptions};
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// A limit is not in the files, but in their names, in GiB; this one is short for 1.15.
+/// The recordings that ship.
+const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings");
+/// Files do not contain the memory limit; their names do, in GiB. In this name `limit1` stands for 1.15 GiB.
 const SHORTENED: (&str, u64) = ("cuda_graph.limit1", 1_234_803_097);
 
-/// A recorded run: what is known of it, and what is compared.
+/// A recorded run.
 struct Run {
     name: String,
     settings: Settings,
@@ -54,7 +56,7 @@ fn load(path: &Path, name: &str) -> Result<Run, BoxError> {
 }
 
 fn run(source: &Run, target: &Run, model: impl AddressModel, timing: Timing) -> Prediction {
-    // A recorded program that was out of memory died of it.
+    // The recorded programs ended when they ran out of memory.
     let after_failure = AfterFailure::Stop;
     let (settings, limit_bytes) = (target.settings.clone(), target.limit_bytes);
     let profile = &Profile::PYTORCH_2_11;
@@ -72,7 +74,7 @@ fn cell(prediction: &Prediction, target: &Run) -> String {
     if predicted == recorded { format!("={oom}") } else { format!("{:+.3} %{oom}", percent(predicted, recorded)) }
 }
 
-/// How well the pairs of a kind came out.
+/// How good the predictions of one program's runs are.
 #[derive(Default)]
 struct Count {
     pairs: u32,
@@ -131,7 +133,7 @@ fn pair(source: &Run, target: &Run, count: &mut Count) {
 
 fn main() -> Result<(), BoxError> {
     let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next().ok_or("which folder?")?;
+    let folder = arguments.next().unwrap_or_else(|| SHIPPED.to_owned());
     let wanted: Vec<String> = arguments.collect();
     let mut programs: BTreeMap<String, Vec<Run>> = BTreeMap::new();
     let mut files: Vec<_> = std::fs::read_dir(&folder)?.filter_map(Result::ok).map(|file| file.path()).collect();
@@ -140,7 +142,7 @@ fn main() -> Result<(), BoxError> {
         let file_name = path.file_name().and_then(|name| name.to_str());
         let Some(name) = file_name.and_then(|name| name.strip_suffix(".pickle.xz")) else { continue };
         let program = name.split('.').next().unwrap_or_default();
-        // A run of the same settings, known from its end only.
+        // A tail has the settings of a whole run, and only the end of its trace.
         if name.contains("tail") || !(wanted.is_empty() || wanted.iter().any(|wanted| wanted == program)) {
             continue;
         }
@@ -161,7 +163,7 @@ fn main() -> Result<(), BoxError> {
     let mut counts: BTreeMap<String, Count> = BTreeMap::new();
     for (program, runs) in &programs {
         for source in runs {
-            // One that died has too few requests for a run that lived longer.
+            // A run that ended out of memory has too few requests to predict one that went on longer.
             let covers =
                 |target: &&Run| source.requests.ooms == 0 || target.requests.operations.len() <= source.requests.operations.len();
             let is_another = |target: &&Run| (&target.settings, target.limit_bytes) != (&source.settings, source.limit_bytes);
