@@ -5,19 +5,21 @@ use std::fmt;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade_recording::{Action, Entry};
 
-/// Where new segments go that the recording does not have: far above any GPU's addresses.
+/// Addresses from here on are for segments that the recording does not have. They are far above any GPU's.
 pub(crate) const ELSEWHERE: u64 = 1 << 60;
 
-/// Something that happened, as the recording or the core tells it.
+/// One thing that an allocator did; the comparable part of a trace entry.
+///
+/// Displays as one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// What.
+    /// What it did.
     pub action: Action,
-    /// Where; for an out-of-memory point the device's free bytes.
+    /// At which address; for [`Action::Oom`] the device's free bytes.
     pub address: u64,
-    /// How many bytes.
+    /// To how many bytes.
     pub size: u64,
-    /// On which stream.
+    /// On which stream, by its handle.
     pub stream: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Replaying a whole recording, again and again where what the file does not say can be taken in several ways.
+//! Replaying a whole recording, more than once where the file leaves several possibilities.
 
 use parkade::Allocator;
 use parkade::policy::PyTorch;
@@ -21,12 +21,12 @@ use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES};
 use crate::inputs::VerifyOptions;
 use crate::start::{SmallerGap, Start};
 
-/// How many operations pass between two reports of progress.
+/// How many entries pass between two reports of progress.
 const PROGRESS_STEP: usize = 1 << 14;
 
-/// How many requests are read otherwise, one after the other, when the statistics differ.
+/// How many ambiguous requests are read differently, one after the other, if the stats differ.
 const MOST_REREAD: usize = 48;
-/// Retries beyond one for each assumed size: of one block more than once something can show.
+/// How many retries are allowed beyond one for each assumed size, as one block's size may be corrected more than once.
 const SPARE_RETRIES: usize = 8;
 
 /// What a replay to the end found.
@@ -38,13 +38,13 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// Of two replays that agree with the recording the one for which this is less is likelier: statistics that differ less, less that
-    /// no entry says, and fewer changes between pools.
+    /// Of two replays that agree with the recording, the one with the lower cost is likelier: its stats differ less, it needs
+    /// fewer events that no entry shows, and requests change between pools less often.
     fn cost(&self, options: &VerifyOptions, start: &Start) -> (u64, u64, u64) {
         (self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
     }
 
-    /// By how much the statistics differ from the recorded ones, peaks apart.
+    /// By how much the stats differ from the recorded ones, without peaks.
     fn distance(&self, options: &VerifyOptions, start: &Start) -> u64 {
         let Some(file) = &options.stats_file else { return 0 };
         let is_reset = || Some((0, 0));
@@ -53,8 +53,10 @@ impl Replayed {
     }
 }
 
-/// Replays the whole trace from its start. Where that gives the recording and not its statistics, again with one request after the other
-/// read otherwise: no entry tells a refusal from a call of empty_cache before the request, and the statistics count refusals.
+/// Replays the whole trace from its start.
+///
+/// If that gives the recording but not its stats, ambiguous requests are read differently, one after the other: no entry
+/// tells a refused request from a call of empty_cache before it, but the stats count refusals.
 pub(crate) fn replay_to_end(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -69,7 +71,7 @@ pub(crate) fn replay_to_end(
             break;
         }
         let mut other = start.clone();
-        other.otherwise.insert(request);
+        other.read_differently.insert(request);
         let replayed = Replayed { guess: best.guess.clone(), ..replay_inferring(recording, options, &mut other, progress)? };
         if replayed.tally.mismatches == 0 && replayed.distance(options, &other) < distance {
             (*start, best) = (other, replayed);
@@ -78,7 +80,7 @@ pub(crate) fn replay_to_end(
     Ok(best)
 }
 
-/// Replays the whole trace from its start. If that differs, again with the private pools that the trace shows and the file does not name.
+/// Replays the whole trace from its start; if that differs, again with guesses at the private pools that the file does not name.
 fn replay_with_pools(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -118,7 +120,7 @@ fn replay_with_pools(
     Ok(replayed)
 }
 
-/// Replays the whole trace from its start, again where a mismatch shows an assumed size to be wrong.
+/// Replays the whole trace from its start, and again each time a mismatch shows that an assumed size is wrong.
 fn replay_inferring(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -137,7 +139,7 @@ fn replay_inferring(
 
 enum Attempted {
     Done(Box<Replayed>),
-    /// The replay was given up at its first mismatch: this gap is smaller than assumed.
+    /// The replay was abandoned at its first mismatch, which shows that this gap is smaller than assumed.
     Inferred(SmallerGap),
 }
 
@@ -171,6 +173,7 @@ fn replay(
     Ok(Attempted::Done(Box::new(replayed)))
 }
 
+/// A replay that is at the recording's first entry.
 pub(crate) fn make_runner<'a>(
     recording: &'a DeviceRecording,
     options: &VerifyOptions,

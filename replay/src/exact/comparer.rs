@@ -1,4 +1,4 @@
-//! Comparing what the core does with what the recording says comes next, entry by entry.
+//! Comparing each decision of the core with the recording's next entry.
 
 use parkade::trace::{Observer, TraceEntry};
 use parkade_recording::Entry;
@@ -6,16 +6,16 @@ use parkade_recording::Entry;
 use super::position::Position;
 use crate::decision::Decision;
 
-/// Watches the core during one operation.
+/// Observes the core, and moves the replay forward as long as decisions agree.
 #[derive(Clone, Debug)]
 pub(crate) struct Comparer<'a> {
     trace: &'a [Entry],
     position: &'a Position,
-    /// What the core did first that the recording does not have, and before which entry.
+    /// The first decision in this operation that the recording does not have, and the entry that it stands before.
     pub(crate) stray: Option<(usize, Decision)>,
-    /// How many things the core did after that.
+    /// How many decisions in this operation the recording does not have.
     pub(crate) stray_count: u64,
-    /// Nothing is compared: the state before the first entry is being made.
+    /// Set while the state before the first entry is rebuilt: nothing is compared.
     pub(crate) muted: bool,
 }
 
@@ -24,7 +24,7 @@ impl<'a> Comparer<'a> {
         Comparer { trace, position, stray: None, stray_count: 0, muted: false }
     }
 
-    /// Takes note that the operation under way is over; returns what did not agree in it.
+    /// Ends an operation; returns its first decision that did not agree, and how many did not.
     pub(crate) fn take_stray(&mut self) -> (Option<(usize, Decision)>, u64) {
         (self.stray.take(), std::mem::take(&mut self.stray_count))
     }

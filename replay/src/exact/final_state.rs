@@ -1,4 +1,4 @@
-//! Comparing the heap at the end of a replay with the segments and blocks that the recording lists.
+//! Comparing the heap at the end of a replay with the segments and blocks in the recording.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::units::PoolClass;
@@ -6,7 +6,7 @@ use parkade_recording::{Block, BlockState, Segment};
 
 use super::tally::{Mismatch, Tally};
 
-/// Compares segment by segment, block by block; adds what it finds to the tally.
+/// Compares segment by segment and block by block, and adds the result to the tally.
 pub(crate) fn compare(recorded: &[Segment], replayed: &[SegmentInfo], tally: &mut Tally) {
     let (mut theirs, mut ours) = (recorded.iter().peekable(), replayed.iter().peekable());
     loop {
@@ -70,7 +70,7 @@ fn compare_segment(recorded: &Segment, replayed: &SegmentInfo, tally: &mut Tally
     }
 }
 
-/// What was asked for only counts while a block is in use (spec 7.3).
+/// Whether two blocks agree. The requested size counts only while a block is in use (spec 7.3).
 fn agrees(recorded: &Block, replayed: &BlockInfo) -> bool {
     let (state, is_active) = match recorded.state {
         BlockState::ActiveAllocated => (BlockActivity::Allocated, true),

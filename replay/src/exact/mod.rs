@@ -1,4 +1,13 @@
-//! Exact replay: every decision of the recorded allocator made again, and compared.
+//! Exact replay: every decision of the recorded allocator made again and compared.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `verify`, `watch` | the entry points: a verdict on a recording; the replayed heap after every operation |
+//! | `attempts` | whole replays, repeated where the file leaves several possibilities |
+//! | `steps`, `runner`, `readings` | one operation of the program after the other; ambiguous entries |
+//! | `replay_core`, `recorded_device`, `recorded_policy`, `position` | a core whose device answers as the recording says |
+//! | `comparer`, `final_state`, `stats_check`, `peak_resets`, `tally` | comparing decisions, the final heap and the stats |
+//! | `recorded_capacity` | whether the recorded device may have been out of room |
 
 mod attempts;
 mod comparer;

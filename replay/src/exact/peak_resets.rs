@@ -1,25 +1,25 @@
-//! When the peaks were reset.
+//! When the peak stats were reset.
 //!
-//! A call of `reset_peak_memory_stats` leaves no entry, but it shows in the statistics at the end: every peak is then the largest
-//! value since that moment. If recorded peaks differ from the whole run's, one single moment must explain all of them
-//! together. For each statistic, the moments at which a reset gives the recorded peak are a range of operations: after the last time that
-//! the value was above, and no later than the last time that it was reached. The ranges must have a moment in common.
+//! A call of `reset_peak_memory_stats` leaves no entry, but shows in the stats at the end: every peak is then the largest
+//! value since the call. If recorded peaks differ from those of the whole run, a single reset must explain all of them.
+//! For each peak, a reset explains it within a range of operations: after the last one where the value was higher, and no
+//! later than the last one where it was reached. These ranges must have an operation in common.
 
 use parkade::stats::{Family, Stats};
 
 use super::replay_core::ReplayCore;
 
-/// One statistic's recorded peak, and the operations between which a reset explains it.
+/// A recorded peak, and the operations between which a reset explains it.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     peak: i64,
-    /// The first operation before which a reset is late enough.
+    /// The first operation before which a reset explains it.
     earliest: usize,
-    /// The last operation before which a reset is early enough; `None` if the peak was never reached.
+    /// The last operation before which a reset explains it; `None` if the peak was never reached.
     latest: Option<usize>,
 }
 
-/// Follows all peaks through a replay.
+/// Watches all peaks during a replay.
 #[derive(Clone, Debug)]
 pub(crate) struct PeakWatch {
     targets: Vec<Target>,
@@ -28,7 +28,7 @@ pub(crate) struct PeakWatch {
     entries: Vec<u32>,
 }
 
-/// All statistics that have a peak, in one order.
+/// All peaks, in a fixed order.
 pub(crate) fn peaks(stats: &Stats) -> impl Iterator<Item = i64> + '_ {
     let families = Family::ALL.into_iter().flat_map(|family| stats.family(family).levels().map(|(_, stat)| stat.peak));
     families.chain(stats.oversize().map(|(_, stat)| stat.peak))
@@ -46,12 +46,12 @@ impl PeakWatch {
         PeakWatch { targets, operation: 0, entries: Vec::new() }
     }
 
-    /// An operation begins with the entry `at`.
+    /// An operation begins at the entry `at`.
     pub(crate) fn before(&mut self, at: usize) {
         self.entries.push(at as u32);
     }
 
-    /// An operation is over: the peaks, reset before it, are the largest values from its beginning to its end.
+    /// An operation is over. The peaks were reset before it, so they are its largest values.
     pub(crate) fn after(&mut self, core: &mut ReplayCore<'_>) {
         for (target, peak) in self.targets.iter_mut().zip(peaks(core.stats())) {
             if peak > target.peak {
@@ -64,7 +64,7 @@ impl PeakWatch {
         self.operation += 1;
     }
 
-    /// The entries before the first and the last of which a single reset explains all recorded peaks, if there are such.
+    /// The first and the last entry before which a single reset explains all recorded peaks; `None` if there are none.
     pub(crate) fn finish(mut self, core: &ReplayCore<'_>) -> Option<(usize, usize)> {
         for (target, current) in self.targets.iter_mut().zip(currents(core.stats())) {
             if current == target.peak {

@@ -2,15 +2,15 @@
 
 use std::cell::Cell;
 
-/// What the runner, the device and the observer share: how far into the recording the replay is.
+/// How far the replay is; shared by the runner, the device, the policy and the observer.
 #[derive(Debug, Default)]
 pub(crate) struct Position {
-    /// The entry that the core is to reproduce next.
+    /// The entry that the core must reproduce next.
     pub(crate) next: Cell<usize>,
-    /// One past the last entry of the operation under way.
+    /// One past the last entry of the current operation.
     pub(crate) end: Cell<usize>,
-    /// Events that completed before this entry are visible to a query.
+    /// Events that completed before this entry are reported as complete.
     pub(crate) visible: Cell<usize>,
-    /// Requests for a segment that were refused because the recording has no segment there.
+    /// How many requests for a segment were refused because the recording has no segment there.
     pub(crate) refusals: Cell<u64>,
 }

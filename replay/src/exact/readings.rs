@@ -1,8 +1,8 @@
-//! The ways to read a run of entries that ends in a request.
+//! The possible readings of a run of entries that ends in a request.
 //!
-//! Whether an `empty_cache` came before the request, and which events were done when it began, no entry says. Each reading is tried on
-//! a copy of the core and the first that gives exactly these entries is taken; only if none does, something differs. There are never
-//! more than a few readings, for each costs a copy.
+//! No entry says whether `empty_cache` was called before the request, or which events were complete when it began. Each
+//! reading is tried on a copy of the core, and the first that gives exactly these entries is taken. Only if none does, there
+//! is a mismatch. There are never more than a few readings, as each costs a copy.
 
 use parkade::stats::Stats;
 use parkade::units::{Bytes, PoolId};
@@ -12,26 +12,28 @@ use super::runner::Runner;
 use super::tally::Release;
 use crate::entries::{gives_memory, takes_memory};
 
-/// A pool that no recording has, a new one for each request: PyTorch counts either part of an id from 1, and the other is 0.
+/// A pool that no recording has, different for each request: in PyTorch's ids one part counts from 1 and the other is 0.
 fn new_pool(request: usize) -> PoolId {
     PoolId(u64::MAX, request as u64)
 }
 
-/// How a run of entries that ends in a request is read.
+/// A reading of a run of entries that ends in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reading {
-    /// All of it belongs to the request, and this many of its events were done when it began.
+    /// All entries belong to the request, and events that completed before entry `visible` were complete when it began.
     Request { visible: usize },
-    /// As [`Reading::Request`], and the request went to this private pool.
-    Elsewhere { visible: usize, pool: PoolId },
-    /// It begins with a call that gives cached memory back.
+    /// As [`Reading::Request`], but the request went to this private pool.
+    InPool { visible: usize, pool: PoolId },
+    /// The entries begin with a call that gives cached memory back.
     Release(Release),
 }
 
 impl Runner<'_> {
-    /// In which order to try. The ladder's last rung and an empty_cache before the request leave the same entries. It was the
-    /// ladder if the limit says so; without a limit, if the device had never been seen to hold so much, and the program is not one that
-    /// mostly calls empty_cache.
+    /// The readings to try, in this order.
+    ///
+    /// The last step of the retry ladder (what the allocator tries when no free block serves a request) and a call of
+    /// empty_cache before the request leave the same entries. With a limit it is the ladder if the limit required it. Without
+    /// one it is the ladder if the device was never seen to have so much reserved, unless the program calls empty_cache often.
     pub(crate) fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
         let inner = &self.trace[at..request];
         let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
@@ -49,35 +51,35 @@ impl Runner<'_> {
                 readings.push(Reading::Release(Release::Pool(pool)));
             }
         }
-        // The events of the first run were seen by the request's poll, or by the wait for all of them on the ladder. Where both follow
-        // directly, how many were whose changes nothing: the poll found no block, and what it freed gave no segment back.
+        // The first events were seen either by the request's poll or by the ladder's wait for all events. If the wait follows the
+        // poll directly, it does not matter which saw how many: the poll led to no block, and nothing was released in between.
         if first_run > 0 {
             readings.push(Reading::Request { visible: at + first_run });
         }
-        // No entry says which pool a request failed in. While one is routed to the default pool gives nothing back (spec 2.10), and had it
-        // had a block, it would have served; so as far as entries go any pool will do, and one without memory always does.
+        // No entry says in which pool a request failed. While requests are routed to a private pool, the default pool gives nothing
+        // back (spec 2.10). As the request failed, its pool had no fitting block, so a pool without any memory always explains it.
         let entry = &self.trace[request];
         if entry.action == Action::Oom && self.pools.has_private() && self.may_lack_a_segment(entry.size) {
             let visible = [request + 1, at];
-            let elsewhere = |pool: PoolId| visible.map(|visible| Reading::Elsewhere { visible, pool });
-            let new = elsewhere(new_pool(request));
-            // It is likelier where the next request that was served is a private pool's, and then it was that one.
+            let in_pool = |pool: PoolId| visible.map(|visible| Reading::InPool { visible, pool });
+            let new = in_pool(new_pool(request));
+            // A private pool is likelier if the next request that was served went to one, and then it is that one.
             match self.next_private(request + 1) {
-                Some(next) => drop(readings.splice(0..0, elsewhere(next).into_iter().chain(new))),
+                Some(next) => drop(readings.splice(0..0, in_pool(next).into_iter().chain(new))),
                 None => readings.extend(new),
             }
         }
         readings
     }
 
-    /// Whether the limit or the device may have had no room for a new segment for a request of so many bytes.
+    /// Whether the limit or the device may have had no room for a new segment for a request of this many bytes.
     fn may_lack_a_segment(&self, bytes: u64) -> bool {
         let asked = self.core.policy().most_asked_for(Bytes(bytes));
         let then = self.core.heap().reserved().get().saturating_add(asked.get());
         self.core.heap().limit().map_or_else(|| self.capacity.may_lack(then), |limit| then > limit.get())
     }
 
-    /// The private pool of the next request that is served, from this entry on, if it is one's.
+    /// The pool of the next request that is served, from this entry on, if that is a private one.
     fn next_private(&self, from: usize) -> Option<PoolId> {
         let rest = &self.trace[from..];
         let end = rest.iter().position(|entry| entry.action == Action::Alloc)?;
@@ -85,10 +87,10 @@ impl Runner<'_> {
         Some(self.pools.of_request(from + end - own, &rest[end - own..=end])).filter(|&pool| pool != PoolId::DEFAULT)
     }
 
-    /// Tries the readings, and takes the first that agrees; or, where the statistics speak against that, the next that agrees and has other
-    /// statistics.
+    /// Takes the first reading that agrees; for a request that is to be read differently, the next one that agrees and leads
+    /// to other stats.
     pub(crate) fn try_likeliest(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
-        if !self.otherwise.contains(&request) {
+        if !self.read_differently.contains(&request) {
             return self.try_readings(at, request, readings);
         }
         let (core, tally) = (self.core.clone(), self.tally.clone());
@@ -106,7 +108,8 @@ impl Runner<'_> {
         self.try_readings(at, request, readings)
     }
 
-    /// Tries the readings, each from the state as it is now. True once one agrees to the last entry, which is then the new state.
+    /// Tries the readings, each from the present state. Returns true at the first that agrees to the last entry, and keeps its
+    /// state.
     pub(crate) fn try_readings(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
         let saved = self.core.clone();
         let tally = self.tally.clone();
@@ -125,10 +128,10 @@ impl Runner<'_> {
     fn try_reading(&mut self, at: usize, request: usize, reading: Reading) -> bool {
         let end = request + 1;
         match reading {
-            Reading::Request { visible } | Reading::Elsewhere { visible, .. } => {
+            Reading::Request { visible } | Reading::InPool { visible, .. } => {
                 self.open(end, visible);
                 let allocation = match reading {
-                    Reading::Elsewhere { pool, .. } => self.request_from(pool, request),
+                    Reading::InPool { pool, .. } => self.request_from(pool, request),
                     _ => self.request(self.at(), request),
                 };
                 let refusals = self.position.refusals.take();
@@ -137,7 +140,7 @@ impl Runner<'_> {
                 let agrees = self.at() == end && self.core.observer().stray.is_none() && explained;
                 if agrees {
                     self.keep(request, allocation);
-                    if let Reading::Elsewhere { pool, .. } = reading {
+                    if let Reading::InPool { pool, .. } = reading {
                         self.tally.failed_in.push((request, pool));
                     }
                 }
@@ -156,8 +159,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Tries to read all entries up to `end`, where no request follows, as calls that give memory back; from the state as it is now.
-    /// True once one reading agrees to the last entry, which is then the new state.
+    /// Tries to read all entries up to `end`, where no request follows, as calls that give memory back. Returns true at the
+    /// first reading that agrees to the last entry, and keeps its state.
     pub(crate) fn try_releases(&mut self, end: usize) -> bool {
         let at = self.at();
         let rest = &self.trace[at..end];
@@ -168,7 +171,7 @@ impl Runner<'_> {
         let of_pool = (pool != PoolId::DEFAULT).then_some(Release::Pool(pool));
         let (core, tally) = (self.core.clone(), self.tally.clone());
         let mut releases: Vec<Release> = std::iter::once(Release::All).chain(of_pool).collect();
-        if self.otherwise.contains(&end) {
+        if self.read_differently.contains(&end) {
             releases.reverse();
         }
         for release in releases {

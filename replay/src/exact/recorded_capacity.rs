@@ -1,8 +1,9 @@
-//! What a recording shows of the device's room: whether a request for a segment may have been refused.
+//! What a recording shows of the device's capacity: whether a request for a segment may have been refused.
 //!
-//! A refused request gives the cached segments back and asks again; a call of empty_cache before the request leaves the same entries. What
-//! the device was once seen to hold it did not refuse. Where a program empties its cache before much of what it asks for, as one does
-//! that captures graphs, and nothing was ever out of memory, it did so too where it was about to need more than ever.
+//! After a refusal the allocator gives its cached segments back and asks again. A call of empty_cache before the request leaves
+//! the same entries. The device did not refuse an amount that it is once seen to have had reserved. And a program that often
+//! empties its cache without need, as one that captures graphs does, and is never out of memory, probably also did so
+//! where it was about to need more than ever before.
 
 use parkade::settings::Settings;
 use parkade_recording::{Action, Entry};
@@ -10,22 +11,23 @@ use parkade_recording::{Action, Entry};
 use crate::entries::{gives_memory, is_inner, takes_memory};
 use crate::pools::{PoolTracker, RecordedPools};
 
-/// How many times as often must memory go back before a request that the device had room for as before one that may have been refused,
-/// for all of them to be calls of empty_cache. Of those recordings that are known it is 4 to 10 times as often where graphs are captured; less
-/// than that where a limit was near.
+/// If memory is given back this many times as often before requests that the device had room for as before requests that may
+/// have been refused, all of those are taken as calls of empty_cache.
+///
+/// In known recordings the ratio is 4 to 10 where graphs are captured, and less where a limit was near.
 const MOSTLY: u64 = 4;
 
-/// What is known of the device's room without a limit.
+/// What is known of the device's capacity, if there is no limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capacity {
     /// The most bytes reserved at any entry.
     most_reserved: u64,
-    /// Nothing was refused, as far as can be told.
+    /// Probably nothing was refused.
     is_roomy: bool,
 }
 
 impl Capacity {
-    /// Reads a trace that begins with so many bytes reserved.
+    /// Learns from a trace that begins with this many bytes reserved.
     pub(crate) fn of(trace: &[Entry], reserved_bytes: u64, pools: &RecordedPools, settings: &Settings) -> Capacity {
         let after = |reserved: u64, entry: &Entry| {
             if takes_memory(entry) {
@@ -41,14 +43,14 @@ impl Capacity {
             reserved = after(reserved, entry);
             most_reserved = most_reserved.max(reserved);
         }
-        // Garbage collection and the search for oversize blocks give memory back too.
+        // Garbage collection, and requests for oversize blocks, give memory back too.
         let is_plain = settings.garbage_collection_threshold <= 0.0 && settings.max_split_bytes == u64::MAX;
         let was_out = trace.iter().any(|entry| entry.action == Action::Oom);
         let (mut reserved, mut pools, mut at) = (reserved_bytes, PoolTracker::new(pools), 0);
         let (mut without_need, mut with_need) = (0_u64, 0_u64);
         for group in trace.chunk_by(|one, _| is_inner(one)) {
             let asked = group.iter().filter(|entry| takes_memory(entry)).fold(0_u64, |sum, entry| sum.saturating_add(entry.size));
-            // A pool that is dropped gives back its own.
+            // A private pool that is dropped gives back its own memory.
             if asked > 0 && pools.default_gives(group) {
                 let count = if reserved.saturating_add(asked) > most_reserved { &mut with_need } else { &mut without_need };
                 *count += 1;
@@ -60,12 +62,12 @@ impl Capacity {
         Capacity { most_reserved, is_roomy: is_plain && !was_out && without_need >= MOSTLY * with_need.max(1) }
     }
 
-    /// Whether the device may have had no room for so many bytes: it was never seen to hold them.
+    /// Whether the device may have had no room for this many reserved bytes, as there never were so many.
     pub(crate) fn may_lack(&self, bytes: u64) -> bool {
         bytes > self.most_reserved
     }
 
-    /// Whether a request that would have brought the reserved bytes to this was likely refused.
+    /// Whether a request that would have raised the reserved bytes to this was probably refused.
     pub(crate) fn may_refuse(&self, bytes: u64) -> bool {
         self.may_lack(bytes) && !self.is_roomy
     }
@@ -84,27 +86,27 @@ mod tests {
     const NEEDED: &[(Action, u64)] = &[(Action::SegmentFree, 10), (Action::SegmentAlloc, 20), (Action::Alloc, 20)];
     const NOT_NEEDED: &[(Action, u64)] = &[(Action::SegmentFree, 4), (Action::SegmentAlloc, 4), (Action::Alloc, 4)];
 
-    /// Beginning with 20 MiB; the most there ever is are 30.
+    /// The capacity seen in a trace that begins with 20 MiB reserved and never has more than 30 MiB.
     fn capacity(parts: &[&[(Action, u64)]], settings: &Settings) -> Capacity {
         Capacity::of(&trace(&parts.concat()), 20 * MIB, &RecordedPools::default(), settings)
     }
 
     #[test]
-    fn what_was_once_held_is_not_refused() {
+    fn an_amount_that_was_reserved_once_is_not_refused() {
         let capacity = capacity(&[NEEDED], &Settings::default());
         assert!(!capacity.may_refuse(30 * MIB));
         assert!(capacity.may_refuse(31 * MIB));
     }
 
     #[test]
-    fn a_program_that_mostly_empties_its_cache_was_not_refused() {
+    fn a_program_that_often_empties_its_cache_was_not_refused() {
         let settings = Settings::default();
         let few = [&[NOT_NEEDED; 3][..], &[NEEDED]].concat();
         assert!(capacity(&few, &settings).may_refuse(31 * MIB));
         let mostly = [&[NOT_NEEDED; 4][..], &[NEEDED]].concat();
         assert!(!capacity(&mostly, &settings).may_refuse(31 * MIB));
         let collecting = Settings { garbage_collection_threshold: 0.5, ..settings.clone() };
-        assert!(capacity(&mostly, &collecting).may_refuse(31 * MIB), "it may have been the collection");
+        assert!(capacity(&mostly, &collecting).may_refuse(31 * MIB), "it may have been garbage collection");
         let out = [&mostly[..], &[&[(Action::Oom, 40)]]].concat();
         assert!(capacity(&out, &settings).may_refuse(31 * MIB), "there is a limit");
     }

@@ -1,9 +1,10 @@
 //! A device that answers as the recording says.
 //!
-//! Where a segment lies was the driver's choice, whether there was room was other processes' business, and when an event was done was the
-//! GPU's: none of these is the allocator's decision, so the device reads them off the recording. A request for a segment is
-//! granted, at the recorded address, exactly if the entry that comes next records a segment; else it is refused. What the
-//! allocator then makes of it is compared.
+//! The allocator did not decide where a segment was placed (the driver did), whether there was room (other processes
+//! mattered) or when an event was complete (the GPU did). So this device takes these answers from the recording. A request for
+//! a segment is granted at the recorded address if the recording's next entry is that segment, and refused if the next entry
+//! shows that it failed. If the recording shows no such request, it is granted at an address that no recording has, and the
+//! observer reports the mismatch.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ pub(crate) struct RecordedDevice<'a> {
     position: &'a Position,
     index: u32,
     elsewhere: u64,
-    /// Ranges of addresses that are reserved, with how far they have ever had memory.
+    /// Reserved ranges of addresses: where each begins, and the end of what was ever mapped.
     reserved: BTreeMap<u64, u64>,
 }
 
@@ -45,13 +46,13 @@ impl<'a> RecordedDevice<'a> {
         Ok(address)
     }
 
-    /// A range of addresses was reserved before the first entry, and had memory up to `end`.
+    /// Adds a range that was reserved before the first entry, and mapped up to `end`.
     pub(crate) fn adopt_range(&mut self, address: u64, end: u64) {
         self.reserved.insert(address, end);
     }
 
-    /// Where the next reserved range begins: the first addresses to get memory that no range reserved so far grows into. A range
-    /// grows from its lowest address on without gaps (spec 4.2), so how far it has reached tells what belongs to it.
+    /// Where the next reserved range begins: at the first address that is mapped and that no range reserved so far grows into.
+    /// A range grows upwards from its lowest address without gaps (spec 4.2), so its end tells what belongs to it.
     fn next_base(&self) -> Option<u64> {
         let rest = self.trace.get(self.position.next.get()..)?;
         let mut maps = rest.iter().filter(|entry| entry.action == Action::SegmentMap);
@@ -63,7 +64,7 @@ impl<'a> RecordedDevice<'a> {
         maps.find(|entry| !grow(&mut reserved, entry.address, entry.size)).map(|entry| entry.address)
     }
 
-    /// How many entries the recording has.
+    /// The number of entries in the recording.
     pub(crate) fn recorded_entries(&self) -> usize {
         self.trace.len()
     }
@@ -73,7 +74,7 @@ impl<'a> RecordedDevice<'a> {
     }
 }
 
-/// Notes that addresses get memory; false if they belong to no range.
+/// Records that addresses are mapped; false if they belong to no range.
 fn grow(reserved: &mut BTreeMap<u64, u64>, address: u64, size: u64) -> bool {
     match reserved.range_mut(..=address).next_back() {
         Some((_, end)) if address <= *end => {
@@ -87,11 +88,11 @@ fn grow(reserved: &mut BTreeMap<u64, u64>, address: u64, size: u64) -> bool {
 impl DeviceBackend for RecordedDevice<'_> {
     /// The entry at which the event's block became free.
     type Event = usize;
-    /// Memory has no name in a recording.
+    /// A recording does not tell physical memory apart.
     type Physical = ();
 
-    /// Each waiting block has a stream of its own, whose handle is the entry at which it becomes free. Without this a replay
-    /// with a hundred thousand waiting blocks would ask for each of them at every request.
+    /// Each waiting block has a stream of its own, whose handle is the entry at which it becomes free. Without this, a replay
+    /// with a hundred thousand waiting blocks would poll each of them at every request.
     const COMPLETES_BY_HANDLE: bool = true;
 
     fn index(&self) -> u32 {
@@ -102,7 +103,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         Bytes(TOTAL_MEMORY)
     }
 
-    /// The free bytes of the recorded failure; the total is not in a recording.
+    /// The free bytes at the recorded failure. The total is not in a recording.
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
         let free = self.next_entry().filter(|entry| entry.action == Action::Oom).map_or(0, |entry| entry.address);
         Ok(MemoryInfo { free: Bytes(free), total: Bytes::MAX })
@@ -111,10 +112,10 @@ impl DeviceBackend for RecordedDevice<'_> {
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
         match self.next_entry() {
             Some(entry) if entry.action == Action::SegmentAlloc && entry.size == size.0 => Ok(DeviceAddress(entry.address)),
-            // A segment of another size, or none where the core has already left the recording: the observer reports it.
             Some(entry) if !matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc) => {
                 Err(self.refuse(size))
             }
+            // The recording has a segment of another size here, or none: the observer will report the mismatch.
             _ => self.place_elsewhere(size).map(DeviceAddress),
         }
     }
@@ -168,7 +169,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         Ok(usize::MAX)
     }
 
-    /// The stream that a replay records on a block is made of the entry at which the block became free.
+    /// The stream that a replay records on a block stands for the entry at which the block became free.
     fn record_event(&mut self, event: &mut usize, stream: StreamId) -> Result<(), BackendError> {
         *event = completion_of(stream);
         Ok(())

@@ -1,9 +1,9 @@
-//! The recorded rules: PyTorch's, except that a garbage collection whose victims nothing tells takes them from the recording.
+//! PyTorch's rules, except that a garbage collection takes its victims from the recording if block ages are unknown.
 //!
-//! A collection goes by the ages of free blocks (spec 2.7). Of blocks that have been free since before the first entry the age is
-//! unknown, only that they are at least as old as every other: so where such a block is a candidate, the victims are those that
-//! the recording releases next, as long as there are ages under which PyTorch would release them. All other decisions, and all
-//! collections once the ages are known, are made by the rules.
+//! A collection chooses free blocks by age (spec 2.7). The age of a block that has been free since before the first entry is
+//! unknown, except that no other block is older. So if such a block is a candidate, the victims are those that the recording
+//! releases next, provided that there are ages for which PyTorch would release them. All other decisions, and all
+//! collections once the ages are known, follow the rules.
 
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, PyTorch, Relief, Request};
 use parkade::profile::Profile;
@@ -13,14 +13,14 @@ use parkade_recording::{Action, Entry};
 
 use super::position::Position;
 
-/// PyTorch's rules beside a recording.
+/// PyTorch's rules, and the recording to take unknown victims from.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded<'a> {
     rules: PyTorch,
     trace: &'a [Entry],
     position: &'a Position,
     has_lost_beginning: bool,
-    /// Collections whose victims were taken from the recording.
+    /// How many collections took their victims from the recording.
     pub(crate) assumed: u64,
 }
 
@@ -29,15 +29,17 @@ impl<'a> Recorded<'a> {
         Recorded { rules, trace, position, has_lost_beginning, assumed: 0 }
     }
 
-    /// The most that PyTorch asks the device for, for a block of this size. With expandable segments, by how much the recorded run may
-    /// have held more than its limit too, which looks at sizes and not at the page that they end in.
+    /// The most bytes that PyTorch asks the device for, for a block of this size.
+    ///
+    /// With expandable segments this includes one page: the limit counts sizes, but whole pages are mapped, so the recorded run
+    /// may have reserved that much more than its limit.
     pub(crate) fn most_asked_for(&self, block: Bytes) -> Bytes {
         let settings = &self.rules.settings;
         let beyond = if settings.expandable_segments { settings.large_segment_bytes } else { 0 };
         Bytes(self.rules.segment_for(block).unwrap_or(Bytes::MAX).get().saturating_add(beyond))
     }
 
-    /// What a collection that is due releases, if only the recording can tell.
+    /// The blocks that a collection that is due releases, if only the recording can tell; otherwise `None`.
     fn recorded_victims(&self, heap: &Heap) -> Option<Vec<BlockId>> {
         let target = self.rules.collection_target(heap)?;
         let pool = PoolSlot::default_pool(PoolClass::Large);
@@ -48,8 +50,8 @@ impl<'a> Recorded<'a> {
         let rest = self.trace[..self.position.end.get()].get(self.position.next.get()..)?;
         let released = rest.iter().map_while(|entry| released_by(entry, &candidates));
         let run: Vec<BlockView> = released.collect();
-        // Where the device is asked next, all of the run came before. Else later rungs released the rest of it, and as the
-        // device had no room after the collection, the shortest that explains it leaves the same state.
+        // If the device is asked next, the collection released the whole run. If not, later steps of the retry ladder released the
+        // rest, as the device had no room after the collection; then the shortest run that explains it leaves the same state.
         let is_whole = rest.get(run.len()).is_some_and(|entry| entry.action == Action::SegmentAlloc);
         let is_legal = |&count: &usize| explains(&run[..count], &candidates, target);
         let count = if is_whole { (1..=run.len()).rev().find(is_legal) } else { (1..=run.len()).find(is_legal) };
@@ -57,7 +59,7 @@ impl<'a> Recorded<'a> {
     }
 }
 
-/// Free since before the first search, and with it everything from before the first entry.
+/// Whether a block has been free since before the first search, as everything from before the first entry has.
 fn is_of_unknown_age(block: &BlockView) -> bool {
     block.stamp == 0
 }
@@ -68,9 +70,11 @@ fn released_by(entry: &Entry, candidates: &[BlockView]) -> Option<BlockView> {
     candidates.iter().find(is_it).copied().filter(|_| entry.action == Action::SegmentFree)
 }
 
-/// Whether there are ages under which a collection releases exactly these. Each of its passes releases everything from some age on: so
-/// what stays is younger than what goes, and what is of one known age goes together. It ends once enough is reclaimed, or when
-/// nothing is left but blocks of expandable segments, which stay.
+/// Whether there are ages for which a collection releases exactly these blocks.
+///
+/// Each pass of a collection releases all blocks above some age. So the blocks that stay are younger than those that go, and
+/// blocks of the same known age go together. It ends once enough is reclaimed, or when only blocks of expandable segments
+/// are left, which always stay.
 fn explains(victims: &[BlockView], candidates: &[BlockView], target: Bytes) -> bool {
     let youngest = victims.iter().map(|block| block.stamp).max().unwrap_or(0);
     let stays = |block: &&BlockView| !block.is_expandable && !victims.iter().any(|victim| victim.id == block.id);

@@ -1,4 +1,4 @@
-//! The core that a recording is replayed on: PyTorch's rules on a device that answers as the recording says.
+//! The core that a recording is replayed on, and putting it into the state before the first entry.
 
 use parkade::{AdoptedContent, AdoptedSegment, Allocation, Allocator};
 use rustc_hash::FxHashMap;
@@ -10,9 +10,10 @@ use crate::completions::stream_of;
 use crate::error::VerifyError;
 use crate::start::Start;
 
+/// The core that a recording is replayed on: PyTorch's rules, on a device that answers as the recording says.
 pub(crate) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, Recorded<'a>, Comparer<'a>>;
 
-/// Makes the state on a fresh core; returns the allocations that are out, by address.
+/// Rebuilds the state before the first entry on a new core. Returns the allocations in use, by address.
 pub(crate) fn restore(start: &Start, core: &mut ReplayCore<'_>) -> Result<FxHashMap<u64, Allocation>, VerifyError> {
     let mut live = FxHashMap::default();
     for pool in start.pools.private() {
@@ -36,7 +37,7 @@ pub(crate) fn restore(start: &Start, core: &mut ReplayCore<'_>) -> Result<FxHash
                 }
                 Some(&completed_at) => {
                     core.record_stream(&allocation, stream_of(completed_at));
-                    // The recorded device refuses no event, and the allocation is this core's.
+                    // Cannot fail: the recorded device refuses no event, and the allocation is this core's.
                     let _ = core.free(allocation);
                 }
             }
@@ -48,7 +49,7 @@ pub(crate) fn restore(start: &Start, core: &mut ReplayCore<'_>) -> Result<FxHash
     Ok(live)
 }
 
-/// One past the last byte of an expandable segment that has memory.
+/// The end of the mapped memory of an expandable segment.
 fn end_of_memory(segment: &AdoptedSegment) -> u64 {
     let (mut at, mut end) = (segment.address.get(), segment.address.get());
     for block in &segment.blocks {

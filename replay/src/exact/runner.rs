@@ -1,7 +1,8 @@
-//! Carrying out a recording's requests, one operation after the other.
+//! A replay in progress, and the single things that it does to the core.
 //!
-//! A trace shows what the allocator did, not what it was asked: an `empty_cache` shows only as segments given back, an event's
-//! completion only as a block that becomes free. Where one run of entries can be read in several ways, [`super::readings`] tries them.
+//! A trace shows what the allocator did, not what it was asked: `empty_cache` shows only as segments given back, an event's
+//! completion only as a block that becomes free. [`super::steps`] turns entries into operations; where a run of entries can
+//! be read in several ways, [`super::readings`] tries them.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +20,7 @@ use crate::decision::{Decision, ELSEWHERE};
 use crate::pools::{self, PoolTracker};
 use crate::start::Start;
 
-/// A replay under way.
+/// A replay in progress.
 pub(crate) struct Runner<'a> {
     pub(crate) trace: &'a [Entry],
     pub(crate) position: &'a Position,
@@ -28,10 +29,10 @@ pub(crate) struct Runner<'a> {
     pub(crate) deferred: &'a FxHashMap<u32, Option<u32>>,
     pub(crate) pools: PoolTracker<'a>,
     pub(crate) capacity: Capacity,
-    /// Requests whose likeliest reading is not the one.
-    pub(crate) otherwise: &'a BTreeSet<usize>,
+    /// Requests to read in another way than the likeliest.
+    pub(crate) read_differently: &'a BTreeSet<usize>,
     pub(crate) tally: Tally,
-    /// Watches the peaks operation by operation, when that is wanted.
+    /// Watches the peaks after every operation, if set.
     pub(crate) watch: Option<PeakWatch>,
 }
 
@@ -53,23 +54,24 @@ impl<'a> Runner<'a> {
             deferred,
             pools,
             capacity,
-            otherwise: &start.otherwise,
+            read_differently: &start.read_differently,
             tally: Tally::default(),
             watch: None,
         }
     }
 
-    /// The entry that comes next; the trace's length when all is done.
+    /// The number of the next entry; the trace's length at the end.
     pub(crate) fn at(&self) -> usize {
         self.position.next.get()
     }
 
+    /// Begins an operation whose entries end before `end`; events that completed before `visible` are complete.
     pub(crate) fn open(&mut self, end: usize, visible: usize) {
         self.position.end.set(end);
         self.position.visible.set(visible);
     }
 
-    /// The operation that began at `at` is over, and should have brought the replay to `end`.
+    /// Ends the operation that began at `at` and should have brought the replay to `end`.
     #[inline]
     pub(crate) fn close(&mut self, at: usize, end: usize) {
         let reached = self.at();
@@ -80,6 +82,7 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// Counts the mismatches of an operation, and describes the first.
     #[cold]
     fn disagree(&mut self, end: usize) {
         let reached = self.at();
@@ -92,7 +95,7 @@ impl<'a> Runner<'a> {
             let place = stray.map_or(reached, |(place, _)| place);
             let recorded = self.trace[..end].get(place).map(Decision::from);
             let replayed = stray.map(|(_, doing)| doing);
-            // Of an out-of-memory point the address is no address, and what lies elsewhere has no history.
+            // The address of an out-of-memory entry is not one, and the recording has nothing at addresses from ELSEWHERE on.
             let has_history =
                 |doing: &&Decision| !matches!(doing.action, Action::Oom | Action::Snapshot) && doing.address < ELSEWHERE;
             let mut addresses: Vec<u64> =
@@ -107,13 +110,13 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Asks the core for what the entry at `at` asked for. An out-of-memory entry has the rounded size, which rounds to itself.
+    /// Repeats the request of the entry `at`. An out-of-memory entry has the rounded size, which rounds to itself.
     #[inline]
     pub(crate) fn request(&mut self, from: usize, at: usize) -> Option<Allocation> {
         self.request_from(self.pools.of_request(from, &self.trace[from..=at]), at)
     }
 
-    /// The same, of a pool.
+    /// Repeats the request of the entry `at`, from this pool.
     #[inline]
     pub(crate) fn request_from(&mut self, pool: PoolId, at: usize) -> Option<Allocation> {
         let entry = &self.trace[at];
@@ -128,11 +131,12 @@ impl<'a> Runner<'a> {
                 self.tally.ooms += 1;
                 None
             }
-            // A request of no bytes, or beyond 64 bits: nothing happens, which does not agree with the entry.
+            // A request for no bytes, or over 64 bits: nothing happens, which does not agree with the entry.
             Err(_) => None,
         }
     }
 
+    /// Keeps what the request of the entry `at` got, until the recording frees it.
     #[inline]
     pub(crate) fn keep(&mut self, at: usize, allocation: Option<Allocation>) {
         let entry = &self.trace[at];
@@ -140,7 +144,7 @@ impl<'a> Runner<'a> {
             (Action::Alloc, Some(allocation)) => {
                 self.live.insert(entry.address, allocation);
             }
-            // Served where the recording was out of memory: nobody will give it back.
+            // The recording was out of memory here, so it never frees this.
             (_, Some(allocation)) => {
                 let _ = self.core.free(allocation);
             }
@@ -148,10 +152,10 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Gives cached memory back.
+    /// Makes the core give cached memory back.
     pub(crate) fn release(&mut self, release: Release) {
         self.tally.releases.push((self.at(), release));
-        // The recorded device fails nothing.
+        // Cannot fail: the recorded device does not.
         let _ = match release {
             Release::All => self.core.release_cached(),
             Release::Pool(pool) => self.core.release_cached_pool(pool),

@@ -1,38 +1,38 @@
-//! Comparing the statistics of a replay with those that PyTorch printed at the end of the recorded run.
+//! Comparing the stats of a replay with those of PyTorch at the end of the recorded run.
 
 use parkade::stats::Stats;
 
 use crate::inputs::StatsFile;
 
-/// One statistic that differs.
+/// A stat that differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StatsDifference {
-    /// The key.
+    /// Its key in `memory_stats()`.
     pub key: String,
-    /// What PyTorch printed.
+    /// PyTorch's value.
     pub recorded: i64,
-    /// What the replay has.
+    /// The replay's value.
     pub replayed: i64,
 }
 
-/// What comparing the statistics found.
+/// The result of comparing stats.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StatsCheck {
-    /// Keys compared.
+    /// How many keys were compared.
     pub compared: usize,
-    /// Keys that nothing in the file explains.
+    /// Differences that nothing explains.
     pub differences: Vec<StatsDifference>,
-    /// Keys that cannot be known, because the file lost its beginning.
+    /// How many keys cannot be known, because the trace lost its beginning.
     pub unknowable: usize,
-    /// Calls of empty_cache that freed nothing, which leave no entry.
+    /// How many calls of empty_cache freed nothing; such a call leaves no entry.
     pub silent_empty_caches: i64,
-    /// A call of reset_peak_memory_stats, which leaves no entry: between which two entries a single one explains all peaks.
+    /// The entries between which a call of reset_peak_memory_stats explains all peaks; such a call leaves no entry.
     pub peaks_reset: Option<(usize, usize)>,
-    /// Keys of the file that this version of PyTorch does not have.
+    /// Keys of the file that PyTorch 2.11 does not have.
     pub unknown_keys: Vec<String>,
 }
 
-/// Compares. `reset` finds the moment at which a reset explains the recorded peaks, and is asked only if they differ.
+/// Compares stats. `reset` finds where a reset explains the recorded peaks; it is called only if they differ.
 pub(crate) fn compare(
     file: &StatsFile,
     replayed: &Stats,
@@ -43,7 +43,7 @@ pub(crate) fn compare(
     let mut peaks = Vec::new();
     for (key, value) in replayed.entries() {
         let recorded = file.known[&key];
-        // What happened before the first entry is in every sum and may be in every peak, but not in what is there at the end.
+        // Sums, and possibly peaks, include what happened before the first entry; current values do not depend on it.
         if lost_beginning && !key.ends_with(".current") && key != "max_split_size" {
             check.unknowable += 1;
             continue;

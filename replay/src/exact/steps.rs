@@ -1,4 +1,4 @@
-//! One operation of the program after the other: which entries belong to it, and how the core is asked for it.
+//! The operations of the recorded program, one after the other: which entries belong to each, and repeating it on the core.
 
 use parkade_recording::{Action, Entry};
 
@@ -9,7 +9,7 @@ use crate::completions::stream_of;
 use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 
 impl Runner<'_> {
-    /// Carries out the next operation. False at the end of the trace.
+    /// Repeats the next operation. Returns false at the end of the trace.
     #[inline]
     pub(crate) fn step(&mut self) -> bool {
         let at = self.at();
@@ -38,28 +38,28 @@ impl Runner<'_> {
         let deferred = self.deferred.get(&(at as u32)).copied();
         let end = if deferred.is_some() { at + 1 } else { at + 2 };
         self.open(end, at);
-        // Missing only where the core has already failed to serve the request.
+        // Missing only if the core failed to serve the request.
         if let Some(allocation) = self.live.remove(&entry.address) {
             if let Some(completed_at) = deferred {
                 self.core.record_stream(&allocation, stream_of(completed_at));
             }
-            // The recorded device refuses no event, and the allocation is this core's.
+            // Cannot fail: the recorded device refuses no event, and the allocation is this core's.
             let _ = self.core.free(allocation);
         }
         self.close(at, end);
     }
 
-    /// Pools whose segments go back in these entries are no longer used by anybody.
+    /// Marks private pools as unused whose segments are given back by these entries.
     fn abandon_pools(&mut self, from: usize, end: usize) {
         for pool in self.pools.giving(&self.trace[from..end]) {
             if self.core.pool_use_count(pool).is_ok_and(|uses| uses > 0) {
-                // It exists and is in use.
+                // Cannot fail: the pool exists and is in use.
                 let _ = self.core.release_pool(pool);
             }
         }
     }
 
-    /// Entries that belong to one request, or to none.
+    /// The entries that belong to one request, or to none.
     fn group(&mut self, at: usize) {
         let run = self.trace[at..].iter().take_while(|entry| is_inner(entry)).count();
         let end = at + run;
@@ -71,7 +71,7 @@ impl Runner<'_> {
         self.pools.pass(at, &self.trace[at..end]);
     }
 
-    /// Segments given back and events completed with no request behind them: calls of empty_cache, pools that are dropped.
+    /// Segments given back and events completed with no request after them: calls of empty_cache, pools that are dropped.
     fn group_without_request(&mut self, at: usize, end: usize) {
         self.open(end, end);
         if self.pools.has_private() && self.try_releases(end) {
@@ -85,7 +85,7 @@ impl Runner<'_> {
             if releases {
                 self.release(Release::All);
             } else {
-                // The recorded device fails nothing.
+                // Cannot fail: the recorded device does not.
                 let _ = self.core.process_events();
             }
             if self.at() == before {
@@ -95,7 +95,7 @@ impl Runner<'_> {
         self.close(at, end);
     }
 
-    /// Entries from `at` on that end with the request at `request`.
+    /// The entries from `at` to the request at `request`.
     fn request_group(&mut self, at: usize, request: usize) {
         let inner = &self.trace[at..request];
         let completes = inner.iter().any(|entry| entry.action == Action::FreeCompleted);
@@ -109,7 +109,7 @@ impl Runner<'_> {
             self.tally.decisions += (end - at) as u64;
             return;
         }
-        // Nothing else explains it: the first reading, with its mismatches.
+        // No reading explains the entries: take the first one, with its mismatches.
         self.open(end, end);
         if let Reading::Release(release) = readings[0] {
             self.release(release);
@@ -120,7 +120,7 @@ impl Runner<'_> {
         self.close(at, end);
     }
 
-    /// With a limit, a refusal that the limit does not explain is a mismatch.
+    /// Counts a refusal as a mismatch if there is a limit and it does not explain the refusal.
     fn check_refusals(&mut self, at: usize) {
         let refusals = self.position.refusals.get();
         if refusals == 0 {
@@ -131,7 +131,7 @@ impl Runner<'_> {
             self.tally.first.get_or_insert(Mismatch {
                 entry: Some(at),
                 recorded: "the device had no room".to_owned(),
-                replayed: format!("the limit of {limit} bytes leaves room; is it another one, or was the device full?"),
+                replayed: format!("the limit of {limit} bytes leaves room; was the limit different, or the device full?"),
                 addresses: Vec::new(),
             });
         }

@@ -1,45 +1,48 @@
-//! What a replay counts, and the first place where it differs from the recording.
+//! What a replay counts, and the first mismatch.
 
 use parkade::units::PoolId;
 
 use crate::decision::Decision;
 
-/// The first place where the core and the recording part.
+/// A place where the core and the recording differ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mismatch {
-    /// The recording's entry, from 0; `None` in the final state.
+    /// The recording's entry, from 0; `None` for a difference in the final state or in stats.
     pub entry: Option<usize>,
     /// What the recording has there.
     pub recorded: String,
-    /// What the core did.
+    /// What the replay has instead.
     pub replayed: String,
-    /// The addresses concerned, the recording's and the core's; one if they are the same.
+    /// The addresses involved: the recording's and the core's, or one if they are equal.
     pub addresses: Vec<u64>,
 }
 
-/// What a replay counts.
+/// The counts of a replay.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
+    /// Decisions compared.
     pub(crate) decisions: u64,
     pub(crate) mismatches: u64,
+    /// The first mismatch.
     pub(crate) first: Option<Mismatch>,
-    /// What the core did there, and before which entry.
+    /// The core's decision there that the recording does not have, and the entry that it stands before.
     pub(crate) stray: Option<(usize, Decision)>,
-    /// What the core did first that the recording has not, anywhere.
+    /// The core's first such decision in the whole replay.
     pub(crate) first_stray: Option<(usize, Decision)>,
+    /// Requests that were out of memory.
     pub(crate) ooms: u64,
-    /// Calls that gave cached memory back and show in the trace: the entry before which each was made.
+    /// Calls that gave cached memory back, each with the entry before which it was made.
     pub(crate) releases: Vec<(usize, Release)>,
-    /// Requests that failed in a private pool, and which: no entry says it, and the reading that agrees supposes it.
+    /// Requests that failed, with their private pool: no entry names it; it is assumed by the reading that agrees.
     pub(crate) failed_in: Vec<(usize, PoolId)>,
-    /// Requests that can be read in several ways.
+    /// Requests whose entries can be read in several ways.
     pub(crate) ambiguous: Vec<usize>,
     /// Requests that the driver refused, taken from the recording.
     pub(crate) refusals: u64,
 }
 
 impl Tally {
-    /// How much had to happen that no entry says: of two readings the one with less is likelier.
+    /// How many events were needed that no entry shows. Of two readings, the one with fewer is likelier.
     pub(crate) fn effort(&self) -> u64 {
         self.releases.len() as u64 + self.refusals
     }
@@ -48,8 +51,8 @@ impl Tally {
 /// A call that gives cached memory back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Release {
-    /// empty_cache.
+    /// `empty_cache`.
     All,
-    /// The end of a MemPool: all of this pool, which nobody uses any more (spec 5.4).
+    /// The end of a MemPool: everything in this pool, which nothing uses any more (spec 5.4).
     Pool(PoolId),
 }

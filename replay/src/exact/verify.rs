@@ -1,4 +1,4 @@
-//! Verifying a recording: every decision of the recorded allocator, made again.
+//! Verifying a recording, and what that found.
 
 use parkade::policy::PyTorch;
 use parkade::stats::{Family, Stats};
@@ -14,64 +14,67 @@ use crate::hidden_pools::Guess;
 use crate::inputs::{StatsFile, VerifyOptions};
 use crate::start::{LostBeginning, Start, check_consistency};
 
-/// What the trace cannot show, and was therefore read from it or is stated as unknown.
+/// What a snapshot does not contain, and was therefore inferred or remains unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NotInFile {
-    /// What was before the first entry.
+    /// What existed before the first entry.
     pub lost_beginning: Option<LostBeginning>,
-    /// Calls of empty_cache, seen only as segments given back with no request in need of them.
+    /// Calls of empty_cache, which show only as segments given back that no request needed.
     pub empty_caches: u64,
-    /// Requests that the device refused for a reason of its own: a limit that was not given, or a full device.
+    /// Requests that the device refused for reasons of its own: a limit that was not given, or a full device.
     pub refusals: u64,
-    /// Free blocks age from before the first entry; garbage collection looks at their ages.
+    /// Whether block ages matter that began before the first entry: garbage collection depends on them.
     pub unknown_ages: bool,
-    /// Garbage collections whose victims were taken from the recording, because of those ages.
+    /// Garbage collections whose victims were taken from the recording, because the ages are unknown.
     pub assumed_collections: u64,
-    /// Private pools that were gone before the end, worked out from the trace.
+    /// Private pools that no longer existed at the end, guessed from the trace.
     pub guess: Option<Guess>,
 }
 
-/// What verifying one device of a recording found.
+/// The result of verifying one device of a recording.
 #[derive(Clone, Debug)]
 pub struct DeviceVerdict {
     /// The device's number.
     pub device: u32,
-    /// Entries of the trace.
+    /// The number of entries in the trace.
     pub entries: usize,
-    /// What was compared: entries, and the segments and blocks at the end.
+    /// How many decisions were compared: entries, the segments and blocks at the end, and stats.
     pub decisions: u64,
-    /// What differed, statistics included.
+    /// How many of them differed.
     pub mismatches: u64,
     /// The first difference.
     pub first: Option<Mismatch>,
-    /// The statistics at the end of the replay.
+    /// The stats at the end of the replay.
     pub stats: Stats,
     /// Requests that were out of memory.
     pub ooms: u64,
-    /// What the file cannot contain.
+    /// What the snapshot does not contain.
     pub not_in_file: NotInFile,
-    /// The comparison of statistics, if there were any to compare with.
+    /// The comparison of stats, if the options had any.
     pub stats_check: Option<StatsCheck>,
 }
 
 impl DeviceVerdict {
-    /// The most bytes of blocks that were handed out at once.
+    /// The most bytes that were allocated at once.
     #[must_use]
     pub fn peak_allocated_bytes(&self) -> i64 {
         self.stats.family(Family::AllocatedBytes).all.peak
     }
 
-    /// The most bytes that were taken from the device at once.
+    /// The most bytes that were reserved from the device at once.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> i64 {
         self.stats.family(Family::ReservedBytes).all.peak
     }
 }
 
-/// Replays one device of a recording and compares every decision. `progress` is told now and then how many entries are done.
+/// Replays one device of a recording and compares every decision.
+///
+/// `progress` is called from time to time with the number of entries that are done. It starts again at 0 if the trace has
+/// to be replayed more than once.
 ///
 /// # Errors
-/// See [`VerifyError`]: a trace that contradicts itself, or that uses what is not simulated.
+/// [`VerifyError`] if there is no trace, or it contradicts itself.
 pub fn verify_device(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -109,7 +112,7 @@ pub fn verify_device(
     })
 }
 
-/// Replays again, watching the peaks, to find when they were reset.
+/// Replays once more, watching the peaks, to find where they were reset.
 fn find_reset(recording: &DeviceRecording, options: &VerifyOptions, start: &Start, file: &StatsFile) -> Option<(usize, usize)> {
     let position = Position::default();
     let mut runner = make_runner(recording, options, start, &position).ok()?;

@@ -1,7 +1,6 @@
-//! Looking at a recorded run while it goes on: the heap and the statistics after every operation.
+//! A recorded run seen from inside: the heap and the stats after every operation.
 //!
-//! The run is that of the replay under the recording's own settings, which verifies it; so every figure is as exact as the
-//! verification says.
+//! They come from the replay that verifies the recording, so they are as exact as its verdict says.
 
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
@@ -15,33 +14,33 @@ use crate::error::VerifyError;
 use crate::inputs::VerifyOptions;
 use crate::start::Start;
 
-/// The recorded run between two operations.
+/// A recorded run between two operations.
 pub struct Moment<'a> {
-    /// How many entries of the trace are done: the number of the one that comes next.
+    /// How many entries of the trace are done; also the number of the next one.
     pub entries: usize,
     stats: &'a Stats,
     segments: &'a dyn Fn() -> Vec<SegmentInfo>,
 }
 
 impl Moment<'_> {
-    /// The heap: its segments in the order of their addresses, with their blocks.
+    /// The heap: the segments in the order of their addresses, with their blocks.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         (self.segments)()
     }
 
-    /// The statistics so far.
+    /// The stats so far.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.stats
     }
 }
 
-/// Replays one device of a recording and shows the state before its first entry and after every operation; an operation may be
-/// several entries. `own` are the settings and the limit of the recorded run.
+/// Replays one device of a recording and calls `visit` before its first entry and after every operation, which may be
+/// several entries. `own` describes the recorded run.
 ///
 /// # Errors
-/// As for verifying it: see [`VerifyError`].
+/// As [`verify_device`](crate::verify_device).
 pub fn watch_device(
     recording: &DeviceRecording,
     own: &VerifyOptions,
@@ -57,7 +56,7 @@ pub fn watch_device(
     })
 }
 
-/// Replays again from the start that a replay to the end has found, and shows the state after every operation.
+/// Replays from a start that a replay to the end has settled, and visits the state after every operation.
 fn watch(
     recording: &DeviceRecording,
     options: &VerifyOptions,

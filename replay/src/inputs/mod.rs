@@ -1,4 +1,4 @@
-//! What a replay has to know beside the trace: the settings, the limit, the release of PyTorch, the statistics at the end.
+//! What a replay must know beside the trace: settings, memory limit, release of PyTorch, and the stats at the end.
 
 mod options;
 mod release;

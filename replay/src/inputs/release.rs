@@ -1,4 +1,4 @@
-//! Which version of PyTorch made a recording, as far as the file shows.
+//! Guessing which release of PyTorch made a recording, from what only newer ones write.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -6,21 +6,21 @@ use parkade_recording::Recording;
 
 use super::stats_file::StatsFile;
 
-/// What tells that a recording is newer than PyTorch 2.11.
+/// What shows that a release after PyTorch 2.11 made a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReleaseEvidence {
-    /// Its settings have names that 2.11 does not have.
+    /// It has settings that 2.11 does not have.
     SettingNames,
-    /// Its settings string has keys that 2.11 refuses.
+    /// Its settings string has a key that 2.11 refuses.
     SettingsText,
     /// Its trace entries name their pools.
     EntryPools,
-    /// The statistics beside it have names that 2.11 does not have.
+    /// Its stats file has keys that 2.11 does not have.
     StatNames,
 }
 
 impl ReleaseEvidence {
-    /// The evidence in words that complete "seen from".
+    /// The evidence as the end of a sentence: "seen from the pools of its trace entries".
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -32,7 +32,9 @@ impl ReleaseEvidence {
     }
 }
 
-/// What shows that 2.15 made the recording; `None` if nothing does, for then 2.11 or an older one may have.
+/// The rules of PyTorch 2.15 and what shows that a release with these made the recording.
+///
+/// `None` if nothing does: then 2.11 or an older release may have.
 #[must_use]
 pub fn newer_release(recording: &Recording, stats_file: Option<&StatsFile>) -> Option<(&'static Profile, ReleaseEvidence)> {
     let settings = recording.settings.as_ref();
@@ -60,7 +62,7 @@ mod tests {
     use parkade_recording::RecordedSettings;
 
     #[test]
-    fn newer_settings_show_the_newer_version() {
+    fn newer_settings_show_the_newer_release() {
         let of = |settings| newer_release(&Recording { settings: Some(settings), ..Recording::default() }, None);
         let text = |text: &str| RecordedSettings { text: Some(text.to_owned()), ..RecordedSettings::default() };
         assert_eq!(of(RecordedSettings::default()), None);

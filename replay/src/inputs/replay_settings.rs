@@ -1,8 +1,8 @@
-//! The settings that a recording was made under, as far as the file says.
+//! The settings that a recording was made under.
 //!
-//! A snapshot has the settings string and, beside it, some of the values in force. The string says more (the large segment's size, the
-//! rounding slack), the values are surer (a string that was refused is stored too): so the string is parsed first, and the values
-//! that the file states replace what it gave.
+//! A snapshot has the settings string and some of the values in force. The string says more (the size of large segments, for
+//! example); the values are more reliable, as PyTorch stores a string that it refused too. So the string is parsed first, and
+//! the values in the file then override the result.
 
 use parkade::profile::Profile;
 use parkade::settings::{Settings, SettingsError};
@@ -15,29 +15,29 @@ use crate::error::VerifyError;
 pub enum SettingsOrigin {
     /// The recording states them.
     Recorded,
-    /// The recording states values that its own settings string does not give; the values were used.
+    /// The recording states values that differ from its settings string; the values are used.
     RecordedValues,
-    /// The recording is too old to state them: PyTorch's defaults were assumed.
+    /// The recording is too old to state them; PyTorch's defaults are assumed.
     Assumed,
     /// The caller gave them.
     Given,
 }
 
-/// Settings to replay under.
+/// The settings to replay under, and where they come from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReplaySettings {
     /// The settings.
     pub settings: Settings,
     /// Where they come from.
     pub origin: SettingsOrigin,
-    /// What PyTorch says to the recording's settings string, if it refuses it.
+    /// PyTorch's error, if it refuses the recording's settings string.
     pub refusal: Option<SettingsError>,
-    /// The version of PyTorch that they belong to.
+    /// The rules of the PyTorch release to replay as.
     pub profile: &'static Profile,
 }
 
 impl ReplaySettings {
-    /// The settings of a recording that PyTorch 2.11 made.
+    /// The settings of a recording made by PyTorch 2.11.
     ///
     /// # Errors
     /// As [`ReplaySettings::of_recording_as`].
@@ -45,10 +45,10 @@ impl ReplaySettings {
         ReplaySettings::of_recording_as(&Profile::PYTORCH_2_11, recorded)
     }
 
-    /// The recording's own settings.
+    /// The settings of a recording made by the release with this profile.
     ///
     /// # Errors
-    /// If the settings string is refused and the file states no values beside it.
+    /// [`VerifyError::Settings`] if PyTorch refuses the settings string and the file has no values beside it.
     pub fn of_recording_as(
         profile: &'static Profile,
         recorded: Option<&RecordedSettings>,
@@ -71,7 +71,7 @@ impl ReplaySettings {
         Ok(ReplaySettings { settings, origin, refusal, profile })
     }
 
-    /// Settings given by a caller, for PyTorch 2.11.
+    /// A settings string given by the caller, read as PyTorch 2.11 does.
     ///
     /// # Errors
     /// As [`ReplaySettings::given_as`].
@@ -79,10 +79,10 @@ impl ReplaySettings {
         ReplaySettings::given_as(&Profile::PYTORCH_2_11, text)
     }
 
-    /// Settings given by a caller.
+    /// A settings string given by the caller, read as the release with this profile does.
     ///
     /// # Errors
-    /// PyTorch's, for a string that it refuses.
+    /// [`VerifyError::GivenSettings`] with PyTorch's error, if it refuses the string.
     pub fn given_as(profile: &'static Profile, text: &str) -> Result<ReplaySettings, VerifyError> {
         let settings = Settings::from_environment_as(&profile.settings, text)
             .map_err(|error| VerifyError::GivenSettings { text: text.to_owned(), error })?;
@@ -92,7 +92,7 @@ impl ReplaySettings {
 
 fn override_with_values(settings: &mut Settings, recorded: &RecordedSettings) {
     if let Some(max_split_size) = recorded.max_split_size {
-        // Signed in the file; unlimited is -1 (spec 7.5).
+        // Signed in the file: -1 means no limit (spec 7.5).
         settings.max_split_bytes = max_split_size.cast_unsigned();
     }
     if let Some(threshold) = recorded.garbage_collection_threshold {

@@ -1,4 +1,4 @@
-//! The file of `torch.cuda.memory_stats()` that was written at the end of the recorded run.
+//! What `torch.cuda.memory_stats()` returned at the end of the recorded run.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +8,25 @@ use thiserror::Error;
 /// The contents of a `memory_stats()` dictionary.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StatsFile {
-    /// Every key that this version of PyTorch has.
+    /// The keys of PyTorch 2.11.
     pub(crate) known: BTreeMap<String, i64>,
-    /// Keys that it does not have.
+    /// Keys that PyTorch 2.11 does not have.
     pub unknown: Vec<String>,
 }
 
-/// Why a file of statistics cannot be used.
+/// Why a stats file cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StatsFileError {
-    /// A key that must be there is not.
-    #[error("the statistics lack the key {0:?}: is this the output of torch.cuda.memory_stats()?")]
+    /// A required key is missing.
+    #[error("the key {0:?} is missing: is this the output of torch.cuda.memory_stats()?")]
     Missing(String),
 }
 
 impl StatsFile {
-    /// Sorts the entries of a dictionary into keys that are compared and others.
+    /// The stats in a dictionary; keys that PyTorch 2.11 does not have are kept apart.
     ///
     /// # Errors
-    /// If one of the 122 keys is missing.
+    /// [`StatsFileError::Missing`] if one of the 122 keys of PyTorch 2.11 is missing.
     pub fn new(mut entries: BTreeMap<String, i64>) -> Result<StatsFile, StatsFileError> {
         let mut known = BTreeMap::new();
         for (key, _) in Stats::default().entries() {
@@ -36,15 +36,15 @@ impl StatsFile {
         Ok(StatsFile { known, unknown: entries.into_keys().collect() })
     }
 
-    /// Whether there are names that only versions after 2.11 have.
+    /// Whether there is a key that only releases after 2.11 have.
     pub(crate) fn has_newer_names(&self) -> bool {
         self.unknown.iter().any(|key| key == "num_oom_rejections")
     }
 
-    /// The statistics as the core keeps them.
+    /// The stats in the form that the core keeps.
     pub(crate) fn stats(&self) -> Stats {
         let entries = self.known.iter().map(|(key, &value)| (key.as_str(), value));
-        // All keys are the core's own.
+        // Cannot fail: the keys are the core's own.
         Stats::from_entries(entries).unwrap_or_default()
     }
 }

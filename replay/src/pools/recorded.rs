@@ -1,4 +1,4 @@
-//! The private pools that a recording names, by the segments that belong to them.
+//! The private pools that a recording names, and which segments are theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,27 +7,29 @@ use parkade::units::PoolId;
 use parkade_recording::Segment;
 use rustc_hash::FxHashMap;
 
-/// What the backward walk found out about pools.
+/// The pools of segments, as far as the recording names them or they were guessed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordedPools {
-    /// The private pools of segments that the trace makes, by entry.
+    /// The private pools of segments that are allocated within the trace, by entry.
     pub(crate) made: FxHashMap<u32, PoolId>,
-    /// The private pools of segments that exist before the first entry: first byte, end, pool.
+    /// The private pools of segments from before the first entry: address, end, pool.
     pub(super) before: Vec<(u64, u64, PoolId)>,
-    /// Streams and pools of expandable segments, by the first address that the recording lists of each run.
+    /// Streams and pools of expandable segments, by the lowest address of each run in the recording.
     pub(super) runs: BTreeMap<u64, (u64, PoolId)>,
-    /// Where ranges of expandable memory end, if their pools were worked out: entry, and the range's first address.
+    /// Where guessed expandable segments end: the lowest address of each, by the entry that unmaps its last page.
     pub(super) range_ends: FxHashMap<u32, u64>,
 }
 
 impl RecordedPools {
+    /// The pools of the recorded segments at the end, of private segments from before the first entry (address, end, pool),
+    /// and of private segments that the trace allocates, by entry.
     pub(crate) fn new(recorded: &[Segment], before: Vec<(u64, u64, PoolId)>, made: FxHashMap<u32, PoolId>) -> RecordedPools {
         let expandable = recorded.iter().filter(|segment| segment.expandable);
         let runs = expandable.map(|segment| (segment.address, (segment.stream, pool_of(segment)))).collect();
         RecordedPools { made, before, runs, range_ends: FxHashMap::default() }
     }
 
-    /// Takes pools that were worked out for those of the map.
+    /// Replaces the pools by assumed ones. `early` are the segments before the first entry, with their assumed pools.
     pub(crate) fn assume(&mut self, early: &[AdoptedSegment], assumption: &AssumedPools) {
         self.made.clone_from(&assumption.made);
         self.range_ends.clone_from(&assumption.range_ends);
@@ -48,18 +50,18 @@ impl RecordedPools {
     }
 }
 
-/// What to take for granted about the pools of a recording.
+/// A guess at the pools of segments that the recording does not name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AssumedPools {
-    /// The private pools of the segments that the trace makes, by entry; of ranges, by the entry that maps their first page.
+    /// The pools of segments that are allocated within the trace, by the entry that allocates them or maps their first page.
     pub(crate) made: FxHashMap<u32, PoolId>,
-    /// The pools of what was there before the first entry, by address.
+    /// The pools of segments from before the first entry, by address.
     pub(crate) before: FxHashMap<u64, PoolId>,
-    /// Where ranges end: the entry that unmaps their last page, and the range's first address.
+    /// The lowest address of each expandable segment, by the entry that unmaps its last page.
     pub(crate) range_ends: FxHashMap<u32, u64>,
 }
 
-/// The pool that a recording names for a segment.
+/// The pool that the recording names for a segment.
 pub(crate) fn pool_of(segment: &Segment) -> PoolId {
     segment.pool.map_or(PoolId::DEFAULT, |(first, second)| PoolId(first, second))
 }

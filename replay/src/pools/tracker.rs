@@ -1,4 +1,4 @@
-//! Which pool each entry is about, while a trace is followed from its beginning.
+//! The pool of each entry, while the trace is followed from its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use parkade_recording::{Action, Entry};
 use super::recorded::RecordedPools;
 use crate::entries::{gives_memory, takes_memory};
 
-/// The private segments that live at one moment of the trace.
+/// The segments of private pools that exist at one point of the trace.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolTracker<'a> {
     map: &'a RecordedPools,
@@ -23,7 +23,7 @@ impl<'a> PoolTracker<'a> {
         PoolTracker { map, segments, runs: map.runs.clone(), has_private: !map.private().is_empty() }
     }
 
-    /// The pool of the request whose entries are these, the first of them being `at`.
+    /// The pool of the request that has these entries, the first of which is number `at`.
     #[inline]
     pub(crate) fn of_request(&self, at: usize, entries: &[Entry]) -> PoolId {
         if !self.has_private {
@@ -41,10 +41,11 @@ impl<'a> PoolTracker<'a> {
         served.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
     }
 
-    /// The pool of the memory that an entry is about.
+    /// The pool of the memory at an entry's address.
     fn of_entry(&self, entry: &Entry) -> PoolId {
         let whole = self.segments.range(..=entry.address).next_back().filter(|(_, (end, _))| entry.address < *end);
-        // A reserved range is larger than a device, so the nearest run below is of the same range; unless it is another stream's.
+        // A reserved range is larger than any device, so the nearest run below belongs to the same range, if its stream is the
+        // same.
         let run = || self.runs.range(..=entry.address).next_back().filter(|(_, (stream, _))| *stream == entry.stream);
         whole.map(|(_, &(_, pool))| pool).or_else(|| run().map(|(_, &(_, pool))| pool)).unwrap_or(PoolId::DEFAULT)
     }
@@ -60,7 +61,7 @@ impl<'a> PoolTracker<'a> {
         pools
     }
 
-    /// The pool of the first memory that goes back in these entries.
+    /// The pool of the first memory that these entries give back.
     pub(crate) fn first_giving(&self, entries: &[Entry]) -> PoolId {
         let first = entries.iter().find(|entry| self.has_private && gives_memory(entry));
         first.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
@@ -76,7 +77,7 @@ impl<'a> PoolTracker<'a> {
         self.has_private
     }
 
-    /// These entries are done; the first of them is `at`.
+    /// Moves past these entries, the first of which is number `at`.
     #[inline]
     pub(crate) fn pass(&mut self, at: usize, entries: &[Entry]) {
         if !self.has_private {

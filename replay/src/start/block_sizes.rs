@@ -1,11 +1,11 @@
-//! How far the blocks reach that were in use before the first entry.
+//! How long the blocks are that were in use before the first entry.
 //!
-//! An entry says what was asked for, not how large the block is. The size follows from the rules: it is the rounded request, and
-//! more only where the block that served it was not worth splitting (spec 3.1). In the small pool nothing of a block size and
-//! more is ever left unsplit; in the large pool a rest of up to 1 MiB is. So a gap behind a block is the block's own where it is too
-//! small to be a block of its pool. A larger gap is a free block, but up to 1 MiB of it may still be the block's own: that
-//! shows when something is allocated in the gap while the block is in use, and else only in what does not happen
-//! ([`super::inferred_sizes`]).
+//! An entry states the requested size, not the block's. By the rules a block has the rounded size of its request, or more if
+//! the free block that served it was not worth splitting (spec 3.1): in the small pool a remainder of 512 bytes or more is
+//! always split off, in the large pool one of up to 1 MiB is not. So a gap after a block belongs to the block if it is too
+//! small to be a block of that pool. A larger gap is a free block, but up to 1 MiB at its beginning may still belong to the
+//! block before it. That shows when something is allocated in the gap while the block is in use, and otherwise only in what
+//! the recorded allocator did not do ([`super::inferred_sizes`]).
 
 use std::collections::BTreeMap;
 
@@ -19,20 +19,24 @@ use super::expandable_runs::join;
 use super::inferred_sizes::{Assumed, Extents, extend};
 use crate::error::VerifyError;
 
-/// A block of the large pool whose own rest, if it has any, is hidden in the free block behind it.
+/// A block of the large pool that may be longer than its rounded request, by part of the free block after it.
 #[derive(Clone, Copy, Debug)]
 struct Hidden {
-    /// Index of the block behind the gap's owner in its segment's list.
+    /// Which segment it is in, and the index of the free block after it.
     segment: usize,
     place: usize,
-    /// First byte behind the rounded request.
+    /// The address at which its rounded request ends.
     rounded_end: u64,
+    /// The entry at which it is freed, if that is in the trace.
     freed_at: Option<u32>,
 }
 
 /// Cuts each segment into blocks.
 ///
-/// `segments` and `blocks` are sorted by address.
+/// `segments` and `blocks` must be in the order of their addresses.
+///
+/// # Errors
+/// If segments or blocks overlap, or a block is in no segment.
 pub(crate) fn cut(
     segments: &[EarlySegment],
     blocks: &[EarlyBlock],
@@ -47,7 +51,7 @@ pub(crate) fn cut(
         if segment.address < end {
             return Err(start_error("overlaps the one before it"));
         }
-        end = segment.address.checked_add(segment.total).ok_or(start_error("reaches beyond 64 bits"))?;
+        end = segment.address.checked_add(segment.total).ok_or(start_error("extends past 64 bits"))?;
         let inside = rest.partition_point(|block| block.address < end);
         let (own, others) = rest.split_at(inside);
         cut.segment(segment, own)?;
@@ -65,11 +69,11 @@ pub(crate) fn cut(
 }
 
 fn outside(block: &EarlyBlock) -> VerifyError {
-    let problem = "but that was never allocated, and no segment from before the first entry holds it";
+    let problem = "but nothing was allocated there, and no segment from before the first entry contains it";
     match (block.freed_at, block.completed_at) {
         (Some(entry), _) => VerifyError::contradiction(entry as usize, Action::FreeRequested, block.address, problem),
         (None, Some(entry)) => VerifyError::contradiction(entry as usize, Action::FreeCompleted, block.address, problem),
-        (None, None) => VerifyError::Start { what: "block", address: block.address, problem: "lies in no segment" },
+        (None, None) => VerifyError::Start { what: "block", address: block.address, problem: "is in no segment" },
     }
 }
 
@@ -123,7 +127,7 @@ impl Cut<'_> {
         Ok(if is_worth_splitting { rounded.0 } else { room })
     }
 
-    /// Looks for what shows where hidden rests end; returns those that do not show.
+    /// Looks in the trace for allocations that show where such blocks end; returns the blocks for which there are none.
     fn uncover(&mut self, trace: &[Entry]) -> Vec<Assumed> {
         let mut open: BTreeMap<u64, Hidden> = self.hidden.drain(..).map(|hidden| (hidden.rounded_end, hidden)).collect();
         let mut assumed = Vec::new();

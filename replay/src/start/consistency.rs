@@ -1,7 +1,7 @@
-//! Whether a trace can have happened at all, apart from any rules: memory is where blocks are.
+//! Whether a trace is possible at all, whatever the allocator's rules: blocks must be where memory is.
 //!
-//! Walking backwards shows entries that are missing or double ([`super::rewind`]); one pass forwards shows the rest. Nothing is handed
-//! out where there is no memory, no memory comes where some is already, and none goes back while something is in use there.
+//! Walking backwards ([`super::rewind`]) finds entries that are missing or occur twice. This pass, forwards, finds the rest:
+//! blocks where there is no memory, memory allocated where there is some already, and memory freed that is in use.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,21 @@ use parkade_recording::{Action, Entry};
 
 use crate::error::VerifyError;
 
-/// What is where at one moment of the trace. All ranges are by first byte, with the byte behind the last.
+/// What is where at one point of the trace. Ranges are maps from their address to their end.
 #[derive(Default)]
 struct Map {
-    /// Segments, and runs of expandable segments that have memory; runs that touch are one.
+    /// Segments, and mapped runs of expandable segments; adjacent runs are merged.
     memory: BTreeMap<u64, u64>,
-    /// Blocks in use or waiting to become free: what was asked for, for more of them the trace does not say.
+    /// Blocks in use or waiting to become free, with their requested sizes: the trace does not say more.
     blocks: BTreeMap<u64, u64>,
-    /// The memory that was looked at last: requests of a kind come together.
+    /// The memory looked up last: consecutive requests are often in the same segment.
     recent: (u64, u64),
 }
 
-/// Walks the trace from the state before its first entry.
+/// Checks a trace from the state before its first entry on.
+///
+/// # Errors
+/// [`VerifyError::Contradiction`] for the first entry that is not possible.
 pub(crate) fn check_consistency(trace: &[Entry], before: &[AdoptedSegment]) -> Result<(), VerifyError> {
     let mut map = Map::default();
     for segment in before {
@@ -93,7 +96,7 @@ impl Map {
         self.recent.0 <= address && end <= self.recent.1
     }
 
-    /// Adds memory to what it touches.
+    /// Adds memory and merges it with adjacent memory.
     fn join(&mut self, mut address: u64, mut end: u64) {
         if let Some((&from, &to)) = self.memory.range(..address).next_back()
             && to == address
@@ -106,7 +109,7 @@ impl Map {
         self.memory.insert(address, end);
     }
 
-    /// Takes memory away; false if some of it is not there.
+    /// Removes memory; false if some of it is not there.
     fn take(&mut self, address: u64, end: u64) -> bool {
         if !self.has_memory(address, end) {
             return false;
@@ -123,7 +126,7 @@ impl Map {
     }
 }
 
-/// Whether any of the ranges has a byte of this one.
+/// Whether any of the ranges overlaps this one.
 fn is_touched(ranges: &BTreeMap<u64, u64>, address: u64, end: u64) -> bool {
     ranges.range(..end).next_back().is_some_and(|(_, &to)| to > address)
 }

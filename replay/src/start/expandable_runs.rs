@@ -1,7 +1,7 @@
-//! The runs of expandable segments that have memory, while a trace is walked backwards.
+//! The mapped runs of expandable segments, while a trace is walked backwards, and the segments they belong to.
 //!
-//! A recording lists expandable segments as runs of addresses with memory, and the trace maps and unmaps parts of them. Runs of one
-//! stream and pool that touch are one run.
+//! A recording lists an expandable segment as its mapped runs of addresses, and the trace maps and unmaps parts of them.
+//! Adjacent runs of one stream and pool are one run.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use parkade_recording::{Action, Entry};
 
 use super::early::EarlySegment;
 
-/// The device's memory as the core is told it: more than any GPU has, so that no range of addresses runs out. The real number is not
-/// in a recording.
+/// The device's memory that the core is told, in bytes: more than any GPU has, so that no reserved range runs out.
+/// A recording does not say how much it really was.
 pub(crate) const TOTAL_MEMORY: u64 = 1 << 39;
 
 /// Runs by address.
@@ -23,14 +23,14 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// Adds memory; false if some of it is there already.
+    /// Adds a run; false if it overlaps one that is there.
     pub(crate) fn insert(&mut self, mut run: EarlySegment) -> bool {
         let Some(end) = run.address.checked_add(run.total) else { return false };
         let before = self.by_address.range(..end).next_back().map(|(_, &before)| before);
         if before.is_some_and(|before| before.address + before.total > run.address) {
             return false;
         }
-        // A run that was unmapped later has its pool only by a guess from its size; one that it touches knows better.
+        // The pool of a run that is unmapped within the trace is guessed from its size; an adjacent run is more reliable.
         let stream = run.stream;
         let same = |other: &EarlySegment| other.stream == stream;
         if let Some(before) = before.filter(|before| before.address + before.total == run.address && same(before)) {
@@ -45,7 +45,7 @@ impl Runs {
         true
     }
 
-    /// Takes memory away; false if some of it is not there.
+    /// Removes memory; false if some of it is not there.
     pub(crate) fn remove(&mut self, address: u64, bytes: u64) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
         let Some((_, &run)) = self.by_address.range(..=address).next_back() else { return false };
@@ -63,41 +63,43 @@ impl Runs {
         true
     }
 
-    /// All runs, by address.
+    /// All runs, in the order of their addresses.
     pub(crate) fn into_iter(self) -> impl Iterator<Item = EarlySegment> {
         self.by_address.into_values()
     }
 }
 
-/// Whose a range of addresses is.
-type Owner = (u64, PoolClass, PoolId);
+/// What a range of addresses belongs to: stream, class and pool.
+type Group = (u64, PoolClass, PoolId);
 
-/// Joins the runs of each stream and pool into one segment that covers all its addresses: `runs` have been cut into blocks. Where
-/// the range of addresses begins is not in a recording; it is taken to begin at the lowest address that the recording shows.
+/// Joins the runs of each stream and pool, already cut into blocks, into one segment that covers its whole reserved range.
+///
+/// A recording does not say where the range begins; it is assumed to begin at the lowest address in the recording.
 pub(crate) fn join(runs: Vec<AdoptedSegment>, trace: &[Entry], policy: &PyTorch) -> Vec<AdoptedSegment> {
-    let mut groups: BTreeMap<Owner, Vec<AdoptedSegment>> = BTreeMap::new();
+    let mut groups: BTreeMap<Group, Vec<AdoptedSegment>> = BTreeMap::new();
     for run in runs {
         groups.entry((run.stream.get(), run.class, run.pool)).or_default().push(run);
     }
     let reach = TOTAL_MEMORY + TOTAL_MEMORY / 8;
     let bases = find_bases(&groups, trace, policy, reach);
     let mut joined = Vec::new();
-    for (base, owner) in bases {
-        let Some(runs) = groups.remove(&owner) else { continue };
-        let page = policy.page(PoolSlot::default_pool(owner.1));
-        joined.push(cover(base, page, reach, owner.1, runs));
+    for (base, group) in bases {
+        let Some(runs) = groups.remove(&group) else { continue };
+        let page = policy.page(PoolSlot::default_pool(group.1));
+        joined.push(cover(base, page, reach, group.1, runs));
     }
     joined
 }
 
-/// Where the range of each group begins. A range grows from its lowest address on without gaps (spec 4.2), so memory that comes
-/// where no range has reached is below the memory that its range has left, or is of a new range; of which pool it is, the
-/// request says that it is for.
-fn find_bases(groups: &BTreeMap<Owner, Vec<AdoptedSegment>>, trace: &[Entry], policy: &PyTorch, reach: u64) -> Vec<(u64, Owner)> {
-    let mut ranges: BTreeMap<u64, (u64, Owner)> = BTreeMap::new();
-    for (&owner, runs) in groups {
+/// Where the range of each group begins.
+///
+/// A range grows upwards from its lowest address without gaps (spec 4.2). So memory mapped where no known range has reached
+/// belongs to a new range, or lies below what is left of an old one; the request that it is for tells of which class it is.
+fn find_bases(groups: &BTreeMap<Group, Vec<AdoptedSegment>>, trace: &[Entry], policy: &PyTorch, reach: u64) -> Vec<(u64, Group)> {
+    let mut ranges: BTreeMap<u64, (u64, Group)> = BTreeMap::new();
+    for (&group, runs) in groups {
         let end = runs.last().map_or(0, |run| run.address.get() + run.blocks.iter().map(|block| block.size.get()).sum::<u64>());
-        ranges.insert(runs[0].address.get(), (end, owner));
+        ranges.insert(runs[0].address.get(), (end, group));
     }
     for (at, entry) in trace.iter().enumerate().filter(|(_, entry)| entry.action == Action::SegmentMap) {
         let end = entry.address.saturating_add(entry.size);
@@ -107,25 +109,25 @@ fn find_bases(groups: &BTreeMap<Owner, Vec<AdoptedSegment>>, trace: &[Entry], po
             *reached = end.max(*reached);
             continue;
         }
-        let Some((&first, &(reached, owner))) = ranges.range(entry.address..).next() else { continue };
-        let page = policy.page(PoolSlot::default_pool(owner.1)).get();
+        let Some((&first, &(reached, group))) = ranges.range(entry.address..).next() else { continue };
+        let page = policy.page(PoolSlot::default_pool(group.1)).get();
         let is_whole = (first - entry.address).is_multiple_of(page) && entry.size.is_multiple_of(page);
-        let is_near = first - entry.address < reach && entry.stream == owner.0;
-        if is_whole && is_near && class_of_request(&trace[at..], policy) == Some(owner.1) {
+        let is_near = first - entry.address < reach && entry.stream == group.0;
+        if is_whole && is_near && class_of_request(&trace[at..], policy) == Some(group.1) {
             ranges.remove(&first);
-            ranges.insert(entry.address, (reached, owner));
+            ranges.insert(entry.address, (reached, group));
         }
     }
-    ranges.into_iter().map(|(base, (_, owner))| (base, owner)).collect()
+    ranges.into_iter().map(|(base, (_, group))| (base, group)).collect()
 }
 
-/// The class of the first request in these entries.
+/// The class of the first request among these entries.
 fn class_of_request(entries: &[Entry], policy: &PyTorch) -> Option<PoolClass> {
     let request = entries.iter().find(|entry| matches!(entry.action, Action::Alloc | Action::Oom))?;
     policy.round(Bytes(request.size.max(1))).map(|size| policy.classify(size))
 }
 
-/// One segment from `base` on, with unmapped blocks between its runs and behind the last.
+/// One segment from `base` on, with unmapped blocks between its runs and after the last one.
 fn cover(base: u64, page: Bytes, reach: u64, class: PoolClass, runs: Vec<AdoptedSegment>) -> AdoptedSegment {
     let (stream, pool) = (runs[0].stream, runs[0].pool);
     let mut blocks: Vec<AdoptedBlock> = Vec::new();

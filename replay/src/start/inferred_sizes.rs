@@ -1,8 +1,9 @@
-//! Sizes from before the first entry that show only in what did not happen.
+//! Block sizes from before the first entry that show only in what the recorded allocator did not do.
 //!
-//! Where nothing is allocated in the free gap behind a block, the block is taken as its rounded request, and the gap may be up to
-//! 1 MiB smaller than it looks. If the core then serves a request from the beginning of the gap, and the recording serves it from
-//! somewhere else, the gap was too small for it: the block owns at least so much more.
+//! If nothing is ever allocated in the gap after a block, the block is assumed to be as long as its rounded request, and the
+//! gap may be up to 1 MiB smaller than it looks. If the core then serves a request from the beginning of the gap where the
+//! recording serves it from elsewhere, the gap was too small for it, so the block must be longer: the least length that
+//! explains this is assumed, and the replay starts again.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, MIB};
@@ -11,28 +12,28 @@ use parkade_recording::Action;
 
 use crate::decision::Decision;
 
-/// The size by which sizes of blocks differ (spec 1.1).
+/// Block sizes are multiples of this (spec 1.1).
 const BLOCK_SIZE: u64 = 512;
 
-/// A block whose size shows nowhere in the trace.
+/// A block whose size does not show in the trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Assumed {
-    /// First byte behind what it is taken to own: the beginning of the gap.
+    /// The address where it is assumed to end and the gap begins.
     pub(crate) gap: u64,
-    /// Bytes behind its rounded request that it must own.
+    /// By how many bytes it is longer than its rounded request, as far as inferred.
     pub(crate) own: u64,
-    /// The entry at which it is given back, if in the trace.
+    /// The entry at which it is freed, if that is in the trace.
     pub(crate) freed_at: Option<u32>,
 }
 
-/// The gap of an assumed block, as it must be.
+/// A correction: the gap after an assumed block is smaller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SmallerGap {
     place: usize,
     by: u64,
 }
 
-/// The segments before the first entry, with all their blocks; and the blocks whose size is assumed.
+/// The segments before the first entry with all their blocks, and the blocks whose size is assumed.
 #[derive(Clone)]
 pub(crate) struct Extents {
     pub(crate) segments: Vec<AdoptedSegment>,
@@ -40,7 +41,7 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Whether a gap that is smaller than assumed explains why the recording did not do at `entry` what the core did.
+    /// The smaller gap that explains why the recording did not do at `entry` what the core did; `None` if no gap explains it.
     pub(crate) fn explain(&self, entry: usize, doing: &Decision, policy: &PyTorch) -> Option<SmallerGap> {
         if doing.action != Action::Alloc {
             return None;
@@ -51,11 +52,11 @@ impl Extents {
         let (segment, block) = self.find_gap(doing.address)?;
         let rounded = policy.round(Bytes(doing.size))?.get();
         let by = self.segments[segment].blocks[block].size.get().checked_sub(rounded.checked_sub(BLOCK_SIZE)?)?;
-        // A gap of nothing is none, and a rest of more than 1 MiB would have been split off.
+        // The gap must shrink, must not vanish, and the block's remainder must be one that is not split off: at most 1 MiB.
         (by > 0 && rounded > BLOCK_SIZE && self.assumed[place].own + by <= MIB).then_some(SmallerGap { place, by })
     }
 
-    /// Gives the beginning of a gap to the block before it.
+    /// Makes a gap smaller and the block before it longer.
     pub(crate) fn shrink(&mut self, SmallerGap { place, by }: SmallerGap) {
         let Some((segment, block)) = self.find_gap(self.assumed[place].gap) else { return };
         extend(&mut self.segments[segment], block, by);
@@ -63,12 +64,12 @@ impl Extents {
         self.assumed[place].own += by;
     }
 
-    /// Assumed blocks of which something is known.
+    /// How many assumed blocks turned out to be longer.
     pub(crate) fn inferred(&self) -> usize {
         self.assumed.iter().filter(|assumed| assumed.own > 0).count()
     }
 
-    /// The free block that begins at an address: its segment and its place there.
+    /// The free block at an address: the index of its segment, and its index there.
     fn find_gap(&self, address: u64) -> Option<(usize, usize)> {
         for (place, segment) in self.segments.iter().enumerate() {
             let mut at = segment.address.get();
@@ -83,7 +84,7 @@ impl Extents {
     }
 }
 
-/// Gives the first `own` bytes of a free block to the block before it.
+/// Moves the first `own` bytes of a free block to the block before it.
 pub(crate) fn extend(segment: &mut AdoptedSegment, gap: usize, own: u64) {
     let blocks = &mut segment.blocks;
     let size = blocks[gap].size.get();

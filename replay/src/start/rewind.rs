@@ -1,8 +1,8 @@
 //! Walking a trace backwards: from the heap at the end of a recording to the heap before its first entry.
 //!
-//! A recording's trace is a ring buffer that may have lost its beginning. What was there before the first entry follows from
-//! what is there at the end and from what the entries did: undo them, last first. On the way the walk finds every contradiction
-//! (a block given back twice, memory outside any segment) and when each block that was given back became free.
+//! The heap before the first entry follows from the heap at the end and from what the entries did: they are undone, last
+//! first. The walk also finds contradictions (a block freed twice, memory outside any segment) and the entry at which each
+//! freed block becomes free for reuse.
 
 use parkade::units::PoolId;
 use parkade_recording::{Action, BlockState, DeviceRecording, Entry};
@@ -16,7 +16,7 @@ use crate::pools::pool_of;
 
 /// Every segment is at least this large (spec 1.6), and so is every page that is mapped (spec 4.1).
 const SMALLEST_SEGMENT: u64 = 2 << 20;
-/// Far beyond any GPU: what is larger is damage.
+/// Far more than any GPU has: a larger segment means that the file is damaged.
 const LARGEST_SEGMENT: u64 = 1 << 50;
 
 /// A block as seen from the entry that the walk has reached.
@@ -85,7 +85,7 @@ impl Walk {
         walk
     }
 
-    /// False if a block is there already.
+    /// Returns false if there is a block at this address already.
     fn insert(&mut self, address: u64, live: Live) -> bool {
         let place = self.vacant.pop().unwrap_or_else(|| {
             self.blocks.push(None);
@@ -110,7 +110,7 @@ impl Walk {
         let contradiction = |problem| Err(VerifyError::contradiction(at, entry.action, entry.address, problem));
         let is_memory = takes_memory(entry) || gives_memory(entry);
         if is_memory && !(SMALLEST_SEGMENT..=LARGEST_SEGMENT).contains(&entry.size) {
-            return contradiction("of a size that no segment has");
+            return contradiction("of a size that no segment can have");
         }
         match entry.action {
             Action::Alloc => match self.remove(entry.address) {
@@ -135,7 +135,7 @@ impl Walk {
                     }
                     Ok(())
                 }
-                Some(_) => contradiction("but the segment there has another size afterwards"),
+                Some(_) => contradiction("but the segment there has a different size afterwards"),
                 None => contradiction("but there is no segment afterwards"),
             },
             Action::SegmentFree => {
@@ -162,7 +162,7 @@ impl Walk {
                 }
             }
             Action::SegmentUnmap => {
-                // The pages of the large pool are 20 MiB, unless the settings say otherwise; those of the small one 2 MiB (spec 4.1).
+                // The pages of the large pool are 20 MiB, unless settings change that; those of the small pool 2 MiB (spec 4.1).
                 let large = entry.size.is_multiple_of(self.large_page);
                 let run = EarlySegment {
                     address: entry.address,
@@ -172,7 +172,7 @@ impl Walk {
                     expandable: true,
                     pool: PoolId::DEFAULT,
                 };
-                if self.runs.insert(run) { Ok(()) } else { contradiction("but there is memory still afterwards") }
+                if self.runs.insert(run) { Ok(()) } else { contradiction("but there is still memory afterwards") }
             }
             Action::Oom | Action::Snapshot => Ok(()),
         }
@@ -184,7 +184,7 @@ impl Walk {
                 at,
                 entry.action,
                 entry.address,
-                "but nothing there becomes free or waits to",
+                "but no block there becomes free, or is waiting to, afterwards",
             ));
         };
         if !live.is_pending {

@@ -1,4 +1,4 @@
-//! The state before a recording's first entry, made on a core.
+//! The state before a recording's first entry, as data.
 
 use std::collections::BTreeSet;
 
@@ -15,40 +15,43 @@ use super::rewind::rewind;
 use crate::error::VerifyError;
 use crate::pools::{AssumedPools, RecordedPools};
 
-/// What a recording's trace does not show, because it began later than the program or lost its beginning.
+/// What existed before a trace's first entry, because the recording began later than the program or lost its beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LostBeginning {
-    /// Segments that existed before the first entry.
+    /// Segments before the first entry.
     pub segments: usize,
-    /// Blocks that were in use before it.
+    /// Blocks in use before it.
     pub blocks: usize,
-    /// Bytes of those segments.
+    /// Bytes in those segments.
     pub reserved_bytes: u64,
-    /// Blocks of which up to 1 MiB may lie in the free block behind them, where nothing shows whether it does. Taken as their
-    /// rounded request.
+    /// Blocks that may be up to 1 MiB longer than their rounded request, though nothing shows it. The rounded request is
+    /// assumed.
     pub assumed_sizes: usize,
-    /// Such blocks of which it shows that they own more, for a request did not fit behind them. Taken as the least that explains it.
+    /// Such blocks that must be longer, because a request did not fit after them. The least length that explains it is assumed.
     pub inferred_sizes: usize,
 }
 
-/// The state before the first entry, worked out.
+/// The state before the first entry.
 #[derive(Clone)]
 pub(crate) struct Start {
     pub(crate) extents: Extents,
-    /// Blocks given back before the first entry and not yet free, by address.
+    /// Blocks freed before the first entry that wait to become free, by address, with the entry at which they do.
     pub(crate) pending: FxHashMap<u64, Option<u32>>,
-    /// For each entry that gives back a block which does not become free at once: when it does.
+    /// For each entry that frees a block which does not become free for reuse at once: the entry at which it does, if any.
     pub(crate) deferred: FxHashMap<u32, Option<u32>>,
-    /// Which private pools there are, and which segments are theirs.
+    /// The private pools and their segments.
     pub(crate) pools: RecordedPools,
     pub(crate) lost: Option<LostBeginning>,
     pub(crate) reserved_bytes: u64,
-    /// Requests before which not the likeliest happened but the next that leaves the same entries and other statistics.
-    pub(crate) otherwise: BTreeSet<usize>,
+    /// Requests whose entries are not read in the likeliest way, but in the next one that leads to other stats.
+    pub(crate) read_differently: BTreeSet<usize>,
 }
 
 impl Start {
-    /// Walks back through the trace.
+    /// Works out the state by walking back through the trace.
+    ///
+    /// # Errors
+    /// [`VerifyError`] if the trace contradicts itself.
     pub(crate) fn find(recording: &DeviceRecording, policy: &PyTorch) -> Result<Start, VerifyError> {
         let Rewound { mut blocks, mut segments, made, deferred } = rewind(recording, policy.settings.large_segment_bytes)?;
         segments.sort_unstable_by_key(|segment| segment.address);
@@ -69,10 +72,18 @@ impl Start {
         let private = segments.iter().filter(|segment| !segment.expandable && segment.pool != PoolId::DEFAULT);
         let private = private.map(|segment| (segment.address, segment.address + segment.total, segment.pool));
         let pools = RecordedPools::new(&recording.segments, private.collect(), made);
-        Ok(Start { extents, pending: pending.collect(), deferred, pools, lost, reserved_bytes, otherwise: BTreeSet::new() })
+        Ok(Start {
+            extents,
+            pending: pending.collect(),
+            deferred,
+            pools,
+            lost,
+            reserved_bytes,
+            read_differently: BTreeSet::new(),
+        })
     }
 
-    /// Takes pools that were worked out for those that the file names.
+    /// Adopts a guess at the pools that the file does not name.
     pub(crate) fn assume(&mut self, assumption: &AssumedPools) {
         for segment in &mut self.extents.segments {
             segment.pool = assumption.before.get(&segment.address.get()).copied().unwrap_or(segment.pool);
@@ -80,7 +91,7 @@ impl Start {
         self.pools.assume(&self.extents.segments, assumption);
     }
 
-    /// The state before the first entry, with what replaying has shown of it.
+    /// What existed before the first entry, with what replaying has shown of it.
     pub(crate) fn lost_beginning(&self) -> Option<LostBeginning> {
         let inferred_sizes = self.extents.inferred();
         let assumed_sizes = self.extents.assumed.len() - inferred_sizes;
@@ -88,19 +99,19 @@ impl Start {
     }
 }
 
-/// A block that was in use before the first entry, as the request that it answers.
+/// A block that was in use before the first entry, as a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EarlyRequest {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
     pub(crate) stream: u64,
     pub(crate) pool: PoolId,
-    /// If it was given back before the first entry already: the entry at which it becomes free, if it does.
+    /// If it was freed before the first entry: the entry at which it becomes free for reuse, if any.
     pub(crate) freed: Option<Option<u32>>,
 }
 
 impl Start {
-    /// What was in use before the first entry, segment by segment.
+    /// The requests for what was in use before the first entry, in the order of addresses within each segment.
     pub(crate) fn early_requests(&self) -> Vec<EarlyRequest> {
         let mut requests = Vec::new();
         for segment in &self.extents.segments {
