@@ -1,4 +1,4 @@
-//! The heap at the end of the replayed run, with the stacks that its blocks were asked for with.
+//! The heap at the end of a predicted run, with the stacks of the requests for its blocks.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +9,30 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::predict::{Operation, Requests};
 
-/// Who asked for what is there.
-pub(crate) struct Blame {
+/// The stacks of what is in the heap.
+pub(crate) struct Provenance {
     /// The stack of each block that is in use, by address.
     blocks: FxHashMap<u64, StackId>,
-    /// The stack of each segment's creation and how many blocks were handed out of it since, by address.
+    /// The stack that each segment was allocated with, and how many blocks it has served since, by address.
     segments: BTreeMap<u64, (StackId, u64)>,
-    /// How many requests were made before the first entry; theirs are the first numbers.
+    /// How many requests are from before the first entry; they have the lowest numbers.
     early: usize,
-    /// The stacks of those that are in use at the recording's end.
+    /// The stacks of such requests whose blocks are in use at the recording's end.
     early_stacks: FxHashMap<usize, StackId>,
-    /// Those that had been given back by then.
+    /// Such requests whose memory was freed before the first entry.
     early_freed: FxHashSet<usize>,
 }
 
-impl Blame {
-    pub(crate) fn new(recording: &DeviceRecording, requests: &Requests) -> Blame {
+impl Provenance {
+    pub(crate) fn new(recording: &DeviceRecording, requests: &Requests) -> Provenance {
         let early = requests.lost_beginning.map_or(0, |lost| lost.blocks);
         let early_stacks = early_stacks(recording, requests, early);
         let early_freed = early_freed(requests, early);
-        Blame { blocks: FxHashMap::default(), segments: BTreeMap::new(), early, early_stacks, early_freed }
+        Provenance { blocks: FxHashMap::default(), segments: BTreeMap::new(), early, early_stacks, early_freed }
     }
 
-    /// Whether the operation is from before the recording's first entry: asking for what was in use then, or giving back what had been
-    /// given back already and was not free yet.
+    /// Whether an operation is from before the recording's first entry: a request for memory in use then, or freeing memory that
+    /// had been freed then and was not free for reuse yet.
     pub(crate) fn is_early(&self, operation: Operation) -> bool {
         match operation {
             Operation::Allocate { id, .. } => id < self.early,
@@ -41,7 +41,7 @@ impl Blame {
         }
     }
 
-    /// The stack of a request made before the first entry, if the recording's end shows it.
+    /// The stack of a request from before the first entry, if a block at the recording's end has it.
     pub(crate) fn early_stack(&self, operation: Operation) -> StackId {
         match operation {
             Operation::Allocate { id, .. } => self.early_stacks.get(&id).copied().unwrap_or(StackId::NONE),
@@ -49,7 +49,7 @@ impl Blame {
         }
     }
 
-    /// Takes note of an entry of the exported trace.
+    /// Records an entry of the exported trace.
     pub(crate) fn see(&mut self, entry: &Entry) {
         match entry.action {
             Action::Alloc => {
@@ -71,7 +71,7 @@ impl Blame {
         }
     }
 
-    /// The heap as a snapshot lists it.
+    /// The heap in the form of a recording.
     pub(crate) fn segments(&self, heap: &[SegmentInfo]) -> Vec<Segment> {
         heap.iter().map(|segment| self.segment(segment)).collect()
     }
@@ -93,8 +93,8 @@ impl Blame {
         }
     }
 
-    /// PyTorch forgets a segment's stack when it is split (spec 7.3). One that was handed out once, whole, never was; of others the
-    /// trace does not show it.
+    /// The stack of a segment. PyTorch drops it when the segment is split (spec 7.3). A segment that served one request, as a
+    /// whole, was never split; of others the trace does not show it.
     fn segment_stack(&self, segment: &SegmentInfo) -> StackId {
         match (segment.blocks.as_slice(), self.segments.get(&segment.address.get())) {
             ([block], Some(&(stack, 1))) if block.state != BlockActivity::Inactive => stack,
@@ -115,7 +115,7 @@ impl Blame {
     }
 }
 
-/// The requests made before the first entry whose memory was given back before it: right after they were made.
+/// The requests from before the first entry whose memory was freed before it: they are freed directly after.
 fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
     let pairs = requests.operations.windows(2).map(|pair| (pair[0].1, pair[1].1));
     pairs
@@ -126,7 +126,7 @@ fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
         .collect()
 }
 
-/// The stacks of requests made before the first entry whose blocks are in use at the end: both are in the order of addresses.
+/// The stacks of requests from before the first entry whose blocks are in use at the end. Both are in the order of addresses.
 fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) -> FxHashMap<usize, StackId> {
     let freed: FxHashSet<usize> = requests
         .operations
@@ -146,7 +146,7 @@ fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) 
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     let old: Vec<&Block> =
         blocks.filter(|block| block.state == BlockState::ActiveAllocated && !in_trace.contains(&block.address)).collect();
-    // Should they not agree, none is known.
+    // If they do not match, none is known.
     let agrees = |((_, bytes), block): (&(usize, u64), &&Block)| block.requested.is_none_or(|requested| requested == *bytes);
     if kept.len() != old.len() || !kept.iter().zip(&old).all(agrees) {
         return FxHashMap::default();

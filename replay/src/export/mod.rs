@@ -1,8 +1,8 @@
-//! The replayed run as a recording: what PyTorch would have written down, had the program run under other settings.
+//! A predicted run as a recording: what PyTorch would have recorded, had the program run under other settings.
 //!
-//! The result is a [`Recording`] like any other: written with [`write`](parkade_recording::write) it opens in PyTorch's viewers, and it
-//! verifies. What the replay decides is new (addresses, segments, blocks, out-of-memory points), what the program did is carried
-//! over: the stacks and times of its requests, and its annotations.
+//! The result is a [`Recording`] like any other. Written with [`write`](parkade_recording::write()) it opens in PyTorch's viewers,
+//! and it can be verified. Addresses, segments, blocks and out-of-memory entries are those of the prediction; stacks and times
+//! of requests, and annotations, are carried over from the recording.
 
 mod collect;
 mod final_heap;
@@ -16,11 +16,12 @@ pub use options::{ExportError, ExportOptions, Exported, ExportedDevice};
 
 use crate::predict::Requests;
 
-/// Replays the devices of a recording and gives what a snapshot at the end would have. `progress` is told now and then how many
-/// entries of the recording have been read.
+/// Predicts the devices of a recording, and returns what a snapshot at the end of the predicted run would contain.
+///
+/// `progress` is called from time to time with the number of the recording's entries that have been read.
 ///
 /// # Errors
-/// [`ExportError`]: nothing to replay, no such device, or a trace that contradicts itself.
+/// [`ExportError`] if there is no trace, no such device, or a trace contradicts itself.
 pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn FnMut(usize)) -> Result<Exported, ExportError> {
     let devices = chosen(recording, options.device)?;
     if devices.iter().all(|device| device.trace.is_empty()) {

@@ -1,4 +1,4 @@
-//! What to export, and what an export found.
+//! What to export, and the result.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -10,37 +10,37 @@ use crate::error::VerifyError;
 use crate::inputs::VerifyOptions;
 use crate::predict::AfterFailure;
 
-/// Under what to replay, and what of the recording.
+/// What to predict and export.
 #[derive(Clone, Debug)]
 pub struct ExportOptions {
-    /// Settings and limit of the recorded run, which show what it asked for.
+    /// The recorded run's own settings and limit.
     pub own: VerifyOptions,
-    /// The version of PyTorch whose decisions are made.
+    /// The rules of the PyTorch release to predict for.
     pub profile: &'static Profile,
-    /// The settings to replay under.
+    /// The settings to predict for.
     pub settings: Settings,
-    /// The memory limit to replay under.
+    /// The memory limit to predict for, in bytes.
     pub limit_bytes: Option<u64>,
-    /// The device's memory; as much as is needed if not given.
+    /// The device's memory in bytes; more than any device has if `None`.
     pub capacity_bytes: Option<u64>,
     /// What the program does after a request that failed.
     pub after_failure: AfterFailure,
-    /// Only this device.
+    /// Export only this device; all if `None`.
     pub device: Option<u32>,
 }
 
-/// A recording that cannot be exported.
+/// Why a recording cannot be exported.
 #[derive(Debug, Error)]
 pub enum ExportError {
-    /// Nothing can be replayed.
+    /// No device has a trace.
     #[error("the file has no trace entries to replay: record it with torch.cuda.memory._record_memory_history()")]
     NoTrace,
-    /// The device that was asked for is not in the file.
+    /// The recording does not have the device.
     #[error("the file has nothing of device {device}; it has {}", list(known))]
     NoSuchDevice {
-        /// The device asked for.
+        /// The device that the options name.
         device: u32,
-        /// Those of the file.
+        /// The devices that the recording has.
         known: Vec<u32>,
     },
     /// A device cannot be replayed.
@@ -58,32 +58,32 @@ fn list(devices: &[u32]) -> String {
     if numbers.is_empty() { "no device".to_owned() } else { format!("device {}", numbers.join(", ")) }
 }
 
-/// What exporting one device found.
+/// The result for one device.
 #[derive(Clone, Debug)]
 pub struct ExportedDevice {
     /// The device's number.
     pub device: u32,
-    /// Entries of the exported trace.
+    /// The number of entries in the exported trace.
     pub entries: usize,
-    /// The statistics at the end of the replayed run.
+    /// The stats at the end of the predicted run.
     pub stats: Stats,
-    /// The exported trace's entry that is the first out-of-memory point.
+    /// The first out-of-memory entry in the exported trace.
     pub first_failure: Option<usize>,
-    /// Requests that the simulated device could not follow.
+    /// Operations that the simulated device refused and a real one would not.
     pub device_errors: u64,
-    /// How many decisions of the recording the core makes otherwise under its own settings.
+    /// How many recorded decisions the core makes differently under the recording's own settings.
     pub mismatches: u64,
-    /// If the recording lost its beginning, how many blocks were in use by then: they are asked for before everything else.
+    /// If the recording lost its beginning, how many blocks were in use at its first entry. They are requested first.
     pub early_blocks: Option<usize>,
 }
 
 /// An exported recording.
 #[derive(Clone, Debug)]
 pub struct Exported {
-    /// What a snapshot of the replayed run has.
+    /// What a snapshot of the predicted run contains.
     pub recording: Recording,
-    /// Each device that was replayed.
+    /// The devices that were predicted.
     pub devices: Vec<ExportedDevice>,
-    /// Devices that have segments and no trace: they are as recorded.
+    /// Devices that have segments but no trace; they are exported as recorded.
     pub kept_devices: Vec<u32>,
 }

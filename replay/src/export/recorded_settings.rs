@@ -1,13 +1,13 @@
-//! Settings as a snapshot states them (spec 7.5).
+//! Settings in the form of a snapshot (spec 7.5).
 
 use parkade::settings::Settings;
 use parkade_recording::RecordedSettings;
 
-/// What the snapshot of a run under these settings says of them.
+/// What a snapshot of a run under these settings says of them.
 pub(crate) fn recorded(settings: &Settings, is_newer: bool) -> RecordedSettings {
     RecordedSettings {
         text: Some(settings.text.clone()),
-        // Signed in the file; unlimited is -1.
+        // Signed in the file: -1 means no limit.
         max_split_size: Some(settings.max_split_bytes.cast_signed()),
         garbage_collection_threshold: Some(settings.garbage_collection_threshold),
         expandable_segments: Some(settings.expandable_segments),

@@ -1,4 +1,4 @@
-//! From what cannot be to a reading: as few segments as possible in private pools, and these in as few pools as possible.
+//! From evidence to a division into pools: as few segments as possible in private pools, and as few pools as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use parkade::units::{PoolClass, PoolId};
 use super::evidence::Evidence;
 use super::layout::{Life, LifeId};
 
-/// Which lives are of private pools, pool by pool. A life that is in none is of the default pool.
+/// A division of lives into private pools. A life in none of them is the default pool's.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Partition {
     pub(super) pools: Vec<Pool>,
-    /// Lives that might have been private instead of others, set by set.
+    /// Lives that could be private instead of others, set by set.
     pub(super) instead: Vec<Vec<LifeId>>,
 }
 
@@ -20,13 +20,13 @@ pub(super) struct Partition {
 pub(super) struct Pool {
     /// Its id, if the recording names it.
     pub(super) known: Option<PoolId>,
-    /// Its segments and ranges.
+    /// The lives of its segments.
     pub(super) members: Vec<LifeId>,
-    /// The entry by which memory of it went back first: nobody used it any more then.
+    /// The first entry that frees memory of it: nothing uses the pool from then on.
     pub(super) abandoned_at: Option<usize>,
 }
 
-/// The lives that each life must not share something with.
+/// For each life, the lives that it must not share a pool with.
 #[derive(Default)]
 struct Graph(BTreeMap<LifeId, BTreeSet<LifeId>>);
 
@@ -45,23 +45,23 @@ impl Graph {
     }
 }
 
-/// What is taken for granted beyond the evidence.
+/// What a guess assumes beyond the evidence.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Trial {
-    /// Lives that are private.
+    /// Lives that are assumed to be private.
     pub(super) private: BTreeSet<LifeId>,
-    /// A pool's memory goes back together. Else what stays, because it is in use, may go later.
+    /// Whether a pool's memory is all freed together. If not, memory that is in use then may be freed later.
     pub(super) goes_at_once: bool,
 }
 
 impl Trial {
-    /// The same, and that these are private too.
+    /// The same, with these lives private too.
     pub(super) fn also_private(&self, lives: impl IntoIterator<Item = LifeId>) -> Trial {
         Trial { private: self.private.iter().copied().chain(lives).collect(), ..self.clone() }
     }
 }
 
-/// Chooses a reading. `None` if nothing explains it.
+/// Chooses a division into pools. `None` if none agrees with the evidence.
 pub(super) fn choose(evidence: &Evidence, trial: &Trial) -> Option<Partition> {
     let private = &trial.private;
     let lives = &evidence.lives;
@@ -74,7 +74,7 @@ pub(super) fn choose(evidence: &Evidence, trial: &Trial) -> Option<Partition> {
     for (life, private) in is_private.iter_mut().enumerate() {
         *private |= both.neighbours(life).any(is_default);
     }
-    // What is listed as the default pool's cannot be private.
+    // A segment that the file lists in the default pool cannot be private.
     if (0..lives.len()).any(|life| is_private[life] && is_default(life)) {
         return None;
     }
@@ -90,7 +90,7 @@ pub(super) fn choose(evidence: &Evidence, trial: &Trial) -> Option<Partition> {
     Some(Partition { pools: partition(evidence, &is_private, trial.goes_at_once), instead })
 }
 
-/// Takes back what need not be private, because everything that excludes it is; that for which most speaks first.
+/// Returns lives to the default pool that need not be private because all lives that exclude them are. The heaviest come first.
 fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weights: &[u64]) {
     order.retain(|&life| is_private[life]);
     order.sort_by_key(|&life| std::cmp::Reverse(weights[life]));
@@ -99,7 +99,7 @@ fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weig
     }
 }
 
-/// Lives not taken as private that cannot all be the default pool's, and hang together.
+/// A connected set of lives that are not private so far and cannot all be the default pool's.
 fn open_component(both: &Graph, is_private: &[bool]) -> Option<BTreeSet<LifeId>> {
     let is_open = |life: LifeId| !is_private[life] && both.neighbours(life).any(|other| !is_private[other]);
     let first = (0..is_private.len()).find(|&life| is_open(life))?;
@@ -112,8 +112,8 @@ fn open_component(both: &Graph, is_private: &[bool]) -> Option<BTreeSet<LifeId>>
     Some(component)
 }
 
-/// How much speaks for each life being the default pool's: the requests that it served; and that it was given back first where several
-/// pools gave back, beginning with a large segment, as empty_cache does.
+/// How much speaks for each life being the default pool's: the number of requests that it served, and much more if it was
+/// freed first where several pools freed memory, beginning with a large segment, as empty_cache does.
 fn weights(evidence: &Evidence) -> Vec<u64> {
     let mut weights: Vec<u64> = evidence.lives.iter().map(|life| life.requests + 1).collect();
     let most: u64 = weights.iter().sum();
@@ -127,8 +127,8 @@ fn weights(evidence: &Evidence) -> Vec<u64> {
     weights
 }
 
-/// Of two parts that exclude each other, the one for which less speaks is private; the other one comes second. Where more than two exclude
-/// each other, the life that excludes most for what speaks for it.
+/// Of two parts that exclude each other, the lighter one, which is to be private, and then the heavier one. If the lives do not
+/// fall into two parts, the one life that excludes the most others for its weight.
 fn parts(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> (Vec<LifeId>, Option<Vec<LifeId>>) {
     let weight = |part: &[LifeId]| part.iter().map(|&life| weights[life]).sum::<u64>();
     let mut side: BTreeMap<LifeId, bool> = BTreeMap::new();
@@ -153,13 +153,13 @@ fn parts(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> (Vec<Li
     (most.into_iter().collect(), None)
 }
 
-/// Sorts the private lives into pools, in the order in which they were made: each into the pool whose memory it went back with or that
-/// was used last, if nothing speaks against it.
+/// Sorts the private lives into pools, in the order in which they began: each into the pool that it was freed with, or else the
+/// one used last, if the evidence allows it.
 fn partition(evidence: &Evidence, is_private: &[bool], goes_at_once: bool) -> Vec<Pool> {
     let lives = &evidence.lives;
     let apart = Graph::of(evidence.apart.iter().chain(&evidence.not_private).copied());
     let mut pools: Vec<Pool> = Vec::new();
-    // What the file names comes first: whom it excludes may be made later.
+    // Lives whose pool the file names come first, as they may exclude later ones.
     let named = |id: &LifeId| lives[*id].known.is_some();
     let private = || (0..lives.len()).filter(|&id| is_private[id]);
     for id in private().filter(named).chain(private().filter(|id| !named(id))) {
@@ -179,7 +179,7 @@ fn partition(evidence: &Evidence, is_private: &[bool], goes_at_once: bool) -> Ve
     pools
 }
 
-/// Nobody can use a pool that has been abandoned: no request was served by it after its memory went back.
+/// Whether a life can be in a pool: nothing excludes it, and the pool serves no request after it was abandoned.
 fn fits(pool: &Pool, id: LifeId, life: &Life, lives: &[Life], apart: &Graph) -> bool {
     let is_excluded = apart.neighbours(id).any(|other| pool.members.contains(&other));
     let comes_late = pool.abandoned_at.is_some_and(|abandoned| abandoned < life.last_used_at);

@@ -1,9 +1,12 @@
-//! What the trace shows of which segments cannot be of one pool.
+//! What a trace shows about which segments cannot be in the same pool.
 //!
-//! Three rules of the allocator make pools visible without naming them. A request is served by the best fitting free block of its pool
-//! (spec 2.5): a better one that was passed over is another pool's, and so are all that would have served where a new segment was made.
-//! A pool that gives memory back gives back all that it can (spec 2.10): what could go and stayed is another pool's. And it does so in
-//! a fixed order: the default pool large segments first, a private one small ones first, each by stream, size and address.
+//! Three rules of the allocator make pools visible without naming them:
+//! - A request is served by the best-fitting free block of its pool (spec 2.5). So a better block that was passed over is
+//!   another pool's, and so is every block that would have fitted where a new segment was allocated.
+//! - A pool that gives memory back gives back all that it can (spec 2.10). So memory that could have been freed and was not is
+//!   another pool's.
+//! - It does so in a fixed order, by stream, size and address: the default pool large segments first, a private pool small
+//!   ones first.
 
 use std::collections::BTreeSet;
 
@@ -16,33 +19,33 @@ use crate::entries::{is_inner, is_request};
 use crate::pools::pool_of;
 use crate::start::Start;
 
-/// Where more segments than this go back at once, no pools are looked for: the work grows with the third power.
+/// If more segments than this are freed at once, no pools are looked for: the work grows with the third power.
 const MOST_AT_ONCE: usize = 300;
 
 /// Two lives, the lower number first.
 type Pair = (LifeId, LifeId);
 
-/// The lives of a trace, and what cannot be.
+/// The lives of a trace, and what excludes what.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     pub(super) lives: Vec<Life>,
-    /// Not of one pool, whichever.
+    /// Pairs that are not in one pool of any kind.
     pub(super) apart: BTreeSet<Pair>,
-    /// Not both of the default pool.
+    /// Pairs that are not both in the default pool.
     pub(super) not_default: BTreeSet<Pair>,
-    /// Not both of one private pool.
+    /// Pairs that are not both in one private pool.
     pub(super) not_private: BTreeSet<Pair>,
-    /// Requests that one pool alone would have served otherwise, with the segments that say so.
+    /// Requests that a single pool would have served differently, with the two lives that show it.
     pub(super) contradictions: Vec<(usize, Pair)>,
-    /// Each request that was served: by which life.
+    /// For each request that was served, the life that served it.
     pub(super) served: Vec<LifeId>,
-    /// The lives that gave memory back together, in order, each with its entry.
+    /// The lives that freed memory together, in order, each with its entry.
     pub(super) releases: Vec<Vec<(usize, LifeId)>>,
 }
 
 impl Evidence {
-    /// What a pool gives back follows one upon the other: so where two lives exclude each other, all that was given back before the one
-    /// excludes all that was given back behind the other, in one go.
+    /// Extends the evidence within each run of releases. What one pool frees is consecutive; so if two lives exclude each other,
+    /// every life freed before the first of them excludes every life freed after the second.
     fn spread(&mut self) {
         for run in &self.releases {
             let (mut of_default, mut of_private) = (0, 0);
@@ -61,7 +64,7 @@ impl Evidence {
         }
     }
 
-    /// Of what was given back together, the stretches that the default pool can have given back in one go.
+    /// The stretches of a run of releases that the default pool can have freed at once.
     pub(super) fn default_stretches(&self, run: &[(usize, LifeId)]) -> Vec<Vec<LifeId>> {
         let mut stretches: Vec<Vec<LifeId>> = Vec::new();
         for &(_, life) in run {
@@ -85,15 +88,15 @@ struct Walk<'a> {
     found: Evidence,
 }
 
-/// Walks the trace. `None` if no reading with pools can explain it: a better block of the very same segment was passed over, or an
-/// entry does not fit the blocks.
+/// Gathers the evidence in a trace. `None` if no division into pools can explain it: a better block of the same segment was
+/// passed over, or an entry does not fit the blocks.
 pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Evidence> {
     let layout = Layout::new(policy, &start.extents.segments);
     let mut walk = Walk { policy, layout, found: Evidence::default() };
     let trace = &recording.trace;
     let mut at = 0;
     while at < trace.len() {
-        // What was free at once was so before whatever comes next.
+        // A block that became free at once was free before the next operation.
         let is_plain_free = trace[at].action == Action::FreeRequested && !start.deferred.contains_key(&(at as u32));
         if is_plain_free && let Some(completed) = trace.get(at + 1) {
             walk.layout.free(at + 1, completed);
@@ -110,7 +113,7 @@ pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorc
     let Walk { layout, mut found, .. } = walk;
     found.lives = layout.lives;
     name_known(&mut found.lives, recording);
-    // Where nothing was in use before the first entry, no pool was: a segment from there is one whose entry is missing.
+    // If no block was in use before the first entry, no private pool was: a segment from before is one whose entry is missing.
     if start.lost.is_none_or(|lost| lost.blocks == 0) {
         let early = found.lives.iter_mut().filter(|life| life.made_at.is_none());
         early.for_each(|life| life.known = life.known.or(Some(PoolId::DEFAULT)));
@@ -122,20 +125,20 @@ pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorc
     Some(found)
 }
 
-/// Of what is there at the end the recording names the pool.
+/// Sets the pools of segments that exist at the end, which the recording names.
 fn name_known(lives: &mut [Life], recording: &DeviceRecording) {
     for life in lives.iter_mut().filter(|life| life.gone_at.is_none()) {
         let is_its = |segment: &&parkade_recording::Segment| {
             let is_there = if life.expandable { segment.address >= life.base } else { segment.address == life.base };
             segment.expandable == life.expandable && is_there
         };
-        // The ranges are larger than a device, so of those above its base the nearest run is its own.
+        // Reserved ranges are larger than any device, so the nearest run above its base is its own.
         life.known = recording.segments.iter().filter(is_its).min_by_key(|segment| segment.address).map(pool_of);
     }
 }
 
 impl Walk<'_> {
-    /// Entries that belong together, up to the request that they serve.
+    /// The entries that belong together, up to the request that they serve.
     fn group(&mut self, trace: &[Entry], at: usize, end: usize) -> Option<()> {
         let request = trace.get(end).filter(|entry| is_request(entry));
         let class = request.and_then(|entry| self.class_and_size(entry)).map_or(PoolClass::Large, |(class, _)| class);
@@ -148,7 +151,7 @@ impl Walk<'_> {
                 Action::SegmentMap => {
                     let others: Vec<LifeId> = self.layout.ranges(entry.stream, class).collect();
                     if let Some(range) = self.layout.map(place, entry, class) {
-                        // A pool has one range for a stream and class (spec 4.1), much larger than what it ever maps.
+                        // A pool has one range for each stream and class (spec 4.1), much larger than what it ever maps.
                         if let Some(&first) = others.first() {
                             self.found.contradictions.push((end, pair(first, range)));
                         }
@@ -168,18 +171,18 @@ impl Walk<'_> {
                 }
                 _ => {
                     self.layout.free(place, entry);
-                    // What becomes free in between may be released by a second call.
+                    // A block that becomes free in between may have been released by a second call.
                     is_new_run = true;
                 }
             }
         }
         if !runs.is_empty() {
-            // Garbage collection and the search for oversize blocks release some of what could go; both only for a request.
+            // Garbage collection, and requests for oversize blocks, release only part of what could be freed.
             let settings = &self.policy.settings;
             let is_partial = settings.garbage_collection_threshold > 0.0 || settings.max_split_bytes != u64::MAX;
             let is_whole = request.is_none() || !is_partial;
             let all: Vec<LifeId> = runs.iter().flatten().map(|&(_, life)| life).collect();
-            // They release large segments only, and last, unless everything goes behind them.
+            // They release large segments only, and do so last unless everything is released after them.
             let is_small = |&life: &LifeId| self.layout.lives[life].class == PoolClass::Small;
             let certain = if is_whole { all.len() } else { all.iter().rposition(is_small).map_or(0, |last| last + 1) };
             for &stayed in could_go.iter().filter(|life| !all.contains(life)) {
@@ -205,7 +208,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the default pool, and whether a private one, gives back one directly before the other.
+    /// Whether the default pool, and whether a private pool, can free the one directly before the other.
     fn may_follow(
         &self,
         trace: &[Entry],
@@ -216,7 +219,7 @@ impl Walk<'_> {
         match (one.class, other.class) {
             (PoolClass::Large, PoolClass::Small) => (true, false),
             (PoolClass::Small, PoolClass::Large) => (false, true),
-            // The order of expandable blocks is that of their sizes, which are not those of the pages that go back.
+            // Expandable blocks are ordered by their sizes, which are not those of the pages that are unmapped.
             _ if one.expandable || other.expandable => (true, true),
             _ => {
                 let key = |life: &Life, at: usize| (life.stream, trace[at].size, trace[at].address);
@@ -232,7 +235,7 @@ impl Walk<'_> {
         Some((self.policy.classify(size), size.get()))
     }
 
-    /// The request at `at`, whose entries begin at `group`, is served.
+    /// Serves the request at `at`, whose entries begin at `group`.
     fn serve(&mut self, trace: &[Entry], group: usize, at: usize) -> Option<()> {
         let entry = &trace[at];
         let (class, size) = self.class_and_size(entry)?;
@@ -240,7 +243,7 @@ impl Walk<'_> {
         if !self.layout.lives[chosen.life].expandable {
             let is_new = trace[group..at].iter().any(|entry| entry.action == Action::SegmentAlloc);
             let until = (entry.stream, class == PoolClass::Large, chosen.size, entry.address);
-            // What became free after the search began may have been given back by waiting for it.
+            // A block that became free after the search began may have done so because the allocator waited for it.
             let was_there = |since: Option<usize>| since.is_some_and(|since| !is_new || since < group);
             let passed_over: Vec<LifeId> = self
                 .layout
@@ -262,7 +265,7 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// Oversize blocks are kept for oversize requests (spec 2.5, rules 4 and 5).
+    /// Whether a block may not serve a request because oversize blocks are for oversize requests (spec 2.5, rules 4 and 5).
     fn is_refused(&self, size: u64, whole: u64) -> bool {
         let settings = &self.policy.settings;
         let (most, slack) = (settings.max_split_bytes, settings.max_non_split_rounding_bytes);

@@ -1,4 +1,4 @@
-//! Guesses about the pools of one recording, one after the other.
+//! The guesses at the pools of one recording, one after the other, each learning from how the last one failed.
 
 use std::collections::BTreeSet;
 
@@ -13,34 +13,35 @@ use super::layout::{Life, LifeId};
 use crate::pools::AssumedPools;
 use crate::start::Start;
 
-/// Requests in a row that make a window long: a captured step has hundreds, and what alternates by chance has two or three.
+/// From this many requests on, a window is long: a captured step has hundreds, chance alternation two or three.
 const LONG_WINDOW: usize = 8;
-/// How many readings of one recording are tried.
+/// How many guesses are tried for one recording.
 pub(crate) const MOST_GUESSES: usize = 48;
-/// How many single places of one that is good are read more simply.
+/// For how many places simpler variants of a good guess are tried.
 const MOST_SIMPLER: usize = 8;
 
-/// Guesses of one recording's pools, one after the other.
+/// The guesses at one recording's pools.
 ///
-/// The evidence is about pairs of segments. Which of those that went back together were the default pool's may still be open: a reading
-/// that fails there is followed by others that say so for that place, until one gets further.
+/// The evidence is about pairs of segments, so it may not settle which of the segments that were freed together were the
+/// default pool's. A guess that fails at such a place is followed by variants for that place, until one gets further.
 pub(crate) struct Guesses {
     evidence: Evidence,
-    /// What is taken for granted because readings without failed.
+    /// What is assumed by now, because guesses without it failed.
     settled: Trial,
-    /// The reading that is being tried, in the same terms.
+    /// What the present guess assumes.
     trial: Trial,
-    /// All lives that are private in it.
+    /// The lives that are private in the present guess.
     chosen: BTreeSet<LifeId>,
-    /// What might be private in it instead.
+    /// Lives that could be private in it instead, set by set.
     instead: Vec<Vec<LifeId>>,
-    /// What else can be said about the place where readings fail.
+    /// Variants still to be tried; the last comes next.
     others: Vec<Trial>,
-    /// How far the best reading came: its first entry that differed.
+    /// How far the best guess got: its first entry that differed.
     reached: Option<usize>,
 }
 
-/// The pools in an order in which those that went back together did so; as far as there is one, for PyTorch's is that of a hash map.
+/// The pools, in the order in which those that were freed together were freed, as far as there is one: PyTorch iterates over a
+/// hash map.
 fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<Pool> {
     pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
     let pool_of = |life: LifeId| pools.iter().position(|pool| pool.members.contains(&life));
@@ -63,7 +64,7 @@ fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<Pool> {
 }
 
 impl Guesses {
-    /// Gathers what a trace shows. `None` if nothing in it went back before the end, or no pools can explain it.
+    /// Gathers the evidence in a trace. `None` if no segment was freed before the end, or no division into pools explains it.
     pub(crate) fn of(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Guesses> {
         let evidence = evidence::gather(recording, start, policy)?;
         let has_unknown = evidence.lives.iter().any(|life| life.known.is_none());
@@ -72,7 +73,7 @@ impl Guesses {
         has_unknown.then_some(Guesses { evidence, settled, trial, chosen, instead, others, reached: None })
     }
 
-    /// The next reading, if there is one left.
+    /// The next guess, if there is one left.
     pub(crate) fn next(&mut self) -> Option<(AssumedPools, Guess)> {
         while let Some(trial) = self.others.pop() {
             self.trial = trial;
@@ -85,8 +86,8 @@ impl Guesses {
         None
     }
 
-    /// The last reading gives the recording, with calls that give memory back before these entries. Where it needs several for what went
-    /// back at once, simpler readings are tried next.
+    /// Notes that the present guess gives the recording, with calls that give memory back before the entries `calls`.
+    /// Where it needs several calls for what was freed at once, simpler guesses come next.
     pub(crate) fn simplify(&mut self, calls: &[usize]) {
         self.settled.clone_from(&self.trial);
         let has_several = |run: &&Vec<(usize, LifeId)>| {
@@ -94,12 +95,12 @@ impl Guesses {
             calls.iter().filter(|&&call| first.0 <= call && call <= last.0).count() > 1
         };
         let runs: Vec<&Vec<(usize, LifeId)>> = self.evidence.releases.iter().filter(has_several).collect();
-        // Of the default pool's memory it is the first stretch, or nothing.
+        // The default pool's memory is then the first stretch, or nothing.
         let without = |run: &[(usize, LifeId)], kept: usize| -> BTreeSet<LifeId> {
             let stretches = self.evidence.default_stretches(run);
             stretches.iter().skip(kept).flatten().copied().collect()
         };
-        // Beside what is certain, or beside all that the good reading says of other places.
+        // In addition to what is certain, or to everything that the good guess assumes for other places.
         let bases = [&self.settled.private, &self.chosen];
         let beside = |base: &BTreeSet<LifeId>, runs: &[&Vec<(usize, LifeId)>], kept: usize| -> BTreeSet<LifeId> {
             base.iter().copied().chain(runs.iter().flat_map(|run| without(run, kept))).collect()
@@ -113,22 +114,23 @@ impl Guesses {
         }
         let instead = self.instead.iter().take(MOST_SIMPLER);
         privates.extend(instead.map(|lives| self.settled.private.iter().chain(lives).copied().collect()));
-        // The last are tried first.
+        // The last of these are tried first.
         let trials = [true, false]
             .map(|goes_at_once| privates.iter().map(move |private| Trial { private: private.clone(), goes_at_once }));
         self.others = trials.into_iter().flatten().filter(|other| *other != self.settled).collect();
     }
 
-    /// The last reading differs from the recording first at this entry, or at its end. `released` is the segment that the default pool would
-    /// have given back first where it stayed, and before which entry.
+    /// Notes that the present guess first differs from the recording at the entry `at`, or at its end if `None`.
+    ///
+    /// `released` is the first segment that the replay's default pool frees and the recorded one kept, and before which entry.
     pub(crate) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>) {
         let place = at.unwrap_or(usize::MAX);
-        // A collection, which looks at the default pool alone, passed it over.
+        // A garbage collection passed it over, and collections look only at the default pool.
         let stayed =
             released.and_then(|(at, address)| self.life_at(at, address)).filter(|life| !self.trial.private.contains(life));
         match self.reached {
             Some(reached) if place < reached || (place == reached && stayed.is_none()) => return,
-            // It passed over several.
+            // It may have passed over several.
             Some(reached) if place == reached => {}
             _ => {
                 self.reached = Some(place);
@@ -139,7 +141,7 @@ impl Guesses {
         self.others.extend(stayed.map(|life| self.trial.also_private([life])));
     }
 
-    /// The life of the segment that begins at an address, before an entry, if the file does not name its pool.
+    /// The life of the segment at an address, before the entry `at`, if the file does not name its pool.
     fn life_at(&self, at: usize, address: u64) -> Option<LifeId> {
         let is_it = |life: &Life| {
             let is_there = life.made_at.is_none_or(|made| made < at) && life.gone_at.is_none_or(|gone| gone >= at);
@@ -148,15 +150,15 @@ impl Guesses {
         self.evidence.lives.iter().rposition(is_it)
     }
 
-    /// What can be said of the memory that went back together at a place. The likeliest comes last.
+    /// The possibilities for the memory that was freed together at a place; the likeliest comes last.
     fn by_release(&self, place: usize) -> Vec<Trial> {
-        // What should not have gone back shows behind what did.
+        // A segment that should not have been freed shows just after those that were.
         let is_there = |run: &&Vec<(usize, LifeId)>| {
             run.first().is_some_and(|first| first.0 <= place) && run.last().is_some_and(|last| place <= last.0.saturating_add(1))
         };
         let Some(run) = self.evidence.releases.iter().find(is_there) else { return Vec::new() };
-        // The default pool's are one stretch: the likeliest is the first, for empty_cache begins with it; the least likely none, where a
-        // single pool gave its memory back.
+        // The default pool's segments are one stretch. The first stretch is likeliest, as empty_cache begins with the default pool;
+        // the least likely is none, where a single private pool freed its memory.
         let stretches = self.evidence.default_stretches(run);
         let outside = |stretch: &Vec<LifeId>| -> Vec<LifeId> {
             run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life)).collect()
@@ -168,7 +170,7 @@ impl Guesses {
     }
 
     fn assume(&self, mut partition: Partition) -> (AssumedPools, Guess) {
-        // Several pools that go back together do so in the order of their ids, which is all that an id decides.
+        // Pools that are freed together are freed in the order of their ids; ids decide nothing else.
         partition.pools = in_order(partition.pools, &self.evidence);
         let lives = &self.evidence.lives;
         let guess = self.guess(&partition);
@@ -179,7 +181,7 @@ impl Guesses {
         }
         for (life, &pool) in lives.iter().zip(&pool_of) {
             match life.made_at {
-                // Of a range the default pool is said too: another's may be the nearest below it.
+                // For an expandable segment the default pool is stated too: the nearest one below may be another pool's.
                 Some(at) if pool != PoolId::DEFAULT || life.expandable => {
                     pools.made.insert(at as u32, pool);
                 }
@@ -216,7 +218,7 @@ impl Guesses {
         }
         let (mut windows, mut requests) = (0, 0);
         for window in self.evidence.served.chunk_by(|&one, &other| is_named[one].is_some() == is_named[other].is_some()) {
-            // A long one in which memory that the file names is used is known.
+            // A long window that uses memory of a named private pool is certain.
             if window.len() >= LONG_WINDOW && window.iter().any(|life| !private.contains(life)) {
                 continue;
             }

@@ -1,8 +1,8 @@
-//! Where blocks lie at each moment, read off the trace alone.
+//! The blocks of all segments at each point of a trace, from the trace alone.
 //!
-//! Which block serves a request is the allocator's choice, and needs to know the pools. What becomes of the blocks then does not: an entry
-//! says where the block begins, the rules say how much of it is split off, and free neighbours of one segment merge. So the blocks of
-//! every segment are known without knowing whose the segment is.
+//! Which block serves a request depends on the pools. What then happens to the block does not: the entry says where it begins,
+//! the rules say how much is split off, and free neighbours in one segment are coalesced. So the blocks of every segment
+//! are known although its pool is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,27 +11,29 @@ use parkade::units::{Bytes, PoolClass, PoolId, StreamId};
 use parkade::{AdoptedContent, AdoptedSegment, PoolSlot};
 use parkade_recording::Entry;
 
-/// Number of a segment's life, or of that of a range of expandable memory: an address can serve several one after the other.
+/// The number of a life.
 pub(super) type LifeId = usize;
 
-/// A segment from the driver's malloc to its free, or a range of expandable memory from its first page to its last.
+/// A segment from its allocation to its release, or an expandable segment from mapping its first page to unmapping its last.
+///
+/// Not simply a segment: an address can be used by several, one after the other.
 #[derive(Clone, Debug)]
 pub(super) struct Life {
     pub(super) base: u64,
     pub(super) stream: u64,
     pub(super) class: PoolClass,
     pub(super) expandable: bool,
-    /// The entry that made it; `None` if it was there before the first.
+    /// The entry that allocated it; `None` if it existed before the first entry.
     pub(super) made_at: Option<usize>,
-    /// The entry by which the last of it went back; `None` if it was there at the end.
+    /// The entry that freed the last of it; `None` if it existed at the end.
     pub(super) gone_at: Option<usize>,
-    /// The entry by which some of it went back first.
+    /// The first entry that freed any of it.
     pub(super) first_given_at: Option<usize>,
-    /// Its pool, if the recording lists it at its end.
+    /// Its pool, if the recording lists the segment at its end.
     pub(super) known: Option<PoolId>,
-    /// Requests that it served.
+    /// How many requests it served.
     pub(super) requests: u64,
-    /// The entry of the last of them, or the one that made it.
+    /// The entry of the last of them, or else the one that allocated it.
     pub(super) last_used_at: usize,
 }
 
@@ -39,18 +41,18 @@ pub(super) struct Life {
 pub(super) struct Block {
     pub(super) size: u64,
     pub(super) life: LifeId,
-    /// The entry since which it is free as it is; `None` while it is in use.
+    /// The entry since which it has been free with this size; `None` while it is in use.
     pub(super) free_since: Option<usize>,
 }
 
-/// A free block in the order in which best fit looks at them: stream, size, address.
+/// The order in which best fit looks at free blocks: stream, large or small, size, address.
 pub(super) type FreeKey = (u64, bool, u64, u64);
 
-/// The blocks at one moment.
+/// The blocks at one point of the trace.
 pub(super) struct Layout<'a> {
     policy: &'a PyTorch,
     pub(super) lives: Vec<Life>,
-    /// First byte of each living segment or range; its end; for a range, how far it has reached.
+    /// The segments that exist: address, end and life. The end of an expandable one is that of what was ever mapped.
     places: BTreeMap<u64, (u64, LifeId)>,
     blocks: BTreeMap<u64, Block>,
     free: BTreeSet<FreeKey>,
@@ -124,7 +126,7 @@ impl<'a> Layout<'a> {
         Some(block)
     }
 
-    /// Puts a free block in its place, with the free neighbours of the same segment.
+    /// Adds a free block, coalesced with free neighbours in the same segment.
     fn merge(&mut self, mut address: u64, mut block: Block) {
         if let Some((&before, neighbour)) = self.blocks.range(..address).next_back()
             && (before + neighbour.size == address && neighbour.life == block.life && neighbour.free_since.is_some())
@@ -154,7 +156,7 @@ impl<'a> Layout<'a> {
         self.blocks.get(&address).copied().filter(|block| block.free_since.is_some())
     }
 
-    /// Free blocks of a stream and class with at least `size` bytes, in best fit's order, before `until` if that is given.
+    /// Free blocks of a stream and class with at least `size` bytes, in the order of best fit, up to `until` if that is given.
     pub(super) fn fitting(
         &self,
         stream: u64,
@@ -168,7 +170,7 @@ impl<'a> Layout<'a> {
         self.free.range(first..end).filter_map(|key| Some((key.3, *self.blocks.get(&key.3)?)))
     }
 
-    /// Lives that have something to give back: a segment that is one free block, a range with a whole free page.
+    /// Lives that could free memory: a segment that is one free block, an expandable one with a whole free page.
     pub(super) fn releasable(&self) -> Vec<LifeId> {
         let mut lives: Vec<LifeId> = self
             .free
@@ -193,7 +195,7 @@ impl<'a> Layout<'a> {
         first.saturating_add(page) <= address - life.base + block.size
     }
 
-    /// A segment is made.
+    /// Allocates a segment.
     pub(super) fn make(&mut self, at: usize, entry: &Entry) {
         // A small segment is 2 MiB; every segment of the large pool is at least 10 MiB (spec 1.6).
         let class = if entry.size > 2 << 20 { PoolClass::Large } else { PoolClass::Small };
@@ -202,7 +204,7 @@ impl<'a> Layout<'a> {
         self.put(entry.address, Block { size: entry.size, life, free_since: Some(at) });
     }
 
-    /// Pages are mapped, for a request of this class. Memory that no range grows into begins one (spec 4.2): then its life.
+    /// Maps pages for a request of this class. If no range grows into them they begin a new one (spec 4.2); returns its life.
     pub(super) fn map(&mut self, at: usize, entry: &Entry, class: PoolClass) -> Option<LifeId> {
         let range = self.life_at(entry.address).filter(|&life| self.lives[life].expandable);
         let life = range.unwrap_or_else(|| self.begin(entry.address, entry.stream, class, true, Some(at)));
@@ -212,7 +214,7 @@ impl<'a> Layout<'a> {
         range.is_none().then_some(life)
     }
 
-    /// Memory goes back: a segment, or pages of a range; then whose life it was.
+    /// Frees memory: a segment, or pages of an expandable one. Returns its life, or `None` if the memory is not all free.
     pub(super) fn give(&mut self, at: usize, entry: &Entry) -> Option<LifeId> {
         let (&address, block) = self.blocks.range(..=entry.address).next_back()?;
         let (life, end) = (block.life, address + block.size);
@@ -238,7 +240,7 @@ impl<'a> Layout<'a> {
         Some(life)
     }
 
-    /// A request is served by the free block at its address.
+    /// Serves a request from the free block at its address. `None` if there is none that is large enough.
     pub(super) fn serve(&mut self, at: usize, entry: &Entry, size: u64) -> Option<LifeId> {
         let block = self.free_at(entry.address).filter(|block| block.size >= size)?;
         let request = Request {
@@ -260,14 +262,14 @@ impl<'a> Layout<'a> {
         Some(block.life)
     }
 
-    /// A block becomes free.
+    /// Makes a block free.
     pub(super) fn free(&mut self, at: usize, entry: &Entry) {
         if let Some(block) = self.take(entry.address) {
             self.merge(entry.address, Block { free_since: Some(at), ..block });
         }
     }
 
-    /// Living ranges of a stream and class.
+    /// Expandable segments of a stream and class that exist.
     pub(super) fn ranges(&self, stream: u64, class: PoolClass) -> impl Iterator<Item = LifeId> {
         let is_it = move |&life: &LifeId| {
             let life = &self.lives[life];

@@ -1,9 +1,9 @@
-//! What a recorded program would need under other settings: everything about one device's recording in one call.
+//! What a recorded program would have needed under other settings: everything about one device's recording in one call.
 //!
-//! Segments go where the recorded process's driver would have put them, as far as its recording shows
-//! ([`DriverLike`](parkade_sim::address::DriverLike)); from a recording that lost its beginning, or has no segments of cudaMalloc,
-//! only the driver's rules are known. Where work of other streams delays a free, the recording's own delays are used, and the two
-//! extremes beside them say how much that matters.
+//! Segments are placed where the recorded process's driver would have placed them, as far as the recording shows
+//! ([`DriverLike`](parkade_sim::address::DriverLike)). A recording that lost its beginning, or has no segments from cudaMalloc,
+//! shows nothing, and only the driver's general rules apply. Where other streams delay a free, the recorded delays are used;
+//! predictions with other delays show how much that matters.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -19,11 +19,12 @@ use super::requests::Requests;
 use crate::error::VerifyError;
 use crate::inputs::VerifyOptions;
 
-/// A device with more memory than any has: 4 TiB.
+/// More memory than any device has: 4 TiB.
 const LARGEST_BYTES: u64 = 1 << 42;
 
-/// The readings of when other streams are done that are tried beside the recorded one: the extremes, and shares and multiples of the
-/// recorded waits. Earlier completions need not lead to a better heap, so the extremes alone do not bound what happens.
+/// The timings that are tried beside the recorded one: the two extremes, and fractions and multiples of the recorded waits.
+///
+/// Earlier completions do not always lead to less memory, so the extremes alone do not bound the result.
 pub const TIMINGS: [Timing; 9] = [
     Timing::Earliest,
     Timing::Scaled(25),
@@ -36,40 +37,40 @@ pub const TIMINGS: [Timing; 9] = [
     Timing::Latest,
 ];
 
-/// Under what to replay.
+/// What to predict.
 #[derive(Clone, Debug)]
 pub struct OutlookOptions {
-    /// Settings and limit of the recorded run, which show what it asked for.
+    /// The recorded run's own settings and limit.
     pub own: VerifyOptions,
-    /// The version of PyTorch whose decisions are made.
+    /// The rules of the PyTorch release to predict for.
     pub profile: &'static Profile,
-    /// The settings to replay under.
+    /// The settings to predict for.
     pub settings: Settings,
-    /// The memory limit to replay under.
+    /// The memory limit to predict for, in bytes.
     pub limit_bytes: Option<u64>,
-    /// The device's memory; as much as is needed if not given.
+    /// The device's memory in bytes; more than any device has if `None`.
     pub capacity_bytes: Option<u64>,
 }
 
-/// What comes of one extreme of timing.
+/// The result of one timing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extreme {
-    /// The most bytes that were taken from the device at once.
+    /// The most bytes reserved from the device at once.
     pub peak_reserved_bytes: i64,
-    /// No request is out of memory.
+    /// Whether no request is out of memory.
     pub fits: bool,
 }
 
-/// How much the timing matters: its two extremes, and the range of the peaks of several timings between and around them.
+/// How much the timing matters: the results of its two extremes, and the range of peaks over all timings that were tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingRange {
-    /// Waiting memory is free at the next request.
+    /// If waiting memory becomes free at the next request.
     pub earliest: Extreme,
-    /// Only where the allocator waits for it.
+    /// If it becomes free only where the allocator waits for it.
     pub latest: Extreme,
-    /// The lowest peak of reserved bytes of all [`TIMINGS`] and the recorded one.
+    /// The lowest peak of reserved bytes over [`TIMINGS`] and the recorded timing.
     pub least_peak_reserved_bytes: i64,
-    /// The highest.
+    /// The highest such peak.
     pub most_peak_reserved_bytes: i64,
 }
 
@@ -79,32 +80,34 @@ impl Extreme {
     }
 }
 
-/// What the program would need.
+/// What a recorded program would have needed.
 #[derive(Clone, Debug)]
 pub struct Outlook {
     /// The device's number.
     pub device: u32,
-    /// What it asked for, and how surely that is known.
+    /// What it asked for, and how exactly that is known.
     pub requests: Requests,
-    /// What would come of it.
+    /// The prediction with the recorded timing.
     pub prediction: Prediction,
-    /// How much the timing matters, where it does.
+    /// How much the timing matters; `None` if it does not.
     pub timing: Option<TimingRange>,
 }
 
 impl Outlook {
-    /// No request is out of memory.
+    /// Whether no request is out of memory.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.prediction.first_failure.is_none()
     }
 }
 
-/// Replays one device of a recording under other settings. A request that fails does not end the program: some catch the error and
-/// go on with less. `progress` is told now and then how many entries have been read.
+/// Predicts one device of a recording under other settings.
+///
+/// A request that fails does not end the run: some programs catch the error and continue with less. `progress` is called from
+/// time to time with the number of entries that have been read.
 ///
 /// # Errors
-/// As for verifying the recording: see [`VerifyError`].
+/// As [`verify_device`](crate::verify_device).
 pub fn replay_device(
     recording: &DeviceRecording,
     options: &OutlookOptions,
@@ -124,21 +127,23 @@ pub fn replay_device(
     Ok(Outlook { device: recording.device, requests, prediction, timing: timing.flatten() })
 }
 
-/// Where the recorded process's driver puts segments, as far as its recording shows.
+/// Where the recorded process's driver places segments, as far as the recording shows.
+///
+/// Empty for a recording that lost its beginning.
 #[must_use]
 pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> Learned {
     let knows_all = requests.lost_beginning.is_none();
     if knows_all { Learned::from_steps(&placed_steps(recording)) } else { Learned::default() }
 }
 
-/// A simulated device that puts segments there. Without `capacity_bytes` it has more memory than any device.
+/// A simulated device that places segments there. Without `capacity_bytes` it has 4 TiB, more than any real one.
 #[must_use]
 pub fn device_like(index: u32, learned: &Learned, capacity_bytes: Option<u64>) -> SimDevice {
     let options = SimOptions::new(Bytes(capacity_bytes.unwrap_or(LARGEST_BYTES))).index(index);
     SimDevice::new(options.address_model(DriverLike::learned(learned)))
 }
 
-/// How far the outcomes of the [`TIMINGS`] lie apart; `None` if all are the same.
+/// The range of the results of [`TIMINGS`]; `None` if all equal that of the recorded timing.
 fn range(prediction: &Prediction, outcomes: [Extreme; TIMINGS.len()]) -> Option<TimingRange> {
     let recorded = Extreme::of(prediction);
     let peaks = || outcomes.iter().chain([&recorded]).map(|outcome| outcome.peak_reserved_bytes);

@@ -1,10 +1,11 @@
-//! Where a recorded process had its segments, step by step: what the driver model learns from.
+//! Where a recorded process's driver placed segments, step by step. The driver model learns from this.
 
 use parkade_recording::{Action, DeviceRecording};
 use parkade_sim::address::PlacedStep;
 
-/// The recording's segments taken and given back, each with the entry of the request that it served. Segments of expandable
-/// memory are not among them: the driver does not choose their addresses by the same rules.
+/// The segments that the recording allocates and frees, each with the entry of the request that it was for.
+///
+/// Expandable segments are left out: the driver chooses their addresses by other rules.
 #[must_use]
 pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacedStep> {
     let mut steps = Vec::new();
@@ -31,7 +32,7 @@ mod tests {
     use parkade_recording::Entry;
 
     #[test]
-    fn a_segment_belongs_to_the_request_behind_it() {
+    fn a_segment_belongs_to_the_request_after_it() {
         let entry = |action, address| Entry::new(action, address, 2 << 20, 0);
         let trace = vec![
             entry(Action::SegmentAlloc, 1 << 30),

@@ -14,7 +14,7 @@ use super::timed_device::TimedDevice;
 use crate::completions::stream_of;
 use crate::pools::request_from;
 
-/// Replays requests on a device.
+/// Replays requests on a simulated device, to the end.
 #[must_use]
 pub fn predict(requests: &Requests, device: SimDevice, options: &PredictOptions) -> Prediction {
     let mut run = PredictedRun::new(requests, device, options, ());
@@ -22,13 +22,15 @@ pub fn predict(requests: &Requests, device: SimDevice, options: &PredictOptions)
     run.prediction()
 }
 
-/// A prediction under way: it can be looked at after every request, and a copy of it goes on from where it is.
+/// A prediction in progress.
+///
+/// It can be inspected after every operation, and a clone continues independently.
 pub struct PredictedRun<'a, O: Observer = ()> {
     requests: &'a Requests,
     /// How many operations are done.
     done: usize,
     core: Allocator<TimedDevice, PyTorch, O>,
-    /// What each request got and has not given back.
+    /// For each request, its memory until that is freed.
     live: Vec<Option<Allocation>>,
     timing: Timing,
     after_failure: AfterFailure,
@@ -44,7 +46,7 @@ impl<O: Observer + Clone> Clone for PredictedRun<'_, O> {
 }
 
 impl<'a, O: Observer> PredictedRun<'a, O> {
-    /// The beginning: nothing is asked for yet. `observer` is told everything that the core does.
+    /// A run before its first operation. `observer` observes the core.
     #[must_use]
     pub fn new(requests: &'a Requests, device: SimDevice, options: &PredictOptions, observer: O) -> PredictedRun<'a, O> {
         let policy = PyTorch::of(options.profile, options.settings.clone());
@@ -58,7 +60,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         PredictedRun { requests, done: 0, core, live: Vec::new(), timing, after_failure, first_failure: None, device_errors }
     }
 
-    /// Carries out the next operation. False if there is none, or if the program has died.
+    /// Carries out the next operation. Returns false if there is none, or if the program has ended after a failure.
     pub fn step(&mut self) -> bool {
         if self.first_failure.is_some() && self.after_failure == AfterFailure::Stop {
             return false;
@@ -70,13 +72,13 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         true
     }
 
-    /// The operation that the next step carries out.
+    /// The next operation, if there is one.
     #[must_use]
     pub fn next_operation(&self) -> Option<Operation> {
         self.requests.operations.get(self.done).map(|&(_, operation)| operation)
     }
 
-    /// How many of the operations are done.
+    /// How many operations are done.
     #[must_use]
     pub fn done(&self) -> usize {
         self.done
@@ -88,35 +90,35 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.first_failure
     }
 
-    /// The statistics so far.
+    /// The stats so far.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.core.stats()
     }
 
-    /// The heap as it is now.
+    /// The present heap: the segments with their blocks.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         self.core.segments()
     }
 
-    /// What watches the core.
+    /// The core's observer.
     #[must_use]
     pub fn observer(&self) -> &O {
         self.core.observer()
     }
 
-    /// What watches the core.
+    /// The core's observer.
     pub fn observer_mut(&mut self) -> &mut O {
         self.core.observer_mut()
     }
 
-    /// Another memory limit from now on.
+    /// Changes the memory limit, in bytes, from here on.
     pub fn set_limit(&mut self, limit_bytes: Option<u64>) {
         self.core.set_limit(limit_bytes.map(Bytes));
     }
 
-    /// What has come of it so far.
+    /// The result so far.
     #[must_use]
     pub fn prediction(&self) -> Prediction {
         let device = &self.core.device().device;
@@ -134,7 +136,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
             Operation::Allocate { bytes, stream, pool, failed, .. } => {
                 let served = self.allocate(entry, pool, Bytes(bytes), StreamId(stream));
                 match served {
-                    // Nobody will give it back.
+                    // The recorded request failed, so the program never frees this.
                     Some(allocation) if failed => {
                         self.give_back(allocation);
                         self.live.push(None);
@@ -143,7 +145,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
                 }
             }
             Operation::Free { id, completion } => {
-                // Missing where the request has failed.
+                // Missing if the request failed.
                 let Some(allocation) = self.live.get_mut(id).and_then(Option::take) else { return };
                 if let Some(completed_at) = self.completed_at(entry, completion) {
                     self.core.record_stream(&allocation, stream_of(completed_at));
@@ -164,7 +166,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.device_errors += u64::from(self.core.free(allocation).is_err());
     }
 
-    /// For memory that has to wait: the entry at which it becomes free, if it does.
+    /// For memory that must wait, the entry at which it becomes free, if any. `None` for memory that is free at once.
     fn completed_at(&self, entry: usize, completion: Completion) -> Option<Option<u32>> {
         match (completion, self.timing) {
             (Completion::AtOnce, _) => None,
@@ -172,7 +174,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
             (_, Timing::Latest) | (Completion::Never, Timing::Recorded | Timing::Scaled(_)) => Some(None),
             (Completion::AtEntry(completed_at), Timing::Scaled(percent)) => {
                 let lag = u64::from(completed_at).saturating_sub(entry as u64) * u64::from(percent) / 100;
-                // The largest number is that of no entry.
+                // The largest number stands for no entry.
                 Some(Some((entry as u64 + lag).min(u64::from(u32::MAX) - 1) as u32))
             }
             (Completion::AtEntry(completed_at), Timing::Recorded) => Some(Some(completed_at)),
@@ -230,14 +232,22 @@ mod tests {
         let plain = predicted(&operations, "", None, recorded);
         assert_eq!((peak_mib(&plain), plain.first_failure, plain.driver_calls), (250, None, 3));
         let split = predicted(&operations, "max_split_size_mb:20", None, recorded);
-        assert_eq!(peak_mib(&split), 240, "100 MiB cannot be split, is too much for 60 and serves 90, and 20 needs its own");
+        assert_eq!(
+            peak_mib(&split),
+            240,
+            "100 MiB may not be split: it is too large for 60, serves 90, and 20 needs a segment of its own"
+        );
         let limited = predicted(&operations, "", Some(200), recorded);
-        assert_eq!((limited.first_failure, limited.stats.num_ooms, limited.device_errors), (Some(4), 1, 0), "and it goes on");
+        assert_eq!(
+            (limited.first_failure, limited.stats.num_ooms, limited.device_errors),
+            (Some(4), 1, 0),
+            "and the run goes on"
+        );
         assert_eq!(peak_mib(&predicted(&operations, "expandable_segments:True", None, recorded)), 220);
     }
 
     #[test]
-    fn memory_in_use_elsewhere_is_free_when_the_timing_says() {
+    fn memory_that_other_streams_use_becomes_free_as_the_timing_says() {
         let peak = |completion, operation: Operation, timing| {
             let free = Operation::Free { id: 0, completion };
             peak_mib(&predicted(&[allocate(0, 50), free, operation, allocate(1, 50)], "", None, timing))
@@ -253,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn private_pools_share_nothing_until_nobody_uses_them() {
+    fn a_private_pool_keeps_its_memory_while_it_is_in_use() {
         let private = Operation::Allocate { id: 0, bytes: 50 * MIB, stream: 0, pool: PoolId(1, 0), failed: false };
         let free = Operation::Free { id: 0, completion: Completion::AtOnce };
         let kept = [private, free, Operation::EmptyCache, allocate(1, 40)];

@@ -1,4 +1,4 @@
-//! What a prediction is made for, and what it says.
+//! What a prediction is made for, and its result.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -7,65 +7,65 @@ use parkade::stats::{Family, Stats};
 /// What the program does after a request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AfterFailure {
-    /// It dies, as most do: the replay ends there.
+    /// It ends, as most do.
     #[default]
     Stop,
-    /// It goes on with its other requests, and never gives back what it did not get.
+    /// It continues with its other requests, without the memory that it did not get.
     GoOn,
 }
 
-/// When other streams are done with memory that was given back.
+/// When other streams finish using memory that was freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Timing {
-    /// When the recorded allocator noticed it.
+    /// At the entry where the recorded allocator noticed it.
     #[default]
     Recorded,
     /// At the next request.
     Earliest,
     /// Only where the allocator waits for it.
     Latest,
-    /// After so many percent of the entries after which the recorded allocator noticed it.
+    /// After this percentage of the entries that it took until the recorded allocator noticed it.
     Scaled(u32),
 }
 
-/// How to predict.
+/// What to predict for.
 #[derive(Clone, Debug)]
 pub struct PredictOptions {
-    /// The version of PyTorch whose decisions are made.
+    /// The rules of the PyTorch release.
     pub profile: &'static Profile,
-    /// The settings to predict for.
+    /// The settings.
     pub settings: Settings,
-    /// The memory limit to predict for.
+    /// The memory limit in bytes, if any.
     pub limit_bytes: Option<u64>,
-    /// What happens after a failed request.
+    /// What the program does after a request that failed.
     pub after_failure: AfterFailure,
-    /// When waiting memory becomes free.
+    /// When memory that other streams use becomes free.
     pub timing: Timing,
 }
 
-/// What a run would be like.
+/// A predicted run.
 #[derive(Clone, Debug)]
 pub struct Prediction {
-    /// The statistics at its end.
+    /// The stats at its end.
     pub stats: Stats,
-    /// The recording's entry whose request failed first.
+    /// The recording's entry whose request failed first, if one did.
     pub first_failure: Option<usize>,
-    /// Requests that the device could not follow (an address model without room, for example), which a real one would have.
+    /// Operations that the simulated device refused and a real one would not, for example because its address model was full.
     pub device_errors: u64,
-    /// Calls of the driver about memory.
+    /// How many driver calls about memory were made.
     pub driver_calls: u64,
-    /// What they cost, in nanoseconds.
+    /// How long they took, in nanoseconds of simulated time.
     pub driver_ns: u64,
 }
 
 impl Prediction {
-    /// The most bytes that were taken from the device at once.
+    /// The most bytes reserved from the device at once.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> i64 {
         self.stats.family(Family::ReservedBytes).all.peak
     }
 
-    /// The most bytes of blocks that were handed out at once.
+    /// The most bytes allocated at once.
     #[must_use]
     pub fn peak_allocated_bytes(&self) -> i64 {
         self.stats.family(Family::AllocatedBytes).all.peak

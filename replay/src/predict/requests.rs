@@ -1,9 +1,9 @@
 //! What a recorded program asked of its allocator: the requests without the answers.
 //!
-//! Replayed under other settings they tell what the program would have needed. A trace does not hold all of them: empty_cache shows
-//! only where it released something (the replay under the recording's own settings finds where), and an event's completion only as
-//! the block that became free. An out-of-memory point is a request too, of the rounded size; whether it would fail under other settings
-//! is the replay's business. What was in use before the first entry counts as asked for before it.
+//! A trace does not contain all of it: a call of empty_cache shows only where it released something (the exact replay finds
+//! where), and the completion of an event only as the block that became free. An out-of-memory entry counts as a request of
+//! the rounded size, which may succeed under other settings. Memory in use before the first entry counts as requested
+//! before it.
 
 use std::iter::Peekable;
 
@@ -20,74 +20,76 @@ use crate::inputs::VerifyOptions;
 use crate::pools::PoolTracker;
 use crate::start::{LostBeginning, Start};
 
-/// When memory that was given back becomes free.
+/// When memory that was freed becomes free for reuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
     /// At once.
     AtOnce,
-    /// Other streams were using it; it became free at this entry.
+    /// At this entry: other streams were using it until then.
     AtEntry(u32),
-    /// Other streams were using it until the recording ended.
+    /// Not within the recording: other streams were using it.
     Never,
 }
 
-/// One thing that the program did.
+/// One operation of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// It asked for memory.
+    /// It requested memory.
     Allocate {
-        /// Number of the request, counted from 0.
+        /// The number of the request, from 0.
         id: usize,
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u64,
-        /// Handle of the stream.
+        /// The stream's handle.
         stream: u64,
         /// The pool that the request went to.
         pool: PoolId,
-        /// In the recording it failed, so nobody gives the memory back.
+        /// Whether it failed in the recording, so that the memory is never freed.
         failed: bool,
     },
-    /// It gave the memory of an earlier request back.
+    /// It freed the memory of an earlier request.
     Free {
-        /// The request.
+        /// The number of the request.
         id: usize,
-        /// When the memory becomes free.
+        /// When the memory becomes free for reuse.
         completion: Completion,
     },
     /// It called empty_cache.
     EmptyCache,
-    /// Nothing uses this private pool any more.
+    /// From here on nothing uses this private pool.
     AbandonPool(PoolId),
-    /// What this private pool has cached goes back: the MemPool is destroyed.
+    /// It destroyed a MemPool, which gives the cached memory of this private pool back.
     ReleasePool(PoolId),
 }
 
-/// The requests of one device's recording, and what is known of the recording beside them.
+/// The requests in one device's recording, and how exactly they are known.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
-    /// The entry at which each was made, and the operation, in order.
+    /// The operations in order, each with the entry at which it happened.
     pub operations: Vec<(usize, Operation)>,
     /// The private pools that requests go to.
     pub pools: Vec<PoolId>,
     /// Requests that were out of memory in the recording.
     pub ooms: u64,
-    /// The most bytes that the recorded run had taken from the device at once.
+    /// The most bytes that the recorded run had reserved at once.
     pub recorded_peak_reserved_bytes: i64,
-    /// How many decisions of the recording the core makes otherwise under its own settings: not zero if these, or the limit, are not
-    /// the run's.
+    /// How many recorded decisions the core makes differently under the recording's own settings. If not 0, the given settings or
+    /// limit are probably not the run's.
     pub mismatches: u64,
-    /// How many decisions were compared for that.
+    /// How many decisions were compared.
     pub decisions: u64,
-    /// What was before the first entry, if the trace begins later than the program.
+    /// What existed before the first entry, if the trace lost its beginning.
     pub lost_beginning: Option<LostBeginning>,
 }
 
 impl Requests {
-    /// Reads the requests off a recording. `own` are the settings and the limit of the recorded run. `progress` is told now and
-    /// then how many entries are done.
+    /// Works out the requests in a recording by replaying it exactly.
+    ///
+    /// `own` are the settings and the limit of the recorded run. `progress` is called from time to time with the number of
+    /// entries that are done.
     ///
     /// # Errors
-    /// As for verifying it: see [`VerifyError`].
+    /// As [`verify_device`](crate::verify_device).
     pub fn of_recording(
         recording: &DeviceRecording,
         own: &VerifyOptions,
@@ -119,7 +121,7 @@ impl Requests {
         Ok(reader.requests)
     }
 
-    /// Whether the moments at which events completed may decide anything.
+    /// Whether any free waits for other streams, so that the timing of events may matter.
     #[must_use]
     pub fn has_deferred_frees(&self) -> bool {
         let is_deferred =
@@ -131,12 +133,12 @@ impl Requests {
 struct Reader<'a> {
     requests: Requests,
     next: usize,
-    /// Requests whose memory is out, by address.
+    /// Requests whose memory is in use, by address.
     live: FxHashMap<u64, usize>,
     deferred: &'a FxHashMap<u32, Option<u32>>,
     pools: PoolTracker<'a>,
     releases: Peekable<std::vec::IntoIter<(usize, Release)>>,
-    /// Failed requests of private pools, which no entry names.
+    /// Failed requests and their private pools, which no entry names.
     failed_in: Peekable<std::vec::IntoIter<(usize, PoolId)>>,
 }
 
@@ -181,21 +183,21 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns how many entries it takes: memory that is free at once has the next entry too.
+    /// Returns the number of its entries: memory that is free for reuse at once has a second one.
     fn free(&mut self, at: usize, address: u64) -> usize {
         let (completion, entries) = match self.deferred.get(&(at as u32)) {
             None => (Completion::AtOnce, 2),
             Some(&Some(entry)) => (Completion::AtEntry(entry), 1),
             Some(None) => (Completion::Never, 1),
         };
-        // Missing only in a trace that contradicts itself, which the walk back has refused.
+        // Cannot be missing: a trace that contradicts itself is refused before.
         if let Some(id) = self.live.remove(&address) {
             self.push(at, Operation::Free { id, completion });
         }
         entries
     }
 
-    /// The entries from `at` on that belong to the request at `end`, if that is one, or to calls of empty_cache.
+    /// The entries from `at` to `end`, which belong to the request at `end` if that is one, or else to calls of empty_cache.
     fn group(&mut self, at: usize, end: usize, trace: &[Entry]) {
         let inner = &trace[at..end];
         for pool in self.pools.giving(inner) {
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn frees_are_told_apart_by_when_they_complete() {
+    fn frees_differ_in_when_they_complete() {
         let trace = vec![
             entry(Action::SegmentMap, BASE, 2 * MIB),
             entry(Action::Alloc, BASE, 700),
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_that_nobody_needed_is_an_empty_cache() {
+    fn a_release_that_no_request_needed_is_an_empty_cache() {
         let trace = vec![
             entry(Action::SegmentMap, BASE, 2 * MIB),
             entry(Action::Alloc, BASE, 2 * MIB - 512),
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_the_first_entry_was_asked_for_before_it() {
+    fn memory_from_before_the_first_entry_is_requested_before_it() {
         let trace = vec![
             entry(Action::FreeRequested, BASE + 512, 500),
             entry(Action::FreeCompleted, BASE + 512, 500),

@@ -1,7 +1,8 @@
-//! A simulated device on which a waiting block becomes free at an entry of the recording.
+//! A simulated device on which waiting blocks become free at entries of the recording.
 //!
-//! Memory and addresses are the simulated device's. When other streams are done with a block is not its business here: that was the
-//! program's and the GPU's doing, and a replay says it by the stream that it records on the block (`stream_of` in `device`).
+//! Memory and addresses are the simulated device's. When other streams finish with a block is not: that depended on the
+//! recorded program and the GPU, so the replay states it through the stream that it records on the block
+//! ([`crate::completions`]).
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -9,11 +10,11 @@ use parkade_sim::{SimDevice, SimPhysical};
 
 use crate::completions::completion_of;
 
-/// The device, and how far the recording is.
+/// The simulated device, and how far the replay is.
 #[derive(Clone, Debug)]
 pub(crate) struct TimedDevice {
     pub(crate) device: SimDevice,
-    /// The entry whose operation is under way.
+    /// The entry of the present operation.
     pub(crate) now: usize,
 }
 
@@ -22,7 +23,7 @@ impl DeviceBackend for TimedDevice {
     type Event = usize;
     type Physical = SimPhysical;
 
-    /// As in a replay that verifies: without this every request would ask for every waiting block.
+    /// As in an exact replay: without this, every request would poll every waiting block.
     const COMPLETES_BY_HANDLE: bool = true;
 
     fn index(&self) -> u32 {
