@@ -1,8 +1,8 @@
 //! Decompressing a file: plain, gzip, xz or Zstandard. Its first bytes say which; its name does not matter.
 //!
-//! Several gzip members, xz streams or Zstandard frames in a row are one file, as they are for the tools of these formats.
-//! [`decompressed_limit`] bounds the size of the result. Memory grows with the data that comes out, never with the size
-//! that a header announces.
+//! Several gzip members, xz streams or Zstandard frames in a row are one file, as they are for the tools of
+//! these formats. [`decompressed_limit`] bounds the size of the result. Memory grows with the data that comes
+//! out, never with the size that a header announces.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,8 +24,8 @@ const XZ_MEMORY_KIB: u32 = 1 << 20;
 /// The largest Zstandard window that is accepted, in bytes: that of `zstd --long`, where the `zstd` tool stops too.
 const ZSTD_WINDOW: u64 = 1 << 27;
 
-/// How many bytes a compressed file of `length` bytes may decompress to: 2,000 times as many, but at least 1 GiB and at most
-/// [`LARGEST`].
+/// How many bytes a compressed file of `length` bytes may decompress to: 2,000 times as many, but at
+/// least 1 GiB and at most [`LARGEST`].
 pub fn decompressed_limit(length: u64) -> u64 {
     length.saturating_mul(RATIO_LIMIT).clamp(SMALL_LIMIT, LARGEST)
 }

@@ -24,9 +24,10 @@ use compression::DecompressError;
 
 /// Reads a recording from the bytes of a file: a pickle, plain or compressed with gzip, xz or Zstandard.
 ///
-/// Memory in use, beside `bytes`, is at most the decompressed size (bounded by [`compression::decompressed_limit`]), plus
-/// [`memory_bound`] of that size, plus the recording. An entry of a recording takes 48 bytes; a whole recording is usually
-/// 0.7 times the decompressed size and at most six times.
+/// Memory in use, beside `bytes`, is at most the decompressed size (bounded by
+/// [`compression::decompressed_limit`]), plus [`memory_bound`] of that size, plus the recording.
+/// An entry of a recording takes 48 bytes; a whole recording is usually 0.7 times the
+/// decompressed size and at most six times.
 ///
 /// # Errors
 /// [`ReadError`]: one line with the place, what is wrong there and, often, what to do about it.
@@ -39,8 +40,8 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
 /// Reads a recording from a file. The file's name does not matter.
 ///
 /// # Errors
-/// As [`read`], and [`ReadError::File`] if the file cannot be read, or [`DecompressError::TooLarge`] if it is larger than
-/// [`compression::LARGEST`].
+/// As [`read`], and [`ReadError::File`] if the file cannot be read, or [`DecompressError::TooLarge`] if it is
+/// larger than [`compression::LARGEST`].
 pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let path = path.as_ref();
     let failed = |cause| ReadError::File { path: path.to_owned(), cause };
@@ -59,7 +60,8 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
 /// How much of a file is read and checked before the rest, in bytes.
 const HEAD: u64 = 1 << 16;
 
-/// Refuses what cannot be a recording however it continues, so that a disk image or an endless device is not read whole.
+/// Refuses what cannot be a recording however it continues, so that a disk image or
+/// an endless device is not read whole.
 fn refuse_by_head(head: &[u8]) -> Result<(), ReadError> {
     match read(head) {
         Err(error @ ReadError::Decompress(DecompressError::OtherKind { .. })) => Err(error),

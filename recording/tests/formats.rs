@@ -1,4 +1,5 @@
-//! Reading recordings of every pickle protocol, compression and PyTorch version. `tests/data/make.py` makes the fixtures.
+//! Reading recordings of every pickle protocol, compression and PyTorch version.
+//! `tests/data/make.py` makes the fixtures.
 
 use std::path::PathBuf;
 

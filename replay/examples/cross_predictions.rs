@@ -1,10 +1,12 @@
-//! Predicts every run of a program from the recordings of its other runs, and prints the tables of `docs/predictions.md`.
+//! Predicts every run of a program from the recordings of its other runs, and prints
+//! the tables of `docs/predictions.md`.
 //!
 //! `cargo run --release -p parkade-replay --example cross_predictions -- [FOLDER [PROGRAM...]]`
 //!
-//! FOLDER has recordings named `PROGRAM.VARIANT.pickle.xz`; without it, those that ship with parkade are used. Each pair of
-//! runs of one program under different settings or limits gives a row: the second run's peak as recorded, and as
-//! predicted from the first run's requests with the second run's settings and limit. Nothing else of the second run is used.
+//! FOLDER has recordings named `PROGRAM.VARIANT.pickle.xz`; without it, those that ship with parkade are
+//! used. Each pair of runs of one program under different settings or limits gives a row: the second run's
+//! peak as recorded, and as predicted from the first run's requests with the second run's settings and limit.
+//! Nothing else of the second run is used.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for people")]
 
 use std::collections::BTreeMap;

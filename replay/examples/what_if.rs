@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p parkade-replay --example what_if -- [FILE [LIMIT_MIB [SETTINGS...]]]`
 //!
-//! LIMIT_MIB is the memory limit of the recorded run, 0 for none: a snapshot does not contain it. Without arguments, a run of
-//! GPT-2 training is used that ran out of memory under 12 GiB.
+//! LIMIT_MIB is the memory limit of the recorded run, 0 for none: a snapshot does not contain it. Without
+//! arguments, a run of GPT-2 training is used that ran out of memory under 12 GiB.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::error::Error;
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if tried.is_empty() {
         tried = TRIED.map(str::to_owned).to_vec();
     }
-    let limit_bytes = (limit_mib > 0).then(|| limit_mib << 20);
+    let limit_bytes = (limit_mib > 0).then_some(limit_mib << 20);
     let recording = parkade_recording::read_file(&path)?;
     let settings = ReplaySettings::of_recording(recording.settings.as_ref())?;
     let own = VerifyOptions { settings, limit_bytes, stats_file: None };

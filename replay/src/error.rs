@@ -38,7 +38,11 @@ pub enum VerifyError {
         what: &'static str,
     },
     /// PyTorch refuses the recording's settings string.
-    #[error("the recording's settings string {:?} is refused: {} (--settings gives others)", cut(text, 200), cut(&error.to_string(), 500))]
+    #[error(
+        "the recording's settings string {:?} is refused: {} (--settings gives others)",
+        cut(text, 200),
+        cut(&error.to_string(), 500)
+    )]
     Settings {
         /// The settings string.
         text: String,
@@ -61,7 +65,8 @@ pub enum VerifyError {
     TooLong(usize),
 }
 
-/// A text cut to at most `longest` characters. A settings string may have a megabyte, and PyTorch's messages repeat it.
+/// A text cut to at most `longest` characters. A settings string may have a
+/// megabyte, and PyTorch's messages repeat it.
 fn cut(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => format!("{}...", &text[..end]),

@@ -1,7 +1,7 @@
 //! What a recording is: the contents of a PyTorch memory snapshot as plain, checked data.
 //!
-//! Sources: spec 7.3 (segments), spec 7.4 (trace), spec 7.5 (settings, annotations), spec 7.8 (older and newer files).
-//! Addresses and sizes are in bytes, times in microseconds since 1970.
+//! Sources: spec 7.3 (segments), spec 7.4 (trace), spec 7.5 (settings, annotations), spec 7.8 (older and newer
+//! files). Addresses and sizes are in bytes, times in microseconds since 1970.
 
 mod pools;
 mod recording;

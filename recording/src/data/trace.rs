@@ -67,8 +67,8 @@ impl Action {
 pub struct Entry {
     /// Address of the block or segment; for [`Action::Oom`] the device's free bytes.
     pub address: u64,
-    /// For a block the bytes requested, for a segment its length; for `Oom` the rounded request, for `Snapshot` all active
-    /// bytes.
+    /// For a block the bytes requested, for a segment its length; for `Oom` the rounded
+    /// request, for `Snapshot` all active bytes.
     pub size: u64,
     /// The stream's handle; 0 is the default stream. A negative handle keeps its bits.
     pub stream: u64,

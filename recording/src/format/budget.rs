@@ -4,8 +4,9 @@ use super::error::FormatProblem;
 
 /// How many bytes of the file are not yet accounted for.
 ///
-/// Every segment, block, entry and annotation takes the fewest bytes that it can have in a pickle. A file that refers to
-/// the same dict or list a million times, at a few bytes each, would otherwise expand to far more than its length.
+/// Every segment, block, entry and annotation takes the fewest bytes that it can have in a pickle. A
+/// file that refers to the same dict or list a million times, at a few bytes each, would otherwise
+/// expand to far more than its length.
 pub(crate) struct Budget {
     left: usize,
 }

@@ -10,7 +10,8 @@ use super::values::{self, optional};
 use crate::data::{Block, BlockState, Segment, StackId};
 use crate::pickle::{Loaded, Value};
 
-/// The length of a segment of the small pool (spec 1.6, `kSmallBuffer`), in bytes, for files that do not name the pool.
+/// The length of a segment of the small pool (spec 1.6, `kSmallBuffer`), in bytes,
+/// for files that do not name the pool.
 const SMALL_SEGMENT: u64 = 2 << 20;
 
 /// Reads segments.

@@ -56,7 +56,8 @@ pub(crate) fn read_snapshot(loaded: &Loaded<'_>) -> Result<Recording, FormatErro
     Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), pools, tolerated })
 }
 
-/// Finds the parts: in the dict of a whole snapshot, or in the bare list of segments that `memory_snapshot()` returns.
+/// Finds the parts: in the dict of a whole snapshot, or in the bare list of
+/// segments that `memory_snapshot()` returns.
 fn root<'l>(loaded: &'l Loaded<'_>) -> Result<Root<'l>, FormatProblem> {
     if let Some(segments) = loaded.objects.as_items(loaded.root) {
         let none: &[Value] = &[];

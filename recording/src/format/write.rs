@@ -12,9 +12,9 @@ use crate::pickle::{Pickler, Style};
 
 /// Writes a recording as a pickle, uncompressed.
 ///
-/// PyTorch's devices have numbers up to 127; the trace of a device with a higher number is not written.
-/// If the recording has settings newer than 2.11, of which only their presence is known, `max_round_threshold` is written
-/// as 0.
+/// PyTorch's devices have numbers up to 127; the trace of a device with a higher number is not written. If
+/// the recording has settings newer than 2.11, of which only their presence is known,
+/// `max_round_threshold` is written as 0.
 pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
     let pickler = Pickler::new(style);
     let mut writer = Writer { pickler, recording, stacks: HashMap::new(), frames: HashMap::new(), pools: HashMap::new() };

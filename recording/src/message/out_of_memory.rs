@@ -25,7 +25,8 @@ pub struct OutOfMemoryMessage {
     pub reserved: Size,
     /// Reserved memory that was not allocated.
     pub unallocated: Size,
-    /// What the message calls allocated in private pools, if there was any: in fact their free, cached memory (spec 2.13).
+    /// What the message calls allocated in private pools, if there was any: in fact
+    /// their free, cached memory (spec 2.13).
     pub private_pools: Option<Size>,
 }
 
@@ -44,7 +45,8 @@ pub enum MessageError {
     /// It does not contain a message.
     #[error("there is no out-of-memory message (`out of memory. Tried to allocate`) in the text")]
     NotFound,
-    /// The message has no figures: the request was for an exabyte or more, or was rejected before the device was asked.
+    /// The message has no figures: the request was for an exabyte or more, or was
+    /// rejected before the device was asked.
     #[error("the message has no figures: {0}")]
     NoFigures(&'static str),
     /// The message ends, or continues differently, where this should follow.

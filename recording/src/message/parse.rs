@@ -51,7 +51,8 @@ fn message(rest: &str) -> Result<OutOfMemoryMessage, MessageError> {
     if reader.skip(" (GPU ") { parenthesis(&mut reader, tried) } else { sentences(&mut reader, tried) }
 }
 
-/// `4.88 GiB (GPU 2; 39.59 GiB total capacity; 28.60 GiB already allocated; 3.92 GiB free; 33.95 GiB reserved in total by PyTorch)`
+/// `4.88 GiB (GPU 2; 39.59 GiB total capacity; 28.60 GiB already allocated; 3.92 GiB free;
+/// 33.95 GiB reserved in total by PyTorch)`
 fn parenthesis(reader: &mut Reader<'_>, tried: Size) -> Result<OutOfMemoryMessage, MessageError> {
     let device = reader.number("the device's index")?;
     reader.expect("; ")?;

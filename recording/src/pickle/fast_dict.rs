@@ -1,9 +1,9 @@
-//! A short cut for dicts of scalars, which nearly all of a recording consists of: keys and values go straight to where they
-//! are stored, without passing through the stack.
+//! A short cut for dicts of scalars, which nearly all of a recording consists of: keys and values go straight
+//! to where they are stored, without passing through the stack.
 //!
-//! Anything that the short cut does not know, damage included, it leaves to the machine's loop, with the stack and the
-//! position as the loop would have them. Dicts with the same keys as the one before are read faster still
-//! ([`template`](super::template)).
+//! Anything that the short cut does not know, damage included, it leaves to the machine's loop, with the stack
+//! and the position as the loop would have them. Dicts with the same keys as the one before are read faster
+//! still ([`template`](super::template)).
 
 use super::error::PickleProblem;
 use super::machine::{Machine, Outcome};
@@ -97,7 +97,8 @@ impl Machine<'_> {
         self.stack.extend_from_slice(rest);
     }
 
-    /// A scalar, a reference or a new empty list, memoised if the file says so; `None`, with nothing read, for anything else.
+    /// A scalar, a reference or a new empty list, memoised if the file says so; `None`,
+    /// with nothing read, for anything else.
     #[inline]
     fn scalar(&mut self) -> Option<Value> {
         let before = self.cursor.at;

@@ -8,8 +8,8 @@ use super::value::Value;
 
 /// The most memory that reading a pickle of `length` bytes may use beside the file itself, in bytes.
 ///
-/// Four times the length, or 64 MiB for small files; real recordings use less than twice their length. Only memory in use
-/// counts: the vectors that contain it may reserve up to twice that in address space.
+/// Four times the length, or 64 MiB for small files; real recordings use less than twice their length. Only
+/// memory in use counts: the vectors that contain it may reserve up to twice that in address space.
 pub fn memory_bound(length: usize) -> u64 {
     (length as u64).saturating_mul(4).max(64 << 20)
 }

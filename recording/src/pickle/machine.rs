@@ -1,7 +1,7 @@
 //! The pickle machine: one loop over the opcodes, and a value stack. Nothing in it can import or call anything.
 //!
-//! Sources: `Lib/pickle.py` of CPython (semantics), spec 7.6 (the opcodes that snapshots use). Nothing here recurses over the
-//! file's nesting, nor does anything built from it.
+//! Sources: `Lib/pickle.py` of CPython (semantics), spec 7.6 (the opcodes that snapshots use). Nothing here
+//! recurses over the file's nesting, nor does anything built from it.
 
 use super::cursor::Cursor;
 use super::error::{PickleError, PickleProblem};
@@ -36,7 +36,8 @@ enum Step {
 
 pub(crate) type Outcome = Result<(), PickleProblem>;
 
-/// How many opcodes pass between two checks of the memory in use. Each adds at most a few hundred bytes to what the file has.
+/// How many opcodes pass between two checks of the memory in use. Each adds at most a few
+/// hundred bytes to what the file has.
 const OPCODES_PER_CHECK: u32 = 1 << 16;
 
 impl<'a> Machine<'a> {

@@ -1,7 +1,7 @@
 //! The memo: numbered slots for the objects that a pickle refers to more than once.
 //!
-//! Picklers number from zero without gaps, so the slots are a vector. In a file with gaps, the slots beyond the first gap are
-//! in a map: a single `LONG_BINPUT 0xffffffff` must not cost 32 GiB.
+//! Picklers number from zero without gaps, so the slots are a vector. In a file with gaps, the slots beyond the
+//! first gap are in a map: a single `LONG_BINPUT 0xffffffff` must not cost 32 GiB.
 
 use std::collections::BTreeMap;
 

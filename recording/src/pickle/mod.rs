@@ -1,8 +1,8 @@
 //! Pickles of plain data: dicts, lists, tuples, text, numbers, booleans and None. Protocols 0 to 5 are read.
 //!
-//! The reader is written for files from strangers. Nothing is imported or called: an opcode that would is refused by name
-//! and offset. Memory is bounded by [`memory_bound`], time is linear in the file's length, and nothing recurses over the
-//! file's nesting.
+//! The reader is written for files from strangers. Nothing is imported or called: an opcode that would is
+//! refused by name and offset. Memory is bounded by [`memory_bound`], time is linear in the file's length, and
+//! nothing recurses over the file's nesting.
 //!
 //! | file | contents |
 //! |---|---|

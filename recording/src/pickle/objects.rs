@@ -1,9 +1,10 @@
 //! The objects of a pickle: flat tables in which lists, dicts and tuples refer to each other by number.
 //!
-//! Nearly all containers are filled in one go. Such a container is a range of one large vector (`slots`); a dict has only
-//! its values there, and a [shape](super::shape) for its keys. A container that grows again after something else was
-//! written moves to a vector of its own (it is "loose"). References are numbers, so a container that is shared, or changed
-//! after it was memoised, looks the same from everywhere, and one that contains itself is harmless.
+//! Nearly all containers are filled in one go. Such a container is a range of one large vector (`slots`);
+//! a dict has only its values there, and a [shape](super::shape) for its keys. A container that grows
+//! again after something else was written moves to a vector of its own (it is "loose"). References are
+//! numbers, so a container that is shared, or changed after it was memoised, looks the same from
+//! everywhere, and one that contains itself is harmless.
 
 use super::shape::{self, Shapes};
 use super::texts::Texts;
@@ -19,8 +20,8 @@ pub(crate) enum Container {
     LooseDict { index: u32 },
 }
 
-/// The tables. All indices are `u32`: a sane file reaches [`memory_bound`](super::load::memory_bound) long before they
-/// overflow; for others there is [`Objects::full`].
+/// The tables. All indices are `u32`: a sane file reaches [`memory_bound`](super::load::memory_bound) long
+/// before they overflow; for others there is [`Objects::full`].
 pub(crate) struct Objects {
     pub(crate) slots: Vec<Value>,
     pub(crate) containers: Vec<Container>,

@@ -118,8 +118,9 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// GLOBAL and REDUCE, in their one accepted use: very old C++ dumps wrap containers in
-    /// `torch.jit._pickle.restore_type_tag(container, "type")`, which means the container (spec 7.6). Nothing is called.
+    /// GLOBAL and REDUCE, in their one accepted use: very old C++ dumps wrap containers
+    /// in `torch.jit._pickle.restore_type_tag(container, "type")`, which means the
+    /// container (spec 7.6). Nothing is called.
     fn type_tag_step(&mut self, code: u8) -> Outcome {
         if code == GLOBAL {
             let (module, name) = (self.cursor.line()?, self.cursor.line()?);

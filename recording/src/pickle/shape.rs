@@ -1,7 +1,8 @@
 //! Shapes: the sequences of keys that dicts have, each stored once.
 //!
-//! A recording has a million dicts with the same seven keys. Shapes form a tree: each is its parent plus one key. Every shape
-//! remembers the child found last, so one more dict of a known shape costs seven comparisons of a word.
+//! A recording has a million dicts with the same seven keys. Shapes form a tree: each is its
+//! parent plus one key. Every shape remembers the child found last, so one more dict of a known
+//! shape costs seven comparisons of a word.
 
 use std::collections::HashMap;
 
@@ -47,8 +48,8 @@ impl Shapes {
         self.nodes.get(shape as usize).map_or(0, |node| node.length as usize)
     }
 
-    /// The shape with one more key. `None` if there is no such shape, because the key is not a short text or there are too
-    /// many; then the dict must be loose.
+    /// The shape with one more key. `None` if there is no such shape, because the key is not a short text or
+    /// there are too many; then the dict must be loose.
     #[inline]
     pub(crate) fn step(&mut self, shape: u32, key: Value, texts: &Texts<'_>) -> Option<u32> {
         let node = self.nodes.get(shape as usize)?;

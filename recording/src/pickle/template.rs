@@ -1,7 +1,7 @@
 //! Dicts like the one before: a trace has a million in a row that differ in their values only.
 //!
-//! The keys of such dicts are references to the memo, the same bytes each time, so they are compared as bytes and never
-//! looked up. A dict that differs is read by [`fast_dict`](super::fast_dict), which learns its form.
+//! The keys of such dicts are references to the memo, the same bytes each time, so they are compared as bytes
+//! and never looked up. A dict that differs is read by [`fast_dict`](super::fast_dict), which learns its form.
 
 use super::memo::Memo;
 use super::opcode::*;
@@ -167,7 +167,8 @@ mod tests {
         assert_eq!(read(&[A[0], A[1], b"h\x01q\x00", A[2]]), pairs(&[("a", 1), ("a", 2), ("b", 3)]));
     }
 
-    /// While the first dict is read, slot 1 is beyond a gap. Overwriting slot 1 closes the gap, and makes it another key.
+    /// While the first dict is read, slot 1 is beyond a gap. Overwriting slot 1
+    /// closes the gap, and makes it another key.
     #[test]
     fn a_slot_beyond_a_gap_that_is_overwritten_is_another_key() {
         let bytes = b"\x80\x02](\x8c\x01aq\x01}(h\x01K\x01u\x8c\x01xq\x00\x8c\x01bq\x01}(h\x01K\x02u}(h\x01K\x03ue.";

@@ -1,8 +1,8 @@
 //! One pickled value in eight bytes: a tag in the low four bits, a payload in the other sixty.
 //!
-//! Integers over 60 bits, floats and very long texts do not fit: they are stored in a table of [`objects`](super::objects) or
-//! [`texts`](super::texts), and the payload is their index. Values are plain copies, so a tree of any depth is dropped
-//! without recursion.
+//! Integers over 60 bits, floats and very long texts do not fit: they are stored in a table of
+//! [`objects`](super::objects) or [`texts`](super::texts), and the payload is their index. Values are plain
+//! copies, so a tree of any depth is dropped without recursion.
 
 /// A value, or the index of one that is stored elsewhere. Equal bits mean the same object, not just an equal one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

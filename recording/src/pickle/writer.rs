@@ -123,7 +123,8 @@ impl Pickler {
         self.memoise()
     }
 
-    /// Begins a list and returns its slot. Call [`Pickler::before_item`] and [`Pickler::after_item`] around each item.
+    /// Begins a list and returns its slot. Call [`Pickler::before_item`] and
+    /// [`Pickler::after_item`] around each item.
     pub(crate) fn begin_list(&mut self) -> u32 {
         self.bytes.push(EMPTY_LIST);
         self.memoise()

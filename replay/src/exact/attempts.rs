@@ -26,7 +26,8 @@ const PROGRESS_STEP: usize = 1 << 14;
 
 /// How many ambiguous requests are read differently, one after the other, if the stats differ.
 const MOST_REREAD: usize = 48;
-/// How many retries are allowed beyond one for each assumed size, as one block's size may be corrected more than once.
+/// How many retries are allowed beyond one for each assumed size, as one block's
+/// size may be corrected more than once.
 const SPARE_RETRIES: usize = 8;
 
 /// What a replay to the end found.
@@ -38,8 +39,8 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// Of two replays that agree with the recording, the one with the lower cost is likelier: its stats differ less, it needs
-    /// fewer events that no entry shows, and requests change between pools less often.
+    /// Of two replays that agree with the recording, the one with the lower cost is likelier: its stats differ
+    /// less, it needs fewer events that no entry shows, and requests change between pools less often.
     fn cost(&self, options: &VerifyOptions, start: &Start) -> (u64, u64, u64) {
         (self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
     }
@@ -55,8 +56,8 @@ impl Replayed {
 
 /// Replays the whole trace from its start.
 ///
-/// If that gives the recording but not its stats, ambiguous requests are read differently, one after the other: no entry
-/// tells a refused request from a call of empty_cache before it, but the stats count refusals.
+/// If that gives the recording but not its stats, ambiguous requests are read differently, one after the other:
+/// no entry tells a refused request from a call of empty_cache before it, but the stats count refusals.
 pub(crate) fn replay_to_end(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -80,7 +81,8 @@ pub(crate) fn replay_to_end(
     Ok(best)
 }
 
-/// Replays the whole trace from its start; if that differs, again with guesses at the private pools that the file does not name.
+/// Replays the whole trace from its start; if that differs, again with guesses at the
+/// private pools that the file does not name.
 fn replay_with_pools(
     recording: &DeviceRecording,
     options: &VerifyOptions,

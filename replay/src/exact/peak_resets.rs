@@ -1,9 +1,10 @@
 //! When the peak stats were reset.
 //!
-//! A call of `reset_peak_memory_stats` leaves no entry, but shows in the stats at the end: every peak is then the largest
-//! value since the call. If recorded peaks differ from those of the whole run, a single reset must explain all of them.
-//! For each peak, a reset explains it within a range of operations: after the last one where the value was higher, and no
-//! later than the last one where it was reached. These ranges must have an operation in common.
+//! A call of `reset_peak_memory_stats` leaves no entry, but shows in the stats at the end: every peak is
+//! then the largest value since the call. If recorded peaks differ from those of the whole run, a single
+//! reset must explain all of them. For each peak, a reset explains it within a range of operations: after
+//! the last one where the value was higher, and no later than the last one where it was reached. These
+//! ranges must have an operation in common.
 
 use parkade::stats::{Family, Stats};
 
@@ -64,7 +65,8 @@ impl PeakWatch {
         self.operation += 1;
     }
 
-    /// The first and the last entry before which a single reset explains all recorded peaks; `None` if there are none.
+    /// The first and the last entry before which a single reset explains all
+    /// recorded peaks; `None` if there are none.
     pub(crate) fn finish(mut self, core: &ReplayCore<'_>) -> Option<(usize, usize)> {
         for (target, current) in self.targets.iter_mut().zip(currents(core.stats())) {
             if current == target.peak {

@@ -1,8 +1,8 @@
 //! The possible readings of a run of entries that ends in a request.
 //!
-//! No entry says whether `empty_cache` was called before the request, or which events were complete when it began. Each
-//! reading is tried on a copy of the core, and the first that gives exactly these entries is taken. Only if none does, there
-//! is a mismatch. There are never more than a few readings, as each costs a copy.
+//! No entry says whether `empty_cache` was called before the request, or which events were complete when it
+//! began. Each reading is tried on a copy of the core, and the first that gives exactly these entries is taken.
+//! Only if none does, there is a mismatch. There are never more than a few readings, as each costs a copy.
 
 use parkade::stats::Stats;
 use parkade::units::{Bytes, PoolId};
@@ -12,7 +12,8 @@ use super::runner::Runner;
 use super::tally::Release;
 use crate::entries::{gives_memory, takes_memory};
 
-/// A pool that no recording has, different for each request: in PyTorch's ids one part counts from 1 and the other is 0.
+/// A pool that no recording has, different for each request: in PyTorch's ids one
+/// part counts from 1 and the other is 0.
 fn new_pool(request: usize) -> PoolId {
     PoolId(u64::MAX, request as u64)
 }
@@ -20,7 +21,8 @@ fn new_pool(request: usize) -> PoolId {
 /// A reading of a run of entries that ends in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reading {
-    /// All entries belong to the request, and events that completed before entry `visible` were complete when it began.
+    /// All entries belong to the request, and events that completed before entry
+    /// `visible` were complete when it began.
     Request { visible: usize },
     /// As [`Reading::Request`], but the request went to this private pool.
     InPool { visible: usize, pool: PoolId },
@@ -31,9 +33,10 @@ pub(crate) enum Reading {
 impl Runner<'_> {
     /// The readings to try, in this order.
     ///
-    /// The last step of the retry ladder (what the allocator tries when no free block serves a request) and a call of
-    /// empty_cache before the request leave the same entries. With a limit it is the ladder if the limit required it. Without
-    /// one it is the ladder if the device was never seen to have so much reserved, unless the program calls empty_cache often.
+    /// The last step of the retry ladder (what the allocator tries when no free block serves a request) and a
+    /// call of empty_cache before the request leave the same entries. With a limit it is the ladder if the
+    /// limit required it. Without one it is the ladder if the device was never seen to have so much reserved,
+    /// unless the program calls empty_cache often.
     pub(crate) fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
         let inner = &self.trace[at..request];
         let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
@@ -51,13 +54,15 @@ impl Runner<'_> {
                 readings.push(Reading::Release(Release::Pool(pool)));
             }
         }
-        // The first events were seen either by the request's poll or by the ladder's wait for all events. If the wait follows the
-        // poll directly, it does not matter which saw how many: the poll led to no block, and nothing was released in between.
+        // The first events were seen either by the request's poll or by the ladder's wait for all events. If
+        // the wait follows the poll directly, it does not matter which saw how many: the poll led to no block,
+        // and nothing was released in between.
         if first_run > 0 {
             readings.push(Reading::Request { visible: at + first_run });
         }
-        // No entry says in which pool a request failed. While requests are routed to a private pool, the default pool gives nothing
-        // back (spec 2.10). As the request failed, its pool had no fitting block, so a pool without any memory always explains it.
+        // No entry says in which pool a request failed. While requests are routed to a private pool, the
+        // default pool gives nothing back (spec 2.10). As the request failed, its pool had no fitting block, so
+        // a pool without any memory always explains it.
         let entry = &self.trace[request];
         if entry.action == Action::Oom && self.pools.has_private() && self.may_lack_a_segment(entry.size) {
             let visible = [request + 1, at];
@@ -87,8 +92,8 @@ impl Runner<'_> {
         Some(self.pools.of_request(from + end - own, &rest[end - own..=end])).filter(|&pool| pool != PoolId::DEFAULT)
     }
 
-    /// Takes the first reading that agrees; for a request that is to be read differently, the next one that agrees and leads
-    /// to other stats.
+    /// Takes the first reading that agrees; for a request that is to be read differently, the next one
+    /// that agrees and leads to other stats.
     pub(crate) fn try_likeliest(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
         if !self.read_differently.contains(&request) {
             return self.try_readings(at, request, readings);
@@ -108,8 +113,8 @@ impl Runner<'_> {
         self.try_readings(at, request, readings)
     }
 
-    /// Tries the readings, each from the present state. Returns true at the first that agrees to the last entry, and keeps its
-    /// state.
+    /// Tries the readings, each from the present state. Returns true at the first that agrees to
+    /// the last entry, and keeps its state.
     pub(crate) fn try_readings(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
         let saved = self.core.clone();
         let tally = self.tally.clone();
@@ -159,8 +164,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Tries to read all entries up to `end`, where no request follows, as calls that give memory back. Returns true at the
-    /// first reading that agrees to the last entry, and keeps its state.
+    /// Tries to read all entries up to `end`, where no request follows, as calls that give memory back. Returns
+    /// true at the first reading that agrees to the last entry, and keeps its state.
     pub(crate) fn try_releases(&mut self, end: usize) -> bool {
         let at = self.at();
         let rest = &self.trace[at..end];

@@ -1,9 +1,9 @@
 //! What a recording shows of the device's capacity: whether a request for a segment may have been refused.
 //!
-//! After a refusal the allocator gives its cached segments back and asks again. A call of empty_cache before the request leaves
-//! the same entries. The device did not refuse an amount that it is once seen to have had reserved. And a program that often
-//! empties its cache without need, as one that captures graphs does, and is never out of memory, probably also did so
-//! where it was about to need more than ever before.
+//! After a refusal the allocator gives its cached segments back and asks again. A call of empty_cache before
+//! the request leaves the same entries. The device did not refuse an amount that it is once seen to have had
+//! reserved. And a program that often empties its cache without need, as one that captures graphs does, and is
+//! never out of memory, probably also did so where it was about to need more than ever before.
 
 use parkade::settings::Settings;
 use parkade_recording::{Action, Entry};
@@ -11,8 +11,8 @@ use parkade_recording::{Action, Entry};
 use crate::entries::{gives_memory, is_inner, takes_memory};
 use crate::pools::{PoolTracker, RecordedPools};
 
-/// If memory is given back this many times as often before requests that the device had room for as before requests that may
-/// have been refused, all of those are taken as calls of empty_cache.
+/// If memory is given back this many times as often before requests that the device had room for as before
+/// requests that may have been refused, all of those are taken as calls of empty_cache.
 ///
 /// In known recordings the ratio is 4 to 10 where graphs are captured, and less where a limit was near.
 const MOSTLY: u64 = 4;

@@ -1,10 +1,10 @@
 //! A device that answers as the recording says.
 //!
-//! The allocator did not decide where a segment was placed (the driver did), whether there was room (other processes
-//! mattered) or when an event was complete (the GPU did). So this device takes these answers from the recording. A request for
-//! a segment is granted at the recorded address if the recording's next entry is that segment, and refused if the next entry
-//! shows that it failed. If the recording shows no such request, it is granted at an address that no recording has, and the
-//! observer reports the mismatch.
+//! The allocator did not decide where a segment was placed (the driver did), whether there was room (other
+//! processes mattered) or when an event was complete (the GPU did). So this device takes these answers from the
+//! recording. A request for a segment is granted at the recorded address if the recording's next entry is that
+//! segment, and refused if the next entry shows that it failed. If the recording shows no such request, it is
+//! granted at an address that no recording has, and the observer reports the mismatch.
 
 use std::collections::BTreeMap;
 
@@ -51,8 +51,9 @@ impl<'a> RecordedDevice<'a> {
         self.reserved.insert(address, end);
     }
 
-    /// Where the next reserved range begins: at the first address that is mapped and that no range reserved so far grows into.
-    /// A range grows upwards from its lowest address without gaps (spec 4.2), so its end tells what belongs to it.
+    /// Where the next reserved range begins: at the first address that is mapped and that no range
+    /// reserved so far grows into. A range grows upwards from its lowest address without gaps (spec 4.2),
+    /// so its end tells what belongs to it.
     fn next_base(&self) -> Option<u64> {
         let rest = self.trace.get(self.position.next.get()..)?;
         let mut maps = rest.iter().filter(|entry| entry.action == Action::SegmentMap);
@@ -91,8 +92,8 @@ impl DeviceBackend for RecordedDevice<'_> {
     /// A recording does not tell physical memory apart.
     type Physical = ();
 
-    /// Each waiting block has a stream of its own, whose handle is the entry at which it becomes free. Without this, a replay
-    /// with a hundred thousand waiting blocks would poll each of them at every request.
+    /// Each waiting block has a stream of its own, whose handle is the entry at which it becomes free. Without
+    /// this, a replay with a hundred thousand waiting blocks would poll each of them at every request.
     const COMPLETES_BY_HANDLE: bool = true;
 
     fn index(&self) -> u32 {

@@ -1,9 +1,9 @@
 //! PyTorch's rules, except that a garbage collection takes its victims from the recording if block ages are unknown.
 //!
-//! A collection chooses free blocks by age (spec 2.7). The age of a block that has been free since before the first entry is
-//! unknown, except that no other block is older. So if such a block is a candidate, the victims are those that the recording
-//! releases next, provided that there are ages for which PyTorch would release them. All other decisions, and all
-//! collections once the ages are known, follow the rules.
+//! A collection chooses free blocks by age (spec 2.7). The age of a block that has been free since before the
+//! first entry is unknown, except that no other block is older. So if such a block is a candidate, the victims
+//! are those that the recording releases next, provided that there are ages for which PyTorch would release
+//! them. All other decisions, and all collections once the ages are known, follow the rules.
 
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, PyTorch, Relief, Request};
 use parkade::profile::Profile;
@@ -31,8 +31,8 @@ impl<'a> Recorded<'a> {
 
     /// The most bytes that PyTorch asks the device for, for a block of this size.
     ///
-    /// With expandable segments this includes one page: the limit counts sizes, but whole pages are mapped, so the recorded run
-    /// may have reserved that much more than its limit.
+    /// With expandable segments this includes one page: the limit counts sizes, but whole pages are mapped, so
+    /// the recorded run may have reserved that much more than its limit.
     pub(crate) fn most_asked_for(&self, block: Bytes) -> Bytes {
         let settings = &self.rules.settings;
         let beyond = if settings.expandable_segments { settings.large_segment_bytes } else { 0 };
@@ -50,8 +50,9 @@ impl<'a> Recorded<'a> {
         let rest = self.trace[..self.position.end.get()].get(self.position.next.get()..)?;
         let released = rest.iter().map_while(|entry| released_by(entry, &candidates));
         let run: Vec<BlockView> = released.collect();
-        // If the device is asked next, the collection released the whole run. If not, later steps of the retry ladder released the
-        // rest, as the device had no room after the collection; then the shortest run that explains it leaves the same state.
+        // If the device is asked next, the collection released the whole run. If not, later steps of the
+        // retry ladder released the rest, as the device had no room after the collection; then the shortest
+        // run that explains it leaves the same state.
         let is_whole = rest.get(run.len()).is_some_and(|entry| entry.action == Action::SegmentAlloc);
         let is_legal = |&count: &usize| explains(&run[..count], &candidates, target);
         let count = if is_whole { (1..=run.len()).rev().find(is_legal) } else { (1..=run.len()).find(is_legal) };
@@ -72,9 +73,9 @@ fn released_by(entry: &Entry, candidates: &[BlockView]) -> Option<BlockView> {
 
 /// Whether there are ages for which a collection releases exactly these blocks.
 ///
-/// Each pass of a collection releases all blocks above some age. So the blocks that stay are younger than those that go, and
-/// blocks of the same known age go together. It ends once enough is reclaimed, or when only blocks of expandable segments
-/// are left, which always stay.
+/// Each pass of a collection releases all blocks above some age. So the blocks that stay are younger than those
+/// that go, and blocks of the same known age go together. It ends once enough is reclaimed, or when only blocks
+/// of expandable segments are left, which always stay.
 fn explains(victims: &[BlockView], candidates: &[BlockView], target: Bytes) -> bool {
     let youngest = victims.iter().map(|block| block.stamp).max().unwrap_or(0);
     let stays = |block: &&BlockView| !block.is_expandable && !victims.iter().any(|victim| victim.id == block.id);

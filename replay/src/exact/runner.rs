@@ -1,8 +1,8 @@
 //! A replay in progress, and the single things that it does to the core.
 //!
-//! A trace shows what the allocator did, not what it was asked: `empty_cache` shows only as segments given back, an event's
-//! completion only as a block that becomes free. [`super::steps`] turns entries into operations; where a run of entries can
-//! be read in several ways, [`super::readings`] tries them.
+//! A trace shows what the allocator did, not what it was asked: `empty_cache` shows only as segments given
+//! back, an event's completion only as a block that becomes free. [`super::steps`] turns entries into
+//! operations; where a run of entries can be read in several ways, [`super::readings`] tries them.
 
 use std::collections::BTreeSet;
 
@@ -95,7 +95,8 @@ impl<'a> Runner<'a> {
             let place = stray.map_or(reached, |(place, _)| place);
             let recorded = self.trace[..end].get(place).map(Decision::from);
             let replayed = stray.map(|(_, doing)| doing);
-            // The address of an out-of-memory entry is not one, and the recording has nothing at addresses from ELSEWHERE on.
+            // The address of an out-of-memory entry is not one, and the recording has
+            // nothing at addresses from ELSEWHERE on.
             let has_history =
                 |doing: &&Decision| !matches!(doing.action, Action::Oom | Action::Snapshot) && doing.address < ELSEWHERE;
             let mut addresses: Vec<u64> =

@@ -1,4 +1,5 @@
-//! The operations of the recorded program, one after the other: which entries belong to each, and repeating it on the core.
+//! The operations of the recorded program, one after the other: which entries belong to
+//! each, and repeating it on the core.
 
 use parkade_recording::{Action, Entry};
 
@@ -71,7 +72,8 @@ impl Runner<'_> {
         self.pools.pass(at, &self.trace[at..end]);
     }
 
-    /// Segments given back and events completed with no request after them: calls of empty_cache, pools that are dropped.
+    /// Segments given back and events completed with no request after them: calls of
+    /// empty_cache, pools that are dropped.
     fn group_without_request(&mut self, at: usize, end: usize) {
         self.open(end, end);
         if self.pools.has_private() && self.try_releases(end) {

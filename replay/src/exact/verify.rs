@@ -70,8 +70,8 @@ impl DeviceVerdict {
 
 /// Replays one device of a recording and compares every decision.
 ///
-/// `progress` is called from time to time with the number of entries that are done. It starts again at 0 if the trace has
-/// to be replayed more than once.
+/// `progress` is called from time to time with the number of entries that are done. It starts again at 0 if the
+/// trace has to be replayed more than once.
 ///
 /// # Errors
 /// [`VerifyError`] if there is no trace, or it contradicts itself.

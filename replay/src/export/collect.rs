@@ -1,7 +1,7 @@
 //! Collecting the trace of a predicted run, with times and stacks from the recording.
 //!
-//! PyTorch captures one stack for each call of the allocator, and every entry that the call leads to has it (spec 7.4). An entry
-//! that the recording has too, at the same request, gets its time and stack from there.
+//! PyTorch captures one stack for each call of the allocator, and every entry that the call leads to has it
+//! (spec 7.4). An entry that the recording has too, at the same request, gets its time and stack from there.
 
 use std::ops::Range;
 
@@ -73,8 +73,8 @@ pub(crate) fn replay(
     Collected { device: DeviceRecording { device: recording.device, segments, trace: collector.trace }, found }
 }
 
-/// The memory that the recorded process could have, in bytes, if an out-of-memory entry shows it: what it had reserved then
-/// plus what was free.
+/// The memory that the recorded process could have, in bytes, if an out-of-memory entry shows it: what it
+/// had reserved then plus what was free.
 fn recorded_memory(recording: &DeviceRecording) -> Option<u64> {
     let mut reserved = 0_i128;
     // What was reserved before the first entry is the difference to the end.
@@ -119,7 +119,8 @@ impl Collector<'_> {
         self.next_snapshot = self.next_snapshot.max(at);
     }
 
-    /// Adds the entries of an operation that the recording has at the entries `at`, of which the last may belong to the next one.
+    /// Adds the entries of an operation that the recording has at the entries `at`, of which
+    /// the last may belong to the next one.
     fn add(&mut self, at: Range<usize>, operation: Operation, done: impl Iterator<Item = TraceEntry>, reserved_bytes: i64) {
         // A request is at its last entry, everything else at its first.
         let is_request = matches!(operation, Operation::Allocate { .. });

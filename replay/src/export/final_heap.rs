@@ -31,8 +31,8 @@ impl Provenance {
         Provenance { blocks: FxHashMap::default(), segments: BTreeMap::new(), early, early_stacks, early_freed }
     }
 
-    /// Whether an operation is from before the recording's first entry: a request for memory in use then, or freeing memory that
-    /// had been freed then and was not free for reuse yet.
+    /// Whether an operation is from before the recording's first entry: a request for memory in use then, or
+    /// freeing memory that had been freed then and was not free for reuse yet.
     pub(crate) fn is_early(&self, operation: Operation) -> bool {
         match operation {
             Operation::Allocate { id, .. } => id < self.early,
@@ -93,8 +93,8 @@ impl Provenance {
         }
     }
 
-    /// The stack of a segment. PyTorch drops it when the segment is split (spec 7.3). A segment that served one request, as a
-    /// whole, was never split; of others the trace does not show it.
+    /// The stack of a segment. PyTorch drops it when the segment is split (spec 7.3). A segment that served one
+    /// request, as a whole, was never split; of others the trace does not show it.
     fn segment_stack(&self, segment: &SegmentInfo) -> StackId {
         match (segment.blocks.as_slice(), self.segments.get(&segment.address.get())) {
             ([block], Some(&(stack, 1))) if block.state != BlockActivity::Inactive => stack,
@@ -126,7 +126,8 @@ fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
         .collect()
 }
 
-/// The stacks of requests from before the first entry whose blocks are in use at the end. Both are in the order of addresses.
+/// The stacks of requests from before the first entry whose blocks are in use at the end.
+/// Both are in the order of addresses.
 fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) -> FxHashMap<usize, StackId> {
     let freed: FxHashSet<usize> = requests
         .operations

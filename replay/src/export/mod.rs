@@ -1,8 +1,8 @@
 //! A predicted run as a recording: what PyTorch would have recorded, had the program run under other settings.
 //!
-//! The result is a [`Recording`] like any other. Written with [`write`](parkade_recording::write()) it opens in PyTorch's viewers,
-//! and it can be verified. Addresses, segments, blocks and out-of-memory entries are those of the prediction; stacks and times
-//! of requests, and annotations, are carried over from the recording.
+//! The result is a [`Recording`] like any other. Written with [`write`](parkade_recording::write()) it opens in
+//! PyTorch's viewers, and it can be verified. Addresses, segments, blocks and out-of-memory entries are those
+//! of the prediction; stacks and times of requests, and annotations, are carried over from the recording.
 
 mod collect;
 mod final_heap;

@@ -1,4 +1,5 @@
-//! From evidence to a division into pools: as few segments as possible in private pools, and as few pools as possible.
+//! From evidence to a division into pools: as few segments as possible in private
+//! pools, and as few pools as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +91,8 @@ pub(super) fn choose(evidence: &Evidence, trial: &Trial) -> Option<Partition> {
     Some(Partition { pools: partition(evidence, &is_private, trial.goes_at_once), instead })
 }
 
-/// Returns lives to the default pool that need not be private because all lives that exclude them are. The heaviest come first.
+/// Returns lives to the default pool that need not be private because all lives that
+/// exclude them are. The heaviest come first.
 fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weights: &[u64]) {
     order.retain(|&life| is_private[life]);
     order.sort_by_key(|&life| std::cmp::Reverse(weights[life]));
@@ -112,8 +114,8 @@ fn open_component(both: &Graph, is_private: &[bool]) -> Option<BTreeSet<LifeId>>
     Some(component)
 }
 
-/// How much speaks for each life being the default pool's: the number of requests that it served, and much more if it was
-/// freed first where several pools freed memory, beginning with a large segment, as empty_cache does.
+/// How much speaks for each life being the default pool's: the number of requests that it served, and much more
+/// if it was freed first where several pools freed memory, beginning with a large segment, as empty_cache does.
 fn weights(evidence: &Evidence) -> Vec<u64> {
     let mut weights: Vec<u64> = evidence.lives.iter().map(|life| life.requests + 1).collect();
     let most: u64 = weights.iter().sum();
@@ -127,8 +129,8 @@ fn weights(evidence: &Evidence) -> Vec<u64> {
     weights
 }
 
-/// Of two parts that exclude each other, the lighter one, which is to be private, and then the heavier one. If the lives do not
-/// fall into two parts, the one life that excludes the most others for its weight.
+/// Of two parts that exclude each other, the lighter one, which is to be private, and then the heavier one. If
+/// the lives do not fall into two parts, the one life that excludes the most others for its weight.
 fn parts(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> (Vec<LifeId>, Option<Vec<LifeId>>) {
     let weight = |part: &[LifeId]| part.iter().map(|&life| weights[life]).sum::<u64>();
     let mut side: BTreeMap<LifeId, bool> = BTreeMap::new();
@@ -153,8 +155,8 @@ fn parts(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> (Vec<Li
     (most.into_iter().collect(), None)
 }
 
-/// Sorts the private lives into pools, in the order in which they began: each into the pool that it was freed with, or else the
-/// one used last, if the evidence allows it.
+/// Sorts the private lives into pools, in the order in which they began: each into the pool that it was freed
+/// with, or else the one used last, if the evidence allows it.
 fn partition(evidence: &Evidence, is_private: &[bool], goes_at_once: bool) -> Vec<Pool> {
     let lives = &evidence.lives;
     let apart = Graph::of(evidence.apart.iter().chain(&evidence.not_private).copied());

@@ -1,12 +1,13 @@
 //! What a trace shows about which segments cannot be in the same pool.
 //!
 //! Three rules of the allocator make pools visible without naming them:
-//! - A request is served by the best-fitting free block of its pool (spec 2.5). So a better block that was passed over is
-//!   another pool's, and so is every block that would have fitted where a new segment was allocated.
-//! - A pool that gives memory back gives back all that it can (spec 2.10). So memory that could have been freed and was not is
-//!   another pool's.
-//! - It does so in a fixed order, by stream, size and address: the default pool large segments first, a private pool small
-//!   ones first.
+//! - A request is served by the best-fitting free block of its pool (spec 2.5). So a better
+//!   block that was passed over is another pool's, and so is every block that would have fitted
+//!   where a new segment was allocated.
+//! - A pool that gives memory back gives back all that it can (spec 2.10). So memory that could have been
+//!   freed and was not is another pool's.
+//! - It does so in a fixed order, by stream, size and address: the default pool large segments
+//!   first, a private pool small ones first.
 
 use std::collections::BTreeSet;
 
@@ -44,8 +45,9 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// Extends the evidence within each run of releases. What one pool frees is consecutive; so if two lives exclude each other,
-    /// every life freed before the first of them excludes every life freed after the second.
+    /// Extends the evidence within each run of releases. What one pool frees is consecutive;
+    /// so if two lives exclude each other, every life freed before the first of them
+    /// excludes every life freed after the second.
     fn spread(&mut self) {
         for run in &self.releases {
             let (mut of_default, mut of_private) = (0, 0);
@@ -88,8 +90,8 @@ struct Walk<'a> {
     found: Evidence,
 }
 
-/// Gathers the evidence in a trace. `None` if no division into pools can explain it: a better block of the same segment was
-/// passed over, or an entry does not fit the blocks.
+/// Gathers the evidence in a trace. `None` if no division into pools can explain it: a better block of the same
+/// segment was passed over, or an entry does not fit the blocks.
 pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Evidence> {
     let layout = Layout::new(policy, &start.extents.segments);
     let mut walk = Walk { policy, layout, found: Evidence::default() };
@@ -113,7 +115,8 @@ pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorc
     let Walk { layout, mut found, .. } = walk;
     found.lives = layout.lives;
     name_known(&mut found.lives, recording);
-    // If no block was in use before the first entry, no private pool was: a segment from before is one whose entry is missing.
+    // If no block was in use before the first entry, no private pool was: a segment from
+    // before is one whose entry is missing.
     if start.lost.is_none_or(|lost| lost.blocks == 0) {
         let early = found.lives.iter_mut().filter(|life| life.made_at.is_none());
         early.for_each(|life| life.known = life.known.or(Some(PoolId::DEFAULT)));
@@ -151,7 +154,8 @@ impl Walk<'_> {
                 Action::SegmentMap => {
                     let others: Vec<LifeId> = self.layout.ranges(entry.stream, class).collect();
                     if let Some(range) = self.layout.map(place, entry, class) {
-                        // A pool has one range for each stream and class (spec 4.1), much larger than what it ever maps.
+                        // A pool has one range for each stream and class (spec 4.1), much larger
+                        // than what it ever maps.
                         if let Some(&first) = others.first() {
                             self.found.contradictions.push((end, pair(first, range)));
                         }
@@ -265,7 +269,8 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// Whether a block may not serve a request because oversize blocks are for oversize requests (spec 2.5, rules 4 and 5).
+    /// Whether a block may not serve a request because oversize blocks are for oversize
+    /// requests (spec 2.5, rules 4 and 5).
     fn is_refused(&self, size: u64, whole: u64) -> bool {
         let settings = &self.policy.settings;
         let (most, slack) = (settings.max_split_bytes, settings.max_non_split_rounding_bytes);

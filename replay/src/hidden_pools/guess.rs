@@ -27,9 +27,10 @@ pub struct Guess {
 impl Guess {
     /// Whether the guess explains more than it assumes.
     ///
-    /// With enough pools, any allocator's trace can be explained. But real pools are used in windows of several requests, most of
-    /// which a single pool would have served differently. A segment that is wrongly assigned to a private pool serves single
-    /// requests all over the trace, few of which are contradictions. And no real pool is for a single request.
+    /// With enough pools, any allocator's trace can be explained. But real pools are used in windows of
+    /// several requests, most of which a single pool would have served differently. A segment that is wrongly
+    /// assigned to a private pool serves single requests all over the trace, few of which are contradictions.
+    /// And no real pool is for a single request.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         // Two expandable segments of one stream and class prove two pools.

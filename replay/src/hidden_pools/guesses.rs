@@ -22,8 +22,9 @@ const MOST_SIMPLER: usize = 8;
 
 /// The guesses at one recording's pools.
 ///
-/// The evidence is about pairs of segments, so it may not settle which of the segments that were freed together were the
-/// default pool's. A guess that fails at such a place is followed by variants for that place, until one gets further.
+/// The evidence is about pairs of segments, so it may not settle which of the segments that were freed
+/// together were the default pool's. A guess that fails at such a place is followed by variants for
+/// that place, until one gets further.
 pub(crate) struct Guesses {
     evidence: Evidence,
     /// What is assumed by now, because guesses without it failed.
@@ -40,8 +41,8 @@ pub(crate) struct Guesses {
     reached: Option<usize>,
 }
 
-/// The pools, in the order in which those that were freed together were freed, as far as there is one: PyTorch iterates over a
-/// hash map.
+/// The pools, in the order in which those that were freed together were freed, as far as there is
+/// one: PyTorch iterates over a hash map.
 fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<Pool> {
     pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
     let pool_of = |life: LifeId| pools.iter().position(|pool| pool.members.contains(&life));
@@ -64,7 +65,8 @@ fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<Pool> {
 }
 
 impl Guesses {
-    /// Gathers the evidence in a trace. `None` if no segment was freed before the end, or no division into pools explains it.
+    /// Gathers the evidence in a trace. `None` if no segment was freed before the end, or
+    /// no division into pools explains it.
     pub(crate) fn of(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Guesses> {
         let evidence = evidence::gather(recording, start, policy)?;
         let has_unknown = evidence.lives.iter().any(|life| life.known.is_none());
@@ -122,7 +124,8 @@ impl Guesses {
 
     /// Notes that the present guess first differs from the recording at the entry `at`, or at its end if `None`.
     ///
-    /// `released` is the first segment that the replay's default pool frees and the recorded one kept, and before which entry.
+    /// `released` is the first segment that the replay's default pool frees and the
+    /// recorded one kept, and before which entry.
     pub(crate) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>) {
         let place = at.unwrap_or(usize::MAX);
         // A garbage collection passed it over, and collections look only at the default pool.
@@ -157,8 +160,8 @@ impl Guesses {
             run.first().is_some_and(|first| first.0 <= place) && run.last().is_some_and(|last| place <= last.0.saturating_add(1))
         };
         let Some(run) = self.evidence.releases.iter().find(is_there) else { return Vec::new() };
-        // The default pool's segments are one stretch. The first stretch is likeliest, as empty_cache begins with the default pool;
-        // the least likely is none, where a single private pool freed its memory.
+        // The default pool's segments are one stretch. The first stretch is likeliest, as empty_cache begins
+        // with the default pool; the least likely is none, where a single private pool freed its memory.
         let stretches = self.evidence.default_stretches(run);
         let outside = |stretch: &Vec<LifeId>| -> Vec<LifeId> {
             run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life)).collect()
@@ -181,7 +184,8 @@ impl Guesses {
         }
         for (life, &pool) in lives.iter().zip(&pool_of) {
             match life.made_at {
-                // For an expandable segment the default pool is stated too: the nearest one below may be another pool's.
+                // For an expandable segment the default pool is stated too: the nearest
+                // one below may be another pool's.
                 Some(at) if pool != PoolId::DEFAULT || life.expandable => {
                     pools.made.insert(at as u32, pool);
                 }

@@ -1,8 +1,8 @@
 //! The blocks of all segments at each point of a trace, from the trace alone.
 //!
-//! Which block serves a request depends on the pools. What then happens to the block does not: the entry says where it begins,
-//! the rules say how much is split off, and free neighbours in one segment are coalesced. So the blocks of every segment
-//! are known although its pool is not.
+//! Which block serves a request depends on the pools. What then happens to the block does not: the entry says
+//! where it begins, the rules say how much is split off, and free neighbours in one segment are coalesced. So
+//! the blocks of every segment are known although its pool is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,8 @@ use parkade_recording::Entry;
 /// The number of a life.
 pub(super) type LifeId = usize;
 
-/// A segment from its allocation to its release, or an expandable segment from mapping its first page to unmapping its last.
+/// A segment from its allocation to its release, or an expandable segment from mapping
+/// its first page to unmapping its last.
 ///
 /// Not simply a segment: an address can be used by several, one after the other.
 #[derive(Clone, Debug)]
@@ -156,7 +157,8 @@ impl<'a> Layout<'a> {
         self.blocks.get(&address).copied().filter(|block| block.free_since.is_some())
     }
 
-    /// Free blocks of a stream and class with at least `size` bytes, in the order of best fit, up to `until` if that is given.
+    /// Free blocks of a stream and class with at least `size` bytes, in the order of best
+    /// fit, up to `until` if that is given.
     pub(super) fn fitting(
         &self,
         stream: u64,
@@ -204,7 +206,8 @@ impl<'a> Layout<'a> {
         self.put(entry.address, Block { size: entry.size, life, free_since: Some(at) });
     }
 
-    /// Maps pages for a request of this class. If no range grows into them they begin a new one (spec 4.2); returns its life.
+    /// Maps pages for a request of this class. If no range grows into them they begin a
+    /// new one (spec 4.2); returns its life.
     pub(super) fn map(&mut self, at: usize, entry: &Entry, class: PoolClass) -> Option<LifeId> {
         let range = self.life_at(entry.address).filter(|&life| self.lives[life].expandable);
         let life = range.unwrap_or_else(|| self.begin(entry.address, entry.stream, class, true, Some(at)));
@@ -214,7 +217,8 @@ impl<'a> Layout<'a> {
         range.is_none().then_some(life)
     }
 
-    /// Frees memory: a segment, or pages of an expandable one. Returns its life, or `None` if the memory is not all free.
+    /// Frees memory: a segment, or pages of an expandable one. Returns its life, or
+    /// `None` if the memory is not all free.
     pub(super) fn give(&mut self, at: usize, entry: &Entry) -> Option<LifeId> {
         let (&address, block) = self.blocks.range(..=entry.address).next_back()?;
         let (life, end) = (block.life, address + block.size);

@@ -1,8 +1,8 @@
 //! The settings that a recording was made under.
 //!
-//! A snapshot has the settings string and some of the values in force. The string says more (the size of large segments, for
-//! example); the values are more reliable, as PyTorch stores a string that it refused too. So the string is parsed first, and
-//! the values in the file then override the result.
+//! A snapshot has the settings string and some of the values in force. The string says more (the size of large
+//! segments, for example); the values are more reliable, as PyTorch stores a string that it refused too. So the
+//! string is parsed first, and the values in the file then override the result.
 
 use parkade::profile::Profile;
 use parkade::settings::{Settings, SettingsError};

@@ -21,8 +21,8 @@ pub(crate) struct RecordedPools {
 }
 
 impl RecordedPools {
-    /// The pools of the recorded segments at the end, of private segments from before the first entry (address, end, pool),
-    /// and of private segments that the trace allocates, by entry.
+    /// The pools of the recorded segments at the end, of private segments from before the first entry (address,
+    /// end, pool), and of private segments that the trace allocates, by entry.
     pub(crate) fn new(recorded: &[Segment], before: Vec<(u64, u64, PoolId)>, made: FxHashMap<u32, PoolId>) -> RecordedPools {
         let expandable = recorded.iter().filter(|segment| segment.expandable);
         let runs = expandable.map(|segment| (segment.address, (segment.stream, pool_of(segment)))).collect();
@@ -53,7 +53,8 @@ impl RecordedPools {
 /// A guess at the pools of segments that the recording does not name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AssumedPools {
-    /// The pools of segments that are allocated within the trace, by the entry that allocates them or maps their first page.
+    /// The pools of segments that are allocated within the trace, by the entry that
+    /// allocates them or maps their first page.
     pub(crate) made: FxHashMap<u32, PoolId>,
     /// The pools of segments from before the first entry, by address.
     pub(crate) before: FxHashMap<u64, PoolId>,

@@ -16,7 +16,8 @@ pub(crate) fn request_from<D: DeviceBackend, P: Policy, O: Observer>(
     bytes: Bytes,
     stream: StreamId,
 ) -> Result<Allocation, AllocError> {
-    // The core polls no events while requests are routed to a pool. What the recording completes here completed before.
+    // The core polls no events while requests are routed to a pool. What the
+    // recording completes here completed before.
     core.process_events()?;
     core.begin_pool(pool, PoolFilter::All)?;
     let served = core.raw_allocate(bytes, stream);

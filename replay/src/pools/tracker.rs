@@ -44,8 +44,8 @@ impl<'a> PoolTracker<'a> {
     /// The pool of the memory at an entry's address.
     fn of_entry(&self, entry: &Entry) -> PoolId {
         let whole = self.segments.range(..=entry.address).next_back().filter(|(_, (end, _))| entry.address < *end);
-        // A reserved range is larger than any device, so the nearest run below belongs to the same range, if its stream is the
-        // same.
+        // A reserved range is larger than any device, so the nearest run below belongs to the
+        // same range, if its stream is the same.
         let run = || self.runs.range(..=entry.address).next_back().filter(|(_, (stream, _))| *stream == entry.stream);
         whole.map(|(_, &(_, pool))| pool).or_else(|| run().map(|(_, &(_, pool))| pool)).unwrap_or(PoolId::DEFAULT)
     }

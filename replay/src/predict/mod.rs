@@ -1,8 +1,8 @@
 //! Prediction: the requests of a recording under other settings, another limit or on another device.
 //!
-//! The core makes every decision anew on a simulated device. The decisions of the recorded allocator are not used, only what it
-//! could not decide: the requests with their order, at which of them events were seen complete, and where the driver
-//! placed segments.
+//! The core makes every decision anew on a simulated device. The decisions of the recorded allocator are not
+//! used, only what it could not decide: the requests with their order, at which of them events were seen
+//! complete, and where the driver placed segments.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,9 +1,10 @@
-//! What a recorded program would have needed under other settings: everything about one device's recording in one call.
+//! What a recorded program would have needed under other settings: everything about
+//! one device's recording in one call.
 //!
-//! Segments are placed where the recorded process's driver would have placed them, as far as the recording shows
-//! ([`DriverLike`](parkade_sim::address::DriverLike)). A recording that lost its beginning, or has no segments from cudaMalloc,
-//! shows nothing, and only the driver's general rules apply. Where other streams delay a free, the recorded delays are used;
-//! predictions with other delays show how much that matters.
+//! Segments are placed where the recorded process's driver would have placed them, as far as the recording
+//! shows ([`DriverLike`](parkade_sim::address::DriverLike)). A recording that lost its beginning, or has no
+//! segments from cudaMalloc, shows nothing, and only the driver's general rules apply. Where other streams
+//! delay a free, the recorded delays are used; predictions with other delays show how much that matters.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -22,7 +23,8 @@ use crate::inputs::VerifyOptions;
 /// More memory than any device has: 4 TiB.
 const LARGEST_BYTES: u64 = 1 << 42;
 
-/// The timings that are tried beside the recorded one: the two extremes, and fractions and multiples of the recorded waits.
+/// The timings that are tried beside the recorded one: the two extremes, and fractions
+/// and multiples of the recorded waits.
 ///
 /// Earlier completions do not always lead to less memory, so the extremes alone do not bound the result.
 pub const TIMINGS: [Timing; 9] = [
@@ -61,7 +63,8 @@ pub struct Extreme {
     pub fits: bool,
 }
 
-/// How much the timing matters: the results of its two extremes, and the range of peaks over all timings that were tried.
+/// How much the timing matters: the results of its two extremes, and the range of
+/// peaks over all timings that were tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingRange {
     /// If waiting memory becomes free at the next request.
@@ -103,8 +106,8 @@ impl Outlook {
 
 /// Predicts one device of a recording under other settings.
 ///
-/// A request that fails does not end the run: some programs catch the error and continue with less. `progress` is called from
-/// time to time with the number of entries that have been read.
+/// A request that fails does not end the run: some programs catch the error and continue with less. `progress`
+/// is called from time to time with the number of entries that have been read.
 ///
 /// # Errors
 /// As [`verify_device`](crate::verify_device).

@@ -50,7 +50,8 @@ pub struct Prediction {
     pub stats: Stats,
     /// The recording's entry whose request failed first, if one did.
     pub first_failure: Option<usize>,
-    /// Operations that the simulated device refused and a real one would not, for example because its address model was full.
+    /// Operations that the simulated device refused and a real one would not, for example
+    /// because its address model was full.
     pub device_errors: u64,
     /// How many driver calls about memory were made.
     pub driver_calls: u64,

@@ -1,9 +1,9 @@
 //! What a recorded program asked of its allocator: the requests without the answers.
 //!
-//! A trace does not contain all of it: a call of empty_cache shows only where it released something (the exact replay finds
-//! where), and the completion of an event only as the block that became free. An out-of-memory entry counts as a request of
-//! the rounded size, which may succeed under other settings. Memory in use before the first entry counts as requested
-//! before it.
+//! A trace does not contain all of it: a call of empty_cache shows only where it released something (the exact
+//! replay finds where), and the completion of an event only as the block that became free. An out-of-memory
+//! entry counts as a request of the rounded size, which may succeed under other settings. Memory in use before
+//! the first entry counts as requested before it.
 
 use std::iter::Peekable;
 
@@ -73,8 +73,8 @@ pub struct Requests {
     pub ooms: u64,
     /// The most bytes that the recorded run had reserved at once.
     pub recorded_peak_reserved_bytes: i64,
-    /// How many recorded decisions the core makes differently under the recording's own settings. If not 0, the given settings or
-    /// limit are probably not the run's.
+    /// How many recorded decisions the core makes differently under the recording's own settings. If not 0, the
+    /// given settings or limit are probably not the run's.
     pub mismatches: u64,
     /// How many decisions were compared.
     pub decisions: u64,
@@ -85,8 +85,8 @@ pub struct Requests {
 impl Requests {
     /// Works out the requests in a recording by replaying it exactly.
     ///
-    /// `own` are the settings and the limit of the recorded run. `progress` is called from time to time with the number of
-    /// entries that are done.
+    /// `own` are the settings and the limit of the recorded run. `progress` is called from time to time with
+    /// the number of entries that are done.
     ///
     /// # Errors
     /// As [`verify_device`](crate::verify_device).
@@ -197,7 +197,8 @@ impl Reader<'_> {
         entries
     }
 
-    /// The entries from `at` to `end`, which belong to the request at `end` if that is one, or else to calls of empty_cache.
+    /// The entries from `at` to `end`, which belong to the request at `end` if that is
+    /// one, or else to calls of empty_cache.
     fn group(&mut self, at: usize, end: usize, trace: &[Entry]) {
         let inner = &trace[at..end];
         for pool in self.pools.giving(inner) {

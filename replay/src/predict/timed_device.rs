@@ -1,8 +1,8 @@
 //! A simulated device on which waiting blocks become free at entries of the recording.
 //!
-//! Memory and addresses are the simulated device's. When other streams finish with a block is not: that depended on the
-//! recorded program and the GPU, so the replay states it through the stream that it records on the block
-//! ([`crate::completions`]).
+//! Memory and addresses are the simulated device's. When other streams finish with a block is not: that
+//! depended on the recorded program and the GPU, so the replay states it through the stream that it records on
+//! the block ([`crate::completions`]).
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};

@@ -1,11 +1,12 @@
 //! How long the blocks are that were in use before the first entry.
 //!
-//! An entry states the requested size, not the block's. By the rules a block has the rounded size of its request, or more if
-//! the free block that served it was not worth splitting (spec 3.1): in the small pool a remainder of 512 bytes or more is
-//! always split off, in the large pool one of up to 1 MiB is not. So a gap after a block belongs to the block if it is too
-//! small to be a block of that pool. A larger gap is a free block, but up to 1 MiB at its beginning may still belong to the
-//! block before it. That shows when something is allocated in the gap while the block is in use, and otherwise only in what
-//! the recorded allocator did not do ([`super::inferred_sizes`]).
+//! An entry states the requested size, not the block's. By the rules a block has the rounded size of its
+//! request, or more if the free block that served it was not worth splitting (spec 3.1): in the small pool a
+//! remainder of 512 bytes or more is always split off, in the large pool one of up to 1 MiB is not. So a gap
+//! after a block belongs to the block if it is too small to be a block of that pool. A larger gap is a free
+//! block, but up to 1 MiB at its beginning may still belong to the block before it. That shows when something
+//! is allocated in the gap while the block is in use, and otherwise only in what the recorded allocator did
+//! not do ([`super::inferred_sizes`]).
 
 use std::collections::BTreeMap;
 
@@ -127,7 +128,8 @@ impl Cut<'_> {
         Ok(if is_worth_splitting { rounded.0 } else { room })
     }
 
-    /// Looks in the trace for allocations that show where such blocks end; returns the blocks for which there are none.
+    /// Looks in the trace for allocations that show where such blocks end; returns
+    /// the blocks for which there are none.
     fn uncover(&mut self, trace: &[Entry]) -> Vec<Assumed> {
         let mut open: BTreeMap<u64, Hidden> = self.hidden.drain(..).map(|hidden| (hidden.rounded_end, hidden)).collect();
         let mut assumed = Vec::new();

@@ -1,7 +1,8 @@
 //! Whether a trace is possible at all, whatever the allocator's rules: blocks must be where memory is.
 //!
-//! Walking backwards ([`super::rewind`]) finds entries that are missing or occur twice. This pass, forwards, finds the rest:
-//! blocks where there is no memory, memory allocated where there is some already, and memory freed that is in use.
+//! Walking backwards ([`super::rewind`]) finds entries that are missing or occur twice. This pass,
+//! forwards, finds the rest: blocks where there is no memory, memory allocated where there is some
+//! already, and memory freed that is in use.
 
 use std::collections::BTreeMap;
 

@@ -40,7 +40,7 @@ pub(crate) struct Rewound {
     pub(crate) segments: Vec<EarlySegment>,
     /// The private pools of segments that are allocated within the trace, by entry.
     pub(crate) made: FxHashMap<u32, PoolId>,
-    /// For each entry that frees a block which does not become free for reuse at once: the entry at which it does, or `None`
-    /// if that is not in the trace.
+    /// For each entry that frees a block which does not become free for reuse at once: the entry at which it
+    /// does, or `None` if that is not in the trace.
     pub(crate) deferred: FxHashMap<u32, Option<u32>>,
 }

@@ -1,7 +1,7 @@
 //! The mapped runs of expandable segments, while a trace is walked backwards, and the segments they belong to.
 //!
-//! A recording lists an expandable segment as its mapped runs of addresses, and the trace maps and unmaps parts of them.
-//! Adjacent runs of one stream and pool are one run.
+//! A recording lists an expandable segment as its mapped runs of addresses, and the trace maps and unmaps parts
+//! of them. Adjacent runs of one stream and pool are one run.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,8 @@ impl Runs {
         if before.is_some_and(|before| before.address + before.total > run.address) {
             return false;
         }
-        // The pool of a run that is unmapped within the trace is guessed from its size; an adjacent run is more reliable.
+        // The pool of a run that is unmapped within the trace is guessed from its
+        // size; an adjacent run is more reliable.
         let stream = run.stream;
         let same = |other: &EarlySegment| other.stream == stream;
         if let Some(before) = before.filter(|before| before.address + before.total == run.address && same(before)) {
@@ -72,7 +73,8 @@ impl Runs {
 /// What a range of addresses belongs to: stream, class and pool.
 type Group = (u64, PoolClass, PoolId);
 
-/// Joins the runs of each stream and pool, already cut into blocks, into one segment that covers its whole reserved range.
+/// Joins the runs of each stream and pool, already cut into blocks, into one segment
+/// that covers its whole reserved range.
 ///
 /// A recording does not say where the range begins; it is assumed to begin at the lowest address in the recording.
 pub(crate) fn join(runs: Vec<AdoptedSegment>, trace: &[Entry], policy: &PyTorch) -> Vec<AdoptedSegment> {
@@ -93,8 +95,9 @@ pub(crate) fn join(runs: Vec<AdoptedSegment>, trace: &[Entry], policy: &PyTorch)
 
 /// Where the range of each group begins.
 ///
-/// A range grows upwards from its lowest address without gaps (spec 4.2). So memory mapped where no known range has reached
-/// belongs to a new range, or lies below what is left of an old one; the request that it is for tells of which class it is.
+/// A range grows upwards from its lowest address without gaps (spec 4.2). So memory mapped where no known
+/// range has reached belongs to a new range, or lies below what is left of an old one; the request that
+/// it is for tells of which class it is.
 fn find_bases(groups: &BTreeMap<Group, Vec<AdoptedSegment>>, trace: &[Entry], policy: &PyTorch, reach: u64) -> Vec<(u64, Group)> {
     let mut ranges: BTreeMap<u64, (u64, Group)> = BTreeMap::new();
     for (&group, runs) in groups {

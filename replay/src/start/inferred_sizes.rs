@@ -1,9 +1,9 @@
 //! Block sizes from before the first entry that show only in what the recorded allocator did not do.
 //!
-//! If nothing is ever allocated in the gap after a block, the block is assumed to be as long as its rounded request, and the
-//! gap may be up to 1 MiB smaller than it looks. If the core then serves a request from the beginning of the gap where the
-//! recording serves it from elsewhere, the gap was too small for it, so the block must be longer: the least length that
-//! explains this is assumed, and the replay starts again.
+//! If nothing is ever allocated in the gap after a block, the block is assumed to be as long as its rounded
+//! request, and the gap may be up to 1 MiB smaller than it looks. If the core then serves a request from the
+//! beginning of the gap where the recording serves it from elsewhere, the gap was too small for it, so the
+//! block must be longer: the least length that explains this is assumed, and the replay starts again.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, MIB};
@@ -41,7 +41,8 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// The smaller gap that explains why the recording did not do at `entry` what the core did; `None` if no gap explains it.
+    /// The smaller gap that explains why the recording did not do at `entry` what the
+    /// core did; `None` if no gap explains it.
     pub(crate) fn explain(&self, entry: usize, doing: &Decision, policy: &PyTorch) -> Option<SmallerGap> {
         if doing.action != Action::Alloc {
             return None;
@@ -52,7 +53,8 @@ impl Extents {
         let (segment, block) = self.find_gap(doing.address)?;
         let rounded = policy.round(Bytes(doing.size))?.get();
         let by = self.segments[segment].blocks[block].size.get().checked_sub(rounded.checked_sub(BLOCK_SIZE)?)?;
-        // The gap must shrink, must not vanish, and the block's remainder must be one that is not split off: at most 1 MiB.
+        // The gap must shrink, must not vanish, and the block's remainder must be one
+        // that is not split off: at most 1 MiB.
         (by > 0 && rounded > BLOCK_SIZE && self.assumed[place].own + by <= MIB).then_some(SmallerGap { place, by })
     }
 

@@ -1,9 +1,10 @@
 //! The state before a recording's first entry, worked out from its end.
 //!
-//! A trace is a ring buffer, so its beginning may be lost. `rewind` undoes the entries, last first, which gives the blocks
-//! and segments from before the first entry (`early`) and finds contradictions. `block_sizes` works out how long those
-//! blocks are, `inferred_sizes` corrects that when a replay shows more, and `expandable_runs` puts expandable segments
-//! together. `state` is the result. `consistency` checks the whole trace once more, forwards.
+//! A trace is a ring buffer, so its beginning may be lost. `rewind` undoes the entries, last first, which
+//! gives the blocks and segments from before the first entry (`early`) and finds contradictions.
+//! `block_sizes` works out how long those blocks are, `inferred_sizes` corrects that when a replay shows
+//! more, and `expandable_runs` puts expandable segments together. `state` is the result. `consistency` checks
+//! the whole trace once more, forwards.
 
 mod block_sizes;
 mod consistency;

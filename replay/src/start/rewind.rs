@@ -1,8 +1,8 @@
 //! Walking a trace backwards: from the heap at the end of a recording to the heap before its first entry.
 //!
-//! The heap before the first entry follows from the heap at the end and from what the entries did: they are undone, last
-//! first. The walk also finds contradictions (a block freed twice, memory outside any segment) and the entry at which each
-//! freed block becomes free for reuse.
+//! The heap before the first entry follows from the heap at the end and from what the entries did: they are
+//! undone, last first. The walk also finds contradictions (a block freed twice, memory outside any segment) and
+//! the entry at which each freed block becomes free for reuse.
 
 use parkade::units::PoolId;
 use parkade_recording::{Action, BlockState, DeviceRecording, Entry};
@@ -162,7 +162,8 @@ impl Walk {
                 }
             }
             Action::SegmentUnmap => {
-                // The pages of the large pool are 20 MiB, unless settings change that; those of the small pool 2 MiB (spec 4.1).
+                // The pages of the large pool are 20 MiB, unless settings change that; those
+                // of the small pool 2 MiB (spec 4.1).
                 let large = entry.size.is_multiple_of(self.large_page);
                 let run = EarlySegment {
                     address: entry.address,

@@ -15,7 +15,8 @@ use super::rewind::rewind;
 use crate::error::VerifyError;
 use crate::pools::{AssumedPools, RecordedPools};
 
-/// What existed before a trace's first entry, because the recording began later than the program or lost its beginning.
+/// What existed before a trace's first entry, because the recording began later
+/// than the program or lost its beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LostBeginning {
     /// Segments before the first entry.
@@ -24,10 +25,11 @@ pub struct LostBeginning {
     pub blocks: usize,
     /// Bytes in those segments.
     pub reserved_bytes: u64,
-    /// Blocks that may be up to 1 MiB longer than their rounded request, though nothing shows it. The rounded request is
-    /// assumed.
+    /// Blocks that may be up to 1 MiB longer than their rounded request, though nothing shows
+    /// it. The rounded request is assumed.
     pub assumed_sizes: usize,
-    /// Such blocks that must be longer, because a request did not fit after them. The least length that explains it is assumed.
+    /// Such blocks that must be longer, because a request did not fit after them. The least
+    /// length that explains it is assumed.
     pub inferred_sizes: usize,
 }
 
@@ -37,7 +39,8 @@ pub(crate) struct Start {
     pub(crate) extents: Extents,
     /// Blocks freed before the first entry that wait to become free, by address, with the entry at which they do.
     pub(crate) pending: FxHashMap<u64, Option<u32>>,
-    /// For each entry that frees a block which does not become free for reuse at once: the entry at which it does, if any.
+    /// For each entry that frees a block which does not become free for reuse at once:
+    /// the entry at which it does, if any.
     pub(crate) deferred: FxHashMap<u32, Option<u32>>,
     /// The private pools and their segments.
     pub(crate) pools: RecordedPools,
