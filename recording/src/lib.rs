@@ -24,7 +24,7 @@ use compression::DecompressError;
 
 /// Reads a recording from the bytes of a file: a pickle, plain or compressed with gzip, xz or Zstandard.
 ///
-/// Memory in use, beside `bytes`, is at most the decompressed size (bounded by
+/// Memory in use, in addition to `bytes`, is at most the decompressed size (bounded by
 /// [`compression::decompressed_limit`]), plus [`memory_bound`] of that size, plus the recording.
 /// An entry of a recording takes 48 bytes; a whole recording is usually 0.7 times the
 /// decompressed size and at most six times.

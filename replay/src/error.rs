@@ -29,14 +29,6 @@ pub enum VerifyError {
         /// What contradicts it.
         problem: &'static str,
     },
-    /// The recording uses something that cannot be replayed.
-    #[error("{place}: {what} are not replayed by this version")]
-    Unsupported {
-        /// The entry or segment.
-        place: String,
-        /// What it is.
-        what: &'static str,
-    },
     /// PyTorch refuses the recording's settings string.
     #[error(
         "the recording's settings string {:?} is refused: {} (--settings gives others)",

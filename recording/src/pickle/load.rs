@@ -6,7 +6,7 @@ use super::objects::Objects;
 use super::texts::Texts;
 use super::value::Value;
 
-/// The most memory that reading a pickle of `length` bytes may use beside the file itself, in bytes.
+/// The most memory that reading a pickle of `length` bytes may use in addition to the file, in bytes.
 ///
 /// Four times the length, or 64 MiB for small files; real recordings use less than twice their length. Only
 /// memory in use counts: the vectors that contain it may reserve up to twice that in address space.

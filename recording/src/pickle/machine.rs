@@ -72,7 +72,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Bytes of memory in use beside the input.
+    /// Bytes of memory in use, without the input.
     fn held(&self) -> u64 {
         let values = self.stack.len() * size_of::<Value>() + self.marks.len() * size_of::<usize>();
         (values + self.objects.held() + self.memo.held() + self.texts.held()) as u64

@@ -1,8 +1,8 @@
-//! The bytes of texts: in the file itself, or, for the escaped texts of protocol 0, decoded beside it.
+//! The bytes of texts: in the file itself, or, for the escaped texts of protocol 0, decoded in memory.
 
 use super::value::{Tag, Value};
 
-/// The bytes behind every text value of one pickle.
+/// The bytes of every text value of one pickle.
 pub(crate) struct Texts<'a> {
     input: &'a [u8],
     /// Decoded texts. Offset `input.len() + n` of a text value is byte `n` here.
@@ -59,7 +59,7 @@ impl<'a> Texts<'a> {
         self.input.len()
     }
 
-    /// Bytes of memory in use beside the input.
+    /// Bytes of memory in use, without the input.
     pub(crate) fn held(&self) -> usize {
         self.decoded.len() + self.long.len() * size_of::<(usize, usize)>()
     }

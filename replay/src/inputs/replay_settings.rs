@@ -48,7 +48,7 @@ impl ReplaySettings {
     /// The settings of a recording made by the release with this profile.
     ///
     /// # Errors
-    /// [`VerifyError::Settings`] if PyTorch refuses the settings string and the file has no values beside it.
+    /// [`VerifyError::Settings`] if PyTorch refuses the settings string and the file has no values either.
     pub fn of_recording_as(
         profile: &'static Profile,
         recorded: Option<&RecordedSettings>,

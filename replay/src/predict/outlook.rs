@@ -23,7 +23,7 @@ use crate::inputs::VerifyOptions;
 /// More memory than any device has: 4 TiB.
 const LARGEST_BYTES: u64 = 1 << 42;
 
-/// The timings that are tried beside the recorded one: the two extremes, and fractions
+/// The timings that are tried in addition to the recorded one: the two extremes, and fractions
 /// and multiples of the recorded waits.
 ///
 /// Earlier completions do not always lead to less memory, so the extremes alone do not bound the result.
