@@ -104,8 +104,11 @@ fn replay_with_pools(
         let replayed = replay_inferring(recording, options, &mut assumed, progress)?;
         if replayed.tally.mismatches > 0 {
             if best.is_none() {
-                let released = replayed.tally.first_stray.filter(|(_, doing)| doing.action == Action::SegmentFree);
-                guesses.fail(replayed.tally.first.and_then(|first| first.entry), released.map(|(at, doing)| (at, doing.address)));
+                let released = replayed.tally.first_stray.filter(|(_, decision)| decision.action == Action::SegmentFree);
+                guesses.fail(
+                    replayed.tally.first.and_then(|first| first.entry),
+                    released.map(|(at, decision)| (at, decision.address)),
+                );
             }
             continue;
         }
@@ -158,8 +161,8 @@ fn replay(
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
     let mut reported = 0;
     while runner.step() {
-        if let Some((entry, doing)) = runner.tally.stray.take().filter(|_| may_infer)
-            && let Some(gap) = start.extents.explain(entry, &doing, &policy)
+        if let Some((entry, decision)) = runner.tally.stray.take().filter(|_| may_infer)
+            && let Some(gap) = start.extents.explain(entry, &decision, &policy)
         {
             return Ok(Attempted::Inferred(gap));
         }

@@ -37,16 +37,16 @@ impl Observer for Comparer<'_> {
             return;
         }
         let next = self.position.next.get();
-        let doing = Decision::from(entry);
+        let decision = Decision::from(entry);
         if self.stray.is_none()
             && next < self.position.end.get()
             && let Some(expected) = self.trace.get(next)
-            && Decision::from(expected) == doing
+            && Decision::from(expected) == decision
         {
             self.position.next.set(next + 1);
             return;
         }
         self.stray_count += 1;
-        self.stray.get_or_insert((next, doing));
+        self.stray.get_or_insert((next, decision));
     }
 }

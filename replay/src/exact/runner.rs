@@ -25,7 +25,10 @@ pub(crate) struct Runner<'a> {
     pub(crate) trace: &'a [Entry],
     pub(crate) position: &'a Position,
     pub(crate) core: ReplayCore<'a>,
+    /// The allocations in use, by recorded address.
     pub(crate) live: FxHashMap<u64, Allocation>,
+    /// For each entry that frees a block which does not become free for reuse at once:
+    /// the entry at which it does, if any.
     pub(crate) deferred: &'a FxHashMap<u32, Option<u32>>,
     pub(crate) pools: PoolTracker<'a>,
     pub(crate) capacity: Capacity,
@@ -94,18 +97,18 @@ impl<'a> Runner<'a> {
             self.tally.stray = stray;
             let place = stray.map_or(reached, |(place, _)| place);
             let recorded = self.trace[..end].get(place).map(Decision::from);
-            let replayed = stray.map(|(_, doing)| doing);
+            let replayed = stray.map(|(_, decision)| decision);
             // The address of an out-of-memory entry is not one, and the recording has
             // nothing at addresses from ELSEWHERE on.
             let has_history =
-                |doing: &&Decision| !matches!(doing.action, Action::Oom | Action::Snapshot) && doing.address < ELSEWHERE;
+                |decision: &&Decision| !matches!(decision.action, Action::Oom | Action::Snapshot) && decision.address < ELSEWHERE;
             let mut addresses: Vec<u64> =
-                recorded.iter().chain(&replayed).filter(has_history).map(|doing| doing.address).collect();
+                recorded.iter().chain(&replayed).filter(has_history).map(|decision| decision.address).collect();
             addresses.dedup();
             self.tally.first = Some(Mismatch {
                 entry: Some(place),
-                recorded: recorded.map_or("nothing more".to_owned(), |doing| doing.to_string()),
-                replayed: replayed.map_or("nothing".to_owned(), |doing| doing.to_string()),
+                recorded: recorded.map_or("nothing more".to_owned(), |decision| decision.to_string()),
+                replayed: replayed.map_or("nothing".to_owned(), |decision| decision.to_string()),
                 addresses,
             });
         }

@@ -102,8 +102,8 @@ impl Runner<'_> {
         let inner = &self.trace[at..request];
         let completes = inner.iter().any(|entry| entry.action == Action::FreeCompleted);
         let is_plain = !inner.iter().any(takes_memory) && self.trace[request].action == Action::Alloc;
-        let is_elsewhere = self.pools.has_private() && self.trace[request].action == Action::Oom;
-        let is_ambiguous = is_elsewhere || inner.iter().any(gives_memory) || (completes && !is_plain);
+        let may_be_private = self.pools.has_private() && self.trace[request].action == Action::Oom;
+        let is_ambiguous = may_be_private || inner.iter().any(gives_memory) || (completes && !is_plain);
         let end = request + 1;
         let readings = if is_ambiguous { self.readings(at, request) } else { vec![Reading::Request { visible: end }] };
         if is_ambiguous && self.try_likeliest(at, request, &readings) {

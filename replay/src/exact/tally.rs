@@ -22,6 +22,7 @@ pub struct Mismatch {
 pub(crate) struct Tally {
     /// Decisions compared.
     pub(crate) decisions: u64,
+    /// How many of them differ.
     pub(crate) mismatches: u64,
     /// The first mismatch.
     pub(crate) first: Option<Mismatch>,

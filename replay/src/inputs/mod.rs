@@ -1,4 +1,5 @@
-//! What a replay must know in addition to the trace: settings, memory limit, release of PyTorch, and the stats at the end.
+//! What a replay must know in addition to the trace: settings, memory limit, release
+//! of PyTorch, and the stats at the end.
 
 mod options;
 mod release;

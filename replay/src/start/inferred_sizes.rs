@@ -43,15 +43,15 @@ pub(crate) struct Extents {
 impl Extents {
     /// The smaller gap that explains why the recording did not do at `entry` what the
     /// core did; `None` if no gap explains it.
-    pub(crate) fn explain(&self, entry: usize, doing: &Decision, policy: &PyTorch) -> Option<SmallerGap> {
-        if doing.action != Action::Alloc {
+    pub(crate) fn explain(&self, entry: usize, decision: &Decision, policy: &PyTorch) -> Option<SmallerGap> {
+        if decision.action != Action::Alloc {
             return None;
         }
         let is_it =
-            |assumed: &Assumed| assumed.gap == doing.address && assumed.freed_at.is_none_or(|freed| freed as usize > entry);
+            |assumed: &Assumed| assumed.gap == decision.address && assumed.freed_at.is_none_or(|freed| freed as usize > entry);
         let place = self.assumed.iter().position(is_it)?;
-        let (segment, block) = self.find_gap(doing.address)?;
-        let rounded = policy.round(Bytes(doing.size))?.get();
+        let (segment, block) = self.find_gap(decision.address)?;
+        let rounded = policy.round(Bytes(decision.size))?.get();
         let by = self.segments[segment].blocks[block].size.get().checked_sub(rounded.checked_sub(BLOCK_SIZE)?)?;
         // The gap must shrink, must not vanish, and the block's remainder must be one
         // that is not split off: at most 1 MiB.
