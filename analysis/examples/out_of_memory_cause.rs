@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::args().nth(1).unwrap_or_else(|| SHIPPED.to_owned());
     let recording = parkade_recording::read_file(&file)?;
     let settings = ReplaySettings::of_recording(recording.settings.as_ref())?;
-    let own = VerifyOptions { settings, limit_bytes: None, statistics: None };
+    let own = VerifyOptions { settings, limit_bytes: None, stats_file: None };
     let options = DiagnoseOptions { own, capacity_bytes: None, entry: None, fences: 3 };
     for device in &recording.devices {
         show(&recording, &diagnose_device(device, &options, &mut |_| ())?);

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let traced: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
     let settings = ReplaySettings::of_recording(recording.settings.as_ref())?;
     let options = AdviseOptions {
-        own: VerifyOptions { settings, limit_bytes: None, statistics: None },
+        own: VerifyOptions { settings, limit_bytes: None, stats_file: None },
         profile: &Profile::PYTORCH_2_11,
         memory: MemoryBudget { capacity_bytes: Some((gib * f64::from(1 << 30)) as u64), limit_bytes: None },
         given: Vec::new(),

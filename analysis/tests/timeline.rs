@@ -24,7 +24,7 @@ impl Run {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/recordings");
         let recording = parkade_recording::read_file(folder.join(format!("{name}.pickle.xz"))).expect("a recording");
         let settings = ReplaySettings::of_recording(recording.settings.as_ref()).expect("its settings");
-        let own = VerifyOptions { settings, limit_bytes, statistics: None };
+        let own = VerifyOptions { settings, limit_bytes, stats_file: None };
         let requests = Requests::of_recording(&recording.devices[0], &own, &mut |_| ()).expect("its requests");
         let timeline = Timeline::of_device(&recording.devices[0], &own, &requests).expect("its timeline");
         Run { recording, own, requests, timeline }

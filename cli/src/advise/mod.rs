@@ -15,7 +15,7 @@ use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
 use parkade_analysis::advise::{Advice, AdviseOptions, MemoryBudget, Progress};
 use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::{ReplaySettings, VerifyOptions, newer_profile};
+use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, size};
@@ -132,14 +132,14 @@ fn advise(args: &Args) -> Result<Advised> {
     let given = given.collect::<Result<Vec<Settings>>>()?;
     let mut recording = verify::read(&args.file)?;
     // What was asked for is read as the version that made the recording decided; what comes of it is the chosen one's business.
-    let recorded_profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
+    let recorded_profile = newer_release(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     choose_device(&mut recording, args.device)?;
     let memory = MemoryBudget { capacity_bytes: args.capacity, limit_bytes: args.limit };
     let traced: Vec<&DeviceRecording> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
     let found = if !traced.is_empty() {
         let options = AdviseOptions {
-            own: VerifyOptions { settings: own.clone(), limit_bytes: args.recorded_limit, statistics: None },
+            own: VerifyOptions { settings: own.clone(), limit_bytes: args.recorded_limit, stats_file: None },
             profile: rules,
             memory,
             given,

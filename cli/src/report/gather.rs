@@ -10,7 +10,7 @@ use parkade_analysis::annotations::{Scope, scopes};
 use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, what_if};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
 use parkade_replay::{
-    DeviceVerdict, ProfileEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_profile, verify_device,
+    DeviceVerdict, ReleaseEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_release, verify_device,
 };
 use rayon::prelude::*;
 
@@ -40,7 +40,7 @@ pub(super) struct Report {
     pub(super) file: PathBuf,
     pub(super) settings: ReplaySettings,
     /// What showed the version, if the file showed it.
-    pub(super) evidence: Option<ProfileEvidence>,
+    pub(super) evidence: Option<ReleaseEvidence>,
     pub(super) limit_bytes: Option<u64>,
     pub(super) capacity_bytes: Option<u64>,
     /// The most that a page may take.
@@ -94,13 +94,13 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
         ReplaySettings::given_as(given_profile.unwrap_or(&Rules::PYTORCH_2_15), text)?;
     }
     let recording = verify::read(&args.file)?;
-    let shown = newer_profile(&recording, None);
+    let shown = newer_release(&recording, None);
     let recorded_profile = shown.map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let settings = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     let profile = given_profile.unwrap_or(recorded_profile);
     let tried = tried_settings(args, profile, &settings)?;
     let chosen = chosen_devices(&recording, args.device)?;
-    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, statistics: None };
+    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let capacity_bytes = args.capacity.or(args.limit);
     let bar = verify::progress_bar(args.json);
     bar.set_length(chosen.iter().map(|device| device.trace.len() as u64).sum());

@@ -13,7 +13,7 @@ use parkade::report::format_bytes;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
 use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::{ReplaySettings, VerifyOptions, newer_profile};
+use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, replay, size};
@@ -204,10 +204,10 @@ fn read(args: &Args) -> Result<Shown> {
     let given_profile = args.profile.unwrap_or_default().rules();
     let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(given_profile, text)).transpose()?;
     let recording = verify::read(&args.file)?;
-    let shown_profile = newer_profile(&recording, None).map(|(profile, _)| profile);
+    let shown_profile = newer_release(&recording, None).map(|(profile, _)| profile);
     let recorded_profile = args.profile.map_or(shown_profile.unwrap_or(&Rules::PYTORCH_2_11), Profile::rules);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
-    let own = |limit_bytes| VerifyOptions { settings: own, limit_bytes, statistics: None };
+    let own = |limit_bytes| VerifyOptions { settings: own, limit_bytes, stats_file: None };
     let (run, settings) = match given {
         None => {
             let own = own(args.limit);

@@ -187,7 +187,7 @@ fn the_two_good_settings_that_are_fatal_together_are_found_out() {
     let (recording, reserved) = cycles(&own.settings, 101);
     let published = [0, 20, 40, 60, 80, 100].map(|cycle| reserved[cycle]);
     assert_eq!(published, [220, 2_980, 5_760, 8_520, 11_300, 14_060], "pytorch#193400");
-    let own = VerifyOptions { settings: own, limit_bytes: None, statistics: None };
+    let own = VerifyOptions { settings: own, limit_bytes: None, stats_file: None };
     // Under a limit it fits after all, by giving back thousands of mebibytes each time that it is reached: no reason to stay.
     let report = advised(&recording, &own, Some(12.0), &[], false);
     assert_eq!(report.programs[0].requests.mismatches, 0);

@@ -35,7 +35,7 @@ fn check(recording: &Recording, options: &ExportOptions, name: &str) -> (Exporte
     let exported = export(recording, options, &mut |_| ()).expect("an export");
     let back = parkade_recording::read(&write(&exported.recording, Style::Python)).expect("what is written can be read");
     let settings = ReplaySettings::of_recording(back.settings.as_ref()).expect("settings");
-    let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, statistics: None };
+    let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, stats_file: None };
     for device in &back.devices {
         let verdict = verify_device(device, &own, &mut |_| ()).expect("a verdict");
         assert_eq!((verdict.mismatches, &verdict.first), (0, &None), "{name}");
