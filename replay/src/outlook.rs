@@ -1,7 +1,7 @@
 //! What a recorded program would need under other settings: everything about one device's recording in one call.
 //!
 //! Segments go where the recorded process's driver would have put them, as far as its recording shows
-//! ([`DriverLike`](parkade_sim::address::DriverLike)); from a recording that lost its beginning, or has no segments of cudaMalloc,
+//! ([`ObservedDriver`](parkade_sim::address::ObservedDriver)); from a recording that lost its beginning, or has no segments of cudaMalloc,
 //! only the driver's rules are known. Where work of other streams delays a free, the recording's own delays are used, and the two
 //! extremes beside them say how much that matters.
 
@@ -15,7 +15,7 @@ use super::predict::{AfterFailure, PredictOptions, Prediction, Timing, predict};
 use super::requests::Requests;
 use super::verify::VerifyOptions;
 use parkade_recording::DeviceRecording;
-use parkade_sim::address::{DriverLike, Learned};
+use parkade_sim::address::{ObservedDriver, LearnedAddressSpace};
 use parkade_sim::{SimDevice, SimOptions};
 
 /// A device with more memory than any has: 4 TiB.
@@ -125,16 +125,16 @@ pub fn replay_device(
 
 /// Where the recorded process's driver puts segments, as far as its recording shows.
 #[must_use]
-pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> Learned {
+pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> LearnedAddressSpace {
     let knows_all = requests.lost_beginning.is_none();
-    if knows_all { Learned::from_steps(&placed_steps(recording)) } else { Learned::default() }
+    if knows_all { LearnedAddressSpace::from_steps(&placed_steps(recording)) } else { LearnedAddressSpace::default() }
 }
 
 /// A simulated device that puts segments there. Without `capacity_bytes` it has more memory than any device.
 #[must_use]
-pub fn device_like(index: u32, learned: &Learned, capacity_bytes: Option<u64>) -> SimDevice {
+pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Option<u64>) -> SimDevice {
     let options = SimOptions::new(Bytes(capacity_bytes.unwrap_or(LARGEST_BYTES))).index(index);
-    SimDevice::new(options.address_model(DriverLike::learned(learned)))
+    SimDevice::new(options.address_model(ObservedDriver::learned(learned)))
 }
 
 /// How far the outcomes of the [`TIMINGS`] lie apart; `None` if all are the same.

@@ -1,12 +1,12 @@
 //! Where a recorded process had its segments, step by step: what the driver model learns from.
 
 use parkade_recording::{Action, DeviceRecording};
-use parkade_sim::address::PlacedStep;
+use parkade_sim::address::PlacementStep;
 
 /// The recording's segments taken and given back, each with the entry of the request that it served. Segments of expandable
 /// memory are not among them: the driver does not choose their addresses by the same rules.
 #[must_use]
-pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacedStep> {
+pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacementStep> {
     let mut steps = Vec::new();
     let mut request = recording.trace.len() as u64;
     for (at, entry) in recording.trace.iter().enumerate().rev() {
@@ -19,7 +19,7 @@ pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacedStep> {
             Action::SegmentFree => false,
             _ => continue,
         };
-        steps.push(PlacedStep { moment: request, taken, address: entry.address, bytes: entry.size });
+        steps.push(PlacementStep { moment: request, taken, address: entry.address, bytes: entry.size });
     }
     steps.reverse();
     steps

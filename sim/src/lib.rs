@@ -11,52 +11,24 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
 pub mod address;
-mod adversary;
-mod backend;
-mod call;
-mod clock;
-mod contents;
-mod control;
-mod cost;
-mod events;
-mod fault;
-mod holes;
-mod intervals;
-mod log;
-mod mapping;
+mod calls;
+mod costs;
+mod device;
+mod faults;
+mod kernel;
 mod memory;
-mod options;
-mod page_map;
-pub mod pages;
-mod pieces;
-mod program;
 mod race;
-mod ranges;
-mod sim;
-mod small;
+mod range_maps;
 mod streams;
 mod virtual_memory;
 
-pub use access::AccessError;
-pub use adversary::Adversary;
-pub use call::{CallName, LogLevel};
-pub use clock::{CallTotals, Clock};
-pub use contents::UNWRITTEN;
-pub use cost::{CostModel, MeasuredH200, NoCost};
-pub use events::SimEvent;
-pub use fault::{Fault, FaultError, FaultPlan, When};
-pub use log::{AddressName, Call, CallSubject};
-pub use options::SimOptions;
-pub use program::{Access, AccessKind, Kernel};
-pub use race::{Race, RaceAccess, Use};
-pub use sim::SimDevice;
+pub use calls::{AddressName, Call, CallName, CallSubject, LogLevel};
+pub use costs::{CallTotals, CostModel, MeasuredH200, NoCost};
+pub use device::{SimDevice, SimOptions};
+pub use faults::{Fault, FaultError, FaultPlan, When};
+pub use kernel::{Access, AccessError, AccessKind, Kernel};
+pub use memory::{PAGE_BYTES, PageId, PageRun, UNWRITTEN};
+pub use race::{Race, RaceAccess, RaceUse};
+pub use streams::{EventTiming, SimEvent};
 pub use virtual_memory::SimPhysical;
-
-/// Size of a physical page, in bytes (facts: Sizes and addresses, VMM granularity).
-pub const PAGE_BYTES: u64 = 2 << 20;
-/// Largest cudaMalloc that shares a page with others, in bytes (facts: Sizes and addresses).
-pub const SMALL_BYTES: u64 = 1 << 20;
-/// Spacing of cudaMallocs that share a page, in bytes (facts: Sizes and addresses).
-pub const SPACING_BYTES: u64 = 512;

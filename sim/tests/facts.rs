@@ -3,7 +3,7 @@
 
 use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
-use parkade_sim::{Adversary, CallName, NoCost, SimDevice, SimOptions};
+use parkade_sim::{CallName, EventTiming, NoCost, SimDevice, SimOptions};
 
 const PAGE: u64 = 2 * MIB;
 
@@ -103,15 +103,15 @@ fn time_calls_cost_the_measured_medians() {
 
 #[test]
 fn waiting_free_completes_events_under_every_adversary() {
-    for adversary in [Adversary::Clock, Adversary::Eager, Adversary::Lazy, Adversary::Seeded(7)] {
-        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).adversary(adversary));
+    for timing in [EventTiming::Clock, EventTiming::Eager, EventTiming::Lazy, EventTiming::Seeded(7)] {
+        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).event_timing(timing));
         let address = device.malloc(Bytes::mib(4)).unwrap();
         device.spin(StreamId(5), 1_000_000);
         let mut event = device.create_event().unwrap();
         device.record_event(&mut event, StreamId(5)).unwrap();
-        assert_eq!(device.is_complete(&event), Ok(adversary == Adversary::Eager), "{adversary:?}");
+        assert_eq!(device.is_complete(&event), Ok(timing == EventTiming::Eager), "{timing:?}");
         device.free(address).unwrap();
-        assert_eq!(device.is_complete(&event), Ok(true), "{adversary:?}");
+        assert_eq!(device.is_complete(&event), Ok(true), "{timing:?}");
     }
 }
 

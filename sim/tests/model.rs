@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade_sim::address::{Ascending, Descending, Reuse, Scripted};
-use parkade_sim::{Adversary, LogLevel, SimDevice, SimEvent, SimOptions};
+use parkade_sim::{EventTiming, LogLevel, SimDevice, SimEvent, SimOptions};
 use proptest::prelude::*;
 
 const PAGE: u64 = 2 * MIB;
@@ -53,11 +53,11 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Options, and whether small cudaMallocs share pages under them.
 fn options() -> impl Strategy<Value = (SimOptions, bool)> {
-    let adversary = prop_oneof![
-        Just(Adversary::Clock),
-        Just(Adversary::Eager),
-        Just(Adversary::Lazy),
-        any::<u64>().prop_map(Adversary::Seeded)
+    let timing = prop_oneof![
+        Just(EventTiming::Clock),
+        Just(EventTiming::Eager),
+        Just(EventTiming::Lazy),
+        any::<u64>().prop_map(EventTiming::Seeded)
     ];
     let script = prop::collection::vec((1..40_u64).prop_map(|page| page * PAGE), 0..30);
     let base = || SimOptions::new(Bytes(CAPACITY));
@@ -67,8 +67,8 @@ fn options() -> impl Strategy<Value = (SimOptions, bool)> {
         Just(base().address_model(Reuse::new())),
         script.prop_map(move |script| base().address_model(Scripted::new(script))),
     ];
-    (model, adversary, any::<bool>(), any::<bool>()).prop_map(|(options, adversary, shares, waits)| {
-        (options.adversary(adversary).shares_pages(shares).free_waits(waits), shares)
+    (model, timing, any::<bool>(), any::<bool>()).prop_map(|(options, timing, shares, waits)| {
+        (options.event_timing(timing).shares_pages(shares).free_waits(waits), shares)
     })
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
-use parkade_sim::{Access, AccessKind, Adversary, Kernel, SimDevice, SimEvent, SimOptions, SimPhysical};
+use parkade_sim::{Access, AccessKind, EventTiming, Kernel, SimDevice, SimEvent, SimOptions, SimPhysical};
 use proptest::prelude::*;
 
 const PAGE: u64 = 2 * MIB;
@@ -58,8 +58,13 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn adversary() -> impl Strategy<Value = Adversary> {
-    prop_oneof![Just(Adversary::Clock), Just(Adversary::Eager), Just(Adversary::Lazy), any::<u64>().prop_map(Adversary::Seeded)]
+fn timing() -> impl Strategy<Value = EventTiming> {
+    prop_oneof![
+        Just(EventTiming::Clock),
+        Just(EventTiming::Eager),
+        Just(EventTiming::Lazy),
+        any::<u64>().prop_map(EventTiming::Seeded)
+    ]
 }
 
 /// What happens, and what is before what.
@@ -289,9 +294,9 @@ impl Program {
 proptest! {
     #[test]
     fn the_detector_agrees_with_the_closure_of_the_graph(
-        adversary in adversary(), free_waits in any::<bool>(), ops in prop::collection::vec(op(), 1..80)
+        timing in timing(), free_waits in any::<bool>(), ops in prop::collection::vec(op(), 1..80)
     ) {
-        let mut program = Program::new(SimOptions::new(Bytes::mib(64)).adversary(adversary), free_waits);
+        let mut program = Program::new(SimOptions::new(Bytes::mib(64)).event_timing(timing), free_waits);
         for op in &ops {
             program.step(op)?;
             program.check()?;
@@ -299,8 +304,8 @@ proptest! {
     }
 
     #[test]
-    fn a_program_on_one_stream_never_races(adversary in adversary(), ops in prop::collection::vec(op(), 1..80)) {
-        let mut program = Program::new(SimOptions::new(Bytes::mib(64)).adversary(adversary), true);
+    fn a_program_on_one_stream_never_races(timing in timing(), ops in prop::collection::vec(op(), 1..80)) {
+        let mut program = Program::new(SimOptions::new(Bytes::mib(64)).event_timing(timing), true);
         for op in ops {
             let op = match op {
                 Op::Kernel(_, duration_ns, spans) => Op::Kernel(0, duration_ns, spans),

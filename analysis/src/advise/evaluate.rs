@@ -99,7 +99,7 @@ pub(super) mod tests {
     use super::*;
     use parkade_recording::DeviceRecording;
     use parkade_replay::{Completion, Operation, Requests};
-    use parkade_sim::address::Learned;
+    use parkade_sim::address::LearnedAddressSpace;
 
     const MIB: u64 = 1 << 20;
 
@@ -113,7 +113,7 @@ pub(super) mod tests {
 
     pub(in crate::advise) fn program(operations: &[Operation]) -> Program {
         let requests = Requests { operations: operations.iter().copied().enumerate().collect(), ..Requests::default() };
-        Program::of_requests(requests, Learned::default(), &DeviceRecording::default())
+        Program::of_requests(requests, LearnedAddressSpace::default(), &DeviceRecording::default())
     }
 
     /// 100 MiB are cut for 60, so that the next 60 need a segment of their own; the 90 too.

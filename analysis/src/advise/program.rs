@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use parkade_recording::{DeviceRecording, StackId};
 use parkade_replay::{Operation, Requests, VerifyError, VerifyOptions, learned_addresses};
-use parkade_sim::address::Learned;
+use parkade_sim::address::LearnedAddressSpace;
 
 /// Every block is a multiple of this many bytes (spec 1.1), whatever the settings.
 const MIN_BLOCK_BYTES: u64 = 512;
@@ -20,7 +20,7 @@ pub struct Program {
     pub requests: Requests,
     /// What it held when it held the most.
     pub live: LivePeak,
-    pub(super) learned: Learned,
+    pub(super) learned: LearnedAddressSpace,
     /// Whether frees wait for other streams, so that their timing may decide.
     pub is_timed: bool,
 }
@@ -64,7 +64,7 @@ impl Program {
         Ok(Program::of_requests(requests, learned, recording))
     }
 
-    pub(super) fn of_requests(requests: Requests, learned: Learned, recording: &DeviceRecording) -> Program {
+    pub(super) fn of_requests(requests: Requests, learned: LearnedAddressSpace, recording: &DeviceRecording) -> Program {
         let live = LivePeak::find(&requests, recording);
         let (device, entries, is_timed) = (recording.device, recording.trace.len(), requests.has_deferred_frees());
         Program { device, entries, requests, live, learned, is_timed }

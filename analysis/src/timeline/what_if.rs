@@ -6,7 +6,7 @@ use parkade::stats::Family;
 
 use super::buckets::{Bucket, Curve};
 use parkade_replay::{AfterFailure, PredictOptions, PredictedRun, Prediction, Requests, Timing, device_like};
-use parkade_sim::address::Learned;
+use parkade_sim::address::LearnedAddressSpace;
 
 /// Under what to run the requests.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct WhatIf<'a> {
     /// What the program asked for.
     pub requests: &'a Requests,
     /// Where its driver puts segments.
-    pub learned: &'a Learned,
+    pub learned: &'a LearnedAddressSpace,
     /// The device's number.
     pub device: u32,
     /// How many entries the recording has.

@@ -1,6 +1,11 @@
 //! The two address models without memory: each range directly above, or directly below, the one before, never reused.
 
-use super::{ASCENDING_START, AddressModel, DESCENDING_END};
+use super::model::AddressModel;
+
+/// Where the fake driver's ascending addresses begin.
+pub const ASCENDING_START: u64 = 0x1000_0000_0000;
+/// Where the fake driver's descending addresses end.
+pub const DESCENDING_END: u64 = 0x1f00_0000_0000;
 
 /// Addresses that only go up (the fake driver's policy `up`).
 #[derive(Clone, Debug)]

@@ -1,6 +1,9 @@
 //! The address model of the fake driver's reservations: upwards, each on a boundary of 1 GiB, with 1 GiB or more between two.
 
-use super::{AddressModel, RESERVATION_START};
+use super::model::AddressModel;
+
+/// Where the fake driver's reservations begin.
+pub const RESERVATION_START: u64 = 0x2000_0000_0000;
 
 /// What lies between two reservations at least, and the boundary on which each begins, in bytes.
 const SPACING_BYTES: u64 = 1 << 30;

@@ -1,7 +1,8 @@
 //! The address model that fills holes: freed ranges coalesce and the lowest one that is long enough is used first.
 
-use super::super::holes::Holes;
-use super::{ASCENDING_START, AddressModel};
+use super::linear::ASCENDING_START;
+use super::model::AddressModel;
+use crate::range_maps::Holes;
 
 /// Lowest freed hole first, first fit; new addresses above all others (the fake driver's policy `reuse`).
 #[derive(Clone, Debug)]

@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 
-use super::super::intervals::Intervals;
-use super::super::{PAGE_BYTES, SPACING_BYTES};
-use super::AddressModel;
+use super::model::AddressModel;
+use crate::memory::{PAGE_BYTES, SPACING_BYTES};
+use crate::range_maps::Intervals;
 
 /// Start of the addresses used when the script has none: above every GPU's 49-bit addresses, and below 2^53, so that readers
 /// of JSON keep them exact.

@@ -18,14 +18,14 @@ use std::sync::Arc;
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use self::order::Clocks;
-use super::access::{ByteRange, bytes_of};
-use super::pages::PageRun;
-use super::pieces::Pieces;
-use super::program::{AccessKind, Touched};
+use order::Clocks;
 
-pub(super) use self::order::Order;
-pub use self::report::{Race, RaceAccess, Use};
+use crate::kernel::{AccessKind, PhysicalAccess};
+use crate::memory::{ByteRange, PageRun, bytes_of};
+use crate::range_maps::Pieces;
+
+pub(crate) use order::Order;
+pub use report::{Race, RaceAccess, RaceUse};
 
 /// How many races are kept; later ones are only counted.
 const MAX_RACES: usize = 100;
@@ -34,9 +34,9 @@ const MIN_SWEEP_PIECES: usize = 1024;
 
 /// When something runs, in nanoseconds of the clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) start_ns: u64,
-    pub(super) end_ns: u64,
+pub(crate) struct Span {
+    pub(crate) start_ns: u64,
+    pub(crate) end_ns: u64,
 }
 
 /// An access that is kept for some bytes.
@@ -57,7 +57,7 @@ impl PartialEq for Kept {
 
 /// The detector of one device. It begins with the first access; before it there is nothing that an order could be about.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Detector {
+pub(crate) struct Detector {
     clocks: Clocks,
     kept: Pieces<Vec<Kept>>,
     /// How many numbers were given out.
@@ -71,27 +71,27 @@ pub(super) struct Detector {
 /// Order.
 impl Detector {
     /// What an event knows that is put on a stream now.
-    pub(super) fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
+    pub(crate) fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
         self.clocks.recorded(stream)
     }
 
     /// A stream waits for an event.
-    pub(super) fn stream_waits(&mut self, stream: u64, order: &Order) {
+    pub(crate) fn stream_waits(&mut self, stream: u64, order: &Order) {
         self.clocks.stream_waits(stream, order);
     }
 
     /// The host has seen an event complete.
-    pub(super) fn host_waits(&mut self, order: &Order) {
+    pub(crate) fn host_waits(&mut self, order: &Order) {
         self.clocks.host_waits(order);
     }
 
     /// The host has waited for a stream.
-    pub(super) fn host_waits_for(&mut self, stream: u64) {
+    pub(crate) fn host_waits_for(&mut self, stream: u64) {
         self.clocks.host_waits_for(stream);
     }
 
     /// The host has waited for the device.
-    pub(super) fn host_waits_for_all(&mut self) {
+    pub(crate) fn host_waits_for_all(&mut self) {
         self.clocks.host_waits_for_all(self.numbers);
         self.kept = Pieces::default();
     }
@@ -100,8 +100,8 @@ impl Detector {
 /// Accesses.
 impl Detector {
     /// Work with accesses was put on a stream.
-    pub(super) fn launched(&mut self, stream: StreamId, label: Cow<'static, str>, span: Span, touched: &[Touched]) {
-        for Touched { access, ranges } in touched.iter().filter(|touched| !touched.ranges.is_empty()) {
+    pub(crate) fn launched(&mut self, stream: StreamId, label: Cow<'static, str>, span: Span, touched: &[PhysicalAccess]) {
+        for PhysicalAccess { access, ranges } in touched.iter().filter(|touched| !touched.ranges.is_empty()) {
             let number = self.next_number();
             let side = Arc::new(RaceAccess {
                 number,
@@ -125,22 +125,22 @@ impl Detector {
     }
 
     /// The host reads. It is done when it returns, so nothing later can be in a race with it.
-    pub(super) fn read_by_host(&mut self, read: &Touched, now_ns: u64) {
-        let side = self.host_side("read", Use::Read, (read.access.address.get(), read.access.size.get()), now_ns);
+    pub(crate) fn read_by_host(&mut self, read: &PhysicalAccess, now_ns: u64) {
+        let side = self.host_side("read", RaceUse::Read, (read.access.address.get(), read.access.size.get()), now_ns);
         self.report(&side, &read.ranges, |_, kept, clocks| {
             kept.kind == AccessKind::Write && !clocks.host_knows(kept.stream, kept.access.number)
         });
     }
 
     /// The host unmapped a range of addresses behind which these bytes were. Only accesses through these addresses count.
-    pub(super) fn unmapped(&mut self, address: u64, bytes: u64, ranges: &[ByteRange], now_ns: u64) {
-        let side = self.host_side("cuMemUnmap", Use::Unmapped, (address, bytes), now_ns);
+    pub(crate) fn unmapped(&mut self, address: u64, bytes: u64, ranges: &[ByteRange], now_ns: u64) {
+        let side = self.host_side("cuMemUnmap", RaceUse::Unmapped, (address, bytes), now_ns);
         self.report_end(&side, ranges);
     }
 
     /// The host freed a range and has waited for what it waits for.
-    pub(super) fn freed(&mut self, address: u64, bytes: u64, ranges: &[ByteRange], now_ns: u64) {
-        let side = self.host_side("cudaFree", Use::Freed, (address, bytes), now_ns);
+    pub(crate) fn freed(&mut self, address: u64, bytes: u64, ranges: &[ByteRange], now_ns: u64) {
+        let side = self.host_side("cudaFree", RaceUse::Freed, (address, bytes), now_ns);
         self.report_end(&side, ranges);
         for range in ranges {
             self.kept.update(range.start, range.end(), |_| None);
@@ -148,7 +148,7 @@ impl Detector {
     }
 
     /// Pages were given back.
-    pub(super) fn given_back(&mut self, runs: &[PageRun]) {
+    pub(crate) fn given_back(&mut self, runs: &[PageRun]) {
         for &run in runs {
             let (start, bytes) = bytes_of(run);
             self.kept.update(start, start.saturating_add(bytes), |_| None);
@@ -156,12 +156,12 @@ impl Detector {
     }
 
     /// The races found first.
-    pub(super) fn found(&self) -> &[Race] {
+    pub(crate) fn found(&self) -> &[Race] {
         &self.found
     }
 
     /// How many there were beyond those.
-    pub(super) fn more(&self) -> u64 {
+    pub(crate) fn more(&self) -> u64 {
         self.more
     }
 
@@ -170,7 +170,7 @@ impl Detector {
         self.numbers
     }
 
-    fn host_side(&mut self, label: &'static str, what: Use, (address, bytes): (u64, u64), now_ns: u64) -> Arc<RaceAccess> {
+    fn host_side(&mut self, label: &'static str, what: RaceUse, (address, bytes): (u64, u64), now_ns: u64) -> Arc<RaceAccess> {
         Arc::new(RaceAccess {
             number: self.next_number(),
             label: Cow::Borrowed(label),

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use crate::program::AccessKind;
+use crate::kernel::AccessKind;
 
 /// What was done with bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Use {
+pub enum RaceUse {
     /// They were read.
     Read,
     /// They were written.
@@ -21,11 +21,11 @@ pub enum Use {
     Freed,
 }
 
-impl From<AccessKind> for Use {
+impl From<AccessKind> for RaceUse {
     fn from(kind: AccessKind) -> Self {
         match kind {
-            AccessKind::Read => Use::Read,
-            AccessKind::Write => Use::Written,
+            AccessKind::Read => RaceUse::Read,
+            AccessKind::Write => RaceUse::Written,
         }
     }
 }
@@ -40,7 +40,7 @@ pub struct RaceAccess {
     /// The stream, or `None` for the host.
     pub stream: Option<StreamId>,
     /// What it did.
-    pub what: Use,
+    pub what: RaceUse,
     /// Where the bytes begin that it touches.
     pub address: DeviceAddress,
     /// How many they are.
@@ -71,10 +71,10 @@ pub struct Race {
 impl fmt::Display for RaceAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.what {
-            Use::Read => "read",
-            Use::Written => "written",
-            Use::Unmapped => "unmapped",
-            Use::Freed => "freed",
+            RaceUse::Read => "read",
+            RaceUse::Written => "written",
+            RaceUse::Unmapped => "unmapped",
+            RaceUse::Freed => "freed",
         };
         write!(f, "{what} by `{}` ", self.label)?;
         match self.stream {

@@ -1,13 +1,13 @@
 //! What the detector keeps and drops, without a device around it.
 
-use super::super::program::Access;
 use super::*;
+use crate::kernel::Access;
 
 const AT: Span = Span { start_ns: 0, end_ns: 0 };
 
-fn touched(kind: AccessKind, start: u64, bytes: u64) -> [Touched; 1] {
+fn touched(kind: AccessKind, start: u64, bytes: u64) -> [PhysicalAccess; 1] {
     let access = Access { address: DeviceAddress(1000 + start), size: Bytes(bytes), kind };
-    [Touched { access, ranges: vec![ByteRange { start, bytes, address: 1000 + start }] }]
+    [PhysicalAccess { access, ranges: vec![ByteRange { start, bytes, address: 1000 + start }] }]
 }
 
 fn launch(detector: &mut Detector, stream: u64, kind: AccessKind, start: u64, bytes: u64) {

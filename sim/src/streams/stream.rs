@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::adversary::Draws;
+use super::event_timing::Draws;
 
 /// A recorded event's place in its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
