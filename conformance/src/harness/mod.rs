@@ -9,7 +9,7 @@ mod sim;
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::{Adversary, SimDevice};
+use parkade_sim::{EventTiming, SimDevice};
 
 pub use cuda::{Cuda, Rig};
 pub use sim::Simulated;
@@ -69,7 +69,7 @@ pub struct Needs {
     /// How much memory may be had, in whole pages; on a real device a ballast takes the rest. `None`: an H200's, or what is there.
     pub capacity: Option<Bytes>,
     /// Who decides when events are seen complete; a real device decides itself.
-    pub adversary: Adversary,
+    pub timing: EventTiming,
     /// Where segments go; a real device decides itself.
     pub places: Places,
     /// Whether giving a segment back waits for the device; a real one always does.
@@ -78,7 +78,7 @@ pub struct Needs {
 
 impl Default for Needs {
     fn default() -> Needs {
-        Needs { capacity: None, adversary: Adversary::Clock, places: Places::Ascending, free_waits: true }
+        Needs { capacity: None, timing: EventTiming::Clock, places: Places::Ascending, free_waits: true }
     }
 }
 

@@ -24,7 +24,7 @@ impl Backend for Simulated {
 
     fn open(&self, needs: &Needs) -> Result<SimDevice, Unable> {
         let options = needs.capacity.map_or_else(SimOptions::h200, SimOptions::new);
-        let options = options.adversary(needs.adversary).free_waits(needs.free_waits);
+        let options = options.event_timing(needs.timing).free_waits(needs.free_waits);
         Ok(SimDevice::new(match needs.places {
             Places::Ascending => options.address_model(Ascending::new()),
             Places::Descending => options.address_model(Descending::new()),

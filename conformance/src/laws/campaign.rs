@@ -1,4 +1,4 @@
-//! Random sequences of one kind under one adversary, run once for all the laws that are checked after every operation.
+//! Random sequences of one kind under one timing, run once for all the laws that are checked after every operation.
 //!
 //! The first law that is asked for runs them; the others read the result. A sequence that breaks a law is shrunk, and becomes a
 //! script for `parkade ops`.
@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-use parkade_sim::Adversary;
+use parkade_sim::EventTiming;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
@@ -29,17 +29,17 @@ struct Found {
     broken: Option<(Broken, String)>,
 }
 
-/// Sequences of one kind under one adversary.
+/// Sequences of one kind under one timing.
 #[derive(Debug)]
 pub(super) struct Campaign {
-    adversary: Adversary,
+    timing: EventTiming,
     is_virtual: bool,
     found: OnceLock<Result<Found, Unable>>,
 }
 
 impl Campaign {
-    pub(super) fn new(adversary: Adversary, is_virtual: bool) -> Campaign {
-        Campaign { adversary, is_virtual, found: OnceLock::new() }
+    pub(super) fn new(timing: EventTiming, is_virtual: bool) -> Campaign {
+        Campaign { timing, is_virtual, found: OnceLock::new() }
     }
 
     /// Whether the law is checked in sequences of this kind: the model knows the ladder of ordinary segments only, and private pools take
@@ -100,15 +100,15 @@ impl Campaign {
     }
 
     fn cases(&self) -> BoxedStrategy<(Setup, Vec<Operation>)> {
-        let seed = match self.adversary {
-            Adversary::Seeded(_) => any::<u64>().prop_map(Adversary::Seeded).boxed(),
+        let seed = match self.timing {
+            EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
             other => Just(other).boxed(),
         };
         let is_virtual = self.is_virtual;
         let setup =
             seed.prop_flat_map(
-                move |adversary| {
-                    if is_virtual { virtual_setup_under(adversary).boxed() } else { setup_under(adversary).boxed() }
+                move |timing| {
+                    if is_virtual { virtual_setup_under(timing).boxed() } else { setup_under(timing).boxed() }
                 },
             );
         setup.prop_flat_map(|setup| (Just(setup), operations_for(&setup, 1..LONGEST))).boxed()

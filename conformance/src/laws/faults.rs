@@ -5,7 +5,7 @@
 //! backend.
 
 use parkade::units::MIB;
-use parkade_sim::{Adversary, CallName, FaultError, FaultPlan, When};
+use parkade_sim::{EventTiming, CallName, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
 use super::campaign::{Stopped, runner};
@@ -69,8 +69,8 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 fn setup(capacity_mib: u64, settings: usize, is_virtual: bool) -> Setup {
-    let (adversary, places) = (Adversary::Lazy, Places::Ascending);
-    Setup { capacity: capacity_mib * MIB, adversary, settings, places, free_waits: false, is_virtual }
+    let (timing, places) = (EventTiming::Lazy, Places::Ascending);
+    Setup { capacity: capacity_mib * MIB, timing, settings, places, free_waits: false, is_virtual }
 }
 
 /// Every rung of the ladder, with two streams' events pending: collected garbage, oversize blocks, waiting, out of memory.
@@ -147,8 +147,8 @@ fn expandable() -> Program {
 fn random(effort: &Effort) -> Vec<Program> {
     let mut runner = runner(effort, 77_u64);
     let ordinary =
-        setup_under(Adversary::Lazy).prop_flat_map(|setup| (proptest::strategy::Just(setup), operations_for(&setup, 40..60)));
-    let expandable = virtual_setup_under(Adversary::Lazy)
+        setup_under(EventTiming::Lazy).prop_flat_map(|setup| (proptest::strategy::Just(setup), operations_for(&setup, 40..60)));
+    let expandable = virtual_setup_under(EventTiming::Lazy)
         .prop_flat_map(|setup| (proptest::strategy::Just(setup), operations_for(&setup, 40..60)));
     let mut draw = |strategy: &dyn Fn(&mut proptest::test_runner::TestRunner) -> Option<Program>| strategy(&mut runner);
     (0..2 + effort.cases / 500)

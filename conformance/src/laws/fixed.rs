@@ -1,7 +1,7 @@
 //! Sequences that chance hardly draws: every pair of sizes at the thresholds of the rules, and every rung of the ladder.
 
 use parkade::units::MIB;
-use parkade_sim::Adversary;
+use parkade_sim::EventTiming;
 
 use super::campaign::{Stopped, run_sequence};
 use crate::harness::Backend;
@@ -24,9 +24,9 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries
 }
 
-fn setup(settings: usize, capacity_mib: u64, adversary: Adversary) -> Setup {
+fn setup(settings: usize, capacity_mib: u64, timing: EventTiming) -> Setup {
     let places = Places::Ascending;
-    Setup { capacity: capacity_mib * MIB, adversary, settings, places, free_waits: false, is_virtual: false }
+    Setup { capacity: capacity_mib * MIB, timing, settings, places, free_waits: false, is_virtual: false }
 }
 
 fn check<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Result<(), Trouble> {
@@ -43,7 +43,7 @@ fn pairs<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let stride = if effort.cases < ALL_PAIRS_FROM { 3 } else { 1 };
     let mut tried = 0;
     for settings in 0..SETTINGS.len() {
-        let setup = setup(settings, 1024, Adversary::Eager);
+        let setup = setup(settings, 1024, EventTiming::Eager);
         for (row, &first) in sizes.iter().enumerate() {
             for (column, &second) in sizes.iter().enumerate() {
                 if !(settings + row + column).is_multiple_of(stride) {
@@ -114,16 +114,16 @@ fn programs() -> Vec<Vec<Operation>> {
 
 fn every_rung<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let programs = programs();
-    let adversaries = if backend.is_simulated() { vec![Adversary::Lazy, Adversary::Eager] } else { vec![Adversary::Clock] };
-    for &adversary in &adversaries {
+    let timings = if backend.is_simulated() { vec![EventTiming::Lazy, EventTiming::Eager] } else { vec![EventTiming::Clock] };
+    for &timing in &timings {
         for settings in 0..SETTINGS.len() {
             for program in &programs {
-                check(backend, &setup(settings, 200, adversary), program)?;
+                check(backend, &setup(settings, 200, timing), program)?;
             }
         }
     }
     let operations =
-        (adversaries.len() * SETTINGS.len()) as u64 * programs.iter().map(|program| program.len() as u64).sum::<u64>();
+        (timings.len() * SETTINGS.len()) as u64 * programs.iter().map(|program| program.len() as u64).sum::<u64>();
     Ok(Evidence {
         operations,
         measured: format!("{} programs, {} settings", programs.len(), SETTINGS.len()),

@@ -10,7 +10,7 @@ mod repeats;
 
 use std::sync::Arc;
 
-use parkade_sim::Adversary;
+use parkade_sim::EventTiming;
 
 use crate::Law;
 use crate::harness::Backend;
@@ -41,9 +41,9 @@ const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
 pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries = Vec::new();
     for is_virtual in [false, true] {
-        for (name, adversary) in adversaries(backend) {
+        for (name, timing) in timings(backend) {
             let kind = if is_virtual { "virtual" } else { "ordinary" };
-            let campaign = Arc::new(Campaign::new(adversary, is_virtual));
+            let campaign = Arc::new(Campaign::new(timing, is_virtual));
             for (law, says) in AFTER_EVERY_OPERATION.into_iter().filter(|(law, _)| campaign.checks(*law)) {
                 let campaign = Arc::clone(&campaign);
                 let title = format!("{}/{kind}/{name}", law.name());
@@ -60,15 +60,15 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
 }
 
 /// Who decides when events are seen complete: a real device alone, for a simulated one everybody in turn.
-pub(crate) fn adversaries<B: Backend>(backend: &B) -> Vec<(&'static str, Adversary)> {
+pub(crate) fn timings<B: Backend>(backend: &B) -> Vec<(&'static str, EventTiming)> {
     if backend.is_simulated() {
         vec![
-            ("clock", Adversary::Clock),
-            ("at-once", Adversary::Eager),
-            ("when-waited-for", Adversary::Lazy),
-            ("seeded", Adversary::Seeded(0)),
+            ("clock", EventTiming::Clock),
+            ("at-once", EventTiming::Eager),
+            ("when-waited-for", EventTiming::Lazy),
+            ("seeded", EventTiming::Seeded(0)),
         ]
     } else {
-        vec![("device", Adversary::Clock)]
+        vec![("device", EventTiming::Clock)]
     }
 }

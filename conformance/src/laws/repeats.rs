@@ -2,7 +2,7 @@
 
 use parkade::stats::Stats;
 use parkade::trace::{TraceAction, TraceEntry};
-use parkade_sim::Adversary;
+use parkade_sim::EventTiming;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
@@ -45,8 +45,8 @@ fn check_cases<B: Backend>(
 ) -> Verdict {
     let cases = Effort { cases: (effort.cases / 4).max(1), ..*effort };
     let strategy = any::<(bool, u64)>().prop_flat_map(|(is_virtual, seed)| {
-        let adversary = Adversary::Seeded(seed);
-        let setup = if is_virtual { virtual_setup_under(adversary).boxed() } else { setup_under(adversary).boxed() };
+        let timing = EventTiming::Seeded(seed);
+        let setup = if is_virtual { virtual_setup_under(timing).boxed() } else { setup_under(timing).boxed() };
         setup.prop_flat_map(|setup| (Just(setup), operations_for(&setup, 1..80)))
     });
     let (unable, count) = (std::cell::Cell::new(None), std::cell::Cell::new(0));
@@ -208,7 +208,7 @@ fn rounding<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
             let rounded = rules.rounded(size);
             let setup = Setup {
                 capacity: 512 << 20,
-                adversary: Adversary::Eager,
+                timing: EventTiming::Eager,
                 settings,
                 places: crate::operation::Places::Ascending,
                 free_waits: false,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use parkade::policy::Policy;
-use parkade_sim::{Adversary, CallName, FaultError, FaultPlan, When};
+use parkade_sim::{EventTiming, CallName, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
 use super::campaign::driver_time;
@@ -34,7 +34,7 @@ const PLANS: [Plan; 3] = [
 /// After the n-th driver call has failed, for n = 1, 2, ..., every law holds.
 pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
     let mut runner = runner(effort, 0x901f_u64);
-    let strategy = programs(Adversary::Seeded(0), 40);
+    let strategy = programs(EventTiming::Seeded(0), 40);
     // One more for every two hundred programs of a campaign.
     let drawn = (0..effort.cases / 200).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current()));
     let (setup, steps) = every_rung();

@@ -1,7 +1,7 @@
 //! Programs that are not drawn: they reach what chance hardly does, and are what driver calls fail in.
 
 use parkade::units::MIB;
-use parkade_sim::Adversary;
+use parkade_sim::EventTiming;
 
 use super::pool_step::PoolStep;
 use super::step::{Setup, Step};
@@ -36,7 +36,7 @@ pub(super) fn every_rung() -> (Setup, Vec<Step>) {
         ReleaseCached,
         Allocate(5 * MIB, 0),
     ];
-    let setup = Setup { capacity: 64 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, policy_seed: 0 };
+    let setup = Setup { capacity: 64 * MIB, timing: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
     (setup, fill.into_iter().chain(pieces).chain(rest).collect())
 }
 
@@ -47,7 +47,7 @@ pub(super) fn stitching() -> (Setup, Vec<Step>) {
     let fill = [400, 2, 300, 2].map(|mib| Allocate(mib * MIB, 0));
     // The 400 MiB first; the last one then takes its place, so that the 300 MiB are still the third.
     let steps = fill.into_iter().chain([Free(0), Free(2), Allocate(600 * MIB, 0)]).collect();
-    let setup = Setup { capacity: 1024 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, policy_seed: 0 };
+    let setup = Setup { capacity: 1024 * MIB, timing: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
     (setup, steps)
 }
 
@@ -102,6 +102,6 @@ pub(super) fn captures() -> (Setup, Vec<Step>) {
         Pool(End(2)),
         Allocate(30 * MIB, 0),
     ];
-    let setup = Setup { capacity: 64 * MIB, adversary: Adversary::Lazy, places: Places::Ascending, policy_seed: 0 };
+    let setup = Setup { capacity: 64 * MIB, timing: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
     (setup, steps)
 }

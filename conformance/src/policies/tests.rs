@@ -4,7 +4,7 @@ use parkade::Heap;
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade_policies::CATALOGUE;
-use parkade_sim::Adversary;
+use parkade_sim::EventTiming;
 
 use super::campaign::{Failing, Failure, search};
 use super::drawn;
@@ -108,7 +108,7 @@ fn no_step_can_go<P: Policy>(subject: &Subject<P>, seed: u64) -> usize {
         Err(Stopped::Broken(broken, _)) => Some(broken.law),
         _ => None,
     };
-    let found = search(&Effort { cases: 200, seed }, 0x901c, Adversary::Seeded(0), &one);
+    let found = search(&Effort { cases: 200, seed }, 0x901c, EventTiming::Seeded(0), &one);
     let Err(Failure::Program(failing)) = found else { panic!("{}, seed {seed}: nothing found", subject.name) };
     let Failing { setup, steps, .. } = *failing;
     let broken = law(&setup, &steps);

@@ -4,7 +4,7 @@
 use parkade::device::BackendError;
 use parkade::stats::Family;
 use parkade::units::{Bytes, StreamId};
-use parkade_sim::Use;
+use parkade_sim::RaceUse;
 
 use super::story::{Story, claim};
 use crate::harness::{Backend, TestDevice};
@@ -125,8 +125,8 @@ fn unprotected<B: Backend>(backend: &B) -> Verdict {
         if story.bench.device().steer().simulated().is_some() {
             let [race] = &races[..] else { return Err(Trouble::fail(format!("expected one race, found {races:?}"))) };
             let side = |access: &parkade_sim::RaceAccess| (access.what, access.stream, access.address, access.size);
-            claim(side(&race.first) == (Use::Read, Some(reads), x, SIZE), || format!("the first side is {}", race.first))?;
-            claim(side(&race.second) == (Use::Written, Some(writes), x, SIZE), || format!("the second side is {}", race.second))?;
+            claim(side(&race.first) == (RaceUse::Read, Some(reads), x, SIZE), || format!("the first side is {}", race.first))?;
+            claim(side(&race.second) == (RaceUse::Written, Some(writes), x, SIZE), || format!("the second side is {}", race.second))?;
             story.measure(&format!("the race: {race}"));
         } else if y == Some(OLD) && attempt < ATTEMPTS {
             attempt += 1;

@@ -2,7 +2,7 @@
 
 use parkade::stats::Family;
 use parkade::units::{Bytes, PoolId};
-use parkade_sim::{FaultPlan, Race, Use};
+use parkade_sim::{FaultPlan, Race, RaceUse};
 
 use super::{Finished, Outcome, World};
 use crate::harness::TestDevice;
@@ -60,7 +60,7 @@ impl<D: TestDevice> World<D> {
         let used = device.steer().simulated().map_or(Bytes::ZERO, |device| device.used_bytes());
         ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))?;
         // On a real device work whose memory is taken away fails, and with it everything in the process.
-        let is_pulled_away = |race: &&Race| race.second.what == Use::Unmapped;
+        let is_pulled_away = |race: &&Race| race.second.what == RaceUse::Unmapped;
         let race =
             device.steer().simulated().and_then(|device| device.races().iter().find(is_pulled_away).map(ToString::to_string));
         ensure(Law::NoRace, race.is_none(), || race.unwrap_or_default())

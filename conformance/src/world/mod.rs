@@ -109,8 +109,8 @@ impl<D: TestDevice> World<D> {
     /// # Errors
     /// If there is no such device.
     pub fn new<B: Backend<Device = D>>(backend: &B, setup: &Setup) -> Result<World<D>, Unable> {
-        let Setup { adversary, places, free_waits, .. } = *setup;
-        let needs = Needs { capacity: Some(Bytes(setup.capacity)), adversary, places, free_waits };
+        let Setup { timing, places, free_waits, .. } = *setup;
+        let needs = Needs { capacity: Some(Bytes(setup.capacity)), timing, places, free_waits };
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device);

@@ -88,9 +88,9 @@ impl<D: TestDevice, P: Policy> World<D, P> {
     /// # Errors
     /// If there is no such device.
     pub(super) fn new<B: Backend<Device = D>>(backend: &B, setup: &Setup, policy: P, mode: Mode) -> Result<World<D, P>, Unable> {
-        let Setup { adversary, places, .. } = *setup;
+        let Setup { timing, places, .. } = *setup;
         // Giving memory back waits for the device, as the driver does: else a policy would have to.
-        let needs = Needs { capacity: Some(Bytes(setup.capacity)), adversary, places, free_waits: true };
+        let needs = Needs { capacity: Some(Bytes(setup.capacity)), timing, places, free_waits: true };
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device).claiming(Bytes(setup.capacity));
