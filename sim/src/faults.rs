@@ -1,29 +1,30 @@
-//! Calls that fail on demand: the n-th call of a kind, or the n-th call of any kind.
+//! Planned failures: the n-th call of one kind, or the n-th call of any kind, returns an error.
 //!
-//! This is what lets a test fail every driver call of a program in turn and look whether its heap stays whole.
+//! With it a test can fail each driver call of a program in turn and check that the allocator's heap stays consistent. A failed
+//! call has no effect on the device. The plan is set with [`SimDevice::set_fault_plan`](crate::SimDevice::set_fault_plan).
 
 use crate::calls::{CallName, OUT_OF_MEMORY, UNKNOWN};
 
-/// Which call fails. Counts begin at one, with the first call after the plan was set.
+/// Which call fails. Counts start at one, with the first call after the plan is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
     /// The n-th call of this kind.
     NthOf(CallName, u64),
-    /// The n-th call that can fail at all (destroying an event and synchronizing the device cannot, and do not count).
+    /// The n-th call of any kind that can fail. Destroying an event and synchronizing the device cannot fail and do not count.
     Nth(u64),
 }
 
-/// How it fails.
+/// How a call fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultError {
-    /// Driver code 2. From cudaMalloc and cuMemCreate this is the error that means "no room".
+    /// Driver code 2. From cudaMalloc and cuMemCreate it reaches the core as out of memory.
     OutOfMemory,
-    /// Another driver code. Zero means success and is replaced by 999, "unknown".
+    /// Any other driver code. Zero would mean success and is replaced by 999, "unknown".
     Code(u32),
 }
 
 impl FaultError {
-    /// The driver's code.
+    /// The driver code.
     #[must_use]
     pub fn code(self) -> u32 {
         match self {
@@ -39,11 +40,21 @@ impl FaultError {
 pub struct Fault {
     /// Which call.
     pub when: When,
-    /// How.
+    /// How it fails.
     pub error: FaultError,
 }
 
-/// Planned failures, each of which happens at most once.
+/// Planned failures. Each happens at most once.
+///
+/// ```
+/// use parkade_sim::{CallName, FaultError, FaultPlan, When};
+///
+/// // The second cudaMalloc finds no room, and the tenth call of any kind fails with code 719.
+/// let plan = FaultPlan::none()
+///     .and(When::NthOf(CallName::Malloc, 2), FaultError::OutOfMemory)
+///     .and(When::Nth(10), FaultError::Code(719));
+/// assert_eq!(plan.fired(), 0);
+/// ```
 #[derive(Clone, Default, Debug)]
 pub struct FaultPlan {
     waiting: Vec<Fault>,
@@ -59,21 +70,21 @@ impl FaultPlan {
         FaultPlan::default()
     }
 
-    /// The same plan with one more failure. Of two for the same call the one entered first happens.
+    /// Adds a failure to the plan. If two name the same call, the one added first happens.
     #[must_use]
     pub fn and(mut self, when: When, error: FaultError) -> Self {
         self.waiting.push(Fault { when, error });
         self
     }
 
-    /// How many failures have happened. Zero after a run: the run made fewer calls than the plan waited for.
+    /// How many failures have happened. If it is zero after a run, the run made fewer calls than the plan names.
     #[must_use]
     pub fn fired(&self) -> u64 {
         self.fired
     }
 
-    /// Counts a call and says whether it is to fail.
-    pub fn next(&mut self, call: CallName) -> Option<FaultError> {
+    /// Counts a call. Returns how it must fail, if it must.
+    pub(crate) fn next(&mut self, call: CallName) -> Option<FaultError> {
         self.seen[call as usize] += 1;
         self.seen_in_all += 1;
         let (of_kind, in_all) = (self.seen[call as usize], self.seen_in_all);
@@ -104,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_never_has_the_code_of_success() {
+    fn a_failure_never_has_the_success_code() {
         assert_eq!(FaultError::Code(0).code(), 999);
         assert_eq!(FaultError::OutOfMemory.code(), 2);
     }

@@ -1,4 +1,4 @@
-//! What a program puts on the device, as plain data: kernels, what they touch, and why they cannot.
+//! Kernels as plain data: how long they take, what they touch, and why an access can be illegal.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use crate::memory::ByteRange;
 
-/// Whether work reads or writes.
+/// Whether an access reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AccessKind {
     /// It reads.
@@ -16,25 +16,25 @@ pub enum AccessKind {
     Write,
 }
 
-/// Bytes that work on the device touches.
+/// Bytes that work on the device reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Access {
-    /// Where they begin.
+    /// The first byte.
     pub address: DeviceAddress,
-    /// How many. None is no access, wherever it is.
+    /// How many there are. An access of zero bytes is legal at any address and touches nothing.
     pub size: Bytes,
-    /// Whether they are read or written. Who does both says both.
+    /// Whether they are read or written. Work that does both declares two accesses.
     pub kind: AccessKind,
 }
 
 impl Access {
-    /// A reading access.
+    /// A read.
     #[must_use]
     pub fn read(address: DeviceAddress, size: Bytes) -> Self {
         Access { address, size, kind: AccessKind::Read }
     }
 
-    /// A writing access.
+    /// A write.
     #[must_use]
     pub fn write(address: DeviceAddress, size: Bytes) -> Self {
         Access { address, size, kind: AccessKind::Write }
@@ -44,13 +44,13 @@ impl Access {
 /// Work on the device: how long it takes and what it touches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kernel {
-    /// The stream at whose end it is put.
+    /// The stream that it is queued on.
     pub stream: StreamId,
     /// How long it runs, in nanoseconds.
     pub duration_ns: u64,
-    /// What reports call it.
+    /// Its name in race reports.
     pub label: Cow<'static, str>,
-    /// What it touches, at any time while it runs.
+    /// What it touches at some time while it runs.
     pub accesses: Vec<Access>,
 }
 
@@ -60,14 +60,14 @@ pub(crate) struct PhysicalAccess {
     pub(crate) ranges: Vec<ByteRange>,
 }
 
-/// Why a program cannot touch an address.
+/// Why work on the device cannot touch an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessError {
-    /// There is no memory behind it.
+    /// No memory is mapped there.
     NotMapped,
-    /// There is, but no cuMemSetAccess said that the device may touch it.
+    /// Memory is mapped there, but cuMemSetAccess has not given the device access.
     NoAccess,
-    /// The address or the size is not a multiple of 4 bytes, in a call that writes words.
+    /// Address or size is not a multiple of 4 bytes, in a call that writes 32-bit words.
     NotWords,
 }
 

@@ -102,7 +102,7 @@ fn time_calls_cost_the_measured_medians() {
 }
 
 #[test]
-fn waiting_free_completes_events_under_every_adversary() {
+fn waiting_free_completes_events_under_every_timing() {
     for timing in [EventTiming::Clock, EventTiming::Eager, EventTiming::Lazy, EventTiming::Seeded(7)] {
         let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).event_timing(timing));
         let address = device.malloc(Bytes::mib(4)).unwrap();

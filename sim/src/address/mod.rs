@@ -1,7 +1,9 @@
-//! Where cudaMalloc puts a range, and where cuMemAddressReserve does: the rule as an object, so that devices can be made that
-//! answer like the fake driver, like a recording, or like the real driver as far as recordings show it.
+//! Address models: the rules by which cudaMalloc and cuMemAddressReserve place ranges.
 //!
-//! A model decides addresses only. Memory is counted elsewhere, and the device checks every answer before it believes it.
+//! A model is an object, so a device can place ranges like the fake driver ([`Ascending`], [`Descending`], [`Reuse`],
+//! [`AscendingReservations`]), as a recording lists them ([`Scripted`]), or like NVIDIA's driver as far as recordings show its
+//! rules ([`ObservedDriver`]). A model decides addresses only; physical memory is counted elsewhere, and the device checks every
+//! answer before it uses it.
 
 mod linear;
 mod model;

@@ -1,31 +1,31 @@
-//! The log of driver calls: plain data, and its text in the fake driver's JSON form.
+//! The log of driver calls, as plain data and as JSON lines in the fake driver's format.
 //!
 //! Ranges are named by the number of their cudaMalloc (`c3`) or cuMemAddressReserve (`v3`), created memory by the number of its
-//! cuMemCreate (`h3`), events by the number of their creation, so that two logs can be compared whatever the addresses were.
+//! cuMemCreate (`h3`), events by the number of their creation. So two logs can be compared even if their addresses differ.
 
 use std::fmt;
 
 use super::codes::NOT_PERMITTED;
 use super::name::{CallName, LogLevel};
 
-/// What to call an address.
+/// The name of an address in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddressName {
-    /// Inside the range that the cudaMalloc of this number gave out last.
+    /// In a range of cudaMalloc; the latest, if several had the address.
     InRange {
         /// The number of the cudaMalloc, counted from zero over those that succeeded.
         ordinal: u64,
         /// Bytes from the start of its range.
         offset_bytes: u64,
     },
-    /// Inside the range that the cuMemAddressReserve of this number gave out last.
+    /// In a range of cuMemAddressReserve; the latest, if several had the address.
     InReservation {
         /// The number of the cuMemAddressReserve, counted from zero over those that succeeded.
         ordinal: u64,
         /// Bytes from the start of its range.
         offset_bytes: u64,
     },
-    /// In no range ever given out.
+    /// In no range that was ever returned.
     Unknown(u64),
 }
 
@@ -39,87 +39,86 @@ impl fmt::Display for AddressName {
     }
 }
 
-/// What a call was about.
+/// The arguments of a call, and what it returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallSubject {
     /// The answer of cudaMemGetInfo; zeros if it failed.
     Info {
-        /// Bytes that nobody holds.
+        /// Free bytes.
         free_bytes: u64,
-        /// Bytes that the driver calls total.
+        /// Total bytes, as the driver reports them.
         total_bytes: u64,
     },
     /// A cudaMalloc.
     Allocation {
-        /// Bytes that were asked for.
+        /// The requested bytes.
         bytes: u64,
-        /// The new range's number and address, or `None` if the call failed.
+        /// The new range's number and address; `None` if the call failed.
         range: Option<(u64, u64)>,
     },
     /// A cudaFree.
     Release {
-        /// The address that was given.
+        /// The address argument.
         address: u64,
-        /// What it was called at that time.
+        /// Its name at that time.
         name: AddressName,
     },
     /// A cuMemAddressReserve.
     Reservation {
-        /// Bytes that were asked for.
+        /// The requested bytes.
         bytes: u64,
-        /// The new range's number and address, or `None` if the call failed.
+        /// The new range's number and address; `None` if the call failed.
         range: Option<(u64, u64)>,
     },
     /// A cuMemAddressFree.
     ReservationEnd {
-        /// The address that was given.
+        /// The address argument.
         address: u64,
-        /// What it was called at that time.
+        /// Its name at that time.
         name: AddressName,
-        /// The bytes that were given.
+        /// The size argument.
         bytes: u64,
     },
     /// A cuMemCreate.
     Creation {
-        /// Bytes that were asked for.
+        /// The requested bytes.
         bytes: u64,
-        /// The handle type that was asked for: 1 is a file descriptor, 8 is fabric.
+        /// The requested handle type: 1 is a file descriptor, 8 is fabric.
         handle_type: u32,
-        /// The new memory's number, or `None` if the call failed.
+        /// The new memory's number; `None` if the call failed.
         handle: Option<u64>,
     },
     /// A cuMemMap or, without a handle, a cuMemUnmap.
     Mapping {
-        /// The address that was given.
+        /// The address argument.
         address: u64,
-        /// What it was called at that time.
+        /// Its name at that time.
         name: AddressName,
-        /// The bytes that were given.
+        /// The size argument.
         bytes: u64,
-        /// The number of the memory that was to be mapped.
+        /// The number of the memory to map; `None` for cuMemUnmap.
         handle: Option<u64>,
     },
     /// A cuMemSetAccess.
     Access {
-        /// The address that was given.
+        /// The address argument.
         address: u64,
-        /// What it was called at that time.
+        /// Its name at that time.
         name: AddressName,
-        /// The bytes that were given.
+        /// The size argument.
         bytes: u64,
-        /// The index of the device that was to have access.
+        /// The index of the device that gets access.
         device: u32,
     },
     /// A cuMemRelease, of the memory of this number.
     Handle(u64),
     /// A cudaStreamSynchronize, of the stream with this handle.
     Stream(u64),
-    /// A call about an event. `ordinal` counts creations from zero; `argument` is the flags of a creation (2: without timing)
-    /// and the stream's handle of a record.
+    /// A call about an event.
     Event {
-        /// The event's number.
+        /// The event's number, counted from zero over the successful creations.
         ordinal: u64,
-        /// The last argument, where the call has one.
+        /// The last argument, if the call has one: the flags of a creation (2 is without time stamps), or the stream's handle.
         argument: Option<u64>,
     },
     /// The device as a whole.
@@ -131,11 +130,11 @@ pub enum CallSubject {
 pub struct Call {
     /// Which call.
     pub name: CallName,
-    /// The driver's result code: 0 is success, 600 of a query "not ready".
+    /// The driver's result code: 0 is success, 600 is a query's "not ready".
     pub result: u32,
-    /// What it was about.
+    /// Its arguments and what it returned.
     pub subject: CallSubject,
-    /// The clock when the call returned, in nanoseconds. Not part of the text.
+    /// The clock when the call returned, in nanoseconds. Not part of the rendered text.
     pub at_ns: u64,
 }
 
@@ -148,7 +147,7 @@ impl Call {
             CallSubject::Info { free_bytes, total_bytes } => format!("{head},{free_bytes},{total_bytes}]"),
             CallSubject::Allocation { bytes, range: Some((ordinal, _)) } => format!("{head},{bytes},\"c{ordinal}\"]"),
             CallSubject::Allocation { bytes, range: None } => format!("{head},{bytes}]"),
-            // The fake driver leaves the offset out where the address is known to be a start.
+            // The fake driver omits the offset if the call succeeded: the address is the start then.
             CallSubject::Release { name: AddressName::InRange { ordinal, .. }, .. } if self.result == 0 => {
                 format!("{head},\"c{ordinal}\"]")
             }
@@ -193,14 +192,14 @@ impl CallLog {
         self.level >= name.level()
     }
 
-    /// Logs a call if its level is switched on; `subject` is only made then.
+    /// Logs a call if its level is enabled. `subject` is called only then.
     pub(crate) fn push(&mut self, name: CallName, result: u32, at_ns: u64, subject: impl FnOnce() -> CallSubject) {
         if self.shows(name) {
             self.calls.push(Call { name, result, subject: subject(), at_ns });
         }
     }
 
-    /// Takes everything logged since the last time.
+    /// Takes everything logged since the last call.
     pub(crate) fn take(&mut self) -> Vec<Call> {
         std::mem::take(&mut self.calls)
     }
@@ -210,7 +209,7 @@ impl CallLog {
 mod tests {
     use super::*;
 
-    /// The lines are the fake driver's.
+    /// The expected lines were printed by the fake driver.
     #[test]
     fn lines_are_the_fake_drivers() {
         let event = |ordinal, argument| CallSubject::Event { ordinal, argument };

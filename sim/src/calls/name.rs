@@ -1,4 +1,4 @@
-//! The driver calls that the device understands: their names and the level of log that shows them.
+//! The driver calls that the device understands, by name, and the log level that shows each.
 
 /// A driver call that the device understands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -67,7 +67,7 @@ impl CallName {
     /// How many there are.
     pub const COUNT: usize = CallName::ALL.len();
 
-    /// The driver's word for it.
+    /// The driver's name for the call.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -92,7 +92,7 @@ impl CallName {
         }
     }
 
-    /// The lowest level of log that shows it.
+    /// The lowest log level that shows the call.
     #[must_use]
     pub const fn level(self) -> LogLevel {
         match self {
@@ -109,7 +109,7 @@ impl CallName {
     }
 }
 
-/// How much is logged; the numbers are the fake driver's.
+/// How much is logged. The numbers are those of the fake driver's `--log` option.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 #[repr(u8)]
 pub enum LogLevel {
@@ -118,7 +118,7 @@ pub enum LogLevel {
     Off = 0,
     /// Calls about memory.
     Memory = 1,
-    /// Those, and calls about events and synchronization.
+    /// Calls about memory, and calls about events and synchronization.
     Events = 2,
 }
 
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_call_has_its_place_in_the_list() {
+    fn every_call_is_at_its_index_in_the_list() {
         for (index, name) in CallName::ALL.into_iter().enumerate() {
             assert_eq!(name as usize, index);
         }

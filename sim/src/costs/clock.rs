@@ -1,15 +1,16 @@
-//! The device's clock, and the account of what calls cost: nanoseconds that only calls move.
+//! The device's clock, and the totals of what calls cost. It advances by calls, by waiting and by [`Clock::advance`]; it
+//! never reads real time.
 
 use crate::calls::CallName;
 
-/// What one kind of call has cost so far.
+/// What the calls of one kind have cost so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallTotals {
     /// How many calls were made, failed ones included.
     pub calls: u64,
-    /// How many of them failed (a query that says "not ready" did not).
+    /// How many of them failed. A query that answers "not ready" did not fail.
     pub failures: u64,
-    /// Their price in nanoseconds, waiting not included.
+    /// Their price in nanoseconds, without waiting.
     pub cost_ns: u64,
     /// How long they waited for work on the device, in nanoseconds.
     pub wait_ns: u64,
@@ -32,17 +33,17 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds since the device was made.
+    /// Nanoseconds since the device was created.
     pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Lets time pass: the host does something else.
+    /// Advances the clock without a call.
     pub(crate) fn advance(&mut self, duration_ns: u64) {
         self.now_ns = self.now_ns.saturating_add(duration_ns);
     }
 
-    /// Enters a call and its price.
+    /// Counts a call and advances the clock by its price.
     pub(crate) fn charge(&mut self, call: CallName, cost_ns: u64) {
         let totals = &mut self.totals[call as usize];
         totals.calls += 1;
@@ -50,12 +51,12 @@ impl Clock {
         self.advance(cost_ns);
     }
 
-    /// Enters that a call failed.
+    /// Counts a failure.
     pub(crate) fn note_failure(&mut self, call: CallName) {
         self.totals[call as usize].failures += 1;
     }
 
-    /// Lets a call wait until `until_ns`; no wait if that has passed.
+    /// Makes a call wait until `until_ns`, or not at all if that time has passed.
     pub(crate) fn wait_until(&mut self, call: CallName, until_ns: u64) {
         let wait_ns = until_ns.saturating_sub(self.now_ns);
         let totals = &mut self.totals[call as usize];
@@ -63,7 +64,7 @@ impl Clock {
         self.advance(wait_ns);
     }
 
-    /// What one kind of call has cost.
+    /// What the calls of one kind have cost.
     pub(crate) fn totals(&self, call: CallName) -> CallTotals {
         self.totals[call as usize]
     }
@@ -92,6 +93,6 @@ mod tests {
         assert_eq!(clock.totals(CallName::Free), CallTotals { calls: 1, failures: 0, cost_ns: 10, wait_ns: 90 });
         assert_eq!(clock.sum(), CallTotals { calls: 2, failures: 0, cost_ns: 11, wait_ns: 90 });
         clock.advance(u64::MAX);
-        assert_eq!(clock.now_ns(), u64::MAX, "stops at the end of time");
+        assert_eq!(clock.now_ns(), u64::MAX, "saturates");
     }
 }

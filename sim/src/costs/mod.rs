@@ -1,4 +1,7 @@
-//! Time: what driver calls cost, and the clock that they move.
+//! Time: the prices of driver calls, and the clock that they advance.
+//!
+//! To change a measured price, see [`h200`]; to simulate another GPU, implement [`CostModel`] and pass it to
+//! [`SimOptions::cost_model`](crate::SimOptions::cost_model).
 
 mod clock;
 mod h200;

@@ -1,18 +1,17 @@
-//! What a driver call costs: prices in nanoseconds, as an exchangeable model.
+//! The price of a driver call, as an interface that other GPUs can implement.
 
 use std::fmt::Debug;
 
 use crate::calls::CallName;
 
-/// Prices of driver calls.
+/// The prices of driver calls in nanoseconds, without waiting.
 pub trait CostModel: Debug + Send + Sync {
-    /// What one call costs in nanoseconds, waiting not included. `bytes` is what the call reserves or returns (whole pages; for
-    /// a cudaMalloc that shares a page, its spaced size; for memory of cuMemCreate, its whole size), zero for calls about no
-    /// memory and for calls that failed.
+    /// The price of one call. `bytes` is what the call takes or returns: whole pages; for a cudaMalloc that shares a page, its
+    /// spaced size; for created memory, its whole size. It is zero for calls that failed and for calls that are not about memory.
     fn cost_ns(&self, call: CallName, bytes: u64) -> u64;
 
-    /// What one call costs that is about several pieces of mapped memory (cuMemSetAccess, cuMemUnmap), given the size of each;
-    /// none are a call that failed or found nothing. Unless a model says otherwise: as much as a call for each.
+    /// The price of one call about several mappings (cuMemSetAccess, cuMemUnmap), given the size of each. No sizes mean that the
+    /// call failed or found nothing mapped. By default, the sum of one call for each.
     fn cost_of_handles_ns(&self, call: CallName, handle_bytes: &[u64]) -> u64 {
         match handle_bytes {
             [] => self.cost_ns(call, 0),
@@ -21,7 +20,7 @@ pub trait CostModel: Debug + Send + Sync {
     }
 }
 
-/// Every call is free of charge.
+/// No call takes any time.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct NoCost;
 

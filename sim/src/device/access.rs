@@ -1,4 +1,4 @@
-//! What is behind an address: the physical bytes that a program on the device touches there, or why it cannot.
+//! From addresses to physical bytes: what work on the device touches, or why it cannot.
 
 use parkade::units::{Bytes, DeviceAddress};
 
@@ -7,23 +7,23 @@ use crate::kernel::AccessError;
 use crate::memory::{ByteRange, PAGE_BYTES, PageId, PageRun, bytes_of};
 
 impl SimDevice {
-    /// The physical page behind an address that the device may touch.
+    /// The physical page behind an address.
     ///
     /// # Errors
-    /// Where a program would end with an illegal access.
+    /// If the device may not touch the address; on a real GPU that is an illegal access.
     pub fn page_behind(&self, address: DeviceAddress) -> Result<PageId, AccessError> {
         let ranges = self.bytes_behind(address, Bytes(1))?;
         ranges.first().map(|range| PageId(range.start / PAGE_BYTES)).ok_or(AccessError::NotMapped)
     }
 
-    /// The physical pages behind the cudaMalloc, the shared page or the mapping that covers an address; empty where nothing is.
+    /// The physical pages of the cudaMalloc, shared page or mapping that covers an address. Empty if none does.
     #[must_use]
     pub fn pages_at(&self, address: DeviceAddress) -> &[PageRun] {
         self.unit_at(address.get()).map_or(&[], |unit| unit.runs)
     }
 
-    /// The physical bytes behind `size` bytes at an address, which may reach over several cudaMallocs and mappings.
-    /// As on the real device what counts is the page: the rest of a page that small cudaMallocs share can be touched.
+    /// The physical bytes behind `size` bytes at an address, which may span several cudaMallocs and mappings. As on the real
+    /// device, access goes by page: the unused rest of a page that small cudaMallocs share can be touched too.
     pub(super) fn bytes_behind(&self, address: DeviceAddress, size: Bytes) -> Result<Vec<ByteRange>, AccessError> {
         let mut ranges = Vec::new();
         let mut at = address.get();
@@ -43,7 +43,7 @@ impl SimDevice {
         Ok(ranges)
     }
 
-    /// The physical bytes of all mappings that lie in a range.
+    /// The physical bytes of all mappings that overlap a range.
     pub(super) fn bytes_mapped(&self, address: u64, size: u64) -> Vec<ByteRange> {
         let mut ranges = Vec::new();
         for start in self.virtual_memory.mappings_in(address, address.saturating_add(size)) {
@@ -75,7 +75,7 @@ impl Unit<'_> {
         self.runs.iter().fold(self.start, |end, &run| end.saturating_add(bytes_of(run).1))
     }
 
-    /// Adds the physical bytes behind the addresses from `from` to before `until`; joins what is consecutive.
+    /// Appends the physical bytes behind addresses `from..until`, joining consecutive ones.
     fn push_bytes(&self, from: u64, until: u64, ranges: &mut Vec<ByteRange>) {
         let mut run_address = self.start;
         for &run in self.runs {

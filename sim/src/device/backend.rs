@@ -1,4 +1,4 @@
-//! The simulated device as the core sees it.
+//! [`DeviceBackend`] for the simulated device: each question goes to the method that is the driver's call.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};

@@ -1,7 +1,6 @@
-//! Calls about events: create, record, query, wait, destroy.
+//! Calls about events (create, record, query, wait, destroy) and cudaStreamSynchronize.
 //!
-//! An event holds its place in its stream itself, so a cloned device understands clones of its events. An event that was never
-//! recorded counts as complete, as in CUDA; one that was recorded again follows its newest record.
+//! An event that was never recorded counts as complete, as in CUDA. One that was recorded again follows its newest record.
 
 use parkade::device::BackendError;
 use parkade::units::StreamId;
@@ -10,7 +9,7 @@ use super::state::SimDevice;
 use crate::calls::{CallName, CallSubject, INVALID_HANDLE, NOT_READY, code_of, driver_error};
 use crate::streams::SimEvent;
 
-/// The flags with which the allocator creates its events: without timing.
+/// The flag that the allocator creates its events with: no time stamps.
 const DISABLE_TIMING: u64 = 2;
 
 impl SimDevice {
@@ -56,7 +55,7 @@ impl SimDevice {
         Ok(done)
     }
 
-    /// cudaEventSynchronize: completes the event and what is before it in its stream.
+    /// cudaEventSynchronize. Completes the event and everything before it in its stream.
     pub(super) fn event_synchronize(&mut self, event: &SimEvent) -> Result<(), BackendError> {
         let name = CallName::EventSynchronize;
         self.charge(name, 0);
@@ -69,7 +68,7 @@ impl SimDevice {
         self.conclude(name, outcome, event.ordinal(), None)
     }
 
-    /// cudaStreamWaitEvent, as the allocator calls it: logged, priced and able to fail.
+    /// cudaStreamWaitEvent as a call of the allocator: logged, priced, and able to fail.
     pub(super) fn event_hold_back(&mut self, event: &SimEvent, stream: StreamId) -> Result<(), BackendError> {
         let name = CallName::StreamWaitEvent;
         self.charge(name, 0);
@@ -80,7 +79,7 @@ impl SimDevice {
         self.conclude(name, outcome, event.ordinal(), Some(stream.get()))
     }
 
-    /// cudaStreamSynchronize: everything in the stream is complete then, under every adversary.
+    /// cudaStreamSynchronize. Everything in the stream is complete then, under every event timing.
     pub(super) fn stream_synchronize(&mut self, stream: u64) -> Result<(), BackendError> {
         let name = CallName::StreamSynchronize;
         self.charge(name, 0);
@@ -93,7 +92,7 @@ impl SimDevice {
         outcome.map_err(|code| driver_error(name, code))
     }
 
-    /// cudaEventDestroy. Of a clone of an event that is destroyed already it is logged as a failure and does nothing.
+    /// cudaEventDestroy. For an event that is destroyed already (through a clone), it logs a failure and does nothing.
     pub(super) fn event_destroy(&mut self, event: &SimEvent) {
         let name = CallName::EventDestroy;
         self.charge(name, 0);
@@ -101,19 +100,23 @@ impl SimDevice {
         self.note(name, code, || CallSubject::Event { ordinal: event.ordinal(), argument: None });
     }
 
-    /// The host knows now that an event is complete.
+    /// Tells the race detector that the host has seen an event complete.
     fn note_complete(&mut self, event: &SimEvent) {
         if let (Some(races), Some(order)) = (&mut self.races, event.order()) {
             races.host_waits(order);
         }
     }
 
-    /// Whether a call about this event may go ahead, or the code with which it fails.
+    /// Whether a call about this event may go ahead.
+    ///
+    /// # Errors
+    /// The code that it fails with.
     fn admit(&mut self, name: CallName, event: &SimEvent) -> Result<(), u32> {
         self.planned_failure(name)?;
         if self.live_events.contains(&event.ordinal()) { Ok(()) } else { Err(INVALID_HANDLE) }
     }
 
+    /// Logs a call about an event and turns its code into the core's error.
     fn conclude(
         &mut self,
         name: CallName,

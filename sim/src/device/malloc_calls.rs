@@ -1,7 +1,7 @@
 //! cudaMalloc, cudaFree and cudaMemGetInfo.
 //!
-//! A call that fails changes nothing but the clock, the log and the counts of calls. Failures inside are driver codes, which
-//! become the core's errors on the way out.
+//! A call that fails changes only the clock, the log and the call counts. Inside, failures are driver codes; they become the
+//! core's errors on the way out.
 
 use parkade::device::{BackendError, MemoryInfo};
 use parkade::units::{Bytes, DeviceAddress};
@@ -10,7 +10,7 @@ use super::state::SimDevice;
 use crate::calls::{CallName, CallSubject, INVALID_VALUE, OUT_OF_MEMORY, UNKNOWN, driver_error};
 use crate::memory::{PAGE_BYTES, Range, SMALL_BYTES, SPACING_BYTES, spaced_bytes};
 
-/// What a cudaMalloc made.
+/// The range that a cudaMalloc returns.
 struct NewRange {
     address: u64,
     ordinal: u64,
@@ -18,11 +18,11 @@ struct NewRange {
 }
 
 impl SimDevice {
-    /// cudaMalloc. Does not wait for the device (facts: Waiting for the device). Size 0 is refused: the driver would answer
-    /// with a null pointer, which is no range.
+    /// cudaMalloc. Does not wait for the device (facts: Waiting for the device). Size 0 is refused, because the driver would
+    /// return a null pointer.
     pub(super) fn cuda_malloc(&mut self, requested: Bytes) -> Result<u64, BackendError> {
         let outcome = self.try_malloc(requested.get());
-        // What a refused cudaMalloc costs was not measured: it is charged as the smallest.
+        // The price of a refused cudaMalloc was not measured: charged like the smallest one.
         self.charge(CallName::Malloc, outcome.as_ref().map_or(0, |range| range.bytes));
         let code = outcome.as_ref().err().copied().unwrap_or(0);
         let range = outcome.as_ref().ok().map(|range| (range.ordinal, range.address));
@@ -45,7 +45,7 @@ impl SimDevice {
         if self.shares_pages && bytes <= SMALL_BYTES { self.malloc_shared(bytes) } else { self.malloc_own(bytes) }
     }
 
-    /// Whole pages of its own (facts: Sizes and addresses, third row).
+    /// Takes whole pages for one range (facts: Sizes and addresses).
     fn malloc_own(&mut self, bytes: u64) -> Result<NewRange, u32> {
         let pages = bytes.div_ceil(PAGE_BYTES);
         let address = self.place_pages(pages, bytes)?;
@@ -54,21 +54,21 @@ impl SimDevice {
         Ok(NewRange { address, ordinal, bytes })
     }
 
-    /// A place in a shared page (facts: Sizes and addresses, second row).
+    /// Takes a place in a shared page (facts: Sizes and addresses).
     fn malloc_shared(&mut self, bytes: u64) -> Result<NewRange, u32> {
         let spaced = spaced_bytes(bytes);
-        let (page, address) = match self.small.place(spaced) {
+        let (page, address) = match self.shared_pages.place(spaced) {
             Some(place) => place,
             None => {
                 let page = self.place_pages(1, bytes)?;
-                (page, self.small.place_in_new(page, spaced).ok_or(UNKNOWN)?)
+                (page, self.shared_pages.place_in_new(page, spaced).ok_or(UNKNOWN)?)
             }
         };
         let ordinal = self.ranges.insert(address, spaced, Some(page));
         Ok(NewRange { address, ordinal, bytes: spaced })
     }
 
-    /// Takes pages and puts them somewhere; returns where.
+    /// Takes pages and asks the address model where they go. Returns the address.
     fn place_pages(&mut self, pages: u64, request: u64) -> Result<u64, u32> {
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
         if !self.memory.has_room(pages) {
@@ -89,7 +89,7 @@ impl SimDevice {
         self.placed.overlap_end(address, bytes).is_none() && self.virtual_memory.is_unreserved(address, bytes)
     }
 
-    /// cudaFree of a live range's start; anything else is refused with `INVALID_VALUE`. Waits for the whole device.
+    /// cudaFree of the start of a live range; any other address is refused with `INVALID_VALUE`. Waits for the whole device.
     pub(super) fn cuda_free(&mut self, address: u64) -> Result<(), BackendError> {
         let outcome = self.planned_failure(CallName::Free).and_then(|()| self.ranges.live(address).ok_or(INVALID_VALUE));
         self.charge(CallName::Free, outcome.as_ref().map_or(0, |range| range.bytes));
@@ -106,7 +106,7 @@ impl SimDevice {
         outcome.map(|_| ()).map_err(|code| driver_error(CallName::Free, code))
     }
 
-    /// Ends what is known about the bytes of a range, which may share their page with others.
+    /// Drops the contents of a range and the accesses to it. Its page may be shared, so this goes by bytes.
     fn forget_freed(&mut self, address: u64, bytes: u64) {
         if self.races.is_none() && self.memory.contents().is_empty() {
             return;
@@ -122,7 +122,7 @@ impl SimDevice {
         self.ranges.end(address);
         let placed_at = match range.shared_page {
             None => address,
-            Some(page) if self.small.leave(page, address, range.bytes) => page,
+            Some(page) if self.shared_pages.leave(page, address, range.bytes) => page,
             Some(_) => return, // others still live in the page
         };
         if let Some((bytes, runs)) = self.placed.remove(placed_at) {

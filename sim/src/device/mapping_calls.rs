@@ -1,7 +1,7 @@
-//! The virtual memory calls, cuMemAddressReserve to cuMemRelease, and cudaStreamSynchronize.
+//! The virtual memory calls, from cuMemAddressReserve to cuMemRelease.
 //!
-//! None of the virtual memory calls waits for the device (facts: Waiting for the device). A call that fails changes nothing but
-//! the clock, the log and the counts of calls, and costs what the smallest successful one does: its price was not measured.
+//! None of them waits for the device (facts: Waiting for the device). A call that fails changes only the clock, the log and the
+//! call counts. The price of a failed call was not measured; it is charged like the smallest successful one.
 
 use parkade::device::BackendError;
 use parkade::units::Bytes;
@@ -13,13 +13,13 @@ use crate::calls::{
 use crate::memory::PAGE_BYTES;
 use crate::virtual_memory::{AffectedMappings, SimPhysical, is_whole_pages};
 
-/// Handle type of cuMemCreate: a file descriptor, which other processes of this host can open.
+/// Handle type of cuMemCreate: a file descriptor, which other processes on this host can open.
 const FILE_DESCRIPTOR: u32 = 1;
 /// Handle type of cuMemCreate: fabric, which other hosts can open.
 const FABRIC: u32 = 8;
 
 impl SimDevice {
-    /// cuMemAddressReserve. Refused for anything but whole pages, and with "out of memory" when there are no addresses left.
+    /// cuMemAddressReserve. Accepts whole pages only; fails with `OUT_OF_MEMORY` when the address model has no addresses left.
     pub(super) fn address_reserve(&mut self, bytes: u64) -> Result<u64, BackendError> {
         let name = CallName::AddressReserve;
         let outcome = self.try_reserve(bytes);
@@ -56,7 +56,7 @@ impl SimDevice {
         outcome.map_err(|code| driver_error(call, code))
     }
 
-    /// cuMemCreate. Takes the memory at once (facts: Sizes and addresses, last row).
+    /// cuMemCreate. Takes the memory at once (facts: Sizes and addresses).
     pub(super) fn mem_create(&mut self, requested: Bytes) -> Result<SimPhysical, BackendError> {
         let (name, bytes) = (CallName::MemCreate, requested.get());
         if std::mem::take(&mut self.fabric_probe_due) {
@@ -100,11 +100,11 @@ impl SimDevice {
     /// cuMemSetAccess.
     pub(super) fn mem_set_access(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
         let call = CallName::MemSetAccess;
-        let mut mapped = std::mem::take(&mut self.touched);
+        let mut mapped = std::mem::take(&mut self.affected);
         let outcome =
             self.planned_failure(call).and_then(|()| self.virtual_memory.set_access(address, bytes, &mut mapped.handle_bytes));
         self.charge_handles(call, outcome.map_or(&[], |()| &mapped.handle_bytes));
-        self.keep_touched(mapped);
+        self.keep_buffer(mapped);
         let (name, device) = (self.logged_name(call, address), self.index);
         self.note(call, code_of(&outcome), || CallSubject::Access { address, name, bytes, device });
         outcome.map_err(|code| driver_error(call, code))
@@ -114,7 +114,7 @@ impl SimDevice {
     pub(super) fn mem_unmap(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
         let call = CallName::MemUnmap;
         let touched = if self.races.is_some() { self.bytes_mapped(address, bytes) } else { Vec::new() };
-        let mut unmapped = std::mem::take(&mut self.touched);
+        let mut unmapped = std::mem::take(&mut self.affected);
         let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.unmap(address, bytes, &mut unmapped));
         if outcome.is_ok() {
             if let Some(races) = &mut self.races {
@@ -123,13 +123,13 @@ impl SimDevice {
             self.give_back(&unmapped.returned);
         }
         self.charge_handles(call, outcome.map_or(&[], |()| &unmapped.handle_bytes));
-        self.keep_touched(unmapped);
+        self.keep_buffer(unmapped);
         let name = self.logged_name(call, address);
         self.note(call, code_of(&outcome), || CallSubject::Mapping { address, name, bytes, handle: None });
         outcome.map_err(|code| driver_error(call, code))
     }
 
-    /// cuMemRelease. Costs by the size even where the memory stays because it is mapped: that case was not measured.
+    /// cuMemRelease. Priced by size even if the memory stays because it is mapped; that case was not measured.
     pub(super) fn mem_release(&mut self, memory: &SimPhysical) -> Result<(), BackendError> {
         let name = CallName::MemRelease;
         let outcome = self.planned_failure(name).and_then(|()| self.virtual_memory.release(memory));
@@ -141,18 +141,18 @@ impl SimDevice {
         outcome.map(|_| ()).map_err(|code| driver_error(name, code))
     }
 
-    /// What to call an address in the log; nobody sees it where the call is not logged.
+    /// The name of an address for the log. Not looked up if the call is not logged.
     fn logged_name(&self, call: CallName, address: u64) -> AddressName {
         if self.log.shows(call) { self.ranges.name(address) } else { AddressName::Unknown(address) }
     }
 
-    /// Keeps the memory of a list for the next call.
-    fn keep_touched(&mut self, mut touched: AffectedMappings) {
-        touched.clear();
-        self.touched = touched;
+    /// Clears the buffer and keeps its memory for the next call.
+    fn keep_buffer(&mut self, mut affected: AffectedMappings) {
+        affected.clear();
+        self.affected = affected;
     }
 
-    /// Enters a call about several mappings and moves the clock by its price.
+    /// Counts a call about several mappings and advances the clock by its price.
     fn charge_handles(&mut self, name: CallName, handle_bytes: &[u64]) {
         let cost_ns = self.cost_model.cost_of_handles_ns(name, handle_bytes);
         self.clock.charge(name, cost_ns);

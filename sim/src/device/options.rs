@@ -1,4 +1,4 @@
-//! What a simulated device is like: options with the measured driver's rules as defaults, and two ready-made devices.
+//! Options of a simulated device, with the measured driver's rules as defaults, and two ready-made devices.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use crate::address::{AddressModel, Ascending, AscendingReservations};
 use crate::costs::{CostModel, MeasuredH200, NoCost};
 use crate::streams::EventTiming;
 
-/// The H200's memory as the driver reports it (facts: first line).
+/// The H200's memory as the driver reports it (facts: Memory of the device).
 const H200_TOTAL_BYTES: u64 = 150_109_880_320;
-/// What was free of it at the start (facts: first line).
+/// What is free of it when a process starts (facts: Memory of the device).
 const H200_FREE_BYTES: u64 = 149_557_477_376;
-/// What stays free when nothing more can be taken: in all three fill-ups of `h200-driver.jsonl` (`free_when_full`), and again
-/// the difference between the free bytes and the largest block that succeeds (facts: Holes, first row).
+/// What stays free when nothing more can be allocated: `free_when_full` in all three fill-ups of the raw data, and the
+/// difference between the free bytes and the largest block that succeeds (facts: Holes).
 const H200_WITHHELD_BYTES: u64 = 3_276_800;
 
-/// How to make a [`SimDevice`](crate::SimDevice). Every method returns the changed options.
+/// How a [`SimDevice`](crate::SimDevice) is made. Every method returns the changed options.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     pub(super) index: u32,
@@ -36,7 +36,7 @@ pub struct SimOptions {
 
 impl SimOptions {
     /// A device with `capacity` bytes that follows the measured driver: small cudaMallocs share pages, cudaFree waits for the
-    /// device, calls cost what they cost on the H200, events complete by the clock. Addresses ascend.
+    /// device, calls have the prices of the H200, and events complete by the clock. Addresses ascend.
     #[must_use]
     pub fn new(capacity: Bytes) -> Self {
         SimOptions {
@@ -56,7 +56,7 @@ impl SimOptions {
         }
     }
 
-    /// The H200 of the measurements: its total, free and unobtainable memory at the start of a process.
+    /// The measured H200: its total, free and withheld memory when a process starts.
     #[must_use]
     pub fn h200() -> Self {
         SimOptions::new(Bytes(H200_TOTAL_BYTES))
@@ -64,9 +64,9 @@ impl SimOptions {
             .withheld(Bytes(H200_WITHHELD_BYTES))
     }
 
-    /// The fake driver under the real allocator: every cudaMalloc takes whole pages, cudaFree does not wait, events complete
-    /// only when somebody waits or says so, and nothing costs time. Its FAKE_GPU_BASE is
-    /// [`SimDevice::set_external_bytes`](crate::SimDevice::set_external_bytes) here, because its `external` replaces it.
+    /// The fake driver that the real PyTorch allocator is tested on: every cudaMalloc takes whole pages, cudaFree does not wait,
+    /// events complete only when waited for or told to, and nothing takes time. Its `FAKE_GPU_BASE` corresponds to
+    /// [`SimDevice::set_external_bytes`](crate::SimDevice::set_external_bytes), because its `external` replaces the base.
     #[must_use]
     pub fn fake_driver(capacity: Bytes) -> Self {
         SimOptions::new(capacity)
@@ -77,71 +77,71 @@ impl SimOptions {
             .probes_fabric(true)
     }
 
-    /// The device's index in its host.
+    /// The device's index on its host; 0 by default.
     #[must_use]
     pub fn index(mut self, index: u32) -> Self {
         self.index = index;
         self
     }
 
-    /// The total memory to report, where it is not the capacity.
+    /// The total memory to report, if it is not the capacity.
     #[must_use]
     pub fn total(mut self, total: Bytes) -> Self {
         self.total_bytes = Some(total.get());
         self
     }
 
-    /// What the driver's context holds in this process from the start (facts: about 500 MiB).
+    /// What the driver's context holds from the start; about 500 MiB on the H200 (facts: Memory of the device).
     #[must_use]
     pub fn base(mut self, base: Bytes) -> Self {
         self.base_bytes = base.get();
         self
     }
 
-    /// Free bytes that are reported but cannot be had.
+    /// Free bytes that are reported but cannot be allocated.
     #[must_use]
     pub fn withheld(mut self, withheld: Bytes) -> Self {
         self.withheld_bytes = withheld.get();
         self
     }
 
-    /// Where cudaMalloc puts ranges.
+    /// The rule by which cudaMalloc places ranges.
     #[must_use]
     pub fn address_model(mut self, model: impl AddressModel) -> Self {
         self.address_model = Box::new(model);
         self
     }
 
-    /// Where cuMemAddressReserve puts ranges.
+    /// The rule by which cuMemAddressReserve places ranges.
     #[must_use]
     pub fn reservation_model(mut self, model: impl AddressModel) -> Self {
         self.reservation_model = Box::new(model);
         self
     }
 
-    /// Whether the first cuMemCreate is logged twice, first with the fabric handle type and refused: so the real allocator
-    /// finds out what handles it may have, once in a process. For its second device switch this off. Only the log shows it.
+    /// Whether the first cuMemCreate is logged twice, the first time with the fabric handle type and refused. The real allocator
+    /// probes once per process for the handle types that it may use, so switch this off for a second device. Only the log shows it.
     #[must_use]
     pub fn probes_fabric(mut self, probes_fabric: bool) -> Self {
         self.probes_fabric = probes_fabric;
         self
     }
 
-    /// What calls cost.
+    /// The prices of driver calls.
     #[must_use]
     pub fn cost_model(mut self, model: impl CostModel + 'static) -> Self {
         self.cost_model = Arc::new(model);
         self
     }
 
-    /// Who decides when events are seen complete.
+    /// When events are seen complete.
     #[must_use]
     pub fn event_timing(mut self, event_timing: EventTiming) -> Self {
         self.event_timing = event_timing;
         self
     }
 
-    /// Whether cudaMallocs of at most 1 MiB share pages. Without sharing each takes whole pages.
+    /// Whether cudaMallocs of at most 1 MiB share pages (facts: Sizes and addresses). Otherwise each takes whole pages.
     #[must_use]
     pub fn shares_pages(mut self, shares_pages: bool) -> Self {
         self.shares_pages = shares_pages;
@@ -155,7 +155,7 @@ impl SimOptions {
         self
     }
 
-    /// Whether [`processes`](parkade::device::DeviceBackend::processes) answers; off is a host without NVML.
+    /// Whether [`processes`](parkade::device::DeviceBackend::processes) lists anything; off is a host without NVML.
     #[must_use]
     pub fn reports_processes(mut self, reports_processes: bool) -> Self {
         self.reports_processes = reports_processes;

@@ -1,7 +1,6 @@
-//! The simulated device itself: its parts, how they begin, and the steps that all its calls share.
+//! The simulated device itself: its parts, their initial state, and the steps that all calls share.
 //!
-//! Its calls are in `memory`, `mapping` and `events`; what a program runs on it is in `program`; what is done to it from outside
-//! (time, other processes, faults) is in `control`.
+//! The calls are in the other files of this folder. This one knows none of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,18 +10,22 @@ use crate::address::AddressModel;
 use crate::calls::{CallLog, CallName, CallSubject, NOT_READY};
 use crate::costs::{Clock, CostModel};
 use crate::faults::FaultPlan;
-use crate::memory::{PageRun, PageRuns, PhysicalMemory, Ranges, SmallPages};
+use crate::memory::{PageRun, PageRuns, PhysicalMemory, Ranges, SharedPages};
 use crate::race::Detector;
 use crate::range_maps::Intervals;
 use crate::streams::Streams;
 use crate::virtual_memory::{AffectedMappings, VirtualMemory};
 
-/// A GPU made of arithmetic. A clone is a second device in the same state, which goes its own way.
+/// A GPU made of arithmetic.
+///
+/// The allocator drives it through [`DeviceBackend`](parkade::device::DeviceBackend). The methods below are for tests and tools:
+/// they launch work, move the clock, change what others hold, inject faults, and read the accounts, the log and the races.
+/// A clone is an independent device in the same state; events and memory of the original are valid on it.
 #[derive(Clone, Debug)]
 pub struct SimDevice {
     pub(super) index: u32,
     pub(super) total_bytes: u64,
-    /// Whether the driver's "total" was given apart from the capacity; otherwise it follows the capacity.
+    /// Whether the reported total was set explicitly. Otherwise it follows the capacity.
     pub(super) total_is_fixed: bool,
     pub(super) shares_pages: bool,
     pub(super) free_waits: bool,
@@ -30,18 +33,18 @@ pub struct SimDevice {
     pub(super) memory: PhysicalMemory,
     /// The pages behind every range that the address model placed.
     pub(super) placed: Intervals<PageRuns>,
-    pub(super) small: SmallPages,
+    pub(super) shared_pages: SharedPages,
     pub(super) ranges: Ranges,
     pub(super) address_model: Box<dyn AddressModel>,
     pub(super) reservation_model: Box<dyn AddressModel>,
     pub(super) virtual_memory: VirtualMemory,
-    /// Empty between calls.
-    pub(super) touched: AffectedMappings,
+    /// A buffer for calls about several mappings, empty between calls.
+    pub(super) affected: AffectedMappings,
     /// Whether the next cuMemCreate tries the fabric handle type first.
     pub(super) fabric_probe_due: bool,
     pub(super) cost_model: Arc<dyn CostModel>,
     pub(super) streams: Streams,
-    /// `None` until work says what it touches.
+    /// `None` until the first work that declares an access.
     pub(super) races: Option<Box<Detector>>,
     pub(super) clock: Clock,
     pub(super) live_events: BTreeSet<u64>,
@@ -49,9 +52,9 @@ pub struct SimDevice {
     pub(super) fail_next: u64,
     pub(super) faults: FaultPlan,
     pub(super) log: CallLog,
-    /// Bytes that others hold whom no list of processes shows.
+    /// Bytes held by others that appear in no process list.
     pub(super) unlisted_bytes: u64,
-    /// Bytes that other processes hold, by process id.
+    /// Bytes held by other processes, by process id.
     pub(super) other_processes: BTreeMap<u32, u64>,
 }
 
@@ -70,12 +73,12 @@ impl SimDevice {
             reports_processes: options.reports_processes,
             memory,
             placed: Intervals::default(),
-            small: SmallPages::default(),
+            shared_pages: SharedPages::default(),
             ranges: Ranges::default(),
             address_model: options.address_model,
             reservation_model: options.reservation_model,
             virtual_memory: VirtualMemory::default(),
-            touched: AffectedMappings::default(),
+            affected: AffectedMappings::default(),
             fabric_probe_due: options.probes_fabric,
             cost_model: options.cost_model,
             streams: Streams::new(options.event_timing),
@@ -91,18 +94,21 @@ impl SimDevice {
         }
     }
 
-    /// Enters a call and moves the clock by its price.
+    /// Counts a call and advances the clock by its price.
     pub(super) fn charge(&mut self, name: CallName, bytes: u64) {
         let cost_ns = self.cost_model.cost_ns(name, bytes);
         self.clock.charge(name, cost_ns);
     }
 
-    /// Counts a call for the plan of failures; the code with which it is to fail, if it is.
+    /// Counts a call in the fault plan.
+    ///
+    /// # Errors
+    /// The code that the call must fail with, if a fault is due.
     pub(super) fn planned_failure(&mut self, name: CallName) -> Result<(), u32> {
         self.faults.next(name).map_or(Ok(()), |error| Err(error.code()))
     }
 
-    /// Logs a call's end and accounts for a failure.
+    /// Logs how a call ended, and counts a failure.
     pub(super) fn note(&mut self, name: CallName, result: u32, subject: impl FnOnce() -> CallSubject) {
         if result != 0 && result != NOT_READY {
             self.clock.note_failure(name);
@@ -110,7 +116,7 @@ impl SimDevice {
         self.log.push(name, result, self.clock.now_ns(), subject);
     }
 
-    /// Lets a call wait until every stream is idle; everything is complete then, under every adversary.
+    /// Makes a call wait until every stream is idle. Everything is complete then, under every event timing.
     pub(super) fn wait_for_device(&mut self, name: CallName) {
         self.clock.wait_until(name, self.streams.idle_at_ns());
         self.streams.complete_all(self.clock.now_ns());
@@ -119,7 +125,7 @@ impl SimDevice {
         }
     }
 
-    /// Completes a stream for which the host has waited.
+    /// Completes a stream that the host has waited for.
     pub(super) fn finish_stream(&mut self, stream: u64) {
         self.streams.complete(stream, self.clock.now_ns());
         if let Some(races) = &mut self.races {
@@ -127,7 +133,7 @@ impl SimDevice {
         }
     }
 
-    /// Gives pages back, and with them what is known about them.
+    /// Returns pages, and drops their contents and the accesses to them.
     pub(super) fn give_back(&mut self, runs: &[PageRun]) {
         self.memory.give_back(runs);
         if let Some(races) = &mut self.races {

@@ -1,12 +1,11 @@
-//! What a program puts on the device: streams that wait for each other, kernels that say what they touch, fills and copies, and
-//! the host's reads.
+//! Work that a program puts on the device: streams, kernels that declare what they touch, fills, copies, and reads by the host.
 //!
-//! None of it is the allocator's: it is no driver call in the accounts and the log, and costs the host nothing but waiting.
-//! Streams do not wait for stream 0: the legacy default stream of CUDA synchronizes with blocking streams only, and these are
-//! non-blocking ones, so stream 0 is a stream like any other.
+//! None of it belongs to the allocator: it is not in the call counts or the log, and costs the host only the time it waits.
+//! Streams do not wait for stream 0. CUDA's legacy default stream synchronizes with blocking streams only; these are
+//! non-blocking, so stream 0 is a stream like any other.
 //!
-//! Contents change in program order, in the moment of the call: a read shows what the calls before it wrote, though the clock has
-//! the work still running. That other data would have been read in a race is what [`SimDevice::races`] says.
+//! Contents change in program order, at the moment of the call: a read returns what earlier calls wrote, even if the work is
+//! still running by the clock. Whether real hardware could have returned something else is what [`SimDevice::races`] tells.
 
 use std::borrow::Cow;
 
@@ -20,20 +19,19 @@ use crate::streams::SimEvent;
 
 /// Streams.
 impl SimDevice {
-    /// Makes a stream (cudaStreamCreateWithFlags, non-blocking). Handles are 0x1000, 0x2000 and so on, without those that are in
-    /// use already, since a handle that was not made here becomes a stream when it is first used. None is given out twice.
+    /// Creates a non-blocking stream (cudaStreamCreateWithFlags). Handles are 0x1000, 0x2000 and so on; none is given out twice.
+    /// A handle that was not created here becomes a stream when it is first used, and handles in use are skipped.
     pub fn create_stream(&mut self) -> StreamId {
         StreamId(self.streams.create())
     }
 
-    /// Ends a stream (cudaStreamDestroy). Does not wait: what is on it is done in its time. A handle that is used after this is
-    /// a new stream's.
+    /// Destroys a stream (cudaStreamDestroy). Does not wait: queued work still runs. Using the handle again starts a new stream.
     pub fn destroy_stream(&mut self, stream: StreamId) {
         self.streams.destroy(stream.get(), self.clock.now_ns());
     }
 
-    /// Lets a stream wait (cudaStreamWaitEvent): what is put on it from now on begins only after the work before the event's
-    /// newest record. An event that was never recorded is waited for by nobody. The host does not wait.
+    /// Makes a stream wait (cudaStreamWaitEvent): work queued on it from now on starts only after the work before the event's
+    /// newest record. An event that was never recorded holds nothing up. The host does not wait.
     pub fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) {
         if let Some(mark) = event.mark() {
             self.streams.wait(stream.get(), mark);
@@ -46,22 +44,22 @@ impl SimDevice {
 
 /// Work.
 impl SimDevice {
-    /// Lets the host wait until a stream is idle, as a program does with cudaStreamSynchronize.
+    /// Makes the host wait until a stream is idle, as a program does with cudaStreamSynchronize.
     pub fn wait_for(&mut self, stream: StreamId) {
         let idle_at_ns = self.streams.stream_idle_at_ns(stream.get());
         self.clock.advance(idle_at_ns.saturating_sub(self.clock.now_ns()));
         self.finish_stream(stream.get());
     }
 
-    /// Puts a kernel that touches nothing at the end of a stream. It begins when the stream's earlier work ends.
+    /// Queues a kernel that touches no memory. It starts when the stream's earlier work ends.
     pub fn spin(&mut self, stream: StreamId, duration_ns: u64) {
         self.queue(stream, duration_ns, Cow::Borrowed("spin"), &[]);
     }
 
-    /// Puts a kernel at the end of a stream. What it writes is not known: it reads as [`UNWRITTEN`](crate::UNWRITTEN).
+    /// Queues a kernel. The data it writes is unknown and reads as [`UNWRITTEN`](crate::UNWRITTEN).
     ///
     /// # Errors
-    /// Where one of the accesses would be illegal; then nothing was put anywhere. (The real device would report it later.)
+    /// If one of the accesses is illegal; then nothing is queued. (A real device would report it later.)
     pub fn kernel(&mut self, kernel: Kernel) -> Result<(), AccessError> {
         let touched = kernel.accesses.iter().map(|&access| self.touch(access)).collect::<Result<Vec<_>, _>>()?;
         for written in touched.iter().filter(|touched| touched.access.kind == AccessKind::Write) {
@@ -73,10 +71,10 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Puts a fill with a word at the end of a stream (cuMemsetD32Async). It takes no time of the clock.
+    /// Queues a fill with a 32-bit word (cuMemsetD32Async). It takes no time on the clock.
     ///
     /// # Errors
-    /// Where it would write illegally, or not whole words.
+    /// If the write is illegal, or address or size is not a multiple of 4 bytes; then nothing is queued.
     pub fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), AccessError> {
         if !address.get().is_multiple_of(4) || !size.get().is_multiple_of(4) {
             return Err(AccessError::NotWords);
@@ -88,11 +86,11 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Puts a copy within the device at the end of a stream (cudaMemcpyAsync). It takes no time of the clock. Where both places
-    /// overlap, everything is read before anything is written.
+    /// Queues a copy within the device (cudaMemcpyAsync). It takes no time on the clock. If the two ranges overlap, everything is
+    /// read before anything is written.
     ///
     /// # Errors
-    /// Where it would read or write illegally.
+    /// If the read or the write is illegal; then nothing is queued.
     pub fn copy(&mut self, from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), AccessError> {
         let read = self.touch(Access::read(from, size))?;
         let written = self.touch(Access::write(to, size))?;
@@ -102,11 +100,11 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Copies bytes to the host (cudaMemcpy on stream 0): waits for the work on stream 0, and for no other. Bytes that nobody
-    /// wrote since their memory was taken read as [`UNWRITTEN`](crate::UNWRITTEN).
+    /// Copies bytes to the host (cudaMemcpy on stream 0): waits for work on stream 0 and on no other. Bytes not written since
+    /// their memory was taken read as [`UNWRITTEN`](crate::UNWRITTEN).
     ///
     /// # Errors
-    /// Where it would read illegally; then it did not wait and `into` is as it was.
+    /// If the read is illegal; then it does not wait, and `into` is unchanged.
     pub fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), AccessError> {
         let read = self.touch(Access::read(address, Bytes(into.len() as u64)))?;
         self.wait_for(StreamId::DEFAULT);
@@ -131,13 +129,13 @@ impl SimDevice {
 
 /// Races.
 impl SimDevice {
-    /// The first 100 races, in the order in which they were found. See [`Race`] for what is one.
+    /// The first 100 races, in the order in which they were found. [`Race`] says what counts as one.
     #[must_use]
     pub fn races(&self) -> &[Race] {
         self.races.as_ref().map_or(&[], |races| races.found())
     }
 
-    /// How many more races there were than [`SimDevice::races`] shows.
+    /// How many races were found beyond those that [`SimDevice::races`] returns.
     #[must_use]
     pub fn more_races(&self) -> u64 {
         self.races.as_ref().map_or(0, |races| races.more())

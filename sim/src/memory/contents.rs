@@ -1,48 +1,48 @@
 //! Contents of physical memory, byte for byte: what fills and copies wrote.
 //!
-//! They belong to the physical bytes: seen through every address that is mapped there, following the memory to its next
-//! address, and gone once it was given back. They are kept as stretches of one repeated 4-byte pattern, so a fill of a gigabyte
+//! They belong to the physical bytes: visible through every address where the memory is mapped, moving with it to its next
+//! address, and lost when it is returned. They are stored as stretches of one repeated 4-byte pattern, so a fill of a gigabyte
 //! is one entry.
 
 use super::page::ByteRange;
 use crate::range_maps::Pieces;
 
-/// What is read of a byte that nobody wrote since its memory was taken, or that a kernel wrote whose data nobody stated.
+/// The value of a byte that was not written since its memory was taken, or that a kernel wrote.
 pub const UNWRITTEN: u8 = 0xdb;
 
-/// Four bytes that repeat. In [`Contents`] the first belongs to physical bytes whose number is a multiple of 4, in a [`Stretch`]
-/// to offsets that are.
+/// Four bytes that repeat. The first is at multiples of 4: of the physical byte's number in [`Contents`], of the offset in a
+/// [`Stretch`].
 pub(crate) type Pattern = [u8; 4];
 
-/// A part of a run of bytes, counted from the run's beginning, in which one pattern repeats.
+/// A part of a sequence of bytes in which one pattern repeats. Offsets count from the start of the sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stretch {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// `None` for bytes that were not written.
+    /// `None` for bytes that are not written.
     pub(crate) pattern: Option<Pattern>,
 }
 
-/// What is written where, by physical byte.
+/// The contents of all physical bytes.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Contents {
     patterns: Pieces<Pattern>,
 }
 
 impl Contents {
-    /// Whether nothing is written anywhere.
+    /// Whether no byte is written.
     pub(crate) fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 
-    /// Forgets what is written in physical bytes.
+    /// Drops the contents of physical bytes.
     pub(crate) fn forget(&mut self, start: u64, bytes: u64) {
         if !self.patterns.is_empty() {
             self.patterns.update(start, start.saturating_add(bytes), |_| None);
         }
     }
 
-    /// What is written in these ranges, read as one run of bytes.
+    /// The contents of these ranges, as one sequence of bytes.
     pub(crate) fn get(&self, ranges: &[ByteRange]) -> Vec<Stretch> {
         let mut stretches = Vec::new();
         let mut offset = 0;
@@ -60,7 +60,7 @@ impl Contents {
         stretches
     }
 
-    /// Writes stretches into these ranges, taken as one run of bytes of the same length.
+    /// Writes stretches into these ranges, which together are as long as the stretches.
     pub(crate) fn put(&mut self, ranges: &[ByteRange], stretches: &[Stretch]) {
         let mut offset = 0;
         for range in ranges {
@@ -78,14 +78,14 @@ impl Contents {
 }
 
 impl Stretch {
-    /// The bytes of the stretch, into a run of bytes of which it is a part.
+    /// Writes the stretch's bytes into its place in a whole sequence.
     pub(crate) fn write_to(&self, into: &mut [u8]) {
-        // The run is in memory, so offsets fit.
+        // The sequence is in host memory, so offsets fit.
         let part = into.get_mut(self.start as usize..self.end as usize).unwrap_or_default();
         let pattern = turned(self.pattern.unwrap_or([UNWRITTEN; 4]), self.start);
         let mut done = part.len().min(pattern.len());
         part[..done].copy_from_slice(&pattern[..done]);
-        // What is written is a multiple of the pattern, until the end.
+        // What is done so far is whole patterns, so it can be copied on; only the last copy may cut one.
         while done < part.len() {
             let more = done.min(part.len() - done);
             part.copy_within(..more, done);
@@ -101,14 +101,14 @@ fn push(stretches: &mut Vec<Stretch>, bytes: u64, pattern: Option<Pattern>) {
     }
 }
 
-/// The pattern whose first byte is the one at `by` of the given one.
+/// The pattern rotated so that its byte at `by` comes first.
 fn turned(mut pattern: Pattern, by: u64) -> Pattern {
     pattern.rotate_left((by % 4) as usize);
     pattern
 }
 
-/// By how much a pattern of a run turns when its offset `offset` comes to lie at a physical byte. Both directions are exact
-/// modulo 4, also where the difference wraps.
+/// By how much a pattern turns when the byte at `offset` of a sequence is stored at a physical byte. Exact modulo 4, even if the
+/// difference wraps.
 fn offset_turn(offset: u64, physical: u64) -> u64 {
     offset.wrapping_sub(physical)
 }

@@ -1,7 +1,7 @@
-//! Physical memory, and what cudaMalloc makes of it.
+//! Physical memory, and the ranges that cudaMalloc makes of it.
 //!
-//! [`page`] has pages and bytes by number, [`physical`] how much there is and who has it, [`contents`] what is written in it,
-//! [`shared_pages`] the rule by which small cudaMallocs share a page, [`ranges`] the names of what was given out.
+//! [`page`] has pages and bytes by number, [`physical`] how much memory there is and who holds it, [`contents`] what is written in
+//! it, [`shared_pages`] how small cudaMallocs share a page, [`ranges`] which ranges were given out and what the log calls them.
 
 mod contents;
 mod page;
@@ -15,4 +15,4 @@ pub(crate) use page::{ByteRange, PageRuns, bytes_of};
 pub use page::{PAGE_BYTES, PageId, PageRun};
 pub(crate) use physical::PhysicalMemory;
 pub(crate) use ranges::{Range, Ranges};
-pub(crate) use shared_pages::{SMALL_BYTES, SPACING_BYTES, SmallPages, spaced_bytes};
+pub(crate) use shared_pages::{SMALL_BYTES, SPACING_BYTES, SharedPages, spaced_bytes};

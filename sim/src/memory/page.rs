@@ -1,12 +1,12 @@
-//! Physical pages by number, and the physical bytes in them.
+//! Physical pages by number, and the bytes in them.
 
 use std::ops::Deref;
 use std::slice;
 
-/// Size of a physical page, in bytes (facts: Sizes and addresses, VMM granularity).
+/// Size of a physical page in bytes: the granularity of the virtual memory calls (facts: Sizes and addresses).
 pub const PAGE_BYTES: u64 = 2 << 20;
 
-/// A physical page, by number. Its number says nothing about any address.
+/// A physical page by its number, which is unrelated to any address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageId(pub u64);
 
@@ -15,16 +15,16 @@ pub struct PageId(pub u64);
 pub struct PageRun {
     /// The first page's number.
     pub first: PageId,
-    /// How many pages.
+    /// How many pages there are.
     pub count: u64,
 }
 
-/// The pages of one piece of memory. Mostly they are consecutive, which needs no list.
+/// The pages of one piece of memory. Usually they are consecutive, which needs no list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PageRuns {
     /// Consecutive pages.
     One(PageRun),
-    /// Anything else, in the order of the memory's bytes.
+    /// Several runs, in the order of the memory's bytes; or no pages.
     Many(Vec<PageRun>),
 }
 
@@ -46,10 +46,10 @@ impl Deref for PageRuns {
     }
 }
 
-/// Consecutive physical bytes, seen at consecutive addresses.
+/// Consecutive physical bytes at consecutive addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ByteRange {
-    /// The first physical byte: the page's number times the page size, plus the place in the page.
+    /// The first physical byte: the page's number times the page size, plus the offset in the page.
     pub(crate) start: u64,
     pub(crate) bytes: u64,
     /// The address of the first byte.
@@ -57,14 +57,14 @@ pub(crate) struct ByteRange {
 }
 
 impl ByteRange {
-    /// Where the physical bytes end.
+    /// One past the last physical byte.
     pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(self.bytes)
     }
 }
 
-/// The physical bytes of consecutive pages.
+/// The physical bytes of consecutive pages: the first, and how many.
 pub(crate) fn bytes_of(run: PageRun) -> (u64, u64) {
-    // Pages in use fit into 64 bits of bytes, and numbers of freed pages are used first.
+    // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are used first.
     (run.first.0.saturating_mul(PAGE_BYTES), run.count.saturating_mul(PAGE_BYTES))
 }

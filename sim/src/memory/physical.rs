@@ -1,14 +1,14 @@
-//! Physical memory: 2 MiB pages with identities and contents, and the other claims on the same memory.
+//! The device's physical memory: how many 2 MiB pages are taken, which ones, and what others hold.
 //!
-//! Pages are numbered without end and handed out lowest first; a virtual range may hold any of them, because the driver backs
-//! any range with any pages (facts: Holes, first row). What may be taken is decided in bytes: the capacity need not be a whole
-//! number of pages, and other processes' use moves freely.
+//! Page numbers are unbounded, and the lowest free number is taken first. Any range may get any pages, because the driver backs
+//! any range with any pages (facts: Holes). Whether there is room is decided in bytes: the capacity need not be a whole number
+//! of pages, and what other processes hold may be any number.
 
 use super::contents::Contents;
 use super::page::{PAGE_BYTES, PageId, PageRun, PageRuns, bytes_of};
 use crate::range_maps::Holes;
 
-/// The physical memory of one device and who claims it. All quantities in bytes unless they say pages.
+/// The physical memory of one device. All quantities are in bytes unless they say pages.
 #[derive(Clone, Debug)]
 pub(crate) struct PhysicalMemory {
     capacity_bytes: u64,
@@ -18,13 +18,13 @@ pub(crate) struct PhysicalMemory {
     taken_pages: u64,
     peak_pages: u64,
     free: Holes,
-    /// Pages from this number on were never handed out.
+    /// Pages from this number on were never taken.
     next_fresh: u64,
     contents: Contents,
 }
 
 impl PhysicalMemory {
-    /// Memory of `capacity_bytes`, of which `base_bytes` are the driver's own from the start.
+    /// Memory of `capacity_bytes`, of which the driver's context holds `base_bytes` from the start.
     pub(crate) fn new(capacity_bytes: u64, base_bytes: u64) -> Self {
         PhysicalMemory {
             capacity_bytes,
@@ -39,29 +39,29 @@ impl PhysicalMemory {
         }
     }
 
-    /// Bytes that nobody holds; zero, never less, while other processes hold more than is left.
+    /// Bytes that nobody holds. Zero if others hold more than there is.
     pub(crate) fn free_bytes(&self) -> u64 {
         let held = self.base_bytes.saturating_add(self.external_bytes).saturating_add(self.used_bytes());
         self.capacity_bytes.saturating_sub(held)
     }
 
-    /// Bytes in pages that were taken here.
+    /// Bytes of the pages that are taken.
     pub(crate) fn used_bytes(&self) -> u64 {
         // `take` made sure that the product fits.
         self.taken_pages * PAGE_BYTES
     }
 
-    /// The most that [`PhysicalMemory::used_bytes`] ever was.
+    /// The highest value that [`PhysicalMemory::used_bytes`] has had.
     pub(crate) fn peak_used_bytes(&self) -> u64 {
         self.peak_pages * PAGE_BYTES
     }
 
-    /// Bytes that the driver's own context holds.
+    /// Bytes that the driver's context holds.
     pub(crate) fn base_bytes(&self) -> u64 {
         self.base_bytes
     }
 
-    /// Bytes of the device, everybody's use included.
+    /// Bytes of the whole device.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
@@ -71,28 +71,28 @@ impl PhysicalMemory {
         self.capacity_bytes = capacity_bytes;
     }
 
-    /// Says how much the other processes hold in all. Nobody is asked: they may hold more than there is.
+    /// Sets how much all other processes hold together, which may be more than there is.
     pub(crate) fn set_external(&mut self, external_bytes: u64) {
         self.external_bytes = external_bytes;
     }
 
-    /// See [`PhysicalMemory::set_withheld`].
+    /// Bytes that are reported as free but cannot be taken.
     pub(crate) fn withheld_bytes(&self) -> u64 {
         self.withheld_bytes
     }
 
-    /// Keeps the last `withheld_bytes` free bytes from being taken, though they are reported as free.
+    /// Keeps the last `withheld_bytes` free bytes from being taken. They are still reported as free.
     pub(crate) fn set_withheld(&mut self, withheld_bytes: u64) {
         self.withheld_bytes = withheld_bytes;
     }
 
-    /// Whether `pages` more pages would fit.
+    /// Whether there is room for `pages` more pages.
     pub(crate) fn has_room(&self, pages: u64) -> bool {
         let room = self.free_bytes().saturating_sub(self.withheld_bytes);
         pages.checked_mul(PAGE_BYTES).is_some_and(|bytes| bytes <= room)
     }
 
-    /// Takes pages, lowest numbers first, or `None` (and nothing changed) without room for all of them.
+    /// Takes pages, lowest numbers first. `None`, and no change, if there is not room for all of them.
     pub(crate) fn take(&mut self, pages: u64) -> Option<PageRuns> {
         if !self.has_room(pages) {
             return None;
@@ -104,13 +104,13 @@ impl PhysicalMemory {
         Some(runs)
     }
 
-    /// Some consecutive pages, at most as many as are asked for.
+    /// Takes some consecutive pages, at most `most`.
     fn take_run(&mut self, most: u64) -> PageRun {
         let (first, count) = self.free.take_lowest(most).unwrap_or_else(|| self.take_fresh(most));
         PageRun { first: PageId(first), count }
     }
 
-    /// The first run and others, which have so many pages together.
+    /// Takes more runs until there are `pages` pages together with the first run.
     fn take_more(&mut self, first: PageRun, pages: u64) -> PageRuns {
         let mut missing = pages - first.count;
         let mut runs = vec![first];
@@ -122,7 +122,7 @@ impl PhysicalMemory {
         PageRuns::Many(runs)
     }
 
-    /// Gives pages back; their contents are gone. The caller must hold them: whoever takes pages gives them back once.
+    /// Returns pages and drops their contents. The caller must hold them, and returns them once.
     pub(crate) fn give_back(&mut self, runs: &[PageRun]) {
         for run in runs {
             self.free.insert(run.first.0, run.count);
@@ -132,19 +132,19 @@ impl PhysicalMemory {
         }
     }
 
-    /// What is written where.
+    /// The contents of all pages.
     pub(crate) fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// The same to write.
+    /// The contents of all pages, to write.
     pub(crate) fn contents_mut(&mut self) -> &mut Contents {
         &mut self.contents
     }
 
     fn take_fresh(&mut self, pages: u64) -> (u64, u64) {
         let first = self.next_fresh;
-        // Pages in use fit into 64 bits of bytes and freed ones are used first, so this number stays far from the limit.
+        // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are used first.
         self.next_fresh += pages;
         (first, pages)
     }
@@ -163,7 +163,7 @@ mod tests {
         memory.give_back(&a);
         memory.give_back(&c);
         assert_eq!(*b, [PageRun { first: PageId(3), count: 3 }]);
-        let scattered = memory.take(7).expect("room is counted, not contiguous");
+        let scattered = memory.take(7).expect("room need not be contiguous");
         assert_eq!(
             *scattered,
             [
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(memory.take(1), None);
         memory.set_external(4 * PAGE_BYTES);
         assert_eq!(memory.free_bytes(), 77);
-        assert_eq!(memory.take(1), None, "77 bytes are no page");
+        assert_eq!(memory.take(1), None, "77 bytes are less than a page");
         memory.set_capacity(6 * PAGE_BYTES);
         assert!(memory.take(1).is_some());
     }

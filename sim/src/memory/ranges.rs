@@ -1,27 +1,27 @@
-//! Every range that cudaMalloc and cuMemAddressReserve ever gave out: which are live, and what to call an address.
+//! Every range that cudaMalloc and cuMemAddressReserve returned: which are live, and the names of their addresses in the log.
 //!
-//! A range is named by the number of its cudaMalloc among those that succeeded, `c0`, `c1` and so on, a reservation by that of
-//! its cuMemAddressReserve, `v0`, `v1`. Freed ranges keep their
-//! names until a later range covers their start, exactly as in the fake driver that logs are compared with.
+//! A range is named by the number of its successful cudaMalloc (`c0`, `c1`, ...), a reservation by that of its successful
+//! cuMemAddressReserve (`v0`, `v1`, ...). A freed range keeps its name until a later range covers its start, as in the fake
+//! driver that logs are compared with.
 
 use std::collections::BTreeMap;
 
 use crate::calls::AddressName;
 
-/// What is known about one range.
+/// One range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
-    /// The bytes of address space that belong to it.
+    /// Its bytes of address space.
     pub(crate) bytes: u64,
     /// Its number among the successful calls of its kind.
     pub(crate) ordinal: u64,
-    /// The address of the page that it shares, or `None` for a range with pages of its own.
+    /// The address of the page that it shares; `None` if its pages are its own.
     pub(crate) shared_page: Option<u64>,
     kind: RangeKind,
     live: bool,
 }
 
-/// Which call gave a range out.
+/// Which call returned a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RangeKind {
     Malloc,
@@ -37,23 +37,23 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Enters what a cudaMalloc gave out, drops the names that it covers, and returns its number.
+    /// Adds a range of cudaMalloc and drops the names that it covers. Returns its number.
     pub(crate) fn insert(&mut self, start: u64, bytes: u64, shared_page: Option<u64>) -> u64 {
         let ordinal = self.next_malloc;
         self.next_malloc += 1;
-        self.enter(start, Range { bytes, ordinal, shared_page, kind: RangeKind::Malloc, live: true });
+        self.add(start, Range { bytes, ordinal, shared_page, kind: RangeKind::Malloc, live: true });
         ordinal
     }
 
-    /// The same for a cuMemAddressReserve.
+    /// Adds a range of cuMemAddressReserve and drops the names that it covers. Returns its number.
     pub(crate) fn insert_reservation(&mut self, start: u64, bytes: u64) -> u64 {
         let ordinal = self.next_reservation;
         self.next_reservation += 1;
-        self.enter(start, Range { bytes, ordinal, shared_page: None, kind: RangeKind::Reservation, live: true });
+        self.add(start, Range { bytes, ordinal, shared_page: None, kind: RangeKind::Reservation, live: true });
         ordinal
     }
 
-    fn enter(&mut self, start: u64, range: Range) {
+    fn add(&mut self, start: u64, range: Range) {
         while let Some((&stale, _)) = self.by_start.range(start..).next()
             && stale - start < range.bytes
         {
@@ -67,14 +67,14 @@ impl Ranges {
         self.by_start.get(&start).copied().filter(|range| range.live && range.kind == RangeKind::Malloc)
     }
 
-    /// Ends a range; its name stays.
+    /// Marks a range as freed; its name stays.
     pub(crate) fn end(&mut self, start: u64) {
         if let Some(range) = self.by_start.get_mut(&start) {
             range.live = false;
         }
     }
 
-    /// What to call an address.
+    /// The log's name for an address.
     pub(crate) fn name(&self, address: u64) -> AddressName {
         match self.by_start.range(..=address).next_back() {
             Some((&start, range)) if address - start < range.bytes => {
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(ranges.name(1150).to_string(), "0x47e", "and what the new one covered the start of is gone");
         assert_eq!(ranges.insert_reservation(5000, 10), 0);
         assert_eq!(ranges.name(5003).to_string(), "v0+3");
-        assert!(ranges.live(5000).is_none(), "no cudaMalloc");
+        assert!(ranges.live(5000).is_none(), "not a cudaMalloc");
         assert_eq!(ranges.iter_live().collect::<Vec<_>>(), [(1000, 100), (1090, 60)]);
     }
 }

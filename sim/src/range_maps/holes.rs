@@ -1,18 +1,17 @@
-//! A set of free ranges that coalesce: the book-keeping behind free pages, behind the space inside a shared page, and behind
-//! the address model that reuses what was freed.
+//! A set of free ranges that coalesce: used for free pages, for the space in a shared page, and for free addresses.
 //!
-//! Its unit is the caller's (bytes, pages). Ranges given to [`Holes::insert`] must be free already; the set cannot know better.
+//! The unit is the caller's (bytes, pages). Ranges passed to [`Holes::insert`] must not overlap the set; that is not checked.
 
 use std::collections::BTreeMap;
 
-/// Free ranges by start; neighbours that touch are one range.
+/// Free ranges by start. Ranges that touch are merged.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Holes {
     by_start: BTreeMap<u64, u64>,
 }
 
 impl Holes {
-    /// Gives a range back and joins it with the holes on either side.
+    /// Adds a range and merges it with the holes on either side.
     pub(crate) fn insert(&mut self, start: u64, length: u64) {
         if length == 0 {
             return;
@@ -29,7 +28,7 @@ impl Holes {
         }
     }
 
-    /// Takes `length` from the beginning of the lowest hole that is long enough (first fit), if there is one.
+    /// Takes `length` from the start of the lowest hole that is long enough (first fit), if there is one.
     pub(crate) fn take_first_fit(&mut self, length: u64) -> Option<u64> {
         let (&start, &found) = self.by_start.iter().find(|&(_, &found)| found >= length)?;
         self.by_start.remove(&start);
@@ -44,13 +43,13 @@ impl Holes {
         self.by_start.len()
     }
 
-    /// The lowest hole that is long enough: start and length.
+    /// The lowest hole that is long enough: its start and length.
     pub(crate) fn first_fit(&self, length: u64) -> Option<(u64, u64)> {
         self.iter().find(|&(_, found)| found >= length)
     }
 
-    /// Where `length` goes in the highest hole that has `slack` more than that, as high as the alignment allows; and where that
-    /// hole begins and ends.
+    /// The highest hole that is at least `slack` longer than `length`, and the highest aligned place for `length` in it: the place,
+    /// the hole's start and its end.
     pub(crate) fn highest_fit(&self, length: u64, slack: u64, alignment: u64) -> Option<(u64, u64, u64)> {
         let needed = length.checked_add(slack)?;
         self.by_start.iter().rev().find_map(|(&start, &found)| {
@@ -60,14 +59,14 @@ impl Holes {
         })
     }
 
-    /// The hole that an address lies in: its start and end.
+    /// The hole that contains an address: its start and end.
     pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, &found) = self.by_start.range(..=address).next_back()?;
         let end = start.saturating_add(found);
         (address < end).then_some((start, end))
     }
 
-    /// What is free of a range: starts and lengths.
+    /// The free parts of a range: starts and lengths.
     pub(crate) fn parts(&self, start: u64, length: u64) -> Vec<(u64, u64)> {
         let end = start.saturating_add(length);
         let clip = |(hole, found): (u64, u64)| (hole.max(start), hole.saturating_add(found).min(end));
@@ -75,7 +74,7 @@ impl Holes {
         overlapping.map(|(from, to)| (from, to - from)).collect()
     }
 
-    /// Takes whatever is free of a range.
+    /// Takes the free parts of a range.
     pub(crate) fn remove(&mut self, start: u64, length: u64) {
         for (from, taken) in self.parts(start, length) {
             let Some((hole, hole_end)) = self.around(from) else { continue };
@@ -99,7 +98,7 @@ impl Holes {
         Some((start, taken))
     }
 
-    /// Length of the longest hole; zero without holes.
+    /// Length of the longest hole; zero if there is none.
     pub(crate) fn longest(&self) -> u64 {
         self.by_start.values().copied().max().unwrap_or(0)
     }

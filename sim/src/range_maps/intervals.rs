@@ -1,10 +1,10 @@
-//! A set of half-open address ranges that never overlap, each with a value.
+//! A set of half-open ranges that never overlap, each with a value.
 //!
-//! The device keeps what is placed in one of these, and the scripted address model keeps what it gave out in another.
+//! It holds placed ranges, reservations, and the addresses that a model has given out.
 
 use std::collections::BTreeMap;
 
-/// Ranges by start address.
+/// Ranges by start.
 #[derive(Clone, Debug)]
 pub(crate) struct Intervals<T> {
     by_start: BTreeMap<u64, (u64, T)>,
@@ -17,8 +17,8 @@ impl<T> Default for Intervals<T> {
 }
 
 impl<T> Intervals<T> {
-    /// End of the highest range that overlaps `bytes` bytes at `start`; `None` if the place is free. A range that would run
-    /// over the end of the address space overlaps everything, so its "end" is the largest address.
+    /// The end of the highest range that overlaps `bytes` bytes at `start`; `None` if none does. A range that would run past the
+    /// end of the address space counts as overlapping, with the largest address as the end.
     pub(crate) fn overlap_end(&self, start: u64, bytes: u64) -> Option<u64> {
         let Some(end) = start.checked_add(bytes) else { return Some(u64::MAX) };
         let (&other, &(other_bytes, _)) = self.by_start.range(..end).next_back()?;
@@ -26,7 +26,7 @@ impl<T> Intervals<T> {
         (other_end > start).then_some(other_end)
     }
 
-    /// Adds a range unless it is empty or overlaps another; says whether it did.
+    /// Adds a range unless it is empty or overlaps another. Returns whether it did.
     pub(crate) fn insert(&mut self, start: u64, bytes: u64, value: T) -> bool {
         let free = bytes > 0 && self.overlap_end(start, bytes).is_none();
         if free {
@@ -35,7 +35,7 @@ impl<T> Intervals<T> {
         free
     }
 
-    /// Takes the range out that starts at `start`, with its size in bytes.
+    /// Removes the range that starts at `start`: its size in bytes and its value.
     pub(crate) fn remove(&mut self, start: u64) -> Option<(u64, T)> {
         self.by_start.remove(&start)
     }

@@ -1,11 +1,11 @@
-//! A map from bytes to values that is stored by stretches: neighbours with equal values are one piece, so that what holds for a
-//! gigabyte costs one entry.
+//! A map from bytes to values, stored as pieces: neighbours with equal values are merged, so one value for a gigabyte is one
+//! entry.
 //!
-//! The contents of physical memory and the accesses to it are kept in one of these each.
+//! Used for the contents of physical memory, and for the accesses to it.
 
 use std::collections::BTreeMap;
 
-/// Values of half-open ranges that never overlap and are as long as they can be.
+/// Values of half-open ranges that never overlap and are as long as possible.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces<V> {
     /// (end, value) by start.
@@ -29,14 +29,14 @@ impl<V: Clone + PartialEq> Pieces<V> {
         self.by_start.len()
     }
 
-    /// What the bytes from `start` to before `end` have, lowest first and cut at both ends: start, end, value.
+    /// The pieces in `start..end`, lowest first and clipped to it: start, end, value.
     pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &V)> {
         let before = self.by_start.range(..start).next_back().filter(|(_, (piece_end, _))| *piece_end > start);
         let rest = self.by_start.range(start..end.max(start));
         before.into_iter().chain(rest).map(move |(&from, (to, value))| (from.max(start), end.min(*to), value))
     }
 
-    /// Gives every byte from `start` to before `end` a new value, or none. `change` is asked once for each piece and each gap.
+    /// Replaces the value of every byte in `start..end`. `change` is called once for each piece and each gap.
     pub(crate) fn update(&mut self, start: u64, end: u64, mut change: impl FnMut(Option<V>) -> Option<V>) {
         if start >= end {
             return;
@@ -60,7 +60,7 @@ impl<V: Clone + PartialEq> Pieces<V> {
         }
     }
 
-    /// Takes every byte's value that `keep` does not want to keep.
+    /// Replaces the value of every piece, or removes it.
     pub(crate) fn sweep(&mut self, mut keep: impl FnMut(V) -> Option<V>) {
         for (start, (end, value)) in std::mem::take(&mut self.by_start) {
             if let Some(value) = keep(value) {
@@ -69,7 +69,7 @@ impl<V: Clone + PartialEq> Pieces<V> {
         }
     }
 
-    /// Enters a piece whose bytes have no value; joins it with an equal one below.
+    /// Adds a piece whose bytes have no value, merging it with an equal one below.
     fn append(&mut self, start: u64, end: u64, value: V) {
         match self.by_start.range_mut(..start).next_back() {
             Some((_, (below_end, below))) if *below_end == start && *below == value => *below_end = end,
@@ -79,7 +79,7 @@ impl<V: Clone + PartialEq> Pieces<V> {
         }
     }
 
-    /// Cuts the piece that reaches over `at`, if there is one.
+    /// Splits the piece that spans `at`, if there is one.
     fn split(&mut self, at: u64) {
         let Some((_, (end, value))) = self.by_start.range_mut(..at).next_back().filter(|(_, (end, _))| *end > at) else { return };
         let upper = (*end, value.clone());

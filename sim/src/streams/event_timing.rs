@@ -1,41 +1,43 @@
-//! When the completion of work becomes visible: the adversary, and the few lines of pseudo-random numbers that it needs.
+//! When the completion of work becomes visible to the host.
 //!
-//! An allocator polls events at its own pace, and a law about it must hold whenever they complete. So the same program runs under
-//! several adversaries.
+//! An allocator polls events at its own pace, and what is tested about it must hold whenever they complete. So the same program
+//! is run under several timings.
 
-/// Who decides when an event is seen complete. Under every one of them an event once complete stays complete until it is
-/// recorded again, streams are first in first out, and waits and the `complete` methods complete what they name.
+/// When an event is seen complete.
+///
+/// Under every timing a complete event stays complete until it is recorded again, streams are first in, first out, and waits and
+/// the `complete` methods of [`SimDevice`](crate::SimDevice) complete what they name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EventTiming {
     /// Complete when the simulated clock has reached the end of the work before it.
     #[default]
     Clock,
-    /// Work takes no time: every event is complete at once (the fake driver's FAKE_EVENTS_AUTO=1).
+    /// Work takes no time: every event is complete at once, as with the fake driver's `FAKE_EVENTS_AUTO=1`.
     Eager,
-    /// Nothing completes until somebody waits for it or says that it is complete (the fake driver as it is by default).
+    /// Nothing completes until it is waited for or completed explicitly, as with the fake driver by default.
     Lazy,
-    /// Like `Clock`, but a query may miss completions for a while: each stream has a rate drawn from the seed, and each query
-    /// lets none, one or several of the oldest finished marks become visible.
+    /// Like `Clock`, but a query may miss completions for a while. Each stream has a rate drawn from the seed, and each query makes
+    /// none, one or several of the oldest finished events visible.
     Seeded(u64),
 }
 
-/// A stream's own sequence of draws under [`EventTiming::Seeded`].
+/// The pseudo-random draws of one stream under [`EventTiming::Seeded`].
 #[derive(Clone, Debug)]
 pub(super) struct Draws {
     state: u64,
-    /// Chance of success in 256ths, 32 to 224: every stream is slow or fast, none is stuck.
+    /// Chance of success in 256ths, from 32 to 224: streams are slow or fast, but none is stuck.
     rate: u64,
 }
 
 impl Draws {
-    /// The draws of one stream: the same for the same seed and stream, whatever the other streams do.
+    /// The draws of one stream. They depend on the seed and the stream only, not on other streams.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         let mut state = seed ^ split_mix(stream.wrapping_add(1));
         state = split_mix(state);
         Draws { state, rate: 32 + state % 193 }
     }
 
-    /// Draws once.
+    /// Makes one draw.
     pub(super) fn succeeds(&mut self) -> bool {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         split_mix(self.state) % 256 < self.rate

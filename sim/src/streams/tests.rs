@@ -1,4 +1,4 @@
-//! When marks are done, under every timing.
+//! When marks are done, under every event timing.
 
 use super::*;
 
@@ -109,7 +109,7 @@ fn handles_are_new_and_a_destroyed_stream_finishes_its_work() {
     let again = streams.record(0x1000, 50);
     streams.launch(0x1000, 50, 50);
     assert!(streams.is_done(mark, 50) && streams.is_done(again, 50), "an old mark stays done");
-    assert_eq!(streams.create(), 0x4000, "none twice");
+    assert_eq!(streams.create(), 0x4000, "never a second time");
 }
 
 #[test]

@@ -1,10 +1,9 @@
-//! Memory that was created, by handle: until it is released and nowhere mapped.
+//! Created memory: kept until it is released and mapped nowhere.
 
 use crate::calls::INVALID_VALUE;
 use crate::memory::{PageRun, PageRuns};
 
-/// Memory of a [`SimDevice`](crate::SimDevice) that was created and may be mapped. Means something only to the device that
-/// created it and to that device's clones.
+/// Memory created on a [`SimDevice`](crate::SimDevice), which may be mapped. Valid only on that device and its clones.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SimPhysical {
     ordinal: u64,
@@ -13,7 +12,7 @@ pub struct SimPhysical {
 }
 
 impl SimPhysical {
-    /// Its number among the memory created on its device, as it appears in the log.
+    /// Its number among the memory created on its device, counted from zero, as in the log.
     #[must_use]
     pub fn ordinal(&self) -> u64 {
         self.ordinal
@@ -30,18 +29,18 @@ impl SimPhysical {
     }
 }
 
-/// Memory that was created and is not the device's again.
+/// One piece of created memory.
 #[derive(Clone, Debug)]
 pub(super) struct Handle {
     ordinal: u64,
     pub(super) bytes: u64,
     runs: PageRuns,
-    /// How often it is mapped.
+    /// How many times it is mapped.
     pub(super) mappings: u64,
     released: bool,
 }
 
-/// All of it, by slot.
+/// All created memory, by slot.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Handles {
     slots: Vec<Option<Handle>>,
@@ -55,7 +54,7 @@ impl Handles {
         self.slots.len() - self.vacant.len()
     }
 
-    /// Enters new memory.
+    /// Adds new memory.
     pub(super) fn insert(&mut self, bytes: u64, runs: PageRuns) -> SimPhysical {
         let ordinal = self.next_ordinal;
         self.next_ordinal += 1;
@@ -74,7 +73,10 @@ impl Handles {
         SimPhysical { ordinal, bytes, slot }
     }
 
-    /// Memory that can be mapped or released.
+    /// Memory that may be mapped or released.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it was released.
     pub(super) fn get_mut(&mut self, memory: &SimPhysical) -> Result<&mut Handle, u32> {
         let handle = self.slots.get_mut(memory.slot as usize).and_then(Option::as_mut);
         handle.filter(|handle| handle.ordinal == memory.ordinal && !handle.released).ok_or(INVALID_VALUE)
@@ -85,13 +87,13 @@ impl Handles {
         self.slots.get(slot as usize)?.as_ref().map(|handle| &*handle.runs)
     }
 
-    /// Releases memory; its pages, or none while it is mapped.
+    /// Releases memory. Returns its pages, or none while it is mapped.
     pub(super) fn release(&mut self, memory: &SimPhysical) -> Result<PageRuns, u32> {
         self.get_mut(memory)?.released = true;
         Ok(self.drop_unused(memory.slot))
     }
 
-    /// One mapping of the memory in a slot has ended; its pages, if it was released and that was the last.
+    /// Counts one mapping less of the memory in a slot. Returns its pages if it was released and that was the last mapping.
     pub(super) fn unmapped(&mut self, slot: u32) -> PageRuns {
         if let Some(handle) = &mut self.slots[slot as usize] {
             handle.mappings = handle.mappings.saturating_sub(1);
@@ -99,7 +101,7 @@ impl Handles {
         self.drop_unused(slot)
     }
 
-    /// Forgets memory that is released and nowhere mapped; its pages.
+    /// Removes memory that is released and mapped nowhere. Returns its pages.
     fn drop_unused(&mut self, slot: u32) -> PageRuns {
         match self.slots[slot as usize].take_if(|handle| handle.released && handle.mappings == 0) {
             Some(handle) => {

@@ -1,10 +1,7 @@
-//! Virtual memory as books: which addresses are reserved, which memory was created, and what is mapped where.
+//! Reservations and the mappings in them (facts: Virtual memory calls).
 //!
-//! Which operation is refused, and with which code, is decided here (facts: Virtual memory calls); an operation that is refused
-//! changes nothing. Time and the log are the business of the calls in `mapping`.
-//!
-//! Where the facts are silent: memory that was released cannot be mapped or released again, access is given to whole mappings
-//! only, and all three operations on addresses stay inside one reservation; anything else is refused with `INVALID_VALUE`.
+//! Not measured, chosen here, and refused with `INVALID_VALUE`: mapping or releasing memory that was released, giving access to
+//! a part of a mapping, and mapping, access or unmapping across two reservations.
 
 use super::handles::{Handles, SimPhysical};
 use super::page_map::PageMap;
@@ -25,62 +22,62 @@ struct Mapping {
 pub(crate) struct Backing<'a> {
     /// The pages of the whole memory that is mapped here.
     pub(crate) runs: &'a [PageRun],
-    /// Bytes from the start of that memory.
+    /// The address's offset from the start of that memory, in bytes.
     pub(crate) offset_bytes: u64,
-    /// Whether the device may touch it.
+    /// Whether the device has access.
     pub(crate) has_access: bool,
 }
 
-/// What a call did that is about the mappings in a range.
+/// The mappings that a call affected.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct AffectedMappings {
     /// The size of each mapping.
     pub(crate) handle_bytes: Vec<u64>,
-    /// The pages that nobody holds any more.
+    /// The pages that are free again.
     pub(crate) returned: Vec<PageRun>,
 }
 
 impl AffectedMappings {
-    /// Forgets everything; its memory is used again.
+    /// Empties it and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.handle_bytes.clear();
         self.returned.clear();
     }
 }
 
-/// The books.
+/// Reservations, created memory and mappings of one device.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct VirtualMemory {
     reservations: Intervals<()>,
-    /// The reservation that was asked about last, start and bytes.
+    /// The reservation that was looked up last: start and bytes.
     asked_last: Option<(u64, u64)>,
-    /// By the number of the first page of addresses.
+    /// By the first address divided by the page size.
     mappings: PageMap<Mapping>,
     handles: Handles,
 }
 
 impl VirtualMemory {
-    /// How many ranges are reserved.
+    /// How many reservations there are.
     pub(crate) fn live_reservations(&self) -> usize {
         self.reservations.count()
     }
 
-    /// How many pieces of memory were created and are not the device's again.
+    /// How many pieces of created memory there are: not released, or still mapped.
     pub(crate) fn live_handles(&self) -> usize {
         self.handles.count()
     }
 
-    /// Whether no reservation has any of these addresses.
+    /// Whether no reservation overlaps these addresses.
     pub(crate) fn is_unreserved(&self, address: u64, bytes: u64) -> bool {
         self.reservations.overlap_end(address, bytes).is_none()
     }
 
-    /// Enters a reservation whose addresses are free.
+    /// Adds a reservation whose addresses are free.
     pub(crate) fn reserve(&mut self, address: u64, bytes: u64) {
         self.reservations.insert(address, bytes, ());
     }
 
-    /// Ends a reservation: only the whole, and with nothing mapped.
+    /// Removes a reservation: only as a whole, and with nothing mapped in it.
     pub(crate) fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), u32> {
         let whole = self.reservations.covering(address).is_some_and(|(start, size, ())| (start, size) == (address, bytes));
         if !whole || self.mappings_in(address, address + bytes).next().is_some() {
@@ -91,17 +88,17 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Enters new memory.
+    /// Adds new memory.
     pub(crate) fn create(&mut self, bytes: u64, runs: PageRuns) -> SimPhysical {
         self.handles.insert(bytes, runs)
     }
 
-    /// Releases memory; the pages that nobody holds any more, which are none while it is mapped.
+    /// Releases memory. Returns the pages that are free again: none while it is mapped.
     pub(crate) fn release(&mut self, memory: &SimPhysical) -> Result<PageRuns, u32> {
         self.handles.release(memory)
     }
 
-    /// Maps memory, whole, where nothing is mapped. The same memory may be mapped several times.
+    /// Maps all of some memory where nothing is mapped. The same memory may be mapped several times.
     pub(crate) fn map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), u32> {
         let is_free = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes) && self.is_unmapped(address, bytes);
         let handle = self.handles.get_mut(memory)?;
@@ -116,7 +113,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Gives the device access to the mappings that make up a range without a gap; enters their sizes.
+    /// Gives the device access to the mappings that make up a range without a gap, and appends their sizes.
     pub(crate) fn set_access(&mut self, address: u64, bytes: u64, handle_bytes: &mut Vec<u64>) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
         if let Some(mapping) = self.mappings.get_mut(address / PAGE_BYTES).filter(|mapping| mapping.bytes == bytes) {
@@ -142,7 +139,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Ends the mappings in a range, which may have gaps or be empty but must not cut a mapping; enters what that did.
+    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a mapping. Appends what was affected.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64, unmapped: &mut AffectedMappings) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
         let first = address / PAGE_BYTES;
@@ -163,21 +160,21 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Ends the mapping that begins at a page.
+    /// Removes the mapping that starts at a page.
     fn end_mapping(&mut self, page: u64, mapping: Mapping, unmapped: &mut AffectedMappings) {
         self.mappings.remove(page);
         unmapped.handle_bytes.push(mapping.bytes);
         unmapped.returned.extend_from_slice(&self.handles.unmapped(mapping.handle));
     }
 
-    /// Whether nothing is mapped in some pages: the last mapping that begins up to their end does not reach them.
+    /// Whether nothing is mapped in a range: the last mapping that starts before its end does not reach into it.
     fn is_unmapped(&self, address: u64, bytes: u64) -> bool {
         let last = (address + bytes) / PAGE_BYTES - 1; // inside a reservation
         let before = self.mappings.last_up_to(last).map(|(page, mapping)| (page * PAGE_BYTES, mapping.bytes));
         before.is_none_or(|(start, size)| start < address && address - start >= size)
     }
 
-    /// The mapping that covers an address, and where it begins.
+    /// The mapping that covers an address, and where it starts.
     fn covering(&self, address: u64) -> Option<(u64, Mapping)> {
         let (page, mapping) = self.mappings.last_up_to(address / PAGE_BYTES)?;
         let start = page * PAGE_BYTES;
@@ -191,7 +188,7 @@ impl VirtualMemory {
         Some(Backing { runs, offset_bytes: address - start, has_access: mapping.has_access })
     }
 
-    /// Where the mappings begin that overlap the addresses from `start` to before `end`.
+    /// The starts of the mappings that overlap `start..end`.
     pub(crate) fn mappings_in(&self, start: u64, end: u64) -> impl Iterator<Item = u64> {
         let further = move |page: u64| self.mappings.first_in(page, end.div_ceil(PAGE_BYTES)).map(|(page, _)| page);
         let first = self.covering(start).map(|(first, _)| first / PAGE_BYTES);
@@ -199,13 +196,13 @@ impl VirtualMemory {
         std::iter::successors(first, move |&page| further(page + 1)).map(|page| page * PAGE_BYTES)
     }
 
-    /// Whether these are whole pages of one reservation.
+    /// Checks that a range is whole pages of one reservation.
     fn check_whole(&mut self, address: u64, bytes: u64) -> Result<(), u32> {
         let whole = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes);
         if whole { Ok(()) } else { Err(INVALID_VALUE) }
     }
 
-    /// Whether a range lies in one of the reservations, of which the same is asked about again and again.
+    /// Whether a range lies in one reservation. Usually it is the one of the last call.
     fn is_reserved(&mut self, address: u64, bytes: u64) -> bool {
         let is_inside =
             |(start, size): (u64, u64)| address >= start && address - start < size && bytes <= size - (address - start);
@@ -216,12 +213,12 @@ impl VirtualMemory {
     }
 }
 
-/// Whether a size is one that reserving, creating and mapping accept.
+/// Whether reserving, creating and mapping accept a size.
 pub(crate) fn is_whole_pages(bytes: u64) -> bool {
     bytes > 0 && bytes.is_multiple_of(PAGE_BYTES)
 }
 
-/// Whether a range begins at a page and is some pages long.
+/// Whether a range starts on a page boundary and is whole pages long.
 fn is_whole_pages_at(address: u64, bytes: u64) -> bool {
     address.is_multiple_of(PAGE_BYTES) && is_whole_pages(bytes)
 }

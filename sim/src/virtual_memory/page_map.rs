@@ -1,26 +1,26 @@
-//! A map from page numbers to values, for numbers that lie together, as those of the pages that are mapped into a range of addresses do.
+//! A map from page numbers to values, made for numbers that are close together, such as the pages mapped into one reservation.
 //!
-//! Chunks of 64 pages in the order of their numbers, each with a bit for every page that has a value. Mostly the chunk that is asked about is
-//! the one that was changed last; else it is searched for among 64 times fewer numbers than there are pages.
+//! It is a sorted list of chunks of 64 pages, each with a bit mask of the pages that have a value. A lookup tries the chunk that
+//! was changed last, which is usually right, and otherwise searches 64 times fewer entries than there are pages.
 
-/// How many pages a chunk has: one for each bit of its mask.
+/// Pages in a chunk: one for each bit of its mask.
 const CHUNK: u64 = u64::BITS as u64;
 
 #[derive(Clone, Debug)]
 struct Chunk<V> {
-    /// Which places have a value.
+    /// The places that have a value.
     mask: u64,
     values: [Option<V>; CHUNK as usize],
 }
 
 impl<V: Copy> Chunk<V> {
-    /// The first of some places that has a value: its page, in the chunk of this number.
+    /// The first of `places` that has a value: its page, if this is the chunk of this number.
     #[inline]
     fn first(&self, number: u64, places: u64) -> Option<(u64, V)> {
         self.value(number, (self.mask & places).trailing_zeros())
     }
 
-    /// The last of them.
+    /// The last of `places` that has a value.
     #[inline]
     fn last(&self, number: u64, places: u64) -> Option<(u64, V)> {
         self.value(number, (self.mask & places).checked_ilog2()?)
@@ -36,11 +36,11 @@ impl<V: Copy> Chunk<V> {
 /// Values by page number.
 #[derive(Clone, Debug)]
 pub(super) struct PageMap<V> {
-    /// The numbers of the chunks, ascending: of the first page of each, divided by 64.
+    /// The numbers of the chunks, ascending: the page numbers divided by 64.
     numbers: Vec<u64>,
-    /// The chunks, each with at least one value. In boxes, because chunks come between others, and what moves then is to be short.
+    /// The chunks, each with at least one value. Boxed, so that inserting one in the middle moves little.
     chunks: Vec<Box<Chunk<V>>>,
-    /// The place of the chunk that was changed last. It may be anything: whether it is the right one is looked at first.
+    /// The index of the chunk that was changed last. Only a guess: its number is checked before use.
     changed_last: usize,
 }
 
@@ -56,7 +56,7 @@ fn split(page: u64) -> (u64, usize) {
 }
 
 impl<V: Copy> PageMap<V> {
-    /// The place of the first chunk from this number on, and whether it is this one.
+    /// The index of the first chunk with this number or a higher one, and whether it has this number.
     #[inline]
     fn find(&self, number: u64) -> (usize, bool) {
         if self.numbers.get(self.changed_last) == Some(&number) {
@@ -66,7 +66,7 @@ impl<V: Copy> PageMap<V> {
         (place, self.numbers.get(place) == Some(&number))
     }
 
-    /// Gives a page a value; the one that it had before is gone.
+    /// Sets a page's value.
     pub(super) fn insert(&mut self, page: u64, value: V) {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);
@@ -80,7 +80,7 @@ impl<V: Copy> PageMap<V> {
         chunk.values[place] = Some(value);
     }
 
-    /// Takes a page's value.
+    /// Removes a page's value.
     pub(super) fn remove(&mut self, page: u64) -> Option<V> {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);
@@ -106,7 +106,7 @@ impl<V: Copy> PageMap<V> {
         if is_there { self.chunks[at].values[place] } else { None }
     }
 
-    /// A page's value, to change.
+    /// A page's value, to change it.
     pub(super) fn get_mut(&mut self, page: u64) -> Option<&mut V> {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);
@@ -130,7 +130,7 @@ impl<V: Copy> PageMap<V> {
         })
     }
 
-    /// The first page that has a value, of those from `from` to before `to`.
+    /// The first page in `from..to` that has a value.
     #[inline]
     pub(super) fn first_in(&self, from: u64, to: u64) -> Option<(u64, V)> {
         let (number, place) = split(from);
@@ -154,9 +154,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The answers are those of a tree, for pages that lie together, apart, and at the ends of chunks.
+        /// The answers are those of a `BTreeMap`, for pages close together, far apart, and at the ends of chunks.
         #[test]
-        fn as_a_tree(
+        fn agrees_with_a_btree_map(
             steps in vec((prop_oneof![0_u64..8, 60_u64..70, 120_u64..400, 5000_u64..5010], any::<bool>()), 1..200),
             asked in vec((0_u64..5200, 0_u64..200), 20),
         ) {

@@ -1,21 +1,21 @@
-//! What happens in the address space beside the program's own cudaMallocs.
+//! What others do to the address space, beside the program's own cudaMallocs.
 
 use super::layout::Layout;
 
-/// Something that happens in the address space beside the program's own cudaMallocs.
+/// A kind of change that somebody else makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// Addresses are free for chunks.
+    /// Addresses become free for chunks.
     Space,
-    /// A chunk that somebody else made has room.
+    /// A chunk made by somebody else has room.
     Chunk,
-    /// Somebody else takes what is free.
+    /// Somebody else takes free addresses.
     Hide,
-    /// Somebody else gives back.
+    /// Somebody else returns addresses.
     Unhide,
 }
 
-/// A change of these addresses, and when.
+/// A change to a range of addresses, at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Event {
     pub(super) moment: u64,

@@ -1,31 +1,32 @@
-//! The address space itself: chunks of whole granules, the space between them, and what others use of both.
+//! The address space: chunks, the space between them, and what others use of both.
 //!
-//! The three rules of [`super`] are [`Layout::choose`], [`Layout::take`] and [`Layout::release`]. The rest is book-keeping: a byte lies
-//! in a hole of a chunk, in the space, with the program, with somebody else ("hidden"), or it is not known to be free.
+//! The three rules of this folder are [`Layout::choose`], [`Layout::take`] and [`Layout::release`]. The rest is book-keeping: each
+//! address is in a hole of a chunk, in the space between chunks, used by the program, used by somebody else ("hidden"), or not
+//! known to be free.
 
 use crate::range_maps::{Holes, Intervals};
 
-/// Chunks begin and end on multiples of this.
+/// Chunks start and end on multiples of this, in bytes.
 pub(super) const GRANULE_BYTES: u64 = 32 << 20;
-/// A gap in the address space must be this much longer than the chunk that it is to take.
+/// A gap must be this much longer than a chunk that is put into it, in bytes.
 pub(super) const SLACK_BYTES: u64 = 32 << 20;
 
-/// A part of the address space that the driver holds, and serves requests from.
+/// A part of the address space that the driver holds and serves requests from.
 #[derive(Clone, Debug)]
 struct Chunk {
     start: u64,
     end: u64,
     holes: Holes,
-    /// Somebody else made it, so that its true ends are not known.
+    /// Whether somebody else made it. Then its true ends are unknown.
     is_foreign: bool,
 }
 
 /// Where a range would go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Spot {
-    /// At the beginning of a hole of this length in a chunk.
+    /// At the start of a hole of this length in a chunk.
     Hole { address: u64, hole_bytes: u64 },
-    /// At the beginning of a new chunk in this gap of the address space.
+    /// At the start of a new chunk in this gap of the address space.
     New { address: u64, gap_start: u64, gap_end: u64 },
 }
 
@@ -40,7 +41,7 @@ impl Spot {
 /// The whole address space.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Layout {
-    /// Addresses that no chunk holds and that are known to be free.
+    /// Addresses known to be free and in no chunk.
     space: Holes,
     /// Oldest first.
     chunks: Vec<Chunk>,
@@ -49,7 +50,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// How many pieces the address space is in: what a look at all of it costs.
+    /// How many pieces the address space is in: the cost of going through all of it.
     pub(super) fn pieces(&self) -> usize {
         self.chunks.len() + self.space.count() + self.hidden.count()
     }
@@ -83,8 +84,7 @@ impl Layout {
         }
     }
 
-    /// Takes a range back. A chunk that is empty then goes back to the space, unless somebody else made it: then it is not known
-    /// to be empty.
+    /// Frees a range. A chunk that is empty then returns to the space, unless somebody else made it: then it may not be empty.
     pub(super) fn release(&mut self, address: u64, bytes: u64) {
         let Some(at) = self.chunks.iter().position(|chunk| (chunk.start..chunk.end).contains(&address)) else { return };
         let chunk = &mut self.chunks[at];
@@ -95,7 +95,7 @@ impl Layout {
         }
     }
 
-    /// Makes addresses known to be free; what is in chunks or hidden there stays as it is.
+    /// Adds addresses that are free. Those in chunks or hidden stay as they are.
     pub(super) fn add_space(&mut self, start: u64, bytes: u64) {
         let mut fresh = self.outside_chunks(start, bytes);
         self.space.iter().for_each(|(taken, length)| fresh.remove(taken, length));
@@ -103,7 +103,7 @@ impl Layout {
         fresh.iter().for_each(|(start, length)| self.space.insert(start, length));
     }
 
-    /// Adds free parts of a chunk of somebody else's, where no chunk is. They count as the oldest; those that touch are one.
+    /// Adds free parts of somebody else's chunk, where there is no chunk yet. They count as the oldest; those that touch merge.
     pub(super) fn add_chunk(&mut self, start: u64, bytes: u64) {
         self.space.remove(start, bytes);
         for (piece, _) in self.hidden_in(start, bytes) {
@@ -135,7 +135,7 @@ impl Layout {
         self.chunks.insert(0, merged);
     }
 
-    /// Others take what is free of these addresses.
+    /// Others take the free parts of these addresses.
     pub(super) fn hide(&mut self, start: u64, bytes: u64) {
         let mut taken = self.space.parts(start, bytes);
         self.space.remove(start, bytes);
@@ -148,7 +148,7 @@ impl Layout {
         }
     }
 
-    /// Others give back what they have of these addresses: every piece that reaches into them, whole.
+    /// Others return every piece of theirs that overlaps these addresses, whole.
     pub(super) fn unhide(&mut self, start: u64, bytes: u64) {
         for (piece, length) in self.hidden_in(start, bytes) {
             self.hidden.remove(piece);
@@ -163,26 +163,26 @@ impl Layout {
         self.chunks.iter_mut().find(|chunk| (chunk.start..chunk.end).contains(&address))
     }
 
-    /// The pieces that others use of these addresses.
+    /// The pieces used by others that overlap these addresses.
     pub(super) fn hidden_in(&self, start: u64, bytes: u64) -> Vec<(u64, u64)> {
         let end = start + bytes;
         self.hidden.iter().filter(|&(piece, length)| piece < end && start < piece + length).collect()
     }
 
-    /// Start and end of the chunk that holds an address.
+    /// Start and end of the chunk that contains an address.
     pub(super) fn chunk_around(&self, address: u64) -> Option<(u64, u64)> {
         let chunk = self.chunks.iter().find(|chunk| (chunk.start..chunk.end).contains(&address))?;
         Some((chunk.start, chunk.end))
     }
 
-    /// The hole or the gap that all of these addresses lie in: its start and end, and whether it is a hole of a chunk.
+    /// The hole or gap that contains all of these addresses: its start and end, and whether it is a hole of a chunk.
     pub(super) fn free_around(&self, start: u64, bytes: u64) -> Option<(u64, u64, bool)> {
         let around = |holes: &Holes| holes.around(start).filter(|&(_, end)| start + bytes <= end);
         let hole = self.chunks.iter().find_map(|chunk| around(&chunk.holes));
         hole.map(|(start, end)| (start, end, true)).or_else(|| around(&self.space).map(|(start, end)| (start, end, false)))
     }
 
-    /// The lowest address that is known at all.
+    /// The lowest known address.
     pub(super) fn lowest(&self) -> Option<u64> {
         let chunk = self.chunks.iter().map(|chunk| chunk.start).min();
         let space = self.space.iter().map(|(start, _)| start).next();

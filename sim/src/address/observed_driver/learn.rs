@@ -1,8 +1,8 @@
-//! Learning from a recording what else was in the address space.
+//! Learning from a recording what others did in the address space.
 //!
-//! The recording's placements are predicted one by one by the rules. Where that fails, the least is assumed that explains the real
-//! place: addresses that became free, a chunk of somebody else's with room, or somebody else where the rules would go. What
-//! shows late about a region (that it is longer, that it is a chunk) was so from its beginning: then all begins anew with that.
+//! The rules predict the recorded placements one by one. Where they fail, the smallest assumption is made that explains the real
+//! address: addresses became free, somebody else's chunk has room, or somebody else is where the rules would go. If a later
+//! placement shows that a region is longer, or is a chunk, it was so from its first moment: then learning starts over with that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,23 +10,23 @@ use super::change::{Change, Event};
 use super::layout::{GRANULE_BYTES, Layout, SLACK_BYTES, Spot};
 use crate::memory::PAGE_BYTES;
 
-/// How many pieces of address space learning may look at before it gives up, a second or two. The recordings take up to 801 thousand;
-/// it is for thousands of segments in no order, from which nothing is to be learned.
+/// How many pieces of address space learning may visit before it gives up; a second or two. The recordings need up to 801 thousand.
+/// Thousands of segments in random order, from which nothing can be learned, would need more.
 const MOST_EFFORT: usize = 1 << 28;
 
-/// No address of a GPU is above this.
+/// Above all addresses of GPUs.
 const HIGHEST_ADDRESS: u64 = 1 << 56;
 
 /// One cudaMalloc or cudaFree of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlacementStep {
-    /// How far the program was: the number of the trace entry of the request that it served. Never falls.
+    /// How far the program was: the number of the trace entry of the request that it served. Never decreases.
     pub moment: u64,
-    /// cudaMalloc, not cudaFree.
+    /// Whether it is a cudaMalloc; otherwise a cudaFree.
     pub taken: bool,
-    /// First byte.
+    /// The first byte of the range.
     pub address: u64,
-    /// Length in bytes.
+    /// The length of the range in bytes.
     pub bytes: u64,
 }
 
@@ -36,31 +36,31 @@ impl PlacementStep {
     }
 }
 
-/// What was learned of a process's address space.
+/// What others did in a process's address space, as learned from a recording; and how well the rules explain the rest.
 #[derive(Clone, Default, Debug)]
 pub struct LearnedAddressSpace {
     pub(super) events: Vec<Event>,
-    /// How many ranges were placed.
+    /// How many ranges the recording places.
     pub placements: usize,
-    /// How many of them lie where the rules put them, given everything before: nothing had to be assumed at that moment.
+    /// How many of them lie where the rules put them, without a new assumption at that moment.
     pub explained: usize,
-    /// How many lie where no assumption explains it; they are not reproduced.
+    /// How many no assumption explains. They are not reproduced.
     pub unexplained: usize,
 }
 
 impl LearnedAddressSpace {
-    /// Learns from a recording's steps. Nothing, where that would take too long.
+    /// Learns from a recording's steps. Learns nothing if that would take too long.
     #[must_use]
     pub fn from_steps(steps: &[PlacementStep]) -> LearnedAddressSpace {
         LearnedAddressSpace::within(MOST_EFFORT, steps)
     }
 
-    /// The same with a bound on the effort: pieces of address space that are looked at.
+    /// The same with another bound on the effort: the pieces of address space visited.
     pub(super) fn within(most_effort: usize, steps: &[PlacementStep]) -> LearnedAddressSpace {
         let mut regions: Vec<Region> = Vec::new();
         let mut ignored: BTreeSet<usize> = (0..steps.len()).filter(|&at| !steps[at].is_sane()).collect();
         let mut effort_left = most_effort;
-        // Each attempt makes a region longer, or a chunk, or ignores one step more. There are not many; the bound is for odd traces.
+        // Each attempt extends a region, makes it a chunk, or ignores one more step. Few are needed; the bound is for odd traces.
         for _ in 0..=steps.len() * 2 {
             let mut attempt = Attempt { regions: regions.clone(), ..Attempt::default() };
             attempt.effort_left = effort_left;
@@ -82,7 +82,7 @@ impl LearnedAddressSpace {
     }
 }
 
-/// Addresses that were free from a moment on.
+/// Addresses that are free from a moment on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Region {
     moment: u64,
@@ -95,15 +95,15 @@ struct Region {
 struct Attempt {
     /// By moment.
     regions: Vec<Region>,
-    /// How many of them have begun.
+    /// How many of them have started.
     begun: usize,
     layout: Layout,
     events: Vec<Event>,
     explained: usize,
     unexplained: usize,
-    /// Pieces of address space that may still be looked at, in this attempt and those after it.
+    /// Pieces of address space that may still be visited, in this attempt and those after it.
     effort_left: usize,
-    /// When the program's own chunks were made, by their first byte.
+    /// When the program's own chunks were made, by their start.
     births: BTreeMap<u64, u64>,
     live: BTreeSet<u64>,
 }
@@ -121,7 +121,7 @@ impl Attempt {
         self.effort_left = self.effort_left.saturating_sub(effort);
     }
 
-    /// False if something was learned that makes another attempt necessary.
+    /// Replays one step. False if something was learned that requires another attempt.
     fn step(&mut self, step: &PlacementStep) -> bool {
         self.spend(self.layout.pieces() + self.regions.len());
         if self.effort_left == 0 {
@@ -160,7 +160,7 @@ impl Attempt {
         true
     }
 
-    /// The rules' choice, if it is the real one.
+    /// The rules' choice, if it is the recorded address.
     fn chooses(&self, step: &PlacementStep) -> Option<Spot> {
         self.layout.choose(step.bytes).filter(|spot| spot.address() == step.address)
     }
@@ -172,7 +172,7 @@ impl Attempt {
         self.events.push(event);
     }
 
-    /// Sees to it that the rules could choose the place. False if a region had to be changed for it.
+    /// Makes the recorded address free, so that the rules could choose it. False if a region had to be changed for that.
     fn make_free(&mut self, step: &PlacementStep) -> bool {
         let &PlacementStep { moment, address, bytes, .. } = step;
         for (start, length) in self.layout.hidden_in(address, bytes) {
@@ -190,7 +190,7 @@ impl Attempt {
             return false;
         }
         if let Some((start, known_end)) = self.layout.chunk_around(address) {
-            // Taken for a new chunk, and in truth an old one that had never been given up.
+            // It was taken for a new chunk, but is an old one that was never returned.
             match self.births.get(&start) {
                 Some(&birth) => self.begin(birth, start, end, true),
                 None => self.begin(moment, known_end, end, true),
@@ -210,18 +210,18 @@ impl Attempt {
         self.regions.insert(at, Region { moment, start, end, is_chunk });
     }
 
-    /// A chunk lies below, or outside of, all known gaps.
+    /// Extends a gap down to a chunk that lies outside all known gaps, or adds a gap for it.
     fn widen_gap(&mut self, moment: u64, address: u64, end: u64) {
         let lowest = address - SLACK_BYTES;
         match self.regions.iter_mut().find(|region| !region.is_chunk && (lowest..=end).contains(&region.start)) {
             Some(region) if region.start > lowest => region.start = lowest,
-            // There is no room for the slack, so it is no gap.
+            // There is no room for the slack, so this is not a gap.
             Some(region) => *region = Region { start: address, is_chunk: true, ..*region },
             None => self.begin(moment, lowest, end, false),
         }
     }
 
-    /// Makes the chunk of somebody else's longer that a range begins in, or right behind. It may have been taken for a gap.
+    /// Extends somebody else's chunk that a range starts in, or right after. It may have been taken for a gap.
     fn lengthen_chunk(&mut self, address: u64, end: u64) -> bool {
         let known_end = self.layout.chunk_around(address).map(|(_, end)| end);
         let is_in = |region: &Region| Some(region.end) == known_end && region.end < end;
@@ -236,7 +236,7 @@ impl Attempt {
         true
     }
 
-    /// Puts somebody else where the rules would go instead.
+    /// Assumes somebody else wherever the rules would go instead of the recorded address.
     fn block_others(&mut self, step: &PlacementStep) {
         let &PlacementStep { moment, address, bytes, .. } = step;
         let chunk_bytes = bytes.next_multiple_of(GRANULE_BYTES);
@@ -264,7 +264,7 @@ impl Attempt {
 }
 
 impl Region {
-    /// The gap that reaches down to the lowest address.
+    /// Whether this is the gap that reaches down to the lowest address.
     fn is_bottom(&self) -> bool {
         !self.is_chunk && self.start == GRANULE_BYTES
     }

@@ -1,4 +1,4 @@
-//! The rules as an address model.
+//! The address model itself.
 
 use std::collections::VecDeque;
 
@@ -8,20 +8,20 @@ use super::learn::LearnedAddressSpace;
 use crate::address::linear::DESCENDING_END;
 use crate::address::model::AddressModel;
 
-/// Chunks of whole granules: the newest with a hole first, and new ones as high as they fit.
+/// Places ranges by the rules observed of NVIDIA's driver: in the newest chunk with a hole, or in a new chunk as high as it fits.
+/// The rules are described, and measured against recordings, at the top of this folder's `mod.rs`.
 #[derive(Clone, Debug)]
 pub struct ObservedDriver {
     layout: Layout,
     moment: u64,
-    /// What is still to happen, by moment.
+    /// The changes still to come, by moment.
     events: VecDeque<Event>,
-    /// What was learned is all that is free, so far: a run that needs more addresses than the recorded one gets them from
-    /// everywhere else.
+    /// Whether only learned addresses are free so far. A run that needs more than the recorded one gets all other addresses too.
     is_narrow: bool,
 }
 
 impl ObservedDriver {
-    /// An address space with nobody else in it, free below [`DESCENDING_END`].
+    /// An address space used by nobody else, free below [`DESCENDING_END`].
     #[must_use]
     pub fn new() -> Self {
         let mut layout = Layout::default();
@@ -29,8 +29,8 @@ impl ObservedDriver {
         ObservedDriver { layout, moment: 0, events: VecDeque::new(), is_narrow: false }
     }
 
-    /// The address space of a recorded process. Its events happen as [`AddressModel::set_moment`] passes their moments; without that
-    /// nothing is known to be free. As [`ObservedDriver::new`] if nothing could be learned.
+    /// The address space of a recorded process. Its changes happen when [`AddressModel::set_moment`] passes their moments. The same
+    /// as [`ObservedDriver::new`] if nothing was learned.
     #[must_use]
     pub fn learned(learned: &LearnedAddressSpace) -> Self {
         if learned.events.is_empty() {

@@ -1,4 +1,4 @@
-//! The rules on small examples, and learning from real and made-up steps.
+//! The rules on small examples, and learning from real and generated steps.
 
 use super::layout::GRANULE_BYTES;
 use super::*;
@@ -21,9 +21,9 @@ fn replay(learned: &LearnedAddressSpace, steps: &[PlacementStep]) -> usize {
     reproduced
 }
 
-/// The middle of gpt2_varlen.default's start: 36 MiB segments leave 28 MiB each, which later ones fill, the newest chunk first.
+/// From the start of gpt2_varlen.default: 36 MiB segments leave 28 MiB each, which later ones fill, the newest chunk first.
 #[test]
-fn rests_of_chunks_are_filled_newest_first() {
+fn holes_in_chunks_are_filled_newest_first() {
     let mut model = ObservedDriver::new();
     let offset = |address: Option<u64>| (DESCENDING_END - address.unwrap()) / MIB;
     let placed: Vec<u64> = [36, 36, 20, 28, 2, 36, 2].map(|size| offset(model.place(size * MIB, 0))).to_vec();
@@ -31,7 +31,7 @@ fn rests_of_chunks_are_filled_newest_first() {
 }
 
 #[test]
-fn an_empty_chunk_goes_back_and_needs_slack_to_be_taken_again() {
+fn an_empty_chunk_is_returned_and_needs_slack_to_be_taken_again() {
     let mut model = ObservedDriver::new();
     let top = model.place(64 * MIB, 0).unwrap();
     let middle = model.place(64 * MIB, 0).unwrap();
@@ -43,7 +43,7 @@ fn an_empty_chunk_goes_back_and_needs_slack_to_be_taken_again() {
 }
 
 #[test]
-fn no_address_is_left_at_last() {
+fn the_address_space_runs_out() {
     let mut model = ObservedDriver::new();
     assert_eq!(model.place(DESCENDING_END, 0), None);
     assert_eq!(model.place(u64::MAX - 5, 0), None);
@@ -95,7 +95,7 @@ fn llm_serving() -> Vec<PlacementStep> {
 }
 
 #[test]
-fn what_was_learned_reproduces_a_real_process() {
+fn learning_reproduces_a_real_process() {
     let steps = llm_serving();
     let learned = LearnedAddressSpace::from_steps(&steps);
     assert_eq!((learned.placements, learned.unexplained), (27, 0));
@@ -103,7 +103,7 @@ fn what_was_learned_reproduces_a_real_process() {
     assert_eq!(replay(&learned, &steps), 27);
 }
 
-/// Steps as a model makes them, with frees here and there.
+/// The steps of a model under random requests and frees.
 fn made_by(mut model: impl AddressModel, seed: u64) -> Vec<PlacementStep> {
     let (mut steps, mut live, mut state) = (Vec::new(), Vec::new(), seed);
     for moment in 0..200 {
@@ -124,7 +124,7 @@ fn made_by(mut model: impl AddressModel, seed: u64) -> Vec<PlacementStep> {
 }
 
 #[test]
-fn the_rules_own_steps_need_nothing_but_the_address_space() {
+fn steps_of_the_rules_need_no_assumption_but_the_first() {
     for seed in 0..50 {
         let steps = made_by(ObservedDriver::new(), seed);
         let learned = LearnedAddressSpace::from_steps(&steps);
@@ -133,7 +133,7 @@ fn the_rules_own_steps_need_nothing_but_the_address_space() {
     }
 }
 
-/// Whatever placed the ranges: what is said to be reproduced is.
+/// Whichever model placed the ranges: if all are explained, all are reproduced.
 #[test]
 fn learning_is_consistent_on_any_steps() {
     for seed in 0..30 {
@@ -147,7 +147,7 @@ fn learning_is_consistent_on_any_steps() {
 }
 
 #[test]
-fn senseless_steps_are_borne() {
+fn invalid_steps_do_no_harm() {
     let step = |moment, taken, address, bytes| PlacementStep { moment, taken, address, bytes };
     let mut steps = vec![
         step(0, true, 0, 0),
@@ -167,7 +167,7 @@ fn senseless_steps_are_borne() {
     assert_eq!(LearnedAddressSpace::from_steps(&[]).placements, 0);
 }
 
-/// Segments in no order: every one needs assumptions, and each of these all that were made before.
+/// Segments in random order: each needs assumptions, each of which needs all those before it.
 #[test]
 fn learning_gives_up_where_there_is_nothing_to_learn() {
     let place = |n: u64| (1 << 46) + n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (1 << 14) * (1 << 30);
@@ -175,6 +175,6 @@ fn learning_gives_up_where_there_is_nothing_to_learn() {
         (0..3_000).map(|n| PlacementStep { moment: n, taken: true, address: place(n), bytes: 20 * MIB }).collect();
     let learned = LearnedAddressSpace::within(1 << 20, &steps);
     assert_eq!(learned.placements, 0, "as if there had been no steps");
-    // A thousandth of the steps does not need so much.
+    // A thousandth of the steps stays below the bound.
     assert_eq!(LearnedAddressSpace::within(1 << 20, &steps[..3]).placements, 3);
 }
