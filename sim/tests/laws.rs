@@ -1,4 +1,4 @@
-//! Laws of the device, one example each: clones, faults, wrong address models, events under every timing.
+//! Laws of the device, by example: clones, faults, wrong address models, and events under every timing.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
@@ -98,7 +98,7 @@ fn a_scripted_model_can_be_fed_and_asked_through_the_device() {
     assert!(device.address_model::<Reuse>().is_none());
 }
 
-/// A model that never moves.
+/// An address model that always returns the same address.
 #[derive(Clone, Debug)]
 struct Stuck(u64);
 
@@ -113,10 +113,10 @@ impl AddressModel for Stuck {
 }
 
 #[test]
-fn a_wrong_address_model_is_an_error_and_nothing_changes() {
+fn an_unusable_address_is_an_error_and_nothing_changes() {
     let refused = Err(BackendError::Driver { call: "cudaMalloc", code: 999 });
-    for senseless in [0, 100, u64::MAX - 511] {
-        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).address_model(Stuck(senseless)));
+    for unusable in [0, 100, u64::MAX - 511] {
+        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).address_model(Stuck(unusable)));
         assert_eq!(device.malloc(Bytes::mib(2)), refused);
         assert_eq!(device.used_bytes(), Bytes::ZERO);
     }
@@ -128,7 +128,7 @@ fn a_wrong_address_model_is_an_error_and_nothing_changes() {
     assert_eq!((device.used_bytes(), device.malloc(Bytes(512))), (Bytes::ZERO, Ok(DeviceAddress(PAGE))));
 }
 
-/// A few calls of every kind that can fail; stops at the first failure.
+/// One call of every kind that can fail. Stops at the first failure.
 fn program(device: &mut SimDevice) -> Result<(), BackendError> {
     let address = device.malloc(Bytes::mib(4))?;
     device.memory_info()?;
@@ -141,7 +141,7 @@ fn program(device: &mut SimDevice) -> Result<(), BackendError> {
 }
 
 #[test]
-fn every_call_can_be_made_to_fail_and_then_has_changed_nothing() {
+fn every_call_can_be_made_to_fail_without_effect() {
     let names = [
         "cudaMalloc",
         "cudaMemGetInfo",
@@ -186,7 +186,7 @@ fn a_free_that_does_not_wait_completes_nothing() {
 }
 
 #[test]
-fn one_at_a_time_passes_over_what_the_clock_has_completed() {
+fn complete_one_skips_what_the_clock_has_completed() {
     let mut device = with(EventTiming::Clock);
     recorded(&mut device, 1);
     device.spin(StreamId(1), 1000);

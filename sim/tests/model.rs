@@ -1,5 +1,5 @@
-//! Random programs on the device against a naive model: ranges never overlap, the accounting is the sum of its parts, completions
-//! stay, time moves on, and the same program gives the same device.
+//! Random programs against a naive model: ranges never overlap, memory adds up, completions stay, time only advances, and the
+//! same program gives the same device.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Options, and whether small cudaMallocs share pages under them.
+/// Options, and whether small cudaMallocs share pages with them.
 fn options() -> impl Strategy<Value = (SimOptions, bool)> {
     let timing = prop_oneof![
         Just(EventTiming::Clock),
@@ -72,7 +72,7 @@ fn options() -> impl Strategy<Value = (SimOptions, bool)> {
     })
 }
 
-/// A naive model: live ranges in a list, and their pages counted from sizes and addresses alone.
+/// A naive model: a list of live ranges, whose pages are counted from sizes and addresses alone.
 #[derive(Default)]
 struct Naive {
     shares: bool,
@@ -82,7 +82,7 @@ struct Naive {
 }
 
 impl Naive {
-    /// Whole pages of the large ranges, and the different pages that small ones lie in (all models here place on pages).
+    /// The pages of large ranges, and the distinct pages that small ones lie in. (All address models here place on pages.)
     fn used_bytes(&self) -> u64 {
         let small = |bytes: u64| self.shares && bytes <= MIB;
         let shared: BTreeSet<u64> = self.live.iter().filter(|live| small(live.1)).map(|live| live.0 / PAGE).collect();
@@ -113,7 +113,7 @@ fn malloc(device: &mut SimDevice, naive: &mut Naive, bytes: u64) -> Result<(), T
     Ok(())
 }
 
-/// One call about an event; a completion once seen must stay.
+/// Makes one call about an event. A completion that was seen must stay.
 fn touch_event(device: &mut SimDevice, naive: &mut Naive, index: usize, wait: bool) -> Result<(), TestCaseError> {
     let count = naive.events.len().max(1);
     if let Some((event, seen)) = naive.events.get_mut(index % count) {

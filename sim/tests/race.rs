@@ -1,4 +1,4 @@
-//! Races by example: the three classical programs of two streams, what the host does too early, and contents that follow the
+//! Races by example: the three classical two-stream programs, calls that the host makes too early, and contents that follow the
 //! memory.
 
 use parkade::device::DeviceBackend;
@@ -40,7 +40,7 @@ fn bytes<const N: usize>(device: &mut SimDevice, address: DeviceAddress) -> [u8;
     into
 }
 
-/// x is made on one stream and read by a slow kernel on another one, in order; what comes then is the scenario.
+/// x is written on one stream and then read by a slow kernel on another, in order. What follows is the scenario.
 fn x_in_use(timing: EventTiming) -> (SimDevice, [StreamId; 2], DeviceAddress) {
     let mut device = SimDevice::new(SimOptions::new(Bytes::mib(256)).event_timing(timing));
     let streams = [(); 2].map(|()| device.create_stream());
@@ -73,7 +73,7 @@ fn b1_reuse_without_a_wait_is_a_race() {
 }
 
 #[test]
-fn b2_reuse_after_an_event_was_seen_complete_is_none() {
+fn b2_reuse_after_an_event_was_seen_complete_is_not_a_race() {
     for timing in TIMINGS {
         let (mut device, [s1, s2], x) = x_in_use(timing);
         let done = recorded(&mut device, s2);
@@ -101,7 +101,7 @@ fn b2_an_event_that_is_not_complete_orders_nothing() {
 }
 
 #[test]
-fn b3_a_stream_that_waits_for_the_event_is_none() {
+fn b3_reuse_on_a_stream_that_waits_is_not_a_race() {
     for timing in TIMINGS {
         let (mut device, [s1, s2], x) = x_in_use(timing);
         let done = recorded(&mut device, s2);
@@ -140,7 +140,7 @@ fn stream_zero_is_a_stream_like_any_other() {
 }
 
 #[test]
-fn two_readers_do_not_race_and_a_kernel_not_with_itself() {
+fn neither_two_readers_nor_one_kernel_race() {
     let (mut device, [s1, s2], x) = x_in_use(EventTiming::Clock);
     slow_reader(&mut device, s1, x);
     device.copy(x, x.offset(Bytes(512)), Bytes(2048), s2).unwrap();
@@ -149,7 +149,7 @@ fn two_readers_do_not_race_and_a_kernel_not_with_itself() {
 }
 
 #[test]
-fn the_host_reads_behind_the_default_stream_only() {
+fn a_read_waits_for_the_default_stream_only() {
     let mut device = device();
     let stream = device.create_stream();
     let x = device.malloc(SIZE).unwrap();
@@ -170,7 +170,7 @@ fn the_host_reads_behind_the_default_stream_only() {
 }
 
 #[test]
-fn unmapping_what_is_in_use_is_a_race_through_that_address_only() {
+fn unmapping_races_with_accesses_through_that_address_only() {
     let mut device = device();
     let stream = device.create_stream();
     let start = device.reserve(Bytes::mib(64)).unwrap();
@@ -194,7 +194,7 @@ fn unmapping_what_is_in_use_is_a_race_through_that_address_only() {
 }
 
 #[test]
-fn a_free_that_does_not_wait_is_a_race_and_one_that_waits_is_none() {
+fn only_a_free_that_does_not_wait_is_a_race() {
     for waits in [true, false] {
         let mut device = SimDevice::new(SimOptions::new(Bytes::mib(64)).free_waits(waits));
         let stream = device.create_stream();
@@ -210,7 +210,7 @@ fn a_free_that_does_not_wait_is_a_race_and_one_that_waits_is_none() {
 }
 
 #[test]
-fn memory_that_was_given_back_takes_its_accesses_and_contents_along() {
+fn returned_memory_loses_its_accesses_and_contents() {
     let mut device = SimDevice::new(SimOptions::new(SIZE).free_waits(false));
     let streams = [(); 2].map(|()| device.create_stream());
     let start = device.reserve(SIZE).unwrap();
@@ -247,7 +247,7 @@ fn contents_follow_the_memory_byte_for_byte() {
     assert_eq!(bytes(&mut device, second), [UNWRITTEN, 1, 2, 3, 4, 1, 2, UNWRITTEN], "and at the next address");
     let accesses = vec![Access { address: second.offset(Bytes(2)), size: Bytes(2), kind: AccessKind::Write }];
     device.kernel(Kernel { stream: StreamId::DEFAULT, duration_ns: 1, label: "secret".into(), accesses }).unwrap();
-    assert_eq!(bytes(&mut device, second.offset(Bytes(1))), [1, UNWRITTEN, UNWRITTEN, 4], "nobody said what it writes");
+    assert_eq!(bytes(&mut device, second.offset(Bytes(1))), [1, UNWRITTEN, UNWRITTEN, 4], "what a kernel writes is unknown");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What the virtual memory calls cost and wait for (the facts page's rows, named after them), what the contents of pages do, how
-//! the calls fail on demand.
+//! What the virtual memory calls cost and wait for (facts: Time of one call; facts: Waiting for the device), where contents go,
+//! and how the calls fail on demand.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -118,7 +118,7 @@ fn waiting_for_a_stream_waits_for_that_stream_only() {
     }
 }
 
-/// What is read where nothing was written.
+/// What reads return where nothing was written.
 const NOTHING: u32 = u32::from_le_bytes([UNWRITTEN; 4]);
 
 fn word(device: &mut SimDevice, address: DeviceAddress) -> Result<u32, AccessError> {
