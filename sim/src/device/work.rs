@@ -19,7 +19,7 @@ use crate::streams::SimEvent;
 
 /// Streams.
 impl SimDevice {
-    /// Creates a non-blocking stream (cudaStreamCreateWithFlags). Handles are 0x1000, 0x2000 and so on; none is given out twice.
+    /// Creates a non-blocking stream (cudaStreamCreateWithFlags). Handles are 0x1000, 0x2000 and so on; none is returned twice.
     /// A handle that was not created here becomes a stream when it is first used, and handles in use are skipped.
     pub fn create_stream(&mut self) -> StreamId {
         StreamId(self.streams.create())

@@ -58,7 +58,7 @@ pub struct RaceAccess {
 ///
 /// A race is a property of the program, not of its timing: it is reported even if the two did not overlap on the clock. Each pair
 /// is reported once. If several ordered accesses through one address all race with a later one, only the last of them is
-/// reported (but a read does not hide a write); whatever is ordered after that one is ordered after the others too.
+/// reported (but a read does not hide a write); work ordered after that one is ordered after the others too.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Race {
     /// The use that the program asked for first.

@@ -1,6 +1,6 @@
 //! A set of half-open ranges that never overlap, each with a value.
 //!
-//! It holds placed ranges, reservations, and the addresses that a model has given out.
+//! It holds placed ranges, reservations, and the addresses that a model has returned.
 
 use std::collections::BTreeMap;
 

@@ -1,13 +1,14 @@
-//! Device memory to the host, safely: no address outside the device is read, and host memory that cannot be had is an error.
+//! Copies to host memory that cannot go wrong silently: no address outside the device's memory is read, and too little host
+//! memory is an error.
 
 use parkade::units::{Bytes, DeviceAddress};
 use thiserror::Error;
 
-use crate::device::CudaDevice;
+use super::cuda_device::CudaDevice;
 use crate::error::DriverError;
 
-/// Bytes that one driver call copies: enough that calls cost nothing beside the copying, and few enough that other threads' calls
-/// get their turn.
+/// Bytes copied by one driver call: enough to make the call's own cost negligible, few enough that other threads' calls get a
+/// turn.
 const CHUNK_BYTES: usize = 64 << 20;
 
 /// Device memory could not be copied to the host.
@@ -19,25 +20,25 @@ pub enum HostCopyError {
         /// The copy's size.
         requested: Bytes,
     },
-    /// The bytes are not in one range of the device, or the driver refuses.
+    /// The bytes are not in one range of the device, or the driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }
 
 impl CudaDevice {
-    /// Copies device memory into host memory of its own, after the default stream's work; other streams are not waited for.
+    /// Copies device memory into a new vector, after the default stream's work. Other streams are not waited for.
     ///
-    /// The range's end is held to the device before host memory is taken, so a wrong size costs none; then host memory is taken, all of
-    /// it at once and without abort.
+    /// The end of the range is checked before host memory is allocated, so a wrong size costs nothing. Host memory is then allocated
+    /// in one piece, and a failure to do so is an error, not an abort.
     ///
     /// # Errors
-    /// If the bytes are not inside one range of this device, the host has no room, or the driver refuses. Nothing is left behind.
+    /// If the bytes are not in one range of this device, the host has no room, or the driver call fails. Nothing is left allocated.
     pub fn read_to_vec(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<u8>, HostCopyError> {
         copy(size, CHUNK_BYTES, |offset, into| self.read(DeviceAddress(address.get().saturating_add(offset)), into))
     }
 }
 
-/// Copies `size` bytes in chunks, each through one call of `read` with its offset.
+/// Copies `size` bytes in chunks, calling `read` with the offset of each.
 fn copy<R>(size: Bytes, chunk_bytes: usize, mut read: R) -> Result<Vec<u8>, HostCopyError>
 where
     R: FnMut(u64, &mut [u8]) -> Result<(), DriverError>,
@@ -45,7 +46,7 @@ where
     if let Some(last) = size.get().checked_sub(1) {
         read(last, &mut [0])?;
     }
-    // More than the host can address is refused here too.
+    // If the size does not fit, reserving fails below.
     let bytes = usize::try_from(size.get()).unwrap_or(usize::MAX);
     let mut copied = Vec::new();
     copied.try_reserve_exact(bytes).map_err(|_| HostCopyError::NoHostMemory { requested: size })?;
@@ -63,7 +64,7 @@ mod tests {
 
     const REFUSED: DriverError = DriverError { call: "cuMemcpyDtoH_v2", code: 1 };
 
-    /// Reads from a device whose only range has these bytes.
+    /// Reads from a pretended device whose only range has these bytes.
     fn reader(memory: &[u8]) -> impl FnMut(u64, &mut [u8]) -> Result<(), DriverError> {
         move |offset, into| {
             let start = usize::try_from(offset).map_err(|_| REFUSED)?;
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_arrives_whatever_the_chunks() {
+    fn every_byte_arrives_for_any_chunk_size() {
         let memory: Vec<u8> = (0..=255).cycle().take(1000).collect();
         for chunk_bytes in [1, 7, 500, 999, 1000, 4096] {
             assert_eq!(copy(Bytes(1000), chunk_bytes, reader(&memory)).as_ref(), Ok(&memory), "chunks of {chunk_bytes}");
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_does_not_have_costs_no_host_memory() {
+    fn a_wrong_size_costs_no_host_memory() {
         let memory = [1; 1000];
         for size in [1001, 1 << 60, u64::MAX] {
             let mut calls = 0;
@@ -97,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_room_is_an_error() {
+    fn too_little_host_memory_is_an_error() {
         let requested = Bytes(u64::MAX);
         assert_eq!(copy(requested, 64, |_, _| Ok(())), Err(HostCopyError::NoHostMemory { requested }));
     }
 
     #[test]
-    fn a_call_that_fails_later_is_told() {
+    fn a_later_failure_is_reported() {
         let mut calls = 0;
         let outcome = copy(Bytes(100), 10, |_, _| {
             calls += 1;
