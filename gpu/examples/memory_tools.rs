@@ -1,8 +1,9 @@
-//! The library calls behind common memory tools, with the figures before and after each: empty the cache, reset the peaks, limit
-//! the memory, copy to the host.
+//! The library calls behind common memory tools, with the figures before and after each: empty the cache,
+//! reset the peaks, limit the memory, copy to the host.
 //!
-//! `cargo run -p parkade-gpu --example memory_tools` runs on the simulated device, with `-- --cuda` on the first GPU, where it takes
-//! less than 1 GiB and releases everything. Exit code 0 if every check holds, 1 if not, 77 if there is no GPU.
+//! `cargo run -p parkade-gpu --example memory_tools` runs on the simulated device, with `-- --cuda` on the
+//! first GPU, where it takes less than 1 GiB and releases everything. Exit code 0 if every check holds, 1 if
+//! not, 77 if there is no GPU.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::error::Error;
@@ -180,7 +181,8 @@ fn reset<D: Contents>(tools: &mut Tools<D>) -> Outcome<()> {
     ensure((after.peak_allocated, after.peak_reserved) == (after.allocated, after.reserved), "a peak is not what is in use")
 }
 
-/// torch.cuda.set_per_process_memory_fraction(): the allocator refuses requests above it without asking the driver.
+/// torch.cuda.set_per_process_memory_fraction(): the allocator refuses requests above it without asking the
+/// driver.
 fn fraction<D: Contents>(tools: &mut Tools<D>) -> Outcome<()> {
     let [before, after] = step(tools, "fraction (set_memory_fraction)", |tools| {
         ensure(tools.set_memory_fraction(1.5).is_err(), "a fraction above 1 was taken")?;

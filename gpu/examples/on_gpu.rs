@@ -1,8 +1,8 @@
 //! The tests of the CUDA device as one program, to copy to a GPU machine without Rust and run there.
 //!
-//! `cargo build --release -p parkade-gpu --example on_gpu` builds `target/release/examples/on_gpu`, which prints a table. It uses less
-//! than 3 GiB of device memory, apart from requests that no device can serve, and releases everything. Exit code 0 if every check
-//! passes, 1 if one fails, 77 if there is no device.
+//! `cargo build --release -p parkade-gpu --example on_gpu` builds `target/release/examples/on_gpu`, which
+//! prints a table. It uses less than 3 GiB of device memory, apart from requests that no device can serve,
+//! and releases everything. Exit code 0 if every check passes, 1 if one fails, 77 if there is no device.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 #[path = "../tests/checks/mod.rs"]

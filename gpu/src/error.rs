@@ -9,7 +9,8 @@ use thiserror::Error;
 pub struct DriverError {
     /// The call, by its driver name.
     pub call: &'static str,
-    /// The driver's result code (a `CUresult`), as a number, because a newer driver has codes that older headers do not name.
+    /// The driver's result code (a `CUresult`), as a number, because a newer driver has codes that older
+    /// headers do not name.
     pub code: u32,
 }
 

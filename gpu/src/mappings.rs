@@ -1,6 +1,7 @@
 //! Where memory is mapped in one reservation, and which of it the device may touch.
 //!
-//! Book-keeping only: it records what the driver has done, makes no driver calls, and does not judge what the driver would refuse.
+//! Book-keeping only: it records what the driver has done, makes no driver calls, and does not judge what the
+//! driver would refuse.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +29,8 @@ impl Mappings {
         self.by_start.insert(address, Mapping { bytes, is_open: false });
     }
 
-    /// Notes that the device was given access to a range. A mapping that lies in it only in part stays without access, which errs
-    /// on the safe side.
+    /// Notes that the device was given access to a range. A mapping that lies in it only in part stays
+    /// without access, which errs on the safe side.
     pub(crate) fn open(&mut self, address: u64, bytes: u64) {
         for start in self.starts_within(address, bytes) {
             if let Some(mapping) = self.by_start.get_mut(&start) {

@@ -1,7 +1,9 @@
-//! Fails each driver call of a program in turn, and checks after each failure that the allocator's heap is whole.
+//! Fails each driver call of a program in turn, and checks after each failure that the allocator's heap is
+//! whole.
 //!
-//! This is how an allocator's error paths are tested without a broken GPU: a plan names the call that fails, the program runs into
-//! it, and everything must still be consistent and can be freed. Run it with `cargo run -p parkade-sim --example fail_every_call`.
+//! This is how an allocator's error paths are tested without a broken GPU: a plan names the call that fails,
+//! the program runs into it, and everything must still be consistent and can be freed. Run it with
+//! `cargo run -p parkade-sim --example fail_every_call`.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
-//! Finds the classical race of a caching allocator: a block is freed while another stream still reads it, and is reused at once.
+//! Finds the classical race of a caching allocator: a block is freed while another stream still reads it, and
+//! is reused at once.
 //!
-//! The same program runs twice, without and with `record_stream`. The race detector reports the first run, and names both kernels.
-//! Run it with `cargo run -p parkade-sim --example find_a_race`.
+//! The same program runs twice, without and with `record_stream`. The race detector reports the first run,
+//! and names both kernels. Run it with `cargo run -p parkade-sim --example find_a_race`.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::error::Error;
@@ -28,7 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One stream fills a batch, another one copies it out while the program goes on with the next batch. Returns the device.
+/// One stream fills a batch, another one copies it out while the program goes on with the next batch. Returns
+/// the device.
 fn prefetch(records_stream: bool) -> Result<SimDevice, Box<dyn Error>> {
     let mut allocator = Allocator::new(SimDevice::new(SimOptions::h200()), PyTorch::new(Settings::default()), ());
     let [compute, copy] = [(); 2].map(|()| allocator.device_mut().create_stream());

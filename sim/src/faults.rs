@@ -1,7 +1,8 @@
 //! Planned failures: the n-th call of one kind, or the n-th call of any kind, returns an error.
 //!
-//! With it a test can fail each driver call of a program in turn and check that the allocator's heap stays consistent. A failed
-//! call has no effect on the device. The plan is set with [`SimDevice::set_fault_plan`](crate::SimDevice::set_fault_plan).
+//! With it a test can fail each driver call of a program in turn and check that the allocator's heap stays
+//! consistent. A failed call has no effect on the device. The plan is set with
+//! [`SimDevice::set_fault_plan`](crate::SimDevice::set_fault_plan).
 
 use crate::calls::{CallName, OUT_OF_MEMORY, UNKNOWN};
 
@@ -10,7 +11,8 @@ use crate::calls::{CallName, OUT_OF_MEMORY, UNKNOWN};
 pub enum When {
     /// The n-th call of this kind.
     NthOf(CallName, u64),
-    /// The n-th call of any kind that can fail. Destroying an event and synchronizing the device cannot fail and do not count.
+    /// The n-th call of any kind that can fail. Destroying an event and synchronizing the device cannot fail
+    /// and do not count.
     Nth(u64),
 }
 
@@ -77,14 +79,15 @@ impl FaultPlan {
         self
     }
 
-    /// How many failures have happened. If it is zero after a run, the run made fewer calls than the plan names.
+    /// How many failures have happened. If it is zero after a run, the run made fewer calls than the plan
+    /// names.
     #[must_use]
     pub fn fired(&self) -> u64 {
         self.fired
     }
 
     /// Counts a call. Returns how it must fail, if it must.
-    pub(crate) fn next(&mut self, call: CallName) -> Option<FaultError> {
+    pub fn next(&mut self, call: CallName) -> Option<FaultError> {
         self.seen[call as usize] += 1;
         self.seen_in_all += 1;
         let (of_kind, in_all) = (self.seen[call as usize], self.seen_in_all);

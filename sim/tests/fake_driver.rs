@@ -1,4 +1,5 @@
-//! The device against the fake driver that the real PyTorch allocator is tested on: the same calls must give the same log.
+//! The device against the fake driver that the real PyTorch allocator is tested on: the same calls must give
+//! the same log.
 //!
 //! The expected lines were printed by the fake driver (`oracle211 --log=2`, 1 GiB or 200 MiB).
 

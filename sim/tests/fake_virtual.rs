@@ -1,8 +1,9 @@
-//! The device's virtual memory against the fake driver, which the real PyTorch allocator drove with expandable segments: the
-//! same calls must give the same log.
+//! The device's virtual memory against the fake driver, which the real PyTorch allocator drove with
+//! expandable segments: the same calls must give the same log.
 //!
-//! The lines were printed by the fake driver (`oracle211 --log=2`, 1 GiB, `expandable_segments:True`). Each line is turned back
-//! into a call, and the device must log the same line. Lines that start with `!` are what the script told the driver to do.
+//! The lines were printed by the fake driver (`oracle211 --log=2`, 1 GiB, `expandable_segments:True`). Each
+//! line is turned back into a call, and the device must log the same line. Lines that start with `!` are what
+//! the script told the driver to do.
 
 use std::collections::BTreeMap;
 
@@ -148,7 +149,8 @@ impl Replay {
         }
     }
 
-    /// Makes all calls. Every line that the device logs must be the next expected one. Returns how many were compared.
+    /// Makes all calls. Every line that the device logs must be the next expected one. Returns how many were
+    /// compared.
     fn run<'a>(&mut self, lines: impl Iterator<Item = &'a str>) -> u64 {
         let mut expected = lines.enumerate().peekable();
         let mut compared = 0;

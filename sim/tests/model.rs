@@ -1,5 +1,5 @@
-//! Random programs against a naive model: ranges never overlap, memory adds up, completions stay, time only advances, and the
-//! same program gives the same device.
+//! Random programs against a naive model: ranges never overlap, memory adds up, completions stay, time only
+//! advances, and the same program gives the same device.
 
 use std::collections::BTreeSet;
 
@@ -82,7 +82,8 @@ struct Naive {
 }
 
 impl Naive {
-    /// The pages of large ranges, and the distinct pages that small ones lie in. (All address models here place on pages.)
+    /// The pages of large ranges, and the distinct pages that small ones lie in. (All address models here
+    /// place on pages.)
     fn used_bytes(&self) -> u64 {
         let small = |bytes: u64| self.shares && bytes <= MIB;
         let shared: BTreeSet<u64> = self.live.iter().filter(|live| small(live.1)).map(|live| live.0 / PAGE).collect();

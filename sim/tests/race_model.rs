@@ -1,5 +1,5 @@
-//! The race detector against a naive checker: a random program becomes a graph of everything that happens, and every pair of
-//! accesses is compared with its transitive closure.
+//! The race detector against a naive checker: a random program becomes a graph of everything that happens,
+//! and every pair of accesses is compared with its transitive closure.
 
 use std::collections::BTreeSet;
 
@@ -167,8 +167,8 @@ impl Program {
         (first..first + count).map(|cell| (self.memories[way], cell)).collect()
     }
 
-    /// Whether `later` hides `earlier` in a cell that both touch: ordered after it, through the same address, and not a read after a
-    /// write.
+    /// Whether `later` hides `earlier` in a cell that both touch: ordered after it, through the same address,
+    /// and not a read after a write.
     fn hides(&self, later: &Kept, earlier: &Kept) -> bool {
         let is_behind = later.node == earlier.node || self.graph.before[later.node].contains(&earlier.node);
         later.number > earlier.number && is_behind && later.way == earlier.way && later.kind >= earlier.kind
@@ -202,7 +202,8 @@ impl Program {
         }
     }
 
-    /// The host has seen an event complete: then everything before it is done, and every event recorded before it is complete.
+    /// The host has seen an event complete: then everything before it is done, and every event recorded
+    /// before it is complete.
     fn host_saw(&mut self, event: usize) -> Result<(), TestCaseError> {
         self.graph.call(&[self.recorded[event]]);
         let Some(node) = self.recorded[event] else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! What the virtual memory calls cost and wait for (facts: Time of one call; facts: Waiting for the device), where contents go,
-//! and how the calls fail on demand.
+//! What the virtual memory calls cost and wait for (facts: Time of one call; facts: Waiting for the device),
+//! where contents go, and how the calls fail on demand.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};

@@ -1,4 +1,5 @@
-//! Random virtual memory calls against a naive model of pages: results, memory in use, and the contents of every address.
+//! Random virtual memory calls against a naive model of pages: results, memory in use, and the contents of
+//! every address.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +52,8 @@ struct Memory {
     released: bool,
 }
 
-/// One mapped page: which memory and which page of it, where its mapping starts and ends, and whether it may be touched.
+/// One mapped page: which memory and which page of it, where its mapping starts and ends, and whether it may
+/// be touched.
 #[derive(Clone, Copy)]
 struct MappedPage {
     memory: usize,

@@ -55,8 +55,9 @@ impl DeviceBackend for CudaDevice {
         CudaPhysical::create(&self.context, size.get()).map_err(|error| no_room(error, size))
     }
 
-    /// Outside this device's reservations the driver is asked too, because only it knows the code of its refusal. If it accepts,
-    /// the addresses belong to somebody else in this process; then the mapping, which has no access yet, is undone and refused.
+    /// Outside this device's reservations the driver is asked too, because only it knows the code of its
+    /// refusal. If it accepts, the addresses belong to somebody else in this process; then the mapping, which
+    /// has no access yet, is undone and refused.
     fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &CudaPhysical) -> Result<(), BackendError> {
         let (start, bytes) = (address.get(), size.get());
         match self.reservation("cuMemMap", address, size) {

@@ -14,8 +14,9 @@ use crate::error::{DriverError, Unavailable};
 
 /// An NVIDIA GPU, driven through the CUDA driver.
 ///
-/// The allocator uses it through [`DeviceBackend`](parkade::device::DeviceBackend); the methods below are for tests and tools.
-/// A device may be moved to another thread and used there. Dropping it waits for its work and releases everything that it holds.
+/// The allocator uses it through [`DeviceBackend`](parkade::device::DeviceBackend); the methods below are for
+/// tests and tools. A device may be moved to another thread and used there. Dropping it waits for its work
+/// and releases everything that it holds.
 pub struct CudaDevice {
     pub(super) ordinal: u32,
     pub(super) total_memory: Bytes,
@@ -30,11 +31,12 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Opens the device with this index, in its primary context. If a device is opened twice, both share the GPU and its context,
-    /// but each owns what it allocated.
+    /// Opens the device with this index, in its primary context. If a device is opened twice, both share the
+    /// GPU and its context, but each owns what it allocated.
     ///
     /// # Errors
-    /// Says why there is no such device here. It never panics: without a driver the error is [`Unavailable::NoDriver`].
+    /// Says why there is no such device here. It never panics: without a driver the error is
+    /// [`Unavailable::NoDriver`].
     pub fn open(ordinal: u32) -> Result<CudaDevice, Unavailable> {
         let context = Context::open(ordinal)?;
         let total_memory = Bytes(context.total_memory_bytes()?);
@@ -90,7 +92,8 @@ impl CudaDevice {
         self.context.pci_bus_id()
     }
 
-    /// The unit in which virtual memory is reserved, created and mapped; 2 MiB on the H200 (facts: Sizes and addresses).
+    /// The unit in which virtual memory is reserved, created and mapped; 2 MiB on the H200
+    /// (facts: Sizes and addresses).
     ///
     /// # Errors
     /// If the driver call fails.
@@ -123,7 +126,8 @@ impl CudaDevice {
         }
     }
 
-    /// The stream with this handle; `None` for the default stream. A handle that this device did not create is refused.
+    /// The stream with this handle; `None` for the default stream. A handle that this device did not create
+    /// is refused.
     pub(super) fn stream(&self, call: &'static str, id: StreamId) -> Result<Option<&Stream>, DriverError> {
         if id == StreamId::DEFAULT {
             return Ok(None);
@@ -161,8 +165,9 @@ impl CudaDevice {
 }
 
 impl Drop for CudaDevice {
-    /// Waits for the device's work, which may use mapped memory or the kernel that is unloaded. The fields do the rest, in their
-    /// order: reservations are unmapped and freed, then ranges, streams and the kernel, and the context last.
+    /// Waits for the device's work, which may use mapped memory or the kernel that is unloaded. The fields do
+    /// the rest, in their order: reservations are unmapped and freed, then ranges, streams and the kernel,
+    /// and the context last.
     fn drop(&mut self) {
         // An error cannot be reported from here. The driver frees what it still can.
         let _: Result<(), DriverError> = self.context.synchronize();

@@ -1,5 +1,5 @@
-//! Copies to host memory that cannot go wrong silently: no address outside the device's memory is read, and too little host
-//! memory is an error.
+//! Copies to host memory that cannot go wrong silently: no address outside the device's memory is read, and
+//! too little host memory is an error.
 
 use parkade::units::{Bytes, DeviceAddress};
 use thiserror::Error;
@@ -7,8 +7,8 @@ use thiserror::Error;
 use super::cuda_device::CudaDevice;
 use crate::error::DriverError;
 
-/// Bytes copied by one driver call: enough to make the call's own cost negligible, few enough that other threads' calls get a
-/// turn.
+/// Bytes copied by one driver call: enough to make the call's own cost negligible, few enough that other
+/// threads' calls get a turn.
 const CHUNK_BYTES: usize = 64 << 20;
 
 /// Device memory could not be copied to the host.
@@ -26,13 +26,15 @@ pub enum HostCopyError {
 }
 
 impl CudaDevice {
-    /// Copies device memory into a new vector, after the default stream's work. Other streams are not waited for.
+    /// Copies device memory into a new vector, after the default stream's work. Other streams are not waited
+    /// for.
     ///
-    /// The end of the range is checked before host memory is allocated, so a wrong size costs nothing. Host memory is then allocated
-    /// in one piece, and a failure to do so is an error, not an abort.
+    /// The end of the range is checked before host memory is allocated, so a wrong size costs nothing. Host
+    /// memory is then allocated in one piece, and a failure to do so is an error, not an abort.
     ///
     /// # Errors
-    /// If the bytes are not in one range of this device, the host has no room, or the driver call fails. Nothing is left allocated.
+    /// If the bytes are not in one range of this device, the host has no room, or the driver call fails.
+    /// Nothing is left allocated.
     pub fn read_to_vec(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<u8>, HostCopyError> {
         copy(size, CHUNK_BYTES, |offset, into| self.read(DeviceAddress(address.get().saturating_add(offset)), into))
     }

@@ -1,6 +1,7 @@
 //! Other devices of the host: giving them access to this device's mappings, and copying from theirs.
 //!
-//! Access to a mapping is given to each device separately (cuMemSetAccess). Ranges of cudaMalloc stay closed to peers.
+//! Access to a mapping is given to each device separately (cuMemSetAccess). Ranges of cudaMalloc stay closed
+//! to peers.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
@@ -17,11 +18,12 @@ impl CudaDevice {
         can_access_peer(&self.context, ordinal)
     }
 
-    /// Gives the device with this index access to all mappings that this device may touch, now and whenever this device gets access
-    /// to more. Does nothing if it has access already.
+    /// Gives the device with this index access to all mappings that this device may touch, now and whenever
+    /// this device gets access to more. Does nothing if it has access already.
     ///
     /// # Errors
-    /// If there is no such device, it cannot reach this one's memory, or a driver call fails. Then it has access to nothing.
+    /// If there is no such device, it cannot reach this one's memory, or a driver call fails. Then it has
+    /// access to nothing.
     pub fn let_peer_access(&mut self, ordinal: u32) -> Result<(), DriverError> {
         if self.peers.iter().any(|peer| peer.ordinal() == ordinal) {
             return Ok(());
@@ -35,13 +37,13 @@ impl CudaDevice {
         outcome
     }
 
-    /// Queues a copy of `size` bytes from a mapping of another device into memory of this device. It does not wait for work on the
-    /// other device's streams that still writes there.
+    /// Queues a copy of `size` bytes from a mapping of another device into memory of this device. It does not
+    /// wait for work on the other device's streams that still writes there.
     ///
     /// # Errors
-    /// If the other device has not given this one access ([`CudaDevice::let_peer_access`]), the bytes at `from` are not all mapped
-    /// with access in one reservation of the other device, those at `to` are not memory of this one, the stream is not this
-    /// device's, or the driver call fails.
+    /// If the other device has not given this one access ([`CudaDevice::let_peer_access`]), the bytes at
+    /// `from` are not all mapped with access in one reservation of the other device, those at `to` are not
+    /// memory of this one, the stream is not this device's, or the driver call fails.
     pub fn copy_from_peer(
         &mut self,
         peer: &CudaDevice,

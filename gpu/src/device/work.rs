@@ -1,4 +1,5 @@
-//! Work on the device: streams, timed kernels, fills, copies and reads. The allocator needs none of it; tests do.
+//! Work on the device: streams, timed kernels, fills, copies and reads. The allocator needs none of it; tests
+//! do.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
@@ -43,11 +44,12 @@ impl CudaDevice {
         event.hold_back(self.stream("cuStreamWaitEvent", stream)?)
     }
 
-    /// Queues a kernel that keeps one thread of the device busy for at least this time and touches no memory. The first launch also
-    /// loads the kernel, which may wait for running work.
+    /// Queues a kernel that keeps one thread of the device busy for at least this time and touches no memory.
+    /// The first launch also loads the kernel, which may wait for running work.
     ///
     /// # Errors
-    /// If the stream is not this device's, the time is above [`LONGEST_SPIN_NS`](crate::LONGEST_SPIN_NS), or a driver call fails.
+    /// If the stream is not this device's, the time is above [`LONGEST_SPIN_NS`](crate::LONGEST_SPIN_NS), or
+    /// a driver call fails.
     pub fn spin(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), DriverError> {
         let call = "cuLaunchKernel";
         self.stream(call, stream)?;
@@ -58,19 +60,20 @@ impl CudaDevice {
         self.spin.as_ref().map_or(Ok(()), |spin| spin.launch(duration_ns, stream))
     }
 
-    /// Queues a fill of `size` bytes with a 32-bit word. The address must be a multiple of 4. Bytes after the last whole word stay
-    /// as they are.
+    /// Queues a fill of `size` bytes with a 32-bit word. The address must be a multiple of 4. Bytes after the
+    /// last whole word stay as they are.
     ///
     /// # Errors
-    /// If the bytes are neither in one range of this device nor mapped with access in one of its reservations, the stream is not
-    /// this device's, or the driver call fails.
+    /// If the bytes are neither in one range of this device nor mapped with access in one of its
+    /// reservations, the stream is not this device's, or the driver call fails.
     pub fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), DriverError> {
         let call = "cuMemsetD32Async";
         let stream = self.stream(call, stream)?;
         self.span(call, address, size)?.fill(word, stream)
     }
 
-    /// Queues a copy of `size` bytes on the device. If the two ranges overlap, the contents of the overlap are unspecified.
+    /// Queues a copy of `size` bytes on the device. If the two ranges overlap, the contents of the overlap
+    /// are unspecified.
     ///
     /// # Errors
     /// As for [`CudaDevice::fill`], for both ranges.
@@ -83,8 +86,8 @@ impl CudaDevice {
     /// Copies memory to the host, after the default stream's work. Other streams are not waited for.
     ///
     /// # Errors
-    /// If the bytes are neither in one range of this device nor mapped with access in one of its reservations, or the driver call
-    /// fails.
+    /// If the bytes are neither in one range of this device nor mapped with access in one of its
+    /// reservations, or the driver call fails.
     pub fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DriverError> {
         self.span("cuMemcpyDtoH_v2", address, Bytes(into.len() as u64))?.read(into)
     }

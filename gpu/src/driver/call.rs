@@ -16,8 +16,8 @@ pub(super) const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
 /// An opaque handle of the driver. It is never dereferenced here.
 pub(super) struct Handle<T>(pub(super) *mut T);
 
-// SAFETY: the driver accepts a handle on any thread, and calls from several threads at once. Each of our calls makes the right
-// context current first, and nothing is read through the pointer here.
+// SAFETY: the driver accepts a handle on any thread, and calls from several threads at once. Each of our
+// calls makes the right context current first, and nothing is read through the pointer here.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as for `Send`. A shared handle can only be passed to the driver, which does its own locking.
 unsafe impl<T> Sync for Handle<T> {}
@@ -35,8 +35,8 @@ pub(super) fn size_of(call: &'static str, bytes: u64, code: u32) -> Result<usize
     usize::try_from(bytes).map_err(|_| DriverError { call, code })
 }
 
-/// Calls a driver function and counts the call; an error names the function. Use it inside `unsafe`, after `context.enter()`
-/// where the function needs a current context: `call!(context.cuMemFree_v2(address))`.
+/// Calls a driver function and counts the call; an error names the function. Use it inside `unsafe`, after
+/// `context.enter()` where the function needs a current context: `call!(context.cuMemFree_v2(address))`.
 macro_rules! call {
     ($context:ident.$name:ident($($argument:expr),*)) => {{
         $context.count_call();

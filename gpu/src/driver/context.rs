@@ -1,7 +1,8 @@
 //! A device's primary context: the one that the CUDA runtime, and so PyTorch, uses too.
 //!
-//! Driver calls act on the calling thread's current context. Each of our calls makes its context current first and restores the
-//! previous one afterwards, so a device may be used from any thread and beside other users of CUDA.
+//! Driver calls act on the calling thread's current context. Each of our calls makes its context current
+//! first and restores the previous one afterwards, so a device may be used from any thread and beside other
+//! users of CUDA.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -123,12 +124,13 @@ pub(super) struct Entered<'a> {
 }
 
 impl Drop for Entered<'_> {
-    /// Restores the thread's previous context, even if there was none: otherwise the thread would keep a context that may be
-    /// destroyed later. A PyTorch thread has the primary context already, so neither change costs it anything.
+    /// Restores the thread's previous context, even if there was none: otherwise the thread would keep a
+    /// context that may be destroyed later. A PyTorch thread has the primary context already, so neither
+    /// change costs it anything.
     fn drop(&mut self) {
         if self.previous != self.context.handle.0 {
-            // SAFETY: null, or a handle that was current on this thread when the guard was created. If this fails, so will the
-            // thread's next CUDA call.
+            // SAFETY: null, or a handle that was current on this thread when the guard was created. If this
+            // fails, so will the thread's next CUDA call.
             unsafe { (self.context.table.cuCtxSetCurrent)(self.previous) };
         }
     }

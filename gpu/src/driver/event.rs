@@ -11,7 +11,8 @@ use super::context::Context;
 use super::stream::{Stream, raw};
 use crate::error::DriverError;
 
-/// An event of a [`CudaDevice`](crate::CudaDevice), destroyed when dropped. It keeps the device's context alive.
+/// An event of a [`CudaDevice`](crate::CudaDevice), destroyed when dropped. It keeps the device's context
+/// alive.
 pub struct CudaEvent {
     context: Arc<Context>,
     handle: Handle<CUevent_st>,
@@ -36,7 +37,8 @@ impl CudaEvent {
         unsafe { call!(context.cuEventRecord(self.handle.0, raw(stream))) }
     }
 
-    /// Makes the stream's later work wait for the work before the event. An event never recorded is not waited for.
+    /// Makes the stream's later work wait for the work before the event. An event never recorded is not
+    /// waited for.
     pub(crate) fn hold_back(&self, stream: Option<&Stream>) -> Result<(), DriverError> {
         let context = &self.context;
         let _entered = context.enter()?;

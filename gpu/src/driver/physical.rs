@@ -12,8 +12,8 @@ use super::call::{INVALID_VALUE, OUT_OF_MEMORY, call, size_of};
 use super::context::Context;
 use crate::error::DriverError;
 
-/// Memory created on a [`CudaDevice`](crate::CudaDevice), which may be mapped. It is released when dropped, as by
-/// [`release`](parkade::device::DeviceBackend::release), and may outlive its device.
+/// Memory created on a [`CudaDevice`](crate::CudaDevice), which may be mapped. It is released when dropped,
+/// as by [`release`](parkade::device::DeviceBackend::release), and may outlive its device.
 pub struct CudaPhysical {
     context: Arc<Context>,
     handle: CUmemGenericAllocationHandle,
@@ -22,26 +22,29 @@ pub struct CudaPhysical {
 }
 
 impl CudaPhysical {
-    /// Creates `bytes` of memory, which is taken at once (facts: Sizes and addresses). The contents are unspecified.
+    /// Creates `bytes` of memory, which is taken at once (facts: Sizes and addresses). The contents are
+    /// unspecified.
     pub(crate) fn create(context: &Arc<Context>, bytes: u64) -> Result<CudaPhysical, DriverError> {
         let size = size_of("cuMemCreate", bytes, OUT_OF_MEMORY)?;
         let properties = properties(context);
         let _entered = context.enter()?;
         let mut handle = 0;
-        // SAFETY: writes one handle through the first pointer and reads the properties through the second; the flags must be 0.
+        // SAFETY: writes one handle through the first pointer and reads the properties through the second;
+        // the flags must be 0.
         unsafe { call!(context.cuMemCreate(&raw mut handle, size, &raw const properties, 0)) }?;
         context.handles.fetch_add(1, Ordering::Relaxed);
         Ok(CudaPhysical { context: Arc::clone(context), handle, held: true })
     }
 
-    /// Maps the memory at reserved addresses. The driver refuses if they are not reserved, if something is mapped there, or if this
-    /// is not all of the memory (facts: Virtual memory calls).
+    /// Maps the memory at reserved addresses. The driver refuses if they are not reserved, if something is
+    /// mapped there, or if this is not all of the memory (facts: Virtual memory calls).
     pub(crate) fn map(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
         let size = size_of("cuMemMap", bytes, INVALID_VALUE)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the handle is the driver's and not released while `self` lives. The driver checks the addresses, and no work can
-        // touch the mapping before access is given. The offset and the flags must be 0.
+        // SAFETY: the handle is the driver's and not released while `self` lives. The driver checks the
+        // addresses, and no work can touch the mapping before access is given. The offset and the flags must
+        // be 0.
         unsafe { call!(context.cuMemMap(address, size, 0, self.handle, 0)) }
     }
 

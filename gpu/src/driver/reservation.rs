@@ -14,7 +14,8 @@ use crate::mappings::Mappings;
 
 /// A range of reserved addresses with its mappings, freed when dropped.
 ///
-/// Its calls stay inside the range, so they touch nobody else's addresses. What to refuse inside the range is left to the driver.
+/// Its calls stay inside the range, so they touch nobody else's addresses. What to refuse inside the range is
+/// left to the driver.
 pub(crate) struct Reservation {
     context: Arc<Context>,
     address: u64,
@@ -30,7 +31,8 @@ impl Reservation {
         let size = size_of("cuMemAddressReserve", bytes, INVALID_VALUE)?;
         let _entered = context.enter()?;
         let mut address = 0;
-        // SAFETY: writes one address through the pointer. Alignment 0 and address 0 leave both to the driver; the flags must be 0.
+        // SAFETY: writes one address through the pointer. Alignment 0 and address 0 leave both to the driver;
+        // the flags must be 0.
         unsafe { call!(context.cuMemAddressReserve(&raw mut address, size, 0, 0, 0)) }?;
         Ok(Reservation { context: Arc::clone(context), address, bytes, held: true, mappings: Mappings::default() })
     }
@@ -100,8 +102,8 @@ impl Reservation {
         let accesses: Vec<CUmemAccessDesc> = devices.iter().map(access).collect();
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: reads `accesses.len()` descriptions through the pointer. The addresses are ours, and the driver checks what is
-        // mapped there.
+        // SAFETY: reads `accesses.len()` descriptions through the pointer. The addresses are ours, and the
+        // driver checks what is mapped there.
         unsafe { call!(context.cuMemSetAccess(address, size, accesses.as_ptr(), accesses.len())) }
     }
 
@@ -110,13 +112,15 @@ impl Reservation {
         let size = self.contain("cuMemUnmap", address, bytes)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the addresses are ours. Work that still uses the memory fails on the device and reaches no other memory.
+        // SAFETY: the addresses are ours. Work that still uses the memory fails on the device and reaches no
+        // other memory.
         unsafe { call!(context.cuMemUnmap(address, size)) }?;
         self.mappings.remove(address, bytes);
         Ok(())
     }
 
-    /// Frees the addresses. The driver refuses a part of the range, and a range with mappings. After an error they are still held.
+    /// Frees the addresses. The driver refuses a part of the range, and a range with mappings. After an error
+    /// they are still held.
     pub(crate) fn give_back(&mut self, address: u64, bytes: u64) -> Result<(), DriverError> {
         let size = self.contain("cuMemAddressFree", address, bytes)?;
         let context = &self.context;
@@ -144,8 +148,8 @@ impl Reservation {
 }
 
 impl Drop for Reservation {
-    /// Unmaps everything in one call, which may cross gaps (facts: Virtual memory calls), then frees the addresses. The owner waits
-    /// first for work that may use them. An error cannot be reported from here.
+    /// Unmaps everything in one call, which may cross gaps (facts: Virtual memory calls), then frees the
+    /// addresses. The owner waits first for work that may use them. An error cannot be reported from here.
     fn drop(&mut self) {
         if self.held {
             let (address, bytes) = (self.address, self.bytes);

@@ -11,8 +11,8 @@ use super::context::Context;
 use super::stream::{Stream, raw};
 use crate::error::DriverError;
 
-/// The longest time for one launch, in nanoseconds. A kernel cannot be stopped, and a device that also drives a screen has a
-/// watchdog.
+/// The longest time for one launch, in nanoseconds. A kernel cannot be stopped, and a device that also drives
+/// a screen has a watchdog.
 pub const LONGEST_SPIN_NS: u64 = 5_000_000_000;
 
 /// The kernel's text, with the terminating zero that the driver needs.
@@ -32,11 +32,13 @@ impl Spin {
     pub(crate) fn load(context: &Arc<Context>) -> Result<Spin, DriverError> {
         let _entered = context.enter()?;
         let mut module = ptr::null_mut();
-        // SAFETY: writes one handle through the first pointer and reads the text through the second up to its zero.
+        // SAFETY: writes one handle through the first pointer and reads the text through the second up to its
+        // zero.
         unsafe { call!(context.cuModuleLoadData(&raw mut module, TEXT.as_ptr().cast())) }?;
         let mut spin = Spin { context: Arc::clone(context), module: Handle(module), function: Handle(ptr::null_mut()) };
         let function = &raw mut spin.function.0;
-        // SAFETY: writes one handle through the pointer and reads the name up to its zero; the module was loaded above.
+        // SAFETY: writes one handle through the pointer and reads the name up to its zero; the module was
+        // loaded above.
         unsafe { call!(context.cuModuleGetFunction(function, module, NAME.as_ptr())) }?;
         Ok(spin)
     }
@@ -51,8 +53,9 @@ impl Spin {
         let context = &self.context;
         let _entered = context.enter()?;
         let stream = raw(stream);
-        // SAFETY: the function and the stream are live. The kernel has one 64-bit parameter, which the driver copies before it
-        // returns; the other way to pass parameters must be null then. The kernel touches no memory.
+        // SAFETY: the function and the stream are live. The kernel has one 64-bit parameter, which the driver
+        // copies before it returns; the other way to pass parameters must be null then. The kernel touches no
+        // memory.
         unsafe {
             call!(context.cuLaunchKernel(self.function.0, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), ptr::null_mut()))
         }

@@ -19,7 +19,8 @@ pub enum NvmlError {
     Refused {
         /// The call, by its name in NVML.
         call: &'static str,
-        /// NVML's result code (an `nvmlReturn_t`), as a number, because a newer library has codes that older headers do not name.
+        /// NVML's result code (an `nvmlReturn_t`), as a number, because a newer library has codes that older
+        /// headers do not name.
         code: u32,
     },
 }

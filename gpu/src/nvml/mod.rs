@@ -1,8 +1,9 @@
-//! NVML, the management library of NVIDIA's driver: how much memory of each device is in use, and by which processes.
+//! NVML, the management library of NVIDIA's driver: how much memory of each device is in use, and by which
+//! processes.
 //!
-//! It needs no CUDA context, so reading costs no device memory. The library is opened at run time ([`NvmlLibrary::open`]); if it is
-//! missing or a call fails, the answer is an error and never a panic. Readers use the trait [`Nvml`], so a test can supply answers
-//! of its own.
+//! It needs no CUDA context, so reading costs no device memory. The library is opened at run time
+//! ([`NvmlLibrary::open`]); if it is missing or a call fails, the answer is an error and never a panic.
+//! Readers use the trait [`Nvml`], so a test can supply answers of its own.
 
 mod error;
 mod library;

@@ -25,8 +25,9 @@ impl RawList {
         self.words.chunks_exact(self.entry_words()).take(self.count).map(move |entry| (pid(entry[0]), bytes(entry[1])))
     }
 
-    /// Words in one entry. Some drivers of series 535 write wider entries under the same function name, others narrower ones
-    /// (collected in nvitop's pull requests 79 and 226), so the width is read off how far the library wrote.
+    /// Words in one entry. Some drivers of series 535 write wider entries under the same function name,
+    /// others narrower ones (collected in nvitop's pull requests 79 and 226), so the width is read off how
+    /// far the library wrote.
     fn entry_words(&self) -> usize {
         const USUAL: usize = 3;
         let written = self.words.iter().rposition(|&word| word != UNWRITTEN).map_or(0, |last| last + 1);
@@ -37,7 +38,8 @@ impl RawList {
     }
 }
 
-/// The processes of both lists, by pid. A process that does compute and graphics is in both, with the same bytes.
+/// The processes of both lists, by pid. A process that does compute and graphics is in both, with the same
+/// bytes.
 pub(super) fn merge(compute: &RawList, graphics: &RawList) -> Vec<GpuProcess> {
     let mut all = summed(compute, GpuProcess { pid: 0, used_bytes: None, compute: true, graphics: false });
     for drawing in summed(graphics, GpuProcess { pid: 0, used_bytes: None, compute: false, graphics: true }) {
@@ -53,7 +55,8 @@ pub(super) fn merge(compute: &RawList, graphics: &RawList) -> Vec<GpuProcess> {
     all
 }
 
-/// The processes of one list, each once, with the flags of `like`. If the bytes are unknown in one entry, the sum is unknown.
+/// The processes of one list, each once, with the flags of `like`. If the bytes are unknown in one entry, the
+/// sum is unknown.
 fn summed(list: &RawList, like: GpuProcess) -> Vec<GpuProcess> {
     let mut all: Vec<GpuProcess> = Vec::new();
     for (pid, used_bytes) in list.entries() {

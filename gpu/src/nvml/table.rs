@@ -1,10 +1,10 @@
 //! The NVML functions that we use, looked up by name once, and safe calls to them.
 //!
-//! Signatures are those of NVIDIA's `nvml.h`. A function or structure with a version in its name keeps its meaning, with one
-//! exception: lists of processes, which `processes` reads in a way that works for all widths. A result is a number, not an enum,
-//! because a newer library has codes that an enum would lack. The functions are safe to call because the library stays open and
-//! initialised while a `Table` lives, device handles come from it and live no longer, and every buffer has the size that the
-//! library is told.
+//! Signatures are those of NVIDIA's `nvml.h`. A function or structure with a version in its name keeps its
+//! meaning, with one exception: lists of processes, which `processes` reads in a way that works for all
+//! widths. A result is a number, not an enum, because a newer library has codes that an enum would lack. The
+//! functions are safe to call because the library stays open and initialised while a `Table` lives, device
+//! handles come from it and live no longer, and every buffer has the size that the library is told.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_uint, c_void};
@@ -70,8 +70,8 @@ struct Named<F> {
 /// Looks up a function of the library by name.
 macro_rules! look_up {
     ($library:expr, $name:literal as $function:ty) => {{
-        // SAFETY: the type is that of this function in `nvml.h`, with `u32` for the result enum. The pointer is copied into a value
-        // that keeps the library open.
+        // SAFETY: the type is that of this function in `nvml.h`, with `u32` for the result enum. The pointer
+        // is copied into a value that keeps the library open.
         let symbol = unsafe { $library.get::<$function>($name) };
         symbol.map(|symbol| Named { name: $name, function: *symbol }).map_err(|_| NvmlError::MissingSymbol($name))
     }};
@@ -194,7 +194,8 @@ impl Device<'_> {
     pub(super) fn detailed_memory(&self) -> Option<Result<NvmlMemory, NvmlError>> {
         let call = self.table.get_detailed_memory?;
         let mut memory = DetailedMemory { version: DETAILED_MEMORY_VERSION, total: 0, reserved: 0, free: 0, used: 0 };
-        // SAFETY: the device is the library's; writes one structure, of the version in its version field, through the pointer.
+        // SAFETY: the device is the library's; writes one structure, of the version in its version field,
+        // through the pointer.
         let code = unsafe { (call.function)(self.handle, &raw mut memory) };
         let DetailedMemory { version: _, total, reserved, free, used } = memory;
         let read = NvmlMemory { total_bytes: total, free_bytes: free, used_bytes: used, reserved_bytes: Some(reserved) };
@@ -215,8 +216,8 @@ impl Device<'_> {
         loop {
             let mut words = vec![UNWRITTEN; room * WIDEST_ENTRY];
             let mut count = room as c_uint;
-            // SAFETY: the device is the library's; it writes at most `room` entries, for which there is room even at the greatest
-            // width, and their number.
+            // SAFETY: the device is the library's; it writes at most `room` entries, for which there is room
+            // even at the greatest width, and their number.
             let code = unsafe { (call.function)(self.handle, &raw mut count, words.as_mut_ptr()) };
             let wanted = count as usize;
             if code == INSUFFICIENT_SIZE && room < MOST_PROCESSES {
@@ -228,7 +229,8 @@ impl Device<'_> {
     }
 
     fn text(&self, call: Named<GetDeviceText>) -> Result<String, NvmlError> {
-        // SAFETY: the device is the library's; writes at most as many bytes as it is told, including the final zero.
+        // SAFETY: the device is the library's; writes at most as many bytes as it is told, including the
+        // final zero.
         text(call.name, |buffer, bytes| unsafe { (call.function)(self.handle, buffer, bytes) })
     }
 }

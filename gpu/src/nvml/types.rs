@@ -10,8 +10,8 @@ pub trait Nvml {
     /// If the call fails.
     fn driver_version(&self) -> Result<String, NvmlError>;
 
-    /// Every device that NVML sees, in the order of `nvidia-smi`. CUDA may number them differently (`CUDA_VISIBLE_DEVICES`,
-    /// `CUDA_DEVICE_ORDER`); the UUID tells which is which.
+    /// Every device that NVML sees, in the order of `nvidia-smi`. CUDA may number them differently
+    /// (`CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER`); the UUID tells which is which.
     ///
     /// # Errors
     /// If counting the devices fails. What fails for one device is an error in that device's fields.
@@ -29,8 +29,8 @@ pub struct NvmlDevice {
     pub uuid: Result<String, NvmlError>,
     /// Its memory.
     pub memory: Result<NvmlMemory, NvmlError>,
-    /// The processes that use it, by pid. NVML knows nothing of pid namespaces, so in a container the pids may be the host's, and the
-    /// list may be empty although memory is in use.
+    /// The processes that use it, by pid. NVML knows nothing of pid namespaces, so in a container the pids
+    /// may be the host's, and the list may be empty although memory is in use.
     pub processes: Result<Vec<GpuProcess>, NvmlError>,
 }
 
@@ -41,8 +41,8 @@ pub struct NvmlMemory {
     pub total_bytes: u64,
     /// Memory that is not in use.
     pub free_bytes: u64,
-    /// Memory used by processes, including contexts. Drivers before 510 do not report `reserved_bytes` separately and include it
-    /// here.
+    /// Memory used by processes, including contexts. Drivers before 510 do not report `reserved_bytes`
+    /// separately and include it here.
     pub used_bytes: u64,
     /// Memory reserved by the driver and the firmware, if the driver reports it.
     pub reserved_bytes: Option<u64>,

@@ -1,7 +1,7 @@
 //! What must hold on a real GPU: one list, used by the tests and by the example `on_gpu`.
 //!
-//! Each check opens its own devices, releases everything, and returns a few words about what it saw. The checks measure the device's
-//! free memory, so they run one at a time, on a device that nobody else uses.
+//! Each check opens its own devices, releases everything, and returns a few words about what it saw. The
+//! checks measure the device's free memory, so they run one at a time, on a device that nobody else uses.
 
 mod device;
 mod virtual_memory;

@@ -1,5 +1,5 @@
-//! Checks of virtual memory: mapped memory holds what was written, wherever it is mapped; the driver's refusals reach the caller;
-//! and everything is released, even by a device that is dropped while in use.
+//! Checks of virtual memory: mapped memory holds what was written, wherever it is mapped; the driver's
+//! refusals reach the caller; and everything is released, even by a device that is dropped while in use.
 
 use std::error::Error;
 
@@ -22,7 +22,8 @@ const BUSY_NS: u64 = 100_000_000;
 /// A call that the driver refuses.
 type Call<'a> = &'a dyn Fn(&mut CudaDevice) -> Result<(), BackendError>;
 
-/// A large piece of memory between two small ones, in one reservation: written across their borders, and read back whole.
+/// A large piece of memory between two small ones, in one reservation: written across their borders, and read
+/// back whole.
 pub(super) fn holds_what_is_written() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     ensure(device.granularity_bytes()? == PAGE, || String::from("the granularity is not 2 MiB"))?;
@@ -157,7 +158,8 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
     let gone = device.unreserve(base, size).is_err() && device.unmap(base, size).is_err();
     ensure(gone, || String::from("freed addresses were accepted"))?;
     let before = free_bytes(&mut device)?;
-    // First the driver's total, which is more than is free because the context takes some; then more than the total.
+    // First the driver's total, which is more than is free because the context takes some; then more than the
+    // total.
     let total = Bytes(device.total_memory().get() / PAGE.get() * PAGE.get());
     for requested in [total, total + Bytes(1024 * MIB)] {
         let refused = device.create(requested).err();

@@ -1,4 +1,5 @@
-//! The two address models without state: each range directly above, or directly below, the previous one, never reused.
+//! The two address models that never reuse an address: each range goes directly above, or directly below,
+//! the previous one.
 
 use super::model::AddressModel;
 
@@ -21,8 +22,8 @@ impl Ascending {
         Ascending::starting_at(ASCENDING_START, 0)
     }
 
-    /// Starts at `start` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if addresses are to lie on
-    /// page boundaries.
+    /// Starts at `start` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if
+    /// addresses are to lie on page boundaries.
     #[must_use]
     pub fn starting_at(start: u64, gap_bytes: u64) -> Self {
         Ascending { next: start, gap_bytes }
@@ -63,8 +64,8 @@ impl Descending {
         Descending::ending_at(DESCENDING_END, 0)
     }
 
-    /// Starts below `end` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if addresses are to lie on
-    /// page boundaries.
+    /// Starts below `end` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if
+    /// addresses are to lie on page boundaries.
     #[must_use]
     pub fn ending_at(end: u64, gap_bytes: u64) -> Self {
         Descending { next_end: end, gap_bytes }

@@ -1,4 +1,5 @@
-//! The address model that fills holes: freed ranges coalesce, and the lowest one that is long enough is used first.
+//! The address model that fills holes: freed ranges coalesce, and the lowest one that is long enough is used
+//! first.
 
 use super::linear::ASCENDING_START;
 use super::model::AddressModel;

@@ -1,8 +1,8 @@
 //! The address model that repeats a recording: each cudaMalloc gets the next address of a list.
 //!
-//! The list can run out or name an address that is taken: because the recording lost its beginning, or because the replay
-//! diverged. Then the range goes far above all addresses that a driver returns, and the model counts a fallback. A replay with
-//! fallbacks did not follow its recording.
+//! The list can run out or name an address that is taken: because the recording lost its beginning, or
+//! because the replay diverged. Then the range goes far above all addresses that a driver returns, and the
+//! model counts a fallback. A replay with fallbacks did not follow its recording.
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,11 @@ use super::model::AddressModel;
 use crate::memory::{PAGE_BYTES, SPACING_BYTES};
 use crate::range_maps::Intervals;
 
-/// Where fallback addresses start: above the 49-bit addresses of GPUs, and below 2^53, so that JSON readers keep them exact.
+/// Where fallback addresses start: above the 49-bit addresses of GPUs, and below 2^53, so that JSON readers
+/// keep them exact.
 pub const FALLBACK_START: u64 = 1 << 52;
-/// Where fallback addresses of reservations start, so that the two models of a device never return the same address.
+/// Where fallback addresses of reservations start, so that the two models of a device never return the same
+/// address.
 pub const RESERVATION_FALLBACK_START: u64 = FALLBACK_START + (1 << 51);
 
 /// Addresses from a list.
@@ -40,7 +42,8 @@ impl Scripted {
         Scripted::beginning(addresses, SPACING_BYTES, FALLBACK_START)
     }
 
-    /// The same for reservations, which start on page boundaries and fall back to [`RESERVATION_FALLBACK_START`].
+    /// The same for reservations, which start on page boundaries and fall back to
+    /// [`RESERVATION_FALLBACK_START`].
     #[must_use]
     pub fn for_reservations(addresses: impl IntoIterator<Item = u64>) -> Self {
         Scripted::beginning(addresses, PAGE_BYTES, RESERVATION_FALLBACK_START)

@@ -1,7 +1,8 @@
 //! The log of driver calls, as plain data and as JSON lines in the fake driver's format.
 //!
-//! Ranges are named by the number of their cudaMalloc (`c3`) or cuMemAddressReserve (`v3`), created memory by the number of its
-//! cuMemCreate (`h3`), events by the number of their creation. So two logs can be compared even if their addresses differ.
+//! Ranges are named by the number of their cudaMalloc (`c3`) or cuMemAddressReserve (`v3`), created memory by
+//! the number of its cuMemCreate (`h3`), events by the number of their creation. So two logs can be compared
+//! even if their addresses differ.
 
 use std::fmt;
 
@@ -118,7 +119,8 @@ pub enum CallSubject {
     Event {
         /// The event's number, counted from zero over the successful creations.
         ordinal: u64,
-        /// The last argument, if the call has one: the flags of a creation (2 is without time stamps), or the stream's handle.
+        /// The last argument, if the call has one: the flags of a creation (2 is without time stamps), or the
+        /// stream's handle.
         argument: Option<u64>,
     },
     /// The device as a whole.

@@ -1,5 +1,5 @@
-//! The device's clock, and the totals of what calls cost. It advances by calls, by waiting and by [`Clock::advance`]; it
-//! never reads real time.
+//! The device's clock, and the totals of what calls cost. It advances by calls, by waiting and by
+//! [`Clock::advance`]; it never reads real time.
 
 use crate::calls::CallName;
 

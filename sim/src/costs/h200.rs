@@ -1,15 +1,17 @@
-//! The prices measured on one idle H200 (facts: Time of one call): tables, and how values between their sizes are found.
+//! The prices measured on one idle H200 (facts: Time of one call): tables, and how values between their sizes
+//! are found.
 
 use super::model::CostModel;
 use crate::calls::CallName;
 
 /// The medians measured on one H200, driver 580.159.04.
 ///
-/// Prices of cudaMalloc and cudaFree are interpolated linearly in bytes between the measured sizes. One measurement was held out
-/// to check this choice: 200 MiB took 49.1 and 77.2 us; linear in bytes gives 49.8 and 80.7, linear in the logarithm of bytes
-/// 53.7 and 90.0. Below 2 MiB, where nothing was measured, the price of 2 MiB applies; above 10 GiB the last slope continues.
-/// Virtual memory calls are interpolated the same way over the size of the handle, so creating 128 MiB is cheaper than 20 MiB,
-/// as measured. Of the calls about events only record and query were measured. Calls that were not measured cost nothing.
+/// Prices of cudaMalloc and cudaFree are interpolated linearly in bytes between the measured sizes. One
+/// measurement was held out to check this choice: 200 MiB took 49.1 and 77.2 us; linear in bytes gives 49.8
+/// and 80.7, linear in the logarithm of bytes 53.7 and 90.0. Below 2 MiB, where nothing was measured, the
+/// price of 2 MiB applies; above 10 GiB the last slope continues. Virtual memory calls are interpolated the
+/// same way over the size of the handle, so creating 128 MiB is cheaper than 20 MiB, as measured. Of the
+/// calls about events only record and query were measured. Calls that were not measured cost nothing.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct MeasuredH200;
 
@@ -30,9 +32,9 @@ const SET_ACCESS: [(u64, u64); 4] = [(2 * MIB, 26_900), (20 * MIB, 27_200), (128
 const UNMAP: [(u64, u64); 4] = [(2 * MIB, 17_800), (20 * MIB, 17_700), (128 * MIB, 20_000), (1024 * MIB, 28_200)];
 /// (bytes of the handle, ns) of cuMemRelease.
 const RELEASE: [(u64, u64); 4] = [(2 * MIB, 13_300), (20 * MIB, 23_700), (128 * MIB, 41_200), (1024 * MIB, 253_900)];
-/// (bytes of the handle, ns): how much cheaper each further handle in one call is than a call of its own. Worked out from one
-/// call over many handles: 10,462 us for 512 of 2 MiB, 933 us for 51 of 20 MiB. Larger handles were not measured and get the
-/// value of 20 MiB.
+/// (bytes of the handle, ns): how much cheaper each further handle in one call is than a call of its own.
+/// Worked out from one call over many handles: 10,462 us for 512 of 2 MiB, 933 us for 51 of 20 MiB. Larger
+/// handles were not measured and get the value of 20 MiB.
 const SET_ACCESS_SHARED: [(u64, u64); 3] = [(2 * MIB, 6_479), (20 * MIB, 9_084), (1024 * MIB, 9_084)];
 /// The same for cuMemUnmap, worked out from 7,014 and 640 us.
 const UNMAP_SHARED: [(u64, u64); 3] = [(2 * MIB, 4_109), (20 * MIB, 5_254), (1024 * MIB, 5_254)];
@@ -86,8 +88,8 @@ impl CostModel for MeasuredH200 {
     }
 }
 
-/// The value at `x` on the line between the two points around it. Constant before the first point; the last slope continues
-/// after the last.
+/// The value at `x` on the line between the two points around it. Constant before the first point; the last
+/// slope continues after the last.
 fn interpolate(points: &[(u64, u64)], x: u64) -> u64 {
     // Most handles have the smallest size.
     if let Some(&(first, value)) = points.first()
@@ -101,7 +103,8 @@ fn interpolate(points: &[(u64, u64)], x: u64) -> u64 {
     let along = i128::from(x.saturating_sub(x0));
     let rise = (i128::from(y1) - i128::from(y0)) * along;
     let run = i128::from(x1 - x0);
-    // Dividing 128 bits takes ten times as long as dividing 64 bits, which are enough for any device that exists.
+    // Dividing 128 bits takes ten times as long as dividing 64 bits, which are enough for any device that
+    // exists.
     let part = match (i64::try_from(rise), i64::try_from(run)) {
         (Ok(rise), Ok(run)) => i128::from(rise / run),
         _ => rise / run,

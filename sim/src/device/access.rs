@@ -22,8 +22,9 @@ impl SimDevice {
         self.unit_at(address.get()).map_or(&[], |unit| unit.runs)
     }
 
-    /// The physical bytes behind `size` bytes at an address, which may span several cudaMallocs and mappings. As on the real
-    /// device, access goes by page: the unused rest of a page that small cudaMallocs share can be touched too.
+    /// The physical bytes behind `size` bytes at an address, which may span several cudaMallocs and mappings.
+    /// As on the real device, access goes by page: the unused rest of a page that small cudaMallocs share can
+    /// be touched too.
     pub(super) fn bytes_behind(&self, address: DeviceAddress, size: Bytes) -> Result<Vec<ByteRange>, AccessError> {
         let mut ranges = Vec::new();
         let mut at = address.get();

@@ -1,5 +1,5 @@
-//! What a test or a replay may change from outside and look at: memory of others, addresses, time, costs, faults, the log.
-//! The allocator uses none of it.
+//! What a test or a replay may change from outside and look at: memory of others, addresses, time, costs,
+//! faults, the log. The allocator uses none of it.
 
 use std::any::Any;
 
@@ -38,7 +38,8 @@ impl SimDevice {
         self.virtual_memory.live_handles()
     }
 
-    /// Free bytes that are reported but cannot be allocated ([`SimOptions::withheld`](crate::SimOptions::withheld)).
+    /// Free bytes that are reported but cannot be allocated
+    /// ([`SimOptions::withheld`](crate::SimOptions::withheld)).
     #[must_use]
     pub fn withheld(&self) -> Bytes {
         Bytes(self.memory.withheld_bytes())
@@ -52,13 +53,15 @@ impl SimDevice {
 
     /// Changes the capacity, and with it the total that cudaMemGetInfo reports, unless
     /// [`SimOptions::total`](crate::SimOptions::total) set that. Pages already taken stay. The answer of
-    /// [`total_memory`](parkade::device::DeviceBackend::total_memory) does not change: a program asks for it once.
+    /// [`total_memory`](parkade::device::DeviceBackend::total_memory) does not change: a program asks for it
+    /// once.
     pub fn set_capacity(&mut self, capacity: Bytes) {
         self.memory.set_capacity(capacity.get());
     }
 
-    /// Sets how much others hold that [`processes`](parkade::device::DeviceBackend::processes) does not list, such as processes
-    /// in another container. It is only missing from free memory, and may exceed what is there; free memory stops at zero.
+    /// Sets how much others hold that [`processes`](parkade::device::DeviceBackend::processes) does not list,
+    /// such as processes in another container. It is only missing from free memory, and may exceed what is
+    /// there; free memory stops at zero.
     pub fn set_external_bytes(&mut self, bytes: Bytes) {
         self.unlisted_bytes = bytes.get();
         self.update_external();
@@ -94,7 +97,8 @@ impl SimDevice {
         self.address_model.set_moment(moment);
     }
 
-    /// The address model, if it is an `M`: for example to ask a [`Scripted`](crate::address::Scripted) one how often it fell back.
+    /// The address model, if it is an `M`: for example to ask a [`Scripted`](crate::address::Scripted) one
+    /// how often it fell back.
     #[must_use]
     pub fn address_model<M: AddressModel>(&self) -> Option<&M> {
         let model: &dyn Any = &*self.address_model;
@@ -134,12 +138,14 @@ impl SimDevice {
         self.clock.advance(duration_ns);
     }
 
-    /// Completes all work of one stream now. The host does not learn of it, so for the race detector this is not a wait.
+    /// Completes all work of one stream now. The host does not learn of it, so for the race detector this is
+    /// not a wait.
     pub fn complete(&mut self, stream: StreamId) {
         self.streams.complete(stream.get(), self.clock.now_ns());
     }
 
-    /// Completes the oldest recorded event of one stream that is not complete yet. Returns how many it completed: 0 or 1.
+    /// Completes the oldest recorded event of one stream that is not complete yet. Returns how many it
+    /// completed: 0 or 1.
     pub fn complete_one(&mut self, stream: StreamId) -> u64 {
         self.streams.complete_one(stream.get(), self.clock.now_ns())
     }
@@ -193,8 +199,8 @@ impl SimDevice {
 
 /// Faults.
 impl SimDevice {
-    /// Makes the next `calls` cudaMallocs and cuMemCreates fail with out of memory, however much is free. Replaces an earlier
-    /// number.
+    /// Makes the next `calls` cudaMallocs and cuMemCreates fail with out of memory, however much is free.
+    /// Replaces an earlier number.
     pub fn fail_next(&mut self, calls: u64) {
         self.fail_next = calls;
     }
@@ -223,8 +229,9 @@ impl SimDevice {
         self.log.take()
     }
 
-    /// The log's name for an address: `c3+512` is 512 bytes into the range of the fourth successful cudaMalloc, `v3+512` the same
-    /// for cuMemAddressReserve. If several ranges had the address, the latest counts; if none had it, it is written in hexadecimal.
+    /// The log's name for an address: `c3+512` is 512 bytes into the range of the fourth successful
+    /// cudaMalloc, `v3+512` the same for cuMemAddressReserve. If several ranges had the address, the latest
+    /// counts; if none had it, it is written in hexadecimal.
     #[must_use]
     pub fn name_address(&self, address: DeviceAddress) -> String {
         self.ranges.name(address.get()).to_string()

@@ -1,6 +1,7 @@
 //! Calls about events (create, record, query, wait, destroy) and cudaStreamSynchronize.
 //!
-//! An event that was never recorded counts as complete, as in CUDA. One that was recorded again follows its newest record.
+//! An event that was never recorded counts as complete, as in CUDA. One that was recorded again follows its
+//! newest record.
 
 use parkade::device::BackendError;
 use parkade::units::StreamId;
@@ -92,7 +93,8 @@ impl SimDevice {
         outcome.map_err(|code| driver_error(name, code))
     }
 
-    /// cudaEventDestroy. For an event that is destroyed already (through a clone), it logs a failure and does nothing.
+    /// cudaEventDestroy. For an event that is destroyed already (through a clone), it logs a failure and does
+    /// nothing.
     pub(super) fn event_destroy(&mut self, event: &SimEvent) {
         let name = CallName::EventDestroy;
         self.charge(name, 0);

@@ -1,7 +1,7 @@
 //! cudaMalloc, cudaFree and cudaMemGetInfo.
 //!
-//! A call that fails changes only the clock, the log and the call counts. Inside, failures are driver codes; they become the
-//! core's errors on the way out.
+//! A call that fails changes only the clock, the log and the call counts. Inside, failures are driver codes;
+//! they become the core's errors on the way out.
 
 use parkade::device::{BackendError, MemoryInfo};
 use parkade::units::{Bytes, DeviceAddress};
@@ -18,8 +18,8 @@ struct NewRange {
 }
 
 impl SimDevice {
-    /// cudaMalloc. Does not wait for the device (facts: Waiting for the device). Size 0 is refused, because the driver would
-    /// return a null pointer.
+    /// cudaMalloc. Does not wait for the device (facts: Waiting for the device). Size 0 is refused, because
+    /// the driver would return a null pointer.
     pub(super) fn cuda_malloc(&mut self, requested: Bytes) -> Result<u64, BackendError> {
         let outcome = self.try_malloc(requested.get());
         // The price of a refused cudaMalloc was not measured: charged like the smallest one.
@@ -89,7 +89,8 @@ impl SimDevice {
         self.placed.overlap_end(address, bytes).is_none() && self.virtual_memory.is_unreserved(address, bytes)
     }
 
-    /// cudaFree of the start of a live range; any other address is refused with `INVALID_VALUE`. Waits for the whole device.
+    /// cudaFree of the start of a live range; any other address is refused with `INVALID_VALUE`. Waits for
+    /// the whole device.
     pub(super) fn cuda_free(&mut self, address: u64) -> Result<(), BackendError> {
         let outcome = self.planned_failure(CallName::Free).and_then(|()| self.ranges.live(address).ok_or(INVALID_VALUE));
         self.charge(CallName::Free, outcome.as_ref().map_or(0, |range| range.bytes));

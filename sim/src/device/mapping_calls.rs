@@ -1,7 +1,8 @@
 //! The virtual memory calls, from cuMemAddressReserve to cuMemRelease.
 //!
-//! None of them waits for the device (facts: Waiting for the device). A call that fails changes only the clock, the log and the
-//! call counts. The price of a failed call was not measured; it is charged like the smallest successful one.
+//! None of them waits for the device (facts: Waiting for the device). A call that fails changes only the
+//! clock, the log and the call counts. The price of a failed call was not measured; it is charged like the
+//! smallest successful one.
 
 use parkade::device::BackendError;
 use parkade::units::Bytes;
@@ -19,7 +20,8 @@ const FILE_DESCRIPTOR: u32 = 1;
 const FABRIC: u32 = 8;
 
 impl SimDevice {
-    /// cuMemAddressReserve. Accepts whole pages only; fails with `OUT_OF_MEMORY` when the address model has no addresses left.
+    /// cuMemAddressReserve. Accepts whole pages only; fails with `OUT_OF_MEMORY` when the address model has
+    /// no addresses left.
     pub(super) fn address_reserve(&mut self, bytes: u64) -> Result<u64, BackendError> {
         let name = CallName::AddressReserve;
         let outcome = self.try_reserve(bytes);

@@ -12,8 +12,8 @@ use crate::streams::EventTiming;
 const H200_TOTAL_BYTES: u64 = 150_109_880_320;
 /// What is free of it when a process starts (facts: Memory of the device).
 const H200_FREE_BYTES: u64 = 149_557_477_376;
-/// What stays free when nothing more can be allocated: `free_when_full` in all three fill-ups of the raw data, and the
-/// difference between the free bytes and the largest block that succeeds (facts: Holes).
+/// What stays free when nothing more can be allocated: `free_when_full` in all three fill-ups of the raw
+/// data, and the difference between the free bytes and the largest block that succeeds (facts: Holes).
 const H200_WITHHELD_BYTES: u64 = 3_276_800;
 
 /// How a [`SimDevice`](crate::SimDevice) is made. Every method returns the changed options.
@@ -35,8 +35,9 @@ pub struct SimOptions {
 }
 
 impl SimOptions {
-    /// A device with `capacity` bytes that follows the measured driver: small cudaMallocs share pages, cudaFree waits for the
-    /// device, calls have the prices of the H200, and events complete by the clock. Addresses ascend.
+    /// A device with `capacity` bytes that follows the measured driver: small cudaMallocs share pages,
+    /// cudaFree waits for the device, calls have the prices of the H200, and events complete by the clock.
+    /// Addresses ascend.
     #[must_use]
     pub fn new(capacity: Bytes) -> Self {
         SimOptions {
@@ -64,9 +65,11 @@ impl SimOptions {
             .withheld(Bytes(H200_WITHHELD_BYTES))
     }
 
-    /// The fake driver that the real PyTorch allocator is tested on: every cudaMalloc takes whole pages, cudaFree does not wait,
-    /// events complete only when waited for or told to, and nothing takes time. Its `FAKE_GPU_BASE` corresponds to
-    /// [`SimDevice::set_external_bytes`](crate::SimDevice::set_external_bytes), because its `external` replaces the base.
+    /// The fake driver that the real PyTorch allocator is tested on: every cudaMalloc takes whole pages,
+    /// cudaFree does not wait, events complete only when waited for or told to, and nothing takes time. Its
+    /// `FAKE_GPU_BASE` corresponds to
+    /// [`SimDevice::set_external_bytes`](crate::SimDevice::set_external_bytes), because its `external`
+    /// replaces the base.
     #[must_use]
     pub fn fake_driver(capacity: Bytes) -> Self {
         SimOptions::new(capacity)
@@ -119,8 +122,9 @@ impl SimOptions {
         self
     }
 
-    /// Whether the first cuMemCreate is logged twice, the first time with the fabric handle type and refused. The real allocator
-    /// probes once per process for the handle types that it may use, so switch this off for a second device. Only the log shows it.
+    /// Whether the first cuMemCreate is logged twice, the first time with the fabric handle type and refused.
+    /// The real allocator probes once per process for the handle types that it may use, so switch this off
+    /// for a second device. Only the log shows it.
     #[must_use]
     pub fn probes_fabric(mut self, probes_fabric: bool) -> Self {
         self.probes_fabric = probes_fabric;
@@ -141,7 +145,8 @@ impl SimOptions {
         self
     }
 
-    /// Whether cudaMallocs of at most 1 MiB share pages (facts: Sizes and addresses). Otherwise each takes whole pages.
+    /// Whether cudaMallocs of at most 1 MiB share pages (facts: Sizes and addresses). Otherwise each takes
+    /// whole pages.
     #[must_use]
     pub fn shares_pages(mut self, shares_pages: bool) -> Self {
         self.shares_pages = shares_pages;
@@ -155,7 +160,8 @@ impl SimOptions {
         self
     }
 
-    /// Whether [`processes`](parkade::device::DeviceBackend::processes) lists anything; off is a host without NVML.
+    /// Whether [`processes`](parkade::device::DeviceBackend::processes) lists anything; off is a host without
+    /// NVML.
     #[must_use]
     pub fn reports_processes(mut self, reports_processes: bool) -> Self {
         self.reports_processes = reports_processes;

@@ -18,9 +18,10 @@ use crate::virtual_memory::{AffectedMappings, VirtualMemory};
 
 /// A GPU made of arithmetic.
 ///
-/// The allocator drives it through [`DeviceBackend`](parkade::device::DeviceBackend). The methods below are for tests and tools:
-/// they launch work, move the clock, change what others hold, inject faults, and read the accounts, the log and the races.
-/// A clone is an independent device in the same state; events and memory of the original are valid on it.
+/// The allocator drives it through [`DeviceBackend`](parkade::device::DeviceBackend). The methods below are
+/// for tests and tools: they launch work, move the clock, change what others hold, inject faults, and read
+/// the accounts, the log and the races. A clone is an independent device in the same state; events and memory
+/// of the original are valid on it.
 #[derive(Clone, Debug)]
 pub struct SimDevice {
     pub(super) index: u32,

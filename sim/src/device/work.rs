@@ -1,11 +1,13 @@
-//! Work that a program puts on the device: streams, kernels that declare what they touch, fills, copies, and reads by the host.
+//! Work that a program puts on the device: streams, kernels that declare what they touch, fills, copies, and
+//! reads by the host.
 //!
-//! None of it belongs to the allocator: it is not in the call counts or the log, and costs the host only the time it waits.
-//! Streams do not wait for stream 0. CUDA's legacy default stream synchronizes with blocking streams only; these are
-//! non-blocking, so stream 0 is a stream like any other.
+//! None of it belongs to the allocator: it is not in the call counts or the log, and costs the host only the
+//! time it waits. Streams do not wait for stream 0. CUDA's legacy default stream synchronizes with blocking
+//! streams only; these are non-blocking, so stream 0 is a stream like any other.
 //!
-//! Contents change in program order, at the moment of the call: a read returns what earlier calls wrote, even if the work is
-//! still running by the clock. Whether real hardware could have returned something else is what [`SimDevice::races`] tells.
+//! Contents change in program order, at the moment of the call: a read returns what earlier calls wrote, even
+//! if the work is still running by the clock. Whether real hardware could have returned something else is
+//! what [`SimDevice::races`] tells.
 
 use std::borrow::Cow;
 
@@ -19,19 +21,22 @@ use crate::streams::SimEvent;
 
 /// Streams.
 impl SimDevice {
-    /// Creates a non-blocking stream (cudaStreamCreateWithFlags). Handles are 0x1000, 0x2000 and so on; none is returned twice.
-    /// A handle that was not created here becomes a stream when it is first used, and handles in use are skipped.
+    /// Creates a non-blocking stream (cudaStreamCreateWithFlags). Handles are 0x1000, 0x2000 and so on; none
+    /// is returned twice. A handle that was not created here becomes a stream when it is first used, and
+    /// handles in use are skipped.
     pub fn create_stream(&mut self) -> StreamId {
         StreamId(self.streams.create())
     }
 
-    /// Destroys a stream (cudaStreamDestroy). Does not wait: queued work still runs. Using the handle again starts a new stream.
+    /// Destroys a stream (cudaStreamDestroy). Does not wait: queued work still runs. Using the handle again
+    /// starts a new stream.
     pub fn destroy_stream(&mut self, stream: StreamId) {
         self.streams.destroy(stream.get(), self.clock.now_ns());
     }
 
-    /// Makes a stream wait (cudaStreamWaitEvent): work queued on it from now on starts only after the work before the event's
-    /// newest record. An event that was never recorded holds nothing up. The host does not wait.
+    /// Makes a stream wait (cudaStreamWaitEvent): work queued on it from now on starts only after the work
+    /// before the event's newest record. An event that was never recorded holds nothing up. The host does not
+    /// wait.
     pub fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) {
         if let Some(mark) = event.mark() {
             self.streams.wait(stream.get(), mark);
@@ -86,8 +91,8 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Queues a copy within the device (cudaMemcpyAsync). It takes no time on the clock. If the two ranges overlap, everything is
-    /// read before anything is written.
+    /// Queues a copy within the device (cudaMemcpyAsync). It takes no time on the clock. If the two ranges
+    /// overlap, everything is read before anything is written.
     ///
     /// # Errors
     /// If the read or the write is illegal; then nothing is queued.
@@ -100,8 +105,8 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Copies bytes to the host (cudaMemcpy on stream 0): waits for work on stream 0 and on no other. Bytes not written since
-    /// their memory was taken read as [`UNWRITTEN`](crate::UNWRITTEN).
+    /// Copies bytes to the host (cudaMemcpy on stream 0): waits for work on stream 0 and on no other. Bytes
+    /// not written since their memory was taken read as [`UNWRITTEN`](crate::UNWRITTEN).
     ///
     /// # Errors
     /// If the read is illegal; then it does not wait, and `into` is unchanged.

@@ -1,8 +1,8 @@
 //! Contents of physical memory, byte for byte: what fills and copies wrote.
 //!
-//! They belong to the physical bytes: visible through every address where the memory is mapped, moving with it to its next
-//! address, and lost when it is returned. They are stored as stretches of one repeated 4-byte pattern, so a fill of a gigabyte
-//! is one entry.
+//! They belong to the physical bytes: visible through every address where the memory is mapped, moving with
+//! it to its next address, and lost when it is returned. They are stored as stretches of one repeated 4-byte
+//! pattern, so a fill of a gigabyte is one entry.
 
 use super::page::ByteRange;
 use crate::range_maps::Pieces;
@@ -10,8 +10,8 @@ use crate::range_maps::Pieces;
 /// The value of a byte that was not written since its memory was taken, or that a kernel wrote.
 pub const UNWRITTEN: u8 = 0xdb;
 
-/// Four bytes that repeat. The first is at multiples of 4: of the physical byte's number in [`Contents`], of the offset in a
-/// [`Stretch`].
+/// Four bytes that repeat. The first is at multiples of 4: of the physical byte's number in [`Contents`], of
+/// the offset in a [`Stretch`].
 pub(crate) type Pattern = [u8; 4];
 
 /// A part of a sequence of bytes in which one pattern repeats. Offsets count from the start of the sequence.
@@ -107,8 +107,8 @@ fn turned(mut pattern: Pattern, by: u64) -> Pattern {
     pattern
 }
 
-/// By how much a pattern turns when the byte at `offset` of a sequence is stored at a physical byte. Exact modulo 4, even if the
-/// difference wraps.
+/// By how much a pattern turns when the byte at `offset` of a sequence is stored at a physical byte. Exact
+/// modulo 4, even if the difference wraps.
 fn offset_turn(offset: u64, physical: u64) -> u64 {
     offset.wrapping_sub(physical)
 }

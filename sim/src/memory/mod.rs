@@ -1,7 +1,8 @@
 //! Physical memory, and the ranges that cudaMalloc makes of it.
 //!
-//! [`page`] has pages and bytes by number, [`physical`] how much memory there is and who holds it, [`contents`] what is written in
-//! it, [`shared_pages`] how small cudaMallocs share a page, [`ranges`] which ranges cudaMalloc returned and their names in the log.
+//! [`page`] has pages and bytes by number, [`physical`] how much memory there is and who holds it,
+//! [`contents`] what is written in it, [`shared_pages`] how small cudaMallocs share a page, [`ranges`] which
+//! ranges cudaMalloc returned and their names in the log.
 
 mod contents;
 mod page;

@@ -65,6 +65,7 @@ impl ByteRange {
 
 /// The physical bytes of consecutive pages: the first, and how many.
 pub(crate) fn bytes_of(run: PageRun) -> (u64, u64) {
-    // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are used first.
+    // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are used
+    // first.
     (run.first.0.saturating_mul(PAGE_BYTES), run.count.saturating_mul(PAGE_BYTES))
 }

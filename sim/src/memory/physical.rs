@@ -1,8 +1,8 @@
 //! The device's physical memory: how many 2 MiB pages are taken, which ones, and what others hold.
 //!
-//! Page numbers are unbounded, and the lowest free number is taken first. Any range may get any pages, because the driver backs
-//! any range with any pages (facts: Holes). Whether there is room is decided in bytes: the capacity need not be a whole number
-//! of pages, and what other processes hold may be any number.
+//! Page numbers are unbounded, and the lowest free number is taken first. Any range may get any pages,
+//! because the driver backs any range with any pages (facts: Holes). Whether there is room is decided in
+//! bytes: the capacity need not be a whole number of pages, and what other processes hold may be any number.
 
 use super::contents::Contents;
 use super::page::{PAGE_BYTES, PageId, PageRun, PageRuns, bytes_of};
@@ -144,7 +144,8 @@ impl PhysicalMemory {
 
     fn take_fresh(&mut self, pages: u64) -> (u64, u64) {
         let first = self.next_fresh;
-        // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are used first.
+        // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are
+        // used first.
         self.next_fresh += pages;
         (first, pages)
     }

@@ -1,8 +1,9 @@
-//! Every range that cudaMalloc and cuMemAddressReserve returned: which are live, and the names of their addresses in the log.
+//! Every range that cudaMalloc and cuMemAddressReserve returned: which are live, and the names of their
+//! addresses in the log.
 //!
-//! A range is named by the number of its successful cudaMalloc (`c0`, `c1`, ...), a reservation by that of its successful
-//! cuMemAddressReserve (`v0`, `v1`, ...). A freed range keeps its name until a later range covers its start, as in the fake
-//! driver that logs are compared with.
+//! A range is named by the number of its successful cudaMalloc (`c0`, `c1`, ...), a reservation by that of
+//! its successful cuMemAddressReserve (`v0`, `v1`, ...). A freed range keeps its name until a later range
+//! covers its start, as in the fake driver that logs are compared with.
 
 use std::collections::BTreeMap;
 

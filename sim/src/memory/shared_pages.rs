@@ -1,10 +1,11 @@
 //! How small cudaMallocs share pages: those of up to 1 MiB are placed several to a 2 MiB page.
 //!
-//! Measured (facts: Sizes and addresses; facts: Holes): they are spaced by their size rounded up to 512 bytes, a new page costs
-//! 2 MiB, a range that fits into a page already taken costs nothing, and the page is returned with its last range.
+//! Measured (facts: Sizes and addresses; facts: Holes): they are spaced by their size rounded up to 512
+//! bytes, a new page costs 2 MiB, a range that fits into a page already taken costs nothing, and the page is
+//! returned with its last range.
 //!
-//! Not measured, chosen here: ranges of different sizes share pages. Of the pages with room, the one whose longest hole is
-//! shortest is used, the lowest address first; in it, the lowest hole that is long enough.
+//! Not measured, chosen here: ranges of different sizes share pages. Of the pages with room, the one whose
+//! longest hole is shortest is used, the lowest address first; in it, the lowest hole that is long enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +38,8 @@ pub(crate) fn spaced_bytes(bytes: u64) -> u64 {
 }
 
 impl SharedPages {
-    /// Finds `spaced` bytes in a page already taken: the address of the page and of the place. `None` if no page has room.
+    /// Finds `spaced` bytes in a page already taken: the address of the page and of the place. `None` if no
+    /// page has room.
     pub(crate) fn place(&mut self, spaced: u64) -> Option<(u64, u64)> {
         let &(_, page_address) = self.by_room.range((spaced, 0)..).next()?;
         self.place_in(page_address, spaced).map(|address| (page_address, address))

@@ -1,12 +1,12 @@
 //! The race detector: which accesses it keeps, and which of them a new access races with.
 //!
-//! Accesses are kept by physical byte, so a race is found whichever addresses the bytes are touched through. When memory is
-//! returned its accesses are dropped: what is placed there later is different memory.
+//! Accesses are kept by physical byte, so a race is found whichever addresses the bytes are touched through.
+//! When memory is returned its accesses are dropped: what is placed there later is different memory.
 //!
-//! Only accesses that can still be in a race are kept. Those that the host knows to be done are dropped, because everything
-//! launched later comes after them. A later access hides an earlier one of the same bytes through the same address if it is
-//! ordered after it and writes, or both read. So at most two accesses are kept per byte, stream and address, however long a
-//! program runs without a wait.
+//! Only accesses that can still be in a race are kept. Those that the host knows to be done are dropped,
+//! because everything launched later comes after them. A later access hides an earlier one of the same bytes
+//! through the same address if it is ordered after it and writes, or both read. So at most two accesses are
+//! kept per byte, stream and address, however long a program runs without a wait.
 
 mod order;
 mod report;

@@ -1,8 +1,8 @@
 //! What is known to be done: vector clocks of the streams and the host.
 //!
-//! Accesses are numbered 1, 2, 3, ... over the whole device, and streams are first in, first out. So what is known about a stream
-//! is one number: all its accesses up to that number are done. Launched work knows what its stream has waited for and what the
-//! host knew at the launch. The host's knowledge never shrinks.
+//! Accesses are numbered 1, 2, 3, ... over the whole device, and streams are first in, first out. So what is
+//! known about a stream is one number: all its accesses up to that number are done. Launched work knows what
+//! its stream has waited for and what the host knew at the launch. The host's knowledge never shrinks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,7 +63,8 @@ impl Clocks {
         self.streams.entry(stream).or_default().last = number;
     }
 
-    /// What is known to be done, beyond what the host knows, once a mark recorded on the stream now is complete. `None` if nothing.
+    /// What is known to be done, beyond what the host knows, once a mark recorded on the stream now is
+    /// complete. `None` if nothing.
     pub(super) fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
         let order = self.news(stream);
         (!order.last.is_empty()).then(|| Arc::new(order))

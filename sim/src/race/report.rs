@@ -52,13 +52,15 @@ pub struct RaceAccess {
 }
 
 /// Two uses of the same physical bytes, not both reads, of which the second may start before the first ends:
-/// - both on streams, with no order between them. Order comes from being on the same stream, from a stream that waits for an
-///   event, and from what the host waited for before the launch;
-/// - or the second by the host, which reads, unmaps or frees bytes while it does not know that the first use is done.
+/// - both on streams, with no order between them. Order comes from being on the same stream, from a stream
+///   that waits for an event, and from what the host waited for before the launch;
+/// - or the second by the host, which reads, unmaps or frees bytes while it does not know that the first use
+///   is done.
 ///
-/// A race is a property of the program, not of its timing: it is reported even if the two did not overlap on the clock. Each pair
-/// is reported once. If several ordered accesses through one address all race with a later one, only the last of them is
-/// reported (but a read does not hide a write); work ordered after that one is ordered after the others too.
+/// A race is a property of the program, not of its timing: it is reported even if the two did not overlap on
+/// the clock. Each pair is reported once. If several ordered accesses through one address all race with a
+/// later one, only the last of them is reported (but a read does not hide a write); work ordered after that
+/// one is ordered after the others too.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Race {
     /// The use that the program asked for first.

@@ -1,6 +1,8 @@
-//! A set of free ranges that coalesce: used for free pages, for the space in a shared page, and for free addresses.
+//! A set of free ranges that coalesce: used for free pages, for the space in a shared page, and for free
+//! addresses.
 //!
-//! The unit is the caller's (bytes, pages). Ranges passed to [`Holes::insert`] must not overlap the set; that is not checked.
+//! The unit is the caller's (bytes, pages). Ranges passed to [`Holes::insert`] must not overlap the set; that
+//! is not checked.
 
 use std::collections::BTreeMap;
 
@@ -48,8 +50,8 @@ impl Holes {
         self.iter().find(|&(_, found)| found >= length)
     }
 
-    /// The highest hole that is at least `slack` longer than `length`, and the highest aligned place for `length` in it: the place,
-    /// the hole's start and its end.
+    /// The highest hole that is at least `slack` longer than `length`, and the highest aligned place for
+    /// `length` in it: the place, the hole's start and its end.
     pub(crate) fn highest_fit(&self, length: u64, slack: u64, alignment: u64) -> Option<(u64, u64, u64)> {
         let needed = length.checked_add(slack)?;
         self.by_start.iter().rev().find_map(|(&start, &found)| {

@@ -17,8 +17,9 @@ impl<T> Default for Intervals<T> {
 }
 
 impl<T> Intervals<T> {
-    /// The end of the highest range that overlaps `bytes` bytes at `start`; `None` if none does. A range that would run past the
-    /// end of the address space counts as overlapping, with the largest address as the end.
+    /// The end of the highest range that overlaps `bytes` bytes at `start`; `None` if none does. A range that
+    /// would run past the end of the address space counts as overlapping, with the largest address as the
+    /// end.
     pub(crate) fn overlap_end(&self, start: u64, bytes: u64) -> Option<u64> {
         let Some(end) = start.checked_add(bytes) else { return Some(u64::MAX) };
         let (&other, &(other_bytes, _)) = self.by_start.range(..end).next_back()?;

@@ -1,5 +1,5 @@
-//! A map from bytes to values, stored as pieces: neighbours with equal values are merged, so one value for a gigabyte is one
-//! entry.
+//! A map from bytes to values, stored as pieces: neighbours with equal values are merged, so one value for a
+//! gigabyte is one entry.
 //!
 //! Used for the contents of physical memory, and for the accesses to it.
 

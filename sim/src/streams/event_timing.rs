@@ -1,12 +1,12 @@
 //! When the completion of work becomes visible to the host.
 //!
-//! An allocator polls events at its own pace, and what is tested about it must hold whenever they complete. So the same program
-//! is run under several timings.
+//! An allocator polls events at its own pace, and what is tested about it must hold whenever they complete.
+//! So the same program is run under several timings.
 
 /// When an event is seen complete.
 ///
-/// Under every timing a complete event stays complete until it is recorded again, streams are first in, first out, and waits and
-/// the `complete` methods of [`SimDevice`](crate::SimDevice) complete what they name.
+/// Under every timing a complete event stays complete until it is recorded again, streams are first in, first
+/// out, and waits and the `complete` methods of [`SimDevice`](crate::SimDevice) complete what they name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EventTiming {
     /// Complete when the simulated clock has reached the end of the work before it.
@@ -16,8 +16,8 @@ pub enum EventTiming {
     Eager,
     /// Nothing completes until it is waited for or completed explicitly, as with the fake driver by default.
     Lazy,
-    /// Like `Clock`, but a query may miss completions for a while. Each stream has a rate drawn from the seed, and each query makes
-    /// none, one or several of the oldest finished events visible.
+    /// Like `Clock`, but a query may miss completions for a while. Each stream has a rate drawn from the
+    /// seed, and each query makes none, one or several of the oldest finished events visible.
     Seeded(u64),
 }
 

@@ -1,8 +1,9 @@
 //! Streams: queues of declared work with marks in them (recorded events), and which marks are seen as done.
 //!
-//! Marks are numbered 1, 2, 3, ... in recording order over all streams. The marks of a stream that are done are a prefix that only
-//! grows. So a complete event stays complete, and a stream is first in, first out, under every [`EventTiming`]. If a stream waits
-//! for a mark of another stream, its later marks are done only after that mark, and completing one of them completes that mark.
+//! Marks are numbered 1, 2, 3, ... in recording order over all streams. The marks of a stream that are done
+//! are a prefix that only grows. So a complete event stays complete, and a stream is first in, first out,
+//! under every [`EventTiming`]. If a stream waits for a mark of another stream, its later marks are done only
+//! after that mark, and completing one of them completes that mark.
 
 mod event;
 mod event_timing;

@@ -82,7 +82,8 @@ impl Stream {
         waits
     }
 
-    /// Makes finished marks visible, as the event timing decides. Returns what is therefore done in other streams.
+    /// Makes finished marks visible, as the event timing decides. Returns what is therefore done in other
+    /// streams.
     pub(super) fn settle(&mut self, now_ns: u64) -> Waits {
         let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.ready_at_ns <= now_ns) {

@@ -3,7 +3,8 @@
 use crate::calls::INVALID_VALUE;
 use crate::memory::{PageRun, PageRuns};
 
-/// Memory created on a [`SimDevice`](crate::SimDevice), which may be mapped. Valid only on that device and its clones.
+/// Memory created on a [`SimDevice`](crate::SimDevice), which may be mapped. Valid only on that device and
+/// its clones.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SimPhysical {
     ordinal: u64,
@@ -93,7 +94,8 @@ impl Handles {
         Ok(self.drop_unused(memory.slot))
     }
 
-    /// Counts one mapping less of the memory in a slot. Returns its pages if it was released and that was the last mapping.
+    /// Notes that one mapping of the memory in a slot has ended. Returns its pages if it was released and that
+    /// was the last mapping.
     pub(super) fn unmapped(&mut self, slot: u32) -> PageRuns {
         if let Some(handle) = &mut self.slots[slot as usize] {
             handle.mappings = handle.mappings.saturating_sub(1);

@@ -1,7 +1,7 @@
 //! Reservations and the mappings in them (facts: Virtual memory calls).
 //!
-//! Not measured, chosen here, and refused with `INVALID_VALUE`: mapping or releasing memory that was released, giving access to
-//! a part of a mapping, and mapping, access or unmapping across two reservations.
+//! Not measured, chosen here, and refused with `INVALID_VALUE`: mapping or releasing memory that was
+//! released, giving access to a part of a mapping, and mapping, access or unmapping across two reservations.
 
 use super::handles::{Handles, SimPhysical};
 use super::page_map::PageMap;
@@ -139,7 +139,8 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a mapping. Appends what was affected.
+    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a mapping. Appends
+    /// what was affected.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64, unmapped: &mut AffectedMappings) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
         let first = address / PAGE_BYTES;
@@ -167,7 +168,8 @@ impl VirtualMemory {
         unmapped.returned.extend_from_slice(&self.handles.unmapped(mapping.handle));
     }
 
-    /// Whether nothing is mapped in a range: the last mapping that starts before its end does not reach into it.
+    /// Whether nothing is mapped in a range: the last mapping that starts before its end does not reach into
+    /// it.
     fn is_unmapped(&self, address: u64, bytes: u64) -> bool {
         let last = (address + bytes) / PAGE_BYTES - 1; // inside a reservation
         let before = self.mappings.last_up_to(last).map(|(page, mapping)| (page * PAGE_BYTES, mapping.bytes));

@@ -1,7 +1,7 @@
 //! Virtual memory: which addresses are reserved, which memory was created, and what is mapped where.
 //!
-//! Which operation is refused, and with which code, is decided here (facts: Virtual memory calls). A refused operation changes
-//! nothing. Time, faults and the log are added by the calls in `device/mapping_calls.rs`.
+//! Which operation is refused, and with which code, is decided here (facts: Virtual memory calls). A refused
+//! operation changes nothing. Time, faults and the log are added by the calls in `device/mapping_calls.rs`.
 
 mod handles;
 mod mappings;

@@ -1,7 +1,9 @@
-//! A map from page numbers to values, made for numbers that are close together, such as the pages mapped into one reservation.
+//! A map from page numbers to values, made for numbers that are close together, such as the pages mapped into
+//! one reservation.
 //!
-//! It is a sorted list of chunks of 64 pages, each with a bit mask of the pages that have a value. A lookup tries the chunk that
-//! was changed last, which is usually right, and otherwise searches 64 times fewer entries than there are pages.
+//! It is a sorted list of chunks of 64 pages, each with a bit mask of the pages that have a value. A lookup
+//! tries the chunk that was changed last, which is usually right, and otherwise searches 64 times fewer
+//! entries than there are pages.
 
 /// Pages in a chunk: one for each bit of its mask.
 const CHUNK: u64 = u64::BITS as u64;
@@ -154,7 +156,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The answers are those of a `BTreeMap`, for pages close together, far apart, and at the ends of chunks.
+        /// The answers are those of a `BTreeMap`, for pages close together, far apart, and at the ends of
+        /// chunks.
         #[test]
         fn agrees_with_a_btree_map(
             steps in vec((prop_oneof![0_u64..8, 60_u64..70, 120_u64..400, 5000_u64..5010], any::<bool>()), 1..200),

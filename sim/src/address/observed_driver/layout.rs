@@ -1,8 +1,8 @@
 //! The address space: chunks, the space between them, and what others use of both.
 //!
-//! The three rules of this folder are [`Layout::choose`], [`Layout::take`] and [`Layout::release`]. The rest is book-keeping: each
-//! address is in a hole of a chunk, in the space between chunks, used by the program, used by somebody else ("hidden"), or not
-//! known to be free.
+//! The three rules of this folder are [`Layout::choose`], [`Layout::take`] and [`Layout::release`]. The rest
+//! is book-keeping: each address is in a hole of a chunk, in the space between chunks, used by the program,
+//! used by somebody else ("hidden"), or not known to be free.
 
 use crate::range_maps::{Holes, Intervals};
 
@@ -84,7 +84,8 @@ impl Layout {
         }
     }
 
-    /// Frees a range. A chunk that is empty then returns to the space, unless somebody else made it: then it may not be empty.
+    /// Frees a range. A chunk that is empty then returns to the space, unless somebody else made it: then it
+    /// may not be empty.
     pub(super) fn release(&mut self, address: u64, bytes: u64) {
         let Some(at) = self.chunks.iter().position(|chunk| (chunk.start..chunk.end).contains(&address)) else { return };
         let chunk = &mut self.chunks[at];
@@ -103,7 +104,8 @@ impl Layout {
         fresh.iter().for_each(|(start, length)| self.space.insert(start, length));
     }
 
-    /// Adds free parts of somebody else's chunk, where there is no chunk yet. They count as the oldest; those that touch merge.
+    /// Adds free parts of somebody else's chunk, where there is no chunk yet. They count as the oldest; those
+    /// that touch merge.
     pub(super) fn add_chunk(&mut self, start: u64, bytes: u64) {
         self.space.remove(start, bytes);
         for (piece, _) in self.hidden_in(start, bytes) {
@@ -175,7 +177,8 @@ impl Layout {
         Some((chunk.start, chunk.end))
     }
 
-    /// The hole or gap that contains all of these addresses: its start and end, and whether it is a hole of a chunk.
+    /// The hole or gap that contains all of these addresses: its start and end, and whether it is a hole of a
+    /// chunk.
     pub(super) fn free_around(&self, start: u64, bytes: u64) -> Option<(u64, u64, bool)> {
         let around = |holes: &Holes| holes.around(start).filter(|&(_, end)| start + bytes <= end);
         let hole = self.chunks.iter().find_map(|chunk| around(&chunk.holes));

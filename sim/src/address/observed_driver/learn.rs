@@ -1,8 +1,9 @@
 //! Learning from a recording what others did in the address space.
 //!
-//! The rules predict the recorded placements one by one. Where they fail, the smallest assumption is made that explains the real
-//! address: addresses became free, somebody else's chunk has room, or somebody else is where the rules would go. If a later
-//! placement shows that a region is longer, or is a chunk, it was so from its first moment: then learning starts over with that.
+//! The rules predict the recorded placements one by one. Where they fail, the smallest assumption is made
+//! that explains the real address: addresses became free, somebody else's chunk has room, or somebody else is
+//! where the rules would go. If a later placement shows that a region is longer, or is a chunk, it was so
+//! from its first moment: then learning starts over with that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +11,9 @@ use super::change::{Change, Event};
 use super::layout::{GRANULE_BYTES, Layout, SLACK_BYTES, Spot};
 use crate::memory::PAGE_BYTES;
 
-/// How many pieces of address space learning may visit before it gives up; a second or two. The recordings need up to 801 thousand.
-/// Thousands of segments in random order, from which nothing can be learned, would need more.
+/// How many pieces of address space learning may visit before it gives up; a second or two. The recordings
+/// need up to 801 thousand. Thousands of segments in random order, from which nothing can be learned, would
+/// need more.
 const MOST_EFFORT: usize = 1 << 28;
 
 /// Above all addresses of GPUs.
@@ -36,7 +38,8 @@ impl PlacementStep {
     }
 }
 
-/// What others did in a process's address space, as learned from a recording; and how well the rules explain the rest.
+/// What others did in a process's address space, as learned from a recording; and how well the rules explain
+/// the rest.
 #[derive(Clone, Default, Debug)]
 pub struct LearnedAddressSpace {
     pub(super) events: Vec<Event>,
@@ -60,7 +63,8 @@ impl LearnedAddressSpace {
         let mut regions: Vec<Region> = Vec::new();
         let mut ignored: BTreeSet<usize> = (0..steps.len()).filter(|&at| !steps[at].is_sane()).collect();
         let mut effort_left = most_effort;
-        // Each attempt extends a region, makes it a chunk, or ignores one more step. Few are needed; the bound is for odd traces.
+        // Each attempt extends a region, makes it a chunk, or ignores one more step. Few are needed; the
+        // bound is for odd traces.
         for _ in 0..=steps.len() * 2 {
             let mut attempt = Attempt { regions: regions.clone(), ..Attempt::default() };
             attempt.effort_left = effort_left;
@@ -172,7 +176,8 @@ impl Attempt {
         self.events.push(event);
     }
 
-    /// Makes the recorded address free, so that the rules could choose it. False if a region had to be changed for that.
+    /// Makes the recorded address free, so that the rules could choose it. False if a region had to be
+    /// changed for that.
     fn make_free(&mut self, step: &PlacementStep) -> bool {
         let &PlacementStep { moment, address, bytes, .. } = step;
         for (start, length) in self.layout.hidden_in(address, bytes) {

@@ -8,15 +8,17 @@ use super::learn::LearnedAddressSpace;
 use crate::address::linear::DESCENDING_END;
 use crate::address::model::AddressModel;
 
-/// Places ranges by the rules observed of NVIDIA's driver: in the newest chunk with a hole, or in a new chunk as high as it fits.
-/// The rules are described, and measured against recordings, at the top of this folder's `mod.rs`.
+/// Places ranges by the rules observed of NVIDIA's driver: in the newest chunk with a hole, or in a new chunk
+/// as high as it fits. The rules are described, and measured against recordings, at the top of this folder's
+/// `mod.rs`.
 #[derive(Clone, Debug)]
 pub struct ObservedDriver {
     layout: Layout,
     moment: u64,
     /// The changes still to come, by moment.
     events: VecDeque<Event>,
-    /// Whether only learned addresses are free so far. A run that needs more than the recorded one gets all other addresses too.
+    /// Whether only learned addresses are free so far. A run that needs more than the recorded one gets all
+    /// other addresses too.
     is_narrow: bool,
 }
 
@@ -29,8 +31,8 @@ impl ObservedDriver {
         ObservedDriver { layout, moment: 0, events: VecDeque::new(), is_narrow: false }
     }
 
-    /// The address space of a recorded process. Its changes happen when [`AddressModel::set_moment`] passes their moments. The same
-    /// as [`ObservedDriver::new`] if nothing was learned.
+    /// The address space of a recorded process. Its changes happen when [`AddressModel::set_moment`] passes
+    /// their moments. The same as [`ObservedDriver::new`] if nothing was learned.
     #[must_use]
     pub fn learned(learned: &LearnedAddressSpace) -> Self {
         if learned.events.is_empty() {

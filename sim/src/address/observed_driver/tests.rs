@@ -21,7 +21,8 @@ fn replay(learned: &LearnedAddressSpace, steps: &[PlacementStep]) -> usize {
     reproduced
 }
 
-/// From the start of gpt2_varlen.default: 36 MiB segments leave 28 MiB each, which later ones fill, the newest chunk first.
+/// From the start of gpt2_varlen.default: 36 MiB segments leave 28 MiB each, which later ones fill, the
+/// newest chunk first.
 #[test]
 fn holes_in_chunks_are_filled_newest_first() {
     let mut model = ObservedDriver::new();
