@@ -18,7 +18,7 @@ use parkade::units::Bytes;
 use parkade_replay::{
     AfterFailure, PredictOptions, Prediction, ReplaySettings, Requests, TIMINGS, Timing, VerifyOptions, placed_steps, predict,
 };
-use parkade_sim::address::{AddressModel, Descending, DriverLike, Learned};
+use parkade_sim::address::{AddressModel, Descending, LearnedAddressSpace, ObservedDriver};
 use parkade_sim::{SimDevice, SimOptions};
 
 type BoxError = Box<dyn std::error::Error>;
@@ -34,7 +34,7 @@ struct Run {
     settings: Settings,
     limit_bytes: Option<u64>,
     requests: Requests,
-    learned: Learned,
+    learned: LearnedAddressSpace,
 }
 
 fn limit_of(name: &str) -> Option<u64> {
@@ -53,7 +53,7 @@ fn load(path: &Path, name: &str) -> Result<Run, BoxError> {
     let own = VerifyOptions { settings, limit_bytes, stats_file: None };
     let device = recording.devices.into_iter().max_by_key(|device| device.trace.len()).ok_or("no device")?;
     let requests = Requests::of_recording(&device, &own, &mut |_| ())?;
-    let learned = Learned::from_steps(&placed_steps(&device));
+    let learned = LearnedAddressSpace::from_steps(&placed_steps(&device));
     Ok(Run { name: name.to_owned(), settings: own.settings.settings, limit_bytes, requests, learned })
 }
 
@@ -104,15 +104,15 @@ impl Count {
 }
 
 fn pair(source: &Run, target: &Run, count: &mut Count) {
-    let best = run(source, target, DriverLike::learned(&source.learned), Timing::Recorded);
+    let best = run(source, target, ObservedDriver::learned(&source.learned), Timing::Recorded);
     count.add(source, target, &best);
     let mut cells = vec![
         cell(&best, target),
-        cell(&run(source, target, DriverLike::new(), Timing::Recorded), target),
+        cell(&run(source, target, ObservedDriver::new(), Timing::Recorded), target),
         cell(&run(source, target, Descending::new(), Timing::Recorded), target),
     ];
     let timed: Vec<Prediction> = if source.requests.has_deferred_frees() {
-        TIMINGS.iter().map(|&timing| run(source, target, DriverLike::learned(&source.learned), timing)).collect()
+        TIMINGS.iter().map(|&timing| run(source, target, ObservedDriver::learned(&source.learned), timing)).collect()
     } else {
         Vec::new()
     };

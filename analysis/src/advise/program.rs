@@ -2,7 +2,7 @@
 
 use parkade_recording::{DeviceRecording, StackId};
 use parkade_replay::{Operation, Requests, VerifyError, VerifyOptions, learned_addresses};
-use parkade_sim::address::Learned;
+use parkade_sim::address::LearnedAddressSpace;
 use rustc_hash::FxHashMap;
 
 use crate::stacks::{StackUse, by_stack};
@@ -21,7 +21,7 @@ pub struct Program {
     pub requests: Requests,
     /// When it held the most, and what.
     pub live: LivePeak,
-    pub(super) learned: Learned,
+    pub(super) learned: LearnedAddressSpace,
     /// Whether some frees wait for other streams, so that their timing may matter.
     pub is_timed: bool,
 }
@@ -54,7 +54,7 @@ impl Program {
         Ok(Program::of_requests(requests, learned, recording))
     }
 
-    pub(super) fn of_requests(requests: Requests, learned: Learned, recording: &DeviceRecording) -> Program {
+    pub(super) fn of_requests(requests: Requests, learned: LearnedAddressSpace, recording: &DeviceRecording) -> Program {
         let live = LivePeak::find(&requests, recording);
         let (device, entries, is_timed) = (recording.device, recording.trace.len(), requests.has_deferred_frees());
         Program { device, entries, requests, live, learned, is_timed }

@@ -3,7 +3,7 @@
 use parkade::units::PoolId;
 use parkade_recording::{DeviceRecording, StackId};
 use parkade_replay::{Completion, Operation, Requests};
-use parkade_sim::address::Learned;
+use parkade_sim::address::LearnedAddressSpace;
 
 use super::program::Program;
 use crate::stacks::StackUse;
@@ -20,7 +20,7 @@ pub(super) fn free(id: usize) -> Operation {
 
 pub(super) fn program(operations: &[Operation]) -> Program {
     let requests = Requests { operations: operations.iter().copied().enumerate().collect(), ..Requests::default() };
-    Program::of_requests(requests, Learned::default(), &DeviceRecording::default())
+    Program::of_requests(requests, LearnedAddressSpace::default(), &DeviceRecording::default())
 }
 
 /// A segment of 100 MiB is split for 60 MiB, so the next 60 MiB need a segment of their own.

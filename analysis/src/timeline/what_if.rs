@@ -4,7 +4,7 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::stats::Family;
 use parkade_replay::{AfterFailure, PredictOptions, PredictedRun, Prediction, Requests, Timing, device_like};
-use parkade_sim::address::Learned;
+use parkade_sim::address::LearnedAddressSpace;
 
 use super::levels::{Bucket, Curve};
 
@@ -14,7 +14,7 @@ pub struct WhatIf<'a> {
     /// The program's requests.
     pub requests: &'a Requests,
     /// Where its driver places segments.
-    pub learned: &'a Learned,
+    pub learned: &'a LearnedAddressSpace,
     /// The device's number.
     pub device: u32,
     /// How many entries the recording has.

@@ -7,7 +7,7 @@ use parkade_recording::Action;
 use parkade_replay::{
     AfterFailure, Operation, OutlookOptions, PredictOptions, Prediction, Requests, Timing, placed_steps, predict, replay_device,
 };
-use parkade_sim::address::{DriverLike, Learned, Scripted};
+use parkade_sim::address::{LearnedAddressSpace, ObservedDriver, Scripted};
 use parkade_sim::{SimDevice, SimOptions};
 
 /// Complete from their beginning.
@@ -40,8 +40,10 @@ fn with_its_own_settings_and_addresses_every_recording_needs_what_it_needed() {
         let trace = &shipped.device().trace;
         let addresses: Vec<u64> =
             trace.iter().filter(|entry| entry.action == Action::SegmentAlloc).map(|entry| entry.address).collect();
-        let learned = Learned::from_steps(&placed_steps(shipped.device()));
-        for options in [device().address_model(Scripted::new(addresses)), device().address_model(DriverLike::learned(&learned))] {
+        let learned = LearnedAddressSpace::from_steps(&placed_steps(shipped.device()));
+        for options in
+            [device().address_model(Scripted::new(addresses)), device().address_model(ObservedDriver::learned(&learned))]
+        {
             let prediction = under(&shipped, &requests, options);
             assert_eq!(prediction.device_errors, 0, "{}", shipped.name);
             assert_eq!(prediction.peak_reserved_bytes(), verdict.peak_reserved_bytes(), "{}", shipped.name);
@@ -54,7 +56,7 @@ fn with_its_own_settings_and_addresses_every_recording_needs_what_it_needed() {
 #[test]
 fn every_segment_of_a_recording_is_where_the_learned_model_puts_it() {
     for shipped in complete() {
-        let learned = Learned::from_steps(&placed_steps(shipped.device()));
+        let learned = LearnedAddressSpace::from_steps(&placed_steps(shipped.device()));
         assert_eq!(learned.unexplained, 0, "{}", shipped.name);
         // Expandable segments are no cudaMallocs: there is nothing to learn.
         let places_any = shipped.device().trace.iter().any(|entry| entry.action == Action::SegmentAlloc);
@@ -77,8 +79,8 @@ fn runs_of_one_program_predict_each_other() {
     ];
     for (source, target) in pairs {
         let (source, target) = (read(source), read(target));
-        let learned = Learned::from_steps(&placed_steps(source.device()));
-        let prediction = under(&target, &requests(&source), device().address_model(DriverLike::learned(&learned)));
+        let learned = LearnedAddressSpace::from_steps(&placed_steps(source.device()));
+        let prediction = under(&target, &requests(&source), device().address_model(ObservedDriver::learned(&learned)));
         let verdict = target.verify(target.device()).expect("a verdict");
         assert_eq!(prediction.peak_reserved_bytes(), verdict.peak_reserved_bytes(), "{} -> {}", source.name, target.name);
         assert!(prediction.first_failure.is_some(), "{} -> {}", source.name, target.name);

@@ -2,7 +2,7 @@
 //! one device's recording in one call.
 //!
 //! Segments are placed where the recorded process's driver would have placed them, as far as the recording
-//! shows ([`DriverLike`](parkade_sim::address::DriverLike)). A recording that lost its beginning, or has no
+//! shows ([`ObservedDriver`](parkade_sim::address::ObservedDriver)). A recording that lost its beginning, or has no
 //! segments from cudaMalloc, shows nothing, and only the driver's general rules apply. Where other streams
 //! delay a free, the recorded delays are used; predictions with other delays show how much that matters.
 
@@ -10,7 +10,7 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 use parkade_recording::DeviceRecording;
-use parkade_sim::address::{DriverLike, Learned};
+use parkade_sim::address::{LearnedAddressSpace, ObservedDriver};
 use parkade_sim::{SimDevice, SimOptions};
 
 use super::placements::placed_steps;
@@ -134,16 +134,16 @@ pub fn replay_device(
 ///
 /// Empty for a recording that lost its beginning.
 #[must_use]
-pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> Learned {
+pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> LearnedAddressSpace {
     let knows_all = requests.lost_beginning.is_none();
-    if knows_all { Learned::from_steps(&placed_steps(recording)) } else { Learned::default() }
+    if knows_all { LearnedAddressSpace::from_steps(&placed_steps(recording)) } else { LearnedAddressSpace::default() }
 }
 
 /// A simulated device that places segments there. Without `capacity_bytes` it has 4 TiB, more than any real one.
 #[must_use]
-pub fn device_like(index: u32, learned: &Learned, capacity_bytes: Option<u64>) -> SimDevice {
+pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Option<u64>) -> SimDevice {
     let options = SimOptions::new(Bytes(capacity_bytes.unwrap_or(LARGEST_BYTES))).index(index);
-    SimDevice::new(options.address_model(DriverLike::learned(learned)))
+    SimDevice::new(options.address_model(ObservedDriver::learned(learned)))
 }
 
 /// The range of the results of [`TIMINGS`]; `None` if all equal that of the recorded timing.

@@ -1,13 +1,13 @@
 //! Where a recorded process's driver placed segments, step by step. The driver model learns from this.
 
 use parkade_recording::{Action, DeviceRecording};
-use parkade_sim::address::PlacedStep;
+use parkade_sim::address::PlacementStep;
 
 /// The segments that the recording allocates and frees, each with the entry of the request that it was for.
 ///
 /// Expandable segments are left out: the driver chooses their addresses by other rules.
 #[must_use]
-pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacedStep> {
+pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacementStep> {
     let mut steps = Vec::new();
     let mut request = recording.trace.len() as u64;
     for (at, entry) in recording.trace.iter().enumerate().rev() {
@@ -20,7 +20,7 @@ pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacedStep> {
             Action::SegmentFree => false,
             _ => continue,
         };
-        steps.push(PlacedStep { moment: request, taken, address: entry.address, bytes: entry.size });
+        steps.push(PlacementStep { moment: request, taken, address: entry.address, bytes: entry.size });
     }
     steps.reverse();
     steps

@@ -2,7 +2,7 @@
 
 use parkade::units::Bytes;
 
-use parkade_sim::address::{Ascending, Descending, DriverLike, Reuse};
+use parkade_sim::address::{Ascending, Descending, ObservedDriver, Reuse};
 use parkade_sim::{SimDevice, SimOptions};
 
 /// More memory than any device has: 4 TiB.
@@ -11,7 +11,7 @@ pub const PLENTY_BYTES: u64 = 1 << 42;
 /// Where the device puts what cudaMalloc asks for. It matters where a policy breaks ties by address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Addresses {
-    /// Where NVIDIA's driver was seen to put it ([`DriverLike`]), in a process with nobody else in it.
+    /// Where NVIDIA's driver was seen to put it ([`ObservedDriver`]), in a process with nobody else in it.
     #[default]
     Driver,
     /// Each range above the one before.
@@ -91,7 +91,7 @@ impl RunOptions {
     pub(super) fn device(&self) -> SimDevice {
         let options = SimOptions::new(Bytes(self.capacity_bytes));
         SimDevice::new(match self.addresses {
-            Addresses::Driver => options.address_model(DriverLike::new()),
+            Addresses::Driver => options.address_model(ObservedDriver::new()),
             Addresses::Ascending => options.address_model(Ascending::new()),
             Addresses::Descending => options.address_model(Descending::new()),
             Addresses::LowestHole => options.address_model(Reuse::new()),

@@ -23,7 +23,7 @@ use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, MIB};
 use parkade_sim::address::Scripted;
-use parkade_sim::{Adversary, PAGE_BYTES, SimDevice, SimOptions};
+use parkade_sim::{EventTiming, PAGE_BYTES, SimDevice, SimOptions};
 
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
@@ -168,7 +168,7 @@ fn explain(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) ->
 fn simulated(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) -> Result<Report, String> {
     let options = SimOptions::new(capacity.unwrap_or(total))
         .total(total)
-        .adversary(Adversary::Eager)
+        .event_timing(EventTiming::Eager)
         .address_model(Scripted::new(real.segment_addresses.iter().copied()))
         .reservation_model(Scripted::for_reservations(real.reservation_addresses.iter().copied()));
     run(SimDevice::new(options), plan).map_err(|trouble| match trouble {

@@ -25,8 +25,8 @@ impl<D: TestDevice> Trial<D> {
         let settings = self.setup.settings_text();
         let head = format!("# parkade ops SCRIPT --capacity {} --settings '{settings}' --addresses {order}", self.setup.capacity);
         let places = (self.setup.places == Places::Reuse).then(|| "# new segments went into the lowest hole".to_owned());
-        let adversary = format!("# events: {:?}", self.setup.adversary);
-        [head, adversary].into_iter().chain(places).chain(self.script.iter().cloned()).map(|line| line + "\n").collect()
+        let timing = format!("# events: {:?}", self.setup.adversary);
+        [head, timing].into_iter().chain(places).chain(self.script.iter().cloned()).map(|line| line + "\n").collect()
     }
 
     /// An operation as a line of the script, before it is carried out.
