@@ -56,6 +56,7 @@ impl Handles {
     }
 
     /// Adds new memory.
+    #[inline]
     pub(super) fn insert(&mut self, bytes: u64, runs: PageRuns) -> SimPhysical {
         let ordinal = self.next_ordinal;
         self.next_ordinal += 1;
@@ -78,17 +79,20 @@ impl Handles {
     ///
     /// # Errors
     /// `INVALID_VALUE` if it was released.
+    #[inline]
     pub(super) fn get_mut(&mut self, memory: &SimPhysical) -> Result<&mut Handle, u32> {
         let handle = self.slots.get_mut(memory.slot as usize).and_then(Option::as_mut);
         handle.filter(|handle| handle.ordinal == memory.ordinal && !handle.released).ok_or(INVALID_VALUE)
     }
 
     /// The pages of the memory in a slot.
+    #[inline]
     pub(super) fn runs(&self, slot: u32) -> Option<&[PageRun]> {
         self.slots.get(slot as usize)?.as_ref().map(|handle| &*handle.runs)
     }
 
     /// Releases memory. Returns its pages, or none while it is mapped.
+    #[inline]
     pub(super) fn release(&mut self, memory: &SimPhysical) -> Result<PageRuns, u32> {
         self.get_mut(memory)?.released = true;
         Ok(self.drop_unused(memory.slot))
@@ -96,6 +100,7 @@ impl Handles {
 
     /// Notes that one mapping of the memory in a slot has ended. Returns its pages if it was released and that
     /// was the last mapping.
+    #[inline]
     pub(super) fn unmapped(&mut self, slot: u32) -> PageRuns {
         if let Some(handle) = &mut self.slots[slot as usize] {
             handle.mappings = handle.mappings.saturating_sub(1);
@@ -104,6 +109,7 @@ impl Handles {
     }
 
     /// Removes memory that is released and mapped nowhere. Returns its pages.
+    #[inline]
     fn drop_unused(&mut self, slot: u32) -> PageRuns {
         match self.slots[slot as usize].take_if(|handle| handle.released && handle.mappings == 0) {
             Some(handle) => {
