@@ -45,13 +45,11 @@ pub enum Law {
     NoRace,
     /// A policy's wrong answer is an error that names the policy, and changes nothing.
     Answers,
-    /// The answers are those of the real allocator, recorded.
-    RealAnswers,
 }
 
 impl Law {
     /// Every law.
-    pub const ALL: [Law; 21] = [
+    pub const ALL: [Law; 20] = [
         Law::NoOverlap,
         Law::Alignment,
         Law::Accounting,
@@ -72,7 +70,6 @@ impl Law {
         Law::Faults,
         Law::NoRace,
         Law::Answers,
-        Law::RealAnswers,
     ];
 
     /// Its name in tables.
@@ -99,7 +96,6 @@ impl Law {
             Law::Faults => "faults",
             Law::NoRace => "no-race",
             Law::Answers => "answers",
-            Law::RealAnswers => "real-answers",
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What the suite's random sequences are worth: that they reach every rung of the ladder.
 
 use parkade::stats::Family;
-use parkade_conformance::harness::Simulated;
-use parkade_conformance::operation::{Operation, operations, setup};
-use parkade_conformance::world::{Outcome, World};
+use parkade_conformance::backend::Simulated;
+use parkade_conformance::checks::laws::operation::{Operation, operations, setup};
+use parkade_conformance::checks::laws::trial::{Outcome, Trial};
 use proptest::strategy::{Strategy, ValueTree};
 
 /// The random sequences would be worth little if they never met the interesting cases. This counts how many do.
@@ -14,7 +14,7 @@ fn the_random_operations_reach_the_whole_ladder() {
     let (mut ooms, mut served, mut retries, mut collected, mut pending) = (0, 0, 0, 0, 0);
     for _ in 0..60 {
         let (setup, operations) = strategy.new_tree(&mut runner).expect("a case").current();
-        let mut world = World::new(&Simulated, &setup).expect("a simulated device");
+        let mut world = Trial::new(&Simulated, &setup).expect("a simulated device");
         for operation in &operations {
             let segments_given_back = world.core().stats().num_device_free;
             let outcome = world.apply(operation).expect("the laws hold");

@@ -6,9 +6,11 @@ use std::path::Path;
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap};
-use parkade_conformance::harness::Simulated;
-use parkade_conformance::policies::{self, Share, check};
-use parkade_conformance::suite::{self, Effort};
+use parkade_conformance::backend::Simulated;
+use parkade_conformance::checks::policies::{Share, check};
+use parkade_conformance::checks::{entries, policies};
+use parkade_conformance::suite;
+use parkade_conformance::suite::Effort;
 use parkade_policies::CATALOGUE;
 use parkade_research::study::{RunOptions, smallest_capacity};
 use parkade_research::workload::{Event, Workload};
@@ -47,7 +49,7 @@ fn the_tutorial_measures_a_policy_with_a_call_that_there_is() {
 
 #[test]
 fn every_policy_of_the_catalogue_is_checked() {
-    let titles: Vec<String> = suite::entries(&Simulated).iter().map(suite::Entry::title).collect();
+    let titles: Vec<String> = entries(&Simulated).iter().map(suite::Entry::title).collect();
     for policy in CATALOGUE {
         for what in ["clock", "at-once", "when-waited-for", "seeded", "determinism", "dropped", "faults"] {
             let title = format!("law/policy/{}/{what}", policy.name);

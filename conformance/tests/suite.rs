@@ -8,8 +8,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use parkade_conformance::harness::{Backend, Cuda, Needs, Simulated};
-use parkade_conformance::suite::{Effort, Trouble, check, entries};
+use parkade_conformance::backend::{Backend, Cuda, Needs, Simulated};
+use parkade_conformance::checks::{cuda_entries, entries};
+use parkade_conformance::suite::{Effort, Entry, Trouble, check};
 
 /// Random sequences a law, so that all of them take seconds without optimisation; the binary draws more.
 const CASES: u32 = 60;
@@ -28,10 +29,10 @@ fn main() -> ExitCode {
         arguments.test_threads = Some(1);
     }
     let required = std::env::var_os("PARKADE_REQUIRE_CUDA").is_some_and(|value| value == "1");
-    let mut trials = trials(Simulated, effort);
+    let mut trials = trials(Simulated, entries(&Simulated), effort);
     match absent {
-        None => trials.extend(self::trials(cuda, effort)),
-        Some(reason) => trials.extend(entries(&cuda).into_iter().map(|entry| {
+        None => trials.extend(self::trials(cuda.clone(), cuda_list(&cuda), effort)),
+        Some(reason) => trials.extend(cuda_list(&cuda).into_iter().map(|entry| {
             let says = format!("cannot run: {reason}");
             Trial::test(format!("cuda::{}", entry.title()), move || Err(Failed::from(says)))
                 .with_kind(format!("skipped: {reason}"))
@@ -41,20 +42,29 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn trials<B: Backend + Clone + Send + Sync + 'static>(backend: B, effort: Effort) -> Vec<Trial> {
-    let list = entries(&backend);
+fn cuda_list(cuda: &Cuda) -> Vec<Entry<Cuda>> {
+    entries(cuda).into_iter().chain(cuda_entries()).collect()
+}
+
+fn trials<B: Backend + Send + Sync + 'static>(backend: B, list: Vec<Entry<B>>, effort: Effort) -> Vec<Trial> {
     let backend = Arc::new(backend);
+    // What other devices must show; a simulated one is not compared with itself.
+    let reference = Arc::new(if backend.is_simulated() { Vec::new() } else { entries(&Simulated) });
     list.into_iter()
         .map(|entry| {
-            let backend = Arc::clone(&backend);
-            Trial::test(format!("{}::{}", backend.name(), entry.title()), move || match check(&*backend, &entry, &effort) {
-                Ok(_) => Ok(()),
-                Err(Trouble::Skip(reason)) if backend.is_simulated() => {
-                    Err(Failed::from(format!("skipped, which a simulated device never is: {reason}")))
+            let (backend, reference) = (Arc::clone(&backend), Arc::clone(&reference));
+            Trial::test(format!("{}::{}", backend.name(), entry.title()), move || {
+                match check(&*backend, &entry, &reference, &effort) {
+                    Ok(_) => Ok(()),
+                    Err(Trouble::Skip(reason)) if backend.is_simulated() => {
+                        Err(Failed::from(format!("skipped, which a simulated device never is: {reason}")))
+                    }
+                    // One GPU is enough; what needs two is skipped, as the binary's table says.
+                    Err(Trouble::Skip(_)) => Ok(()),
+                    Err(Trouble::Fail { reason, script }) => {
+                        Err(Failed::from(format!("{reason}\n{}", script.unwrap_or_default())))
+                    }
                 }
-                // One GPU is enough; what needs two is skipped, as the binary's table says.
-                Err(Trouble::Skip(_)) => Ok(()),
-                Err(Trouble::Fail { reason, script }) => Err(Failed::from(format!("{reason}\n{}", script.unwrap_or_default()))),
             })
         })
         .collect()

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
-use parkade_conformance::harness::{Backend, Cuda, Needs, Simulated};
-use parkade_conformance::policies::{self, Share};
-use parkade_conformance::suite::{self, Effort, Entry, Row, Summary};
+use parkade_conformance::backend::{Backend, Cuda, Needs, Simulated};
+use parkade_conformance::checks::policies;
+use parkade_conformance::checks::policies::Share;
+use parkade_conformance::suite::{Effort, Entry, Row, Summary};
+use parkade_conformance::{checks, suite};
 use parkade_policies::{CATALOGUE, Named, named};
 
 use crate::{Outcome, output};
@@ -90,21 +92,21 @@ impl Run {
 
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     match args.backend {
-        BackendName::Sim => run_on(&Simulated, args, 1200),
+        BackendName::Sim => run_on(&Simulated, Vec::new(), args, 1200),
         BackendName::Cuda => {
             let backend = Cuda::new(args.device);
             if !args.list {
                 // Before anything is done: whoever has no such device learns it in one line.
                 backend.open(&Needs::default()).map_err(|unable| anyhow::anyhow!("cannot run on CUDA: {unable}"))?;
             }
-            run_on(&backend, args, 60)
+            run_on(&backend, checks::cuda_entries(), args, 60)
         }
     }
 }
 
-fn run_on<B: Backend + Sync + 'static>(backend: &B, args: &Args, cases: u32) -> Result<Outcome> {
+fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &Args, cases: u32) -> Result<Outcome> {
     let mut entries = match args.policy.as_deref() {
-        None => suite::entries(backend),
+        None => parkade_scenarios::everything(backend).into_iter().chain(own).collect(),
         Some("all") => policies::entries(backend, None, Share::Whole),
         Some(name) => policies::entries(backend, Some(policy_named(name)?), Share::Whole),
     };
@@ -123,7 +125,8 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, args: &Args, cases: u32) -> 
     let start = Instant::now();
     let hangs_after = (!backend.is_simulated()).then(|| watch::hangs_after(&effort));
     let watch = watch::Watch::new(entries.len(), args.json, hangs_after);
-    let rows = suite::run(backend, &entries, &effort, &watch);
+    let reference = if backend.is_simulated() { Vec::new() } else { parkade_scenarios::everything(&Simulated) };
+    let rows = suite::run(backend, &entries, &reference, &effort, &watch);
     watch.finish();
     let run = Run { facts: backend.facts(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
     let outcome = if run.summary().failed == 0 { Outcome::Good } else { Outcome::CheckFailed };

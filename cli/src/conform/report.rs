@@ -13,7 +13,7 @@ use super::Run;
 /// A scenario shows at most so many lines here; its snapshot has all of them.
 const SHOWN_LINES: usize = 36;
 /// The groups in the order of the report.
-const GROUPS: [Group; 5] = [Group::Law, Group::Contract, Group::Scenario, Group::Peer, Group::Differential];
+const GROUPS: [Group; 5] = [Group::Law, Group::Contract, Group::Scenario, Group::PyTorchTest, Group::Lockstep];
 
 /// A report that will be: a file beside it, which takes its place when it is whole.
 pub(super) struct Draft {

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
-use parkade_analysis::advise::Space;
-use parkade_analysis::timeline::{
-    Curve, Holder, Levels, Phase, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, phases, what_if,
-};
+use parkade_analysis::advise::MemoryBudget;
+use parkade_analysis::annotations::{Scope, scopes};
+use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, what_if};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
 use parkade_replay::{
     DeviceVerdict, ReleaseEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_release, verify_device,
@@ -58,7 +57,7 @@ pub(super) struct Device {
     pub(super) timeline: Timeline,
     pub(super) curves: Curves,
     pub(super) times: Option<TimeSamples>,
-    pub(super) phases: Vec<Phase>,
+    pub(super) phases: Vec<Scope>,
     /// The moment with the most bytes handed out.
     pub(super) peak_allocated_moment: u32,
     /// The moment with the most bytes taken from the device.
@@ -111,8 +110,8 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
         // Only pages say what to do, and the search takes longer than all the rest.
         if let (Ok(gathered), true) = (&mut gathered, args.output.is_some() && !device.trace.is_empty()) {
             let given = tried.iter().filter(|(_, is_own, _)| !is_own).map(|(.., settings)| settings.clone()).collect();
-            let space = Space { capacity_bytes, limit_bytes: None };
-            gathered.advice = Some(advice::of_device(device, &own, profile, given, space)?);
+            let memory = MemoryBudget { capacity_bytes, limit_bytes: None };
+            gathered.advice = Some(advice::of_device(device, &own, profile, given, memory)?);
         }
         devices.push(match gathered {
             Err(error) if chosen.len() > 1 => return Err(anyhow!("device {}: {error}", device.device)),
@@ -203,7 +202,7 @@ fn gather_device(
     };
     let tried: Vec<(Tried, Curve)> = if is_traced { settings.par_iter().map(try_one).collect() } else { Vec::new() };
     let peak_allocated_moment = Levels::peak_moment(&timeline.levels.allocated) as u32;
-    let mut phases = phases(&recording.annotations, device);
+    let mut phases = scopes(&recording.annotations, device);
     if phases.len() > MOST_PHASES {
         phases.sort_by_key(|phase| std::cmp::Reverse(phase.to - phase.from));
         phases.truncate(MOST_PHASES);

@@ -1,18 +1,9 @@
-//! Scripts of allocator operations, run on the core over a simulated device, with the answers as the real allocator's harness
-//! prints them: one JSON object a line.
+//! parkade's answers beside the real PyTorch allocator's.
 //!
-//! This is the far end of the differential test: the same script goes through PyTorch's own allocator, and the lines must be
-//! the same. Operations, answers and the meaning of every field are the harness's.
-
+//! [`ops`] runs scripts of allocator operations and prints what the program around the real allocator prints, [`golden`] holds its
+//! recorded answers, and [`shipped`] the recordings of real runs that ship with the repository.
 #![forbid(unsafe_code)]
 
-mod checkpoint;
-mod failure;
-mod look;
-mod render;
-mod runner;
-mod state;
-mod steer;
-mod words;
-
-pub use runner::{Addresses, OpsOptions, OpsRunner};
+pub mod golden;
+pub mod ops;
+pub mod shipped;

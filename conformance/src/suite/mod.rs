@@ -1,13 +1,12 @@
-//! The suite as one list: laws, contract, scenarios and a peer's tests, each entry with a name, run on a backend, with a verdict.
+//! What an entry of the suite is, and running a list of them: each has a name, runs on a backend and ends with a verdict.
 //!
-//! The binary, `cargo test` and the reports run this list and no other.
+//! Nothing here knows what is checked: that is in [`checks`](crate::checks).
 
 mod progress;
 mod run;
 
-use crate::harness::{Backend, Unable};
-use crate::policies::{self, Share};
-use crate::{Broken, contract, differential, laws, peers, scenarios};
+use crate::backend::{Backend, Unable};
+use crate::law::Broken;
 
 pub use progress::{Progress, Silent};
 pub use run::{Row, Status, Summary, check, run};
@@ -22,9 +21,9 @@ pub enum Group {
     /// A story of the source documents.
     Scenario,
     /// A test of PyTorch's own suite.
-    Peer,
+    PyTorchTest,
     /// The same sequence on two devices.
-    Differential,
+    Lockstep,
 }
 
 impl Group {
@@ -35,8 +34,8 @@ impl Group {
             Group::Law => "law",
             Group::Contract => "contract",
             Group::Scenario => "scenario",
-            Group::Peer => "peer",
-            Group::Differential => "differential",
+            Group::PyTorchTest => "peer",
+            Group::Lockstep => "differential",
         }
     }
 }
@@ -158,13 +157,4 @@ impl<B: Backend> Entry<B> {
     pub fn title(&self) -> String {
         format!("{}/{}", self.group.name(), self.name)
     }
-}
-
-/// Every entry, for a backend.
-#[must_use]
-pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
-    let policies = policies::entries(backend, None, Share::Part);
-    let groups =
-        [laws::entries(backend), policies, contract::entries(backend), scenarios::entries(backend), peers::entries(backend)];
-    groups.into_iter().flatten().chain(differential::entries(backend)).chain(backend.own_entries()).collect()
 }

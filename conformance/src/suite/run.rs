@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::{Effort, Entry, Evidence, Group, Progress, Trouble, Verdict};
-use crate::harness::{Backend, Simulated};
+use super::progress::Progress;
+use super::{Effort, Entry, Evidence, Group, Trouble, Verdict};
+use crate::backend::{Backend, Simulated};
 
 /// How an entry ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,11 +94,19 @@ impl Summary {
 }
 
 /// Runs the entries. The rows are in the entries' order. A panic is a failure of its entry.
-pub fn run<B: Backend + Sync>(backend: &B, entries: &[Entry<B>], effort: &Effort, progress: &dyn Progress) -> Vec<Row> {
+///
+/// `reference` has entries for the simulated device: on any other device, an entry must show what the one of its name shows there.
+pub fn run<B: Backend + Sync>(
+    backend: &B,
+    entries: &[Entry<B>],
+    reference: &[Entry<Simulated>],
+    effort: &Effort,
+    progress: &dyn Progress,
+) -> Vec<Row> {
     let one = |entry: &Entry<B>| {
         progress.begins(&entry.title());
         let start = Instant::now();
-        let verdict = check(backend, entry, effort);
+        let verdict = check(backend, entry, reference, effort);
         let row = Row::new(entry, backend.name(), verdict, start.elapsed());
         progress.ends(&row);
         row
@@ -105,23 +114,28 @@ pub fn run<B: Backend + Sync>(backend: &B, entries: &[Entry<B>], effort: &Effort
     if backend.is_simulated() { entries.par_iter().map(one).collect() } else { entries.iter().map(one).collect() }
 }
 
-/// Checks one entry; on a real device, also that it shows what the simulated one shows. A panic is a failure.
+/// Checks one entry; on a real device, also that it shows what the simulated one shows ([`run`]). A panic is a failure.
 ///
 /// # Errors
 /// Why it did not pass.
-pub fn check<B: Backend>(backend: &B, entry: &Entry<B>, effort: &Effort) -> Verdict {
+pub fn check<B: Backend>(backend: &B, entry: &Entry<B>, reference: &[Entry<Simulated>], effort: &Effort) -> Verdict {
     let verdict = catch_unwind(AssertUnwindSafe(|| entry.check(backend, effort)));
     let verdict = verdict.unwrap_or_else(|panic| Err(Trouble::fail(format!("panicked: {}", message(&*panic)))));
-    verdict.and_then(|evidence| same_as_simulated(backend, entry, effort, evidence))
+    verdict.and_then(|evidence| same_as_simulated(backend, entry, reference, effort, evidence))
 }
 
 /// What a real device showed is what the simulated one shows, line by line.
-fn same_as_simulated<B: Backend>(backend: &B, entry: &Entry<B>, effort: &Effort, evidence: Evidence) -> Verdict {
+fn same_as_simulated<B: Backend>(
+    backend: &B,
+    entry: &Entry<B>,
+    reference: &[Entry<Simulated>],
+    effort: &Effort,
+    evidence: Evidence,
+) -> Verdict {
     if backend.is_simulated() || evidence.text.is_empty() {
         return Ok(evidence);
     }
-    let simulated = super::entries(&Simulated).into_iter().find(|other| other.title() == entry.title());
-    let Some(simulated) = simulated else { return Ok(evidence) };
+    let Some(simulated) = reference.iter().find(|other| other.title() == entry.title()) else { return Ok(evidence) };
     let expected = simulated.check(&Simulated, effort)?.text;
     let (mut ours, mut theirs) = (evidence.text.lines(), expected.lines());
     loop {

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Writes the golden files: scripts with the real PyTorch allocator's answers, kept in the repository so that the comparison needs
+neither PyTorch nor its libraries.
+
+  golden.py [--oracle DIR] [--n 400] [--seed 2611] [--out conformance/oracle/golden] [--only basic,checkpoints]
+
+DIR holds the programs oracle211 and oracle215: target/oracle, where `conformance/oracle/real/setup.sh 11 15` builds them. gen.py writes the
+random scripts. The same arguments give the same bytes, but for scripts with checkpoints and with pools: there the real allocator's answers depend on
+where its objects lie in memory.
+
+One file a flavour, NAME.jsonl.xz, one for the hand-written script every_operation.txt, and one for scripts with checkpoints
+(checkpoints.py), which has both versions' answers. A file is the line "golden answers 1" and
+a sequence of runs; a run is one header line, a JSON object with the key "run", then one answer a line, as many as the header's
+"lines" says. An answer has the text of its operation in "op", so the script is in the file too.
+
+Only the statistics ("st") are written differently: each number as its difference from the one last printed in the same run, which
+packs into less than half the size. The Rust side (conformance/oracle/src) adds them up again.
+"""
+import argparse
+import json
+import lzma
+import os
+import re
+import subprocess
+
+import checkpoints
+import gen
+from run import BUILT, CHECKPOINTS, CONFIGS, FLAVOURS, built, environment, program
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+G = 1 << 30
+# The hand-written script runs under these: name -> (settings, addresses).
+HAND_WRITTEN = {
+    "default": ("", "up"),
+    "oversize": ("max_split_size_mb:64,max_non_split_rounding_mb:40", "down"),
+    "collecting": ("garbage_collection_threshold:0.6,roundup_power2_divisions:4", "up"),
+}
+
+
+def answers(oracle, script, settings, capacity, addresses):
+    environment = dict(os.environ, FAKE_GPU_BYTES=str(capacity), FAKE_ADDR_POLICY=addresses)
+    environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = settings
+    run = subprocess.run([program(oracle, "2.11"), "-"], input=script.encode(), env=environment, capture_output=True, check=True)
+    return run.stdout.decode().splitlines()
+
+
+def as_differences(lines):
+    """The same lines, with every statistic as its difference from the last time."""
+    printed = {}
+
+    def difference(match):
+        changes = json.loads(match[1])
+        for name, values in changes.items():
+            before, printed[name] = printed.get(name, [0] * 4 if isinstance(values, list) else 0), values
+            changes[name] = [a - b for a, b in zip(values, before)] if isinstance(values, list) else values - before
+        return '"st":' + json.dumps(changes, separators=(",", ":")) + "}"
+
+    # The statistics end the line.
+    return [re.sub(r'"st":(\{[^{}]*\})\}$', difference, line) for line in lines]
+
+
+def write(path, runs):
+    # Not JSON: the reader of recordings unpacks these files too, and tells JSON files apart by their first byte.
+    text = ["golden answers 1"]
+    for header, lines in runs:
+        text.append(json.dumps({"run": dict(header, lines=len(lines))}))
+        text.extend(as_differences(lines))
+    packed = lzma.compress(("\n".join(text) + "\n").encode(), preset=9 | lzma.PRESET_EXTREME)
+    with open(path, "wb") as file:
+        file.write(packed)
+    print(f"{path}: {len(runs)} runs, {len(text):,} lines, {len(packed):,} bytes")
+
+
+def random_runs(options, flavour):
+    # A seed for each configuration, so that the file holds twelve scripts rather than one; addresses up and down alternate.
+    for number, (config, settings) in enumerate(CONFIGS.items()):
+        seed, addresses = options.seed + number, ("up", "down")[number % 2]
+        script = []
+        gen.gen(seed, options.n, flavour, out=script.append)
+        header = {"flavour": flavour, "config": config, "settings": settings, "capacity": FLAVOURS[flavour], "addresses": addresses, "seed": seed}
+        yield header, answers(options.oracle, "\n".join(script) + "\n", settings, FLAVOURS[flavour], addresses)
+
+
+def hand_written_runs(options):
+    with open(os.path.join(HERE, "every_operation.txt")) as file:
+        script = file.read()
+    for config, (settings, addresses) in HAND_WRITTEN.items():
+        header = {"flavour": "every_operation", "config": config, "settings": settings, "capacity": G, "addresses": addresses, "seed": 0}
+        yield header, answers(options.oracle, script, settings, G, addresses)
+
+
+def checkpoint_runs(options):
+    n = 2 * options.n  # restores are rare in the beginning
+    for number, config in enumerate(("default", "split32", "exp", "exp_split64")):
+        for profile in ("2.11", "2.15"):
+            seed, addresses = options.seed + number, ("up", "down")[number % 2]
+            releases = not config.startswith("exp")
+            lines, found = checkpoints.drive(program(options.oracle, profile), environment("ckpt", config, addresses), seed, n, "ckpt", releases)
+            if len(lines) < n:
+                found.pop()  # what ends a script early damages the real allocator's heap
+            header = {"flavour": "checkpoints", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["ckpt"], "addresses": addresses, "seed": seed, "profile": profile}
+            yield header, found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--oracle", default=BUILT)
+    parser.add_argument("--n", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=2611)
+    parser.add_argument("--out", default=os.path.join(HERE, "..", "golden"))
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    for profile in ("2.11", "2.15"):
+        built(program(options.oracle, profile), "conformance/oracle/real/setup.sh 11 15")
+    os.makedirs(options.out, exist_ok=True)
+    files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in CHECKPOINTS}
+    files["every_operation"] = lambda: hand_written_runs(options)
+    files["checkpoints"] = lambda: checkpoint_runs(options)
+    for name in options.only.split(",") if options.only else files:
+        write(os.path.join(options.out, f"{name}.jsonl.xz"), list(files[name]()))
+
+
+if __name__ == "__main__":
+    main()

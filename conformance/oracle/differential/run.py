@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""Fresh seeds of random scripts through the real PyTorch allocator and through `parkade ops`; the answers must be the same.
+
+  run.py [--profile 2.11|2.15] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2] [--oracle DIR] [--parkade BIN]
+
+DIR holds the program oracle211 (or oracle215): target/oracle, where conformance/oracle/real/setup.sh builds it. BIN is target/release/parkade, from
+`cargo build --release -p parkade-cli`. gen.py and checkpoints.py write the scripts.
+Prints a table, one row per flavour; exit code 1 if anything differs. A run ends early where the real allocator shows a defect that parkade does not copy,
+or an order that it takes from addresses: nothing after that is compared.
+
+With private pools the real allocator's own answers depend on where its objects lie in memory: it walks hash sets of pointers. It is therefore
+run several times with randomised addresses and compared up to the first operation in which its own runs disagree; before a difference
+counts, it is run another 24 times.
+"""
+import argparse
+import collections
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+import time
+
+import checkpoints
+import gen
+from compare import compare
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
+BUILT = os.path.join(ROOT, "target", "oracle")
+G, M = 1 << 30, 1 << 20
+# The capacity in which each flavour of script runs.
+FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "ckpt": G, "ckptstreams": G}
+# Private pools: the real allocator's answers are one of several legal outcomes.
+ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams")
+RUNS_BEFORE_A_DIFFERENCE_COUNTS = 24
+# Scripts that the real allocator's answers steer.
+CHECKPOINTS = ("ckpt", "ckptstreams")
+CONFIGS = {
+    "default": "",
+    "split32": "max_split_size_mb:32",
+    "split64nr40": "max_split_size_mb:64,max_non_split_rounding_mb:40",
+    "split200": "max_split_size_mb:200",
+    "round4": "roundup_power2_divisions:4",
+    "roundlist": "roundup_power2_divisions:[1:8,4:4,64:2,256:1,>:1]",
+    "gc06": "garbage_collection_threshold:0.6",
+    "gc08split64": "garbage_collection_threshold:0.8,max_split_size_mb:64",
+    "exp": "expandable_segments:True",
+    "exp_gc": "expandable_segments:True,garbage_collection_threshold:0.6",
+    "exp_split64": "expandable_segments:True,max_split_size_mb:64",
+    "exp_round4": "expandable_segments:True,roundup_power2_divisions:4",
+    "relock": "release_lock_on_cudamalloc:True",
+    "large64": "large_segment_size_mb:64",
+    "ppmf": "per_process_memory_fraction:0.5",
+    "graphreuse": "graph_capture_record_stream_reuse:True",
+}
+
+
+def seeds(text):
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--oracle", default=BUILT)
+    parser.add_argument("--profile", choices=["2.11", "2.15"], default="2.11")
+    parser.add_argument("--parkade", default=os.path.join(ROOT, "target", "release", "parkade"))
+    parser.add_argument("--seeds", type=seeds, default=seeds("1-20"))
+    parser.add_argument("--n", type=int, default=10000)
+    parser.add_argument("--flavours", default=",".join(FLAVOURS))
+    parser.add_argument("--configs", default=",".join(CONFIGS))
+    parser.add_argument("--addresses", default="up,down")
+    parser.add_argument("--rotate", type=int, default=0, help="each seed takes this many of the settings by turns, and one order of addresses, instead of all")
+    parser.add_argument("--aslr", type=int, default=4, help="runs with randomised addresses, where answers depend on them")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    built(program(options.oracle, options.profile), "conformance/oracle/real/setup.sh" + (" 15" if options.profile == "2.15" else ""))
+    built(options.parkade, "cargo build --release -p parkade-cli")
+    return options
+
+
+def built(path, command):
+    """Ends with one line if a program is missing."""
+    if not os.access(path, os.X_OK):
+        sys.exit(f"{path} is missing: build it with `{command}`")
+
+
+def one(options, flavour, seed, whole):
+    """All configurations of one script: a list of (name, operations, tolerated orders, difference or None)."""
+    results = []
+    configs, orders = options.configs.split(","), options.addresses.split(",")
+    if options.rotate:
+        first = seed * options.rotate
+        orders = [orders[first // len(configs) % len(orders)]]
+        configs = [configs[(first + place) % len(configs)] for place in range(options.rotate)]
+    for config in configs:
+        for addresses in orders:
+            if flavour == "poolfree" and config.startswith("exp"):
+                continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
+            script = whole
+            if flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
+                script = agreed_beginning(options, flavour, config, addresses, whole)
+            if flavour in CHECKPOINTS:
+                # Its addresses of its own objects are those of this one run; the comparison knows what they decide.
+                lines, theirs = checkpoints.drive(program(options.oracle, options.profile), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"))
+                script = ("\n".join(lines) + "\n").encode()
+            else:
+                theirs = real(options, flavour, config, addresses, script)
+            ours = parkade(options, flavour, config, addresses, script)
+            if flavour in ADDRESS_DEPENDENT:
+                agreed = agreement(options, flavour, config, addresses, script)
+                theirs, ours = theirs[:agreed], ours[:agreed]
+            number, difference, tolerated = compare(theirs, ours, options.profile)
+            where = None
+            if number is not None and not difference:
+                theirs = theirs[:number]
+            if difference and is_order_of_serving_pools(theirs[:number + 1], ours[:number + 1]):
+                difference, theirs = None, theirs[:number]
+            if difference and number < min(len(theirs), len(ours)) and forgets_a_use(options, flavour, config, addresses, script, theirs[:number + 1], ours[:number + 1]):
+                difference, theirs = None, theirs[:number]
+            if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
+                # A few runs can agree by chance on one of two orders.
+                beginning = b"".join(script.splitlines(keepends=True)[:number + 1])
+                if agreement(options, flavour, config, addresses, beginning, RUNS_BEFORE_A_DIFFERENCE_COUNTS) <= number:
+                    difference, theirs = None, theirs[:number]
+            is_cut = number is not None and not difference
+            if difference:
+                line = theirs[number] if number < len(theirs) else ours[number]
+                where = f"line {number}: {difference[0]}\n    real    {str(difference[1])[:600]}\n    parkade {str(difference[2])[:600]}\n    {line[:160]}"
+            results.append((f"{flavour}.{config}.{addresses} seed {seed}", len(theirs), tolerated, where, is_cut))
+    return results
+
+
+def agreed_beginning(options, flavour, config, addresses, script):
+    """A beginning of the script that reaches beyond the first disagreement, so that what cannot be compared need not be run."""
+    lines = script.splitlines(keepends=True)
+    length = 500
+    while length < len(lines):
+        beginning = b"".join(lines[:length])
+        if agreement(options, flavour, config, addresses, beginning) < length:
+            return beginning
+        length *= 4
+    return script
+
+
+def agreement(options, flavour, config, addresses, script, times=None):
+    """How many lines the real allocator answers alike whatever the addresses of its own objects."""
+    runs = [real(options, flavour, config, addresses, script, {"ORACLE_ASLR": "1"}) for _ in range(times or options.aslr)]
+    runs.append(real(options, flavour, config, addresses, script))
+    if options.profile == "2.15" or flavour in CHECKPOINTS:  # only the order of completion differs, which the comparison knows; what follows from it may too
+        return min((compare(runs[-1], run, options.profile)[0] or len(run) for run in runs[:-1]), default=len(runs[-1]))
+    for number, lines in enumerate(zip(*runs)):
+        if any(line != lines[0] for line in lines[1:]):
+            return number
+    return len(runs[0])
+
+
+def is_order_of_serving_pools(theirs, ours):
+    """Whether the last lines differ in which of several use-on-OOM pools was asked first: the real order is that of a hash set.
+
+    That is so only if several pools are marked, and one side was served by, or failed over, a marked pool.
+    """
+    marked = set()
+    for line in theirs:
+        words = json.loads(line)["op"].split()
+        if words[0] == "pool_create" and "use_on_oom" in words:
+            marked.add((int(words[1]), int(words[2])))
+    answers = [json.loads(lines[-1]) for lines in (theirs, ours)]
+    asserts = any("use_count > 0" in answer.get("msg", "") for answer in answers)
+    served = any(event[0] == "alloc" and tuple(event[-2:]) in marked for answer in answers for event in answer.get("ev", []))
+    return len(marked) > 1 and answers[0]["op"].startswith("alloc") and (asserts or served)
+
+
+def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
+    """Whether the last line shows the defect of uses that are remembered for too long (docs/fidelity.md, section 5): the real allocator frees
+    blocks there that ours keeps waiting.
+
+    The real one keeps, for a block that another stream uses during a capture, that use beyond the capture if the block is given back after it, and by
+    the address of its own object, which another block may have later: which one follows from how that process's heap hands out memory, and shows nowhere. So it is asked
+    again: with the script in which those uses are recorded just before their blocks are given back, no longer during a capture. Nothing else is different
+    in it, and what ours says to it must be the same. If the real one agrees with ours up to and with the last line, the difference was that defect.
+    """
+    if not freed_early(theirs[-1], ours[-1]):
+        return False
+    lines = script.decode().splitlines()[:len(theirs)]
+    late = with_late_uses(lines, theirs, options.profile)
+    if late == lines:
+        return False
+    late = ("\n".join(late) + "\n").encode()
+    their_late, our_late = real(options, flavour, config, addresses, late), parkade(options, flavour, config, addresses, late)
+    if without_uses(our_late) != without_uses(ours):
+        return False
+    return len(their_late) == len(our_late) and compare(their_late, our_late, options.profile)[0] is None
+
+
+def freed_early(theirs, ours):
+    """The blocks that become free in the real one's operation and not in ours."""
+    theirs, ours = ({event[1] for event in json.loads(line).get("ev", []) if event[0] == "free_completed"} for line in (theirs, ours))
+    return theirs - ours
+
+
+def without_uses(lines):
+    """Answers without their numbers, but for those about uses."""
+    answers = [json.loads(line) for line in lines]
+    return [{**answer, "i": None} for answer in answers if not answer["op"].startswith("record_stream")]
+
+
+def with_late_uses(ops, answers, profile):
+    """A script, here without what follows its answers, in which each use that was recorded during a capture (or a routing) is recorded
+    just before its block is given back, if that is outside of any.
+
+    2.15 takes for a capture only one of the caller's current stream, which is that of the last request.
+    """
+    routings, captured, current = set(), set(), "0"
+    # The lines that recorded a use of a live block during a capture; where a line goes instead.
+    recorded, places = {}, {}
+    for number, (op, answer) in enumerate(zip(ops, answers)):
+        words = op.split()
+        kind = words[0] if words else ""
+        if kind == "alloc":
+            current = words[3] if len(words) > 3 else "0"
+        routed = current in captured if profile == "2.15" else bool(routings or captured)
+        if kind == "pool_begin":
+            routings.add(tuple(words[1:3]))
+        elif kind == "pool_end":
+            routings.discard(tuple(words[1:3]))
+        elif kind == "capture_begin":
+            captured.add(words[1])
+        elif kind == "capture_end":
+            captured.discard(words[1])
+        elif kind in ("alloc", "rawalloc") and json.loads(answer).get("ptr"):
+            recorded[words[1]] = []
+        elif kind == "record_stream" and routed and words[1] in recorded:
+            recorded[words[1]].append(number)
+        elif kind in ("free", "rawfree", "free_all"):
+            given_back = list(recorded) if kind == "free_all" else words[1:2]
+            for block in given_back:
+                lines = recorded.pop(block, [])
+                places.update((line, number) for line in lines if not routed)
+    before = collections.defaultdict(list)
+    for line, number in places.items():
+        before[number].append(ops[line])
+    return [line for number, op in enumerate(ops) for line in before[number] + ([] if number in places else [op])]
+
+
+def program(oracle, profile):
+    return os.path.join(oracle, "oracle" + profile.replace(".", ""))
+
+
+def environment(flavour, config, addresses, more=()):
+    settings = CONFIGS[config]
+    return dict(os.environ, FAKE_GPU_BYTES=str(FLAVOURS[flavour]), FAKE_ADDR_POLICY=addresses, PYTORCH_CUDA_ALLOC_CONF=settings, PYTORCH_ALLOC_CONF=settings, **dict(more))
+
+
+def real(options, flavour, config, addresses, script, more=()):
+    run = subprocess.run([program(options.oracle, options.profile), "-"], input=script, env=environment(flavour, config, addresses, more), capture_output=True, check=True)
+    return run.stdout.decode().splitlines()
+
+
+def parkade(options, flavour, config, addresses, script):
+    command = [options.parkade, "ops", "-", "--settings", CONFIGS[config], "--capacity", str(FLAVOURS[flavour]), "--addresses", addresses, "--profile", options.profile]
+    return subprocess.run(command, input=script, capture_output=True, check=True).stdout.decode().splitlines()
+
+
+def main():
+    options = arguments()
+    start = time.time()
+    rows = collections.defaultdict(lambda: [0, 0, 0, 0, 0])
+    differing = 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        jobs = []
+        for flavour in options.flavours.split(","):
+            for seed in options.seeds:
+                lines = []
+                if flavour not in CHECKPOINTS:
+                    gen.gen(seed, options.n, flavour, out=lines.append)
+                jobs.append((flavour, pool.submit(one, options, flavour, seed, ("\n".join(lines) + "\n").encode())))
+        for flavour, job in jobs:
+            for name, operations, tolerated, where, is_cut in job.result():
+                row = rows[flavour]
+                row[0] += 1
+                row[1] += operations
+                row[2] += tolerated
+                row[4] += is_cut
+                if where:
+                    row[3] += 1
+                    differing += 1
+                    if differing <= 10:
+                        print(f"{name}: {where}", flush=True)
+    print(f"{'flavour':10} {'runs':>6} {'operations':>12} {'orders tolerated':>17} {'runs that differ':>17} {'ended early':>12}")
+    for flavour, row in rows.items():
+        print(f"{flavour:10} {row[0]:6} {row[1]:12,} {row[2]:17,} {row[3]:17} {row[4]:12}")
+    print(f"{sum(row[1] for row in rows.values()):,} operations, {differing} runs differ, {time.time() - start:.0f} s")
+    sys.exit(differing != 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+//! Comparing two runs of one script, line by line: the real allocator's answers and the core's.
+//!
+//! The rules are those of `conformance/oracle/differential/compare.py`. Everything must be equal, but for what follows from the real
+//! allocator's hash order of streams, and only from the operation on in which it shows. Where several streams' events complete in one
+//! operation,
+//! - the order of `free_completed` entries within that operation may differ;
+//! - from then on the counters peak, allocated and freed of inactive_split and inactive_split_bytes may (the order of merging decides
+//!   the steps between; the current value must still be equal);
+//! - from then on the stale `requested` of inactive blocks in snapshots may.
+//!
+//! A restored checkpoint goes through its pool's segments in the hash order of their blocks. In a `ckpt_load`
+//! - the order of segments in the entries, in `freed` and in `allocd` may differ, not the order within a segment; of several
+//!   missing segments another may be named;
+//! - from then on peaks may differ, until they are reset.
+//!
+//! The registration counter of segments (`reg`) is the real one's own in 2.11 and is not compared; in 2.15 it orders blocks.
+
+use std::collections::BTreeMap;
+
+use parkade::profile::{Profile, TieBreak};
+use serde_json::{Map, Value};
+
+use super::difference::Difference;
+
+/// A line without the registration counters of its segments: every `"reg":N,`.
+#[must_use]
+pub fn without_registration(line: &str) -> String {
+    let mut parts = line.split("\"reg\":");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(','));
+    }
+    out
+}
+
+type Counters = BTreeMap<String, Value>;
+
+/// Follows two runs and knows what may differ by now.
+#[derive(Clone, Default, Debug)]
+pub struct Comparison {
+    theirs: Counters,
+    ours: Counters,
+    order_showed: bool,
+    restore_order_showed: bool,
+    compares_registration: bool,
+    /// Operations in which another order was tolerated.
+    pub tolerated: u64,
+}
+
+/// Statistics whose peaks depend on the order in which a pool's segments are restored.
+const RESTORE_PEAKS: [&str; 8] = [
+    "allocation.",
+    "active.",
+    "allocated_bytes.",
+    "active_bytes.",
+    "requested_bytes.",
+    "oversize_allocations",
+    "inactive_split.",
+    "inactive_split_bytes.",
+];
+
+/// What PyTorch says where a saved segment is missing, without its address.
+const MISSING: &str = " could not find 0x";
+
+impl Comparison {
+    /// A comparison of two runs under a version's rules.
+    #[must_use]
+    pub fn new(profile: &Profile) -> Comparison {
+        Comparison { compares_registration: profile.tie_break == TieBreak::SegmentAge, ..Comparison::default() }
+    }
+
+    /// Compares the next line of each.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn line(&mut self, theirs: &str, ours: &str) -> Result<(), Difference> {
+        let (mut theirs, mut ours) = (object(theirs)?, object(ours)?);
+        update(&mut self.theirs, &mut theirs);
+        update(&mut self.ours, &mut ours);
+        match theirs["op"].as_str().unwrap_or_default() {
+            "reset_peak" => self.restore_order_showed = false,
+            operation if operation.starts_with("ckpt_load") => self.restore(&theirs, &mut ours),
+            _ => {}
+        }
+        self.events(&theirs.remove("ev").unwrap_or_default(), &ours.remove("ev").unwrap_or_default())?;
+        if let (Some(_), Some(_)) = (theirs.get("snapshot"), ours.get("snapshot")) {
+            let pair = (theirs.remove("snapshot").unwrap_or_default(), ours.remove("snapshot").unwrap_or_default());
+            self.snapshot(pair.0, pair.1)?;
+        }
+        if let (Some(Value::Object(their)), Some(Value::Object(our))) = (theirs.get("stats"), ours.get("stats")) {
+            let collect = |map: &Map<String, Value>| map.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+            self.counters(&collect(their), &collect(our))?;
+            theirs.remove("stats");
+            ours.remove("stats");
+        }
+        if theirs != ours {
+            return Err(differ("fields", &Value::Object(theirs), &Value::Object(ours)));
+        }
+        self.counters(&self.theirs, &self.ours)
+    }
+
+    /// Puts the segments of a restore into the real one's order, if only that differs.
+    fn restore(&mut self, theirs: &Map<String, Value>, ours: &mut Map<String, Value>) {
+        let says_missing =
+            |line: &Map<String, Value>| line.get("msg").and_then(Value::as_str).is_some_and(|m| m.contains(MISSING));
+        if says_missing(theirs) && says_missing(ours) {
+            ours["msg"] = theirs["msg"].clone();
+        }
+        let fields = ["ev", "freed", "allocd"];
+        let differ: Vec<&str> = fields.into_iter().filter(|&field| theirs.get(field) != ours.get(field)).collect();
+        if differ.is_empty() || differ.iter().any(|field| by_segment(theirs.get(*field)) != by_segment(ours.get(*field))) {
+            return;
+        }
+        for field in differ {
+            ours[field] = theirs[field].clone();
+        }
+        self.restore_order_showed = true;
+        self.tolerated += 1;
+    }
+
+    fn events(&mut self, theirs: &Value, ours: &Value) -> Result<(), Difference> {
+        if theirs == ours {
+            return Ok(());
+        }
+        let (Some(their), Some(our)) = (theirs.as_array(), ours.as_array()) else { return Err(differ("ev", theirs, ours)) };
+        let completed = |event: &&Value| event[0] == "free_completed";
+        let sorted = |events: &[Value]| {
+            let mut texts: Vec<String> = events.iter().filter(completed).map(Value::to_string).collect();
+            texts.sort();
+            texts
+        };
+        let others = |events: &[Value]| events.iter().filter(|event| !completed(event)).cloned().collect::<Vec<_>>();
+        let runs = |events: &[Value]| events.iter().map(|event| completed(&event)).collect::<Vec<_>>();
+        if sorted(their) != sorted(our) || others(their) != others(our) || runs(their) != runs(our) {
+            return Err(differ("ev", theirs, ours));
+        }
+        self.order_showed = true;
+        self.tolerated += 1;
+        Ok(())
+    }
+
+    fn snapshot(&self, mut theirs: Value, mut ours: Value) -> Result<(), Difference> {
+        for segment in theirs["segments"].as_array_mut().into_iter().flatten().filter(|_| !self.compares_registration) {
+            segment.as_object_mut().and_then(|segment| segment.remove("reg"));
+        }
+        if self.order_showed {
+            forget_stale_requests(&mut theirs);
+            forget_stale_requests(&mut ours);
+        }
+        if theirs == ours { Ok(()) } else { Err(differ("snapshot", &theirs, &ours)) }
+    }
+
+    fn counters(&self, theirs: &Counters, ours: &Counters) -> Result<(), Difference> {
+        if theirs == ours {
+            return Ok(());
+        }
+        let zero = Value::from(vec![0; 4]);
+        for key in theirs.keys().chain(ours.keys()) {
+            let (their, our) = (theirs.get(key).unwrap_or(&zero), ours.get(key).unwrap_or(&zero));
+            let counts_merges = key.starts_with("inactive_split.") || key.starts_with("inactive_split_bytes.");
+            let merges_differ = self.order_showed && counts_merges && their[0] == our[0];
+            let has_peak = RESTORE_PEAKS.iter().any(|name| key.starts_with(name));
+            let peaks_differ = self.restore_order_showed && has_peak && [0, 2, 3].iter().all(|&value| their[value] == our[value]);
+            if their != our && !merges_differ && !peaks_differ {
+                return Err(differ(key, their, our));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Trace entries, pointers or names of restored blocks, by the segment that they lie in.
+fn by_segment(items: Option<&Value>) -> BTreeMap<String, Vec<&Value>> {
+    let mut segments: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
+    for item in items.and_then(Value::as_array).into_iter().flatten() {
+        let pointer = item.as_str().or_else(|| item[1].as_str()).unwrap_or_default();
+        let segment = pointer.rsplit('_').next().and_then(|pointer| pointer.split('+').next()).unwrap_or_default();
+        segments.entry(segment.to_owned()).or_default().push(item);
+    }
+    segments
+}
+
+fn object(line: &str) -> Result<Map<String, Value>, Difference> {
+    match serde_json::from_str(line) {
+        Ok(Value::Object(object)) => Ok(object),
+        _ => Err(Difference::new(format!("not a JSON object: {line}"))),
+    }
+}
+
+fn differ(what: &str, theirs: &Value, ours: &Value) -> Difference {
+    Difference::new(format!("{what}\n    real    {theirs:.600}\n    parkade {ours:.600}"))
+}
+
+/// Takes a line's changed statistics into the statistics so far.
+fn update(counters: &mut Counters, line: &mut Map<String, Value>) {
+    if let Some(Value::Object(changes)) = line.remove("st") {
+        counters.extend(changes);
+    }
+}
+
+fn forget_stale_requests(snapshot: &mut Value) {
+    for segment in snapshot["segments"].as_array_mut().into_iter().flatten() {
+        for block in segment["blocks"].as_array_mut().into_iter().flatten() {
+            if block[3] == "inactive" {
+                block[2] = Value::from(0);
+            }
+        }
+    }
+}

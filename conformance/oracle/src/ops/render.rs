@@ -1,0 +1,213 @@
+//! The answers' text: JSON fragments in the harness's own form, field by field.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use parkade::profile::{Profile, TieBreak};
+use parkade::settings::Settings;
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::stats::{Family, Stats};
+use parkade::trace::{TraceAction, TraceEntry};
+use parkade::units::StreamId;
+use parkade_sim::SimDevice;
+
+use super::state::Seen;
+
+/// A string in JSON's quotes.
+pub(super) fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            c if u32::from(c) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// An address by the cudaMalloc that it lies in.
+pub(super) fn pointer(device: &SimDevice, address: u64) -> String {
+    format!("\"{}\"", device.name_address(parkade::units::DeviceAddress(address)))
+}
+
+/// The harness's number of a stream: handles are 4096 apart.
+pub(super) fn stream_number(stream: StreamId) -> u64 {
+    stream.0 / 0x1000
+}
+
+pub(super) fn entry(device: &SimDevice, entry: &TraceEntry) -> String {
+    let place = match entry.action {
+        TraceAction::Oom | TraceAction::Snapshot => entry.address.to_string(),
+        _ => pointer(device, entry.address),
+    };
+    let (name, size, stream) = (entry.action.name(), entry.size, stream_number(entry.stream));
+    format!("[\"{name}\",{place},{size},{stream},{},{}]", entry.pool.0, entry.pool.1)
+}
+
+pub(super) fn seen(device: &SimDevice, seen: &[Seen]) -> String {
+    let parts: Vec<String> = seen
+        .iter()
+        .map(|seen| match seen {
+            Seen::Entry(trace) => entry(device, trace),
+            Seen::Callback(freed) => format!("[\"free_callback\",{}]", u8::from(*freed)),
+        })
+        .collect();
+    parts.join(",")
+}
+
+/// The statistics in the harness's order, under its names.
+fn statistics(stats: &Stats, profile: &Profile) -> Vec<(String, Vec<i64>)> {
+    let mut all = Vec::with_capacity(35);
+    for family in Family::ALL {
+        let set = stats.family(family);
+        for (level, stat) in [("all", set.all), ("small", set.small), ("large", set.large)] {
+            all.push((format!("{}.{level}", family.name()), stat.values().to_vec()));
+        }
+    }
+    for (name, stat) in stats.oversize() {
+        all.push((name.to_owned(), stat.values().to_vec()));
+    }
+    let counters = [
+        ("num_alloc_retries", stats.num_alloc_retries),
+        ("num_ooms", stats.num_ooms),
+        ("num_sync_all_streams", stats.num_sync_all_streams),
+        ("num_device_alloc", stats.num_device_alloc),
+        ("num_device_free", stats.num_device_free),
+    ];
+    all.extend(counters.map(|(name, value)| (name.to_owned(), vec![value])));
+    if profile.counts_private_pools {
+        all.push(("num_oom_rejections".to_owned(), vec![stats.num_oom_rejections]));
+        all.extend(by_private_pool(stats));
+    }
+    all.push(("max_split_size".to_owned(), vec![stats.max_split_size]));
+    all
+}
+
+/// What each private pool has reserved, sorted by name.
+fn by_private_pool(stats: &Stats) -> Vec<(String, Vec<i64>)> {
+    let mut all = Vec::new();
+    for (pool, set) in &stats.reserved_by_pool {
+        for (level, stat) in [("all", set.all), ("small", set.small), ("large", set.large)] {
+            let name = format!("reserved_bytes_by_private_pools.{}.{}.{level}", pool.0, pool.1);
+            all.push((name, stat.values().to_vec()));
+        }
+    }
+    all.sort();
+    all
+}
+
+fn statistic(name: &str, values: &[i64]) -> String {
+    match values {
+        [value] => format!("\"{name}\":{value}"),
+        values => format!("\"{name}\":[{}]", values.iter().map(i64::to_string).collect::<Vec<_>>().join(",")),
+    }
+}
+
+/// What was last printed of each statistic. One that was never anything but zero is left out.
+#[derive(Debug, Default)]
+pub(super) struct Printed {
+    values: BTreeMap<String, Vec<i64>>,
+    last: Option<Stats>,
+}
+
+impl Printed {
+    /// All statistics.
+    pub(super) fn all(&mut self, stats: &Stats, profile: &Profile) -> String {
+        let all = statistics(stats, profile);
+        let parts: Vec<String> = all.iter().map(|(name, values)| statistic(name, values)).collect();
+        self.last = Some(stats.clone());
+        self.values.extend(all);
+        format!("{{{}}}", parts.join(","))
+    }
+
+    /// The statistics that changed since the last time; empty if none did.
+    pub(super) fn changes(&mut self, stats: &Stats, profile: &Profile) -> String {
+        if self.last.as_ref() == Some(stats) {
+            return String::new();
+        }
+        self.last = Some(stats.clone());
+        let mut parts = Vec::new();
+        for (name, values) in statistics(stats, profile) {
+            let unchanged = match self.values.get(&name) {
+                Some(printed) => *printed == values,
+                None => values.iter().all(|&value| value == 0),
+            };
+            if !unchanged {
+                parts.push(statistic(&name, &values));
+                self.values.insert(name, values);
+            }
+        }
+        parts.join(",")
+    }
+}
+
+/// A snapshot, with the memory history if there is one to show.
+pub(super) fn snapshot(
+    device: &SimDevice,
+    segments: &[SegmentInfo],
+    settings: &Settings,
+    traces: Option<Vec<TraceEntry>>,
+    profile: &Profile,
+) -> String {
+    let segments: Vec<String> = segments.iter().map(|info| segment(device, info, profile)).collect();
+    let traces = traces.map_or(String::new(), |entries| {
+        let entries: Vec<String> = entries.iter().map(|trace| entry(device, trace)).collect();
+        format!(",\"traces\":[{}]", entries.join(","))
+    });
+    let roundup: Vec<String> = settings.roundup_power2_divisions.iter().map(u64::to_string).collect();
+    format!(
+        "{{\"segments\":[{}]{traces},\"config\":{{\"gc_threshold\":{},\"max_split_size\":{},\"expandable_segments\":{},\
+         \"release_lock\":{},\"graph_reuse\":{},\"last\":{},\"roundup\":[{}]}}}}",
+        segments.join(","),
+        parkade::report::format_double(settings.garbage_collection_threshold),
+        settings.max_split_bytes,
+        u8::from(settings.expandable_segments),
+        u8::from(settings.release_lock_on_cudamalloc),
+        u8::from(settings.graph_capture_record_stream_reuse),
+        quoted(&settings.text),
+        roundup.join(","),
+    )
+}
+
+fn segment(device: &SimDevice, info: &SegmentInfo, profile: &Profile) -> String {
+    let blocks: Vec<String> = info
+        .blocks
+        .iter()
+        .map(|block| {
+            let state = match block.state {
+                BlockActivity::Allocated => "allocated",
+                BlockActivity::PendingFree => "pending_free",
+                BlockActivity::Inactive => "inactive",
+            };
+            // The last field is the real one's collection counter, which its snapshots leave at 0.
+            format!("[{},{},{},\"{state}\",0]", block.address.0 - info.address.0, block.size, block.requested)
+        })
+        .collect();
+    // The real one's counter of segments means something to its decisions only where it orders blocks.
+    let number = match profile.tie_break {
+        TieBreak::Address => String::new(),
+        TieBreak::SegmentAge => format!(",\"reg\":{}", info.rank),
+    };
+    format!(
+        "{{\"addr\":{},\"total\":{},\"requested\":{},\"allocated\":{},\"active\":{},\"stream\":{},\"type\":\"{}\",\
+         \"expandable\":{},\"pool\":[{},{}],\"device\":{}{number},\"blocks\":[{}]}}",
+        pointer(device, info.address.0),
+        info.total,
+        info.requested,
+        info.allocated,
+        info.active,
+        stream_number(info.stream),
+        info.class.name(),
+        u8::from(info.expandable),
+        info.pool.0,
+        info.pool.1,
+        parkade::device::DeviceBackend::index(device),
+        blocks.join(","),
+    )
+}

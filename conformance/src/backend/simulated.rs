@@ -1,0 +1,158 @@
+//! The simulated device as the suite drives it.
+
+use parkade::device::BackendError;
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+use parkade_sim::address::{Ascending, Descending, Reuse};
+use parkade_sim::{AccessError, Adversary, RaceAccess, SimDevice, SimOptions, Use};
+
+use super::{Backend, EventTiming, Holdings, Insight, Needs, Places, Race, RaceSide, STREAMS, TestDevice, Touch, Unable};
+
+/// What a program that touches memory it may not touch ends with: "an illegal memory access was encountered".
+const ILLEGAL_ADDRESS: u32 = 700;
+
+/// Makes simulated devices.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Simulated;
+
+impl Backend for Simulated {
+    type Device = SimDevice;
+
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn open(&self, needs: &Needs) -> Result<SimDevice, Unable> {
+        let options = needs.capacity.map_or_else(SimOptions::h200, SimOptions::new);
+        let options = options.adversary(adversary(needs.timing)).free_waits(needs.free_waits);
+        Ok(SimDevice::new(match needs.places {
+            Places::Ascending => options.address_model(Ascending::new()),
+            Places::Descending => options.address_model(Descending::new()),
+            Places::Reuse => options.address_model(Reuse::new()),
+        }))
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![("device", "simulated, after the measured driver of an NVIDIA H200".to_owned())]
+    }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
+}
+
+fn refused(call: &'static str) -> impl Fn(AccessError) -> BackendError {
+    move |_| BackendError::Driver { call, code: ILLEGAL_ADDRESS }
+}
+
+impl TestDevice for SimDevice {
+    fn streams(&self) -> [StreamId; 4] {
+        STREAMS.map(StreamId)
+    }
+
+    fn spin(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), BackendError> {
+        SimDevice::spin(self, stream, duration_ns);
+        Ok(())
+    }
+
+    fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), BackendError> {
+        SimDevice::fill(self, address, size, word, stream).map_err(refused("cuMemsetD32Async"))
+    }
+
+    fn copy(&mut self, from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), BackendError> {
+        SimDevice::copy(self, from, to, size, stream).map_err(refused("cuMemcpyDtoDAsync_v2"))
+    }
+
+    fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), BackendError> {
+        SimDevice::read(self, address, into).map_err(refused("cuMemcpyDtoH_v2"))
+    }
+
+    fn settle(&mut self) {
+        self.synchronize();
+    }
+
+    fn pause(&mut self, duration_ns: u64) {
+        self.advance(duration_ns);
+    }
+
+    fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)> {
+        SimDevice::live_ranges(self).collect()
+    }
+
+    fn holdings(&self) -> Holdings {
+        Holdings {
+            ranges: SimDevice::live_ranges(self).count(),
+            reservations: self.live_reservations(),
+            physical: self.live_physical(),
+            events: self.live_events(),
+        }
+    }
+
+    fn others_hold(&mut self, bytes: Bytes) -> Result<(), BackendError> {
+        self.set_external_bytes(bytes);
+        Ok(())
+    }
+
+    fn withheld_bytes(&self) -> Bytes {
+        self.withheld()
+    }
+
+    fn insight(&mut self) -> Option<&mut dyn Insight> {
+        Some(self)
+    }
+}
+
+/// The simulated device's name for it.
+fn adversary(timing: EventTiming) -> Adversary {
+    match timing {
+        EventTiming::Clock => Adversary::Clock,
+        EventTiming::Eager => Adversary::Eager,
+        EventTiming::Lazy => Adversary::Lazy,
+        EventTiming::Seeded(seed) => Adversary::Seeded(seed),
+    }
+}
+
+fn side(access: &RaceAccess) -> RaceSide {
+    let touch = match access.what {
+        Use::Read => Touch::Read,
+        Use::Written => Touch::Written,
+        Use::Unmapped => Touch::Unmapped,
+        Use::Freed => Touch::Freed,
+    };
+    RaceSide { touch, stream: access.stream, address: access.address, size: access.size, text: access.to_string() }
+}
+
+impl Insight for SimDevice {
+    fn races(&self) -> Vec<Race> {
+        let seen =
+            |race: &parkade_sim::Race| Race { first: side(&race.first), second: side(&race.second), text: race.to_string() };
+        SimDevice::races(self).iter().map(seen).collect()
+    }
+
+    fn race_count(&self) -> u64 {
+        SimDevice::races(self).len() as u64 + self.more_races()
+    }
+
+    fn used_bytes(&self) -> Bytes {
+        SimDevice::used_bytes(self)
+    }
+
+    fn now_ns(&self) -> u64 {
+        SimDevice::now_ns(self)
+    }
+
+    fn driver_and_wait_ns(&self) -> u64 {
+        self.driver_ns() + self.waited_ns()
+    }
+
+    fn complete(&mut self, stream: StreamId) {
+        SimDevice::complete(self, stream);
+    }
+
+    fn complete_one(&mut self, stream: StreamId) {
+        SimDevice::complete_one(self, stream);
+    }
+
+    fn complete_all(&mut self) {
+        SimDevice::complete_all(self);
+    }
+}

@@ -1,0 +1,345 @@
+//! A device that outlives its allocator, remembers what it said about events, and fails on demand.
+//!
+//! The allocator owns its device, so after the allocator is dropped nothing could be asked of it. A [`WitnessedDevice`] is a handle: the
+//! test keeps another one. It notes, per stream, how many events were recorded and up to which of them the device has told
+//! the allocator that they are done. From that alone follows when a block may be used again, however the events complete:
+//! an event recorded after the block was given back must have been reported done, on every stream that used it.
+//!
+//! Any call of the allocator can be made to fail before the device sees it, on every backend; and all calls are counted and
+//! can be listed.
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use parkade::Allocator;
+use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use parkade::policy::PyTorch;
+use parkade::trace::TraceEntry;
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+use parkade_sim::{CallName, FaultError, FaultPlan};
+
+/// PyTorch's allocator on a witnessed device, with everything that happened as a list.
+pub type Core<D> = Allocator<WitnessedDevice<D>, PyTorch, Vec<TraceEntry>>;
+
+/// What a device said about the events of one stream. Numbers count the stream's records from 1.
+#[derive(Clone, Copy, Default, Debug)]
+struct Said {
+    recorded: u64,
+    /// Done, by a query, or by a wait in an earlier operation.
+    done_at_search: u64,
+    /// Done, by any answer.
+    done: u64,
+}
+
+/// What a device said about events, by stream handle.
+#[derive(Clone, Default, Debug)]
+pub struct Witness {
+    streams: BTreeMap<u64, Said>,
+}
+
+impl Witness {
+    /// How many events were recorded on the stream so far.
+    #[must_use]
+    pub fn recorded(&self, stream: u64) -> u64 {
+        self.streams.get(&stream).map_or(0, |said| said.recorded)
+    }
+
+    /// Whether the allocator was told that the work is done which the stream had been given when `recorded` events were recorded.
+    #[must_use]
+    pub fn is_known_done(&self, stream: u64, recorded: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|said| said.done > recorded)
+    }
+
+    /// The same, told before it began to wait in the operation under way: when it looked for a free block.
+    #[must_use]
+    pub fn was_known_at_search(&self, stream: u64, recorded: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|said| said.done_at_search > recorded)
+    }
+
+    fn begin_operation(&mut self) {
+        for said in self.streams.values_mut() {
+            said.done_at_search = said.done;
+        }
+    }
+
+    fn done<E>(&mut self, event: &WitnessedEvent<E>, by_query: bool) {
+        let said = self.streams.entry(event.stream).or_default();
+        said.done = said.done.max(event.number);
+        if by_query {
+            said.done_at_search = said.done_at_search.max(event.number);
+        }
+    }
+}
+
+/// An event, with the stream and the number of its newest record.
+#[derive(Debug)]
+pub struct WitnessedEvent<E> {
+    event: E,
+    stream: u64,
+    number: u64,
+}
+
+/// A call that the allocator made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MadeCall {
+    /// Which.
+    pub name: CallName,
+    /// Its size, where it has one.
+    pub bytes: u64,
+    /// Whether the device did it.
+    pub done: bool,
+}
+
+#[derive(Debug)]
+struct Shared<D> {
+    device: D,
+    witness: Witness,
+    faults: FaultPlan,
+    /// Calls since [`WitnessedDevice::list_calls`] began to list them.
+    calls: Option<Vec<MadeCall>>,
+    /// Reserved ranges of addresses: first byte and bytes.
+    reserved: BTreeMap<u64, u64>,
+    /// The first bytes of those in which something was mapped since.
+    touched: BTreeSet<u64>,
+    /// The most memory that the device says it has.
+    most: Bytes,
+}
+
+/// A handle to a device; its clones are the same device.
+#[derive(Debug)]
+pub struct WitnessedDevice<D>(Rc<RefCell<Shared<D>>>);
+
+impl<D> Clone for WitnessedDevice<D> {
+    fn clone(&self) -> Self {
+        WitnessedDevice(Rc::clone(&self.0))
+    }
+}
+
+impl<D> WitnessedDevice<D> {
+    /// Takes a device over.
+    #[must_use]
+    pub fn new(device: D) -> WitnessedDevice<D> {
+        let (witness, faults) = (Witness::default(), FaultPlan::none());
+        let (reserved, touched) = (BTreeMap::new(), BTreeSet::new());
+        let most = Bytes::MAX;
+        WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness, faults, calls: None, reserved, touched, most })))
+    }
+
+    /// The device says that it has so much memory at most. A real one has more than a ballast leaves of it, and a policy that takes a part
+    /// of the whole would ask for what nobody has, again and again.
+    #[must_use]
+    pub fn claiming(self, most: Bytes) -> WitnessedDevice<D> {
+        self.0.borrow_mut().most = most;
+        self
+    }
+
+    /// The device, to look at. Not to be held across a call of the allocator.
+    #[must_use]
+    pub fn look(&self) -> Ref<'_, D> {
+        Ref::map(self.0.borrow(), |shared| &shared.device)
+    }
+
+    /// The device, to change what is outside the allocator's control. Not to be held across a call of the allocator.
+    #[must_use]
+    pub fn steer(&self) -> RefMut<'_, D> {
+        RefMut::map(self.0.borrow_mut(), |shared| &mut shared.device)
+    }
+
+    /// What the device has said about events.
+    #[must_use]
+    pub fn witness(&self) -> Witness {
+        self.0.borrow().witness.clone()
+    }
+
+    /// Says that the allocator's next operation begins.
+    pub fn begin_operation(&self) {
+        self.0.borrow_mut().witness.begin_operation();
+    }
+
+    /// Makes calls of the allocator fail by a plan, whose counts begin now. A call that fails does not reach the device.
+    pub fn plan_faults(&self, plan: FaultPlan) {
+        self.0.borrow_mut().faults = plan;
+    }
+
+    /// How many planned failures have happened.
+    #[must_use]
+    pub fn faults_fired(&self) -> u64 {
+        self.0.borrow().faults.fired()
+    }
+
+    /// Begins to list calls, and gives those listed since this was last called.
+    #[must_use]
+    pub fn list_calls(&self) -> Vec<MadeCall> {
+        self.0.borrow_mut().calls.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// The calls listed so far, which stay listed.
+    #[must_use]
+    pub fn calls_so_far(&self) -> Vec<MadeCall> {
+        self.0.borrow().calls.clone().unwrap_or_default()
+    }
+
+    /// The ranges of addresses that the allocator has reserved: first byte and bytes.
+    #[must_use]
+    pub fn reserved_ranges(&self) -> BTreeMap<u64, u64> {
+        self.0.borrow().reserved.clone()
+    }
+
+    /// How many reserved ranges there are in which nothing was ever mapped.
+    #[must_use]
+    pub fn bare_ranges(&self) -> usize {
+        let shared = self.0.borrow();
+        shared.reserved.keys().filter(|base| !shared.touched.contains(base)).count()
+    }
+
+    /// Makes one call, unless it is planned to fail.
+    fn call<T>(
+        &self,
+        name: CallName,
+        bytes: u64,
+        make: impl FnOnce(&mut Shared<D>) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        let shared = &mut *self.0.borrow_mut();
+        let answer = match shared.faults.next(name) {
+            None => make(shared),
+            Some(FaultError::OutOfMemory) if matches!(name, CallName::Malloc | CallName::MemCreate) => {
+                Err(BackendError::OutOfMemory { requested: Bytes(bytes) })
+            }
+            Some(error) => Err(BackendError::Driver { call: name.as_str(), code: error.code() }),
+        };
+        if let Some(calls) = &mut shared.calls {
+            calls.push(MadeCall { name, bytes, done: answer.is_ok() });
+        }
+        answer
+    }
+}
+
+impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
+    type Event = WitnessedEvent<D::Event>;
+    type Physical = D::Physical;
+
+    fn index(&self) -> u32 {
+        self.look().index()
+    }
+
+    fn total_memory(&self) -> Bytes {
+        let shared = self.0.borrow();
+        shared.device.total_memory().min(shared.most)
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        self.call(CallName::MemGetInfo, 0, |shared| shared.device.memory_info())
+    }
+
+    fn processes(&mut self) -> Vec<ProcessMemory> {
+        self.steer().processes()
+    }
+
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.call(CallName::Malloc, size.get(), |shared| shared.device.malloc(size))
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        self.call(CallName::Free, 0, |shared| shared.device.free(address))
+    }
+
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.call(CallName::AddressReserve, size.get(), |shared| {
+            let address = shared.device.reserve(size)?;
+            shared.reserved.insert(address.get(), size.get());
+            Ok(address)
+        })
+    }
+
+    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.call(CallName::AddressFree, size.get(), |shared| {
+            shared.device.unreserve(address, size)?;
+            shared.reserved.remove(&address.get());
+            shared.touched.remove(&address.get());
+            Ok(())
+        })
+    }
+
+    fn create(&mut self, size: Bytes) -> Result<D::Physical, BackendError> {
+        self.call(CallName::MemCreate, size.get(), |shared| shared.device.create(size))
+    }
+
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &D::Physical) -> Result<(), BackendError> {
+        self.call(CallName::MemMap, size.get(), |shared| {
+            shared.device.map(address, size, memory)?;
+            shared.touched.extend(shared.reserved.range(..=address.get()).next_back().map(|(base, _)| *base));
+            Ok(())
+        })
+    }
+
+    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.call(CallName::MemSetAccess, size.get(), |shared| shared.device.set_access(address, size))
+    }
+
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.call(CallName::MemUnmap, size.get(), |shared| shared.device.unmap(address, size))
+    }
+
+    fn release(&mut self, memory: D::Physical) -> Result<(), (D::Physical, BackendError)> {
+        let mut refused = None;
+        let mut memory = Some(memory);
+        let answer = self.call(CallName::MemRelease, 0, |shared| {
+            let Some(memory) = memory.take() else { return Ok(()) };
+            shared.device.release(memory).map_err(|(memory, error)| {
+                refused = Some(memory);
+                error
+            })
+        });
+        // A call that was planned to fail has not taken the memory; one that the device refused has given it back.
+        match (answer, refused.or(memory)) {
+            (Err(error), Some(memory)) => Err((memory, error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        self.call(CallName::StreamSynchronize, 0, |shared| shared.device.synchronize_stream(stream))
+    }
+
+    fn create_event(&mut self) -> Result<Self::Event, BackendError> {
+        let event = self.call(CallName::EventCreate, 0, |shared| shared.device.create_event())?;
+        Ok(WitnessedEvent { event, stream: 0, number: 0 })
+    }
+
+    fn record_event(&mut self, event: &mut Self::Event, stream: StreamId) -> Result<(), BackendError> {
+        self.call(CallName::EventRecord, 0, |shared| {
+            shared.device.record_event(&mut event.event, stream)?;
+            let said = shared.witness.streams.entry(stream.get()).or_default();
+            said.recorded += 1;
+            (event.stream, event.number) = (stream.get(), said.recorded);
+            Ok(())
+        })
+    }
+
+    fn is_complete(&mut self, event: &Self::Event) -> Result<bool, BackendError> {
+        self.call(CallName::EventQuery, 0, |shared| {
+            let complete = shared.device.is_complete(&event.event)?;
+            if complete {
+                shared.witness.done(event, true);
+            }
+            Ok(complete)
+        })
+    }
+
+    fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError> {
+        self.call(CallName::EventSynchronize, 0, |shared| {
+            shared.device.wait(&event.event)?;
+            shared.witness.done(event, false);
+            Ok(())
+        })
+    }
+
+    fn stream_wait(&mut self, stream: StreamId, event: &Self::Event) -> Result<(), BackendError> {
+        self.call(CallName::StreamWaitEvent, 0, |shared| shared.device.stream_wait(stream, &event.event))
+    }
+
+    fn destroy_event(&mut self, event: Self::Event) {
+        self.steer().destroy_event(event.event);
+    }
+}

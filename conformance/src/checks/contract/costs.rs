@@ -1,0 +1,79 @@
+//! Facts, Time of one call: what the calls cost here, as a table to lay beside the facts. Times are measured, never asserted.
+
+use std::fmt::Write;
+
+use parkade::units::{Bytes, MIB};
+
+use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{Watch, ends_empty, free_bytes, open};
+use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
+
+/// Handles of the first table and ranges of the second, in MiB.
+const HANDLES_MIB: [u64; 4] = [2, 20, 128, 1024];
+const RANGES_MIB: [u64; 4] = [2, 20, 256, 1024];
+/// Each call is made so often; the table shows the median.
+const ROUNDS: usize = 21;
+
+/// The entry of these rows.
+pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+    vec![Entry::new(Group::Contract, "costs", "every call of the cost tables is done; what each takes is measured", costs)]
+}
+
+fn costs<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let mut device = open(backend, None)?;
+    let before = free_bytes(&mut device)?;
+    let watch = Watch::new();
+    let mut table = String::from("us, medians; handle: create, map, set access, unmap, release; range: malloc, free\n");
+    for mib in HANDLES_MIB {
+        let medians = handle_ns(&mut device, &watch, Bytes(mib * MIB))?.map(micros);
+        // Writing to a string does not fail.
+        let _ = writeln!(table, "handle {mib:>4} MiB: {}", medians.join(", "));
+    }
+    for mib in RANGES_MIB {
+        let medians = range_ns(&mut device, &watch, Bytes(mib * MIB))?.map(micros);
+        let _ = writeln!(table, "range  {mib:>4} MiB: {}", medians.join(", "));
+    }
+    ends_empty(&mut device, before)?;
+    let calls = ROUNDS as u64 * (5 * HANDLES_MIB.len() as u64 + 2 * RANGES_MIB.len() as u64);
+    let text = format!("handles of {HANDLES_MIB:?} MiB, ranges of {RANGES_MIB:?} MiB: {calls} calls, all done");
+    Ok(Evidence { text, measured: table, operations: calls })
+}
+
+fn micros(ns: u64) -> String {
+    format!("{}.{}", ns / 1000, ns % 1000 / 100)
+}
+
+fn median<const CALLS: usize>(mut rounds: Vec<[u64; CALLS]>) -> [u64; CALLS] {
+    let middle = rounds.len() / 2;
+    std::array::from_fn(|call| {
+        rounds.sort_unstable_by_key(|round| round[call]);
+        rounds.get(middle).map_or(0, |round| round[call])
+    })
+}
+
+/// Create, map, set access, unmap, release.
+fn handle_ns<D: TestDevice>(device: &mut D, watch: &Watch, size: Bytes) -> Result<[u64; 5], Trouble> {
+    let base = device.reserve(size)?;
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let (memory, create) = watch.time(device, |device| device.create(size))?;
+        let ((), map) = watch.time(device, |device| device.map(base, size, &memory))?;
+        let ((), access) = watch.time(device, |device| device.set_access(base, size))?;
+        let ((), unmap) = watch.time(device, |device| device.unmap(base, size))?;
+        let ((), release) = watch.time(device, |device| device.release(memory).map_err(|(_, error)| error))?;
+        rounds.push([create, map, access, unmap, release]);
+    }
+    device.unreserve(base, size)?;
+    Ok(median(rounds))
+}
+
+/// Malloc, free.
+fn range_ns<D: TestDevice>(device: &mut D, watch: &Watch, size: Bytes) -> Result<[u64; 2], Trouble> {
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let (address, malloc) = watch.time(device, |device| device.malloc(size))?;
+        let ((), free) = watch.time(device, |device| device.free(address))?;
+        rounds.push([malloc, free]);
+    }
+    Ok(median(rounds))
+}

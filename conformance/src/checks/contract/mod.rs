@@ -1,0 +1,39 @@
+//! What a device does, call by call: each row of the measured facts about the driver as an entry.
+//!
+//! A row asserts the same on every backend: result codes, sizes, and whether a call waits. Its text holds nothing else, so that
+//! it can be compared between backends; what differs legitimately, such as addresses and times, goes into what was measured.
+//!
+//! One sub-row of the facts has no entry: mapping a part of a handle from an offset (801). The core's device trait maps memory
+//! whole, so it cannot be asked for.
+
+mod costs;
+mod ends;
+mod events;
+mod holes;
+mod info;
+#[cfg(feature = "cuda")]
+pub(super) mod neighbours;
+mod probe;
+mod sizes;
+mod virtual_memory;
+mod waiting;
+
+use crate::backend::Backend;
+use crate::suite::Entry;
+
+/// The entries of this group.
+pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+    [
+        sizes::entries(),
+        holes::entries(),
+        virtual_memory::entries(),
+        waiting::entries(),
+        events::entries(),
+        info::entries(),
+        ends::entries(backend),
+        costs::entries(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

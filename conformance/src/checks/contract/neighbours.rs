@@ -1,0 +1,82 @@
+//! Two devices of one host: what is mapped on one can be read by the other once it was let in, and not before.
+
+use parkade::device::DeviceBackend;
+use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
+use parkade_gpu::{CudaDevice, CudaPhysical};
+
+use crate::backend::Cuda;
+use crate::checks::contract::probe::ensure;
+use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
+
+const SIZE: Bytes = Bytes(20 * MIB);
+/// What the two mappings are filled with.
+const WORDS: [u32; 2] = [0x1111_2222, 0x3333_4444];
+/// Driver code: the devices cannot reach each other.
+const PEER_ACCESS_UNSUPPORTED: u32 = 217;
+
+/// The entries of a host with several CUDA devices.
+pub(in crate::checks) fn entries() -> Vec<Entry<Cuda>> {
+    let says = "a mapping is read by another device once that was let in, and not before";
+    vec![Entry::new(Group::Contract, "peers/access-of-a-mapping", says, |backend: &Cuda, _| {
+        reads_what_was_opened(backend.ordinal())
+    })]
+}
+
+fn failed(error: impl std::fmt::Display) -> Trouble {
+    Trouble::fail(error.to_string())
+}
+
+fn reads_what_was_opened(ordinal: u32) -> Verdict {
+    let other = u32::from(ordinal == 0);
+    if CudaDevice::count().map_err(failed)? <= other {
+        return Err(Trouble::Skip("there is one device only".to_owned()));
+    }
+    let mut home = CudaDevice::open(ordinal).map_err(failed)?;
+    let mut peer = CudaDevice::open(other).map_err(failed)?;
+    if !peer.can_access_peer(ordinal).map_err(failed)? {
+        let refused = home.let_peer_access(other).err().map(|error| error.code);
+        ensure(refused == Some(PEER_ACCESS_UNSUPPORTED), || format!("letting in a device that cannot reach: {refused:?}"))?;
+        return Err(Trouble::Skip(format!("devices {ordinal} and {other} cannot reach each other, and letting in is refused")));
+    }
+    let base = home.reserve(SIZE + SIZE)?;
+    let copy = peer.malloc(SIZE + SIZE)?;
+    let memory = open_before_and_after(&mut home, &mut peer, base, copy, other)?;
+    peer.copy_from_peer(&home, base, copy, SIZE + SIZE, StreamId::DEFAULT).map_err(failed)?;
+    let mut bytes = vec![0; (SIZE + SIZE).get() as usize];
+    peer.read(copy, &mut bytes).map_err(failed)?;
+    for (half, word) in bytes.chunks_exact(bytes.len() / 2).zip(WORDS) {
+        ensure(half.chunks_exact(4).all(|found| found == word.to_le_bytes()), || format!("not every word is {word:#x}"))?;
+    }
+    let outside = peer.copy_from_peer(&home, base.offset(SIZE), copy, SIZE + SIZE, StreamId::DEFAULT);
+    ensure(outside.is_err(), || "the peer read past the mappings".to_owned())?;
+    peer.free(copy)?;
+    home.unmap(base, SIZE + SIZE)?;
+    memory.into_iter().try_for_each(|piece| home.release(piece).map_err(|(_, error)| error))?;
+    home.unreserve(base, SIZE + SIZE)?;
+    let measured = format!("{} bytes of device {ordinal} read on device {other}", (SIZE + SIZE).get());
+    Ok(Evidence { measured, ..Evidence::default() })
+}
+
+/// One handle is opened before the peer is let in, the other after.
+fn open_before_and_after(
+    home: &mut CudaDevice,
+    peer: &mut CudaDevice,
+    base: DeviceAddress,
+    copy: DeviceAddress,
+    other: u32,
+) -> Result<[CudaPhysical; 2], Trouble> {
+    let memory = [home.create(SIZE)?, home.create(SIZE)?];
+    home.map(base, SIZE, &memory[0])?;
+    home.set_access(base, SIZE)?;
+    let early = peer.copy_from_peer(home, base, copy, SIZE, StreamId::DEFAULT);
+    ensure(early.is_err(), || "the peer read before it was let in".to_owned())?;
+    home.let_peer_access(other).map_err(failed)?;
+    home.let_peer_access(other).map_err(failed)?;
+    home.map(base.offset(SIZE), SIZE, &memory[1])?;
+    home.set_access(base.offset(SIZE), SIZE)?;
+    for (place, word) in [base, base.offset(SIZE)].into_iter().zip(WORDS) {
+        home.fill(place, SIZE, word, StreamId::DEFAULT).map_err(failed)?;
+    }
+    home.synchronize().map_err(failed)?;
+    Ok(memory)
+}

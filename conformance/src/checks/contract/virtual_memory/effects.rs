@@ -1,0 +1,117 @@
+//! What the calls do beyond their result code: whose bytes show where, and when memory is the device's again.
+
+use parkade::device::DeviceBackend;
+use parkade::units::{Bytes, MIB, StreamId};
+
+use super::{FIRST, LARGE, RESERVED, SECOND, SPARE, Scene, WORD};
+use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{PAGE, ensure};
+use crate::suite::{Effort, Entry, Evidence, Group, Verdict};
+
+/// The entries of these rows.
+pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+    vec![
+        Entry::new(Group::Contract, "map/alias-shows-the-same", "both addresses of a handle show the same bytes", alias),
+        Entry::new(Group::Contract, "map/gives-no-access", "mapped memory cannot be touched before access is given", access),
+        Entry::new(Group::Contract, "release/keeps-what-is-mapped", "memory lives until it is unmapped and released", release),
+        Entry::new(Group::Contract, "unmap/keeps-the-handle", "an unmapped handle keeps its memory and its contents", unmap),
+        Entry::new(Group::Contract, "reserve/takes-no-memory", "reserved addresses take no memory", reserve),
+    ]
+}
+
+fn alias<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let mut scene = Scene::new(backend)?;
+    let before = scene.taken()?;
+    scene.map(40, LARGE, FIRST)?;
+    scene.set_access(40, LARGE)?;
+    ensure(scene.taken()? == before, || "an alias took memory".to_owned())?;
+    ensure(scene.holds(40, LARGE, WORD)?, || "the second address shows other bytes than the first".to_owned())?;
+    // Written through one, read through the other, both ways.
+    for (written, read, word) in [(40, 0, 7), (0, 40, 8)] {
+        scene.device.fill(scene.at(written), LARGE, word, StreamId::DEFAULT)?;
+        ensure(scene.holds(read, LARGE, word)?, || format!("written at +{written} MiB, not seen at +{read} MiB"))?;
+    }
+    scene.device.settle();
+    scene.unmap(0, LARGE)?;
+    ensure(scene.holds(40, LARGE, 8)?, || "the bytes went with the first address".to_owned())?;
+    ensure(scene.taken()? == before, || "unmapping one of two addresses gave memory back".to_owned())?;
+    scene.finish()?;
+    Ok(Evidence { text: "one handle at two addresses: the same bytes".to_owned(), operations: 10, ..Evidence::default() })
+}
+
+fn access<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let mut scene = Scene::new(backend)?;
+    scene.map(40, LARGE, SPARE)?;
+    let at = scene.at(40);
+    let mut word = [0; 4];
+    let (fill, read) = (scene.device.fill(at, PAGE, 1, StreamId::DEFAULT), scene.device.read(at, &mut word));
+    ensure(fill.is_err() && read.is_err(), || format!("without access: fill {fill:?}, read {read:?}"))?;
+    scene.set_access(40, LARGE)?;
+    scene.device.fill(at, LARGE, 1, StreamId::DEFAULT)?;
+    ensure(scene.holds(40, LARGE, 1)?, || "with access a fill is not read back".to_owned())?;
+    scene.device.settle();
+    // The access goes with the mapping.
+    scene.unmap(40, LARGE)?;
+    ensure(scene.device.read(at, &mut word).is_err(), || "unmapped memory was read".to_owned())?;
+    scene.map(40, LARGE, SPARE)?;
+    ensure(scene.device.read(at, &mut word).is_err(), || "memory mapped anew was read without new access".to_owned())?;
+    scene.finish()?;
+    Ok(Evidence { text: "no access before it is given, none after unmapping".to_owned(), operations: 9, ..Evidence::default() })
+}
+
+fn release<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let mut scene = Scene::new(backend)?;
+    let all = (LARGE + PAGE + LARGE).get();
+    let taken = [
+        scene.taken()?,
+        {
+            scene.release(FIRST)?;
+            scene.taken()?
+        },
+        {
+            ensure(scene.holds(0, LARGE, WORD)?, || "contents went with the handle".to_owned())?;
+            scene.device.fill(scene.base, LARGE, 9, StreamId::DEFAULT)?;
+            ensure(scene.holds(0, LARGE, 9)?, || "memory without a handle cannot be written".to_owned())?;
+            scene.device.settle();
+            scene.unmap(0, LARGE)?;
+            scene.taken()?
+        },
+    ];
+    let expected = [all, all, all - LARGE.get()];
+    ensure(taken == expected, || format!("taken before, after the release and after unmapping: {taken:?}, not {expected:?}"))?;
+    scene.finish()?;
+    Ok(Evidence { text: format!("taken at first, released, unmapped: {taken:?}"), operations: 6, ..Evidence::default() })
+}
+
+fn unmap<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let mut scene = Scene::new(backend)?;
+    let before = scene.taken()?;
+    scene.unmap(0, LARGE + PAGE)?;
+    ensure(scene.taken()? == before, || "unmapping gave back memory whose handle is held".to_owned())?;
+    // In the other order, elsewhere.
+    scene.map(30, PAGE, SECOND)?;
+    scene.map(32, LARGE, FIRST)?;
+    scene.set_access(30, PAGE + LARGE)?;
+    ensure(scene.holds(30, PAGE + LARGE, WORD)?, || "contents changed with the address".to_owned())?;
+    scene.unmap(30, PAGE + LARGE)?;
+    scene.release(FIRST)?;
+    let after = scene.taken()?;
+    ensure(after + LARGE.get() == before, || format!("{before} bytes were taken, {after} after a release"))?;
+    scene.finish()?;
+    let text = format!("taken while unmapped: {before}, after a release: {after}");
+    Ok(Evidence { text, operations: 9, ..Evidence::default() })
+}
+
+fn reserve<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let mut scene = Scene::new(backend)?;
+    let before = scene.taken()?;
+    let size = Bytes(1024 * MIB);
+    let ranges = [scene.device.reserve(size)?, scene.device.reserve(size)?];
+    ensure(scene.taken()? == before, || "reserving addresses took memory".to_owned())?;
+    let (low, high) = (ranges[0].min(ranges[1]), ranges[0].max(ranges[1]));
+    let apart = high.get() - low.get() >= size.get() && low.get().abs_diff(scene.base.get()) >= RESERVED.get();
+    ensure(apart, || format!("reservations overlap: {ranges:?} and {:?}", scene.base))?;
+    ranges.into_iter().try_for_each(|base| scene.device.unreserve(base, size))?;
+    scene.finish()?;
+    Ok(Evidence { text: "two times 1 GiB of addresses: no memory".to_owned(), operations: 4, ..Evidence::default() })
+}

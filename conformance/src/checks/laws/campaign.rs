@@ -1,0 +1,134 @@
+//! Random sequences of one kind under one adversary, run once for all the laws that are checked after every operation.
+//!
+//! The first law that is asked for runs them; the others read the result. A sequence that breaks a law is shrunk, and becomes a
+//! script for `parkade ops`.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseError, TestError};
+
+use crate::backend::{Backend, EventTiming, Unable};
+use crate::checks::draw::runner;
+use crate::checks::laws::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
+use crate::checks::laws::trial::Trial;
+use crate::law::{Broken, Law};
+use crate::suite::{Effort, Evidence, Trouble, Verdict};
+
+/// Sequences are at most so long.
+const LONGEST: usize = 120;
+
+/// What a campaign found.
+#[derive(Clone, Debug)]
+struct Found {
+    operations: u64,
+    sequences: u32,
+    broken: Option<(Broken, String)>,
+}
+
+/// Sequences of one kind under one adversary.
+#[derive(Debug)]
+pub(super) struct Campaign {
+    adversary: EventTiming,
+    is_virtual: bool,
+    found: OnceLock<Result<Found, Unable>>,
+}
+
+impl Campaign {
+    pub(super) fn new(adversary: EventTiming, is_virtual: bool) -> Campaign {
+        Campaign { adversary, is_virtual, found: OnceLock::new() }
+    }
+
+    /// Whether the law is checked in sequences of this kind: the model knows the ladder of ordinary segments only, and private pools take
+    /// part where segments are expandable.
+    pub(super) fn checks(&self, law: Law) -> bool {
+        law != if self.is_virtual { Law::Ladder } else { Law::Pools }
+    }
+
+    /// What the sequences say of one law.
+    pub(super) fn verdict<B: Backend>(&self, law: Law, backend: &B, effort: &Effort) -> Verdict {
+        let mut is_first = false;
+        let found = self.found.get_or_init(|| {
+            is_first = true;
+            self.run(backend, effort)
+        });
+        let found = found.clone()?;
+        let measured = format!("{} operations in {} sequences", found.operations, found.sequences);
+        match found.broken {
+            Some((broken, script)) if broken.law == law => Err(Trouble::Fail { reason: broken.seen, script: Some(script) }),
+            // A law that has no entry here, such as that of failing calls, must not break unseen.
+            Some((broken, _)) => Err(Trouble::fail(format!("{measured}, until {broken}"))),
+            // The sequences count once.
+            None => Ok(Evidence { measured, operations: if is_first { found.operations } else { 0 }, text: String::new() }),
+        }
+    }
+
+    fn run<B: Backend>(&self, backend: &B, effort: &Effort) -> Result<Found, Unable> {
+        let (operations, sequences) = (Cell::new(0), Cell::new(0));
+        let unable = Cell::new(None);
+        let mut runner = runner(effort, self.is_virtual);
+        let outcome = runner.run(&self.cases(), |(setup, sequence)| {
+            sequences.set(sequences.get() + 1);
+            match run_sequence(backend, &setup, &sequence) {
+                Ok(()) => {
+                    operations.set(operations.get() + sequence.len() as u64);
+                    Ok(())
+                }
+                Err(Stopped::Broken(broken, _)) => Err(TestCaseError::fail(broken.to_string())),
+                Err(Stopped::Unable(reason)) => {
+                    unable.set(Some(reason));
+                    Ok(())
+                }
+            }
+        });
+        if let Some(reason) = unable.take() {
+            return Err(reason);
+        }
+        let broken = match outcome {
+            Ok(()) => None,
+            Err(TestError::Fail(reason, (setup, sequence))) => Some(match run_sequence(backend, &setup, &sequence) {
+                Err(Stopped::Broken(broken, script)) => (broken, script),
+                // On a real device a failure may depend on the moment.
+                _ => (Broken::new(Law::Determinism, format!("seen once: {reason}")), format!("# {setup:?}\n# {sequence:?}\n")),
+            }),
+            Err(TestError::Abort(reason)) => Some((Broken::new(Law::Determinism, reason), String::new())),
+        };
+        Ok(Found { operations: operations.get(), sequences: sequences.get(), broken })
+    }
+
+    fn cases(&self) -> BoxedStrategy<(Setup, Vec<Operation>)> {
+        let seed = match self.adversary {
+            EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
+            other => Just(other).boxed(),
+        };
+        let is_virtual = self.is_virtual;
+        let setup =
+            seed.prop_flat_map(
+                move |adversary| {
+                    if is_virtual { virtual_setup_under(adversary).boxed() } else { setup_under(adversary).boxed() }
+                },
+            );
+        setup.prop_flat_map(|setup| (Just(setup), operations_for(&setup, 1..LONGEST))).boxed()
+    }
+}
+
+/// Why a sequence did not reach its end.
+pub(crate) enum Stopped {
+    /// A law was broken; the script shows how.
+    Broken(Broken, String),
+    /// There is no device for it.
+    Unable(Unable),
+}
+
+/// Runs a sequence to its end, every law checked after every operation.
+pub(crate) fn run_sequence<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Result<(), Stopped> {
+    let mut world = Trial::new(backend, setup).map_err(Stopped::Unable)?;
+    for (number, operation) in sequence.iter().enumerate() {
+        if let Err(broken) = world.apply(operation) {
+            return Err(Stopped::Broken(broken.during(format!("operation {number}, {operation:?}")), world.script()));
+        }
+    }
+    let script = world.script();
+    world.finish().map(drop).map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))
+}

@@ -1,0 +1,129 @@
+//! No race: a program of one stream, or one that tells the allocator of every stream that uses its memory, never races.
+//!
+//! Programs declare what they touch. The simulated device's detector looks at every access by physical bytes, whichever events
+//! complete when; on every backend contents are read back and must be what the program's own order makes of them. So that the
+//! detector is known to see something, the same programs are run without telling, and must race in a good part of the cases.
+
+mod play;
+
+use parkade::units::MIB;
+use proptest::prelude::*;
+
+use super::campaign::Stopped;
+use super::cases;
+use crate::backend::{Backend, EventTiming};
+use crate::checks::draw::timings;
+use crate::law::Law;
+use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
+use play::{Play, Step};
+
+/// Of the programs that do not tell of their streams, at least one in so many must race.
+const RACING_ONE_IN: u32 = 2;
+/// Steps of a program.
+const LONGEST: usize = 120;
+
+/// How a program uses streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// All on one.
+    OneStream,
+    /// On all, each use by another one told with `record_stream`.
+    Told,
+    /// On all, and the allocator does not know.
+    Untold,
+}
+
+/// A program and what it runs under.
+#[derive(Clone, Debug)]
+struct Program {
+    adversary: EventTiming,
+    is_virtual: bool,
+    steps: Vec<Step>,
+}
+
+/// The entries of this law.
+pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+    let mut entries = Vec::new();
+    let kinds = [
+        (Kind::OneStream, "one-stream", "a program of one stream never races, and reads what it wrote"),
+        (Kind::Told, "told-streams", "a program that tells of every stream's use never races, and reads what it wrote"),
+    ];
+    for (kind, kind_name, says) in kinds {
+        for (adversary_name, adversary) in timings(backend) {
+            let name = format!("{}/{kind_name}/{adversary_name}", Law::NoRace.name());
+            entries.push(Entry::new(Group::Law, name, says, move |backend, effort| no_race(backend, effort, kind, adversary)));
+        }
+    }
+    if backend.is_simulated() {
+        let says = "control: the same programs without telling of their streams do race";
+        entries.push(Entry::new(Group::Law, format!("{}/untold-streams-race", Law::NoRace.name()), says, untold));
+    }
+    entries
+}
+
+fn programs(adversary: EventTiming) -> impl Strategy<Value = Program> {
+    let adversary = match adversary {
+        EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
+        other => Just(other).boxed(),
+    };
+    // Some sizes come again and again, so that blocks are reused.
+    let again = prop::sample::select(vec![512, MIB, 4 * MIB, 12 * MIB]);
+    let size = prop_oneof![3 => again, 2 => 4..MIB, 2 => MIB..12 * MIB, 1 => 12 * MIB..24 * MIB];
+    let (which, stream) = (0..64_usize, 0..4_usize);
+    let step = prop_oneof![
+        6 => (size, stream.clone()).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
+        5 => which.clone().prop_map(Step::Free),
+        4 => which.clone().prop_map(Step::Replace),
+        3 => (which.clone(), stream.clone()).prop_map(|(which, stream)| Step::Fill(which, stream)),
+        5 => (which.clone(), which.clone(), stream.clone()).prop_map(|(from, to, stream)| Step::Copy(from, to, stream)),
+        3 => (stream, 1_000..200_000_u64).prop_map(|(stream, duration)| Step::Spin(stream, duration)),
+        1 => which.prop_map(Step::Read),
+        1 => Just(Step::ProcessEvents),
+        1 => Just(Step::ReleaseCached),
+    ];
+    (adversary, any::<bool>(), prop::collection::vec(step, 1..LONGEST)).prop_map(|(adversary, is_virtual, steps)| Program {
+        adversary,
+        is_virtual,
+        steps,
+    })
+}
+
+/// Runs a program to its end; how many races there were, and its script.
+fn play<B: Backend>(backend: &B, program: &Program, kind: Kind) -> Result<(usize, String), Stopped> {
+    let mut play = Play::new(backend, program.adversary, program.is_virtual, kind).map_err(Stopped::Unable)?;
+    for &step in &program.steps {
+        play.step(step).map_err(|broken| Stopped::Broken(broken.during(format!("{step:?}")), play.script()))?;
+    }
+    let script = play.script();
+    let races = play.finish().map_err(|broken| Stopped::Broken(broken.during("at the end"), script.clone()))?;
+    Ok((races, script))
+}
+
+fn no_race<B: Backend>(backend: &B, effort: &Effort, kind: Kind, adversary: EventTiming) -> Verdict {
+    let salt = 0x4ace_u64 + u64::from(kind == Kind::Told);
+    cases::run(effort, salt, &programs(adversary), |program| play(backend, program, kind).map(|_| program.steps.len() as u64))
+}
+
+/// Fewer programs under each adversary would leave the share of racing ones to chance.
+const LEAST_OF_EACH: u32 = 20;
+
+/// Under all adversaries in turn.
+fn untold<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+    let (racing, all) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    let share = Effort { cases: effort.cases.div_ceil(4).max(LEAST_OF_EACH), ..*effort };
+    let mut operations = 0;
+    for (_, adversary) in timings(backend) {
+        let verdict = cases::run(&share, 0x4acf_u64, &programs(adversary), |program| {
+            let (races, _) = play(backend, program, Kind::Untold)?;
+            all.set(all.get() + 1);
+            racing.set(racing.get() + u32::from(races > 0));
+            Ok(program.steps.len() as u64)
+        })?;
+        operations += verdict.operations;
+    }
+    let (racing, all) = (racing.get(), all.get());
+    if racing * RACING_ONE_IN < all {
+        return Err(Trouble::fail(format!("only {racing} of {all} programs that do not tell of their streams race")));
+    }
+    Ok(Evidence { measured: format!("{racing} of {all} programs race"), operations, text: String::new() })
+}

@@ -1,0 +1,213 @@
+//! Handles moved by hand between places of two reservations.
+
+use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
+use proptest::prelude::*;
+
+use super::{Pattern, failed};
+use crate::backend::{Backend, Needs, TestDevice};
+use crate::checks::laws::campaign::Stopped;
+use crate::law::{Broken, Law, ensure};
+
+const PAGE: u64 = 2 * MIB;
+/// Pages of each of the two reservations.
+const PAGES: u64 = 24;
+/// A word of its own for so many bytes.
+const STRETCH: u64 = 4096;
+
+/// What is done with a handle, named by its place, wrapping around.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Move {
+    /// Unmapped where it was mapped first, and mapped so many pages into both reservations taken as one.
+    Remap(usize, u64),
+    /// Mapped there too.
+    Alias(usize, u64),
+    /// Everything is unmapped, and mapped again side by side in the opposite order.
+    Reverse,
+    /// Written anew, through its newest address.
+    Rewrite(usize),
+    /// Its handle is released; its mappings keep the memory.
+    Release(usize),
+}
+
+/// Pages of each handle, and what is done with them.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pages: Vec<u64>,
+    moves: Vec<Move>,
+}
+
+/// Random plans.
+pub(super) fn plans() -> impl Strategy<Value = Plan> {
+    let (which, place) = (0..8_usize, 0..2 * PAGES);
+    let step = prop_oneof![
+        5 => (which.clone(), place.clone()).prop_map(|(which, place)| Move::Remap(which, place)),
+        3 => (which.clone(), place).prop_map(|(which, place)| Move::Alias(which, place)),
+        1 => Just(Move::Reverse),
+        2 => which.clone().prop_map(Move::Rewrite),
+        1 => which.prop_map(Move::Release),
+    ];
+    let pages = prop::collection::vec(prop_oneof![3 => Just(1), 2 => 2..6_u64], 1..7);
+    (pages, prop::collection::vec(step, 1..16)).prop_map(|(pages, moves)| Plan { pages, moves })
+}
+
+/// Memory, where it is mapped, and what it holds.
+struct Piece<P> {
+    memory: Option<P>,
+    bytes: u64,
+    pattern: Pattern,
+    at: Vec<DeviceAddress>,
+}
+
+struct Mover<D: TestDevice> {
+    device: D,
+    bases: [DeviceAddress; 2],
+    pieces: Vec<Piece<D::Physical>>,
+}
+
+/// Carries a plan out; how many calls it was.
+pub(super) fn run<B: Backend>(backend: &B, plan: &Plan) -> Result<u64, Stopped> {
+    let device = backend.open(&Needs::default()).map_err(Stopped::Unable)?;
+    let mut script =
+        format!("# handles of {:?} pages of 2 MiB, side by side in one of two reservations of {PAGES} pages\n", plan.pages);
+    let outcome = Mover::new(device, &plan.pages).and_then(|mut mover| {
+        for &step in &plan.moves {
+            script += &format!("# {step:?}\n");
+            mover.step(step).map_err(|broken| broken.during(format!("{step:?}")))?;
+        }
+        mover.finish()
+    });
+    outcome.map(|()| 4 * (plan.pages.len() + plan.moves.len()) as u64).map_err(|broken| Stopped::Broken(broken, script))
+}
+
+impl<D: TestDevice> Mover<D> {
+    fn new(mut device: D, pages: &[u64]) -> Result<Mover<D>, Broken> {
+        let size = Bytes(PAGES * PAGE);
+        let bases = [device.reserve(size).map_err(failed)?, device.reserve(size).map_err(failed)?];
+        let mut mover = Mover { device, bases, pieces: Vec::new() };
+        let mut place = 0;
+        for (name, &pages) in (1..).zip(pages) {
+            let (bytes, pattern) = (pages * PAGE, Pattern { name, version: 0, stretch_bytes: STRETCH });
+            let memory = mover.device.create(Bytes(bytes)).map_err(failed)?;
+            mover.pieces.push(Piece { memory: Some(memory), bytes, pattern, at: Vec::new() });
+            let which = mover.pieces.len() - 1;
+            if mover.map(which, place)? {
+                place += pages;
+                mover.write(which)?;
+            }
+        }
+        Ok(mover)
+    }
+
+    fn step(&mut self, step: Move) -> Result<(), Broken> {
+        let which = |which: usize| which % self.pieces.len();
+        // What is queued may use any of the mappings.
+        self.device.settle();
+        match step {
+            Move::Remap(handle, place) => self.remap(which(handle), place),
+            Move::Alias(handle, place) => {
+                let handle = which(handle);
+                self.map(handle, place)?;
+                self.check(handle)
+            }
+            Move::Reverse => self.reverse(),
+            Move::Rewrite(handle) => {
+                let handle = which(handle);
+                self.write(handle)?;
+                self.check(handle)
+            }
+            Move::Release(handle) => {
+                let handle = which(handle);
+                // Memory that is nowhere mapped would be gone, as it should.
+                if !self.pieces[handle].at.is_empty() {
+                    self.release(handle)?;
+                }
+                self.check(handle)
+            }
+        }
+    }
+
+    /// The address of a place, if the piece fits behind it and nothing is mapped there.
+    fn room_at(&self, place: u64, bytes: u64) -> Option<DeviceAddress> {
+        let (base, page) = (self.bases[(place / PAGES % 2) as usize], place % PAGES);
+        let start = base.get() + page * PAGE;
+        let is_free =
+            |piece: &Piece<D::Physical>| piece.at.iter().all(|at| start + bytes <= at.get() || at.get() + piece.bytes <= start);
+        (page * PAGE + bytes <= PAGES * PAGE && self.pieces.iter().all(is_free)).then_some(DeviceAddress(start))
+    }
+
+    /// Maps a piece that has a handle, if there is room; whether it did.
+    fn map(&mut self, which: usize, place: u64) -> Result<bool, Broken> {
+        let bytes = self.pieces[which].bytes;
+        let (Some(at), Some(memory)) = (self.room_at(place, bytes), &self.pieces[which].memory) else { return Ok(false) };
+        self.device.map(at, Bytes(bytes), memory).map_err(failed)?;
+        self.device.set_access(at, Bytes(bytes)).map_err(failed)?;
+        self.pieces[which].at.push(at);
+        Ok(true)
+    }
+
+    /// The last mapping of a piece without a handle would take its memory along, so only those with one are moved.
+    fn remap(&mut self, which: usize, place: u64) -> Result<(), Broken> {
+        let piece = &mut self.pieces[which];
+        if piece.memory.is_none() {
+            return Ok(());
+        }
+        if !piece.at.is_empty() {
+            let at = piece.at.remove(0);
+            self.device.unmap(at, Bytes(piece.bytes)).map_err(failed)?;
+        }
+        self.map(which, place)?;
+        self.check(which)
+    }
+
+    /// Where every piece has its handle, one call unmaps all of a reservation, gaps included.
+    fn reverse(&mut self) -> Result<(), Broken> {
+        if self.pieces.iter().all(|piece| piece.memory.is_some()) {
+            self.bases.into_iter().try_for_each(|base| self.device.unmap(base, Bytes(PAGES * PAGE))).map_err(failed)?;
+            self.pieces.iter_mut().for_each(|piece| piece.at.clear());
+        }
+        for piece in self.pieces.iter_mut().filter(|piece| piece.memory.is_some()) {
+            for at in std::mem::take(&mut piece.at) {
+                self.device.unmap(at, Bytes(piece.bytes)).map_err(failed)?;
+            }
+        }
+        let mut place = 0;
+        for which in (0..self.pieces.len()).rev() {
+            while place < 2 * PAGES && self.pieces[which].at.is_empty() && !self.map(which, place)? {
+                place += 1;
+            }
+        }
+        (0..self.pieces.len()).try_for_each(|which| self.check(which))
+    }
+
+    fn write(&mut self, which: usize) -> Result<(), Broken> {
+        let piece = &mut self.pieces[which];
+        let Some(&at) = piece.at.last() else { return Ok(()) };
+        piece.pattern.version += 1;
+        piece.pattern.write(&mut self.device, at, piece.bytes, StreamId::DEFAULT)
+    }
+
+    fn release(&mut self, which: usize) -> Result<(), Broken> {
+        let Some(memory) = self.pieces[which].memory.take() else { return Ok(()) };
+        self.device.release(memory).map_err(|(_, error)| failed(error))
+    }
+
+    /// Reads all of a piece through all its addresses. A read waits for the default stream, on which everything is written.
+    fn check(&mut self, which: usize) -> Result<(), Broken> {
+        let piece = &self.pieces[which];
+        piece.at.iter().try_for_each(|&at| piece.pattern.check(&mut self.device, at, piece.bytes))
+    }
+
+    fn finish(mut self) -> Result<(), Broken> {
+        (0..self.pieces.len()).try_for_each(|which| self.check(which))?;
+        self.device.settle();
+        for base in self.bases {
+            self.device.unmap(base, Bytes(PAGES * PAGE)).map_err(failed)?;
+        }
+        (0..self.pieces.len()).try_for_each(|which| self.release(which))?;
+        for base in self.bases {
+            self.device.unreserve(base, Bytes(PAGES * PAGE)).map_err(failed)?;
+        }
+        let left = self.device.holdings();
+        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))
+    }
+}

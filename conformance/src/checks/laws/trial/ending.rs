@@ -1,0 +1,68 @@
+//! The law of endings: whatever happened before, nothing is left.
+
+use parkade::stats::Family;
+use parkade::units::{Bytes, PoolId};
+use parkade_sim::FaultPlan;
+
+use super::{Finished, Outcome, Trial};
+use crate::backend::{Race, TestDevice, Touch};
+use crate::checks::laws::operation::{Operation, POOLS};
+use crate::law::{Broken, Law, ensure};
+
+impl<D: TestDevice> Trial<D> {
+    /// Gives everything back, checks that nothing is left, drops the allocator and looks at the device again.
+    ///
+    /// # Errors
+    /// If anything is left.
+    pub fn finish(mut self) -> Result<Finished, Broken> {
+        for pool in 1..=if self.setup.is_virtual { POOLS } else { 0 } {
+            self.apply(&Operation::EndPool(pool))?;
+            while self.core.pool_use_count(PoolId(0, pool)).is_ok_and(|uses| uses > 0) {
+                self.apply(&Operation::ReleasePool(pool))?;
+            }
+        }
+        while !self.held.is_empty() {
+            self.apply(&Operation::Free(0))?;
+        }
+        self.apply(&Operation::CompleteAll)?;
+        // Planned failures may hit this call; there are two of them at most. Whatever fails more often shows in what is left.
+        for _ in 0..3 {
+            if !matches!(self.apply(&Operation::ReleaseCached)?, Outcome::Failed(_)) {
+                break;
+            }
+        }
+        ensure(Law::Endings, self.history.is_empty(), || format!("the history ends with {:?}", self.history))?;
+        let reserved = self.core.heap().reserved();
+        ensure(Law::Endings, reserved == Bytes::ZERO, || format!("{reserved} bytes stay reserved"))?;
+        for family in Family::ALL {
+            let current = self.core.stats().family(family).all.current;
+            ensure(Law::Endings, current == 0, || format!("{}.all.current ends at {current}", family.name()))?;
+        }
+        let holdings = self.device.look().holdings();
+        let is_empty = holdings.ranges == 0 && holdings.physical == 0 && (holdings.reservations == 0 || self.has_bare_addresses);
+        ensure(Law::Endings, self.expects_faults || is_empty, || format!("a heap that holds nothing keeps {holdings:?}"))?;
+        let finished = Finished { trace: std::mem::take(self.core.observer_mut()), stats: self.core.stats().clone() };
+        self.abandon()?;
+        Ok(finished)
+    }
+
+    /// Drops the allocator as it is, and checks that the device has everything back.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn abandon(self) -> Result<(), Broken> {
+        let Trial { core, device, held, .. } = self;
+        // A failure of the very last call could not be answered by anybody.
+        device.plan_faults(FaultPlan::none());
+        drop((core, held));
+        let left = device.look().holdings();
+        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
+        let used = device.steer().insight().map_or(Bytes::ZERO, |device| device.used_bytes());
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))?;
+        // On a real device work whose memory is taken away fails, and with it everything in the process.
+        let is_pulled_away = |race: &&Race| race.second.touch == Touch::Unmapped;
+        let race =
+            device.steer().insight().and_then(|device| device.races().iter().find(is_pulled_away).map(ToString::to_string));
+        ensure(Law::NoRace, race.is_none(), || race.unwrap_or_default())
+    }
+}

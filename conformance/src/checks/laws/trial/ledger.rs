@@ -1,0 +1,97 @@
+//! The law of statistics: sums only grow, peaks only rise, and what came minus what went is what is there.
+
+use parkade::stats::{Family, Stat, Stats};
+use parkade::trace::{TraceAction, TraceEntry};
+
+use crate::law::{Broken, Law, ensure};
+
+/// One statistic as it was last seen.
+#[derive(Clone, Copy, Default, Debug)]
+struct Line {
+    last: Stat,
+    /// What was there when the sums were last reset.
+    base: i64,
+}
+
+/// All statistics as they were last seen.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Ledger {
+    lines: Vec<Line>,
+    segments_at_reset: i64,
+    peaks_reset: bool,
+    sums_reset: bool,
+    /// What the observer was told since the sums were last reset: memory taken, memory given back, requests refused.
+    told: [i64; 3],
+}
+
+fn all(stats: &Stats) -> impl Iterator<Item = Stat> + '_ {
+    let families = Family::ALL.into_iter().flat_map(|family| stats.family(family).levels().map(|(_, stat)| *stat));
+    families.chain(stats.oversize().map(|(_, stat)| *stat))
+}
+
+impl Ledger {
+    pub(crate) fn peaks_were_reset(&mut self) {
+        self.peaks_reset = true;
+    }
+
+    pub(crate) fn sums_were_reset(&mut self, stats: &Stats) {
+        self.sums_reset = true;
+        self.segments_at_reset = stats.family(Family::Segment).all.current;
+        self.told = [0; 3];
+    }
+
+    /// Counts what the allocator counts too.
+    pub(crate) fn follow(&mut self, entry: &TraceEntry) {
+        let place = match entry.action {
+            TraceAction::SegmentAlloc | TraceAction::SegmentMap => 0,
+            TraceAction::SegmentFree | TraceAction::SegmentUnmap => 1,
+            TraceAction::Oom => 2,
+            _ => return,
+        };
+        self.told[place] += 1;
+    }
+
+    pub(crate) fn check(&mut self, stats: &Stats, is_virtual: bool) -> Result<(), Broken> {
+        self.lines.resize(all(stats).count(), Line::default());
+        for (line, stat) in self.lines.iter_mut().zip(all(stats)) {
+            let Line { last, base } = *line;
+            if self.sums_reset {
+                line.base = stat.current;
+                ensure(Law::Counters, stat.allocated == 0 && stat.freed == 0, || format!("sums were reset: {stat:?}"))?;
+            } else {
+                ensure(Law::Counters, stat.allocated - stat.freed + base == stat.current, || {
+                    format!("{stat:?} does not add up, from {base}")
+                })?;
+                let grew = stat.allocated >= last.allocated && stat.freed >= last.freed;
+                ensure(Law::Counters, grew, || format!("a sum fell: {last:?}, then {stat:?}"))?;
+            }
+            ensure(Law::Counters, stat.peak >= stat.current, || format!("a peak is below the current value: {stat:?}"))?;
+            if self.peaks_reset {
+                ensure(Law::Counters, stat.peak == stat.current, || format!("peaks were reset: {stat:?}"))?;
+            } else {
+                ensure(Law::Counters, stat.peak >= last.peak, || format!("a peak fell: {last:?}, then {stat:?}"))?;
+            }
+            line.last = stat;
+        }
+        if self.sums_reset {
+            let left = stats.scalars().into_iter().find(|&(name, value)| name != "max_split_size" && value != 0);
+            ensure(Law::Counters, left.is_none(), || format!("sums were reset: {left:?}"))?;
+        }
+        (self.peaks_reset, self.sums_reset) = (false, false);
+        let counted = [stats.num_device_alloc, stats.num_device_free, stats.num_ooms];
+        ensure(Law::Counters, counted == self.told, || {
+            format!("memory taken, given back and refused: counted {counted:?}, told {:?}", self.told)
+        })?;
+        let segments = stats.family(Family::Segment).all.current;
+        // An expandable segment counts once, however often memory is mapped into it.
+        let counted = if is_virtual { segments } else { stats.num_device_alloc - stats.num_device_free + self.segments_at_reset };
+        ensure(Law::Counters, segments == counted, || format!("{segments} segments, by the driver calls {counted}"))?;
+        for family in Family::ALL {
+            let set = stats.family(family);
+            let sums = |value: fn(&Stat) -> i64| value(&set.small) + value(&set.large) == value(&set.all);
+            let agree = sums(|stat| stat.current) && sums(|stat| stat.allocated) && sums(|stat| stat.freed);
+            ensure(Law::Counters, agree, || format!("{}: the pools do not add up: {set:?}", family.name()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! The laws of requests: where each one goes, and that none is refused without need.
+
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::trace::TraceAction;
+use parkade::units::Bytes;
+
+use super::Trial;
+use crate::backend::TestDevice;
+use crate::law::{Broken, Law, ensure};
+use crate::model::best;
+
+const PAGE: u64 = 2 << 20;
+
+impl<D: TestDevice> Trial<D> {
+    /// A request served: from the free memory that the model would have taken, or if there was none from a new segment; and cut to
+    /// the right size.
+    pub(super) fn check_place(&self, before: &[SegmentInfo], bytes: u64, stream: u64, address: u64) -> Result<(), Broken> {
+        let size = self.rules.rounded(bytes);
+        let runs = self.model.free_at_search(before, &self.device.witness());
+        let expected = best(&runs, &self.rules, size, stream);
+        let asked = self.core.observer()[self.followed..].iter().find(|entry| entry.action == TraceAction::SegmentAlloc);
+        if let Some(whole) = expected.map(|run| run.size).or(asked.map(|segment| segment.size)) {
+            let segments = self.core.segments();
+            let block = segments.iter().flat_map(|segment| &segment.blocks).find(|block| block.address.get() == address);
+            let right = self.rules.cut(whole, size);
+            ensure(Law::Placement, block.is_some_and(|block| block.size.get() == right), || {
+                format!("{bytes} bytes out of {whole} should have taken {right}, and took {block:?}")
+            })?;
+        }
+        match (expected, asked) {
+            (Some(run), None) => ensure(Law::Placement, run.address == address, || {
+                format!("{bytes} bytes went to {address:#x}, the best place was {run:x?}")
+            }),
+            (Some(run), Some(segment)) => {
+                Err(Broken::new(Law::Placement, format!("{bytes} bytes took {segment:?}, though {run:x?} would have served")))
+            }
+            (None, Some(segment)) => {
+                ensure(Law::Placement, segment.address == address, || {
+                    format!("{bytes} bytes went to {address:#x}, not to the new {segment:?}")
+                })?;
+                let right = self.rules.segment(size);
+                ensure(Law::Placement, segment.size == right, || {
+                    format!("{bytes} bytes took {segment:?}, which should have {right} bytes")
+                })
+            }
+            (None, None) => Err(Broken::new(
+                Law::Placement,
+                format!("{bytes} bytes went to {address:#x}, where nothing was free that may serve them"),
+            )),
+        }
+    }
+
+    /// A request refused. Nothing that was free could have served it; everything that can be given back has been; and still neither
+    /// the limit nor the device has room for its segment.
+    pub(super) fn check_out_of_memory(&self, before: &[SegmentInfo], bytes: u64, stream: u64) -> Result<(), Broken> {
+        let size = self.rules.rounded(bytes);
+        let runs = self.model.free_at_search(before, &self.device.witness());
+        if let Some(run) = best(&runs, &self.rules, size, stream) {
+            return Err(Broken::new(
+                Law::NoFalseOutOfMemory,
+                format!("{bytes} bytes were refused, though {run:x?} would have served"),
+            ));
+        }
+        let segments = self.core.segments();
+        for segment in &segments {
+            let pending = segment.blocks.iter().find(|block| block.state == BlockActivity::PendingFree);
+            ensure(Law::NoFalseOutOfMemory, pending.is_none(), || {
+                format!("{bytes} bytes were refused, and {pending:?} was not waited for")
+            })?;
+            let used = segment.blocks.iter().any(|block| block.state == BlockActivity::Allocated);
+            ensure(Law::NoFalseOutOfMemory, used, || format!("{bytes} bytes were refused, and {segment:?} was not given back"))?;
+        }
+        let wanted = self.rules.segment(size);
+        let reserved: u64 = segments.iter().map(|segment| segment.total.get()).sum();
+        let over_limit = self.limit.is_some_and(|limit| reserved + wanted > limit);
+        let room = self.room(&segments);
+        ensure(Law::NoFalseOutOfMemory, over_limit || wanted.div_ceil(PAGE) > room, || {
+            let limit = self.limit;
+            format!(
+                "{bytes} bytes were refused, though a segment of {wanted} fits: {reserved} reserved, limit {limit:?}, {room} pages free"
+            )
+        })
+    }
+
+    /// Pages that the device could still give: of a simulated one by arithmetic that its own books take no part in, of a real one by
+    /// what it says.
+    fn room(&self, segments: &[SegmentInfo]) -> u64 {
+        let mut device = self.device.steer();
+        if device.insight().is_some() {
+            let taken: u64 = segments.iter().map(|segment| segment.total.get().div_ceil(PAGE)).sum();
+            return (self.setup.capacity.saturating_sub(self.others_hold) / PAGE).saturating_sub(taken);
+        }
+        let free = device.memory_info().map_or(Bytes::ZERO, |info| info.free);
+        free.saturating_sub(device.withheld_bytes()).get() / PAGE
+    }
+}

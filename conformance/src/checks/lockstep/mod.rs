@@ -1,0 +1,218 @@
+//! The same sequence on a real device and on the simulated one gives the same decisions.
+//!
+//! Where a driver puts a segment decides ties between free blocks of equal size. So the simulated device is told to put its segments
+//! and reservations where the driver put them, one after the other. Then everything must be equal: each entry of the trace at its place
+//! with its address, each call of the allocator with its answer, the operations that are out of memory, the segments before everything is
+//! given back, and the statistics. What differs by nature is left out: the free bytes that an out-of-memory entry tells.
+//!
+//! Events are no matter of speed here: all work is done before one is looked at. That blocks which wait are not reused too early is seen
+//! in a run of the same sequence without waiting, by what the memory holds.
+//!
+//! Memory runs out in two ways: at a limit, which the allocator keeps by itself; and on the device, of which a ballast leaves 2 GiB, so that
+//! the refusals are the driver's. There the simulated device has to refuse by itself what the driver refused, call by call. The driver may
+//! take or give back pages of its own between the ballast's measurement and the run, so the simulated device may have a capacity
+//! that is [`MOST_DRIFT_PAGES`] more or fewer; but one capacity has to explain every answer of the whole run, and the evidence tells it.
+//!
+//! On the simulated backend there is nothing to compare, and the list is empty.
+
+mod recorder;
+mod sequence;
+
+use parkade::device::DeviceBackend;
+use parkade::settings::Settings;
+use parkade::trace::{TraceAction, TraceEntry};
+use parkade::units::{Bytes, MIB};
+use parkade_sim::address::Scripted;
+use parkade_sim::{Adversary, PAGE_BYTES, SimDevice, SimOptions};
+
+use crate::backend::{Backend, Needs, TestDevice};
+use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
+
+pub use crate::checks::draw::Draws;
+pub use recorder::{Answer, Recorder};
+pub use sequence::{Plan, Report, run};
+
+/// Operations of a sequence.
+pub const OPERATIONS: u32 = 10_000;
+/// The most that a sequence takes from the device.
+pub const MEMORY: Bytes = Bytes(2048 * MIB);
+/// How many pages the driver may have taken or given back since the ballast was measured.
+pub const MOST_DRIFT_PAGES: u64 = 1;
+/// Seeds beside that of the effort.
+const SEEDS: [u64; 2] = [20_261, 20_262];
+
+/// PyTorch's settings under which decisions are compared.
+const SETTINGS: [(&str, &str); 8] = [
+    ("default", ""),
+    ("max-split", "max_split_size_mb:64"),
+    ("garbage-collection", "garbage_collection_threshold:0.6"),
+    ("roundup", "roundup_power2_divisions:4"),
+    ("expandable", "expandable_segments:True"),
+    ("expandable+max-split", "expandable_segments:True,max_split_size_mb:64"),
+    ("expandable+garbage-collection", "expandable_segments:True,garbage_collection_threshold:0.6"),
+    ("expandable+roundup", "expandable_segments:True,roundup_power2_divisions:4"),
+];
+
+/// What keeps memory short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shortage {
+    /// The allocator's own limit.
+    Limit,
+    /// The device has no more.
+    Device,
+    /// The device has no more, and there is a limit beyond what it has, without which nothing would collect garbage.
+    DeviceBelowLimit,
+}
+
+impl Shortage {
+    /// What the device has, where that is what is short.
+    fn capacity(self) -> Option<Bytes> {
+        (self != Shortage::Limit).then_some(MEMORY)
+    }
+
+    fn limit(self) -> Option<Bytes> {
+        match self {
+            Shortage::Limit => Some(MEMORY),
+            Shortage::Device => None,
+            // So that a threshold of 0.6 is reached at three quarters of the device.
+            Shortage::DeviceBelowLimit => Some(Bytes(MEMORY.get() / 4 * 5)),
+        }
+    }
+}
+
+/// The entries of this group: none on the simulated backend.
+pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+    let mut entries = Vec::new();
+    if backend.is_simulated() {
+        return entries;
+    }
+    for (name, settings) in SETTINGS {
+        let is_collecting = name.ends_with("garbage-collection");
+        let on_device = if is_collecting { Shortage::DeviceBelowLimit } else { Shortage::Device };
+        for (kind, shortage) in [("limit", Shortage::Limit), ("device", on_device)] {
+            let says = match shortage {
+                Shortage::Limit => "at a limit, both devices see the same calls, decisions, statistics and out-of-memory points",
+                _ => "on a full device, the simulated one refuses what the driver refused, and everything else is the same",
+            };
+            entries.push(Entry::new(Group::Lockstep, format!("{kind}/{name}"), says, move |backend, effort| {
+                compared(backend, settings, shortage, effort)
+            }));
+        }
+    }
+    for (name, settings) in [SETTINGS[0], SETTINGS[4]] {
+        let says = "without waiting for the device, memory holds what was written, and all of it goes back";
+        entries.push(Entry::new(Group::Lockstep, format!("unsettled/{name}"), says, move |backend, effort| {
+            unsettled(backend, settings, effort)
+        }));
+    }
+    entries
+}
+
+fn seeds(effort: &Effort) -> [u64; 2] {
+    SEEDS.map(|seed| seed.wrapping_add(effort.seed))
+}
+
+fn plan<D: TestDevice>(device: &D, seed: u64, settings: &str, limit: Option<Bytes>, settles: bool) -> Result<Plan, Trouble> {
+    let settings = Settings::from_environment(settings).map_err(|error| Trouble::fail(error.to_string()))?;
+    let [default, second, third, _] = device.streams();
+    Ok(Plan { seed, operations: OPERATIONS, settings, limit, streams: [default, second, third], settles })
+}
+
+/// Each seed on the backend's device and on a simulated one.
+fn compared<B: Backend>(backend: &B, settings: &str, shortage: Shortage, effort: &Effort) -> Verdict {
+    let (capacity, limit) = (shortage.capacity(), shortage.limit());
+    let mut measured = Vec::new();
+    for seed in seeds(effort) {
+        let device = backend.open(&Needs { capacity, ..Needs::default() })?;
+        let plan = plan(&device, seed, settings, limit, true)?;
+        let total = device.total_memory();
+        let real = run(device, &plan)?;
+        if real.stats.num_ooms == 0 || real.read_bytes == 0 {
+            return Err(Trouble::fail(format!("seed {seed}: memory was never short, or nothing was read back")));
+        }
+        let drift = explain(&real, &plan, total, capacity).map_err(|reason| Trouble::fail(format!("seed {seed}: {reason}")))?;
+        let refused = real.answers.iter().filter(|answer| answer.result.is_err()).count();
+        measured.push(format!(
+            "seed {seed}: {} entries, {} calls with {refused} refused, {} out of memory, {} MiB read back{}",
+            real.trace.len(),
+            real.answers.len(),
+            real.stats.num_ooms,
+            real.read_bytes >> 20,
+            if drift == 0 { String::new() } else { format!(", capacity off by {drift} pages") },
+        ));
+    }
+    let operations = u64::from(OPERATIONS) * 2 * measured.len() as u64;
+    Ok(Evidence { text: String::new(), measured: measured.join("; "), operations })
+}
+
+/// Finds the simulated device that does the same: one of the capacity that was asked for, or off by the fewest pages.
+/// Returns by how many; or how the one of the right capacity differs.
+fn explain(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) -> Result<i64, String> {
+    let difference = match simulated(real, plan, total, capacity).and_then(|sim| compare(real, &sim)) {
+        Ok(()) => return Ok(0),
+        Err(difference) => difference,
+    };
+    let Some(capacity) = capacity else { return Err(difference) };
+    for pages in 1..=MOST_DRIFT_PAGES.cast_signed() {
+        for drift in [-pages, pages] {
+            let capacity = capacity.get().saturating_add_signed(drift * PAGE_BYTES.cast_signed());
+            if simulated(real, plan, total, Some(Bytes(capacity))).and_then(|sim| compare(real, &sim)).is_ok() {
+                return Ok(drift);
+            }
+        }
+    }
+    Err(difference)
+}
+
+/// The same sequence on a simulated device that puts its segments and reservations where the other one did.
+fn simulated(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) -> Result<Report, String> {
+    let options = SimOptions::new(capacity.unwrap_or(total))
+        .total(total)
+        .adversary(Adversary::Eager)
+        .address_model(Scripted::new(real.segment_addresses.iter().copied()))
+        .reservation_model(Scripted::for_reservations(real.reservation_addresses.iter().copied()));
+    run(SimDevice::new(options), plan).map_err(|trouble| match trouble {
+        Trouble::Skip(reason) | Trouble::Fail { reason, .. } => format!("simulated: {reason}"),
+    })
+}
+
+/// Whether two runs are the same; if not, where they part.
+fn compare(real: &Report, sim: &Report) -> Result<(), String> {
+    let decisions = |report: &Report| report.trace.iter().map(decision).collect::<Vec<_>>();
+    first_difference("trace entry", &decisions(real), &decisions(sim))?;
+    first_difference("call", &real.answers, &sim.answers)?;
+    first_difference("out-of-memory point", &real.oom_points, &sim.oom_points)?;
+    first_difference("segment", &real.segments, &sim.segments)?;
+    first_difference("statistic", &real.stats.entries(), &sim.stats.entries())?;
+    if real.stats == sim.stats { Ok(()) } else { Err("the statistics differ, though not in what is listed".to_owned()) }
+}
+
+fn first_difference<T: PartialEq + std::fmt::Debug>(what: &str, real: &[T], sim: &[T]) -> Result<(), String> {
+    match real.iter().zip(sim).position(|(real, sim)| real != sim) {
+        Some(place) => Err(format!("{what} {place} is {:?} on the device, {:?} simulated", real[place], sim[place])),
+        None if real.len() == sim.len() => Ok(()),
+        None => Err(format!("{} of what is a {what} on the device, {} simulated", real.len(), sim.len())),
+    }
+}
+
+/// An entry without what is the device's own: an out-of-memory entry holds the device's free bytes in place of an address.
+fn decision(entry: &TraceEntry) -> TraceEntry {
+    let address = if entry.action == TraceAction::Oom { 0 } else { entry.address };
+    TraceEntry { address, ..*entry }
+}
+
+/// Without waiting for the device between operations: blocks used by other streams wait for as long as they are.
+fn unsettled<B: Backend>(backend: &B, settings: &str, effort: &Effort) -> Verdict {
+    let mut measured = Vec::new();
+    for seed in seeds(effort) {
+        let device = backend.open(&Needs::default())?;
+        let plan = plan(&device, seed, settings, Some(MEMORY), false)?;
+        let report = run(device, &plan)?;
+        if report.read_bytes == 0 {
+            return Err(Trouble::fail("nothing was read back"));
+        }
+        let unready = report.answers.iter().filter(|answer| answer.result == Ok(false)).count();
+        measured.push(format!("seed {seed}: {unready} queries of events not ready, {} MiB read back", report.read_bytes >> 20));
+    }
+    Ok(Evidence { text: String::new(), measured: measured.join("; "), operations: u64::from(OPERATIONS) * 2 })
+}

@@ -1,0 +1,177 @@
+//! A device that notes what the allocator asks of it, what it answers, and where it puts things.
+//!
+//! It can also make events independent of how fast a device works: then it waits for all work before it says whether an event is
+//! complete.
+
+use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+use parkade_sim::CallName;
+
+use crate::backend::TestDevice;
+
+/// A call that takes memory or addresses or gives them back, or that is about an event; and whether the device did it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// Which call.
+    pub call: CallName,
+    /// Its size, where it has one.
+    pub bytes: u64,
+    /// Where memory was freed, mapped, opened or unmapped, or addresses were given back.
+    pub address: Option<u64>,
+    /// What came of it: for a query whether the event is complete.
+    pub result: Result<bool, BackendError>,
+}
+
+/// A device with its notes.
+#[derive(Debug)]
+pub struct Recorder<D> {
+    device: D,
+    settles: bool,
+    answers: Vec<Answer>,
+    segments: Vec<u64>,
+    reservations: Vec<u64>,
+}
+
+impl<D: TestDevice> Recorder<D> {
+    /// Takes a device over; `settles`: all work is done before events are looked at.
+    pub fn new(device: D, settles: bool) -> Recorder<D> {
+        Recorder { device, settles, answers: Vec::new(), segments: Vec::new(), reservations: Vec::new() }
+    }
+
+    /// The device itself.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// The notes so far: every answer, where segments were put, and where reservations were.
+    pub fn take_notes(&mut self) -> (Vec<Answer>, Vec<u64>, Vec<u64>) {
+        let taken = (&mut self.answers, &mut self.segments, &mut self.reservations);
+        (std::mem::take(taken.0), std::mem::take(taken.1), std::mem::take(taken.2))
+    }
+
+    fn note<T>(&mut self, call: CallName, bytes: Bytes, address: Option<DeviceAddress>, result: &Result<T, BackendError>) {
+        let result = result.as_ref().map(|_| true).map_err(|error| *error);
+        self.answers.push(Answer { call, bytes: bytes.get(), address: address.map(DeviceAddress::get), result });
+    }
+}
+
+impl<D: TestDevice> DeviceBackend for Recorder<D> {
+    type Event = D::Event;
+    type Physical = D::Physical;
+
+    fn index(&self) -> u32 {
+        self.device.index()
+    }
+
+    fn total_memory(&self) -> Bytes {
+        self.device.total_memory()
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        self.device.memory_info()
+    }
+
+    fn processes(&mut self) -> Vec<ProcessMemory> {
+        Vec::new()
+    }
+
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        let result = self.device.malloc(size);
+        self.note(CallName::Malloc, size, None, &result);
+        self.segments.extend(result.iter().map(|address| address.get()));
+        result
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        let result = self.device.free(address);
+        self.note(CallName::Free, Bytes::ZERO, Some(address), &result);
+        result
+    }
+
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        let result = self.device.reserve(size);
+        self.note(CallName::AddressReserve, size, None, &result);
+        self.reservations.extend(result.iter().map(|address| address.get()));
+        result
+    }
+
+    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        let result = self.device.unreserve(address, size);
+        self.note(CallName::AddressFree, size, Some(address), &result);
+        result
+    }
+
+    fn create(&mut self, size: Bytes) -> Result<D::Physical, BackendError> {
+        let result = self.device.create(size);
+        self.note(CallName::MemCreate, size, None, &result);
+        result
+    }
+
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &D::Physical) -> Result<(), BackendError> {
+        let result = self.device.map(address, size, memory);
+        self.note(CallName::MemMap, size, Some(address), &result);
+        result
+    }
+
+    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        let result = self.device.set_access(address, size);
+        self.note(CallName::MemSetAccess, size, Some(address), &result);
+        result
+    }
+
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        let result = self.device.unmap(address, size);
+        self.note(CallName::MemUnmap, size, Some(address), &result);
+        result
+    }
+
+    fn release(&mut self, memory: D::Physical) -> Result<(), (D::Physical, BackendError)> {
+        let result = self.device.release(memory);
+        let noted = result.as_ref().map_err(|(_, error)| *error);
+        self.note(CallName::MemRelease, Bytes::ZERO, None, &noted);
+        result
+    }
+
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        let result = self.device.synchronize_stream(stream);
+        self.note(CallName::StreamSynchronize, Bytes::ZERO, None, &result);
+        result
+    }
+
+    fn create_event(&mut self) -> Result<D::Event, BackendError> {
+        let result = self.device.create_event();
+        self.note(CallName::EventCreate, Bytes::ZERO, None, &result);
+        result
+    }
+
+    fn record_event(&mut self, event: &mut D::Event, stream: StreamId) -> Result<(), BackendError> {
+        let result = self.device.record_event(event, stream);
+        self.note(CallName::EventRecord, Bytes::ZERO, None, &result);
+        result
+    }
+
+    fn stream_wait(&mut self, stream: StreamId, event: &D::Event) -> Result<(), BackendError> {
+        let result = self.device.stream_wait(stream, event);
+        self.note(CallName::StreamWaitEvent, Bytes::ZERO, None, &result);
+        result
+    }
+
+    fn is_complete(&mut self, event: &D::Event) -> Result<bool, BackendError> {
+        if self.settles {
+            self.device.settle();
+        }
+        let result = self.device.is_complete(event);
+        self.answers.push(Answer { call: CallName::EventQuery, bytes: 0, address: None, result });
+        result
+    }
+
+    fn wait(&mut self, event: &D::Event) -> Result<(), BackendError> {
+        let result = self.device.wait(event);
+        self.note(CallName::EventSynchronize, Bytes::ZERO, None, &result);
+        result
+    }
+
+    fn destroy_event(&mut self, event: D::Event) {
+        self.device.destroy_event(event);
+    }
+}

@@ -1,0 +1,308 @@
+//! A mixed sequence of allocator operations, the same for the same seed: requests of all sizes on three streams, use on other
+//! streams, private pools, frees in random order, out of memory, and giving the cache back.
+//!
+//! Every block is filled with its own number when it is handed out, so that two blocks that overlap spoil each other; a sample is
+//! read back when it is freed. The heap is swept every 100 operations. In the end everything goes back to the device.
+
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::snapshot::SegmentInfo;
+use parkade::stats::Stats;
+use parkade::trace::TraceEntry;
+use parkade::units::{Bytes, MIB, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, PoolError, PoolFilter};
+
+use super::recorder::{Answer, Recorder};
+use crate::backend::{Holdings, TestDevice};
+use crate::checks::draw::Draws;
+use crate::suite::Trouble;
+
+/// The heap is checked after so many operations.
+const CHECK_EVERY: u32 = 100;
+/// One block in so many is read back.
+const READ_ONE_IN: u64 = 8;
+/// So much is read of it at its beginning, in its middle and at its end.
+const READ_BYTES: u64 = 4096;
+/// After out of memory so many blocks are freed, oldest first, as a program that recovers does.
+const FREED_AFTER_OOM: usize = 12;
+/// Private pools at once.
+const POOLS: usize = 3;
+
+/// How to run a sequence.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// From which the operations are drawn.
+    pub seed: u64,
+    /// How many there are.
+    pub operations: u32,
+    /// The allocator's settings.
+    pub settings: Settings,
+    /// The allocator's limit.
+    pub limit: Option<Bytes>,
+    /// The default stream and two others.
+    pub streams: [StreamId; 3],
+    /// Whether all work is done before the allocator looks at events; otherwise it depends on the device which blocks wait.
+    pub settles: bool,
+}
+
+/// What a sequence did.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Report {
+    /// Everything that the allocator told.
+    pub trace: Vec<TraceEntry>,
+    /// Everything that it asked, and the answers.
+    pub answers: Vec<Answer>,
+    /// Where the device put segments, in the order of their making.
+    pub segment_addresses: Vec<u64>,
+    /// The same of reservations.
+    pub reservation_addresses: Vec<u64>,
+    /// The numbers of the operations for which there was no memory.
+    pub oom_points: Vec<u32>,
+    /// Before everything was given back.
+    pub segments: Vec<SegmentInfo>,
+    /// At the end.
+    pub stats: Stats,
+    /// How many bytes were read back.
+    pub read_bytes: u64,
+}
+
+/// A block handed out.
+struct Held {
+    allocation: Allocation,
+    requested: Bytes,
+    word: u32,
+}
+
+struct Run<'a, D: TestDevice> {
+    allocator: Allocator<Recorder<D>, PyTorch, Vec<TraceEntry>>,
+    held: Vec<Held>,
+    draws: Draws,
+    plan: &'a Plan,
+    /// Numbers given to blocks so far.
+    words: u32,
+    read_bytes: u64,
+    operation: u32,
+    oom_points: Vec<u32>,
+    pools: Vec<PoolId>,
+    /// Numbers given to pools so far.
+    pool_numbers: u64,
+    /// The pool that requests are sent to.
+    routed: Option<PoolId>,
+}
+
+/// Runs the sequence on a device.
+///
+/// # Errors
+/// What should hold of any run and does not: the heap is whole, memory holds what was written, and nothing stays on the device.
+pub fn run<D: TestDevice>(device: D, plan: &Plan) -> Result<Report, Trouble> {
+    let allocator = Allocator::new(Recorder::new(device, plan.settles), PyTorch::new(plan.settings.clone()), Vec::new());
+    let mut run = Run {
+        allocator,
+        held: Vec::new(),
+        draws: Draws::new(plan.seed),
+        plan,
+        words: 0,
+        read_bytes: 0,
+        operation: 0,
+        oom_points: Vec::new(),
+        pools: Vec::new(),
+        pool_numbers: 0,
+        routed: None,
+    };
+    run.allocator.set_limit(plan.limit);
+    for operation in 1..=plan.operations {
+        run.operation = operation;
+        run.step().map_err(|trouble| at(operation, trouble))?;
+        if operation.is_multiple_of(CHECK_EVERY) {
+            run.allocator.check().map_err(|violation| Trouble::fail(format!("after operation {operation}: {violation}")))?;
+        }
+    }
+    run.finish()
+}
+
+fn at(operation: u32, trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::Fail { reason, script } => Trouble::Fail { reason: format!("operation {operation}: {reason}"), script },
+        skip @ Trouble::Skip(_) => skip,
+    }
+}
+
+fn done<T, E: std::fmt::Display>(outcome: Result<T, E>) -> Result<T, Trouble> {
+    outcome.map_err(|error| Trouble::fail(error.to_string()))
+}
+
+impl<D: TestDevice> Run<'_, D> {
+    fn step(&mut self) -> Result<(), Trouble> {
+        match self.draws.below(200) {
+            0 => done(self.allocator.release_cached()),
+            1..=4 => self.turn_to_pool(),
+            5..=112 => self.allocate(),
+            113..=128 => self.share(),
+            _ => {
+                let place = self.draws.below(self.held.len().max(1) as u64) as usize;
+                self.free(place)
+            }
+        }
+    }
+
+    /// A pool is made, used, left or dropped, whichever can be.
+    fn turn_to_pool(&mut self) -> Result<(), Trouble> {
+        if self.routed.is_some() {
+            return self.leave_pool();
+        }
+        let choice = self.draws.below(4);
+        let place = self.draws.below(self.pools.len().max(1) as u64) as usize;
+        match self.pools.get(place).copied() {
+            Some(pool) if choice == 0 => self.drop_pool(pool),
+            Some(pool) if choice < 3 || self.pools.len() == POOLS => {
+                let stream = self.stream();
+                let filter = if choice == 1 { PoolFilter::All } else { PoolFilter::Stream(stream) };
+                self.routed = Some(pool);
+                done(self.allocator.begin_pool(pool, filter))
+            }
+            _ => {
+                self.pool_numbers += 1;
+                let pool = PoolId(0, self.pool_numbers);
+                self.pools.push(pool);
+                done(self.allocator.create_pool(pool))?;
+                self.allocator.set_pool_use_on_oom(pool, self.draws.below(2) == 0);
+                if self.draws.below(4) == 0 {
+                    self.allocator.set_pool_no_split(pool);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn leave_pool(&mut self) -> Result<(), Trouble> {
+        let Some(pool) = self.routed.take() else { return Ok(()) };
+        done(self.allocator.end_pool(pool))?;
+        done(self.allocator.release_pool(pool))
+    }
+
+    /// As the destructor of a `MemPool` (spec 5.4).
+    fn drop_pool(&mut self, pool: PoolId) -> Result<(), Trouble> {
+        self.pools.retain(|other| *other != pool);
+        self.allocator.set_pool_use_on_oom(pool, false);
+        done(self.allocator.release_pool(pool))?;
+        done(self.allocator.release_cached_pool(pool))
+    }
+
+    fn allocate(&mut self) -> Result<(), Trouble> {
+        let (requested, stream) = (self.size(), self.stream());
+        match self.allocator.allocate(requested, stream) {
+            Ok(allocation) => {
+                self.words += 1;
+                self.held.push(Held { allocation, requested, word: self.words });
+                self.write(self.held.len() - 1, stream)
+            }
+            Err(AllocError::OutOfMemory(_)) => {
+                self.oom_points.push(self.operation);
+                (0..FREED_AFTER_OOM).try_for_each(|_| self.free(0))
+            }
+            // Memory was out, and the pool that was to serve is the one that is routed to; its uses went up all the same (spec 5.3).
+            Err(AllocError::Pool(PoolError::AlreadyRouted(pool))) => {
+                self.oom_points.push(self.operation);
+                done(self.allocator.release_pool(pool))?;
+                (0..FREED_AFTER_OOM).try_for_each(|_| self.free(0))
+            }
+            Err(error) => Err(Trouble::fail(error.to_string())),
+        }
+    }
+
+    /// Another stream uses a block: it writes what is there anyway, so that it spoils only a block that was reused too early.
+    fn share(&mut self) -> Result<(), Trouble> {
+        let (place, stream) = (self.draws.below(self.held.len().max(1) as u64) as usize, self.stream());
+        if place >= self.held.len() {
+            return Ok(());
+        }
+        self.write(place, stream)?;
+        self.allocator.record_stream(&self.held[place].allocation, stream);
+        Ok(())
+    }
+
+    fn write(&mut self, place: usize, stream: StreamId) -> Result<(), Trouble> {
+        let Held { allocation, requested, word } = &self.held[place];
+        let whole = Bytes(requested.get() / 4 * 4);
+        if whole == Bytes::ZERO {
+            return Ok(());
+        }
+        Ok(self.allocator.device_mut().device().fill(allocation.address(), whole, *word, stream)?)
+    }
+
+    fn free(&mut self, place: usize) -> Result<(), Trouble> {
+        if place >= self.held.len() {
+            return Ok(());
+        }
+        if self.draws.below(READ_ONE_IN) == 0 {
+            self.read_back(place)?;
+        }
+        done(self.allocator.free(self.held.remove(place).allocation))
+    }
+
+    fn read_back(&mut self, place: usize) -> Result<(), Trouble> {
+        let Held { allocation, requested, word } = &self.held[place];
+        let (address, word, whole) = (allocation.address(), *word, requested.get() / 4 * 4);
+        let piece = whole.min(READ_BYTES);
+        let device = self.allocator.device_mut().device();
+        device.settle();
+        let mut bytes = vec![0; piece as usize];
+        for offset in [0, (whole - piece) / 8 * 4, whole - piece] {
+            device.read(address.offset(Bytes(offset)), &mut bytes)?;
+            if bytes.chunks_exact(4).any(|found| found != word.to_le_bytes()) {
+                return Err(Trouble::fail(format!(
+                    "block {word} of {requested} bytes does not hold its number from byte {offset} on"
+                )));
+            }
+            self.read_bytes += piece;
+        }
+        Ok(())
+    }
+
+    /// Small, middling, large and very large requests, each kind evenly.
+    fn size(&mut self) -> Bytes {
+        let (from, to) = match self.draws.below(100) {
+            0..40 => (1, MIB),
+            40..75 => (MIB, 10 * MIB),
+            75..95 => (10 * MIB, 64 * MIB),
+            _ => (64 * MIB, 400 * MIB),
+        };
+        Bytes(from + self.draws.below(to - from))
+    }
+
+    fn stream(&mut self) -> StreamId {
+        let [default, second, third] = self.plan.streams;
+        match self.draws.below(100) {
+            0..70 => default,
+            70..85 => second,
+            _ => third,
+        }
+    }
+
+    fn finish(mut self) -> Result<Report, Trouble> {
+        let segments = self.allocator.segments();
+        self.leave_pool()?;
+        while !self.held.is_empty() {
+            self.free(0)?;
+        }
+        for pool in std::mem::take(&mut self.pools) {
+            self.drop_pool(pool)?;
+        }
+        done(self.allocator.release_cached())?;
+        done(self.allocator.check())?;
+        let reserved = self.allocator.heap().reserved();
+        if reserved != Bytes::ZERO {
+            return Err(Trouble::fail(format!("{reserved} bytes are still reserved at the end")));
+        }
+        let left = self.allocator.device_mut().device().holdings();
+        // The allocator still has its events, for the next time.
+        if (Holdings { events: 0, ..left }) != Holdings::default() {
+            return Err(Trouble::fail(format!("left on the device: {left:?}")));
+        }
+        let stats = self.allocator.stats().clone();
+        let trace = std::mem::take(self.allocator.observer_mut());
+        let (answers, segment_addresses, reservation_addresses) = self.allocator.device_mut().take_notes();
+        let (oom_points, read_bytes) = (self.oom_points, self.read_bytes);
+        Ok(Report { trace, answers, segment_addresses, reservation_addresses, oom_points, segments, stats, read_bytes })
+    }
+}

@@ -1,0 +1,37 @@
+//! What is checked, as lists of entries: laws, each policy, the device contract, PyTorch's own tests, and two devices in lockstep.
+
+pub mod contract;
+pub mod draw;
+pub mod laws;
+pub mod lockstep;
+pub mod policies;
+pub mod pytorch_tests;
+
+use crate::backend::Backend;
+
+#[cfg(feature = "cuda")]
+use crate::backend::Cuda;
+use crate::suite::Entry;
+use policies::Share;
+
+/// Every entry of the suite for a backend, group by group.
+#[must_use]
+pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+    [
+        laws::entries(backend),
+        policies::entries(backend, None, Share::Part),
+        contract::entries(backend),
+        pytorch_tests::entries(backend),
+        lockstep::entries(backend),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// What is checked on a CUDA device alone: a host's second device.
+#[cfg(feature = "cuda")]
+#[must_use]
+pub fn cuda_entries() -> Vec<Entry<Cuda>> {
+    contract::neighbours::entries()
+}

@@ -1,0 +1,148 @@
+//! Random programs for one policy: drawn, run under every law, and made smaller where one breaks.
+
+use std::cell::{Cell, RefCell};
+
+use parkade::policy::Policy;
+use proptest::test_runner::{TestCaseError, TestError};
+
+use super::shrink::without_needless;
+use super::step::{Setup, Step, programs};
+use super::subject::{Stopped, Subject};
+use super::watched::Reached;
+use crate::backend::{Backend, EventTiming, Unable};
+use crate::checks::draw::runner;
+use crate::suite::{Effort, Evidence, Trouble, Verdict};
+
+/// A failing program's values are made smaller until so many steps were carried out for it. Then goes whatever step is not needed.
+const SHRINK_STEPS: usize = 5000;
+/// Programs have at most so many steps.
+const LONGEST: usize = 100;
+
+/// Every law after every step, and at the end.
+pub(super) fn every_law<B: Backend, P: Policy>(
+    subject: &Subject<P>,
+    backend: &B,
+    effort: &Effort,
+    adversary: EventTiming,
+) -> Verdict {
+    let total = Cell::new(Reached::default());
+    let evidence = random(effort, 0x901c, adversary, |setup, steps| {
+        let reached = subject.whole_run(backend, setup, steps)?;
+        total.set(total.get().and(reached));
+        Ok(())
+    })?;
+    let Reached { reuses, transfers, remaps, releases, refusals, private, loads, driver_ns } = total.get();
+    let reached = format!(
+        "{reuses} reuses, {refusals} refusals, {transfers} transfers, {remaps} remaps, {releases} releases, {private} requests of private \
+         pools, {loads} loads{}",
+        driver_time(driver_ns)
+    );
+    Ok(Evidence { measured: format!("{}: {reached}", evidence.measured), ..evidence })
+}
+
+/// What the calls of the driver took, in words; nothing where the device does not say.
+pub(super) fn driver_time(driver_ns: u64) -> String {
+    if driver_ns == 0 { String::new() } else { format!("; driver {} ms", driver_ns / 1_000_000) }
+}
+
+/// The same program makes the same decisions.
+pub(super) fn determinism<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
+    random(&a_part(effort), 0x901d, EventTiming::Seeded(0), |setup, steps| subject.twice(backend, setup, steps))
+}
+
+/// An allocator that is dropped as it is gives everything back.
+pub(super) fn dropped<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
+    random(&a_part(effort), 0x901e, EventTiming::Seeded(0), |setup, steps| {
+        let world = subject.play(backend, setup, steps)?;
+        let script = world.script();
+        world.abandon().map(drop).map_err(|broken| Stopped::Broken(broken.during("dropped"), script))
+    })
+}
+
+fn a_part(effort: &Effort) -> Effort {
+    Effort { cases: effort.cases.div_ceil(4), ..*effort }
+}
+
+fn random(effort: &Effort, salt: u64, adversary: EventTiming, one: impl Fn(&Setup, &[Step]) -> Result<(), Stopped>) -> Verdict {
+    let failure = match search(effort, salt, adversary, &one) {
+        Ok(operations) => {
+            let measured = format!("{operations} steps in {} programs", effort.cases);
+            return Ok(Evidence { operations, measured, text: String::new() });
+        }
+        Err(Failure::Unable(reason)) => return Err(reason.into()),
+        Err(Failure::Other(reason)) => return Err(Trouble::fail(reason)),
+        Err(Failure::Program(failure)) => failure,
+    };
+    // The smallest one again, for what it says may depend on the moment on a real device.
+    Err(match one(&failure.setup, &failure.steps) {
+        Err(Stopped::Broken(again, script)) => Trouble::Fail { reason: again.to_string(), script: Some(script) },
+        _ => Trouble::Fail { reason: format!("seen once: {}", failure.broken), script: Some(failure.script) },
+    })
+}
+
+/// Why a search ended before its programs did.
+pub(super) enum Failure {
+    /// There is no device for a program.
+    Unable(Unable),
+    /// A program breaks a law.
+    Program(Box<Failing>),
+    /// No programs could be drawn.
+    Other(String),
+}
+
+/// The smallest program found that breaks a law.
+pub(super) struct Failing {
+    pub(super) setup: Setup,
+    pub(super) steps: Vec<Step>,
+    /// What was seen when the last failing one was run while it was made smaller, and its script.
+    broken: String,
+    script: String,
+}
+
+/// Runs random programs until one breaks a law, which is then made smaller. How many steps were carried out if none does.
+pub(super) fn search(
+    effort: &Effort,
+    salt: u64,
+    adversary: EventTiming,
+    one: &impl Fn(&Setup, &[Step]) -> Result<(), Stopped>,
+) -> Result<u64, Failure> {
+    let (operations, unable, broken) = (Cell::new(0), RefCell::new(None), RefCell::new(None));
+    let spent = Cell::new(0);
+    let outcome = runner(effort, salt).run(&programs(adversary, LONGEST), |(setup, steps)| {
+        if broken.borrow().is_some() {
+            spent.set(spent.get() + steps.len());
+        }
+        // What is not tried counts as good, so that the smallest one so far stays.
+        if spent.get() > SHRINK_STEPS {
+            return Ok(());
+        }
+        match one(&setup, &steps) {
+            Ok(()) => {
+                operations.set(operations.get() + steps.len() as u64);
+                Ok(())
+            }
+            Err(Stopped::Unable(reason)) => {
+                unable.replace(Some(reason));
+                Ok(())
+            }
+            Err(Stopped::Broken(found, script)) => {
+                let message = found.to_string();
+                broken.replace(Some((found, script)));
+                Err(TestCaseError::fail(message))
+            }
+        }
+    });
+    if let Some(reason) = unable.take() {
+        return Err(Failure::Unable(reason));
+    }
+    match (outcome, broken.take()) {
+        (Ok(()), _) => Ok(operations.get()),
+        (Err(TestError::Fail(_, (setup, steps))), Some((found, script))) => {
+            // Another law would be another failure.
+            let fails = |steps: &[Step]| matches!(one(&setup, steps), Err(Stopped::Broken(again, _)) if again.law == found.law);
+            let steps = without_needless(steps, fails);
+            Err(Failure::Program(Box::new(Failing { setup, steps, broken: found.to_string(), script })))
+        }
+        (Err(error), _) => Err(Failure::Other(error.to_string())),
+    }
+}

@@ -1,0 +1,57 @@
+//! The policy suite for a policy that is in no catalogue.
+
+use std::fmt;
+
+use parkade::policy::Policy;
+
+use super::subject::Subject;
+use super::{Share, entries_of};
+use crate::backend::Simulated;
+use crate::suite;
+use crate::suite::{Effort, Row, Silent, Status};
+
+/// What the suite says of a policy. Displays as a line for each entry, and for what failed the reason and the shortest program found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// One row for each entry.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Whether everything passed.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.rows.iter().all(|row| row.status == Status::Pass)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for row in &self.rows {
+            writeln!(f, "{}: {}: {}", row.name, row.status.name(), row.says)?;
+            if row.status == Status::Pass {
+                writeln!(f, "    {}", row.evidence.measured)?;
+                continue;
+            }
+            writeln!(f, "    {}", row.reason)?;
+            for line in row.script.iter().flat_map(|script| script.lines()) {
+                writeln!(f, "        {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Report {}
+
+/// Checks a policy on the simulated device, with every law that no policy may break. `make` makes one that has decided nothing yet.
+///
+/// # Errors
+/// The report, if anything failed.
+pub fn check<P: Policy + 'static>(make: impl Fn() -> P + Send + Sync + 'static, effort: &Effort) -> Result<Report, Report> {
+    let name = make().name();
+    let subject = Subject::new(name, move |_| make());
+    let entries = entries_of(&Simulated, &subject, Share::Whole);
+    let report = Report { rows: suite::run(&Simulated, &entries, &[], effort, &Silent) };
+    if report.passed() { Ok(report) } else { Err(report) }
+}

@@ -1,0 +1,218 @@
+//! Policies put together by chance from everything that a policy may ask for: where it looks, how it cuts and merges, which rungs its
+//! ladder has and in which order. None is of any use, and all of them are legal.
+//!
+//! They check what the policies with names use in few combinations, or not at all.
+
+use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::profile::Profile;
+use parkade::units::{Bytes, MIB, PoolClass};
+use parkade::{BlockId, BlockView, Heap, PoolSlot};
+
+use crate::checks::lockstep::Draws;
+
+/// So many policies of each kind that moves memory.
+const MOVERS: usize = 10;
+
+/// How a block is cut.
+#[derive(Clone, Copy, Debug)]
+enum Cutting {
+    /// To the request's size.
+    Exact,
+    /// To the request's size, unless less than so much would be left.
+    Rest(u64),
+    /// In halves, while a half suffices.
+    Halves,
+    /// A quarter of the rest stays with the request.
+    Loose,
+    /// Not at all.
+    Never,
+}
+
+/// One rung of the ladder.
+#[derive(Clone, Copy, Debug)]
+enum Rung {
+    Ask,
+    AskFor(u64),
+    /// From another stream, with a wait or by luck.
+    Transfer(bool),
+    /// The first so many free blocks of expandable segments.
+    Remap(usize),
+    /// The first so many blocks that can go.
+    Release(usize),
+    Borrow,
+    Wait,
+}
+
+/// A policy put together by chance.
+#[derive(Clone, Debug)]
+pub(super) struct Drawn {
+    unit: u64,
+    segment: u64,
+    page: u64,
+    grows: [bool; 2],
+    small: u64,
+    /// 0 is the tightest free block, 1 the loosest, 2 the lowest address.
+    fit: u64,
+    cutting: Cutting,
+    coalescing: Coalescing,
+    rungs: Vec<Rung>,
+    profile: &'static Profile,
+}
+
+impl Drawn {
+    /// The policy of a number.
+    pub(super) fn new(seed: u64) -> Drawn {
+        let mut draws = Draws::new(seed);
+        let mut of = |options: &[u64]| options[draws.below(options.len() as u64) as usize];
+        let unit = of(&[512, 512, 256, 4096, MIB]);
+        let (segment, page) = (of(&[2 * MIB, 16 * MIB, 20 * MIB, 64 * MIB]), of(&[2 * MIB, 2 * MIB, 16 * MIB]));
+        let grows = [of(&[0, 0, 0, 1]) == 1, of(&[0, 0, 1]) == 1];
+        let cutting = match of(&[0, 1, 2, 2, 3, 4]) {
+            0 => Cutting::Exact,
+            1 => Cutting::Rest(of(&[512, 8192, MIB])),
+            2 => Cutting::Halves,
+            3 => Cutting::Loose,
+            _ => Cutting::Never,
+        };
+        let coalescing = match of(&[0, 0, 1, 1, 2]) {
+            0 => Coalescing::Neighbours,
+            1 => Coalescing::Buddies,
+            _ => Coalescing::Never,
+        };
+        // Expandable segments need it.
+        let coalescing = if grows.contains(&true) { Coalescing::Neighbours } else { coalescing };
+        let rungs = (0..of(&[0, 1, 2, 4]))
+            .map(|_| match of(&[0, 1, 2, 2, 3, 4, 4, 5, 6]) {
+                0 => Rung::Ask,
+                1 => Rung::AskFor(of(&[0, 2 * MIB, 30 * MIB])),
+                2 => Rung::Transfer(of(&[0, 1, 1]) == 1),
+                3 => Rung::Release(of(&[0, 1, 3]) as usize),
+                4 => Rung::Remap(of(&[1, 2, 100]) as usize),
+                5 => Rung::Borrow,
+                _ => Rung::Wait,
+            })
+            .collect();
+        let (small, fit) = (of(&[0, MIB]), of(&[0, 1, 2]));
+        let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][of(&[0, 1]) as usize];
+        Drawn { unit, segment, page, grows, small, fit, cutting, coalescing, rungs, profile }
+    }
+
+    /// Numbers of policies that take blocks of other streams, and of some that put pages together anew: so many of each.
+    pub(super) fn seeds_that_move_memory() -> Vec<u64> {
+        let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true)));
+        let remaps =
+            |drawn: &Drawn| drawn.grows[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Remap(most) if *most > 1));
+        let those = |which: &dyn Fn(&Drawn) -> bool| -> Vec<u64> {
+            (0..).filter(|&seed| which(&Drawn::new(seed))).take(MOVERS).collect()
+        };
+        [those(&|drawn| transfers(drawn) && !drawn.grows[1]), those(&remaps)].concat()
+    }
+
+    fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
+        let suffices = |block: &BlockView| block.stream == request.stream && block.size >= request.size;
+        let blocks = heap.free_blocks(request.pool).filter(suffices);
+        let found = match self.fit {
+            0 => blocks.min_by_key(|block| (block.size, block.address)),
+            1 => blocks.max_by_key(|block| (block.size, block.address)),
+            _ => blocks.min_by_key(|block| block.address),
+        };
+        found.map(|block| block.id)
+    }
+
+    fn climb(&self, heap: &Heap, request: &Request, rung: Rung) -> Relief {
+        let ask = |blocks, attempt| Relief::Release { blocks, attempt };
+        let nothing = || ask(Vec::new(), Attempt::No);
+        match rung {
+            Rung::Ask => ask(Vec::new(), Attempt::Ask),
+            Rung::AskFor(more) => ask(Vec::new(), Attempt::AskFor(Bytes(request.size.get() + more))),
+            Rung::Transfer(waits) => {
+                let legal =
+                    |block: &BlockView| block.stream != request.stream && block.size >= request.size && !block.is_expandable;
+                let other = heap.free_blocks(request.pool).find(legal);
+                other.map_or_else(nothing, |block| Relief::Transfer { block: block.id, waits })
+            }
+            Rung::Remap(most) => {
+                // Not those of a private pool in use, whose graphs would find them gone.
+                let may_go = heap.releasable();
+                let free = heap.free_blocks(request.pool).filter(|block| block.is_expandable && may_go.contains(&block.id));
+                Relief::Remap { blocks: free.take(most).map(|block| block.id).collect() }
+            }
+            Rung::Release(most) => ask(heap.releasable().into_iter().take(most).collect(), Attempt::Ask),
+            Rung::Borrow => Relief::Borrow,
+            Rung::Wait => Relief::Wait,
+        }
+    }
+}
+
+impl Policy for Drawn {
+    fn name(&self) -> &'static str {
+        "drawn"
+    }
+
+    fn profile(&self) -> &'static Profile {
+        self.profile
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(Bytes(self.unit))
+    }
+
+    fn classify(&self, size: Bytes) -> PoolClass {
+        if size.get() <= self.small { PoolClass::Small } else { PoolClass::Large }
+    }
+
+    fn grows(&self, pool: PoolSlot) -> bool {
+        self.grows[usize::from(pool.class() == PoolClass::Large)]
+    }
+
+    fn page(&self, _: PoolSlot) -> Bytes {
+        Bytes(self.page)
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        let segment = request.size.max(Bytes(self.segment));
+        self.find(heap, request).map_or(Placement::Segment(segment), Placement::Reuse)
+    }
+
+    fn splits(&self, whole: Bytes, request: &Request) -> bool {
+        let (whole, size) = (whole.get(), request.size.get());
+        match self.cutting {
+            Cutting::Exact => true,
+            Cutting::Rest(least) => whole - size >= least,
+            Cutting::Halves => whole.is_multiple_of(1024) && whole / 2 >= size,
+            Cutting::Loose => whole - size >= 16384,
+            Cutting::Never => false,
+        }
+    }
+
+    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
+        let (whole, size) = (whole.get(), request.size.get());
+        match self.cutting {
+            Cutting::Halves => Bytes(whole / 2),
+            Cutting::Loose => Bytes(size + (whole - size) / 4 / 512 * 512),
+            _ => request.size,
+        }
+    }
+
+    fn coalescing(&self) -> Coalescing {
+        self.coalescing
+    }
+
+    /// Its own rungs; then a wait and another look, other streams' blocks, and everything back.
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        if let Some(&rung) = self.rungs.get(rung as usize) {
+            return self.climb(heap, request, rung);
+        }
+        match rung as usize - self.rungs.len() {
+            0 => self.climb(heap, request, Rung::Ask),
+            1 => Relief::Wait,
+            2 => self.find(heap, request).map_or_else(|| self.climb(heap, request, Rung::Borrow), Relief::Reuse),
+            // Whoever takes from other streams by luck must do so when luck is no question any more.
+            3 if self.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(_))) => {
+                self.climb(heap, request, Rung::Transfer(true))
+            }
+            3 | 4 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskFor(request.size) },
+            _ => Relief::GiveUp,
+        }
+    }
+}

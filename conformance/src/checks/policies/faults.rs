@@ -1,0 +1,169 @@
+//! Failing driver calls, one at a time: whatever the policy had asked for, everything holds and nothing is lost.
+
+use std::collections::BTreeMap;
+
+use parkade::policy::Policy;
+use parkade_sim::{CallName, FaultError, FaultPlan, When};
+use proptest::strategy::{Strategy, ValueTree};
+
+use super::campaign::driver_time;
+use super::fixed::{captures, every_rung, stitching};
+use super::step::{Setup, Step, programs};
+use super::subject::{Stopped, Subject};
+use super::trial::Outcome;
+use crate::backend::{Backend, EventTiming};
+use crate::checks::draw::runner;
+use crate::law::{Broken, Law, ensure};
+use crate::suite::{Effort, Evidence, Trouble, Verdict};
+
+/// A code that no rule of the allocator knows ("an illegal memory access was encountered").
+const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
+/// In a short run so many calls of a program fail in each way.
+const FEWEST_POINTS: usize = 12;
+
+/// What fails, for a number of a call.
+type Plan = fn(u64) -> Vec<(When, FaultError)>;
+
+/// One call fails; one says that memory is out; two in a row fail.
+const PLANS: [Plan; 3] = [
+    |n| vec![(When::Nth(n), ILLEGAL_ADDRESS)],
+    |n| vec![(When::Nth(n), FaultError::OutOfMemory)],
+    |n| vec![(When::Nth(n), ILLEGAL_ADDRESS), (When::Nth(n + 1), ILLEGAL_ADDRESS)],
+];
+
+/// After the n-th driver call has failed, for n = 1, 2, ..., every law holds.
+pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
+    let mut runner = runner(effort, 0x901f_u64);
+    let strategy = programs(EventTiming::Seeded(0), 40);
+    // One more for every two hundred programs of a campaign.
+    let drawn = (0..effort.cases / 200).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current()));
+    let (setup, steps) = every_rung();
+    let rungs = subject.fault_seeds.iter().map(|&policy_seed| (Setup { policy_seed, ..setup }, steps.clone()));
+    let mut programs: Vec<(Setup, Vec<Step>)> = rungs.chain([captures()]).chain(drawn).collect();
+    let stitching = stitching();
+    // A long one, for whoever makes something of it.
+    if subject.whole_run(backend, &stitching.0, &stitching.1).map_err(|stopped| trouble(stopped, &[]))?.remaps > 0 {
+        programs.push(stitching);
+    }
+    let (mut failures, mut operations, mut driver_ns) = (0, 0, 0);
+    let seeds = subject.fault_seeds.len();
+    // Each policy begins elsewhere, so that a short run over all of them fails other calls under each.
+    let shift = subject.name.bytes().map(usize::from).sum::<usize>();
+    for (place, (setup, steps)) in programs.iter().enumerate() {
+        // Many policies of one kind share the work: each gets one way of failing.
+        let plans = if seeds > 1 && place < seeds { &PLANS[place % 3..][..1] } else { &PLANS[..] };
+        let untouched = run(subject, backend, setup, steps, &[]).map_err(|stopped| trouble(stopped, &[]))?;
+        let points = points(&untouched.calls);
+        let most = FEWEST_POINTS.max(effort.cases as usize);
+        for (number, plan) in plans.iter().enumerate() {
+            for n in spread(&points, most, shift + place + number) {
+                let faults = plan(n);
+                let ran = run(subject, backend, setup, steps, &faults).map_err(|stopped| trouble(stopped, &faults))?;
+                operations += steps.len() as u64;
+                failures += ran.fired;
+                driver_ns += ran.driver_ns;
+            }
+        }
+    }
+    if failures == 0 {
+        return Err(Trouble::fail("no program makes a call that could fail"));
+    }
+    let measured = format!("{failures} failures in {} programs{}", programs.len(), driver_time(driver_ns));
+    Ok(Evidence { measured, operations, text: String::new() })
+}
+
+/// Which calls are to fail, counted from 1: of those that a step makes under one name the first, one in the middle and the last. The others
+/// are mostly pages like these.
+fn points(calls: &[Vec<CallName>]) -> Vec<u64> {
+    let (mut points, mut before) = (Vec::new(), 0);
+    for step in calls {
+        let mut places: BTreeMap<CallName, Vec<u64>> = BTreeMap::new();
+        for (name, place) in step.iter().zip(before + 1..) {
+            places.entry(*name).or_default().push(place);
+        }
+        points.extend(places.values().flat_map(|own| [own[0], own[own.len() / 2], own[own.len() - 1]]));
+        before += step.len() as u64;
+    }
+    points.sort_unstable();
+    points.dedup();
+    points
+}
+
+/// So many of the points at most, evenly spread; the shift says which.
+fn spread(points: &[u64], most: usize, shift: usize) -> Vec<u64> {
+    if points.len() <= most {
+        return points.to_vec();
+    }
+    let first = shift * points.len() / most / 4 % points.len().div_ceil(most);
+    (0..most).filter_map(|number| points.get(first + number * points.len() / most).copied()).collect()
+}
+
+/// What a run came to.
+struct Ran {
+    /// Failures that happened.
+    fired: u64,
+    /// The calls of the device, step by step.
+    calls: Vec<Vec<CallName>>,
+    /// What they took, in nanoseconds, where the device says so.
+    driver_ns: u64,
+}
+
+/// Runs a program with these failures.
+fn run<B: Backend, P: Policy>(
+    subject: &Subject<P>,
+    backend: &B,
+    setup: &Setup,
+    steps: &[Step],
+    faults: &[(When, FaultError)],
+) -> Result<Ran, Stopped> {
+    let mut world = subject.world(backend, setup)?;
+    world.plan_faults(faults.iter().fold(FaultPlan::none(), |plan, &(when, error)| plan.and(when, error)));
+    let mut told = 0;
+    for (number, &step) in steps.iter().enumerate() {
+        match world.apply(step) {
+            Ok(Outcome::Failed(_)) => told += 1,
+            Ok(_) => {}
+            Err(broken) => return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), world.script())),
+        }
+    }
+    let (fired, script) = (world.faults_fired(), world.script());
+    let enough: Result<(), Broken> =
+        ensure(Law::Faults, told <= fired, || format!("{fired} calls failed, and {told} steps told of it"));
+    let finished = enough.and_then(|()| world.finish()).map_err(|broken| Stopped::Broken(broken, script))?;
+    Ok(Ran { fired, calls: finished.calls, driver_ns: finished.driver_ns })
+}
+
+fn trouble(stopped: Stopped, faults: &[(When, FaultError)]) -> Trouble {
+    match stopped {
+        Stopped::Unable(unable) => unable.into(),
+        Stopped::Broken(broken, script) => {
+            let planned = format!("# planned failures: {faults:?}\n{script}");
+            Trouble::Fail { reason: format!("{faults:?}: {broken}"), script: Some(planned) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_calls_alike_three_fail() {
+        let (create, map) = (CallName::MemCreate, CallName::MemMap);
+        let calls = [vec![create, create, create, create, map], Vec::new(), vec![map, create]];
+        assert_eq!(points(&calls), [1, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn a_part_of_the_points_is_spread_over_all_of_them() {
+        let points: Vec<u64> = (1..=100).collect();
+        assert_eq!(spread(&points, 100, 7), points);
+        for shift in 0..50 {
+            let part = spread(&points, 12, shift);
+            assert_eq!(part.len(), 12, "{shift}");
+            assert!(part[0] <= 9 && part[11] > 91 && part.windows(2).all(|pair| pair[1] - pair[0] <= 9), "{shift}: {part:?}");
+        }
+        let seen: std::collections::BTreeSet<u64> = (0..50).flat_map(|shift| spread(&points, 12, shift)).collect();
+        assert!(seen.len() > 90, "{} of 100 points are reached by some policy", seen.len());
+    }
+}

@@ -1,0 +1,106 @@
+//! Programs that are not drawn: they reach what chance hardly does, and are what driver calls fail in.
+
+use parkade::units::MIB;
+
+use super::pool_step::PoolStep;
+use super::step::{Setup, Step};
+use crate::backend::{EventTiming, Places};
+
+/// A program with something of everything: free blocks of three streams, work under way, more asked for than there is, twice, and the
+/// device's memory in many hands.
+pub(super) fn every_rung() -> (Setup, Vec<Step>) {
+    use Step::{Allocate, Free, Launch, Limit, ProcessEvents, ReleaseCached, Replace, Use};
+    let fill = [Allocate(16 * MIB, 0), Allocate(12 * MIB, 1), Allocate(16 * MIB, 2), Launch(1, 4_000_000), Use(1, 2), Use(0, 1)];
+    let pieces = (0..4).map(|_| Allocate(2 * MIB, 0)).chain((0..2).map(Free));
+    let rest = [
+        Free(0),
+        Allocate(700, 3),
+        Free(0),
+        Allocate(14 * MIB, 3),
+        Launch(3, 4_000_000),
+        Free(1),
+        Allocate(11 * MIB, 0),
+        Use(2, 3),
+        Free(2),
+        Allocate(24 * MIB, 1),
+        ProcessEvents,
+        Limit(60),
+        Allocate(40 * MIB, 2),
+        Replace(0),
+        Free(0),
+        Free(0),
+        Allocate(28 * MIB, 1),
+        Limit(100),
+        Allocate(100 * MIB, 0),
+        ReleaseCached,
+        Allocate(5 * MIB, 0),
+    ];
+    let setup = Setup { capacity: 64 * MIB, adversary: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
+    (setup, fill.into_iter().chain(pieces).chain(rest).collect())
+}
+
+/// A program whose last request is only served by the pages of two blocks that are apart, where a policy puts such together, and is
+/// larger than any that other programs are full of.
+pub(super) fn stitching() -> (Setup, Vec<Step>) {
+    use Step::{Allocate, Free};
+    let fill = [400, 2, 300, 2].map(|mib| Allocate(mib * MIB, 0));
+    // The 400 MiB first; the last one then takes its place, so that the 300 MiB are still the third.
+    let steps = fill.into_iter().chain([Free(0), Free(2), Allocate(600 * MIB, 0)]).collect();
+    let setup = Setup { capacity: 1024 * MIB, adversary: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
+    (setup, steps)
+}
+
+/// A program with private pools: requests routed to one while blocks wait for events, out of memory there, a pool that serves when memory is
+/// out, a checkpoint that is loaded twice, and a pool that nobody uses any more.
+pub(super) fn captures() -> (Setup, Vec<Step>) {
+    use PoolStep::{Begin, Create, End, Load, Release, ReleaseCached, Save, Serve};
+    use Step::{Allocate, CompleteAll, Free, Launch, Pool, ProcessEvents, Use};
+    let steps = vec![
+        Allocate(6 * MIB, 0),
+        Launch(1, 4_000_000),
+        Use(0, 1),
+        Allocate(3 * MIB, 0),
+        Use(1, 1),
+        Pool(Create(1)),
+        Free(1),
+        Pool(Begin(1, Some(0))),
+        // It was used by another stream before: its events are recorded once the capture is over.
+        Free(0),
+        Allocate(4 * MIB, 0),
+        Allocate(700, 0),
+        Allocate(2 * MIB, 1),
+        Use(2, 2),
+        ProcessEvents,
+        Free(0),
+        // Nobody has so much: nothing may be waited for now.
+        Allocate(60 * MIB, 0),
+        Step::ReleaseCached,
+        Allocate(3 * MIB, 0),
+        Pool(End(1)),
+        Pool(Save(1)),
+        Allocate(8 * MIB, 0),
+        Pool(Begin(1, None)),
+        Allocate(5 * MIB, 0),
+        Pool(End(1)),
+        CompleteAll,
+        Free(1),
+        Pool(Load(1)),
+        Pool(Serve(1)),
+        Allocate(48 * MIB, 1),
+        Allocate(600, 0),
+        Free(0),
+        Pool(Release(1)),
+        Free(0),
+        Free(0),
+        Free(0),
+        Pool(ReleaseCached(1)),
+        Pool(Begin(2, Some(1))),
+        Allocate(20 * MIB, 1),
+        Free(0),
+        Pool(Release(2)),
+        Pool(End(2)),
+        Allocate(30 * MIB, 0),
+    ];
+    let setup = Setup { capacity: 64 * MIB, adversary: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
+    (setup, steps)
+}

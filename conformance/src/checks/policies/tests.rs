@@ -1,0 +1,133 @@
+//! What the programs reach: a rung that no program gets to is not tested by any of them.
+
+use parkade::Heap;
+use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, PoolClass};
+use parkade_policies::CATALOGUE;
+
+use super::campaign::{Failing, Failure, search};
+use super::drawn;
+use super::fixed::{captures, every_rung, stitching};
+use super::step::{Setup, Step};
+use super::subject::{Stopped, Subject};
+use super::watched::Reached;
+use super::wrong::Wrong;
+use crate::backend::{EventTiming, Simulated};
+use crate::suite::Effort;
+
+fn reached(outcome: Result<Reached, Stopped>) -> Reached {
+    match outcome {
+        Ok(reached) => reached,
+        Err(Stopped::Broken(broken, script)) => panic!("{broken}\n{script}"),
+        Err(Stopped::Unable(unable)) => panic!("{unable}"),
+    }
+}
+
+#[test]
+fn blocks_change_streams_and_pages_their_places_under_policies_of_the_catalogue() {
+    let mut total = Reached::default();
+    for named in CATALOGUE {
+        let make = named.make;
+        let subject = Subject::new(named.name, move |_| make());
+        for (setup, steps) in [every_rung(), stitching()] {
+            total = total.and(reached(subject.whole_run(&Simulated, &setup, &steps)));
+        }
+    }
+    assert!(total.transfers > 0 && total.remaps > 0, "{total:?}");
+}
+
+#[test]
+fn the_policies_whose_calls_fail_move_memory_in_both_ways() {
+    let (subject, (setup, steps)) = (drawn(), every_rung());
+    let runs = subject.fault_seeds.iter().map(|&policy_seed| {
+        let setup = Setup { policy_seed, ..setup };
+        reached(subject.whole_run(&Simulated, &setup, &steps))
+    });
+    let runs: Vec<Reached> = runs.collect();
+    let with = |count: fn(&Reached) -> u64| runs.iter().filter(|run| count(run) > 0).count();
+    let (transfers, remaps) = (with(|run| run.transfers), with(|run| run.remaps));
+    assert!(transfers >= 4 && remaps >= 4, "{transfers} policies of {} transfer, {remaps} remap", runs.len());
+}
+
+#[test]
+fn private_pools_serve_under_every_policy_and_are_loaded_under_most_whose_neighbours_merge() {
+    let (setup, steps) = captures();
+    let (mut merge, mut load) = (0, 0);
+    for named in CATALOGUE {
+        let make = named.make;
+        let subject = Subject::new(named.name, move |_| make());
+        let run = reached(subject.whole_run(&Simulated, &setup, &steps));
+        assert!(run.private > 0, "{}: {run:?}", named.name);
+        merge += u32::from(make().coalescing() == Coalescing::Neighbours);
+        load += u32::from(run.loads > 0);
+    }
+    // A pool that has changed streams cannot be loaded, nor one whose blocks are used elsewhere.
+    assert!(merge > 8 && load * 3 >= merge * 2, "{load} of {merge} load");
+}
+
+/// It never waits and never gives anything back, so that it is out of memory too early.
+struct Stubborn;
+
+impl Policy for Stubborn {
+    fn name(&self) -> &'static str {
+        "stubborn"
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(Bytes(512))
+    }
+
+    fn classify(&self, _size: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        match heap.first_at_least(request.pool, request.stream, request.size) {
+            Some(block) => Placement::Reuse(block.id),
+            None => Placement::Segment(request.size.checked_round_up(Bytes::mib(2)).unwrap_or(Bytes::MAX)),
+        }
+    }
+
+    fn splits(&self, _whole: Bytes, _request: &Request) -> bool {
+        true
+    }
+
+    fn relieve(&mut self, _heap: &Heap, _request: &Request, rung: u32) -> Relief {
+        match rung {
+            0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
+            _ => Relief::GiveUp,
+        }
+    }
+}
+
+/// Searches a failing program of a wrong policy, and leaves out each of its steps. How many it has.
+fn no_step_can_go<P: Policy>(subject: &Subject<P>, seed: u64) -> usize {
+    let one = |setup: &Setup, steps: &[Step]| subject.whole_run(&Simulated, setup, steps).map(drop);
+    let law = |setup: &Setup, steps: &[Step]| match one(setup, steps) {
+        Err(Stopped::Broken(broken, _)) => Some(broken.law),
+        _ => None,
+    };
+    let found = search(&Effort { cases: 200, seed }, 0x901c, EventTiming::Seeded(0), &one);
+    let Err(Failure::Program(failing)) = found else { panic!("{}, seed {seed}: nothing found", subject.name) };
+    let Failing { setup, steps, .. } = *failing;
+    let broken = law(&setup, &steps);
+    assert!(broken.is_some(), "{}, seed {seed}: {steps:?} break no law", subject.name);
+    for place in 0..steps.len() {
+        let without = [&steps[..place], &steps[place + 1..]].concat();
+        assert_ne!(law(&setup, &without), broken, "{}, seed {seed}: step {place} of {steps:?} does nothing", subject.name);
+    }
+    steps.len()
+}
+
+#[test]
+fn no_step_of_a_failing_program_can_go() {
+    let lengths: Vec<usize> = (0..4)
+        .flat_map(|seed| {
+            [
+                no_step_can_go(&Subject::new("stubborn", |_| Stubborn), seed),
+                no_step_can_go(&Subject::new("wrong", Wrong::new), seed),
+            ]
+        })
+        .collect();
+    assert!(lengths.iter().any(|&steps| steps > 2), "each failure is one step: {lengths:?}");
+}

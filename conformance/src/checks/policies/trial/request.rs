@@ -1,0 +1,162 @@
+//! One request, and one block given back: what the allocator made of the policy's answers.
+
+use parkade::policy::{Policy, PolicyFault};
+use parkade::snapshot::BlockActivity;
+use parkade::trace::TraceAction;
+use parkade::units::{Bytes, StreamId};
+use parkade::{AllocError, Allocation, FreeError};
+use parkade_sim::CallName;
+
+use super::super::watched::{Answer, changed_since_answer};
+use super::book::Live;
+use super::{Mode, Outcome, Trial};
+use crate::backend::TestDevice;
+use crate::law::{Broken, Law, ensure};
+
+impl<D: TestDevice, P: Policy> Trial<D, P> {
+    pub(super) fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Outcome, Broken> {
+        self.core.policy_mut().begin();
+        let (told_before, waiting) = (self.core.observer().len(), self.book.pending());
+        match self.core.allocate(Bytes(bytes), stream) {
+            Ok(allocation) => {
+                self.count_carried_out();
+                self.check_served(&allocation, bytes, told_before)?;
+                self.hold(allocation, bytes, stream, told_before)?;
+                Ok(Outcome::Done)
+            }
+            Err(AllocError::OutOfMemory(_) | AllocError::Rejected { .. }) => {
+                if self.tells_false_alarms() {
+                    self.check_refusal(bytes, stream, waiting)?;
+                }
+                Ok(Outcome::Refused)
+            }
+            Err(AllocError::TooLarge { .. }) if self.mode == Mode::Wrong || bytes > self.setup.capacity => Ok(Outcome::Refused),
+            Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
+            Err(AllocError::Policy(fault)) => self.at_fault(&fault),
+            Err(error) => self.failed_in_pool(&error),
+        }
+    }
+
+    /// What the device did for a request that was served: a wait between streams for a block that changes them, and pages that were mapped
+    /// though none was made.
+    fn count_carried_out(&mut self) {
+        let calls = self.device.calls_so_far();
+        let done = |name| calls.iter().filter(|call| call.name == name && call.done).count();
+        let is_transfer = matches!(self.core.policy().notes().answer, Some(Answer::Transfer(_)));
+        let transfer = is_transfer && done(CallName::StreamWaitEvent) > 0;
+        let remap = done(CallName::MemMap) > done(CallName::MemCreate);
+        self.core.policy_mut().carried_out(transfer, remap);
+    }
+
+    fn hold(&mut self, allocation: Allocation, requested: u64, stream: StreamId, told_before: usize) -> Result<(), Broken> {
+        let address = allocation.address();
+        let segments = self.core.segments();
+        let block = segments.iter().flat_map(|segment| &segment.blocks).find(|block| block.address == address);
+        let size = block.filter(|block| block.state == BlockActivity::Allocated).map(|block| block.size.get());
+        let Some(size) = size else {
+            return Err(Broken::new(Law::Accounting, format!("the heap has nothing handed out at {address}: {block:?}")));
+        };
+        let mut live = Live::new(allocation, requested, stream, 0);
+        live.pool = self.check_pool_served(told_before, requested, &live)?;
+        self.core.policy_mut().used_pool(live.pool != 0, false);
+        let policy = self.core.policy();
+        let rounded = policy.round(Bytes(requested)).unwrap_or(Bytes::ZERO).get();
+        // What a policy that answers at random says now is not what it said then; and where nothing is cut it is not asked.
+        if self.mode != Mode::Wrong && !self.routing.is_whole(live.pool) {
+            let expected = policy.kept(rounded);
+            ensure(Law::Placement, size == expected, || {
+                format!("{requested} bytes got a block of {size}, and the policy made it {expected}")
+            })?;
+        }
+        let unit = if self.mode == Mode::Wrong { 1 } else { policy.round(Bytes(1)).map_or(512, |unit| unit.get().clamp(1, 512)) };
+        self.book.add(live, size, unit, &self.device.witness())?;
+        self.fill(self.book.live.len() - 1, stream)
+    }
+
+    /// It is where the policy said, in a segment of the size that it said.
+    fn check_served(&self, allocation: &Allocation, bytes: u64, told_before: usize) -> Result<(), Broken> {
+        let notes = self.core.policy().notes();
+        let address = allocation.address().get();
+        let made = &self.core.observer()[told_before..];
+        let made = made.iter().rfind(|entry| entry.action == TraceAction::SegmentAlloc).map(|entry| entry.size);
+        let holds = match notes.answer {
+            Some(Answer::Reuse(place)) => place == Some(address),
+            // It merges first with what its new stream has free before it.
+            Some(Answer::Transfer(place)) => place.is_some_and(|place| address <= place),
+            Some(Answer::Segment(size, _)) => made.is_none_or(|made| made == size),
+            _ => true,
+        };
+        ensure(Law::Placement, holds, || {
+            format!("{bytes} bytes went to {address:#x} (a new segment: {made:?} bytes), and the policy said {:x?}", notes.answer)
+        })
+    }
+
+    /// Out of memory is true: the policy finds nothing, and still nothing when everything is waited for and given back that its rules
+    /// allow to be given back. `waiting` blocks at most were waited for: where there was one, a policy that does not look again afterwards
+    /// may have missed it.
+    fn check_refusal(&mut self, bytes: u64, stream: StreamId, waiting: usize) -> Result<(), Broken> {
+        // Pools that serve when memory is out are looked into before anything is waited for, and not again, as PyTorch does.
+        let looks_again = self.core.policy().looks_after_waiting() && self.routing.serving().next().is_none();
+        if waiting > 0 && !looks_again {
+            return Ok(());
+        }
+        let overlooked = self.core.policy().notes().overlooked;
+        ensure(Law::NoFalseOutOfMemory, overlooked.is_none(), || overlooked.unwrap_or_default())?;
+        let before = self.core.heap().reserved();
+        let answer = if self.core.policy().keeps_memory() {
+            self.device.steer().settle();
+            self.core.process_events().map_err(AllocError::Device)
+        } else {
+            self.core.release_cached()
+        };
+        answer.map_err(|error| Broken::new(Law::Answers, format!("giving back after a refusal: {error}")))?;
+        let after = self.core.heap().reserved();
+        self.check(false)?;
+        self.core.policy_mut().begin();
+        let again = self.core.allocate(Bytes(bytes), stream);
+        ensure(Law::NoFalseOutOfMemory, again.is_err(), || {
+            format!(
+                "{bytes} bytes were refused while {waiting} blocks at most were waiting and {before} bytes were reserved; with nothing \
+                 waiting and {after} reserved they are served"
+            )
+        })
+    }
+
+    /// Whether the program may give an allocation back: not during a capture if it was used by another stream during one, because such a use
+    /// is forgotten then (spec 3.8), and the memory handed out while it is used.
+    pub(super) fn may_free(&self, which: usize) -> bool {
+        !self.book.live[which].is_captured || !self.core.heap().is_deferring()
+    }
+
+    pub(super) fn free(&mut self, which: usize) -> Result<Outcome, Broken> {
+        if self.device.steer().insight().is_none() {
+            // Nothing else shows there that something was overwritten.
+            self.read(which)?;
+        }
+        let live = self.book.give_back(which, &self.device.witness());
+        match self.core.free(live.allocation) {
+            Ok(()) => Ok(Outcome::Done),
+            Err(FreeError::Device(error)) => Ok(Outcome::Failed(error)),
+            Err(error) => Err(Broken::new(Law::Accounting, error)),
+        }
+    }
+
+    /// An answer was refused: the error names the policy, and nothing has changed by it.
+    pub(super) fn at_fault(&self, fault: &PolicyFault) -> Result<Outcome, Broken> {
+        let name = self.core.policy().name();
+        ensure(Law::Answers, fault.policy == name, || format!("{name} was at fault, and the error says {fault}"))?;
+        ensure(Law::Answers, self.mode == Mode::Wrong, || fault.to_string())?;
+        let is_cut = fault.problem.starts_with("cuts");
+        let is_block = fault.problem.starts_with("releases") || fault.problem.starts_with("remaps");
+        // What a rung did before its wrong part stays done: blocks released before the one that cannot be, a segment that was then cut wrongly.
+        let unchanged = match self.core.policy().notes().answer {
+            Some(Answer::Reuse(_)) => true,
+            Some(Answer::Transfer(_)) => !is_cut,
+            Some(Answer::Segment(_, blocks) | Answer::Rung(blocks)) => !is_cut && blocks <= usize::from(is_block),
+            None => false,
+        };
+        let changed = changed_since_answer(&self.core).filter(|_| unchanged && fault.problem != "never gives up");
+        ensure(Law::Answers, changed.is_none(), || format!("{fault}, and the heap changed: {}", changed.unwrap_or_default()))?;
+        Ok(Outcome::AtFault)
+    }
+}

@@ -1,0 +1,185 @@
+//! A policy that answers at random from the whole space of answers, right and wrong: whatever it says, the heap stays whole.
+
+use std::cell::RefCell;
+
+use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::profile::Profile;
+use parkade::units::{Bytes, MIB, PoolClass};
+use parkade::{BlockId, Heap, PoolSlot};
+
+use crate::checks::lockstep::Draws;
+
+/// A policy that answers at random.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    draws: RefCell<Draws>,
+    /// Blocks that were free once; some of them may be handed out by now, or gone.
+    seen: RefCell<Vec<BlockId>>,
+    profile: &'static Profile,
+    coalescing: Coalescing,
+    looks_by_address: bool,
+    /// How often an answer is one that could be right, in hundredths.
+    right: u64,
+    /// It hardly ever gives up, so that ladders have hundreds of rungs.
+    is_patient: bool,
+}
+
+/// Sizes that say something about a mistake.
+const ODD: [u64; 12] = [0, 1, 511, 512, 4096, MIB, 2 * MIB, 2 * MIB + 1, 3 * MIB, 1 << 40, u64::MAX - 511, u64::MAX];
+
+impl Wrong {
+    /// The policy of a number.
+    pub(super) fn new(seed: u64) -> Wrong {
+        let mut draws = Draws::new(seed);
+        let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][draws.below(2) as usize];
+        let coalescing = [Coalescing::Neighbours, Coalescing::Buddies, Coalescing::Never][draws.below(3) as usize];
+        let (looks_by_address, right) = (draws.below(2) == 0, [30, 60, 80, 95][draws.below(4) as usize]);
+        let is_patient = draws.below(8) == 0;
+        Wrong { draws: RefCell::new(draws), seen: RefCell::default(), profile, coalescing, looks_by_address, right, is_patient }
+    }
+
+    fn below(&self, bound: u64) -> u64 {
+        self.draws.borrow_mut().below(bound)
+    }
+
+    fn is_right(&self) -> bool {
+        self.below(100) < self.right
+    }
+
+    /// `right`, or anything.
+    fn size(&self, right: u64) -> Bytes {
+        Bytes(match self.below(100) {
+            number if number < self.right => right,
+            number if number % 4 == 0 => right.wrapping_add(self.below(2048)).wrapping_sub(1024),
+            number if number % 4 == 1 => right / 2,
+            _ => ODD[self.below(ODD.len() as u64) as usize],
+        })
+    }
+
+    /// Notes the free blocks, and names one: a fitting one, or any that there ever was.
+    fn block(&self, heap: &Heap, fits: impl Fn(&parkade::BlockView) -> bool) -> Option<BlockId> {
+        let blocks = || heap.pool_slots().flat_map(|pool| heap.free_blocks(pool));
+        let mut seen = self.seen.borrow_mut();
+        for block in blocks() {
+            if !seen.contains(&block.id) {
+                seen.push(block.id);
+            }
+        }
+        if self.is_right() {
+            let fitting: Vec<BlockId> = blocks().filter(fits).map(|block| block.id).collect();
+            return (!fitting.is_empty()).then(|| fitting[self.below(fitting.len() as u64) as usize]);
+        }
+        (!seen.is_empty()).then(|| seen[self.below(seen.len() as u64) as usize])
+    }
+
+    fn blocks(&self, heap: &Heap, fits: impl Fn(&parkade::BlockView) -> bool) -> Vec<BlockId> {
+        (0..self.below(4)).filter_map(|_| self.block(heap, &fits)).collect()
+    }
+}
+
+impl Policy for Wrong {
+    fn name(&self) -> &'static str {
+        "wrong"
+    }
+
+    fn profile(&self) -> &'static Profile {
+        self.profile
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        let right = requested.checked_round_up(Bytes(512))?;
+        (self.below(50) > 0).then(|| if self.below(8) > 0 { right } else { self.size(right.get()) })
+    }
+
+    fn classify(&self, size: Bytes) -> PoolClass {
+        if self.is_right() == (size <= Bytes::mib(1)) { PoolClass::Small } else { PoolClass::Large }
+    }
+
+    fn grows(&self, _: PoolSlot) -> bool {
+        self.below(3) == 0
+    }
+
+    fn page(&self, _: PoolSlot) -> Bytes {
+        self.size(2 * MIB)
+    }
+
+    fn reservation(&self, total: Bytes) -> Bytes {
+        self.size(total.get())
+    }
+
+    fn rejects(&self, _: Bytes, _: Bytes, _: Bytes) -> bool {
+        self.below(50) == 0
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        let fits = |block: &parkade::BlockView| block.size >= request.size && block.stream == request.stream;
+        match self.block(heap, fits) {
+            Some(block) => Placement::Reuse(block),
+            None => Placement::Segment(self.size(request.size.get().max(16 * MIB))),
+        }
+    }
+
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        self.below(4) > 0
+    }
+
+    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
+        match self.below(8) {
+            0 | 1 => Bytes(whole.get() / 2 / 512 * 512),
+            // The most that a cut may keep, so that it is asked about what is left again and again.
+            2 => Bytes(whole.get() - 1),
+            _ => self.size(request.size.get()),
+        }
+    }
+
+    fn coalescing(&self) -> Coalescing {
+        self.coalescing
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, _: u32) -> Relief {
+        let attempt = match self.below(5) {
+            0 => Attempt::No,
+            1 => Attempt::Ask,
+            2 => Attempt::AskAgain,
+            _ => Attempt::AskFor(self.size(request.size.get())),
+        };
+        let fits = |block: &parkade::BlockView| block.size >= request.size;
+        let relief = match self.below(16) {
+            0..=4 => Relief::Release { blocks: self.blocks(heap, |block| !block.is_split), attempt },
+            5 => Relief::Borrow,
+            6..=8 => match self.block(heap, |block| fits(block) && block.stream != request.stream) {
+                Some(block) => Relief::Transfer { block, waits: self.below(2) == 0 },
+                None => Relief::Wait,
+            },
+            9..=11 => Relief::Remap { blocks: self.blocks(heap, |block| block.is_expandable) },
+            12 => Relief::Wait,
+            13..=14 => match self.block(heap, |block| fits(block) && block.stream == request.stream) {
+                Some(block) => Relief::Reuse(block),
+                None => Relief::GiveUp,
+            },
+            _ => Relief::GiveUp,
+        };
+        match relief {
+            Relief::GiveUp if self.is_patient && self.below(100) > 0 => {
+                Relief::Release { blocks: Vec::new(), attempt: Attempt::No }
+            }
+            relief => relief,
+        }
+    }
+
+    fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
+        if self.is_right() { heap.releasable() } else { self.blocks(heap, |_| true) }
+    }
+
+    fn looks_by_address(&self) -> bool {
+        self.looks_by_address
+    }
+
+    fn stamp(&self, _: PoolSlot) -> u64 {
+        self.below(u64::MAX)
+    }
+
+    fn is_oversize(&self, _: Bytes) -> bool {
+        self.below(2) == 0
+    }
+}

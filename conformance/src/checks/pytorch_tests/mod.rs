@@ -1,0 +1,140 @@
+//! The allocator tests of PyTorch's own suite, under their names (spec section 12; `test/test_cuda.py` and `test/test_cuda_multigpu.py`).
+//!
+//! A tensor is an allocation of its bytes, `del` is a free, a kernel is a fill, a copy or a spin. `test_x/expandable` is the same test as
+//! PyTorch runs it a second time, with `expandable_segments:True`. PyTorch runs the tests of memory pools in ordinary mode only. What a
+//! test asserts of Python alone is left out of it. A limit that a test sets by a fraction is set in bytes, which is what the fraction is
+//! chosen for there.
+//!
+//! Not reproduced:
+//!
+//! | test | why |
+//! |---|---|
+//! | test_cublas_workspace_explicit_allocation | asks for the sizes of cuBLAS's own workspaces |
+//! | test_cuda_memory_leak_detection_propagates_errors | about the test runner |
+//! | test_memory_stats_multigpu | needs two devices at once, of which a backend opens one |
+//! | test_memory_stats_of_multiple_generators_and_graphs | counts the tensors of PyTorch's random number generators |
+//! | test_resize_storage_hint_*, test_resize_split_block | newer than 2.11 |
+//! | test_memory_snapshot_with_cpp, test_memory_snapshot_script, test_memory_snapshot_forward_trace | stacks of Python and C++ |
+//! | test_memory_snapshot_skip_actions | a switch of Python's recorder; an observer leaves out what it likes |
+//! | test_memory_profiler_viz, test_memory_plots, test_memory_plots_* | PyTorch's viewer |
+//! | test_memory_compile_regions, test_cycles, test_direct_traceback | compiler, garbage collector and stacks of Python |
+//! | test_allocation_traceback, test_allocation_traceback_no_recording | newer than 2.11, and stacks of Python |
+//! | test_throw_on_cudamalloc_oom | newer than 2.11 |
+//! | test_allocator_backend | asks which allocator a process runs; here there is one |
+//! | test_cachingAllocator_raw_alloc, first half | switches caching off, which a program does here by asking the device itself |
+//! | TestBlockStateAbsorption (12.3) | checkpoints of pools have tests of their own |
+//! | test_mempool_id, test_mempool_multithread | a pool's id is the caller's to choose here |
+//! | test_pool_id_in_snapshot | newer than 2.11 |
+//! | test_mempool_ctx_multithread | an allocator has one owner and knows no threads |
+//! | test_graph_capture_reclaim_2_streams, test_graph_capture_reclaim_4_streams | ask the graph under capture what depends on what |
+//! | test_graph_capture_reclaim_shared_pool, test_graph_capture_pre_capture_stream_use | newer than 2.11 |
+//! | test_mempool_expandable | about a pool with an allocator of its own, which pools do not have here |
+//! | test_multi_threads_alloc_in_same_order, test_nccl_mem_alloc_addresses_in_random_order | newer than 2.11 |
+//! | TestCachingHostAllocator* (12.5) | memory of the host |
+
+mod fraction;
+mod fuzz;
+mod graphs;
+mod oom;
+mod pools;
+mod settings;
+mod snapshot;
+mod statistics;
+mod streams;
+
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use crate::backend::{Backend, Needs, TestDevice};
+use crate::stage::Stage;
+use crate::suite::{Effort, Entry, Group, Trouble, Verdict};
+
+/// Where the segments come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// One cudaMalloc each.
+    Ordinary,
+    /// Memory that is mapped page by page.
+    Expandable,
+}
+
+impl Mode {
+    const BOTH: [Mode; 2] = [Mode::Ordinary, Mode::Expandable];
+
+    /// The mode as a settings string.
+    fn settings(self) -> &'static str {
+        match self {
+            Mode::Ordinary => "",
+            Mode::Expandable => "expandable_segments:True",
+        }
+    }
+
+    /// The same with another setting.
+    fn with(self, setting: &str) -> String {
+        match self {
+            Mode::Ordinary => setting.to_owned(),
+            Mode::Expandable => format!("{},{setting}", self.settings()),
+        }
+    }
+}
+
+/// The entries of this group.
+pub fn entries<B: Backend + 'static>(_: &B) -> Vec<Entry<B>> {
+    let mut entries = Vec::new();
+    entries.extend(oom::entries());
+    entries.extend(fraction::entries());
+    entries.extend(streams::entries());
+    entries.extend(statistics::entries());
+    entries.extend(settings::entries());
+    entries.extend(pools::entries());
+    entries.extend(graphs::entries());
+    entries.extend(snapshot::entries());
+    entries.extend(fuzz::entries());
+    entries
+}
+
+/// A test in ordinary mode.
+fn once<B: Backend>(name: &'static str, says: &'static str, test: impl Fn(&B) -> Verdict + Send + Sync + 'static) -> Entry<B> {
+    Entry::new(Group::PyTorchTest, name, says, move |backend, _| test(backend))
+}
+
+/// A test in both modes.
+fn twice<B: Backend>(
+    name: &'static str,
+    says: &'static str,
+    test: impl Fn(&B, Mode, &Effort) -> Verdict + Clone + Send + Sync + 'static,
+) -> [Entry<B>; 2] {
+    Mode::BOTH.map(|mode| {
+        let test = test.clone();
+        let suffix = if mode == Mode::Expandable { "/expandable" } else { "" };
+        Entry::new(Group::PyTorchTest, format!("{name}{suffix}"), says, move |backend, effort| test(backend, mode, effort))
+    })
+}
+
+/// Fails unless it holds.
+fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Trouble> {
+    if holds { Ok(()) } else { Err(Trouble::fail(says())) }
+}
+
+/// Fails unless both are the same.
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), Trouble> {
+    ensure(found == expected, || format!("{what}: {found:?} found, {expected:?} expected"))
+}
+
+/// A device with so much memory and no more.
+fn with_capacity(capacity: Bytes) -> Needs {
+    Needs { capacity: Some(capacity), ..Needs::default() }
+}
+
+/// Fills a named allocation with a word.
+fn fill<D: TestDevice>(bench: &Stage<D>, name: &str, bytes: Bytes, word: u32, stream: StreamId) -> Result<(), Trouble> {
+    Ok(bench.device().steer().fill(bench.address(name)?, bytes, word, stream)?)
+}
+
+/// Whether memory holds a word, again and again, after all work is done.
+fn holds<D: TestDevice>(bench: &Stage<D>, address: DeviceAddress, bytes: usize, word: u32) -> Result<bool, Trouble> {
+    let mut found = vec![0; bytes];
+    let mut device = bench.device().steer();
+    device.settle();
+    device.read(address, &mut found)?;
+    Ok(found.chunks_exact(4).all(|piece| piece == word.to_le_bytes()))
+}

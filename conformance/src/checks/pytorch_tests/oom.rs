@@ -1,0 +1,88 @@
+//! Out of memory: the message, the retry, and who is told.
+
+use parkade::device::DeviceBackend;
+use parkade::trace::TraceAction;
+use parkade::units::{Bytes, MIB, StreamId};
+
+use super::{Mode, ensure, fill, holds, same, twice, with_capacity};
+use crate::backend::{Backend, Needs};
+use crate::stage::Stage;
+use crate::suite::{Effort, Entry, Evidence, Verdict};
+
+const GIB: u64 = 1 << 30;
+/// More than any device has: the four-byte elements of the tests, 2^40 of them.
+const FAR_TOO_MUCH: Bytes = Bytes(4 << 40);
+
+pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+    let mut entries = Vec::new();
+    let says = "a huge request names its size, an absurd one does not reach the device, and neither disturbs what is there";
+    entries.extend(twice("test_out_of_memory", says, out_of_memory));
+    let says = "a second half of the memory is refused, and served once the first half is given back";
+    entries.extend(twice("test_out_of_memory_retry", says, retry));
+    let says = "a request beyond the device ends as out of memory";
+    entries.extend(twice("test_raises_oom", says, |backend: &B, mode, _: &Effort| raises(backend, mode.settings())));
+    let says = "the same where blocks beyond a size are not split, which is another way through the search";
+    entries.extend(twice("test_raises_oom_max_split_size_mb_setting", says, |backend: &B, mode: Mode, _: &Effort| {
+        raises(backend, &mode.with("max_split_size_mb:1024"))
+    }));
+    let says = "whoever watches is told of a request that fails";
+    entries.extend(twice("test_notifies_oom", says, notifies));
+    entries
+}
+
+fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    let tensor = Bytes(4096);
+    bench.alloc("tensor", tensor)?.served()?;
+    fill(&bench, "tensor", tensor, 1, StreamId::DEFAULT)?;
+    let mut text = String::new();
+    let refusal = bench.alloc("huge", Bytes(800_000_000 * GIB))?.refusal()?;
+    let index = bench.core().device().index();
+    let expected = format!("Tried to allocate 800000000.00 GiB. GPU {index} has a total capacity of");
+    ensure(refusal.contains(&expected), || format!("the message is: {refusal}"))?;
+    text.push_str("Tried to allocate 800000000.00 GiB\n");
+    let beyond = match bench.core().allocate(Bytes(8_000_000_000 * GIB), StreamId::DEFAULT) {
+        Ok(_) => "it was served".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    ensure(beyond.contains("Tried to allocate more than 1EB memory"), || format!("the message is: {beyond}"))?;
+    text.push_str(&beyond);
+    let address = bench.address("tensor")?;
+    ensure(holds(&bench, address, 4096, 1)?, || "the tensor is not what it was".to_owned())?;
+    bench.finish()?;
+    Ok(Evidence { text, operations: 3, ..Evidence::default() })
+}
+
+/// The test's device has less than its total, which the driver's context needs; here a page is asked for beyond each half.
+fn retry<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+    let mut bench = Stage::new(backend, &with_capacity(Bytes(GIB)), mode.settings(), None)?;
+    let half = Bytes(GIB / 2 + 2 * MIB);
+    bench.alloc("a", half)?.served()?;
+    let refusal = bench.alloc("b", half)?.refusal()?;
+    ensure(refusal.contains("Tried to allocate"), || format!("the message is: {refusal}"))?;
+    same("refusals", (bench.stats().num_ooms, bench.stats().num_alloc_retries), (1, 1))?;
+    bench.free("a")?;
+    bench.alloc("b", half)?.served()?;
+    same("refusals at the end", bench.stats().num_ooms, 1)?;
+    let text = bench.figures() + &bench.picture();
+    bench.finish()?;
+    Ok(Evidence { text, operations: 4, ..Evidence::default() })
+}
+
+fn raises<B: Backend>(backend: &B, settings: &str) -> Verdict {
+    let mut bench = Stage::new(backend, &Needs::default(), settings, None)?;
+    bench.alloc("all", FAR_TOO_MUCH)?.refusal()?;
+    same("refusals", bench.stats().num_ooms, 1)?;
+    let text = bench.figures();
+    bench.finish()?;
+    Ok(Evidence { text, operations: 1, ..Evidence::default() })
+}
+
+fn notifies<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    bench.alloc("all", FAR_TOO_MUCH)?.refusal()?;
+    let told: Vec<_> = bench.trace().iter().filter(|entry| entry.action == TraceAction::Oom).map(|entry| entry.size).collect();
+    same("what the observer was told of", told, vec![FAR_TOO_MUCH.get()])?;
+    bench.finish()?;
+    Ok(Evidence { text: format!("oom of {FAR_TOO_MUCH} bytes"), operations: 1, ..Evidence::default() })
+}

@@ -1,0 +1,130 @@
+//! Snapshots: what they say of a tensor, and that they can be written and read.
+
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::trace::{TraceAction, TraceEntry};
+use parkade::units::{Bytes, PoolClass};
+use parkade_recording::{
+    Action, Block, BlockState, DeviceRecording, Entry as RecordedEntry, Recording, Segment, StackId, Style, read, write,
+};
+
+use super::{Mode, ensure, same, twice};
+use crate::backend::{Backend, Needs};
+use crate::stage::Stage;
+use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
+
+/// A tensor of 311 times 411 elements.
+const TENSOR: Bytes = Bytes(311 * 411 * 4);
+
+pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+    let mut entries = Vec::new();
+    let says = "a snapshot has the tensor's block at the tensor's address, and ends with what empty_cache did";
+    entries.extend(twice("test_memory_snapshot", says, memory_snapshot));
+    let says = "the pickle of the C++ side is read back: the tensor's block, and its request as the newest entry";
+    entries.extend(twice("test_cpp_memory_snapshot_pickle", says, pickled));
+    let says = "a snapshot lists the same segments with and without its mark in the trace";
+    entries.extend(twice("test_snapshot_include_traces", says, include_traces));
+    entries
+}
+
+fn memory_snapshot<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    bench.alloc("x", TENSOR)?.served()?;
+    let blocks: Vec<_> = bench.core().snapshot().into_iter().flat_map(|segment| segment.blocks).collect();
+    let live: Vec<_> = blocks.iter().filter(|block| block.state == BlockActivity::Allocated).collect();
+    same("live blocks", live.len(), 1)?;
+    same("the block's request", live[0].requested, TENSOR)?;
+    same("the block's address", live[0].address, bench.address("x")?)?;
+    let told = bench.trace().iter().rfind(|entry| entry.action == TraceAction::Alloc);
+    same("the entry of its request", told.map(|entry| (entry.address, entry.size)), Some((live[0].address.get(), TENSOR.get())))?;
+    let mut text = bench.picture();
+    bench.free("x")?;
+    bench.release_cached()?;
+    let expected = if mode == Mode::Expandable { TraceAction::SegmentUnmap } else { TraceAction::SegmentFree };
+    same("the newest entry", bench.trace().last().map(|entry| entry.action), Some(expected))?;
+    for entry in bench.trace() {
+        text += &format!("{} {}\n", entry.action.name(), entry.size);
+    }
+    bench.finish()?;
+    Ok(Evidence { text, operations: 3, ..Evidence::default() })
+}
+
+fn pickled<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    bench.alloc("x", TENSOR)?.served()?;
+    let address = bench.address("x")?.get();
+    let recording = recorded(&bench.segments(), bench.trace());
+    for style in [Style::Cpp, Style::Python] {
+        let back = read(&write(&recording, style)).map_err(|error| Trouble::fail(format!("{style:?}: {error}")))?;
+        ensure(back.devices == recording.devices, || format!("{style:?}: the recording that is read is another one"))?;
+        let device = back.devices.first().ok_or_else(|| Trouble::fail("there is no device in it"))?;
+        let live = device.segments.iter().flat_map(|segment| &segment.blocks);
+        let live: Vec<_> = live.filter(|block| block.state == BlockState::ActiveAllocated).collect();
+        same(
+            "live blocks",
+            live.iter().map(|block| (block.address, block.requested)).collect(),
+            vec![(address, Some(TENSOR.get()))],
+        )?;
+        let newest = device.trace.last().map(|entry| (entry.action, entry.size));
+        same("the newest entry", newest, Some((Action::Alloc, TENSOR.get())))?;
+    }
+    bench.finish()?;
+    Ok(Evidence::operations(1))
+}
+
+fn include_traces<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    for (name, bytes) in [("a", 1000), ("b", 3 << 20), ("c", 40 << 20)] {
+        bench.alloc(name, Bytes(bytes))?.served()?;
+    }
+    bench.free("b")?;
+    let before = bench.trace().len();
+    let without = bench.core().segments();
+    same("entries after a look without a mark", bench.trace().len(), before)?;
+    let with = bench.core().snapshot();
+    same("entries after a snapshot", bench.trace().len(), before + 1)?;
+    same("the segments", with, without)?;
+    let text = bench.picture();
+    bench.finish()?;
+    Ok(Evidence { text, operations: 4, ..Evidence::default() })
+}
+
+/// A heap and its history as a recording of device 0.
+fn recorded(segments: &[SegmentInfo], trace: &[TraceEntry]) -> Recording {
+    let mut segments: Vec<Segment> = segments.iter().map(recorded_segment).collect();
+    segments.sort_by_key(|segment| segment.address);
+    let entry =
+        |entry: &TraceEntry| Some(RecordedEntry::new(action(entry.action)?, entry.address, entry.size, entry.stream.get()));
+    let trace = trace.iter().filter_map(entry).collect();
+    Recording { devices: vec![DeviceRecording { device: 0, segments, trace }], ..Recording::default() }
+}
+
+fn recorded_segment(segment: &SegmentInfo) -> Segment {
+    let blocks = segment.blocks.iter().map(|block| Block {
+        address: block.address.get(),
+        size: block.size.get(),
+        requested: Some(block.requested.get()),
+        state: match block.state {
+            BlockActivity::Allocated => BlockState::ActiveAllocated,
+            BlockActivity::PendingFree => BlockState::ActivePendingFree,
+            BlockActivity::Inactive => BlockState::Inactive,
+        },
+        stack: StackId::NONE,
+    });
+    Segment {
+        address: segment.address.get(),
+        total_bytes: segment.total.get(),
+        stream: segment.stream.get(),
+        large: segment.class == PoolClass::Large,
+        pool: Some((segment.pool.0, segment.pool.1)),
+        expandable: segment.expandable,
+        allocated_bytes: Some(segment.allocated.get()),
+        active_bytes: Some(segment.active.get()),
+        requested_bytes: Some(segment.requested.get()),
+        stack: StackId::NONE,
+        blocks: blocks.collect(),
+    }
+}
+
+fn action(action: TraceAction) -> Option<Action> {
+    Action::from_name(action.name().as_bytes())
+}

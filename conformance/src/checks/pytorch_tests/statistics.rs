@@ -1,0 +1,230 @@
+//! The statistics: what a long sequence does to them, and that a snapshot adds up to them.
+
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::stats::{Family, Stat, Stats};
+use parkade::units::{Bytes, PoolClass};
+
+use super::{Mode, ensure, same, twice};
+use crate::backend::{Backend, Needs, TestDevice};
+use crate::checks::lockstep::Draws;
+use crate::stage::Stage;
+use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
+
+/// The number that the test's sequence grows with.
+const N: u64 = 35;
+/// The size of an element.
+const ELEMENT: u64 = 4;
+
+pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+    let mut entries = Vec::new();
+    let says =
+        "a tensor of 1 KiB is 1024 active bytes; through a long sequence figures follow, peaks hold, and a snapshot adds up";
+    entries.extend(twice("test_memory_stats", says, memory_stats));
+    entries
+}
+
+fn memory_stats<B: Backend>(backend: &B, mode: Mode, effort: &Effort) -> Verdict {
+    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    one_tensor(&mut bench)?;
+    let mut watch = Watch::new(bench);
+    let operations = long_sequence(&mut watch, effort.seed)?;
+    let text = watch.bench.figures();
+    watch.bench.finish()?;
+    Ok(Evidence { text, operations, ..Evidence::default() })
+}
+
+/// The part of the test that `test_cuda.py` has.
+fn one_tensor<D: TestDevice>(bench: &mut Stage<D>) -> Result<(), Trouble> {
+    let active = |bench: &Stage<D>| bench.stats().family(Family::ActiveBytes).all;
+    bench.alloc("tmp", Bytes(256 * ELEMENT))?.served()?;
+    same("active bytes with the tensor", (active(bench).current, active(bench).freed), (1024, 0))?;
+    bench.free("tmp")?;
+    bench.release_cached()?;
+    same("active bytes without it", (active(bench).current, active(bench).freed), (0, 1024))?;
+    bench.core().reset_peak_stats();
+    let peaks = [Family::AllocatedBytes, Family::ReservedBytes].map(|family| bench.stats().family(family).all.peak);
+    same("peaks after their reset", peaks, [0, 0])
+}
+
+/// How the allocated bytes are expected to have changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    More,
+    None,
+    Less,
+}
+
+/// A bench, and what was last seen of its figures.
+struct Watch<D: TestDevice> {
+    bench: Stage<D>,
+    allocated: Stat,
+    reserved: Stat,
+    tensors: u64,
+}
+
+impl<D: TestDevice> Watch<D> {
+    fn new(bench: Stage<D>) -> Watch<D> {
+        let (allocated, reserved) = figures(bench.stats());
+        Watch { bench, allocated, reserved, tensors: 0 }
+    }
+
+    /// A tensor of a shape; its name, or none if it has no elements and so no memory.
+    fn tensor(&mut self, shape: &[u64]) -> Result<Option<String>, Trouble> {
+        let bytes = ELEMENT * shape.iter().product::<u64>();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        self.tensors += 1;
+        let name = format!("{:04}", self.tensors);
+        self.bench.alloc(&name, Bytes(bytes))?.served()?;
+        Ok(Some(name))
+    }
+
+    fn drop_all(&mut self, names: &[Option<String>]) -> Result<(), Trouble> {
+        names.iter().flatten().try_for_each(|name| self.bench.free(name))
+    }
+
+    /// Looks at the figures after a step, which has changed the allocated bytes so.
+    fn see(&mut self, change: Change) -> Result<(), Trouble> {
+        let (allocated, reserved) = figures(self.bench.stats());
+        let (now, before) = (allocated.current, self.allocated.current);
+        let holds = match change {
+            Change::More => now > before,
+            Change::None => now == before,
+            Change::Less => now < before,
+        };
+        ensure(holds, || format!("allocated bytes went from {before} to {now}"))?;
+        for (stat, last) in [(allocated, self.allocated), (reserved, self.reserved)] {
+            ensure(stat.peak >= stat.current, || format!("the peak {} is below {}", stat.peak, stat.current))?;
+            ensure(stat.peak >= last.peak, || format!("the peak fell from {} to {}", last.peak, stat.peak))?;
+        }
+        (self.allocated, self.reserved) = (allocated, reserved);
+        adds_up(self.bench.stats(), &self.bench.segments())
+    }
+
+    /// The cache is released: the reserved bytes do not grow, and nothing else changes.
+    fn empty_cache(&mut self) -> Result<(), Trouble> {
+        self.bench.release_cached()?;
+        let (allocated, reserved) = figures(self.bench.stats());
+        ensure(reserved.current <= self.reserved.current, || "more is reserved after the cache was released".to_owned())?;
+        same("the peak of reserved bytes", reserved.peak, self.reserved.peak)?;
+        same("allocated bytes", allocated.current, self.allocated.current)?;
+        (self.allocated, self.reserved) = (allocated, reserved);
+        adds_up(self.bench.stats(), &self.bench.segments())
+    }
+
+    /// The peaks begin anew: nothing but them changes.
+    fn reset_peaks(&mut self) -> Result<(), Trouble> {
+        self.bench.core().reset_peak_stats();
+        let (allocated, reserved) = figures(self.bench.stats());
+        same("allocated bytes", (allocated.current, allocated.peak), (self.allocated.current, self.allocated.current))?;
+        same("reserved bytes", (reserved.current, reserved.peak), (self.reserved.current, self.reserved.current))?;
+        (self.allocated, self.reserved) = (allocated, reserved);
+        Ok(())
+    }
+}
+
+fn figures(stats: &Stats) -> (Stat, Stat) {
+    (stats.family(Family::AllocatedBytes).all, stats.family(Family::ReservedBytes).all)
+}
+
+/// Tensors of many shapes come and go, as in `test_cuda_multigpu.py`. Returns how many steps were looked at.
+fn long_sequence<D: TestDevice>(watch: &mut Watch<D>, seed: u64) -> Result<u64, Trouble> {
+    let nothing = watch.bench.stats().family(Family::AllocatedBytes).all.current;
+    watch.see(Change::None)?;
+    watch.empty_cache()?;
+    watch.reset_peaks()?;
+    let mut lasting = Vec::new();
+    for shape in [&[1][..], &[10, 20], &[200, 300, 2000]] {
+        lasting.push(watch.tensor(shape)?);
+        watch.see(Change::More)?;
+    }
+    let base = watch.allocated.current;
+    let mut tensors = Vec::new();
+    for i in 1..=N / 2 {
+        tensors.push(watch.tensor(&[i, i * 4])?);
+        watch.see(Change::More)?;
+    }
+    for i in 5..N / 2 + 5 {
+        tensors.push(watch.tensor(&[i, i * 7, i * 9, i * 11])?);
+        watch.see(Change::More)?;
+    }
+    tensors.push(watch.tensor(&[0, 0, 0])?);
+    watch.see(Change::None)?;
+    shuffle(&mut tensors, seed);
+    watch.reset_peaks()?;
+    for gone in tensors.drain(..(N / 2) as usize).collect::<Vec<_>>() {
+        let change = if gone.is_some() { Change::Less } else { Change::None };
+        watch.drop_all(&[gone])?;
+        watch.see(change)?;
+    }
+    for i in 2..2 * N / 3 + 2 {
+        tensors.push(watch.tensor(&[i, i * 3, i * 8])?);
+        watch.see(Change::More)?;
+    }
+    watch.drop_all(&tensors)?;
+    watch.see(Change::Less)?;
+    watch.reset_peaks()?;
+    same("allocated bytes with the lasting tensors", watch.allocated.current, base)?;
+    watch.drop_all(&lasting)?;
+    watch.see(Change::Less)?;
+    watch.reset_peaks()?;
+    same("allocated bytes at the end", watch.allocated.current, nothing)?;
+    watch.empty_cache()?;
+    watch.reset_peaks()?;
+    Ok(2 * watch.tensors)
+}
+
+fn shuffle<T>(items: &mut [T], seed: u64) {
+    let mut draws = Draws::new(seed);
+    for last in (1..items.len()).rev() {
+        items.swap(last, draws.below(last as u64 + 1) as usize);
+    }
+}
+
+/// Sums over a snapshot's segments and blocks are the statistics, for all memory and for each pool.
+fn adds_up(stats: &Stats, segments: &[SegmentInfo]) -> Result<(), Trouble> {
+    for class in [None, Some(PoolClass::Small), Some(PoolClass::Large)] {
+        let chosen: Vec<&SegmentInfo> =
+            segments.iter().filter(|segment| class.is_none_or(|class| segment.class == class)).collect();
+        let of = |family: Family| {
+            let set = stats.family(family);
+            match class {
+                None => set.all.current,
+                Some(PoolClass::Small) => set.small.current,
+                Some(PoolClass::Large) => set.large.current,
+            }
+        };
+        for family in Family::ALL {
+            same(&format!("{} of {class:?}", family.name()), of(family), sum(family, &chosen))?;
+        }
+    }
+    for segment in segments {
+        let active = segment.blocks.iter().filter(|block| block.state != BlockActivity::Inactive);
+        let requested = active.map(|block| block.requested.get()).sum::<u64>();
+        same("requested bytes of a segment", segment.requested.get(), requested)?;
+    }
+    Ok(())
+}
+
+/// What a snapshot says of a family. Segments and split blocks are counted of ordinary memory alone.
+fn sum(family: Family, segments: &[&SegmentInfo]) -> i64 {
+    let bytes = |of: fn(&SegmentInfo) -> Bytes| segments.iter().map(|segment| of(segment).get()).sum::<u64>();
+    let is_stranded =
+        |segment: &SegmentInfo, state| state == BlockActivity::Inactive && segment.blocks.len() > 1 && !segment.expandable;
+    let blocks = || segments.iter().flat_map(|segment| segment.blocks.iter().map(move |block| (*segment, block)));
+    let count = match family {
+        Family::Allocation => blocks().filter(|(_, block)| block.state == BlockActivity::Allocated).count() as u64,
+        Family::Segment => segments.iter().filter(|segment| !segment.expandable).count() as u64,
+        Family::Active => blocks().filter(|(_, block)| block.state != BlockActivity::Inactive).count() as u64,
+        Family::InactiveSplit => blocks().filter(|(segment, block)| is_stranded(segment, block.state)).count() as u64,
+        Family::InactiveSplitBytes => {
+            blocks().filter(|(segment, block)| is_stranded(segment, block.state)).map(|(_, block)| block.size.get()).sum()
+        }
+        Family::AllocatedBytes => bytes(|segment| segment.allocated),
+        Family::ReservedBytes => bytes(|segment| segment.total),
+        Family::ActiveBytes => bytes(|segment| segment.active),
+        Family::RequestedBytes => bytes(|segment| segment.requested),
+    };
+    count as i64
+}

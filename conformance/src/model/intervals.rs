@@ -1,0 +1,218 @@
+//! The naive model: flat lists of intervals, scanned from one end to the other.
+//!
+//! It knows who holds which bytes and which bytes still belong to work under way, and from a list of the heap's blocks it works out
+//! where a request must go. It never decides anything for the core; it only says afterwards whether the core was right.
+
+use std::collections::BTreeSet;
+
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::units::PoolClass;
+
+use crate::backend::Witness;
+use crate::law::{Broken, Law, ensure};
+use crate::model::Rules;
+
+/// An allocation that is out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Live {
+    /// First byte.
+    pub address: u64,
+    /// What was asked for.
+    pub requested: u64,
+    /// Its stream's handle.
+    pub stream: u64,
+    /// Other streams whose work uses it.
+    pub uses: Vec<u64>,
+    /// Streams that the allocator forgets, however often it is told of them; see [`Model::forget`].
+    pub forgotten: Vec<u64>,
+}
+
+/// An allocation given back that other streams' work may still use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Leaving {
+    /// First byte.
+    pub address: u64,
+    /// What was asked for.
+    pub requested: u64,
+    /// For each such stream: how many events had been recorded on it when the allocation was given back.
+    pub waits: Vec<(u64, u64)>,
+}
+
+impl Leaving {
+    /// Whether the allocator was told that all that work is done.
+    #[must_use]
+    pub fn is_known_done(&self, witness: &Witness) -> bool {
+        self.waits.iter().all(|&(stream, recorded)| witness.is_known_done(stream, recorded))
+    }
+
+    fn was_known_at_search(&self, witness: &Witness) -> bool {
+        self.waits.iter().all(|&(stream, recorded)| witness.was_known_at_search(stream, recorded))
+    }
+}
+
+/// A run of free bytes in one segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FreeRun {
+    /// First byte.
+    pub address: u64,
+    /// Its length.
+    pub size: u64,
+    /// The segment's stream.
+    pub stream: u64,
+    /// Whether the segment is of the large pool.
+    pub large: bool,
+}
+
+/// Who holds what.
+#[derive(Clone, Default, Debug)]
+pub struct Model {
+    /// Allocations that are out, in the order in which the world holds them.
+    pub live: Vec<Live>,
+    /// Allocations given back that may still be in use.
+    pub leaving: Vec<Leaving>,
+}
+
+fn overlap(a: u64, a_size: u64, b: u64, b_size: u64) -> bool {
+    a < b + b_size && b < a + a_size
+}
+
+impl Model {
+    /// Notes a new allocation, whose block has at least `rounded` bytes.
+    ///
+    /// # Errors
+    /// If it is not aligned, or has bytes that belong to somebody.
+    pub fn add(&mut self, address: u64, requested: u64, rounded: u64, stream: u64, witness: &Witness) -> Result<(), Broken> {
+        ensure(Law::Alignment, address.is_multiple_of(512), || format!("{address:#x} is not a multiple of 512"))?;
+        for other in &self.live {
+            ensure(Law::NoOverlap, !overlap(address, rounded, other.address, other.requested), || {
+                format!("the allocation at {address:#x} of {requested} bytes overlaps a live one: {other:?}")
+            })?;
+        }
+        for other in self.leaving.iter().filter(|other| !other.is_known_done(witness)) {
+            ensure(Law::NoEarlyReuse, !overlap(address, rounded, other.address, other.requested), || {
+                format!("the allocation at {address:#x} of {requested} bytes reuses memory before its events are done: {other:?}")
+            })?;
+        }
+        self.live.push(Live { address, requested, stream, uses: Vec::new(), forgotten: Vec::new() });
+        Ok(())
+    }
+
+    /// Notes that a stream uses a live allocation.
+    pub fn record(&mut self, which: usize, stream: u64) {
+        let live = &mut self.live[which];
+        if live.stream != stream && !live.uses.contains(&stream) && !live.forgotten.contains(&stream) {
+            live.uses.push(stream);
+        }
+    }
+
+    /// Notes that the allocator is told of a stream while requests are routed to a private pool: 2.11 then forgets that the stream
+    /// uses the allocation, also if it was told before or is told again.
+    pub fn forget(&mut self, which: usize, stream: u64) {
+        let live = &mut self.live[which];
+        live.uses.retain(|&used| used != stream);
+        live.forgotten.push(stream);
+    }
+
+    /// Notes that a live allocation is given back. To be called before the core is told.
+    pub fn give_back(&mut self, which: usize, witness: &Witness) {
+        let Live { address, requested, uses, .. } = self.live.swap_remove(which);
+        if !uses.is_empty() {
+            let waits = uses.iter().map(|&stream| (stream, witness.recorded(stream))).collect();
+            self.leaving.push(Leaving { address, requested, waits });
+        }
+    }
+
+    /// Checks a list of the heap's segments against what the model knows: exactly the live allocations are handed out, each in a block
+    /// that is large enough, and what may still be in use is pending.
+    ///
+    /// With `is_virtual`, private pools take part, and blocks freed while requests were routed to one are pending for that alone.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check(&mut self, segments: &[SegmentInfo], witness: &Witness, is_virtual: bool) -> Result<(), Broken> {
+        let mut live: Vec<&Live> = self.live.iter().collect();
+        live.sort_unstable_by_key(|live| live.address);
+        let mut expected = live.into_iter();
+        for segment in segments {
+            for block in segment.blocks.iter().filter(|block| block.state == BlockActivity::Allocated) {
+                let live = expected.next();
+                let agrees = live.is_some_and(|live| {
+                    let same = (live.address, live.requested, live.stream);
+                    same == (block.address.get(), block.requested.get(), segment.stream.get())
+                        && block.size.get() >= live.requested
+                });
+                ensure(Law::Accounting, agrees, || format!("the heap has {block:?} handed out, the model {live:?}"))?;
+            }
+        }
+        let missing = expected.next();
+        ensure(Law::Accounting, missing.is_none(), || format!("the heap does not have {missing:?}"))?;
+        let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
+        for leaving in self.leaving.iter().filter(|leaving| !leaving.is_known_done(witness)) {
+            let pending =
+                blocks().any(|block| block.address.get() == leaving.address && block.state == BlockActivity::PendingFree);
+            ensure(Law::NoEarlyReuse, pending, || format!("{leaving:?} is not pending"))?;
+        }
+        for block in blocks().filter(|block| block.state == BlockActivity::PendingFree) {
+            let known = self.leaving.iter().any(|leaving| leaving.address == block.address.get());
+            ensure(Law::Accounting, known || is_virtual, || format!("{block:?} is pending, and nobody uses it"))?;
+        }
+        // A block may stay pending longer than it must: one whose event could not be recorded waits for a later one.
+        self.leaving.retain(|leaving| {
+            blocks().any(|block| block.address.get() == leaving.address && block.state == BlockActivity::PendingFree)
+        });
+        Ok(())
+    }
+
+    /// How many streams have events that the allocator does not know to be done.
+    #[must_use]
+    pub fn waiting_streams(&self, witness: &Witness) -> usize {
+        let waits = self.leaving.iter().flat_map(|leaving| &leaving.waits);
+        let waiting = waits.filter(|&&(stream, recorded)| !witness.is_known_done(stream, recorded));
+        waiting.map(|&(stream, _)| stream).collect::<BTreeSet<u64>>().len()
+    }
+
+    /// Whether a pending block's events were known to be done when a request looked for a block.
+    #[must_use]
+    pub fn was_known_done(&self, address: u64, witness: &Witness) -> bool {
+        let leaving = self.leaving.iter().find(|leaving| leaving.address == address);
+        leaving.is_some_and(|leaving| leaving.was_known_at_search(witness))
+    }
+
+    /// What was free when a request looked for a block: `segments` is the heap before the request, and blocks whose events the allocator
+    /// had been told to be done by then count as free. Neighbours are joined.
+    #[must_use]
+    pub fn free_at_search(&self, segments: &[SegmentInfo], witness: &Witness) -> Vec<FreeRun> {
+        let mut runs: Vec<FreeRun> = Vec::new();
+        for segment in segments {
+            let mut end_of_run = None;
+            for block in &segment.blocks {
+                let (address, size) = (block.address.get(), block.size.get());
+                let is_free = match block.state {
+                    BlockActivity::Inactive => true,
+                    BlockActivity::Allocated => false,
+                    BlockActivity::PendingFree => self.was_known_done(address, witness),
+                };
+                if !is_free {
+                    continue;
+                }
+                match runs.last_mut() {
+                    Some(run) if end_of_run == Some(address) => run.size += size,
+                    _ => {
+                        let (stream, large) = (segment.stream.get(), segment.class == PoolClass::Large);
+                        runs.push(FreeRun { address, size, stream, large });
+                    }
+                }
+                end_of_run = Some(address + size);
+            }
+        }
+        runs
+    }
+}
+
+/// Where a request of `size` rounded bytes must go: into the smallest run that may serve it, of equal ones the lowest; `None`
+/// if no run may.
+#[must_use]
+pub fn best(runs: &[FreeRun], rules: &Rules, size: u64, stream: u64) -> Option<FreeRun> {
+    let right = |run: &&FreeRun| run.stream == stream && run.large == Rules::is_large(size) && rules.may_serve(run.size, size);
+    runs.iter().filter(right).min_by_key(|run| (run.size, run.address)).copied()
+}

@@ -1,0 +1,147 @@
+//! Tidiness: what creeps into a code base when nobody looks.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+mod source;
+
+use source::{code_of, dependencies, files, impurities, missing_attributes};
+
+/// The most lines of a module.
+const LONGEST_MODULE: usize = 400;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn the_core_is_pure() {
+    let sources: Vec<PathBuf> =
+        files(&root().join("src")).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).collect();
+    assert!(sources.len() > 20, "the core's sources are there");
+    for path in sources {
+        // A module of its own that is only compiled for tests says so where it is declared.
+        if path.ends_with("tests.rs") || path.ends_with("index/ordered.rs") {
+            continue;
+        }
+        assert_eq!(impurities(&read(&path)), [""; 0], "{}", path.display());
+    }
+    assert_eq!(missing_attributes(&read(&root().join("src/lib.rs"))), [""; 0]);
+}
+
+#[test]
+fn the_core_depends_on_nothing() {
+    assert_eq!(dependencies(&read(&root().join("Cargo.toml"))), [""; 0]);
+}
+
+/// The names of the functions that a text declares or defines between this line and the next closing brace in the first column.
+fn functions(text: &str, opening: &str) -> Vec<String> {
+    let block = text.lines().skip_while(|line| !line.starts_with(opening)).skip(1).take_while(|line| *line != "}");
+    let names = block.filter_map(|line| line.strip_prefix("    ")?.strip_prefix("fn ")?.split(['(', '<']).next());
+    names.map(str::to_owned).collect()
+}
+
+/// A method with a body of its own in the trait is easily forgotten by whoever passes questions on, and then nobody's rules decide.
+#[test]
+fn who_wraps_a_policy_passes_every_question_on() {
+    let asked = functions(&read(&root().join("src/policy/mod.rs")), "pub trait Policy");
+    assert!(asked.len() > 15, "{asked:?}");
+    for wrapper in ["src/policy/boxed.rs", "replay/src/exact/recorded_policy.rs", "conformance/src/checks/policies/watched.rs"] {
+        let text = read(&root().join(wrapper));
+        let opening = text.lines().find(|line| line.starts_with("impl") && line.contains("Policy for")).expect("a policy");
+        let passed_on = functions(&text, opening);
+        let missing: Vec<&String> = asked.iter().filter(|name| !passed_on.contains(name)).collect();
+        assert!(missing.is_empty(), "{wrapper} decides by itself: {missing:?}");
+    }
+}
+
+#[test]
+fn modules_are_small() {
+    let sources = files(&root()).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    for path in sources {
+        let name = path.strip_prefix(root()).expect("inside").to_string_lossy().into_owned();
+        let lines = read(&path).lines().count();
+        assert!(lines <= LONGEST_MODULE, "{name} has {lines} lines, more than {LONGEST_MODULE}");
+    }
+}
+
+#[test]
+fn no_tracked_file_knows_the_machine() {
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
+    let Some(listed) = listed.ok().filter(|output| output.status.success()) else {
+        eprintln!("not run: this is no git checkout, so nothing says which files are tracked");
+        return;
+    };
+    // Put together here, so that this file does not contain them.
+    let machine: Vec<String> = ["work", "root", "tmp"].iter().map(|folder| format!("/{folder}/")).collect();
+    for name in String::from_utf8_lossy(&listed.stdout).split('\0').filter(|name| !name.is_empty()) {
+        let Ok(bytes) = std::fs::read(root().join(name)) else { continue };
+        let Ok(text) = String::from_utf8(bytes) else { continue };
+        for path in &machine {
+            assert!(!text.contains(path.as_str()), "{name} names {path}, which is a path of one machine");
+        }
+    }
+}
+
+// ---- the checker itself
+
+#[test]
+fn what_must_not_be_is_caught() {
+    for sample in [
+        "extern crate std;",
+        "use std::collections::BTreeMap;",
+        "fn f() { let m: ::std::vec::Vec<u8> = x; }",
+        "unsafe { f() }",
+        "use hashbrown::HashMap;",
+        "let set = HashSet::new();",
+        "type S = RandomState;",
+        "let now = Instant::now();",
+        "let t = core::time::SystemTime;",
+        "let x = rand::random();",
+        "fn f<'a>(x: &'a str) { unsafe {} }",
+        "let c = '\"'; unsafe {} // \"",
+        "let c = '\\''; unsafe {}",
+        "let s = r#\"a \" b\"#; unsafe {}",
+        "let s = \"\\\\\"; unsafe {}",
+        "/* /* nested */ */ unsafe {}",
+        "#[cfg(test)]\nmod tests { fn f() {} }\nfn g() { unsafe {} }",
+        "#[cfg(test)]\nmod tests;\nfn g() { unsafe {} }",
+    ] {
+        assert_eq!(impurities(sample).len(), 1, "{sample}: {:?}", impurities(sample));
+    }
+    assert_eq!(impurities("fn f() {}\n\nunsafe fn g() {}"), ["line 3: \"unsafe\": the core has no unsafe code"]);
+    assert_eq!(impurities("/* a\nb */\n\"c\nd\";\n#[cfg(test)]\nmod t {\n}\nunsafe").first().map(|l| &l[..7]), Some("line 8:"));
+}
+
+#[test]
+fn what_only_looks_like_it_is_not() {
+    for sample in [
+        "// std:: and unsafe are talked about",
+        "//! HashMap",
+        "/* Instant\n SystemTime */",
+        "let s = \"std::unsafe HashMap\";",
+        "let s = r\"std::\";",
+        "#[cfg(test)]\nmod tests { use std::vec::Vec; mod inner { fn f() { unsafe {} } } }",
+        "#![forbid(unsafe_code)]",
+        "let operand = strand; let brand_new = 1;",
+        "let instant = 1; my_std::f();",
+    ] {
+        assert_eq!(impurities(sample), [""; 0], "{sample}");
+    }
+    assert_eq!(code_of("a // b\nc").trim_end(), "a  \nc");
+}
+
+#[test]
+fn missing_attributes_and_dependencies_are_caught() {
+    assert_eq!(missing_attributes("#![no_std]\n#![forbid(unsafe_code)]"), [""; 0]);
+    assert_eq!(missing_attributes("// #![no_std]\n#![forbid(unsafe_code)]"), ["#![no_std]"]);
+    assert_eq!(missing_attributes(""), ["#![no_std]", "#![forbid(unsafe_code)]"]);
+    assert_eq!(dependencies("[dependencies]\n\n[dev-dependencies]\nproptest = \"1\""), [""; 0]);
+    assert_eq!(dependencies("[dependencies]\nlibc = \"1\"\nserde.workspace = true"), ["libc", "serde"]);
+    assert_eq!(dependencies("[dependencies.libc]\nversion = \"1\""), ["[dependencies.libc]"]);
+    assert_eq!(dependencies("[target.'cfg(unix)'.dependencies]\nlibc = \"1\""), ["[target.'cfg(unix)'.dependencies]"]);
+}

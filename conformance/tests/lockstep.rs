@@ -1,0 +1,125 @@
+//! The differential test against itself: a simulated device with other habits stands in for the real one. It must be found equal where it
+//! is, and each seeded difference must be found.
+
+use parkade::units::Bytes;
+use parkade_conformance::backend::{Backend, Needs, Unable};
+use parkade_conformance::checks::lockstep::entries;
+use parkade_conformance::suite::{Effort, Trouble, Verdict};
+use parkade_sim::address::{Descending, Reuse};
+use parkade_sim::{Adversary, CallName, FaultError, FaultPlan, PAGE_BYTES, SimDevice, SimOptions, When};
+
+const EFFORT: Effort = Effort { cases: 1, seed: 0 };
+
+/// Where the device puts segments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Habit {
+    Descending,
+    Reuse,
+}
+
+/// A device that is taken for a real one.
+struct StandIn {
+    habit: Habit,
+    /// Pages that it has beyond what it was asked for.
+    drift_pages: i64,
+    /// A call that fails though there is memory.
+    fault: Option<When>,
+}
+
+impl StandIn {
+    fn new(habit: Habit) -> StandIn {
+        StandIn { habit, drift_pages: 0, fault: None }
+    }
+}
+
+impl Backend for StandIn {
+    type Device = SimDevice;
+
+    fn name(&self) -> &'static str {
+        "stand-in"
+    }
+
+    fn open(&self, needs: &Needs) -> Result<SimDevice, Unable> {
+        let drift = self.drift_pages * PAGE_BYTES.cast_signed();
+        let capacity = |bytes: Bytes| Bytes(bytes.get().saturating_add_signed(drift));
+        let options = needs.capacity.map_or_else(SimOptions::h200, |bytes| SimOptions::new(capacity(bytes)));
+        let options = options.adversary(Adversary::Lazy).total(Bytes(150_109_880_320));
+        let mut device = SimDevice::new(match self.habit {
+            Habit::Descending => options.address_model(Descending::new()),
+            Habit::Reuse => options.address_model(Reuse::new()),
+        });
+        if let Some(when) = self.fault {
+            device.set_fault_plan(FaultPlan::none().and(when, FaultError::OutOfMemory));
+        }
+        Ok(device)
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    fn is_simulated(&self) -> bool {
+        false
+    }
+}
+
+fn verdict(backend: &StandIn, name: &str) -> Verdict {
+    let list = entries(backend);
+    let entry = list.iter().find(|entry| entry.name == name).unwrap_or_else(|| panic!("no entry {name}"));
+    entry.check(backend, &EFFORT)
+}
+
+fn reason(verdict: Verdict) -> String {
+    match verdict {
+        Err(Trouble::Fail { reason, .. }) => reason,
+        other => panic!("no difference was found: {other:?}"),
+    }
+}
+
+#[test]
+fn a_device_with_other_habits_decides_the_same() {
+    for (habit, part) in [(Habit::Descending, ""), (Habit::Reuse, "device/expandable")] {
+        let backend = StandIn::new(habit);
+        for entry in entries(&backend).into_iter().filter(|entry| entry.name.starts_with(part)) {
+            let evidence = entry.check(&backend, &EFFORT).unwrap_or_else(|trouble| panic!("{}: {trouble:?}", entry.name));
+            assert!(evidence.operations >= 20_000, "{}: {evidence:?}", entry.name);
+            assert!(!evidence.measured.contains("off by"), "{}: {evidence:?}", entry.name);
+            if entry.name.starts_with("device/") {
+                assert!(!evidence.measured.contains(" 0 refused"), "{}: the device refused nothing: {evidence:?}", entry.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_page_of_drift_is_explained_and_told() {
+    for drift_pages in [-1, 1] {
+        let backend = StandIn { drift_pages, ..StandIn::new(Habit::Descending) };
+        let evidence = verdict(&backend, "device/default").unwrap_or_else(|trouble| panic!("{trouble:?}"));
+        let told = format!("capacity off by {drift_pages} pages");
+        assert!(evidence.measured.contains(&told), "{evidence:?}");
+    }
+}
+
+#[test]
+fn a_device_with_less_memory_than_said_is_found() {
+    for name in ["device/default", "device/expandable"] {
+        let backend = StandIn { drift_pages: -3, ..StandIn::new(Habit::Descending) };
+        let reason = reason(verdict(&backend, name));
+        assert!(reason.starts_with("seed 20261: "), "{reason}");
+    }
+}
+
+#[test]
+fn a_single_refusal_without_need_is_found() {
+    for (name, call) in [("limit/default", CallName::Malloc), ("device/expandable", CallName::MemCreate)] {
+        let backend = StandIn { fault: Some(When::NthOf(call, 7)), ..StandIn::new(Habit::Descending) };
+        let reason = reason(verdict(&backend, name));
+        assert!(reason.contains("on the device") && reason.contains("simulated"), "{reason}");
+    }
+}
+
+#[test]
+fn on_the_simulated_backend_there_is_nothing_to_compare() {
+    assert!(entries(&parkade_conformance::backend::Simulated).is_empty());
+}
