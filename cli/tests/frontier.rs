@@ -99,7 +99,7 @@ fn bad_arguments_are_one_line() {
         (&["--model", "9b"], "there is no model \"9b\""),
         (&["--model", "7b,width=5"], "a model has no \"width\""),
         (&["--model", "7b,layers=2,layers=2"], "layers is there twice: give it once"),
-        (&["--model", "gpt2,heads=5"], "heads is 5; it can be a divisor of hidden, which is 768"),
+        (&["--model", "gpt2,heads=5"], "heads is 5; allowed: a divisor of hidden, which is 768"),
         (&["--accumulation", "1,2,1"], "--accumulation has 1 twice: give it once"),
         (&["--devices", "8GB,8000000000"], "--devices has 8000000000 bytes twice"),
         (&["--model", "7b,layers=0"], "layers is 0"),

@@ -179,7 +179,7 @@ fn the_lists_name_everything() {
     let length = |name: &str| object[name].as_array().map(Vec::len);
     let counts = [parkade_research::workload::CATALOGUE.len(), parkade_policies::CATALOGUE.len(), models.len()];
     assert_eq!(["workloads", "policies", "address_models"].map(length), counts.map(Some));
-    assert_eq!(length("generators"), Some(parkade_research::workload::generators().count()));
+    assert_eq!(length("generators"), Some(parkade_research::workload::generator_names().count()));
     assert_eq!(object["address_models"][0]["name"], "driver");
     assert!(object["generators"][0]["options"].as_array().is_some_and(|options| options.contains(&"checkpointing".into())));
 }
@@ -229,8 +229,8 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["--baseline", "none"], "is none of the policies"),
         (&["--shard", "1/2"], "needs a file"),
         (&["-w", "mlp:depth=none"], "depth"),
-        (&["-w", "mlp:depth=3,batch=8,depth=3"], "depth is there twice"),
-        (&["-w", "robson:against=none"], "against is none; it can be pytorch, "),
+        (&["-w", "mlp:depth=3,batch=8,depth=3"], "depth is given twice"),
+        (&["-w", "robson:against=none"], "against is none; allowed: pytorch, "),
         (&["-w", &noise], "noise.pickle"),
         (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "two things are to be written"),
         (&["-w", "mlp:batch=8", "--html", &same, "--curve", "mlp:batch=8"], "is none of the workloads: mlp.batch=8"),

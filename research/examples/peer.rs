@@ -159,7 +159,7 @@ fn dump(name: &str) -> Result<(), Box<dyn Error>> {
     let named = named.ok_or_else(|| format!("there is no workload {name}: `peer list` lists them"))?;
     let mut left_out = 0;
     let mut out = String::new();
-    for event in &(named.make)(1).events {
+    for event in &named.make(1).events {
         match *event {
             Event::Allocate { buffer, bytes, stream } => writeln!(out, "a {buffer} {bytes} {stream}")?,
             Event::Free { buffer } => writeln!(out, "f {buffer}")?,

@@ -8,7 +8,7 @@ use std::error::Error;
 
 use parkade_policies::{CATALOGUE, Named};
 use parkade_research::study::{LOAD_UNIT_BYTES, RunOptions, run, smallest_capacity};
-use parkade_research::workload::adversary::{Robson, best_fit_attack, comb, fence, robson, stream_per_buffer};
+use parkade_research::workload::generators::adversaries::{Robson, best_fit_attack, comb, fence, robson, stream_per_buffer};
 use parkade_research::workload::{Workload, parse};
 use rayon::prelude::*;
 

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use parkade_research::bounds::{BLOCK_BYTES, buffers};
 use parkade_research::packing::{Effort, Instance, check, pack};
-use parkade_research::workload::transformer::{Checkpointing, Transformer};
-use parkade_research::workload::{Optimizer, Workload, parse};
+use parkade_research::workload::generators::Optimizer;
+use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
+use parkade_research::workload::{Workload, parse};
 
 /// A model trained with every kind of checkpointing and in up to eight pieces.
 fn kinds(base: &Transformer) -> Vec<(String, Transformer)> {

@@ -76,13 +76,13 @@ fn what_decides_changes_it_and_nothing_else_does() {
         "sim/src/lib.rs",
         "research/src/random.rs",
         "research/src/study/capacity.rs",
-        "research/src/workload/serving.rs",
+        "research/src/workload/generators/serving/server.rs",
     ];
     for file in deciding {
         assert_ne!(with_a_line_in(file), hash, "{file}");
     }
     // Tests.
-    let others = ["src/allocator/tests.rs", "research/src/study/tests.rs", "research/src/workload/cnn/tests.rs"];
+    let others = ["src/allocator/tests.rs", "research/src/study/tests.rs", "research/src/workload/generators/models/cnn/tests.rs"];
     for file in others {
         assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file).exists(), "{file}");
         assert_eq!(with_a_line_in(file), hash, "{file}");

@@ -13,8 +13,8 @@ use clap::{Parser, ValueEnum};
 use indicatif::ProgressBar;
 use parkade_policies::{CATALOGUE, Named, named};
 use parkade_research::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point, card};
-use parkade_research::workload::Optimizer;
-use parkade_research::workload::transformer::{Checkpointing, Transformer};
+use parkade_research::workload::generators::Optimizer;
+use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
 
 use crate::{Outcome, output, size, verify};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, anyhow, bail};
 use parkade_research::frontier::Numbers;
-use parkade_research::workload::transformer::{Attention, Checkpointing, Transformer};
+use parkade_research::workload::generators::transformer::{Attention, Checkpointing, Transformer};
 
 /// Reads a model: a preset, sizes, or a preset whose sizes are changed.
 ///

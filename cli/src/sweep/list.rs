@@ -27,7 +27,7 @@ fn lines(out: &mut impl Write) -> std::io::Result<()> {
     }
     writeln!(out, "  {:<26} the requests of a recorded program (a PyTorch memory snapshot)", "FILE")?;
     writeln!(out, "\ngenerators, and the options that their descriptions can have (NAME:option=value,...)")?;
-    for name in workload::generators() {
+    for name in workload::generator_names() {
         writeln!(out, "  {name:<26} {}", workload::keys(name).unwrap_or_default().join(", "))?;
     }
     writeln!(out, "\npolicies")?;
@@ -43,7 +43,7 @@ fn lines(out: &mut impl Write) -> std::io::Result<()> {
 
 fn object() -> Value {
     let workloads = CATALOGUE.iter().map(|known| json!({ "name": known.name, "says": known.says, "description": known.text }));
-    let generators = workload::generators().map(|name| json!({ "name": name, "options": workload::keys(name) }));
+    let generators = workload::generator_names().map(|name| json!({ "name": name, "options": workload::keys(name) }));
     let policies = POLICIES.iter().map(|policy| json!({ "name": policy.name, "says": policy.says, "source": policy.source }));
     let models = Addresses::ALL.into_iter().map(|model| json!({ "name": model.name(), "says": model.says() }));
     json!({

@@ -170,7 +170,7 @@ fn workload(item: &str) -> Result<Vec<Found>> {
 
 fn of_catalogue(known: &'static NamedWorkload) -> Found {
     let (name, says) = (known.name.to_owned(), known.says.to_owned());
-    Found { source: Source { name, says, is_seeded: true, make: Box::new(known.make) }, hash: None, file: None }
+    Found { source: Source { name, says, is_seeded: true, make: Box::new(|seed| known.make(seed)) }, hash: None, file: None }
 }
 
 /// A seed of its own makes it the same for all seeds.
@@ -221,7 +221,7 @@ fn of_recording(path: &Path) -> Result<Vec<Found>> {
 }
 
 fn unknown(item: &str) -> anyhow::Error {
-    let known = CATALOGUE.iter().map(|known| known.name).chain(workload::generators());
+    let known = CATALOGUE.iter().map(|known| known.name).chain(workload::generator_names());
     anyhow!("there is no workload and no file {item:?}{}", suggestion(item, known))
 }
 

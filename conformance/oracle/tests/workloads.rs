@@ -3,7 +3,7 @@
 use parkade_oracle::shipped::{folder, names, names_in, read, read_from};
 use parkade_replay::Requests;
 use parkade_research::packing::{Instance, Recorded};
-use parkade_research::workload::mlp::Mlp;
+use parkade_research::workload::generators::mlp::Mlp;
 use parkade_research::workload::{Event, recorded};
 
 /// The workload of a recording and the packer's buffers of it are made by different code, and mean the same lifetimes.

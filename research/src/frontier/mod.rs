@@ -13,8 +13,8 @@ mod tests;
 use parkade_policies::Named;
 use rayon::prelude::*;
 
-use crate::workload::transformer::{Checkpointing, Precision, Transformer};
-use crate::workload::{Optimizer, WorkloadError};
+use crate::workload::generators::transformer::{Checkpointing, Precision, Transformer};
+use crate::workload::generators::{Optimizer, WorkloadError};
 
 pub use cards::{CARDS, Card, card};
 pub use search::{Why, bound};

@@ -1,9 +1,9 @@
-//! The bytes that live, over a program: the shape of a training step.
+//! The live bytes over the course of a workload: the shape of a training step.
 
-use super::{Event, Workload};
+use super::event::{Event, Workload};
 
 impl Workload {
-    /// The bytes that live after each event that allocates or frees, each request as it is asked for.
+    /// The live bytes after each event that allocates or frees, with requests counted as they are, not rounded.
     #[must_use]
     pub fn curve(&self) -> Vec<u64> {
         let mut sizes = Vec::new();
@@ -23,8 +23,8 @@ impl Workload {
         curve
     }
 
-    /// The curve as text: `columns` wide and `rows` high, each column as high as the most of its part of the program. Empty for a
-    /// program that asks for nothing, or without columns or rows.
+    /// The curve as text, `columns` wide and `rows` high. Each column shows the maximum of its part of the workload. Empty for a workload
+    /// without allocations, and for 0 columns or rows.
     #[must_use]
     pub fn drawn(&self, columns: usize, rows: usize) -> String {
         let curve = self.curve();

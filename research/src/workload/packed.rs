@@ -1,13 +1,13 @@
-//! Training steps without mixed lifetimes are packed as low as their load.
+//! Training steps without mixed lifetimes can be packed into their load.
 
-use super::cnn::Cnn;
-use super::mlp::Mlp;
-use super::transformer::{Attention, Checkpointing, Transformer};
-use super::varlen::Varlen;
+use super::generators::cnn::Cnn;
+use super::generators::mlp::Mlp;
+use super::generators::transformer::{Attention, Checkpointing, Transformer};
+use super::generators::varlen::Varlen;
 use super::{Event, Workload};
 use crate::packing::{Buffer, Effort, Instance, check, pack};
 
-/// The best packing found over the load.
+/// The height of the best packing found, over the load.
 fn packed(workload: &Workload) -> f64 {
     let end = workload.events.len() as u64;
     let mut buffers: Vec<Buffer> = Vec::new();
@@ -36,7 +36,7 @@ fn small(checkpointing: Checkpointing) -> Transformer {
 fn a_step_without_mixed_lifetimes_is_packed_as_low_as_its_load() {
     for checkpointing in [Checkpointing::None, Checkpointing::EveryLayer, Checkpointing::Sqrt, Checkpointing::EveryOther] {
         assert_eq!(packed(&small(checkpointing).workload(1).unwrap()), 1.0, "{checkpointing:?}");
-        // Over two steps the optimizer's states, which come late and stay, are in the way.
+        // With two steps, the optimizer's states come late and stay.
         assert_eq!(packed(&small(checkpointing).workload(2).unwrap()), 1.0, "{checkpointing:?}, two steps");
     }
 }

@@ -1,90 +1,44 @@
-//! Workloads as text: `transformer:layers=24,hidden=1024,checkpointing=sqrt,steps=20`.
+//! Descriptions of workloads: `transformer:layers=24,hidden=1024,checkpointing=sqrt,steps=20`.
 //!
-//! A generator's name, or one of the [catalogue](super::CATALOGUE), a colon, and options as `key=value` with commas between them, each key
-//! once, in any order except that `preset` comes first, for it sets all others. Behind a name of the catalogue options change that workload. Every
-//! workload has the option `prealloc`: that many bytes are reserved before it ([`preallocate`]).
+//! A description is the name of a generator or of a workload of the [catalogue](super::CATALOGUE), a colon, and options as `key=value`
+//! separated by commas. No key may come twice; the order does not matter, except that `preset` comes first, because it sets all other
+//! options. Options after a name of the catalogue change that workload. Every workload has the option `prealloc`: so many bytes are
+//! requested and freed before it ([`preallocate`](super::generators::preallocate)).
 
-use std::collections::BTreeSet;
+use super::catalogue::{CATALOGUE, named};
+use super::event::Workload;
+use super::generators::{self, WorkloadError};
 
-use super::generator::{Generator, NAMES, generator};
-use super::{CATALOGUE, Workload, WorkloadError, preallocate, value};
-
-/// The workload that a text describes.
+/// Makes the workload of a description. Its name is the description, with characters replaced that a name cannot have.
 ///
 /// # Errors
-/// [`WorkloadError`], naming what is wrong and what is allowed.
+/// [`WorkloadError`] names what is wrong and what is allowed.
 pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
-    let named = CATALOGUE.iter().find(|workload| workload.name == name);
-    let mut workload = match named {
-        // The catalogue's own text comes first.
+    let made = match named(name) {
         Some(named) => {
-            let (name, own) = named.text.split_once(':').unwrap_or((named.text, ""));
-            made(name, &[own, options])?
+            let (generator, own) = named.generator_and_options();
+            generators::make(generator, &[own, options])
         }
-        None => made(name, &[options])?,
+        None => generators::make(name, &[options]),
     };
+    let mut workload = made.unwrap_or_else(|| {
+        let known = CATALOGUE.iter().map(|workload| workload.name).chain(generators::names());
+        Err(WorkloadError::UnknownWorkload { name: name.into(), allowed: known.collect::<Vec<_>>().join(", ") })
+    })?;
     let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.=".contains(c) { c } else { '.' };
     workload.name = text.chars().map(allowed).collect();
     Ok(workload)
 }
 
-/// The keys that a generator or a workload of the catalogue has, or `None` if there is none of this name.
+/// The keys of the options of a generator or of a workload of the catalogue; `None` if there is none of this name.
 #[must_use]
 pub fn keys(name: &str) -> Option<Vec<&'static str>> {
-    let named = CATALOGUE.iter().find(|workload| workload.name == name);
-    let name = named.map_or(name, |named| named.text.split(':').next().unwrap_or(named.text));
-    let (_, generator) = generator(name)?;
-    Some(generator.keys().into_iter().chain(["prealloc"]).collect())
+    let generator = named(name).map_or(name, |named| named.generator_and_options().0);
+    generators::keys(generator)
 }
 
 /// The names of the generators.
-pub fn generators() -> impl Iterator<Item = &'static str> {
-    NAMES.into_iter()
-}
-
-fn made(name: &str, lists: &[&str]) -> Result<Workload, WorkloadError> {
-    let (name, mut generator) = generator(name).ok_or_else(|| WorkloadError::UnknownWorkload {
-        name: name.into(),
-        allowed: CATALOGUE.iter().map(|workload| workload.name).chain(NAMES).collect::<Vec<_>>().join(", "),
-    })?;
-    let mut reserved = None;
-    for options in lists {
-        // What the catalogue says can be said otherwise behind it, but a list that says two things is a mistake.
-        let mut keys = BTreeSet::new();
-        for (at, option) in options.split(',').filter(|option| !option.is_empty()).enumerate() {
-            let key = option.split('=').next().unwrap_or(option);
-            if !keys.insert(key) {
-                return Err(WorkloadError::Twice { option: key.into() });
-            }
-            set(&mut *generator, name, (at, option), &mut reserved)?;
-        }
-    }
-    let workload = generator.make()?;
-    match reserved {
-        Some(bytes) => preallocate(&workload, bytes),
-        None => Ok(workload),
-    }
-}
-
-fn set(
-    generator: &mut dyn Generator,
-    name: &'static str,
-    (at, option): (usize, &str),
-    reserved: &mut Option<u64>,
-) -> Result<(), WorkloadError> {
-    let Some((key, text)) = option.split_once('=') else { return Err(WorkloadError::NoValue { text: option.into() }) };
-    if key == "prealloc" {
-        *reserved = Some(value::bytes("prealloc", text)?);
-        return Ok(());
-    }
-    let keys = generator.keys();
-    let Some(&known) = keys.iter().find(|known| **known == key) else {
-        let allowed = keys.into_iter().chain(["prealloc"]).collect::<Vec<_>>().join(", ");
-        return Err(WorkloadError::UnknownOption { generator: name, option: key.into(), allowed });
-    };
-    if known == "preset" && at > 0 {
-        return Err(WorkloadError::Option { option: known, value: text.into(), allowed: "the first option only".into() });
-    }
-    generator.set(known, text)
+pub fn generator_names() -> impl Iterator<Item = &'static str> {
+    generators::names()
 }

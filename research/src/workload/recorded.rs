@@ -1,33 +1,39 @@
 //! A recording's requests as a workload.
 //!
-//! What is simplified: memory that was given back while other streams used it is given back at the entry at which it became free (who used it
-//! is not in a recording, so there is no [`Event::Use`]); where it never did, it is never given back. How long the work took is not there, so
-//! there is no [`Event::Launch`]. Requests that failed in the recording are left out and counted. Streams are numbered by their first
-//! request, the default stream being 0; private pools by theirs, from 1. A MemPool that is destroyed is dropped.
+//! What is simplified:
+//!
+//! - A buffer that was freed while other streams used it is freed at the entry at which its memory became free, or never if it never did.
+//!   A recording does not say which streams used it, so there is no [`Event::Use`].
+//! - A recording does not say how long the work took, so there is no [`Event::Launch`].
+//! - Requests that failed in the recording are left out and counted.
+//!
+//! Streams are numbered in the order of their first request, with the default stream as 0; private pools likewise, from 1. A MemPool that
+//! is destroyed is dropped.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use parkade::units::PoolId;
-
-use super::{Event, Workload};
 use parkade_replay::{Completion, Operation, Requests};
 
-/// A workload, and what of the recording is not in it.
+use super::event::{Event, Workload};
+
+/// A recording's workload, and what of the recording is not in it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecordedWorkload {
-    /// The program.
+    /// The workload.
     pub workload: Workload,
-    /// Requests that were out of memory.
+    /// Requests that failed for lack of memory.
     pub failed_requests: u64,
-    /// Frees that came later than the program asked for, because other streams used the memory.
+    /// Buffers that became free later than the program freed them, because other streams used them.
     pub late_frees: u64,
-    /// Frees that never came, for the same reason.
+    /// Buffers that never became free, for the same reason.
     pub missing_frees: u64,
-    /// Requests that are left out because they are more than a workload can name: streams or pools beyond 65,535.
+    /// Requests left out because a workload cannot number their stream or pool: there are more than 65,535.
     pub unnamed_requests: u64,
 }
 
-/// Reads a workload off a recording's requests. Characters of `name` that a workload's name cannot have become `_`.
+/// Reads a workload off a recording's requests. Characters that a workload's name cannot have become `_`.
 #[must_use]
 pub fn of_requests(name: &str, requests: &Requests) -> RecordedWorkload {
     let mut reader = Reader::default();
@@ -51,12 +57,12 @@ struct Reader {
     buffers: BTreeMap<usize, u32>,
     next: u32,
     streams: BTreeMap<u64, u16>,
-    /// The number of each private pool that is not dropped.
+    /// The numbers of the private pools that are not dropped.
     pools: BTreeMap<PoolId, u16>,
     last_pool: u16,
     inside: Option<u16>,
-    /// Buffers that become free later: the entry, and which, the earliest on top.
-    late: BinaryHeap<std::cmp::Reverse<(u32, u32)>>,
+    /// Buffers that become free later, by entry and number; the earliest is on top.
+    late: BinaryHeap<Reverse<(u32, u32)>>,
 }
 
 impl Reader {
@@ -64,9 +70,9 @@ impl Reader {
         self.recorded.workload.events.push(event);
     }
 
-    /// What became free at entries before this one, or at it.
+    /// Frees the buffers that became free up to this entry.
     fn free_until(&mut self, at: usize) {
-        while let Some(&std::cmp::Reverse((entry, buffer))) = self.late.peek()
+        while let Some(&Reverse((entry, buffer))) = self.late.peek()
             && entry as usize <= at
         {
             self.late.pop();
@@ -115,7 +121,7 @@ impl Reader {
             Completion::AtOnce => self.push(Event::Free { buffer }),
             Completion::AtEntry(entry) => {
                 self.recorded.late_frees += 1;
-                self.late.push(std::cmp::Reverse((entry, buffer)));
+                self.late.push(Reverse((entry, buffer)));
             }
             Completion::Never => self.recorded.missing_frees += 1,
         }
@@ -135,7 +141,7 @@ impl Reader {
         }
     }
 
-    /// Whether there is a number for it.
+    /// Directs requests to a private pool. False if there is no number left for it.
     fn enter_pool(&mut self, pool: PoolId) -> bool {
         let number = match self.pools.get(&pool) {
             Some(&number) => number,

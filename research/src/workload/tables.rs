@@ -1,8 +1,9 @@
-//! The tables of docs/workloads.md, made anew and compared.
+//! The tables of docs/workloads.md: made from the generators and compared with the page.
 
-use super::chain::{Chain, Keeping};
-use super::transformer::{Attention, Checkpointing, Precision, Transformer};
-use super::{CATALOGUE, Optimizer};
+use super::CATALOGUE;
+use super::generators::Optimizer;
+use super::generators::chain::{Chain, Keeping};
+use super::generators::transformer::{Attention, Checkpointing, Precision, Transformer};
 use crate::frontier::{CARDS, CONTEXT_BYTES};
 
 const PAGE: &str = include_str!("../../../docs/workloads.md");
@@ -17,7 +18,7 @@ fn mb(bytes: u64) -> String {
 
 fn is_on_the_page(rows: &[String]) {
     let missing: Vec<&str> = rows.iter().map(String::as_str).filter(|row| !PAGE.contains(row)).collect();
-    assert!(missing.is_empty(), "docs/workloads.md has not:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "docs/workloads.md lacks these rows:\n{}", missing.join("\n"));
 }
 
 #[test]
@@ -48,7 +49,7 @@ fn peak(transformer: &Transformer) -> u64 {
 
 #[test]
 fn e5_options() {
-    // With few words, or the scores of words at the end would be the peak whatever the layers do.
+    // With a small vocabulary: otherwise the logits would be the peak, whatever the layers do.
     let base = Transformer { batch: 16, vocabulary: 4096, ..Transformer::preset("gpt2-medium").unwrap() };
     let layer = Transformer { checkpointing: Checkpointing::EveryLayer, ..base.clone() };
     let mut rows = Vec::new();
@@ -108,7 +109,7 @@ fn e8_the_optimizers_copy_in_the_timeline() {
 #[test]
 fn the_catalogue() {
     let row = |named: &super::NamedWorkload| {
-        let workload = (named.make)(1);
+        let workload = named.make(1);
         format!("| `{}` | {} | {} | {} |", named.name, named.says, workload.events.len(), gib(workload.load_bytes(512)))
     };
     is_on_the_page(&CATALOGUE.iter().map(row).collect::<Vec<_>>());

@@ -11,7 +11,7 @@ fn the_catalogue_has_what_it_promises() {
     let mut names = std::collections::BTreeSet::new();
     for named in &CATALOGUE {
         assert!(names.insert(named.name), "{}: twice", named.name);
-        let workload = (named.make)(1);
+        let workload = named.make(1);
         assert_eq!((workload.name.as_str(), workload.says.as_str()), (named.name, named.says));
         assert_eq!(workload.check(), Ok(()), "{}", named.name);
         let events = workload.events.len();
@@ -22,10 +22,10 @@ fn the_catalogue_has_what_it_promises() {
         assert!(workload.events.iter().filter(is_large).count() > 5000, "{}: nearly only small requests", named.name);
     }
     let of = |name: &str| CATALOGUE.iter().filter(|named| named.text.split(':').next() == Some(name)).count();
-    let missing: Vec<_> = generators().filter(|name| of(name) == 0).collect();
+    let missing: Vec<_> = generator_names().filter(|name| of(name) == 0).collect();
     let adversaries = ["robson", "best-fit-attack", "comb", "fence", "stream-per-buffer"];
-    assert_eq!(missing[0], "chain", "a chain has one size only");
-    assert_eq!(missing[1..], adversaries, "made to need much, which says nothing about programs");
+    assert_eq!(missing[0], "chain", "a chain has only one size of layer");
+    assert_eq!(missing[1..], adversaries, "they are made to need much memory and say nothing about real programs");
     assert_eq!(named("gpt2").map(|named| named.name), Some("gpt2"));
     assert!(named("gpt3").is_none());
 }
@@ -33,7 +33,7 @@ fn the_catalogue_has_what_it_promises() {
 #[test]
 fn the_seed_decides_what_is_random_and_nothing_else() {
     for named in &CATALOGUE {
-        let (first, again, other) = ((named.make)(1), (named.make)(1), (named.make)(2));
+        let (first, again, other) = (named.make(1), named.make(1), named.make(2));
         assert!(first == again, "{}", named.name);
         let is_random =
             ["mixed=on", "lengths", "serving", "alternate", "prefetch", "shuffled"].iter().any(|word| named.text.contains(word));
@@ -46,21 +46,24 @@ fn a_text_is_a_generator_and_its_options() {
     let text = "transformer:layers=2,hidden=64,heads=2,sequence=32,checkpointing=sqrt,steps=3,vocabulary=50,seed=4";
     let workload = parse(text).unwrap();
     assert_eq!(workload.name, text.replace([':', ','], "."));
-    let transformer = transformer::Transformer {
+    let transformer = generators::transformer::Transformer {
         layers: 2,
         hidden: 64,
         heads: 2,
         sequence: 32,
         vocabulary: 50,
-        checkpointing: transformer::Checkpointing::Sqrt,
-        ..transformer::Transformer::default()
+        checkpointing: generators::transformer::Checkpointing::Sqrt,
+        ..generators::transformer::Transformer::default()
     };
     assert_eq!(workload.events, transformer.workload(3).unwrap().events);
     assert_eq!(parse("chain").unwrap().load_bytes(1), (24 * 320) << 20);
     assert_eq!(parse("chain:layers=3,inner_bytes=1GiB,keeping=pieces/4,prealloc=9GiB").unwrap().load_bytes(1), 9 << 30);
     let of_root = |text: &str| parse(text).unwrap().events;
     assert_eq!(of_root("chain:keeping=sqrt,layers=9"), of_root("chain:layers=9,keeping=groups/3"), "in any order");
-    assert_eq!(parse("gpt2:steps=2").unwrap().events, transformer::Transformer::default().workload(2).unwrap().events);
+    assert_eq!(
+        parse("gpt2:steps=2").unwrap().events,
+        generators::transformer::Transformer::default().workload(2).unwrap().events
+    );
     assert!(keys("serving").unwrap().contains(&"growth") && keys("gpt2").unwrap().contains(&"checkpointing"));
     assert_eq!(keys("gpt3"), None);
 }
@@ -68,28 +71,28 @@ fn a_text_is_a_generator_and_its_options() {
 #[test]
 fn what_is_wrong_with_a_text_is_said() {
     let said = |text: &str| parse(text).unwrap_err().to_string();
-    assert!(said("transfomer:layers=3").starts_with("there is no workload \"transfomer\"; there are gpt2, "));
+    assert!(said("transfomer:layers=3").starts_with("there is no workload \"transfomer\"; known: gpt2, "));
     assert!(said("").starts_with("there is no workload \"\""));
-    assert!(said("transformer:layer=3").starts_with("transformer has no option layer; it has preset, layers, "));
+    assert!(said("transformer:layer=3").starts_with("transformer has no option layer; its options: preset, layers, "));
     assert_eq!(said("transformer:layers"), "\"layers\" is not of the form option=value");
-    assert_eq!(said("transformer:layers=many"), "layers is many; it can be a whole number");
-    assert_eq!(said("transformer:layers=2,steps=3,layers=2"), "layers is there twice: give it once");
-    assert_eq!(said("gpt2:prealloc=1GiB,prealloc=1GiB"), "prealloc is there twice: give it once");
-    assert_eq!(said("transformer:hidden=64,heads=3"), "heads is 3; it can be a divisor of hidden, which is 64");
-    assert_eq!(said("alternate:heads=5"), "heads is 5; it can be a divisor of hidden, which is 1536");
-    assert_eq!(said("transformer:layers=0"), "layers is 0; it can be 1 to 1048576");
-    assert_eq!(said("transformer:precision=int8"), "precision is int8; it can be fp32, bf16, fp16");
-    assert_eq!(said("transformer:layers=3,preset=7b"), "preset is 7b; it can be the first option only");
-    assert!(said("transformer:preset=8b").starts_with("preset is 8b; it can be gpt2, "));
+    assert_eq!(said("transformer:layers=many"), "layers is many; allowed: a whole number");
+    assert_eq!(said("transformer:layers=2,steps=3,layers=2"), "layers is given twice");
+    assert_eq!(said("gpt2:prealloc=1GiB,prealloc=1GiB"), "prealloc is given twice");
+    assert_eq!(said("transformer:hidden=64,heads=3"), "heads is 3; allowed: a divisor of hidden, which is 64");
+    assert_eq!(said("alternate:heads=5"), "heads is 5; allowed: a divisor of hidden, which is 1536");
+    assert_eq!(said("transformer:layers=0"), "layers is 0; allowed: 1 to 1048576");
+    assert_eq!(said("transformer:precision=int8"), "precision is int8; allowed: fp32, bf16, fp16");
+    assert_eq!(said("transformer:layers=3,preset=7b"), "preset is 7b; allowed: only as the first option");
+    assert!(said("transformer:preset=8b").starts_with("preset is 8b; allowed: gpt2, "));
     assert!(said("serving:growth=quickly").ends_with("double, blocks/TOKENS or reallocate/TOKENS"));
     assert!(said("serving:rate=NaN").starts_with("rate is NaN"));
     assert!(said("varlen:lengths=lognormal/300").contains("lognormal/MEDIAN/SIGMA"));
     assert!(said("cnn:stages=1/2").contains("4 whole numbers"));
-    assert!(said("chain:prealloc=99999999999GiB").starts_with("prealloc is 99999999999GiB; it can be bytes, as "));
+    assert!(said("chain:prealloc=99999999999GiB").starts_with("prealloc is 99999999999GiB; allowed: bytes, such as "));
     assert!(said("gpt2:steps=0").starts_with("steps is 0"));
 }
 
-/// Values for any option: good ones, odd ones, and some that nothing can have.
+/// Values for any option: good ones, odd ones, and some that no option allows.
 const VALUES: [&str; 33] = [
     "0",
     "1",
@@ -126,7 +129,7 @@ const VALUES: [&str; 33] = [
     "inf",
 ];
 
-/// A small program of each generator, to change.
+/// A small workload of each generator, to be varied.
 const SMALL: [&str; 14] = [
     "transformer:layers=3,hidden=16,heads=2,sequence=16,batch=4,vocabulary=40,steps=2",
     "chain:layers=5",
@@ -154,7 +157,7 @@ proptest! {
     ) {
         let name = SMALL[which].split(':').next().unwrap_or_default();
         let keys: Vec<&str> = keys(name).unwrap_or_default().into_iter().filter(|key| *key != "preset").collect();
-        // Each key once.
+        // Each key once: a change replaces the workload's own value.
         let own = SMALL[which].split_once(':').map_or("", |(_, options)| options);
         let mut options: BTreeMap<&str, &str> = own.split(',').filter_map(|option| option.split_once('=')).collect();
         options.extend(changes.iter().map(|(key, value)| (*key.get(&keys), *value.get(&VALUES))));
@@ -163,7 +166,7 @@ proptest! {
         if let Ok(workload) = parse(&text) {
             prop_assert_eq!(workload.check(), Ok(()), "{}", text);
             prop_assert!(parse(&text).as_ref() == Ok(&workload), "{} is not the same twice", text);
-            prop_assert!(workload.load_bytes(1) <= MAX_BYTES);
+            prop_assert!(workload.load_bytes(1) <= generators::MAX_BYTES);
         }
     }
 }

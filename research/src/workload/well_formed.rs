@@ -1,30 +1,30 @@
-//! Whether a workload obeys the rules that [`Event`] states.
+//! Whether a workload obeys the rules of [`Event`].
 
 use std::collections::BTreeMap;
 
-use super::{Event, Workload};
+use super::event::{Event, Workload};
 
-/// What breaks the rules.
+/// What breaks a rule.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// An event that cannot come here.
-    #[error("event {at} cannot be {event:?} here: {rule}")]
+    /// An event that is not allowed at its place.
+    #[error("event {at}, {event:?}, is not allowed here: {rule}")]
     Event {
-        /// Its number, from 0.
+        /// The event's number, from 0.
         at: usize,
-        /// It.
+        /// The event.
         event: Event,
         /// The rule that it breaks.
         rule: &'static str,
     },
-    /// At the end requests still go to a private pool.
-    #[error("pool {pool} is not left at the end")]
+    /// Requests still go to a private pool at the end.
+    #[error("requests still go to pool {pool} at the end")]
     InsidePool {
-        /// Which.
+        /// The pool.
         pool: u16,
     },
-    /// Not a name of a workload.
-    #[error("the name {name:?} is empty or has other characters than letters, digits, -, _, . and =")]
+    /// A name that no workload can have.
+    #[error("the name {name:?} is not allowed: a name has one or more letters, digits, -, _, . and =")]
     Name {
         /// The name.
         name: String,
@@ -32,11 +32,11 @@ pub enum Malformed {
 }
 
 impl Workload {
-    /// Whether the rules of [`Event`] are obeyed: buffers numbered in order and each freed at most once, used only while they live; pools
-    /// begun before they are ended, ended before they are dropped, and not begun after that; no request of 0 bytes.
+    /// Checks the rules of [`Event`]. Buffers are numbered in order, freed at most once, and used only while they are live. Pools are
+    /// begun before they are ended, ended before they are dropped, and never begun again. No request is for 0 bytes.
     ///
     /// # Errors
-    /// The first thing that breaks a rule.
+    /// The first event that breaks a rule, or the name.
     pub fn check(&self) -> Result<(), Malformed> {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.=".contains(c);
         if self.name.is_empty() || !self.name.chars().all(is_allowed) {
@@ -54,7 +54,7 @@ impl Workload {
 struct State {
     live: Vec<bool>,
     pool: Option<u16>,
-    /// Whether each pool that there was is still there.
+    /// All pools so far, and whether each still exists.
     pools: BTreeMap<u16, bool>,
 }
 
@@ -68,19 +68,19 @@ impl State {
             }
             Event::Free { buffer } => {
                 let was_live = self.live.get_mut(buffer as usize).is_some_and(std::mem::take);
-                rule(was_live, "only what lives is given back")
+                rule(was_live, "only a live buffer can be freed")
             }
             Event::Use { buffer, .. } => {
-                rule(self.live.get(buffer as usize).copied().unwrap_or(false), "only what lives is used")
+                rule(self.live.get(buffer as usize).copied().unwrap_or(false), "only a live buffer can be used")
             }
             Event::BeginPool { pool } => {
                 rule(pool > 0, "pools are numbered from 1")?;
-                rule(*self.pools.entry(pool).or_insert(true), "a pool that was dropped is gone")?;
-                rule(self.pool.replace(pool).is_none(), "one pool at a time")
+                rule(*self.pools.entry(pool).or_insert(true), "a dropped pool cannot be begun again")?;
+                rule(self.pool.replace(pool).is_none(), "only one pool can be begun at a time")
             }
-            Event::EndPool { pool } => rule(self.pool.take() == Some(pool), "requests do not go to this pool"),
+            Event::EndPool { pool } => rule(self.pool.take() == Some(pool), "only the pool that was begun can be ended"),
             Event::DropPool { pool } => {
-                rule(self.pool != Some(pool), "requests go to this pool")?;
+                rule(self.pool != Some(pool), "a pool is ended before it is dropped")?;
                 rule(self.pools.insert(pool, false) == Some(true), "there is no such pool")
             }
             Event::Launch { us, .. } => rule(us > 0, "work takes time"),
@@ -112,16 +112,16 @@ mod tests {
             (vec![allocate(1)], "buffers are numbered in order"),
             (vec![allocate(0), allocate(0)], "buffers are numbered in order"),
             (vec![Event::Allocate { buffer: 0, bytes: 0, stream: 0 }], "a request is for at least one byte"),
-            (vec![allocate(0), free, free], "only what lives is given back"),
-            (vec![allocate(0), free, Event::Use { buffer: 0, stream: 1 }], "only what lives is used"),
-            (vec![begin, begin], "one pool at a time"),
-            (vec![begin, end, drop, begin], "a pool that was dropped is gone"),
+            (vec![allocate(0), free, free], "only a live buffer can be freed"),
+            (vec![allocate(0), free, Event::Use { buffer: 0, stream: 1 }], "only a live buffer can be used"),
+            (vec![begin, begin], "only one pool can be begun at a time"),
+            (vec![begin, end, drop, begin], "a dropped pool cannot be begun again"),
             (vec![Event::BeginPool { pool: 0 }], "pools are numbered from 1"),
-            (vec![end], "requests do not go to this pool"),
-            (vec![begin, drop], "requests go to this pool"),
+            (vec![end], "only the pool that was begun can be ended"),
+            (vec![begin, drop], "a pool is ended before it is dropped"),
             (vec![drop], "there is no such pool"),
             (vec![Event::Launch { stream: 0, us: 0 }], "work takes time"),
-            (vec![begin], "pool 1 is not left at the end"),
+            (vec![begin], "requests still go to pool 1 at the end"),
         ] {
             assert!(broken(&events).contains(rule), "{events:?}: {}", broken(&events));
         }

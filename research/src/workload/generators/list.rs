@@ -1,0 +1,103 @@
+//! All generators by name, and how one is made from options given as text.
+
+use std::collections::BTreeSet;
+
+use super::adversaries::options::{Pattern, RobsonAgainst};
+use super::chain::keys::DescribedChain;
+use super::error::WorkloadError;
+use super::generator::{Generator, Key, Trained};
+use super::models::alternate::Alternate;
+use super::models::cnn::Cnn;
+use super::models::graphs::Graphs;
+use super::models::mlp::Mlp;
+use super::models::prefetch::Prefetch;
+use super::models::transformer::Transformer;
+use super::models::varlen::Varlen;
+use super::prealloc::preallocate;
+use super::serving::Serving;
+use super::values;
+use crate::workload::Workload;
+
+/// Makes a generator with its default options.
+type Default = fn() -> Box<dyn Generator>;
+
+/// All generators, in the order in which messages name them. One that is not here is not found by name.
+const ALL: [(&str, Default); 14] = [
+    ("transformer", || Box::new(Trained { model: Transformer::default(), steps: 20 })),
+    ("chain", || Box::new(DescribedChain::default())),
+    ("cnn", || Box::new(Cnn::default())),
+    ("mlp", || Box::new(Trained { model: Mlp::default(), steps: 20 })),
+    ("varlen", || Box::new(Varlen::default())),
+    ("serving", || Box::new(Serving::default())),
+    ("alternate", || Box::new(Alternate::default())),
+    ("prefetch", || Box::new(Prefetch::default())),
+    ("graphs", || Box::new(Graphs::default())),
+    ("robson", || Box::new(RobsonAgainst::new("first-fit"))),
+    ("best-fit-attack", || Box::new(Pattern::best_fit_attack())),
+    ("comb", || Box::new(Pattern::comb())),
+    ("fence", || Box::new(Pattern::fence())),
+    ("stream-per-buffer", || Box::new(Pattern::stream_per_buffer())),
+];
+
+/// The option that every generator has beside its own: bytes that are requested before the workload ([`preallocate`]).
+const PREALLOC: Key = "prealloc";
+
+/// The names of the generators.
+pub(in crate::workload) fn names() -> impl Iterator<Item = &'static str> {
+    ALL.into_iter().map(|(name, _)| name)
+}
+
+/// The keys of a generator's options; `None` if there is no generator of this name.
+pub(in crate::workload) fn keys(name: &str) -> Option<Vec<Key>> {
+    let (_, default) = ALL.into_iter().find(|(known, _)| *known == name)?;
+    Some(default().keys().into_iter().chain([PREALLOC]).collect())
+}
+
+/// Makes a workload from lists of options, `key=value` separated by commas. A later list overrides an earlier one; within a list no
+/// key may come twice. `None` if there is no generator of this name.
+pub(in crate::workload) fn make(name: &str, lists: &[&str]) -> Option<Result<Workload, WorkloadError>> {
+    let (name, default) = ALL.into_iter().find(|(known, _)| *known == name)?;
+    Some(configured(name, default(), lists))
+}
+
+fn configured(name: &'static str, mut generator: Box<dyn Generator>, lists: &[&str]) -> Result<Workload, WorkloadError> {
+    let mut reserved = None;
+    for options in lists {
+        let mut keys = BTreeSet::new();
+        for (at, option) in options.split(',').filter(|option| !option.is_empty()).enumerate() {
+            let key = option.split('=').next().unwrap_or(option);
+            if !keys.insert(key) {
+                return Err(WorkloadError::Twice { option: key.into() });
+            }
+            set(&mut *generator, name, (at, option), &mut reserved)?;
+        }
+    }
+    let workload = generator.make()?;
+    match reserved {
+        Some(bytes) => preallocate(&workload, bytes),
+        None => Ok(workload),
+    }
+}
+
+fn set(
+    generator: &mut dyn Generator,
+    name: &'static str,
+    (at, option): (usize, &str),
+    reserved: &mut Option<u64>,
+) -> Result<(), WorkloadError> {
+    let Some((key, text)) = option.split_once('=') else { return Err(WorkloadError::NoValue { text: option.into() }) };
+    if key == PREALLOC {
+        *reserved = Some(values::bytes(PREALLOC, text)?);
+        return Ok(());
+    }
+    let keys = generator.keys();
+    let Some(&known) = keys.iter().find(|known| **known == key) else {
+        let allowed = keys.into_iter().chain([PREALLOC]).collect::<Vec<_>>().join(", ");
+        return Err(WorkloadError::UnknownOption { generator: name, option: key.into(), allowed });
+    };
+    // A preset sets all other options.
+    if known == "preset" && at > 0 {
+        return values::refused(known, text, "only as the first option");
+    }
+    generator.set(known, text)
+}

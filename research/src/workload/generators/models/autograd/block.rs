@@ -1,0 +1,153 @@
+//! A block of a model: operations in the order in which they run.
+
+/// A value of a block: 0 is the block's input, `i + 1` the output of operation `i`. The last operation's output is the block's.
+pub(in crate::workload::generators::models) type Value = usize;
+
+/// What an operation's backward does with the incoming gradient.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::workload::generators::models) enum Backward {
+    /// It computes a new gradient for each input.
+    Computes,
+    /// It passes the same gradient on to each input: a view, a sum.
+    Passes,
+    /// It stops: `detach`, or an input without a gradient, such as an embedding's tokens. Parameters still get theirs.
+    Stops,
+}
+
+/// One operation of a model.
+#[derive(Clone, Debug)]
+pub(in crate::workload::generators::models) struct Operation {
+    pub(super) inputs: Vec<Value>,
+    /// The size of the output; `None` if it shares the first input's memory.
+    pub(super) bytes: Option<u64>,
+    pub(super) keeps_inputs: bool,
+    pub(super) keeps_output: bool,
+    /// Tensors that are made besides the output and kept for backward: statistics, masks.
+    pub(super) side_bytes: Vec<u64>,
+    pub(super) backward: Backward,
+    /// The sizes of the parameters.
+    pub(super) parameters: Vec<u64>,
+    /// The most scratch memory that is needed while the operation runs, forward and backward, if lifetimes are mixed.
+    pub(super) scratch_bytes: u64,
+    /// Floating-point operations of the forward pass.
+    pub(super) work: u64,
+    /// It runs in the linear algebra library, which has a workspace.
+    pub(super) is_linear: bool,
+}
+
+impl Operation {
+    /// An operation that keeps nothing and has an output of its own.
+    pub(in crate::workload::generators::models) fn new(inputs: &[Value], bytes: u64) -> Operation {
+        Operation {
+            inputs: inputs.to_vec(),
+            bytes: Some(bytes),
+            keeps_inputs: false,
+            keeps_output: false,
+            side_bytes: Vec::new(),
+            backward: Backward::Computes,
+            parameters: Vec::new(),
+            scratch_bytes: 0,
+            work: 0,
+            is_linear: false,
+        }
+    }
+
+    /// An operation whose output shares its input's memory.
+    pub(in crate::workload::generators::models) fn in_place(input: Value) -> Operation {
+        Operation { bytes: None, ..Operation::new(&[input], 0) }
+    }
+
+    /// A sum that overwrites its first operand.
+    pub(in crate::workload::generators::models) fn sum_in_place(first: Value, second: Value) -> Operation {
+        Operation { bytes: None, ..Operation::new(&[first, second], 0).backward(Backward::Passes) }
+    }
+
+    pub(in crate::workload::generators::models) fn keeps_inputs(self) -> Operation {
+        Operation { keeps_inputs: true, ..self }
+    }
+
+    pub(in crate::workload::generators::models) fn keeps_output(self) -> Operation {
+        Operation { keeps_output: true, ..self }
+    }
+
+    pub(in crate::workload::generators::models) fn side(mut self, bytes: u64) -> Operation {
+        self.side_bytes.push(bytes);
+        self
+    }
+
+    pub(in crate::workload::generators::models) fn backward(self, backward: Backward) -> Operation {
+        Operation { backward, ..self }
+    }
+
+    pub(in crate::workload::generators::models) fn parameters(self, bytes: &[u64]) -> Operation {
+        Operation { parameters: bytes.to_vec(), ..self }
+    }
+
+    pub(in crate::workload::generators::models) fn scratch(self, scratch_bytes: u64) -> Operation {
+        Operation { scratch_bytes, ..self }
+    }
+
+    /// A linear layer with a bias, which keeps its input. Its parameters are weight and bias.
+    pub(in crate::workload::generators::models) fn linear(
+        input: Value,
+        bytes: u64,
+        parameters: &[u64],
+        work: &[u64],
+    ) -> Operation {
+        let operation = Operation { is_linear: true, ..Operation::new(&[input], bytes) };
+        operation.keeps_inputs().parameters(parameters).work(work)
+    }
+
+    pub(in crate::workload::generators::models) fn work(self, factors: &[u64]) -> Operation {
+        Operation { work: factors.iter().fold(1, |work, &factor| work.saturating_mul(factor)), ..self }
+    }
+}
+
+/// Operations, and the last use of each value.
+#[derive(Clone, Debug)]
+pub(in crate::workload::generators::models) struct Block {
+    pub(super) operations: Vec<Operation>,
+    /// The size of each value; values that share memory have the same size.
+    pub(super) values: Vec<u64>,
+    /// The operation that uses each value last, if any does.
+    pub(super) last_use: Vec<Option<usize>>,
+}
+
+impl Block {
+    /// An empty block with an input of this size.
+    pub(in crate::workload::generators::models) fn new(input_bytes: u64) -> Block {
+        Block { operations: Vec::new(), values: vec![input_bytes], last_use: vec![None] }
+    }
+
+    /// Appends an operation. Returns its output.
+    pub(in crate::workload::generators::models) fn push(&mut self, operation: Operation) -> Value {
+        for &input in &operation.inputs {
+            self.last_use[input] = Some(self.operations.len());
+        }
+        self.values.push(operation.bytes.unwrap_or(self.values[operation.inputs[0]]));
+        self.last_use.push(None);
+        self.operations.push(operation);
+        self.operations.len()
+    }
+
+    /// The sizes of the parameters, in the order of the operations.
+    pub(in crate::workload::generators::models) fn parameters(&self) -> impl Iterator<Item = u64> {
+        self.operations.iter().flat_map(|operation| operation.parameters.iter().copied())
+    }
+
+    pub(in crate::workload::generators::models) fn parameter_count(&self) -> usize {
+        self.operations.iter().map(|operation| operation.parameters.len()).sum()
+    }
+
+    pub(super) fn input_bytes(&self) -> u64 {
+        self.values[0]
+    }
+
+    pub(super) fn output_bytes(&self) -> u64 {
+        *self.values.last().expect("a block has its input")
+    }
+
+    pub(super) fn work(&self) -> u128 {
+        self.operations.iter().map(|operation| u128::from(operation.work)).sum()
+    }
+}

@@ -1,0 +1,14 @@
+//! Models that are trained or run, with the lifetimes that autograd gives to tensors.
+
+pub mod alternate;
+mod autograd;
+pub mod cnn;
+pub mod graphs;
+pub mod mlp;
+pub mod prefetch;
+mod training;
+pub mod transformer;
+pub mod varlen;
+
+pub use autograd::Work;
+pub use training::Optimizer;
