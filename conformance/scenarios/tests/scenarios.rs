@@ -22,7 +22,7 @@ fn rows() -> impl Iterator<Item = String> {
 
 #[test]
 fn every_scenario_tells_the_same_story() {
-    for entry in entries(&Simulated) {
+    for entry in entries(&Simulated, None) {
         let evidence = entry.check(&Simulated, &EFFORT).unwrap_or_else(|trouble| panic!("{}: {trouble:?}", entry.name));
         let mut text = format!("{}\n\n{}", entry.says, evidence.text);
         if !evidence.measured.is_empty() {
@@ -37,7 +37,7 @@ fn every_scenario_tells_the_same_story() {
 
 #[test]
 fn every_row_has_an_entry_and_every_snapshot_too() {
-    let names: Vec<String> = entries(&Simulated).into_iter().map(|entry| entry.name).collect();
+    let names: Vec<String> = entries(&Simulated, None).into_iter().map(|entry| entry.name).collect();
     for row in rows() {
         assert!(names.iter().any(|name| name.split('/').next() == Some(&row)), "{row} has no entry");
     }
@@ -81,7 +81,7 @@ impl Backend for Other {
 fn the_texts_are_the_same_on_another_device() {
     let check = |text: Result<_, _>, name: &str| text.unwrap_or_else(|trouble| panic!("{name}: {trouble:?}"));
     for places in [Places::Descending, Places::Reuse] {
-        let pairs = entries(&Simulated).into_iter().zip(entries(&Other(places)));
+        let pairs = entries(&Simulated, None).into_iter().zip(entries(&Other(places), None));
         // No device of the backend takes part in that one, and it takes seconds.
         for (entry, other) in pairs.filter(|(entry, _)| entry.name != "A13/recordings") {
             let here = check(entry.check(&Simulated, &EFFORT), &entry.name);

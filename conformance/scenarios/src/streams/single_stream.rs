@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
-use super::story::Story;
+use crate::story::Story;
 
 /// Steps of a program at most.
 const LONGEST: usize = 60;
@@ -76,7 +76,7 @@ struct Program<D: TestDevice> {
 impl<D: TestDevice> Program<D> {
     fn new<B: Backend<Device = D>>(backend: &B, streams: usize) -> Result<Self, Trouble> {
         let story = Story::new(backend, "", None)?;
-        let streams = story.bench.streams()[1..=streams].to_vec();
+        let streams = story.stage.streams()[1..=streams].to_vec();
         Ok(Program { story, streams, live: Vec::new(), made: 0 })
     }
 
@@ -84,8 +84,8 @@ impl<D: TestDevice> Program<D> {
         let count = self.live.len().max(1);
         match *step {
             Step::Alloc(bytes, stream) => return self.alloc(bytes, self.streams[stream % self.streams.len()]),
-            Step::ReleaseCached => return self.story.bench.release_cached(),
-            Step::Work => self.story.bench.device().steer().spin(self.streams[0], 20_000)?,
+            Step::ReleaseCached => return self.story.stage.release_cached(),
+            Step::Work => self.story.stage.device().steer().spin(self.streams[0], 20_000)?,
             _ if self.live.is_empty() => {}
             Step::Free(which) => {
                 let gone = self.live.swap_remove(which % count);
@@ -96,8 +96,8 @@ impl<D: TestDevice> Program<D> {
                 let word = self.made;
                 let live = &mut self.live[which % count];
                 live.word = Some(word);
-                let address = self.story.bench.address(&live.name)?;
-                self.story.bench.device().steer().fill(address, Bytes(live.bytes), word, live.stream)?;
+                let address = self.story.stage.address(&live.name)?;
+                self.story.stage.device().steer().fill(address, Bytes(live.bytes), word, live.stream)?;
             }
             Step::Copy(from, to) => self.copy(from % count, to % count)?,
             Step::Check(which) => self.check(which % count)?,
@@ -108,7 +108,7 @@ impl<D: TestDevice> Program<D> {
     fn alloc(&mut self, bytes: u64, stream: StreamId) -> Result<(), Trouble> {
         self.made += 1;
         let name = format!("{:06}", self.made);
-        self.story.bench.alloc_on(&name, Bytes(bytes), stream)?.served()?;
+        self.story.stage.alloc_on(&name, Bytes(bytes), stream)?.served()?;
         self.live.push(Live { name, bytes, word: None, stream });
         Ok(())
     }
@@ -119,8 +119,8 @@ impl<D: TestDevice> Program<D> {
             return Ok(());
         }
         let bytes = self.live[from].bytes.min(self.live[to].bytes);
-        let (source, target) = (self.story.bench.address(&self.live[from].name)?, self.story.bench.address(&self.live[to].name)?);
-        self.story.bench.device().steer().copy(source, target, Bytes(bytes), self.live[from].stream)?;
+        let (source, target) = (self.story.stage.address(&self.live[from].name)?, self.story.stage.address(&self.live[to].name)?);
+        self.story.stage.device().steer().copy(source, target, Bytes(bytes), self.live[from].stream)?;
         self.live[to].word = self.live[from].word;
         Ok(())
     }
@@ -129,8 +129,8 @@ impl<D: TestDevice> Program<D> {
     fn check(&mut self, which: usize) -> Result<(), Trouble> {
         let Some(word) = self.live[which].word else { return Ok(()) };
         let live = &self.live[which];
-        let address = self.story.bench.address(&live.name)?;
-        let mut device = self.story.bench.device().steer();
+        let address = self.story.stage.address(&live.name)?;
+        let mut device = self.story.stage.device().steer();
         device.settle();
         let mut first = [0; 4];
         device.read(address, &mut first)?;
@@ -142,7 +142,7 @@ impl<D: TestDevice> Program<D> {
 
     /// How many races a simulated device saw.
     fn races(&self) -> u64 {
-        let mut device = self.story.bench.device().steer();
+        let mut device = self.story.stage.device().steer();
         device.insight().map_or(0, |device| device.race_count())
     }
 

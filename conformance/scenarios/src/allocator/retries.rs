@@ -5,35 +5,34 @@ use std::sync::{Arc, Mutex};
 use parkade::device::DeviceBackend;
 use parkade::units::Bytes;
 use parkade_conformance::backend::{Backend, MadeCall, TestDevice};
-use parkade_conformance::suite::{Entry, Group, Trouble, Verdict};
+use parkade_conformance::suite::{Entry, Trouble, Verdict};
 
-use super::story::{Story, claim, mib};
+use crate::story::{Story, claim, mib, scenario};
 
 /// How long work runs that a rung waits for.
 const SPIN_NS: u64 = 50_000_000;
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let entry = |name, says, check: fn(&B) -> Verdict| Entry::new(Group::Scenario, name, says, move |backend, _| check(backend));
     vec![
-        entry(
+        scenario(
             "A8/device",
             "cudaMalloc fails: the cache is given back, cudaMalloc again, else out of memory",
             ladder_on_the_device,
         ),
-        entry("A8/limit", "at a limit the driver is not asked before the cache has gone", ladder_at_the_limit),
-        entry("A8/waits", "what other streams still use is waited for before the cache is given back", ladder_waits),
-        entry(
+        scenario("A8/limit", "at a limit the driver is not asked before the cache has gone", ladder_at_the_limit),
+        scenario("A8/waits", "what other streams still use is waited for before the cache is given back", ladder_waits),
+        scenario(
             "A8/oversize",
             "oversize blocks go first, only as many as are needed, and that is no retry",
             ladder_of_oversize_blocks,
         ),
-        entry("A9", "num_alloc_retries counts; each request has one retry", retries_are_counted),
-        entry("A12/limited", "garbage collection gives unused blocks back beyond its part of the limit", |backend| {
+        scenario("A9", "num_alloc_retries counts; each request has one retry", retries_are_counted),
+        scenario("A12/limited", "garbage collection gives unused blocks back beyond its part of the limit", |backend| {
             collect(backend, Some(mib(700)))
         }),
-        entry("A12/unlimited", "without a limit garbage_collection_threshold does nothing", |backend| collect(backend, None)),
-        entry("A14", "the memory fraction refuses before the driver is asked", fraction),
-        entry(
+        scenario("A12/unlimited", "without a limit garbage_collection_threshold does nothing", |backend| collect(backend, None)),
+        scenario("A14", "the memory fraction refuses before the driver is asked", fraction),
+        scenario(
             "A18",
             "callbacks that free memory run on a miss, before the driver is asked; Python's collector is not among them",
             callbacks,
@@ -47,7 +46,7 @@ fn cached_and_used<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
     story.alloc("used", mib(300))?;
     story.free("cached")?;
     story.show("before");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     Ok(())
 }
 
@@ -81,14 +80,14 @@ fn ladder_at_the_limit<B: Backend>(backend: &B) -> Verdict {
 
 fn ladder_waits<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(1024)))?;
-    let other = story.bench.streams()[1];
+    let other = story.stage.streams()[1];
     story.alloc("shared", mib(400))?;
     story.alloc("used", mib(300))?;
-    story.bench.record_stream("shared", other)?;
-    story.bench.device().steer().spin(other, SPIN_NS)?;
+    story.stage.record_stream("shared", other)?;
+    story.stage.device().steer().spin(other, SPIN_NS)?;
     story.free("shared")?;
     story.show("before");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("large", mib(600))?;
     let calls = ["cudaEventQuery", "cudaEventSynchronize", "cudaFree", "cudaMalloc 600.00 MiB"];
     story.expect_calls("600 MiB", &calls)?;
@@ -106,7 +105,7 @@ fn ladder_of_oversize_blocks<B: Backend>(backend: &B) -> Verdict {
         story.free(name)?;
     }
     story.show("before");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("large", mib(500))?;
     // 800 MiB are reserved; the largest blocks go until 500 MiB have, and the 50 MiB, which are not oversize, stay.
     story.expect_calls("500 MiB", &["cudaFree", "cudaFree", "cudaMalloc 500.00 MiB"])?;
@@ -125,7 +124,7 @@ fn retries_are_counted<B: Backend>(backend: &B) -> Verdict {
         claim(served.retries == step as i64 - 1, || format!("{} retries after request {step}", served.retries))?;
         story.free("block")?;
     }
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.refuse("too large", mib(301))?;
     story.expect_calls("a request that no retry can help", &["cudaFree", "cudaMemGetInfo"])?;
     story.expect("at the end", [0, 0, 0, 4, 1, 0, 4, 4])?;
@@ -145,7 +144,7 @@ fn collect<B: Backend>(backend: &B, limit: Option<Bytes>) -> Verdict {
     story.alloc("c", mib(120))?;
     story.free("c")?;
     story.show("before");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("large", mib(140))?;
     if limit.is_some() {
         story.expect_calls("140 MiB", &["cudaFree", "cudaFree", "cudaMalloc 140.00 MiB"])?;
@@ -160,14 +159,14 @@ fn collect<B: Backend>(backend: &B, limit: Option<Bytes>) -> Verdict {
 
 fn fraction<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
-    let total = story.bench.device().look().total_memory();
+    let total = story.stage.device().look().total_memory();
     let too_large = Bytes(total.get() / 10 * 9);
-    let core = story.bench.core();
+    let core = story.stage.core();
     core.set_memory_fraction(0.8).map_err(|error| Trouble::fail(format!("{error:?}")))?;
     let set = core.memory_fraction();
     claim((0.799_999..=0.8).contains(&set), || format!("the fraction reads back as {set}"))?;
     // What is refused here is as large as the device, so neither sizes nor the message are the same everywhere.
-    let message = story.bench.alloc("too large", too_large)?.refusal()?;
+    let message = story.stage.alloc("too large", too_large)?.refusal()?;
     claim(message.contains(" allowed; "), || format!("the message has no limit: {message}"))?;
     story.measure(&message);
     story.say("a request of 9/10 of the device, at most 8/10 allowed: out of memory");
@@ -175,10 +174,10 @@ fn fraction<B: Backend>(backend: &B) -> Verdict {
     story.expect("refused", [0, 0, 0, 1, 1, 0, 0, 0])?;
     story.alloc("1 GiB", mib(1024))?;
     story.expect_calls("1 GiB", &["cudaMalloc 1024.00 MiB"])?;
-    story.bench.core().set_memory_fraction(1.0).map_err(|error| Trouble::fail(format!("{error:?}")))?;
+    story.stage.core().set_memory_fraction(1.0).map_err(|error| Trouble::fail(format!("{error:?}")))?;
     let beyond = Bytes(total.get() + mib(2).get());
-    let _ = story.bench.alloc("more than there is", beyond)?.refusal()?;
-    let calls = story.bench.calls();
+    let _ = story.stage.alloc("more than there is", beyond)?.refusal()?;
+    let calls = story.stage.calls();
     let refused = calls.iter().filter(|call| call.starts_with("cudaMalloc") && call.ends_with("refused")).count();
     claim(refused == 2, || format!("without a limit the driver is asked twice, not {calls:?}"))?;
     story.say("without the limit, a request of more than the device: the driver refuses it, twice");
@@ -192,10 +191,10 @@ type Seen = Arc<Mutex<Vec<Vec<MadeCall>>>>;
 fn callbacks<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(1024)))?;
     let seen = Seen::default();
-    let kept = Arc::new(Mutex::new(Some(story.bench.core().allocate(mib(600), parkade::units::StreamId::DEFAULT))));
+    let kept = Arc::new(Mutex::new(Some(story.stage.core().allocate(mib(600), parkade::units::StreamId::DEFAULT))));
     for frees in [false, true] {
         let (seen, kept) = (Arc::clone(&seen), Arc::clone(&kept));
-        story.bench.core().register_free_memory_callback(Box::new(move |allocator| {
+        story.stage.core().register_free_memory_callback(Box::new(move |allocator| {
             let calls = allocator.device().list_calls();
             seen.lock().map(|mut seen| seen.push(calls)).ok();
             let taken = if frees { kept.lock().ok().and_then(|mut kept| kept.take()) } else { None };
@@ -204,7 +203,7 @@ fn callbacks<B: Backend>(backend: &B) -> Verdict {
     }
     story.say("600 MiB are held by a callback, which frees them when it is called; another callback frees nothing");
     story.alloc("first", mib(300))?;
-    let after = story.bench.calls();
+    let after = story.stage.calls();
     claim(after.is_empty(), || format!("calls after the callbacks: {after:?}"))?;
     let runs = |seen: &Seen| seen.lock().map(|mut seen| std::mem::take(&mut *seen)).unwrap_or_default();
     let first = runs(&seen);

@@ -6,9 +6,9 @@ use std::time::Instant;
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB};
 use parkade_conformance::backend::{Backend, Needs, TestDevice};
-use parkade_conformance::suite::{Entry, Evidence, Group, Trouble, Verdict};
+use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
 
-use super::story::{Story, claim, mib};
+use crate::story::{Story, claim, mib, scenario};
 
 /// How long the kernel of A10 runs.
 const SPIN_NS: u64 = 50_000_000;
@@ -18,20 +18,19 @@ const PAGE: u64 = 2 * MIB;
 const SMALL_DEVICE: Bytes = mib(4096);
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let entry = |name, says, check: fn(&B) -> Verdict| Entry::new(Group::Scenario, name, says, move |backend, _| check(backend));
     vec![
-        entry("A6/default", "2 and 4 GiB on 8, the 2 freed: 3 GiB are served after the cached 2 went back", |backend| {
+        scenario("A6/default", "2 and 4 GiB on 8, the 2 freed: 3 GiB are served after the cached 2 went back", |backend| {
             remap(backend, "")
         }),
-        entry("A6/expandable", "the same where segments grow in place: the pages of the 2 GiB go under the 3", |backend| {
+        scenario("A6/expandable", "the same where segments grow in place: the pages of the 2 GiB go under the 3", |backend| {
             remap(backend, "expandable_segments:True")
         }),
-        entry("A7/pages", "holes of whole pages do not matter: the driver puts any pages behind any addresses", |backend| {
+        scenario("A7/pages", "holes of whole pages do not matter: the driver puts any pages behind any addresses", |backend| {
             holes_of_pages(backend, 64)
         }),
-        entry("A7/below-a-page", "blocks of 1 MiB share pages: with half of them freed not a byte is free", holes_below_a_page),
-        entry("A7/three-quarters", "blocks of 1.5 MiB have a page each: each freed one gives 2 MiB back", three_quarters),
-        entry("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting),
+        scenario("A7/below-a-page", "blocks of 1 MiB share pages: with half of them freed not a byte is free", holes_below_a_page),
+        scenario("A7/three-quarters", "blocks of 1.5 MiB have a page each: each freed one gives 2 MiB back", three_quarters),
+        scenario("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting),
     ]
 }
 
@@ -48,7 +47,7 @@ fn remap<B: Backend>(backend: &B, settings: &str) -> Verdict {
     };
     story.expect("with the hole", before)?;
     story.show("before");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("3 GiB", mib(3072))?;
     if !is_expandable {
         story.expect_calls("3 GiB", &["cudaMalloc 3.00 GiB refused", "cudaFree", "cudaMalloc 3.00 GiB"])?;

@@ -2,10 +2,10 @@
 
 use parkade::units::Bytes;
 use parkade_conformance::backend::Backend;
-use parkade_conformance::suite::{Entry, Group, Verdict};
+use parkade_conformance::suite::{Entry, Trouble, Verdict};
 
-use super::fragmentation::SETTINGS;
-use super::story::{Story, claim, gib_hundredths};
+use crate::allocator::SETTINGS;
+use crate::story::{Story, claim, gib_hundredths, scenario};
 
 /// The limit: the memory of the texts' GPU.
 const LIMIT: Bytes = gib_hundredths(3959);
@@ -14,8 +14,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries: Vec<Entry<B>> = Vec::new();
     for (name, settings) in SETTINGS {
         let mut add = |row: &str, says, check: fn(&B, &str, &str) -> Verdict| {
-            let check = move |backend: &B, _: &_| check(backend, name, settings);
-            entries.push(Entry::new(Group::Scenario, format!("{row}/{name}"), says, check));
+            entries.push(scenario(format!("{row}/{name}"), says, move |backend: &B| check(backend, name, settings)));
         };
         add("C1", "39 of 1 GB, six freed, then 2 GB: a new segment from the driver, not the six put together", equal);
         add(
@@ -26,7 +25,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
         add("C3", "100 of 4 MB, every other one freed, then 100 MB: served by a new segment", alternating);
     }
     let says = "the same under 0.4 GiB: 0.195 GiB are free in pieces, and 100 MB are refused";
-    entries.push(Entry::new(Group::Scenario, "C3/limited", says, |backend: &B, _| alternating_limited(backend)));
+    entries.push(scenario("C3/limited", says, alternating_limited));
     entries
 }
 
@@ -70,7 +69,7 @@ fn equal<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
     }
     story.expect("with holes", holes)?;
     story.show("with holes");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("tensor of 2 GB", Bytes(2_048_000_000))?;
     if name != "expandable" {
         let frees = if name == "gc" { 6 } else { 0 };
@@ -117,7 +116,7 @@ fn mixed<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
     }
     story.expect("with holes", holes)?;
     story.show("with holes");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("tensor of 3.4 GiB", Bytes(891_289 * 1024 * 4))?;
     if name != "expandable" {
         story.expect_calls("3.4 GiB", &["cudaFree", "cudaFree", "cudaFree", "cudaMalloc 3.40 GiB"])?;
@@ -128,7 +127,7 @@ fn mixed<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
 }
 
 /// 100 tensors of 1000 x 1000 floats, every other one freed.
-fn fill_and_free<B: Backend>(story: &mut Story<B::Device>) -> Result<(), parkade_conformance::suite::Trouble> {
+fn fill_and_free<B: Backend>(story: &mut Story<B::Device>) -> Result<(), Trouble> {
     for number in 0..100 {
         story.alloc(&format!("tensor {number:02}"), Bytes(4_000_000))?;
     }
@@ -148,7 +147,7 @@ fn alternating<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
     fill_and_free::<B>(&mut story)?;
     story.expect("with holes", holes)?;
     story.show("with holes");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("tensor of 100 MB", Bytes(100_000_000))?;
     if name != "expandable" {
         story.expect_calls("100 MB", &["cudaMalloc 96.00 MiB"])?;
@@ -162,7 +161,7 @@ fn alternating_limited<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", Some(gib_hundredths(40)))?;
     fill_and_free::<B>(&mut story)?;
     story.show("with holes");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.refuse("tensor of 100 MB", Bytes(100_000_000))?;
     // No segment is free as a whole, so the flush gives nothing back.
     story.expect_calls("100 MB", &["cudaMemGetInfo"])?;

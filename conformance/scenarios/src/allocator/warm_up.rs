@@ -3,9 +3,9 @@
 use parkade::stats::Family;
 use parkade::units::Bytes;
 use parkade_conformance::backend::{Backend, TestDevice};
-use parkade_conformance::suite::{Entry, Evidence, Group, Trouble, Verdict};
+use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
 
-use super::story::{Story, claim, mib};
+use crate::story::{Story, claim, format_bytes, mib, scenario};
 
 /// Steps of the workload.
 const STEPS: u64 = 16;
@@ -20,7 +20,7 @@ const fn activations(step: u64) -> u64 {
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let says =
         "a reservation that the workload then lives in: fewer calls of the driver, less reserved, and no way back while it lives";
-    vec![Entry::new(Group::Scenario, "A17", says, |backend: &B, _| warm_up(backend))]
+    vec![scenario("A17", says, warm_up)]
 }
 
 /// Weights that stay, then steps of three activations that become larger.
@@ -57,14 +57,14 @@ fn run<B: Backend>(
     if let Some(bytes) = reserve {
         story.alloc("reservation", bytes)?;
         story.free("reservation")?;
-        story.say(&format!("{} reserved before the workload", parkade::report::format_bytes(bytes.get())));
+        story.say(&format!("{} reserved before the workload", format_bytes(bytes.get())));
     }
     work(&mut story)?;
     story.show("after the workload");
-    let stats = story.bench.stats();
+    let stats = story.stage.stats();
     let reserved = stats.family(Family::ReservedBytes).all.peak;
     let (mallocs, frees, retries) = (stats.num_device_alloc, stats.num_device_free, stats.num_alloc_retries);
-    story.bench.release_cached()?;
+    story.stage.release_cached()?;
     let kept = story.figures().reserved;
     let told = story.finish()?;
     evidence.text.push_str(&told.text);

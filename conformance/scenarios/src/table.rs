@@ -1,0 +1,92 @@
+//! What docs/scenarios.md says: one row for each scenario of the documents, with what was found.
+
+use std::fmt;
+use std::fmt::Write;
+
+use parkade_conformance::backend::Simulated;
+
+/// Whether the documents are right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// It is as the documents say.
+    Reproduced,
+    /// It is so in part, or with other figures.
+    Different,
+    /// It is not so.
+    Refuted,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Finding::Reproduced => "reproduced",
+            Finding::Different => "different",
+            Finding::Refuted => "refuted",
+        })
+    }
+}
+
+/// A scenario of the documents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Its id, as `A5`. The names of its entries begin with it: `A5/default`.
+    pub id: &'static str,
+    /// What the documents say.
+    pub claim: &'static str,
+    /// Whether they are right.
+    pub finding: Finding,
+    /// What was found, with the key figures. Every number is in what an entry of the scenario shows, which a test checks.
+    pub found: &'static str,
+}
+
+const HEAD: &str = "# Scenarios
+
+parkade was written after lecture notes and guides on GPU memory.
+This table has every scenario and every claim in them, what they say, and what was found when it was tried.
+
+- **reproduced**: it is as the documents say.
+- **different**: it is so in part, or with other figures.
+- **refuted**: it is not so.
+
+Each row is one or more entries of the conformance suite, which fail if what the table says were no longer so.
+`parkade conform --filter scenario/A5` runs those of A5; with `--report FILE` the report has what they show: statistics, pictures of the heap, driver calls.
+What they show on the simulated device is also in [conformance/scenarios/tests/snapshots](../conformance/scenarios/tests/snapshots).
+Where a row gives PyTorch's figures, they were measured with PyTorch 2.11 on an H200 ([driver-facts.md](driver-facts.md)), and the entry must give them to the byte.
+
+This page is made by a command; `cargo test -p parkade-scenarios` fails if it is out of date:
+
+```
+cargo run -p parkade-scenarios --example table > docs/scenarios.md
+```
+
+";
+
+/// The whole page.
+#[must_use]
+pub fn page() -> String {
+    let names: Vec<String> = crate::entries(&Simulated, None).into_iter().map(|entry| entry.name).collect();
+    let mut page = HEAD.to_owned();
+    page.push_str("| id | what the documents say | finding | what was found | entries |\n|---|---|---|---|---|\n");
+    for row in crate::rows() {
+        let of_row: Vec<&str> = names.iter().filter(|name| id_of(name) == row.id).map(String::as_str).collect();
+        let entries = in_short(row.id, &of_row);
+        // Writing to a string does not fail.
+        let _ = writeln!(page, "| {} | {} | {} | {} | {entries} |", row.id, row.claim, row.finding, row.found);
+    }
+    page
+}
+
+/// The scenario that an entry belongs to.
+#[must_use]
+pub fn id_of(entry: &str) -> &str {
+    entry.split('/').next().unwrap_or(entry)
+}
+
+/// The names of a scenario's entries: the first one in full, of the others only what differs.
+fn in_short(id: &str, names: &[&str]) -> String {
+    let name = |(at, name): (usize, &&str)| match name.strip_prefix(id) {
+        Some(rest) if at > 0 && !rest.is_empty() => format!("`{rest}`"),
+        _ => format!("`scenario/{name}`"),
+    };
+    names.iter().enumerate().map(name).collect::<Vec<_>>().join(", ")
+}
