@@ -48,10 +48,10 @@ This table has every scenario and every claim in them, what they say, and what w
 - **different**: it is so in part, or with other figures.
 - **refuted**: it is not so.
 
-Each row is one or more entries of the conformance suite, which fail if what the table says were no longer so.
+Each row has one or more entries in the conformance suite, which fail if what the table says is no longer so.
 `parkade conform --filter scenario/A5` runs those of A5; with `--report FILE` the report has what they show: statistics, pictures of the heap, driver calls.
 What they show on the simulated device is also in [conformance/scenarios/tests/snapshots](../conformance/scenarios/tests/snapshots).
-Where a row gives PyTorch's figures, they were measured with PyTorch 2.11 on an H200 ([driver-facts.md](driver-facts.md)), and the entry must give them to the byte.
+Figures of PyTorch were recorded with PyTorch 2.11 on an H200 ([driver-facts.md](driver-facts.md)); the entries must give them to the byte.
 
 This page is made by a command; `cargo test -p parkade-scenarios` fails if it is out of date:
 

@@ -5,7 +5,7 @@
 
 pub mod adversary;
 pub mod alternate;
-mod autograd;
+pub mod autograd;
 mod catalogue;
 pub mod chain;
 pub mod cnn;

@@ -38,9 +38,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         entries.push(scenario(format!("A4/{name}"), says, move |backend: &B| comb(backend, settings, limit)));
     }
     let says = "6 MiB free in pieces of 2, and 4 MiB served, since the page of 20 MiB has room";
-    entries.push(scenario("A4/expandable", says, |backend: &B| {
-        comb(backend, "expandable_segments:True", Some(BELOW_A_SEGMENT))
-    }));
+    entries.push(scenario("A4/expandable", says, |backend: &B| comb(backend, "expandable_segments:True", Some(BELOW_A_SEGMENT))));
     for (name, settings) in SETTINGS {
         let says = "6 GiB with three separate holes of 1 GiB: whether 2 GiB fit is decided by how the holes came to be";
         entries.push(scenario(format!("A5/{name}"), says, move |backend: &B| six(backend, name, settings)));

@@ -74,7 +74,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A10",
         claim: "cudaMalloc and cudaFree cost about 1 ms each and synchronize the device.",
         finding: Finding::Different,
-        found: "cudaFree waits for the whole device, cudaMalloc does not. For 256 MiB on an idle H200 they take 97 and 56 microseconds.",
+        found: "cudaFree waits for the whole device, cudaMalloc does not. For 256 MiB on an idle H200 they take 96 and 56 microseconds.",
     },
     Row {
         id: "A11",
@@ -104,7 +104,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A15",
         claim: "`empty_cache` returns all free blocks to CUDA; it helps only against fragmentation and frees no live tensor.",
         finding: Finding::Different,
-        found: "It returns segments that are free as a whole. Free blocks beside a live one stay: 14.00 MiB of the example.",
+        found: "It returns segments that are free as a whole. Free blocks beside a live one stay: 14,680,064 bytes of the example.",
     },
     Row {
         id: "A16",

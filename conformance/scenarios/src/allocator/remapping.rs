@@ -28,7 +28,11 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
         scenario("A7/pages", "holes of whole pages do not matter: the driver puts any pages behind any addresses", |backend| {
             holes_of_pages(backend, 64)
         }),
-        scenario("A7/below-a-page", "blocks of 1 MiB share pages: with half of them freed not a byte is free", holes_below_a_page),
+        scenario(
+            "A7/below-a-page",
+            "blocks of 1 MiB share pages: with half of them freed not a byte is free",
+            holes_below_a_page,
+        ),
         scenario("A7/three-quarters", "blocks of 1.5 MiB have a page each: each freed one gives 2 MiB back", three_quarters),
         scenario("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting),
     ]

@@ -10,7 +10,11 @@ use crate::story::{Story, claim, mib, scenario};
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
-        scenario("A11", "an oversize block serves no smaller request, unless it is within 20 MiB: then it is taken whole", oversize),
+        scenario(
+            "A11",
+            "an oversize block serves no smaller request, unless it is within 20 MiB: then it is taken whole",
+            oversize,
+        ),
         scenario("A11/values", "a higher max_split_size_mb cuts more blocks, not fewer", higher_is_not_better),
         scenario(
             "A15",
@@ -18,7 +22,11 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
             empty_cache,
         ),
         scenario("A16", "a cached block of one stream does not serve another, except by way of the driver", streams_do_not_share),
-        scenario("A19", "CUDA_VISIBLE_DEVICES is no limit and no setting of the allocator; the memory fraction is", visible_devices),
+        scenario(
+            "A19",
+            "CUDA_VISIBLE_DEVICES is no limit and no setting of the allocator; the memory fraction is",
+            visible_devices,
+        ),
     ]
 }
 

@@ -16,7 +16,9 @@ Management and PYTORCH_CUDA_ALLOC_CONF documentation.";
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
-        scenario("C4", "the log of the text: 5.35 GiB are reserved and unallocated, more than the 4.88 that were tried", |_| log()),
+        scenario("C4", "the log of the text: 5.35 GiB are reserved and unallocated, more than the 4.88 that were tried", |_| {
+            log()
+        }),
         scenario("C4/today", "today's message of a heap in pieces says the same of itself", today),
     ]
 }

@@ -27,7 +27,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "C3",
         claim: "100 tensors of 4 MB, every other one freed; 100 MB then fail because of fragmentation.",
         finding: Finding::Different,
-        found: "209,715,200 bytes are free in pieces and none serves 100 MB, but the device has room: a new segment does. Only under a limit of 0.40 GiB do they fail.",
+        found: "209,715,200 bytes are free in pieces and none serves 100 MB, but the device has room: a new segment does. Only under a limit of 409.60 MiB do they fail.",
     },
     Row {
         id: "C4",

@@ -32,7 +32,11 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     }
     vec![
         scenario("C5", "the peak of ResNet-50 is linear in the batch size from 2 on, 86 to 87 MB a sample", sweep),
-        scenario("C6", "checkpointing does not lower the peak of a deep MLP whose weights outweigh its activations", checkpointing),
+        scenario(
+            "C6",
+            "checkpointing does not lower the peak of a deep MLP whose weights outweigh its activations",
+            checkpointing,
+        ),
     ]
 }
 

@@ -65,7 +65,9 @@ fn cures() -> Verdict {
         claim(name == "none" || found < plain, || format!("{name}: {found} bytes, {plain} without"))?;
         // A smaller batch is a way to be within the frontier, and does not move it.
         let is_batch = transformer.batch != base().batch;
-        claim(name == "none" || is_batch || batch > plain_batch, || format!("{name}: a batch of {batch}, {plain_batch} without"))?;
+        claim(name == "none" || is_batch || batch > plain_batch, || {
+            format!("{name}: a batch of {batch}, {plain_batch} without")
+        })?;
         let again = transformer.work().map_err(failed)?.overhead() * 100.0;
         let (part, peak) = (found as f64 / plain as f64 * 100.0, format_bytes(found));
         text += &format!("{name:<30} {peak:>10} {part:>4.0} % {again:>10.1} % {batch:>14}\n");
@@ -144,7 +146,8 @@ fn seven_billion() -> Verdict {
 
 fn second_copy() -> Verdict {
     // So few tokens that the update is the peak.
-    let plain = Transformer { layers: 6, hidden: 256, heads: 4, sequence: 1, batch: 1, vocabulary: 1000, ..Transformer::default() };
+    let plain =
+        Transformer { layers: 6, hidden: 256, heads: 4, sequence: 1, batch: 1, vocabulary: 1000, ..Transformer::default() };
     let copying = Transformer { optimizer_copy: true, ..plain.clone() };
     let weights = 2 * plain.parameters();
     let mut text = format!("weights {weights} B; beside them as much of gradients and twice as much of Adam's states\n");

@@ -13,7 +13,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "B1",
         claim: "A tensor made on stream 1 is read by a slow kernel on stream 2, freed, and its memory reused on stream 1: wrong data.",
         finding: Finding::Reproduced,
-        found: "The new tensor gets the same address, and the race detector names both accesses. On the H200 PyTorch had wrong data in 5 of 6 runs.",
+        found: "The new tensor gets the same address, and the race detector names both accesses. PyTorch on the H200 had wrong data in most runs ([driver-facts.md](driver-facts.md)).",
     },
     Row {
         id: "B2",

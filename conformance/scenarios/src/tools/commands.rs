@@ -34,9 +34,17 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B, parkade: Option<&Path>)
         })
     };
     vec![
-        entry("D5/enable", "`parkade enable` prints the line that sets PyTorch's settings, and refuses what PyTorch refuses", enable),
+        entry(
+            "D5/enable",
+            "`parkade enable` prints the line that sets PyTorch's settings, and refuses what PyTorch refuses",
+            enable,
+        ),
         entry("D5/kill", "`parkade kill` ends one process that holds GPU memory, only when it is confirmed", kill),
-        entry("D8/info", "`parkade info` shows what the driver has given out, what processes hold of it, and the difference", info),
+        entry(
+            "D8/info",
+            "`parkade info` shows what the driver has given out, what processes hold of it, and the difference",
+            info,
+        ),
     ]
 }
 
@@ -70,7 +78,9 @@ fn enable(parkade: &Parkade) -> Verdict {
     let output = parkade.run(&["enable", "max_split:3"], None)?;
     let refusal = "Unrecognized key 'max_split' in CUDA allocator config.";
     expect(&output, 1, "", refusal)?;
-    Ok(Evidence::text(format!("parkade enable expandable_segments\n  {line}parkade enable max_split:3\n  exit code 1: {refusal}\n")))
+    Ok(Evidence::text(format!(
+        "parkade enable expandable_segments\n  {line}parkade enable max_split:3\n  exit code 1: {refusal}\n"
+    )))
 }
 
 fn info(parkade: &Parkade) -> Verdict {
@@ -101,7 +111,12 @@ fn kill(parkade: &Parkade) -> Verdict {
     claim(child.is_running(), || "the child ended without a confirmation".to_owned())?;
     tell("parkade kill PID, with no terminal to confirm on: exit code 2, nothing was sent");
     let own = process::id();
-    expect(&parkade.run(&["kill", &own.to_string(), "--yes"], Some((&driver, own)))?, 2, "", "is never ended: parkade runs in it")?;
+    expect(
+        &parkade.run(&["kill", &own.to_string(), "--yes"], Some((&driver, own)))?,
+        2,
+        "",
+        "is never ended: parkade runs in it",
+    )?;
     tell("parkade kill on a process that it runs in: exit code 2, nothing was sent");
     expect(&parkade.run(&["kill", &pid, "--yes"], Some((&driver, own)))?, 2, "", "holds no memory on a GPU and is left alone")?;
     claim(child.is_running(), || "the child ended although it holds no GPU memory".to_owned())?;

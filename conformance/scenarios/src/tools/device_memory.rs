@@ -15,10 +15,15 @@ use crate::story::{Story, claim, failed, format_bytes, mib, scenario};
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries = vec![
         scenario("D8", "the driver's used is reserved and the CUDA context, and follows reserved, not allocated", used),
-        scenario("D9", "emptying the cache after each step: calls of the driver and a wait in each, for the same memory", schedule),
+        scenario(
+            "D9",
+            "emptying the cache after each step: calls of the driver and a wait in each, for the same memory",
+            schedule,
+        ),
     ];
     if backend.is_simulated() {
-        let says = "ResNet-50 trained with the cache emptied never, every fifth step and every step: calls, and time in the driver";
+        let says =
+            "ResNet-50 trained with the cache emptied never, every fifth step and every step: calls, and time in the driver";
         entries.push(scenario("D9/training", says, |_: &B| training()));
     }
     entries

@@ -7,7 +7,11 @@ use parkade_conformance::suite::{Entry, Trouble, Verdict};
 use crate::story::{Story, claim, failed, format_bytes, mib, scenario};
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    vec![scenario("D5/helpers", "print, copy to the CPU, clear, reset, fraction and cleanup: what each does to the figures", helpers)]
+    vec![scenario(
+        "D5/helpers",
+        "print, copy to the CPU, clear, reset, fraction and cleanup: what each does to the figures",
+        helpers,
+    )]
 }
 
 /// Allocated, reserved, and the most that was allocated and reserved: what the guide's `info` prints.

@@ -12,7 +12,11 @@ use crate::story::{Story, claim, failed, format_bytes, memory_summary, mib, scen
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries = vec![
         scenario("D1", "memory_allocated and its like are keys of memory_stats, and memory_summary shows them all", figures),
-        scenario("D2", "1 - allocated / reserved above 30 % is no sign of a failure to come, and below it no sign of safety", ratio),
+        scenario(
+            "D2",
+            "1 - allocated / reserved above 30 % is no sign of a failure to come, and below it no sign of safety",
+            ratio,
+        ),
         scenario("D7", "memory_stats has no key num_oom_retries: the text's script always prints 0", no_such_key),
     ];
     if backend.is_simulated() {
@@ -122,8 +126,7 @@ fn ratio<B: Backend>(backend: &B) -> Verdict {
         let [hole, stranded] = [measures.largest_hole_bytes, measures.stranded_bytes].map(format_bytes);
         // The rule is about what the ratio says, the hole about what the request meets.
         claim(is_served == (measures.largest_hole_bytes >= 4 << 20), || format!("{}: {measures:?}", heap.name))?;
-        let (risk, outcome) =
-            (if heap.ratio > 30 { "yes" } else { "no" }, if is_served { "served" } else { "out of memory" });
+        let (risk, outcome) = (if heap.ratio > 30 { "yes" } else { "no" }, if is_served { "served" } else { "out of memory" });
         table += &format!("{:<28} {:>6} % {risk:>6} {hole:>14} {stranded:>10}  {outcome}\n", heap.name, heap.ratio);
         let told = story.finish()?;
         evidence.text += &(told.text + "\n");

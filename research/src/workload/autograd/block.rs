@@ -1,11 +1,11 @@
 //! A piece of a model: operations in the order in which they run.
 
 /// A value of a block: 0 is what goes in, `i + 1` what operation `i` makes. What the last operation makes goes out.
-pub(in crate::workload) type Value = usize;
+pub type Value = usize;
 
 /// What an operation's backward does with the gradient that comes in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::workload) enum Backward {
+pub enum Backward {
     /// It computes a new one for each input.
     Computes,
     /// It hands the same on to each input: a view, a sum.
@@ -16,7 +16,7 @@ pub(in crate::workload) enum Backward {
 
 /// One operation of a model.
 #[derive(Clone, Debug)]
-pub(in crate::workload) struct Operation {
+pub struct Operation {
     pub(super) inputs: Vec<Value>,
     /// Of the output; `None` if it shares the memory of the first input.
     pub(super) bytes: Option<u64>,
@@ -37,7 +37,8 @@ pub(in crate::workload) struct Operation {
 
 impl Operation {
     /// One that keeps nothing, with an output of its own.
-    pub(in crate::workload) fn new(inputs: &[Value], bytes: u64) -> Operation {
+    #[must_use]
+    pub fn new(inputs: &[Value], bytes: u64) -> Operation {
         Operation {
             inputs: inputs.to_vec(),
             bytes: Some(bytes),
@@ -53,54 +54,71 @@ impl Operation {
     }
 
     /// One whose output shares its input's memory.
-    pub(in crate::workload) fn in_place(input: Value) -> Operation {
+    #[must_use]
+    pub fn in_place(input: Value) -> Operation {
         Operation { bytes: None, ..Operation::new(&[input], 0) }
     }
 
     /// A sum that is written over its first operand.
-    pub(in crate::workload) fn sum_in_place(first: Value, second: Value) -> Operation {
+    #[must_use]
+    pub fn sum_in_place(first: Value, second: Value) -> Operation {
         Operation { bytes: None, ..Operation::new(&[first, second], 0).backward(Backward::Passes) }
     }
 
-    pub(in crate::workload) fn keeps_inputs(self) -> Operation {
+    /// Its backward needs its inputs.
+    #[must_use]
+    pub fn keeps_inputs(self) -> Operation {
         Operation { keeps_inputs: true, ..self }
     }
 
-    pub(in crate::workload) fn keeps_output(self) -> Operation {
+    /// Its backward needs its output.
+    #[must_use]
+    pub fn keeps_output(self) -> Operation {
         Operation { keeps_output: true, ..self }
     }
 
-    pub(in crate::workload) fn side(mut self, bytes: u64) -> Operation {
+    /// It makes this beside its output, which its backward needs: statistics, masks.
+    #[must_use]
+    pub fn side(mut self, bytes: u64) -> Operation {
         self.side_bytes.push(bytes);
         self
     }
 
-    pub(in crate::workload) fn backward(self, backward: Backward) -> Operation {
+    /// What its backward does with the gradient that comes in.
+    #[must_use]
+    pub fn backward(self, backward: Backward) -> Operation {
         Operation { backward, ..self }
     }
 
-    pub(in crate::workload) fn parameters(self, bytes: &[u64]) -> Operation {
+    /// Sizes of its parameters.
+    #[must_use]
+    pub fn parameters(self, bytes: &[u64]) -> Operation {
         Operation { parameters: bytes.to_vec(), ..self }
     }
 
-    pub(in crate::workload) fn scratch(self, scratch_bytes: u64) -> Operation {
+    /// What it needs while it runs, forward and backward, if lifetimes are mixed.
+    #[must_use]
+    pub fn scratch(self, scratch_bytes: u64) -> Operation {
         Operation { scratch_bytes, ..self }
     }
 
     /// A linear layer with a bias, which keeps its input: weight and bias are its parameters.
-    pub(in crate::workload) fn linear(input: Value, bytes: u64, parameters: &[u64], work: &[u64]) -> Operation {
+    #[must_use]
+    pub fn linear(input: Value, bytes: u64, parameters: &[u64], work: &[u64]) -> Operation {
         let operation = Operation { is_linear: true, ..Operation::new(&[input], bytes) };
         operation.keeps_inputs().parameters(parameters).work(work)
     }
 
-    pub(in crate::workload) fn work(self, factors: &[u64]) -> Operation {
+    /// Floating-point operations of its forward pass: the product of the factors.
+    #[must_use]
+    pub fn work(self, factors: &[u64]) -> Operation {
         Operation { work: factors.iter().fold(1, |work, &factor| work.saturating_mul(factor)), ..self }
     }
 }
 
 /// Operations, and when each value is used last.
 #[derive(Clone, Debug)]
-pub(in crate::workload) struct Block {
+pub struct Block {
     pub(super) operations: Vec<Operation>,
     /// The size of each value; that of one that shares memory is the shared size.
     pub(super) values: Vec<u64>,
@@ -110,12 +128,16 @@ pub(in crate::workload) struct Block {
 
 impl Block {
     /// An empty block, and the size of what goes in.
-    pub(in crate::workload) fn new(input_bytes: u64) -> Block {
+    #[must_use]
+    pub fn new(input_bytes: u64) -> Block {
         Block { operations: Vec::new(), values: vec![input_bytes], last_use: vec![None] }
     }
 
     /// Appends an operation. Returns its output.
-    pub(in crate::workload) fn push(&mut self, operation: Operation) -> Value {
+    ///
+    /// # Panics
+    /// If one of its inputs is no value of this block.
+    pub fn push(&mut self, operation: Operation) -> Value {
         for &input in &operation.inputs {
             self.last_use[input] = Some(self.operations.len());
         }

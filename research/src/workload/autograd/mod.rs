@@ -12,13 +12,14 @@
 //!   the order of the recorded programs.
 //! - Forward only keeps an operation's input until its output is there.
 
+mod alone;
 mod block;
 mod engine;
 mod plan;
 #[cfg(test)]
 mod tests;
 
-pub(super) use block::{Backward, Block, Operation};
+pub use block::{Backward, Block, Operation, Value};
 pub(super) use engine::{Engine, Storage, Surroundings};
 pub(super) use plan::{Part, Plan, Recompute};
 
