@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use parkade::units::{Bytes, MIB};
 
-use super::{Watch, ends_empty, free_bytes, open};
 use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{Watch, ends_empty, free_bytes, open};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// Handles of the first table and ranges of the second, in MiB.

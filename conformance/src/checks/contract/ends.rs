@@ -3,8 +3,8 @@
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 
-use super::{INVALID_VALUE, OUT_OF_MEMORY, code, ends_empty, ensure, free_bytes, open};
 use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{INVALID_VALUE, OUT_OF_MEMORY, code, ends_empty, ensure, free_bytes, open};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// Driver code: a handle that does not exist.

@@ -3,8 +3,8 @@
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use super::{Watch, ends_empty, ensure, free_bytes, open};
 use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{Watch, ends_empty, ensure, free_bytes, open};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// How long a kernel runs that is to be seen running, in nanoseconds.

@@ -4,8 +4,8 @@
 
 use parkade::units::{Bytes, DeviceAddress, MIB};
 
-use super::{OUT_OF_MEMORY, PAGE, code, ends_empty, ensure, fill_up, free_bytes, open};
 use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{OUT_OF_MEMORY, PAGE, code, ends_empty, ensure, fill_up, free_bytes, open};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// What the device has of large ranges: 32 of 64 MiB.

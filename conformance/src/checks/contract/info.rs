@@ -3,8 +3,8 @@
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, MIB};
 
-use super::{ends_empty, ensure, free_bytes, open};
 use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{ends_empty, ensure, free_bytes, open};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// The entries of these rows.

@@ -4,8 +4,8 @@ use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade_gpu::{CudaDevice, CudaPhysical};
 
-use super::ensure;
 use crate::backend::Cuda;
+use crate::checks::contract::probe::ensure;
 use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
 
 const SIZE: Bytes = Bytes(20 * MIB);

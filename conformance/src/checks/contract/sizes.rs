@@ -3,8 +3,8 @@
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, MIB};
 
-use super::{PAGE, code, ends_empty, ensure, free_bytes, open};
 use crate::backend::Backend;
+use crate::checks::contract::probe::{PAGE, code, ends_empty, ensure, free_bytes, open};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// Bytes asked for, and the distance between two of them in a page (raw lines `malloc_cost` and `small_spacing`).

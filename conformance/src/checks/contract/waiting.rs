@@ -6,8 +6,8 @@
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB};
 
-use super::{Watch, ends_empty, ensure, free_bytes, open};
 use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{Watch, ends_empty, ensure, free_bytes, open};
 use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
 
 /// How long the kernel runs, in nanoseconds.

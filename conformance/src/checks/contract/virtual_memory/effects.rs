@@ -3,9 +3,9 @@
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use super::super::{PAGE, ensure};
 use super::{FIRST, LARGE, RESERVED, SECOND, SPARE, Scene, WORD};
 use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{PAGE, ensure};
 use crate::suite::{Effort, Entry, Evidence, Group, Verdict};
 
 /// The entries of these rows.

@@ -8,8 +8,8 @@ mod rows;
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 
-use super::{PAGE, code, ends_empty, ensure, free_bytes, open};
 use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{PAGE, code, ends_empty, ensure, free_bytes, open};
 use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
 use rows::Row;
 

@@ -3,9 +3,9 @@
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB};
 
-use super::super::{INVALID_VALUE, NOT_SUPPORTED, PAGE};
 use super::{FIRST, LARGE, RESERVED, SECOND, SPARE, Scene};
 use crate::backend::TestDevice;
+use crate::checks::contract::probe::{INVALID_VALUE, NOT_SUPPORTED, PAGE};
 
 /// One call on the scene, and the code that it answers with.
 pub(super) struct Row<D: DeviceBackend> {

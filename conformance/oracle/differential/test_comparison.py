@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the differential test may forgive, and what not: python3 conformance/differential/test_comparison.py (or -m unittest)."""
+"""What the differential test may forgive, and what not: python3 conformance/oracle/differential/test_comparison.py (or -m unittest)."""
 import json
 import unittest
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Fresh seeds of random scripts through the real PyTorch allocator and through `parkade ops`; the answers must be the same.
 
-  run.py --oracle DIR [--profile 2.11|2.15] [--parkade BIN] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2]
+  run.py [--profile 2.11|2.15] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2] [--oracle DIR] [--parkade BIN]
 
-DIR is where the oracle was built: it holds the program oracle211 (or oracle215) and src/gen.py, which writes the scripts.
-Ends with a table, one row a flavour; exit code 1 if anything differs. A run ends early where a defect of the real one that is not copied, or an order that
-it takes from addresses, shows: what follows is not compared.
+DIR holds the program oracle211 (or oracle215): target/oracle, where conformance/oracle/real/setup.sh builds it. BIN is target/release/parkade, from
+`cargo build --release -p parkade-cli`. gen.py and checkpoints.py write the scripts.
+Prints a table, one row per flavour; exit code 1 if anything differs. A run ends early where the real allocator shows a defect that parkade does not copy,
+or an order that it takes from addresses: nothing after that is compared.
 
-With private pools the real allocator's own answers depend on where its objects lie in memory: it goes through hash sets of pointers. There it
-is run several times with randomised addresses, and compared up to the first operation in which its own runs disagree; before a difference
-counts, it is asked 24 times more.
+With private pools the real allocator's own answers depend on where its objects lie in memory: it walks hash sets of pointers. It is therefore
+run several times with randomised addresses and compared up to the first operation in which its own runs disagree; before a difference
+counts, it is run another 24 times.
 """
 import argparse
 import collections
@@ -21,10 +22,13 @@ import sys
 import time
 
 import checkpoints
+import gen
 from compare import compare
 
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
+BUILT = os.path.join(ROOT, "target", "oracle")
 G, M = 1 << 30, 1 << 20
-# Capacities and settings are those of the oracle's own runall.py.
+# The capacity in which each flavour of script runs.
 FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "ckpt": G, "ckptstreams": G}
 # Private pools: the real allocator's answers are one of several legal outcomes.
 ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams")
@@ -58,9 +62,9 @@ def seeds(text):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oracle", required=True)
+    parser.add_argument("--oracle", default=BUILT)
     parser.add_argument("--profile", choices=["2.11", "2.15"], default="2.11")
-    parser.add_argument("--parkade", default="target/release/parkade")
+    parser.add_argument("--parkade", default=os.path.join(ROOT, "target", "release", "parkade"))
     parser.add_argument("--seeds", type=seeds, default=seeds("1-20"))
     parser.add_argument("--n", type=int, default=10000)
     parser.add_argument("--flavours", default=",".join(FLAVOURS))
@@ -69,7 +73,16 @@ def arguments():
     parser.add_argument("--rotate", type=int, default=0, help="each seed takes this many of the settings by turns, and one order of addresses, instead of all")
     parser.add_argument("--aslr", type=int, default=4, help="runs with randomised addresses, where answers depend on them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    return parser.parse_args()
+    options = parser.parse_args()
+    built(program(options.oracle, options.profile), "conformance/oracle/real/setup.sh" + (" 15" if options.profile == "2.15" else ""))
+    built(options.parkade, "cargo build --release -p parkade-cli")
+    return options
+
+
+def built(path, command):
+    """Ends with one line if a program is missing."""
+    if not os.access(path, os.X_OK):
+        sys.exit(f"{path} is missing: build it with `{command}`")
 
 
 def one(options, flavour, seed, whole):
@@ -89,7 +102,7 @@ def one(options, flavour, seed, whole):
                 script = agreed_beginning(options, flavour, config, addresses, whole)
             if flavour in CHECKPOINTS:
                 # Its addresses of its own objects are those of this one run; the comparison knows what they decide.
-                lines, theirs = checkpoints.drive(program(options), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"))
+                lines, theirs = checkpoints.drive(program(options.oracle, options.profile), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"))
                 script = ("\n".join(lines) + "\n").encode()
             else:
                 theirs = real(options, flavour, config, addresses, script)
@@ -230,8 +243,8 @@ def with_late_uses(ops, answers, profile):
     return [line for number, op in enumerate(ops) for line in before[number] + ([] if number in places else [op])]
 
 
-def program(options):
-    return os.path.join(options.oracle, "oracle" + options.profile.replace(".", ""))
+def program(oracle, profile):
+    return os.path.join(oracle, "oracle" + profile.replace(".", ""))
 
 
 def environment(flavour, config, addresses, more=()):
@@ -240,7 +253,7 @@ def environment(flavour, config, addresses, more=()):
 
 
 def real(options, flavour, config, addresses, script, more=()):
-    run = subprocess.run([program(options), "-"], input=script, env=environment(flavour, config, addresses, more), capture_output=True, check=True)
+    run = subprocess.run([program(options.oracle, options.profile), "-"], input=script, env=environment(flavour, config, addresses, more), capture_output=True, check=True)
     return run.stdout.decode().splitlines()
 
 
@@ -251,9 +264,6 @@ def parkade(options, flavour, config, addresses, script):
 
 def main():
     options = arguments()
-    sys.path.insert(0, os.path.join(options.oracle, "src"))
-    import gen
-
     start = time.time()
     rows = collections.defaultdict(lambda: [0, 0, 0, 0, 0])
     differing = 0

@@ -1,11 +1,11 @@
 """Random scripts with checkpoints of private pools, and the real allocator's answers to them.
 
-What a restored block is called depends on where it lies, so a script cannot be written beforehand: the real allocator is asked line
-by line, and its answers say what to go on with. Flavours: `ckpt`, in which blocks are used on their own stream only, and
-`ckptstreams`, in which other streams use them and graphs are captured.
+The name of a restored block depends on its address, so these scripts cannot be written in advance: the real allocator is asked line by line,
+and its answers steer the rest. Flavours: `ckpt`, in which blocks are used on their own stream only, and `ckptstreams`, in which other
+streams use them and graphs are captured.
 
-A script ends where the real allocator's heap is damaged: where a restore fails after blocks were taken back (nobody holds its blocks
-then, and there are holders of blocks that are gone), or hands out a block that waits for events.
+A script ends where the real allocator's heap is damaged: where a restore fails after it has taken blocks back (some blocks then have no holder,
+and some holders no block), or hands out a block that waits for events.
 """
 import json
 import random

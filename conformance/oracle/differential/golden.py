@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes the golden files: scripts with the real PyTorch allocator's answers, kept in the repository so that the comparison needs
-neither PyTorch nor the oracle.
+neither PyTorch nor its libraries.
 
-  golden.py --oracle DIR [--n 400] [--seed 2611] [--out conformance/golden] [--only basic,checkpoints]
+  golden.py [--oracle DIR] [--n 400] [--seed 2611] [--out conformance/oracle/golden] [--only basic,checkpoints]
 
-DIR is where the oracle was built: it holds the programs oracle211 and oracle215 and src/gen.py, which writes the random scripts. The
-same arguments give the same bytes.
+DIR holds the programs oracle211 and oracle215: target/oracle, where `conformance/oracle/real/setup.sh 11 15` builds them. gen.py writes the
+random scripts. The same arguments give the same bytes, but for scripts with checkpoints and with pools: there the real allocator's answers depend on
+where its objects lie in memory.
 
 One file a flavour, NAME.jsonl.xz, one for the hand-written script every_operation.txt, and one for scripts with checkpoints
 (checkpoints.py), which has both versions' answers. A file is the line "golden answers 1" and
@@ -13,7 +14,7 @@ a sequence of runs; a run is one header line, a JSON object with the key "run", 
 "lines" says. An answer has the text of its operation in "op", so the script is in the file too.
 
 Only the statistics ("st") are written differently: each number as its difference from the one last printed in the same run, which
-packs into less than half the size. conformance/src/golden.rs adds them up again.
+packs into less than half the size. The Rust side (conformance/oracle/src) adds them up again.
 """
 import argparse
 import json
@@ -21,10 +22,10 @@ import lzma
 import os
 import re
 import subprocess
-import sys
 
 import checkpoints
-from run import CHECKPOINTS, CONFIGS, FLAVOURS, environment
+import gen
+from run import BUILT, CHECKPOINTS, CONFIGS, FLAVOURS, built, environment, program
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 G = 1 << 30
@@ -39,7 +40,7 @@ HAND_WRITTEN = {
 def answers(oracle, script, settings, capacity, addresses):
     environment = dict(os.environ, FAKE_GPU_BYTES=str(capacity), FAKE_ADDR_POLICY=addresses)
     environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = settings
-    run = subprocess.run([os.path.join(oracle, "oracle211"), "-"], input=script.encode(), env=environment, capture_output=True, check=True)
+    run = subprocess.run([program(oracle, "2.11"), "-"], input=script.encode(), env=environment, capture_output=True, check=True)
     return run.stdout.decode().splitlines()
 
 
@@ -70,7 +71,7 @@ def write(path, runs):
     print(f"{path}: {len(runs)} runs, {len(text):,} lines, {len(packed):,} bytes")
 
 
-def random_runs(options, gen, flavour):
+def random_runs(options, flavour):
     # A seed for each configuration, so that the file holds twelve scripts rather than one; addresses up and down alternate.
     for number, (config, settings) in enumerate(CONFIGS.items()):
         seed, addresses = options.seed + number, ("up", "down")[number % 2]
@@ -93,9 +94,8 @@ def checkpoint_runs(options):
     for number, config in enumerate(("default", "split32", "exp", "exp_split64")):
         for profile in ("2.11", "2.15"):
             seed, addresses = options.seed + number, ("up", "down")[number % 2]
-            program = os.path.join(options.oracle, "oracle" + profile.replace(".", ""))
             releases = not config.startswith("exp")
-            lines, found = checkpoints.drive(program, environment("ckpt", config, addresses), seed, n, "ckpt", releases)
+            lines, found = checkpoints.drive(program(options.oracle, profile), environment("ckpt", config, addresses), seed, n, "ckpt", releases)
             if len(lines) < n:
                 found.pop()  # what ends a script early damages the real allocator's heap
             header = {"flavour": "checkpoints", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["ckpt"], "addresses": addresses, "seed": seed, "profile": profile}
@@ -104,17 +104,16 @@ def checkpoint_runs(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oracle", required=True)
+    parser.add_argument("--oracle", default=BUILT)
     parser.add_argument("--n", type=int, default=400)
     parser.add_argument("--seed", type=int, default=2611)
     parser.add_argument("--out", default=os.path.join(HERE, "..", "golden"))
     parser.add_argument("--only", default="")
     options = parser.parse_args()
-    sys.path.insert(0, os.path.join(options.oracle, "src"))
-    import gen
-
+    for profile in ("2.11", "2.15"):
+        built(program(options.oracle, profile), "conformance/oracle/real/setup.sh 11 15")
     os.makedirs(options.out, exist_ok=True)
-    files = {flavour: lambda flavour=flavour: random_runs(options, gen, flavour) for flavour in FLAVOURS if flavour not in CHECKPOINTS}
+    files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in CHECKPOINTS}
     files["every_operation"] = lambda: hand_written_runs(options)
     files["checkpoints"] = lambda: checkpoint_runs(options)
     for name in options.only.split(",") if options.only else files:

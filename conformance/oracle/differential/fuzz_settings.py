@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Compares the settings parser with the real allocator on random settings strings.
 
-    fuzz_settings.py --ours SETTINGS_FIELDS [--oracle ORACLE211] [--probe SETTINGS_PROBE] [--n 20000] [--load 2000] [--seed 1]
+  fuzz_settings.py [--n 20000] [--load 2000] [--seed 1] [--ours SETTINGS_FIELDS] [--oracle ORACLE211] [--probe SETTINGS_PROBE]
 
---ours    the crate's example `settings_fields`
---oracle  the tool of ../oracle: `conf` and `snapshot` of every string, at run time (compares what a snapshot shows)
---probe   settings_probe.cpp, built against the same libraries: every field, to the bit; with --load also from the environment
+--ours    parkade's example: `cargo build --release --example settings_fields`
+--oracle  `conf` and `snapshot` for every string, at run time: compares what a snapshot shows
+--probe   real/src/settings_probe.cpp, built against the same libraries: compares every field to the bit, at run time and, for --load of the
+          strings, from the environment of a new process
+conformance/oracle/real/setup.sh builds the last two in target/oracle, where they are found. Naming only one of them leaves the other out.
 Exit status 1 if anything differs.
 """
 import argparse, json, os, random, re, struct, subprocess, sys, tempfile
+
+from run import BUILT, ROOT, built, program
 
 KEYS = ["large_segment_size_mb", "max_split_size_mb", "max_non_split_rounding_mb", "garbage_collection_threshold",
         "roundup_power2_divisions", "expandable_segments", "pinned_use_background_threads", "backend",
@@ -192,14 +196,20 @@ def against_load(args, texts):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    for name in ("--ours", "--oracle", "--probe"): parser.add_argument(name)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ours", default=os.path.join(ROOT, "target", "release", "examples", "settings_fields"))
+    for name in ("--oracle", "--probe"): parser.add_argument(name)
     parser.add_argument("--n", type=int, default=20000)
     parser.add_argument("--load", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    for name in ("ours", "oracle", "probe"):
-        if getattr(args, name): setattr(args, name, os.path.abspath(getattr(args, name)))
+    if not args.oracle and not args.probe:
+        args.oracle, args.probe = program(BUILT, "2.11"), os.path.join(BUILT, "settings_probe211")
+    builders = {"ours": "cargo build --release --example settings_fields", "oracle": "conformance/oracle/real/setup.sh", "probe": "conformance/oracle/real/setup.sh"}
+    for name, command in builders.items():
+        if getattr(args, name):
+            setattr(args, name, os.path.abspath(getattr(args, name)))
+            built(getattr(args, name), command)
     r = random.Random(args.seed)
     texts = [t for t in (settings_text(r) for _ in range(args.n)) if t != "!"]
     different = 0

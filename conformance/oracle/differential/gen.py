@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Writes a random script of allocator operations, in the language of real/README.md, to standard output.
+
+  gen.py [--seed 1] [--n 10000] [--flavour basic] [--live 120]
+
+Flavours: basic streams oom frac gc pools capture boundary large everything, and poolfree, which is pools with a pool_release after each
+pool_end, so that pools can be given back. (Not with expandable segments: there the real allocator corrupts its heap, docs/spec.md 4.10.)
+The same arguments always give the same script.
+"""
+import argparse
+import random
+
+K, M = 1 << 10, 1 << 20
+THRESHOLDS = [0, 1, 511, 512, 513, 1024, 4096, 64 * K, 512 * K, M - 512, M, 2 * M, 4 * M, 10 * M, 12 * M, 16 * M, 18 * M, 19 * M, 20 * M,
+              21 * M, 22 * M, 32 * M, 64 * M, 100 * M, 199 * M, 200 * M, 201 * M, 256 * M]
+STREAMS_FLAVOURS = ("streams", "oom", "gc", "pools", "capture", "everything")
+POOLS_FLAVOURS = ("pools", "capture", "everything")
+
+
+def size(r, flavour):
+    u = r.random()
+    if flavour == "large":
+        return int(2 ** r.uniform(20, 28))
+    if flavour == "boundary" or u < 0.30:
+        top = len(THRESHOLDS) if flavour in ("boundary", "everything") else THRESHOLDS.index(64 * M) + 1
+        return max(1, THRESHOLDS[r.randrange(1, top)] + r.choice([-513, -512, -511, -1, 0, 0, 1, 511, 512, 513]))
+    if u < 0.50:
+        return r.randrange(1, 4096)
+    if u < 0.72:
+        return int(2 ** r.uniform(6, 20))
+    if u < 0.92:
+        return int(2 ** r.uniform(20, 23.6))
+    return int(2 ** r.uniform(23, 25.7))
+
+
+class Script:
+    """A script in the making. Every draw has its place: another order of draws is another script."""
+
+    def __init__(self, seed, flavour, live_target, out):
+        self.random = random.Random(f"{seed}/{flavour}")
+        self.releases_pools = flavour == "poolfree"
+        self.flavour = "pools" if self.releases_pools else flavour
+        self.has_streams = self.flavour in STREAMS_FLAVOURS
+        self.has_pools = self.flavour in POOLS_FLAVOURS
+        self.streams = 4 if self.has_streams else 1
+        self.live_target, self.out = live_target, out
+        self.live, self.allocations = {}, 0
+        self.pools, self.pools_made = [], 0
+        self.routed, self.captured = None, None
+
+    def begin_pool(self):
+        r = self.random
+        if self.pools and r.random() < 0.5:
+            pool = r.choice(self.pools)
+        else:
+            self.pools_made += 1
+            pool = (self.pools_made, 0) if (self.flavour == "capture" or r.random() < 0.5) else (0, self.pools_made)
+            is_mempool = pool[0] == 0
+            self.out(f"pool_create {pool[0]} {pool[1]}" + (" use_on_oom" if is_mempool and r.random() < 0.3 else "")
+                     + (" no_split" if is_mempool and r.random() < 0.2 else ""))
+            self.pools.append(pool)
+        where = "all" if r.random() < 0.6 else f"stream {r.randrange(self.streams)}"
+        self.routed = pool
+        # PyTorch's order: the pool, the capture; the capture's end, the pool's.
+        if self.flavour == "capture":
+            self.captured = r.randrange(self.streams)
+            where = f"stream {self.captured}"
+        self.out(f"pool_begin {pool[0]} {pool[1]} {where}")
+        if self.captured is not None:
+            self.out(f"capture_begin {self.captured}")
+
+    def end_pool(self):
+        if self.captured is not None:
+            self.out(f"capture_end {self.captured}")
+            self.captured = None
+        self.out(f"pool_end {self.routed[0]} {self.routed[1]}")
+        if self.releases_pools:
+            self.out(f"pool_release {self.routed[0]} {self.routed[1]}")
+        self.routed = None
+
+    def step(self):
+        r, out, live = self.random, self.out, self.live
+        u = r.random()
+        if self.has_pools and u < 0.02:
+            return self.begin_pool() if self.routed is None else self.end_pool()
+        if self.has_pools and u < 0.025 and self.pools and self.routed is None:
+            pool = self.pools.pop(r.randrange(len(self.pools)))
+            return out(f"pool_release {pool[0]} {pool[1]}")
+        u = r.random()
+        if u < 0.004 and self.captured is None:
+            return out("empty_cache")
+        if u < 0.006:
+            return out("snapshot")
+        if u < 0.007:
+            return out("cache_info")
+        if u < 0.009:
+            return out(r.choice(["reset_peak", "reset_accumulated"]))
+        if u < 0.010:
+            live.clear()
+            return out("free_all")
+        if u < 0.011 and self.flavour in ("frac", "gc", "everything"):
+            return out(f"set_fraction {r.choice([0.1, 0.25, 0.5, 0.75, 1.0])}")
+        if self.has_streams and u < 0.08 and live:
+            return out(f"record_stream {r.choice(list(live))} {r.randrange(self.streams)}")
+        if self.has_streams and u < 0.12:
+            return out(r.choice([f"complete {r.randrange(self.streams)}", f"complete_one {r.randrange(self.streams)}", "complete all"]))
+        if u < 0.121 and self.captured is None:
+            return out("sync")
+        allocates = 0.62 if len(live) < self.live_target else 0.42
+        if not live or r.random() < allocates:
+            self.allocations += 1
+            live[f"x{self.allocations}"] = True
+            return out(f"alloc x{self.allocations} {size(r, self.flavour)} {r.randrange(self.streams)}")
+        name = r.choice(list(live)) if r.random() < 0.7 else list(live)[-1]
+        del live[name]
+        return out(f"free {name}")
+
+
+def gen(seed, n, flavour, live_target=120, out=print):
+    script = Script(seed, flavour, live_target, out)
+    if flavour in ("frac", "gc"):
+        out("set_fraction 0.5")
+    for _ in range(n):
+        script.step()
+    if script.routed is not None:
+        script.end_pool()
+    for line in ("snapshot", "free_all", "complete all", "empty_cache", "snapshot", "stats", "driver"):
+        out(line)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--n", type=int, default=10000)
+    parser.add_argument("--flavour", default="basic")
+    parser.add_argument("--live", type=int, default=120)
+    options = parser.parse_args()
+    gen(options.seed, options.n, options.flavour, options.live)

@@ -1,0 +1,21 @@
+// A stand-in for libnvidia-ml.so.1, with which out-of-memory messages say "Including non-PyTorch memory, this process has X memory in use."
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <stddef.h>
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } proc_t;
+extern size_t fake_used(int) __attribute__((weak));
+int nvmlInit_v2(void) { return 0; }
+// fakecuda.cpp gives device d the bus number d + 1.
+int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** d) { unsigned a = 0, b = 1; sscanf(id, "%x:%x", &a, &b); *d = (void*)(size_t)b; return 0; }
+int nvmlDeviceGetNvLinkRemoteDeviceType(void* d, unsigned l, int* t) { return 3; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void* d, unsigned l, void* p) { return 3; }
+int nvmlDeviceGetComputeRunningProcesses(void* d, unsigned* n, proc_t* p) {
+  const char* e = getenv("FAKE_NVML");
+  if (e && e[0] == '0') return 3;  // NOT_SUPPORTED: the OOM message loses the sentence
+  if (*n < 1) { *n = 1; return 7; }
+  *n = 1; memset(p, 0, sizeof *p); p->pid = getpid(); p->used = fake_used ? fake_used((int)(size_t)d - 1) : 0; return 0;
+}
+int nvmlSystemGetCudaDriverVersion_v2(int* v) { *v = 13000; return 0; }
+int nvmlDeviceGetGpuFabricInfoV(void* d, void* i) { return 3; }

@@ -1,0 +1,447 @@
+// Runs a script of operations through the real c10::cuda::CUDACachingAllocator on top of fakecuda.cpp: see ../README.md.
+#include <c10/core/Allocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <unordered_map>
+#include <sys/personality.h>
+#include <unistd.h>
+#include <vector>
+
+namespace CCA = c10::cuda::CUDACachingAllocator;
+using c10::CachingDeviceAllocator::DeviceStats;
+using c10::CachingDeviceAllocator::TraceEntry;
+using c10::MempoolId_t;
+using std::string;
+
+extern "C" {
+void fake_set_log(int);
+const char* fake_take_log();
+void fake_complete_events(cudaStream_t);
+int fake_complete_oldest(cudaStream_t);
+void fake_complete_all();
+void fake_fail_next(int, int);
+void fake_set_capacity(int, size_t);
+void fake_set_external(int, size_t);
+size_t fake_used(int);
+size_t fake_peak(int);
+unsigned long long fake_capture_begin(cudaStream_t);
+void fake_capture_end(cudaStream_t);
+int fake_norm(const void*, char*, int);
+size_t fake_live_events();
+}
+
+namespace c10::cuda::detail { C10_CUDA_API void init_p2p_access_cache(int64_t); }
+namespace c10::cuda::_internal { C10_CUDA_API void setHasPrimaryContext(bool (*func)(DeviceIndex)); }
+static string norm(const void* p) { char b[64]; fake_norm(p, b, sizeof b); return b; }
+static string jstr(const string& s) {
+  string o = "\"";
+  for (unsigned char c : s) {
+    if (c == '"' || c == '\\') { o += '\\'; o += c; }
+    else if (c == '\n') o += "\\n";
+    else if (c < 0x20) { char b[8]; snprintf(b, 8, "\\u%04x", c); o += b; }
+    else o += c;
+  }
+  return o + "\"";
+}
+// stream 0 = default stream; stream k>0 = external stream with handle 0x1000*k
+static cudaStream_t rawst(long k) { return (cudaStream_t)(uintptr_t)(0x1000 * k); }
+static long stid(const void* s) { return (long)((uintptr_t)s / 0x1000); }
+static c10::cuda::CUDAStream st(long k, int dev) {
+  return k == 0 ? c10::cuda::getDefaultCUDAStream(dev) : c10::cuda::getStreamFromExternal(rawst(k), dev);
+}
+static const char* actname(TraceEntry::Action a) {
+  static const char* n[] = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot", "oom", "annotate"};
+  return n[(int)a];
+}
+
+struct Opts { int log = 1; int stats = 1; bool events = true, raw = false; } O;
+static int DEV = 0;
+static std::unordered_map<string, c10::DataPtr> live;
+static std::unordered_map<string, void*> rawlive;
+static std::vector<string> evs;
+static std::vector<string> oom_free;
+static std::map<string, std::shared_ptr<CCA::AllocatorState>> ckpts;
+
+struct FreeCb : c10::FreeMemoryCallback {
+  bool Execute() override {
+    if (oom_free.empty()) return false;
+    bool any = false;
+    auto v = std::move(oom_free); oom_free.clear();
+    for (auto& id : v) any |= live.erase(id) > 0;
+    evs.push_back("[\"free_callback\"," + std::to_string(any) + "]");
+    return any;
+  }
+};
+namespace c10 { REGISTER_FREE_MEMORY_CALLBACK("oracle_cb", ::FreeCb) }
+
+static std::vector<std::pair<string, std::vector<int64_t>>> statvec(const DeviceStats& d) {
+  std::vector<std::pair<string, std::vector<int64_t>>> v;
+  static const char* tn[] = {"all", "small", "large"};
+  auto add = [&](const char* n, const c10::CachingAllocator::StatArray& a) {
+    for (int t = 0; t < 3; t++) v.push_back({string(n) + "." + tn[t], {a[t].current, a[t].peak, a[t].allocated, a[t].freed}});
+  };
+  add("allocation", d.allocation); add("segment", d.segment); add("active", d.active);
+  add("inactive_split", d.inactive_split); add("allocated_bytes", d.allocated_bytes);
+  add("reserved_bytes", d.reserved_bytes); add("active_bytes", d.active_bytes);
+  add("inactive_split_bytes", d.inactive_split_bytes); add("requested_bytes", d.requested_bytes);
+  auto s4 = [](const c10::CachingAllocator::Stat& s) { return std::vector<int64_t>{s.current, s.peak, s.allocated, s.freed}; };
+  v.push_back({"oversize_allocations", s4(d.oversize_allocations)});
+  v.push_back({"oversize_segments", s4(d.oversize_segments)});
+  v.push_back({"num_alloc_retries", {d.num_alloc_retries}});
+  v.push_back({"num_ooms", {d.num_ooms}});
+  v.push_back({"num_sync_all_streams", {d.num_sync_all_streams}});
+  v.push_back({"num_device_alloc", {d.num_device_alloc}});
+  v.push_back({"num_device_free", {d.num_device_free}});
+#if TORCH_MINOR >= 15
+  v.push_back({"num_oom_rejections", {d.num_oom_rejections}});
+  std::vector<std::pair<string, std::vector<int64_t>>> pp;
+  for (auto& kv : d.reserved_bytes_by_private_pools)
+    for (int t = 0; t < 3; t++)
+      pp.push_back({"reserved_bytes_by_private_pools." + std::to_string(kv.first.first) + "." + std::to_string(kv.first.second) + "." + tn[t],
+                    {kv.second[t].current, kv.second[t].peak, kv.second[t].allocated, kv.second[t].freed}});
+  std::sort(pp.begin(), pp.end());
+  v.insert(v.end(), pp.begin(), pp.end());
+#endif
+  v.push_back({"max_split_size", {d.max_split_size}});
+  return v;
+}
+static std::map<string, std::vector<int64_t>> prev_stats;
+static string stats_json(bool delta) {
+  auto v = statvec(CCA::getDeviceStats(DEV));
+  string o = "{"; bool first = true;
+  for (auto& kv : v) {
+    if (delta) {
+      auto it = prev_stats.find(kv.first);
+      if (it == prev_stats.end()) {
+        bool z = true; for (auto x : kv.second) z &= x == 0;
+        if (z) continue;
+      } else if (it->second == kv.second) continue;
+    }
+    prev_stats[kv.first] = kv.second;
+    if (!first) o += ','; first = false;
+    o += '"' + kv.first + "\":";
+    if (kv.second.size() == 1) o += std::to_string(kv.second[0]);
+    else { o += '['; for (size_t i = 0; i < kv.second.size(); i++) { if (i) o += ','; o += std::to_string(kv.second[i]); } o += ']'; }
+  }
+  return o + "}";
+}
+static string trace_json(const TraceEntry& t) {
+  std::ostringstream o;
+  o << "[\"" << actname(t.action_) << "\",";
+  if (t.action_ == TraceEntry::OOM || t.action_ == TraceEntry::SNAPSHOT) o << t.addr_;
+  else o << jstr(norm((void*)t.addr_));
+  o << "," << t.size_ << "," << stid(t.stream_) << "," << t.mempool_.first << "," << t.mempool_.second << "]";
+  return o.str();
+}
+static string snapshot_json(MempoolId_t id, bool traces) {
+  auto s = CCA::snapshot(id, traces);
+  std::ostringstream o;
+  o << "{\"segments\":[";
+  bool f = true;
+  for (auto& g : s.segments) {
+    if (!f) o << ","; f = false;
+    o << "{\"addr\":" << jstr(norm((void*)g.address)) << ",\"total\":" << g.total_size << ",\"requested\":" << g.requested_size
+      << ",\"allocated\":" << g.allocated_size << ",\"active\":" << g.active_size << ",\"stream\":" << stid(g.stream)
+      << ",\"type\":\"" << (g.is_large ? "large" : "small") << "\",\"expandable\":" << g.is_expandable
+      << ",\"pool\":[" << g.owner_private_pool_id.first << "," << g.owner_private_pool_id.second << "]"
+      << ",\"device\":" << (int)g.device << ",\"reg\":" << g.registration_counter << ",\"blocks\":[";
+    size_t off = 0; bool fb = true;
+    for (auto& b : g.blocks) {
+      if (!fb) o << ","; fb = false;
+      // [offset, size, requested, state, gc_counter]
+      o << "[" << off << "," << b.size << "," << b.requested_size << ",\""
+        << (b.allocated ? "allocated" : b.active ? "pending_free" : "inactive") << "\"," << b.gc_counter << "]";
+      off += b.size;
+    }
+    o << "]}";
+  }
+  o << "]";
+  if (traces) {
+    o << ",\"traces\":[";
+    bool ft = true;
+    for (auto& d : s.device_traces) for (auto& t : d) { if (!ft) o << ","; ft = false; o << trace_json(t); }
+    o << "]";
+  }
+  auto& c = s.config_metadata;
+  o << ",\"config\":{\"gc_threshold\":" << c.garbage_collection_threshold << ",\"max_split_size\":" << c.max_split_size
+    << ",\"expandable_segments\":" << c.expandable_segments << ",\"release_lock\":" << c.release_lock_on_malloc
+    << ",\"graph_reuse\":" << c.graph_capture_record_stream_reuse << ",\"last\":" << jstr(c.last_allocator_settings) << ",\"roundup\":[";
+  for (size_t i = 0; i < c.roundup_power2_divisions.size(); i++) o << (i ? "," : "") << c.roundup_power2_divisions[i];
+  o << "]}}";
+  return o.str();
+}
+
+static void run_script(std::istream& in, std::ostream& out) {
+  string line; long i = 0;
+  auto num = [](const string& s) { return std::stoull(s, nullptr, 0); };
+  while (std::getline(in, line)) {
+    auto h = line.find('#'); if (h != string::npos) line.resize(h);
+    std::istringstream ls(line);
+    std::vector<string> a; string w;
+    while (ls >> w) a.push_back(w);
+    if (a.empty()) continue;
+    string res, err; evs.clear();
+    auto A = [&](size_t k) -> const string& { if (k >= a.size()) throw std::runtime_error("missing argument"); return a[k]; };
+    auto pool = [&](size_t k) { return MempoolId_t{num(A(k)), num(A(k + 1))}; };
+    auto ptrout = [&](const void* p) {
+      res += ",\"ptr\":" + (p ? jstr(norm(p)) : string("null"));
+      if (O.raw) { char b[32]; snprintf(b, 32, "%zu", (size_t)p); res += string(",\"addr\":") + b; }
+    };
+    try {
+      const string& op = a[0];
+      if (op == "alloc") {  // alloc id bytes [stream]
+        long s = a.size() > 3 ? std::stol(a[3]) : 0;
+        c10::cuda::setCurrentCUDAStream(st(s, DEV));
+        if (live.count(A(1))) throw std::runtime_error("id already live");
+        auto p = CCA::get()->allocate(num(A(2)));
+        ptrout(p.get());
+        live[a[1]] = std::move(p);
+      } else if (op == "free") {
+        auto it = live.find(A(1));
+        if (it != live.end()) { auto p = std::move(it->second); live.erase(it); p.clear(); }
+        else res += ",\"noop\":1";
+      } else if (op == "rawalloc") {  // through raw_alloc_with_stream
+        void* p = CCA::raw_alloc_with_stream(num(A(2)), rawst(a.size() > 3 ? std::stol(a[3]) : 0));
+        ptrout(p); rawlive[a[1]] = p;
+      } else if (op == "rawfree") {
+        auto it = rawlive.find(A(1));
+        if (it != rawlive.end()) { CCA::raw_delete(it->second); rawlive.erase(it); } else res += ",\"noop\":1";
+      } else if (op == "record_stream") {
+        auto it = live.find(A(1));
+        if (it != live.end()) CCA::recordStream(it->second, st(std::stol(A(2)), DEV)); else res += ",\"noop\":1";
+      } else if (op == "complete") { if (A(1) == "all") fake_complete_all(); else fake_complete_events(rawst(std::stol(a[1]))); }
+      else if (op == "complete_one") { res += ",\"n\":" + std::to_string(fake_complete_oldest(rawst(std::stol(A(1))))); }
+      else if (op == "empty_cache") { if (a.size() > 2) CCA::emptyCache(pool(1)); else CCA::emptyCache(); }
+      else if (op == "set_fraction") CCA::setMemoryFraction(std::stod(A(1)), DEV);
+      else if (op == "get_fraction") { char b[40]; snprintf(b, 40, "%.17g", CCA::getMemoryFraction(DEV)); res += string(",\"fraction\":") + b; }
+      else if (op == "reset_peak") CCA::resetPeakStats(DEV);
+      else if (op == "reset_accumulated") CCA::resetAccumulatedStats(DEV);
+      else if (op == "conf") CCA::setAllocatorSettings(a.size() > 1 ? line.substr(line.find("conf") + 5) : "");
+      else if (op == "snapshot") res += ",\"snapshot\":" + snapshot_json(a.size() > 2 ? pool(1) : MempoolId_t{0, 0}, false);
+      else if (op == "trace") res += ",\"snapshot\":" + snapshot_json({0, 0}, true);
+      else if (op == "history") {  // history on|off [max_entries]
+        CCA::recordHistory(A(1) == "on", nullptr, a.size() > 2 ? num(a[2]) : 1000000, c10::CachingDeviceAllocator::RecordContext::NEVER, true, {});
+      } else if (op == "stats") res += ",\"stats\":" + stats_json(false);
+      else if (op == "cache_info") { size_t l = 0; CCA::cacheInfo(DEV, &l); res += ",\"largest\":" + std::to_string(l); }
+      else if (op == "base") { size_t n = 0; auto it = live.find(A(1)); if (it != live.end()) { ptrout(CCA::getBaseAllocation(it->second.get(), &n)); res += ",\"size\":" + std::to_string(n); } else res += ",\"noop\":1"; }
+      else if (op == "pool_create") {  // pool_create a b [use_on_oom] [no_split]
+        CCA::createOrIncrefPool(DEV, pool(1));
+        for (size_t k = 3; k < a.size(); k++) {
+          if (a[k] == "use_on_oom") CCA::setUseOnOOM(DEV, pool(1), true);
+          if (a[k] == "no_use_on_oom") CCA::setUseOnOOM(DEV, pool(1), false);
+          if (a[k] == "no_split") CCA::setNoSplit(DEV, pool(1));
+        }
+      } else if (op == "pool_begin") {  // pool_begin a b [all | stream k]
+        long s = -1; if (a.size() > 4 && a[3] == "stream") s = std::stol(a[4]);
+        CCA::beginAllocateToPool(DEV, pool(1), [s](cudaStream_t x) { return s < 0 || x == rawst(s); });
+      } else if (op == "pool_end") CCA::endAllocateToPool(DEV, pool(1));
+      else if (op == "pool_release") CCA::releasePool(DEV, pool(1));
+      else if (op == "pool_use_count") res += ",\"n\":" + std::to_string(CCA::getPoolUseCount(DEV, pool(1)));
+      else if (op == "capture_begin") { res += ",\"capture\":" + std::to_string(fake_capture_begin(rawst(std::stol(A(1)))));
+#if TORCH_MINOR >= 15
+        CCA::markCaptureBegin(DEV);
+#endif
+      } else if (op == "capture_end") { fake_capture_end(rawst(std::stol(A(1))));
+#if TORCH_MINOR >= 15
+        CCA::markCaptureEnd(DEV);
+#endif
+      } else if (op == "ckpt_save") ckpts[A(1)] = CCA::getCheckpointState(DEV, pool(2));
+      else if (op == "ckpt_load") {
+        auto d = CCA::setCheckpointPoolState(DEV, ckpts.at(A(1)));
+        res += ",\"freed\":[";
+        bool f = true;
+        for (void* p : d.ptrs_freed) {
+          if (!f) res += ','; f = false; res += jstr(norm(p));
+          for (auto it = live.begin(); it != live.end(); ++it)
+            if (it->second.get() == p) { it->second.release_context(); live.erase(it); break; }
+        }
+        res += "],\"allocd\":["; f = true;
+        for (auto& dp : d.dataptrs_allocd) {
+          if (!f) res += ','; f = false;
+          string id = "ck_" + A(1) + "_" + norm(dp.get());
+          res += jstr(id); live[id] = std::move(dp);
+        }
+        res += "]";
+      }
+      else if (op == "oom_free") { oom_free.assign(a.begin() + 1, a.end()); }
+      else if (op == "capacity") fake_set_capacity(DEV, num(A(1)));
+      else if (op == "external") fake_set_external(DEV, num(A(1)));
+      else if (op == "fail_next") fake_fail_next((int)num(A(1)), 2);
+      else if (op == "device") { DEV = (int)num(A(1)); c10::cuda::set_device(DEV); prev_stats.clear(); }
+      else if (op == "sync") c10::cuda::device_synchronize();
+      else if (op == "free_all") { std::vector<string> ks; for (auto& kv : live) ks.push_back(kv.first); std::sort(ks.begin(), ks.end()); for (auto& k : ks) live.erase(k); }
+      else if (op == "driver") res += ",\"used\":" + std::to_string(fake_used(DEV)) + ",\"peak\":" + std::to_string(fake_peak(DEV)) + ",\"events\":" + std::to_string(fake_live_events());
+      else if (op == "expandable_sizes") {
+        res += ",\"sizes\":["; bool f = true;
+        for (auto& s : CCA::getExpandableSegmentSizes(DEV)) { if (!f) res += ','; f = false; res += "[" + std::to_string(stid(s.stream)) + "," + (s.is_small_pool ? "\"small\"" : "\"large\"") + "," + std::to_string(s.total_size) + "]"; }
+        res += "]";
+      }
+      else if (op == "meminfo") { auto m = CCA::get()->getMemoryInfo(DEV); res += ",\"free\":" + std::to_string(m.first) + ",\"total\":" + std::to_string(m.second); }
+      else if (op == "enable") CCA::enable(A(1) == "1");
+      else if (op == "name") res += ",\"name\":" + jstr(CCA::name());
+#if TORCH_MINOR >= 15
+      else if (op == "alloc_at") {  // alloc_at id bytes stream address
+        c10::cuda::setCurrentCUDAStream(st(std::stol(A(3)), DEV));
+        auto p = CCA::allocateWithAddress(num(A(2)), (void*)num(A(4)));
+        ptrout(p.get()); live[a[1]] = std::move(p);
+      }
+      else if (op == "reserve_class") CCA::setExpandableSegmentReserveClassForStream(rawst(std::stol(A(1))), a.size() > 2 ? a[2] : "");
+#endif
+      else throw std::runtime_error("unknown op " + op);
+    } catch (const c10::OutOfMemoryError& e) { err = string(",\"err\":\"oom\",\"msg\":") + jstr(e.what_without_backtrace()); }
+    catch (const c10::Error& e) { err = string(",\"err\":\"c10\",\"msg\":") + jstr(e.what_without_backtrace()); }
+    catch (const std::exception& e) { err = string(",\"err\":\"std\",\"msg\":") + jstr(e.what()); }
+    string opline; for (size_t k = 0; k < a.size(); k++) { if (k) opline += ' '; opline += a[k]; }
+    out << "{\"i\":" << i++ << ",\"op\":" << jstr(opline) << ",\"ok\":" << (err.empty() ? 1 : 0) << res << err;
+    if (O.events && !evs.empty()) { out << ",\"ev\":["; for (size_t k = 0; k < evs.size(); k++) out << (k ? "," : "") << evs[k]; out << "]"; }
+    if (O.log) { string l = fake_take_log(); if (!l.empty()) out << ",\"drv\":[" << l << "]"; }
+    if (O.stats) { string s = stats_json(O.stats == 1); if (s != "{}") out << ",\"st\":" << s; }
+    out << "}\n";
+  }
+}
+
+// ------------------------------------------------------------------ benchmarks
+using Clk = std::chrono::steady_clock;
+static double ns(Clk::time_point a, Clk::time_point b) { return std::chrono::duration<double, std::nano>(b - a).count(); }
+template <class F> static double best_of(int reps, size_t n, F f) {
+  double best = 1e300;
+  for (int r = 0; r < reps; r++) { auto t0 = Clk::now(); f(n); auto t1 = Clk::now(); best = std::min(best, ns(t0, t1) / n); }
+  return best;
+}
+static void bench(int reps) {
+  fake_set_log(0);
+  c10::cuda::setCurrentCUDAStream(st(0, 0));
+  auto* al = CCA::get();
+  for (size_t sz : {size_t(512), size_t(4096), size_t(2u << 20), size_t(32u << 20)}) {
+    CCA::raw_delete(CCA::raw_alloc(sz));
+    printf("hit  %9zu B  1 thread  raw_alloc/raw_delete            %8.1f ns/pair\n", sz, best_of(reps, 200000, [&](size_t n) { for (size_t i = 0; i < n; i++) CCA::raw_delete(CCA::raw_alloc(sz)); }));
+    printf("hit  %9zu B  1 thread  raw_alloc_with_stream/raw_delete%8.1f ns/pair\n", sz, best_of(reps, 200000, [&](size_t n) { for (size_t i = 0; i < n; i++) CCA::raw_delete(CCA::raw_alloc_with_stream(sz, nullptr)); }));
+    printf("hit  %9zu B  1 thread  allocate()/DataPtr              %8.1f ns/pair\n", sz, best_of(reps, 200000, [&](size_t n) { for (size_t i = 0; i < n; i++) { auto p = al->allocate(sz); } }));
+    fflush(stdout);
+  }
+  for (size_t sz : {size_t(4096), size_t(2u << 20), size_t(32u << 20)}) {
+    // two threads, same device, same stream
+    double best = 1e300; const size_t n = 200000;
+    for (int r = 0; r < reps; r++) {
+      auto w = [&] { for (size_t i = 0; i < n; i++) { auto p = al->allocate(sz); } };
+      auto t0 = Clk::now(); std::thread a(w), b(w); a.join(); b.join(); best = std::min(best, ns(t0, Clk::now()) / n);
+    }
+    printf("hit  %9zu B  2 threads allocate()/DataPtr              %8.1f ns/pair/thread (wall)\n", sz, best);
+  }
+  // random mix with L live blocks: replace one random live block per step
+  for (int threads = 1; threads <= 2; threads++)
+  for (size_t L : {size_t(100), size_t(1000), size_t(10000)}) {
+    CCA::emptyCache();
+    auto work = [&](int seed, size_t steps, double* out) {
+      std::mt19937_64 g(seed);
+      auto pick = [&]() -> size_t {
+        double u = (g() >> 11) * 0x1.0p-53; double e = 9 + u * 14;  // 512 B .. 8 MiB log-uniform
+        return (size_t)std::exp2(e);
+      };
+      std::vector<void*> v(L);
+      for (auto& p : v) p = CCA::raw_alloc(pick());
+      std::vector<std::pair<uint32_t, size_t>> ops(steps);
+      for (auto& o : ops) o = {(uint32_t)(g() % L), pick()};
+      double best = 1e300;
+      for (int r = 0; r < 3; r++) {
+        auto t0 = Clk::now();
+        for (auto& o : ops) { CCA::raw_delete(v[o.first]); v[o.first] = CCA::raw_alloc(o.second); }
+        best = std::min(best, ns(t0, Clk::now()) / steps);
+      }
+      for (auto p : v) CCA::raw_delete(p);
+      *out = best;
+    };
+    double r[2] = {0, 0};
+    if (threads == 1) work(1, 200000, &r[0]);
+    else { std::thread a(work, 1, 200000, &r[0]), b(work, 2, 200000, &r[1]); a.join(); b.join(); }
+    printf("mix  512B..8MiB log-uniform, %5zu live/thread, %d thread(s) %8.1f ns/pair%s", L, threads, r[0], threads == 2 ? "" : "\n");
+    if (threads == 2) printf(" / %.1f\n", r[1]);
+    fflush(stdout);
+  }
+}
+// replay N random events (half allocs, half frees once warm), 1 thread
+static void bench_replay(size_t N) {
+  fake_set_log(0);
+  for (auto live_target : {size_t(1000), size_t(10000)}) {
+    CCA::emptyCache();
+    std::mt19937_64 g(7);
+    struct Op { uint32_t slot; size_t sz; };
+    std::vector<Op> ops; ops.reserve(N);
+    std::vector<uint32_t> lv, fr; for (uint32_t i = 0; i < live_target * 2; i++) fr.push_back(i);
+    while (ops.size() < N) {
+      bool al = lv.empty() || (!fr.empty() && (lv.size() < live_target ? (g() % 100) < 60 : (g() % 100) < 40));
+      if (al) { size_t k = g() % fr.size(); uint32_t s = fr[k]; fr[k] = fr.back(); fr.pop_back(); lv.push_back(s);
+        double u = (g() >> 11) * 0x1.0p-53; ops.push_back({s, (size_t)std::exp2(6 + u * 18)}); }
+      else { size_t k = g() % lv.size(); uint32_t s = lv[k]; lv[k] = lv.back(); lv.pop_back(); fr.push_back(s); ops.push_back({s, 0}); }
+    }
+    std::vector<c10::DataPtr> dp(live_target * 2);
+    auto* al = CCA::get(); size_t ooms = 0;
+    auto t0 = Clk::now();
+    for (auto& o : ops) {
+      if (o.sz) { try { dp[o.slot] = al->allocate(o.sz); } catch (const c10::OutOfMemoryError&) { ooms++; } }
+      else dp[o.slot].clear();
+    }
+    double t = ns(t0, Clk::now());
+    printf("replay %zu events, ~%zu live, 64B..16MiB: %.1f ns/event, %.2f M events/s, ooms %zu\n", N, live_target, t / N, N / t * 1e3, ooms);
+    dp.clear();
+  }
+}
+
+int main(int argc, char** argv) {
+  // The allocator walks hash sets keyed by Block* (frees deferred during a capture), so the order of its events follows from
+  // heap addresses: switch address randomisation off.
+  if (!getenv("ORACLE_ASLR")) {
+    int p = personality(0xffffffff);
+    if (p >= 0 && !(p & ADDR_NO_RANDOMIZE) && personality(p | ADDR_NO_RANDOMIZE) >= 0) execv("/proc/self/exe", argv);
+  }
+  setvbuf(stdout, nullptr, _IOFBF, 1 << 16);
+  string file, mode = "run"; int reps = 5; size_t n = 1000000;
+  for (int i = 1; i < argc; i++) {
+    string s = argv[i];
+    auto val = [&](const char* p) -> const char* { size_t l = strlen(p); return s.compare(0, l, p) == 0 ? s.c_str() + l : nullptr; };
+    if (s == "bench" || s == "replay") mode = s;
+    else if (auto v = val("--log=")) O.log = atoi(v);
+    else if (auto v = val("--stats=")) O.stats = !strcmp(v, "none") ? 0 : !strcmp(v, "full") ? 2 : 1;
+    else if (auto v = val("--events=")) O.events = atoi(v);
+    else if (s == "--raw") O.raw = true;
+    else if (auto v = val("--reps=")) reps = atoi(v);
+    else if (auto v = val("--n=")) n = strtoull(v, nullptr, 0);
+    else file = s;
+  }
+  fake_set_log(mode == "run" ? O.log : 0);
+  c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });  // normally installed by libtorch_cuda
+  try {
+    c10::cuda::detail::init_p2p_access_cache(c10::cuda::device_count());
+    CCA::init(c10::cuda::device_count());
+    c10::cuda::set_device(0);
+  } catch (const c10::Error& e) {  // a bad settings string
+    printf("{\"i\":-1,\"op\":\"init\",\"ok\":0,\"err\":\"c10\",\"msg\":%s}\n", jstr(e.what_without_backtrace()).c_str());
+    fflush(stdout); _Exit(3);
+  }
+  if (mode == "bench") { bench(reps); fflush(stdout); _Exit(0); }
+  if (mode == "replay") { bench_replay(n); fflush(stdout); _Exit(0); }
+  if (O.events) {
+    try { CCA::attachAllocatorTraceTracker([](const TraceEntry& t) { evs.push_back(trace_json(t)); }); }
+    catch (const c10::Error&) { O.events = false; }  // backend:cudaMallocAsync
+  }
+  std::ios::sync_with_stdio(false);
+  if (file.empty() || file == "-") run_script(std::cin, std::cout);
+  else { std::ifstream f(file); if (!f) { fprintf(stderr, "cannot open %s\n", file.c_str()); return 2; } run_script(f, std::cout); }
+  std::cout.flush();
+  _Exit(0);  // no destructors: they would free the live blocks after the allocator is gone
+}

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""How far two outputs of one script agree, a real allocator's and a policy's: compare.py REAL POLICY [-v]
+
+Prints one line; -v shows what lies around the first difference. Exit code 1 if a placement or a driver call differs.
+"""
+import json
+import re
+import sys
+
+MAPPING_CALLS = ("cuMemCreate", "cuMemRelease", "cuMemUnmap", "cuMemMap")
+
+
+def call_of(words, line):
+    """The driver call that a line tells of, as (kind, ...); None for other lines."""
+    if words[0] == "#":
+        call = json.loads(line[2:])
+        if call[0] == "cudaMalloc":
+            return ("+" if call[1] == 0 else "!", call[2])
+        if call[0] == "cudaFree":
+            return ("-", int(call[2][1:]))
+        if call[0] == "cudaStreamWaitEvent":
+            return ("w",)
+        return (call[0],) if call[0] in MAPPING_CALLS else None
+    if words[0] in "+!":
+        return (words[0], int(words[-1]))
+    return {"-": lambda: ("-", int(words[1])), "w": lambda: ("w",), "d": lambda: ("defragment",)}.get(words[0], lambda: None)()
+
+
+def read(path):
+    """The operations as (kind, id, answer, calls), and the totals of the last line."""
+    operations, calls, totals = [], [], {}
+    for line in open(path):
+        words = line.split()
+        if not words:
+            continue
+        if call := call_of(words, line):
+            calls.append(call)
+        elif words[0] in ("a", "f"):
+            answer = re.sub("^[cv]", "", words[2]) if words[0] == "a" else len(words) > 2
+            operations.append((words[0], words[1], answer, tuple(calls)))
+            calls = []
+        elif words[0] == "=":
+            totals = {words[i]: int(words[i + 1]) for i in range(1, len(words) - 1, 2)}
+    return operations, totals
+
+
+def memory(calls):
+    return tuple(call for call in calls if call[0] in "+-!")
+
+
+def main():
+    paths = [word for word in sys.argv[1:] if word != "-v"]
+    if len(paths) != 2:
+        sys.exit(__doc__)
+    (real, real_totals), (policy, policy_totals) = (read(path) for path in paths)
+    count = min(len(real), len(policy))
+    differs = (k for k in range(count) if real[k][:3] != policy[k][:3] or memory(real[k][3]) != memory(policy[k][3]))
+    first = next(differs, None)
+    if first is not None and "-v" in sys.argv:
+        for k in range(max(0, first - 2), min(count, first + 3)):
+            print("   ", k, "real", real[k], "| policy", policy[k])
+    pairs = [(a, b) for a, b in zip(real, policy) if a[0] == "a"]
+    percent = lambda number: f"{100 * number / max(1, len(pairs)):.2f}%"
+    refused = [[operation[2] == "oom" for operation in pair] for pair in pairs]
+    segments = [sum(call[0] == "+" for operation in operations for call in operation[3]) for operations in (real, policy)]
+    print(f"allocs {len(pairs)} same place {percent(sum(a[2] == b[2] for a, b in pairs))}"
+          f" same driver calls {percent(sum(memory(a[3]) == memory(b[3]) for a, b in pairs))}"
+          f" first difference at {'-' if first is None else first} of {count};"
+          f" oom real {sum(a for a, _ in refused)} policy {sum(b for _, b in refused)} both {sum(a and b for a, b in refused)};"
+          f" segments {segments[0]} {segments[1]}; peak MiB {real_totals.get('peak', 0) / 2**20:.1f} {policy_totals.get('peak', 0) / 2**20:.1f};"
+          f" waits {real_totals.get('waits')} {policy_totals.get('waits')}")
+    sys.exit(first is not None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""The requests of a PyTorch memory snapshot as a script, to standard output: rec2script.py SNAPSHOT.pickle[.xz]
+
+The snapshot must have been taken with the history on. Standard error gets the largest load, and how many requests and streams there are.
+"""
+import lzma
+import pickle
+import sys
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    path = sys.argv[1]
+    with (lzma.open if path.endswith(".xz") else open)(path, "rb") as file:
+        snapshot = pickle.load(file)
+    live, streams, load, largest, made = {}, {}, 0, 0, 0
+    for entry in (entry for trace in snapshot["device_traces"] for entry in trace):
+        if entry["action"] == "alloc":
+            made += 1
+            live[entry["addr"]] = (made, entry["size"])
+            stream = streams.setdefault(entry["stream"], 0 if entry["stream"] == 0 else len(streams) + (0 not in streams))
+            print("a", made, max(1, entry["size"]), stream)
+            load += entry["size"]
+            largest = max(largest, load)
+        elif entry["action"] == "free_completed" and entry["addr"] in live:
+            name, size = live.pop(entry["addr"])
+            print("f", name)
+            load -= size
+    print(f"load {largest} requests {made} streams {len(streams)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

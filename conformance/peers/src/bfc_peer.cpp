@@ -1,0 +1,35 @@
+// The BFC allocator of TensorFlow and XLA, out of libtensorflow_framework.so.2, on a device made of arithmetic.
+// usage: bfc_peer grow|grow-keep|prealloc CAPACITY LIMIT SCRIPT|-|bench [stop]
+//   grow       allow_growth and garbage_collection: TensorFlow's GPU allocator
+//   grow-keep  allow_growth alone: XLA's and JAX's with preallocation off
+//   prealloc   one region of LIMIT bytes
+// LIMIT is the allocator's total_memory. BFC has no streams; the script's are ignored.
+#include "common.hpp"
+#include "xla/tsl/framework/bfc_allocator.h"
+
+struct Sub : tsl::SubAllocator {
+  Sub() : tsl::SubAllocator({}, {}) {}
+  void* Alloc(size_t, size_t n, size_t* got) override { *got = n; return peer::device().take(n); }
+  void Free(void* p, size_t) override { peer::device().give(p); }
+  bool SupportsCoalescing() const override { return false; }
+};
+
+int main(int argc, char** argv) {
+  if (argc < 5) { std::fprintf(stderr, "usage: %s grow|grow-keep|prealloc CAPACITY LIMIT SCRIPT|-|bench [stop]\n", argv[0]); return 2; }
+  auto& d = peer::device();
+  std::string kind = argv[1];
+  d.capacity = std::strtoull(argv[2], nullptr, 0);
+  size_t limit = std::strtoull(argv[3], nullptr, 0);
+  tsl::BFCAllocator::Options o;
+  o.allow_growth = kind != "prealloc";
+  o.garbage_collection = kind == "grow";
+  o.allow_retry_on_failure = false;  // no other thread will give anything back
+  auto* bfc = new tsl::BFCAllocator(std::make_unique<Sub>(), limit, "peer", o);
+  tsl::AllocationAttributes quiet(/*retry_on_failure=*/false, /*allocation_will_be_logged=*/false, nullptr);
+  auto alloc = [&](size_t n, uint64_t) { return bfc->AllocateRaw(256, n, quiet); };
+  auto free_ = [&](void* p, size_t, uint64_t) { bfc->DeallocateRaw(p); };
+  if (!std::strcmp(argv[4], "bench")) { peer::bench("bfc", alloc, free_); std::fflush(stdout); std::_Exit(0); }
+  int r = peer::run(peer::read_script(argv[4]), alloc, free_, argc > 5 && !std::strcmp(argv[5], "stop"));
+  std::fflush(stdout);
+  std::_Exit(r);
+}

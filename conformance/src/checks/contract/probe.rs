@@ -1,0 +1,87 @@
+//! What every row of the contract uses: opening a device, reading codes and free memory, timing calls.
+
+use std::time::Instant;
+
+use parkade::device::{BackendError, DeviceBackend};
+use parkade::units::{Bytes, DeviceAddress, MIB};
+
+use crate::backend::{Backend, Needs, TestDevice};
+use crate::suite::Trouble;
+
+/// The page of a device, in which it gives memory (facts: Sizes and addresses).
+pub(super) const PAGE: Bytes = Bytes(2 * MIB);
+/// Driver codes (facts: Virtual memory calls).
+pub(super) const INVALID_VALUE: u32 = 1;
+pub(super) const OUT_OF_MEMORY: u32 = 2;
+pub(super) const NOT_SUPPORTED: u32 = 801;
+
+/// A device with so much memory, or as much as there is.
+pub(super) fn open<B: Backend>(backend: &B, capacity: Option<Bytes>) -> Result<B::Device, Trouble> {
+    Ok(backend.open(&Needs { capacity, ..Needs::default() })?)
+}
+
+/// `Ok` if a row holds, else what `says` says.
+pub(super) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Trouble> {
+    if holds { Ok(()) } else { Err(Trouble::fail(says())) }
+}
+
+/// The driver's code of an outcome.
+pub(super) fn code<T>(outcome: &Result<T, BackendError>) -> u32 {
+    match outcome {
+        Ok(_) => 0,
+        Err(BackendError::OutOfMemory { .. }) => OUT_OF_MEMORY,
+        Err(BackendError::Driver { code, .. }) => *code,
+    }
+}
+
+pub(super) fn free_bytes<D: DeviceBackend>(device: &mut D) -> Result<u64, Trouble> {
+    Ok(device.memory_info()?.free.get())
+}
+
+/// Nothing is held, and as much is free as was before.
+pub(super) fn ends_empty<D: TestDevice>(device: &mut D, free_before: u64) -> Result<(), Trouble> {
+    let (held, free) = (device.holdings(), free_bytes(device)?);
+    ensure(held.is_empty(), || format!("the device keeps {held:?}"))?;
+    ensure(free == free_before, || format!("{free_before} bytes were free before, {free} after"))
+}
+
+/// Takes ranges of this size until there is no room for one more.
+pub(super) fn fill_up<D: DeviceBackend>(device: &mut D, size: Bytes) -> Result<Vec<DeviceAddress>, Trouble> {
+    let mut ranges = Vec::new();
+    loop {
+        match device.malloc(size) {
+            Ok(address) => ranges.push(address),
+            Err(BackendError::OutOfMemory { .. }) => return Ok(ranges),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Time as a device's calls take it: simulated on a simulated device, real on a real one.
+pub(super) struct Watch {
+    start: Instant,
+}
+
+impl Watch {
+    pub(super) fn new() -> Watch {
+        Watch { start: Instant::now() }
+    }
+
+    pub(super) fn now_ns<D: TestDevice>(&self, device: &mut D) -> u64 {
+        match device.insight() {
+            Some(device) => device.now_ns(),
+            None => u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// What a call gives, and how long it took in nanoseconds.
+    pub(super) fn time<D: TestDevice, T>(
+        &self,
+        device: &mut D,
+        call: impl FnOnce(&mut D) -> Result<T, BackendError>,
+    ) -> Result<(T, u64), Trouble> {
+        let start_ns = self.now_ns(device);
+        let made = call(device)?;
+        Ok((made, self.now_ns(device) - start_ns))
+    }
+}
