@@ -19,13 +19,13 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A1",
         claim: "256 MB, freed and asked for again: the second request never reaches the driver.",
         finding: Finding::Reproduced,
-        found: "One cudaMalloc for the first request, no call for the second, and the same address.",
+        found: "One cudaMalloc for the first request; for the second no call, and the same address.",
     },
     Row {
         id: "A2",
         claim: "Two pools, up to 1 MB and above; segments of 2 MB, 20 MB and more; blocks of 256 B, 512 B, 768 B and 1 kB cut from them.",
         finding: Finding::Different,
-        found: "The pools and segments are so. Blocks are multiples of 512 B: 256 B take 512 and 768 B take 1024.",
+        found: "Pools and segments are as described. Blocks are multiples of 512 B: 256 B take 512 and 768 B take 1024.",
     },
     Row {
         id: "A3",
@@ -37,7 +37,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A4",
         claim: "Six pieces of 2 MB, every other one free: 6 MB are free and 4 MB are out of memory.",
         finding: Finding::Different,
-        found: "Only under a limit that forbids a new segment. Without one, 4 MiB get a new segment of 20.00 MiB; with expandable segments the page has room.",
+        found: "True only under a limit that forbids a new segment. Without one, 4 MiB get a new segment of 20.00 MiB; with expandable segments the page has room.",
     },
     Row {
         id: "A5",
@@ -56,19 +56,20 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A7",
         claim: "Holes of a page (2 MB) or more do not matter to the driver; smaller ones fragment its memory.",
         finding: Finding::Reproduced,
-        found: "One malloc takes all of the holes of 64 MiB. With one of each two blocks of 1 MiB freed, the driver's free memory stays the same to the byte and 8 MiB are refused.",
+        found: "One cudaMalloc takes all holes of 64 MiB together. When one of each pair of 1 MiB blocks is freed, the driver's free memory does not change by a byte, and 8 MiB are refused.",
     },
     Row {
         id: "A8",
         claim: "When cudaMalloc fails, the cache is flushed and cudaMalloc called again; then it is out of memory.",
         finding: Finding::Reproduced,
-        found: "Step by step, with every driver call. First it waits for blocks that other streams still use; oversize blocks go first, which is no retry.",
+        found: "Shown step by step, with every driver call: oversize blocks are released first (not counted as a retry), blocks that other streams \
+                still use are waited for, then the whole cache is released.",
     },
     Row {
         id: "A9",
         claim: "`num_alloc_retries` is how many times the allocator will retry.",
         finding: Finding::Refuted,
-        found: "It is a counter. Each request has one retry, after a full flush.",
+        found: "It is a counter. Each request is retried once, after the cache was released.",
     },
     Row {
         id: "A10",
@@ -80,11 +81,11 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A11",
         claim: "With max_split_size_mb:128, 4 MB from a block of 200 MB waste 196 MB; higher values reduce fragmentation.",
         finding: Finding::Refuted,
-        found: "The block of 200 MiB is not used for 4 MiB at all, only for a request within 20 MiB of it, which takes it whole. Higher values split more blocks.",
+        found: "The block of 200 MiB is not used for 4 MiB at all, only for requests within 20 MiB of its size, which get all of it. Higher values split more blocks.",
     },
     Row {
         id: "A12",
-        claim: "garbage_collection_threshold:0.8 is worth setting.",
+        claim: "Setting garbage_collection_threshold:0.8 helps.",
         finding: Finding::Different,
         found: "It does nothing unless a memory limit is set.",
     },
@@ -92,7 +93,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A13",
         claim: "expandable_segments:True reduces fragmentation.",
         finding: Finding::Reproduced,
-        found: "A4 and A5 are served. The recorded GPT-2 needs 15,875,440,640 instead of 21,986,541,568 bytes; a run without fragmentation needs 0.6 % more.",
+        found: "The requests of A4 and A5 are served. The recorded GPT-2 reserves 15,875,440,640 instead of 21,986,541,568 bytes; a run that is hardly fragmented reserves 0.6 % more.",
     },
     Row {
         id: "A14",
@@ -104,19 +105,19 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A15",
         claim: "`empty_cache` returns all free blocks to CUDA; it helps only against fragmentation and frees no live tensor.",
         finding: Finding::Different,
-        found: "It returns segments that are free as a whole. Free blocks beside a live one stay: 14,680,064 bytes of the example.",
+        found: "It returns segments that are free as a whole. Free blocks that share a segment with a live one stay: 14,680,064 bytes in the example.",
     },
     Row {
         id: "A16",
         claim: "There is one pool for each stream, and cached blocks are not shared between streams.",
         finding: Finding::Reproduced,
-        found: "200 MiB cached on stream 1 do not serve 100 MiB on stream 2; only by way of the driver does memory change streams.",
+        found: "200 MiB cached on stream 1 do not serve 100 MiB on stream 2. Memory changes streams only by way of the driver.",
     },
     Row {
         id: "A17",
         claim: "Allocate the major memory early rather than on the fly.",
         finding: Finding::Reproduced,
-        found: "1 cudaMalloc instead of 49 and a fifth of the reserved memory. The price: while the weights live, `empty_cache` gives nothing of it back.",
+        found: "1 cudaMalloc instead of 49, and less than a fifth of the reserved memory. The price: while the weights live, `empty_cache` returns none of it.",
     },
     Row {
         id: "A18",
@@ -128,7 +129,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A19",
         claim: "`CUDA_VISIBLE_DEVICES=0` limits memory usage to 80 %.",
         finding: Finding::Refuted,
-        found: "It selects devices and is no setting of the allocator. With it the memory fraction is 1: no limit.",
+        found: "It selects devices and is not a setting of the allocator. The memory fraction stays 1: no limit.",
     },
 ];
 

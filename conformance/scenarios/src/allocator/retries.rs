@@ -1,4 +1,6 @@
-//! A8, A9, A12, A14 and A18: what happens when no cached block serves a request, call by call.
+//! A8, A9, A12, A14 and A18: what the allocator tries when no cached block serves a request, call by call.
+//!
+//! The steps are the *retry ladder*: release some segments, wait for other streams, ask the device, release everything, ask once more.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,29 +11,31 @@ use parkade_conformance::suite::{Entry, Trouble, Verdict};
 
 use crate::story::{Story, claim, mib, scenario};
 
-/// How long work runs that a rung waits for.
+/// How long the work runs that a step waits for.
 const SPIN_NS: u64 = 50_000_000;
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
         scenario(
             "A8/device",
-            "cudaMalloc fails: the cache is given back, cudaMalloc again, else out of memory",
+            "when cudaMalloc fails, the cache is released and cudaMalloc called once more; then it is out of memory",
             ladder_on_the_device,
         ),
-        scenario("A8/limit", "at a limit the driver is not asked before the cache has gone", ladder_at_the_limit),
-        scenario("A8/waits", "what other streams still use is waited for before the cache is given back", ladder_waits),
+        scenario("A8/limit", "at a limit, the driver is not asked before the cache has been released", ladder_at_the_limit),
+        scenario("A8/waits", "blocks that other streams still use are waited for before the cache is released", ladder_waits),
         scenario(
             "A8/oversize",
-            "oversize blocks go first, only as many as are needed, and that is no retry",
+            "oversize blocks are released first, only as many as needed, and that is not counted as a retry",
             ladder_of_oversize_blocks,
         ),
-        scenario("A9", "num_alloc_retries counts; each request has one retry", retries_are_counted),
-        scenario("A12/limited", "garbage collection gives unused blocks back beyond its part of the limit", |backend| {
-            collect(backend, Some(mib(700)))
-        }),
+        scenario("A9", "num_alloc_retries is a counter; each request is retried once", retries_are_counted),
+        scenario(
+            "A12/limited",
+            "above its part of the limit, garbage collection releases blocks that were not used lately",
+            |backend| collect(backend, Some(mib(700))),
+        ),
         scenario("A12/unlimited", "without a limit garbage_collection_threshold does nothing", |backend| collect(backend, None)),
-        scenario("A14", "the memory fraction refuses before the driver is asked", fraction),
+        scenario("A14", "beyond the memory fraction a request is refused before the driver is asked", fraction),
         scenario(
             "A18",
             "callbacks that free memory run on a miss, before the driver is asked; Python's collector is not among them",
@@ -40,7 +44,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     ]
 }
 
-/// 400 MiB cached and 300 in use of 1 GiB.
+/// 400 MiB cached and 300 MiB in use, of 1 GiB.
 fn cached_and_used<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
     story.alloc("cached", mib(400))?;
     story.alloc("used", mib(300))?;
@@ -107,7 +111,7 @@ fn ladder_of_oversize_blocks<B: Backend>(backend: &B) -> Verdict {
     story.show("before");
     let _ = story.stage.calls();
     story.alloc("large", mib(500))?;
-    // 800 MiB are reserved; the largest blocks go until 500 MiB have, and the 50 MiB, which are not oversize, stay.
+    // 800 MiB are reserved. The largest blocks are released until there are 500 MiB; the 50 MiB are not oversize and stay.
     story.expect_calls("500 MiB", &["cudaFree", "cudaFree", "cudaMalloc 500.00 MiB"])?;
     story.expect("served", [500 << 20, 750 << 20, 0, 0, 0, 3, 5, 2])?;
     story.show("after");
@@ -117,7 +121,7 @@ fn ladder_of_oversize_blocks<B: Backend>(backend: &B) -> Verdict {
 fn retries_are_counted<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(300)))?;
     for step in 1..=4 {
-        // Each is larger than the cached segment, and both together are more than the limit.
+        // Each request is larger than the cached segment, and both together exceed the limit.
         story.alloc("block", mib(150 + 2 * step))?;
         let served = story.figures();
         story.say(&format!("after request {step}: num_alloc_retries {}", served.retries));
@@ -140,7 +144,7 @@ fn collect<B: Backend>(backend: &B, limit: Option<Bytes>) -> Verdict {
     for name in ["a", "b", "c"] {
         story.free(name)?;
     }
-    // The largest is used once more: it is young again when memory gets short.
+    // The largest is used once more, so it is young when memory gets short.
     story.alloc("c", mib(120))?;
     story.free("c")?;
     story.show("before");
@@ -165,7 +169,7 @@ fn fraction<B: Backend>(backend: &B) -> Verdict {
     core.set_memory_fraction(0.8).map_err(|error| Trouble::fail(format!("{error:?}")))?;
     let set = core.memory_fraction();
     claim((0.799_999..=0.8).contains(&set), || format!("the fraction reads back as {set}"))?;
-    // What is refused here is as large as the device, so neither sizes nor the message are the same everywhere.
+    // This request depends on the device's size, so its size and the message differ between devices.
     let message = story.stage.alloc("too large", too_large)?.refusal()?;
     claim(message.contains(" allowed; "), || format!("the message has no limit: {message}"))?;
     story.measure(&message);
@@ -185,7 +189,7 @@ fn fraction<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-/// What was seen by a callback: the calls that had been made before it.
+/// For each callback, the calls that had been made before it.
 type Seen = Arc<Mutex<Vec<Vec<MadeCall>>>>;
 
 fn callbacks<B: Backend>(backend: &B) -> Verdict {

@@ -1,4 +1,4 @@
-//! A1 to A3: reuse, the sizes of segments, splitting and merging.
+//! A1 to A3: memory that is reused, segment sizes, splitting and coalescing.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, MIB};
@@ -10,8 +10,12 @@ use crate::story::{Story, claim, mib, scenario};
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
         scenario("A1", "256 MB, freed and asked for again: the second request does not reach the driver", reuse),
-        scenario("A2", "two pools; segments of 2 MiB, 20 MiB and whole numbers of 2 MiB; nothing below 512 bytes", segments),
-        scenario("A3", "3 MB of a free 8 MB split into 3 and 5, and merge back to 8", split_and_merge),
+        scenario(
+            "A2",
+            "two pools; segments of 2 MiB, 20 MiB or a multiple of 2 MiB; blocks are multiples of 512 bytes",
+            segments,
+        ),
+        scenario("A3", "3 MB from a free block of 8 MB split it into 3 and 5; freed, they coalesce to 8", split_and_merge),
     ]
 }
 
@@ -32,7 +36,7 @@ fn reuse<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-/// What is asked for; the size of its block and of the segment that is made for it.
+/// Requests, with the size of the block and of the segment that each gets.
 const SIZES: [(&str, u64, u64, u64); 8] = [
     ("256 B", 256, 512, 2 * MIB),
     ("512 B", 512, 512, 2 * MIB),
@@ -48,7 +52,7 @@ const SIZES: [(&str, u64, u64, u64); 8] = [
 fn segments<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     for (name, bytes, block, segment) in SIZES {
-        // Each finds an empty cache, so that its segment is its own.
+        // The cache is empty for each, so that each gets a segment of its own.
         story.alloc(name, Bytes(bytes))?;
         let made: Vec<SegmentInfo> = story.stage.segments();
         let live = made.iter().flat_map(|segment| &segment.blocks).find(|block| block.state == BlockActivity::Allocated);
@@ -70,7 +74,7 @@ fn segments<B: Backend>(backend: &B) -> Verdict {
 
 fn split_and_merge<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
-    // Below 10 MiB a segment has 20: two neighbours leave a hole of 8 between them and the rest.
+    // Requests below 10 MiB get a segment of 20 MiB: freeing the second one leaves a hole of 8 MiB.
     for (name, size) in [("before", 6), ("8 MiB", 8), ("behind", 6)] {
         story.alloc(name, mib(size))?;
     }

@@ -1,4 +1,4 @@
-//! A11, A15, A16 and A19: what single settings and calls do, where the texts are wrong about them.
+//! A11, A15, A16 and A19: settings and calls about which the documents are wrong.
 
 use parkade::device::DeviceBackend;
 use parkade::settings::Settings;
@@ -10,21 +10,21 @@ use crate::story::{Story, claim, mib, scenario};
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
-        scenario(
-            "A11",
-            "an oversize block serves no smaller request, unless it is within 20 MiB: then it is taken whole",
-            oversize,
-        ),
-        scenario("A11/values", "a higher max_split_size_mb cuts more blocks, not fewer", higher_is_not_better),
+        scenario("A11", "an oversize block serves only requests within 20 MiB of its size, and those get all of it", oversize),
+        scenario("A11/values", "with a higher max_split_size_mb more blocks are split, not fewer", higher_is_not_better),
         scenario(
             "A15",
-            "empty_cache gives whole free segments back: live memory stays, and so does what shares a segment with it",
+            "empty_cache releases segments that are free as a whole; live blocks stay, and so does what shares a segment with one",
             empty_cache,
         ),
-        scenario("A16", "a cached block of one stream does not serve another, except by way of the driver", streams_do_not_share),
+        scenario(
+            "A16",
+            "a cached block of one stream does not serve another stream; its memory must go back to the driver first",
+            streams_do_not_share,
+        ),
         scenario(
             "A19",
-            "CUDA_VISIBLE_DEVICES is no limit and no setting of the allocator; the memory fraction is",
+            "CUDA_VISIBLE_DEVICES limits no memory and is not a setting of the allocator; the memory fraction is the limit",
             visible_devices,
         ),
     ]
@@ -42,7 +42,7 @@ fn oversize<B: Backend>(backend: &B) -> Verdict {
     story.expect_calls("180 MiB: the block is 20 MiB larger, which is too much", &["cudaMalloc 180.00 MiB"])?;
     story.alloc("180.5 MiB", parkade::units::Bytes(361 * MIB / 2))?;
     story.expect_calls("180.5 MiB: takes the block of 200 MiB whole", &[])?;
-    // 4 MiB of 20 in one segment; 180 in one of its own; 180.5 holding 200.
+    // 4 MiB in a segment of 20, 180 in one of its own, and 180.5 holding 200.
     story.expect("after", [384 << 20, 400 << 20, 16 << 20, 0, 0, 3, 3, 0])?;
     story.show("after");
     story.finish()

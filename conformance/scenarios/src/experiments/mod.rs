@@ -27,13 +27,13 @@ pub(crate) const ROWS: &[Row] = &[
         id: "C3",
         claim: "100 tensors of 4 MB, every other one freed; 100 MB then fail because of fragmentation.",
         finding: Finding::Different,
-        found: "209,715,200 bytes are free in pieces and none serves 100 MB, but the device has room: a new segment does. Only under a limit of 409.60 MiB do they fail.",
+        found: "209,715,200 bytes are free in pieces, and none of them serves 100 MB; but the device has room for a new segment. They fail only under a limit of 409.60 MiB.",
     },
     Row {
         id: "C4",
         claim: "\"Tried to allocate 4.88 GiB (39.59 GiB total; 28.60 GiB allocated; 3.92 GiB free; 33.95 GiB reserved)\" is a sign of fragmentation.",
         finding: Finding::Reproduced,
-        found: "5.35 GiB are reserved and not allocated, more than the 4.88 GiB that were tried. The old form of the message is read, and today's.",
+        found: "5.35 GiB are reserved and not allocated, more than the 4.88 GiB that were tried. parkade reads this old form of the message and today's.",
     },
     Row {
         id: "C5",
@@ -45,7 +45,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "C6",
         claim: "Checkpointing lowers the peak of a perceptron of 20 layers, 4096 wide.",
         finding: Finding::Refuted,
-        found: "2,755,265,536 bytes without, 2,756,314,112 with checkpointing: 20 activations of 1 MiB are nothing beside the weights and their gradients.",
+        found: "2,755,265,536 bytes without, 2,756,314,112 with checkpointing: 20 activations of 1 MiB are little beside the weights and their gradients.",
     },
 ];
 

@@ -9,8 +9,8 @@ use parkade_replay::{Operation, Requests};
 
 use crate::story::{Story, claim, scenario};
 
-/// Batch sizes of the recording resnet50_sweep and `allocated_bytes.all.peak` of each, reset before it, as PyTorch 2.11 had them on the
-/// H200 (steps.jsonl of the recorded programs).
+/// Batch sizes of the recording resnet50_sweep, and the `allocated_bytes.all.peak` that PyTorch 2.11 printed for each on the H200; it was
+/// reset before each.
 const RESNET50: [(u64, i64); 7] = [
     (1, 345_478_656),
     (2, 468_252_160),
@@ -20,27 +20,27 @@ const RESNET50: [(u64, i64); 7] = [
     (32, 3_065_013_760),
     (64, 5_844_985_344),
 ];
-/// The same of deep_mlp: without and with checkpointing.
+/// The same for deep_mlp, without and with checkpointing.
 const DEEP_MLP: [(&str, i64); 2] = [("without checkpointing", 2_755_265_536), ("with checkpointing", 2_756_314_112)];
-/// Characters of the plot's longest bar.
+/// Length of the longest bar, in characters.
 const WIDTH: i64 = 60;
 
-/// These are about recordings, in which no device takes part: they belong to the simulated backend, whose replay they use.
+/// No device takes part in a recording: these belong to the simulated backend, on which they are replayed.
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     if !backend.is_simulated() {
         return Vec::new();
     }
     vec![
-        scenario("C5", "the peak of ResNet-50 is linear in the batch size from 2 on, 86 to 87 MB a sample", sweep),
+        scenario("C5", "from batch 2 on, the peak of ResNet-50 grows by 86 to 87 MB a sample", sweep),
         scenario(
             "C6",
-            "checkpointing does not lower the peak of a deep MLP whose weights outweigh its activations",
+            "checkpointing does not lower the peak of a deep perceptron whose weights outweigh its activations",
             checkpointing,
         ),
     ]
 }
 
-/// The peaks of a recorded program's parts, between its calls of empty_cache.
+/// The peak between each two calls of empty_cache in a recorded program.
 fn peaks<B: Backend>(backend: &B, name: &str) -> Result<Vec<i64>, Trouble> {
     let shipped = shipped::read(name);
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ());
@@ -83,14 +83,14 @@ fn sweep<B: Backend>(backend: &B) -> Verdict {
     let recorded = RESNET50.map(|(_, peak)| peak);
     claim(found == recorded, || format!("expected the peaks {recorded:?}, found {found:?}"))?;
     let most = found.iter().copied().max().unwrap_or(1);
-    let mut text = format!("{:>5} {:>16} {:>26}\n", "batch", "peak", "more for each sample");
+    let mut text = format!("{:>5} {:>16} {:>26}\n", "batch", "peak", "for each sample more");
     let mut before: Option<(u64, i64)> = None;
     for (&(batch, _), &peak) in RESNET50.iter().zip(&found) {
         let slope = before.map(|(smaller, below)| (peak - below) as f64 / (batch - smaller) as f64 / 1e6);
         let told = slope.map_or_else(String::new, |slope| format!("{slope:.2} MB"));
         text.push_str(format!("{batch:>5} {peak:>14} B {told:>26}").trim_end());
         text.push('\n');
-        // The first batch of all also makes the gradients and what the libraries keep for themselves.
+        // The first batch also allocates the gradients and what the libraries keep.
         let is_linear = batch <= 2 || slope.is_some_and(|slope| (86.0..=87.0).contains(&slope));
         claim(is_linear, || format!("from the batch before to {batch} the peak grows by {told} a sample"))?;
         before = Some((batch, peak));

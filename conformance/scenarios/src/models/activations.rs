@@ -9,16 +9,18 @@ use crate::story::{claim, failed, scenario};
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
-        scenario("E1", "L B S H 4 bytes are exact; sqrt(L) of them are what checkpointing keeps, not its peak", |_: &B| {
-            formula()
-        }),
+        scenario(
+            "E1",
+            "L B S H 4 bytes are the exact peak; sqrt(L) B S H 4 are about what checkpointing keeps, not its peak",
+            |_: &B| formula(),
+        ),
         scenario(
             "E2",
-            "the peaks of no checkpointing, of every layer and of every M layers are the formulas, over a grid",
+            "the peaks without checkpointing, with every layer and with every M layers equal the formulas, over a grid",
             |_: &B| checkpointing(),
         ),
-        scenario("E3", "the peak of nano-batching is N X + Y / chunks, over a grid", |_: &B| nano_batching()),
-        scenario("E4", "the toy programs' peaks, from sizes that are fitted once", |_: &B| toys()),
+        scenario("E3", "the peak of nano-batching equals N X + Y / chunks, over a grid", |_: &B| nano_batching()),
+        scenario("E4", "the toy programs' peaks come out from sizes that are fitted once", |_: &B| toys()),
         scenario("E7", "checkpointing does a third more work: one more forward pass", |_: &B| work()),
     ]
 }
@@ -88,7 +90,7 @@ fn checkpointing() -> Verdict {
     }
     let [all, every, groups] = checked;
     Ok(Evidence::text(format!(
-        "N from 1 to {MOST_LAYERS}, {} pairs of X and Y: the generated peak is the formula's in all {} programs\n\
+        "N from 1 to {MOST_LAYERS}, {} pairs of X and Y: the generated peak equals the formula in all {} programs\n\
          (X + Y) N                     {all:>4} programs\n\
          X N + Y                       {every:>4} programs\n\
          X N / M + X (M - 1) + Y M     {groups:>4} programs, every M that divides N\n",
@@ -105,7 +107,7 @@ fn nano_batching() -> Verdict {
         }
     }
     Ok(Evidence::text(format!(
-        "N from 1 to {MOST_LAYERS}, {} pairs of X and Y: the generated peak is the formula's\n\
+        "N from 1 to {MOST_LAYERS}, {} pairs of X and Y: the generated peak equals the formula\n\
          N X + Y / chunks              {checked:>4} programs, every number of chunks that divides Y\n",
         SIZES.len()
     )))

@@ -19,7 +19,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "B2",
         claim: "`record_stream` prevents that. `memory_allocated()` counts the tensor as freed as soon as it is deleted.",
         finding: Finding::Reproduced,
-        found: "No race: the memory is not reused before the other stream is done. `allocated` falls at the free, `active` only when the event completes.",
+        found: "No race: the memory is not reused until the other stream is done. `allocated` falls at the free, `active` only when the event completes.",
     },
     Row {
         id: "B3",

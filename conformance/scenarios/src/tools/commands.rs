@@ -1,4 +1,5 @@
-//! D5 and D8: commands of the binary, on a fake libnvidia-ml that a C compiler makes, so that no GPU and nobody's process is needed.
+//! D5 and D8: commands of the binary, on a fake libnvidia-ml that is compiled here, so that no GPU is needed and no process of others
+//! is touched.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};

@@ -14,10 +14,14 @@ use crate::story::{Story, claim, failed, format_bytes, mib, scenario};
 
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries = vec![
-        scenario("D8", "the driver's used is reserved and the CUDA context, and follows reserved, not allocated", used),
+        scenario(
+            "D8",
+            "what the driver has given out is reserved plus the CUDA context: it follows reserved, not allocated",
+            used,
+        ),
         scenario(
             "D9",
-            "emptying the cache after each step: calls of the driver and a wait in each, for the same memory",
+            "emptying the cache after each step: many driver calls that wait for the device, for the same peak",
             schedule,
         ),
     ];
@@ -119,14 +123,14 @@ fn schedule<B: Backend>(backend: &B) -> Verdict {
 
 /// ResNet-50 on 32 images a step, with the cache emptied after each step whose number is a multiple of `every`.
 fn resnet(every: Option<usize>) -> Result<Workload, Trouble> {
-    // An own "batch size" for each step, so that the generator can empty the cache before it.
+    // The generator empties the cache before each batch size, so each step is one.
     let cnn = Cnn { batches: vec![32; 10], empties_cache: true, optimizer: Optimizer::Momentum, ..Cnn::default() };
     let mut workload = cnn.workload().map_err(failed)?;
     let mut step = 0;
     workload.events.retain(|event| {
         let is_emptying = *event == Event::EmptyCache;
         step += usize::from(is_emptying);
-        // The first one comes before the first step, with nothing to give back.
+        // The first one comes before the first step, when there is nothing to release.
         !is_emptying || every.is_some_and(|every| step > 1 && (step - 1) % every == 0)
     });
     Ok(workload)

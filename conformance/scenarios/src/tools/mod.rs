@@ -30,7 +30,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "D3",
         claim: "`_dump_snapshot` writes a file that pytorch.org/memory_viz shows.",
         finding: Finding::Reproduced,
-        found: "Such files are read, and what is read and written again is the same. A replayed run is written as a file with all keys that the viewer needs; it verifies with 0 differences.",
+        found: "parkade reads such files; written again, they are the same recording. A replayed run is written as a file with all keys that the viewer reads, and verifies with 0 differences.",
     },
     Row {
         id: "D4",
@@ -42,7 +42,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "D5",
         claim: "A script `memory_utils.py` has info, clear, reset, fraction, enable and \"kill all CUDA processes\"; helpers print, clear and copy safely.",
         finding: Finding::Different,
-        found: "Each is a command or a call, with its effect on the figures. `parkade kill` ends one process that is named, holds memory on a GPU, and is confirmed; else nothing is sent.",
+        found: "Each is a command or a call, shown with its effect on the figures. `parkade kill` ends one process: it must be named by its id, hold memory on a GPU, and be confirmed.",
     },
     Row {
         id: "D6",
@@ -54,19 +54,19 @@ pub(crate) const ROWS: &[Row] = &[
         id: "D7",
         claim: "`memory_stats()['num_oom_retries']` counts retries.",
         finding: Finding::Refuted,
-        found: "There is no such key, so `get` always gives 0. `num_alloc_retries` and `num_ooms` are meant.",
+        found: "There is no such key, so the document's `get` always returns 0. The keys are `num_alloc_retries` and `num_ooms`.",
     },
     Row {
         id: "D8",
         claim: "nvidia-smi shows reserved, not allocated.",
         finding: Finding::Different,
-        found: "It follows reserved, but the CUDA context is in it too: 526.81 MiB on the H200. `parkade info` shows what the driver has given out, what processes hold of it, and the difference.",
+        found: "It follows reserved, but includes the CUDA context: 526.81 MiB on the H200. `parkade info` shows what the driver has given out, what processes hold of it, and the difference.",
     },
     Row {
         id: "D9",
         claim: "Clear the cache regularly, or after each save.",
         finding: Finding::Refuted,
-        found: "It costs: 80 cudaMalloc and 80 cudaFree, each of which waits for the device, instead of 4 and none, for the same peak. For 10 steps of ResNet-50 it is 1698 calls instead of 119, and no less memory.",
+        found: "For the program itself it only costs: 80 calls of cudaMalloc and 80 of cudaFree, each of which waits for the device, instead of 4 and none, for the same peak. 10 steps of ResNet-50 take 1698 driver calls instead of 119, and no less memory.",
     },
 ];
 

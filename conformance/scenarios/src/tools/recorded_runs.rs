@@ -23,9 +23,11 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         return Vec::new();
     }
     vec![
-        scenario("D3", "snapshot files are read, and what is written verifies and has the keys of PyTorch's viewer", |_: &B| {
-            files()
-        }),
+        scenario(
+            "D3",
+            "snapshot files are read; files that parkade writes verify, and have the keys that PyTorch's viewer reads",
+            |_: &B| files(),
+        ),
         scenario(
             "D4/fragmentation",
             "the five steps on a recorded failure: live bytes and the request would have fitted",
@@ -34,7 +36,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         scenario("D4/capacity", "the five steps on a run that needs more than the limit: no setting helps", |_: &B| too_large()),
         scenario(
             "D6/recorded",
-            "a recorded training step: activations rise, backward lets them fall, then the optimizer",
+            "a recorded training step: memory rises with the activations, falls in backward, and stays low in the optimizer's step",
             |_: &B| recorded_step(),
         ),
         scenario(

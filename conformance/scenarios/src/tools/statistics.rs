@@ -14,10 +14,10 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         scenario("D1", "memory_allocated and its like are keys of memory_stats, and memory_summary shows them all", figures),
         scenario(
             "D2",
-            "1 - allocated / reserved above 30 % is no sign of a failure to come, and below it no sign of safety",
+            "whether 4 MiB fit depends on the largest hole, not on whether 1 - allocated / reserved is above 30 %",
             ratio,
         ),
-        scenario("D7", "memory_stats has no key num_oom_retries: the text's script always prints 0", no_such_key),
+        scenario("D7", "memory_stats has no key num_oom_retries: the guide's script always prints 0", no_such_key),
     ];
     if backend.is_simulated() {
         // They are about a file, in which no device takes part.
@@ -31,7 +31,7 @@ fn stats<D: TestDevice>(story: &Story<D>) -> BTreeMap<String, i64> {
     story.stage.stats().entries().into_iter().collect()
 }
 
-/// A retry, an out-of-memory error and a small allocation, so that hardly a statistic is 0.
+/// A retry, an out-of-memory error and a small allocation, so that most statistics are not 0.
 fn some_work<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
     for (name, size) in [("first", mib(40)), ("second", mib(30)), ("small", parkade::units::Bytes(1000))] {
         story.alloc(name, size)?;
@@ -69,7 +69,7 @@ fn figures<B: Backend>(backend: &B) -> Verdict {
     let after = stats(&story);
     let (now, peak) = (after.get("allocated_bytes.all.current"), after.get("allocated_bytes.all.peak"));
     claim(now == peak, || format!("after the reset: {now:?} now, {peak:?} at most"))?;
-    story.say("reset_peak_memory_stats: the peaks begin anew at what is in use now");
+    story.say("reset_peak_memory_stats: the peaks start again at what is in use now");
     story.finish()
 }
 
@@ -124,7 +124,7 @@ fn ratio<B: Backend>(backend: &B) -> Verdict {
         let is_served = story.ask("4 MiB", mib(4))?;
         claim(is_served == heap.is_served, || format!("{}: 4 MiB served: {is_served}", heap.name))?;
         let [hole, stranded] = [measures.largest_hole_bytes, measures.stranded_bytes].map(format_bytes);
-        // The rule is about what the ratio says, the hole about what the request meets.
+        // The hole decides, whatever the ratio says.
         claim(is_served == (measures.largest_hole_bytes >= 4 << 20), || format!("{}: {measures:?}", heap.name))?;
         let (risk, outcome) = (if heap.ratio > 30 { "yes" } else { "no" }, if is_served { "served" } else { "out of memory" });
         table += &format!("{:<28} {:>6} % {risk:>6} {hole:>14} {stranded:>10}  {outcome}\n", heap.name, heap.ratio);
@@ -142,7 +142,7 @@ fn no_such_key<B: Backend>(backend: &B) -> Verdict {
     some_work(&mut story)?;
     let found = stats(&story);
     claim(!found.contains_key("num_oom_retries"), || "there is a key num_oom_retries".to_owned())?;
-    story.say("stats.get('num_oom_retries', 0) is 0, whatever happened: there is no such key");
+    story.say("stats.get('num_oom_retries', 0) is 0, whatever has happened: there is no such key");
     for (key, value) in [("num_alloc_retries", 2), ("num_ooms", 1)] {
         claim(found.get(key) == Some(&value), || format!("{key} is {:?}", found.get(key)))?;
         story.say(&format!("stats['{key}'] is {value}"));
