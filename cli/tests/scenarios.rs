@@ -17,6 +17,6 @@ fn scenarios_that_run_commands_pass() {
             eprintln!("skipped: {name}: {}", object["reason"]);
             continue;
         }
-        assert_eq!((run.code, object["status"].as_str()), (0, Some("passed")), "{name}: {}", run.out);
+        assert_eq!((run.code, object["status"].as_str()), (0, Some("pass")), "{name}: {}", run.out);
     }
 }

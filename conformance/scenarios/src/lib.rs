@@ -4,9 +4,10 @@
 mod allocator;
 mod experiments;
 mod models;
+mod page;
+mod row;
 mod story;
 mod streams;
-mod table;
 mod tools;
 
 use std::path::Path;
@@ -14,7 +15,8 @@ use std::path::Path;
 use parkade_conformance::backend::Backend;
 use parkade_conformance::suite::Entry;
 
-pub use table::{Finding, Row, id_of, page};
+pub use page::page;
+pub use row::{Finding, Row, id_of};
 
 /// Everything that `parkade conform` runs on a backend: the suite and the scenarios, group by group.
 ///

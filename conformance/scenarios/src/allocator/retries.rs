@@ -1,6 +1,7 @@
 //! A8, A9, A12, A14 and A18: what the allocator tries when no cached block serves a request, call by call.
 //!
-//! The steps are the *retry ladder*: release some segments, wait for other streams, ask the device, release everything, ask once more.
+//! The steps are the *retry ladder*: release some segments, wait for other streams, ask the device, release everything,
+//! ask once more.
 
 use std::sync::{Arc, Mutex};
 

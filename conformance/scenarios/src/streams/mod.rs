@@ -6,20 +6,23 @@ mod single_stream;
 use parkade_conformance::backend::Backend;
 use parkade_conformance::suite::Entry;
 
-use crate::table::{Finding, Row};
+use crate::row::{Finding, Row};
 
 pub(crate) const ROWS: &[Row] = &[
     Row {
         id: "B1",
-        claim: "A tensor made on stream 1 is read by a slow kernel on stream 2, freed, and its memory reused on stream 1: wrong data.",
+        claim: "A tensor made on stream 1 is read by a slow kernel on stream 2, freed, and its memory reused on stream 1: \
+                wrong data.",
         finding: Finding::Reproduced,
-        found: "The new tensor gets the same address, and the race detector names both accesses. PyTorch on the H200 had wrong data in most runs ([driver-facts.md](driver-facts.md)).",
+        found: "The new tensor gets the same address, and the race detector names both accesses. PyTorch on the H200 had \
+                wrong data in most runs ([driver-facts.md](driver-facts.md)).",
     },
     Row {
         id: "B2",
         claim: "`record_stream` prevents that. `memory_allocated()` counts the tensor as freed as soon as it is deleted.",
         finding: Finding::Reproduced,
-        found: "No race: the memory is not reused until the other stream is done. `allocated` falls at the free, `active` only when the event completes.",
+        found: "No race: the memory is not reused until the other stream is done. `allocated` falls at the free, `active` \
+                only when the event completes.",
     },
     Row {
         id: "B3",

@@ -1,43 +1,10 @@
-//! What docs/scenarios.md says: one row for each scenario of the documents, with what was found.
+//! The page docs/scenarios.md: a table of all rows, with the names of their entries.
 
-use std::fmt;
 use std::fmt::Write;
 
 use parkade_conformance::backend::Simulated;
 
-/// Whether the documents are right.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Finding {
-    /// It is as the documents say.
-    Reproduced,
-    /// It is so in part, or with other figures.
-    Different,
-    /// It is not so.
-    Refuted,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Finding::Reproduced => "reproduced",
-            Finding::Different => "different",
-            Finding::Refuted => "refuted",
-        })
-    }
-}
-
-/// A scenario of the documents.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Row {
-    /// Its id, as `A5`. The names of its entries begin with it: `A5/default`.
-    pub id: &'static str,
-    /// What the documents say.
-    pub claim: &'static str,
-    /// Whether they are right.
-    pub finding: Finding,
-    /// What was found, with the key figures. Every number is in what an entry of the scenario shows, which a test checks.
-    pub found: &'static str,
-}
+use crate::row::id_of;
 
 const HEAD: &str = "# Scenarios
 
@@ -74,12 +41,6 @@ pub fn page() -> String {
         let _ = writeln!(page, "| {} | {} | {} | {} | {entries} |", row.id, row.claim, row.finding, row.found);
     }
     page
-}
-
-/// The scenario that an entry belongs to.
-#[must_use]
-pub fn id_of(entry: &str) -> &str {
-    entry.split('/').next().unwrap_or(entry)
 }
 
 /// The names of a scenario's entries: the first one in full, of the others only what differs.
