@@ -1,7 +1,7 @@
 //! The scenarios' texts as snapshots: statistics, pictures of the heap, errors, on the simulated device.
 //!
-//! What is measured there follows from the simulated clock and the simulated H200, so it is held too: whole out-of-memory messages, races,
-//! times. On a real device the runner compares the text alone.
+//! What is measured there follows from the simulated clock and the simulated H200, so it is held too: whole out-of-memory
+//! messages, races, times. On a real device the runner compares the text alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -18,7 +18,7 @@ const fn activations(step: u64) -> u64 {
 }
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let says = "memory reserved before the workload: fewer driver calls, less reserved, and none of it comes back while the workload lives";
+    let says = "memory reserved before the workload: fewer driver calls and less reserved, but none of it comes back meanwhile";
     vec![scenario("A17", says, warm_up)]
 }
 

@@ -9,8 +9,8 @@ use parkade_replay::{Operation, Requests};
 
 use crate::story::{Story, claim, scenario};
 
-/// Batch sizes of the recording resnet50_sweep, and the `allocated_bytes.all.peak` that PyTorch 2.11 printed for each on the H200; it was
-/// reset before each.
+/// Batch sizes of the recording resnet50_sweep, and the `allocated_bytes.all.peak` that PyTorch 2.11 printed for each on the
+/// H200; it was reset before each.
 const RESNET50: [(u64, i64); 7] = [
     (1, 345_478_656),
     (2, 468_252_160),

@@ -1,7 +1,7 @@
 //! B1 to B3: memory that two streams use.
 //!
-//! A real device shows wrong data. The simulated one keeps contents in program order; its race detector says that they could have been
-//! wrong.
+//! A real device shows wrong data. The simulated one keeps contents in program order; its race detector says that they could
+//! have been wrong.
 
 use parkade::device::BackendError;
 use parkade::stats::Family;

@@ -1,5 +1,6 @@
-//! D5 and D8: commands of the binary, on a fake libnvidia-ml that is compiled here, so that no GPU is needed and no process of others
-//! is touched.
+//! D5 and D8: commands of the binary, on a fake libnvidia-ml that is compiled here.
+//!
+//! So no GPU is needed, and no process but an own child is touched.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
