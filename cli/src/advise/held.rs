@@ -3,24 +3,24 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use parkade_analysis::advise::{Held, Space};
+use parkade_analysis::advise::{Held, MemoryBudget};
 use parkade_recording::Recording;
 use serde_json::json;
 
 use super::{Advised, short_name};
 use crate::size;
 
-fn available(space: &Space) -> Option<u64> {
+fn available(space: &MemoryBudget) -> Option<u64> {
     space.capacity_bytes.into_iter().chain(space.limit_bytes).min()
 }
 
 /// Whether the blocks in use of every device are less than the memory: all that can be said.
-pub(super) fn fits(recording: &Recording, space: &Space) -> bool {
+pub(super) fn fits(recording: &Recording, space: &MemoryBudget) -> bool {
     let most = recording.devices.iter().map(|device| Held::at_end(device).live_bytes).max().unwrap_or(0);
     available(space).is_none_or(|available| most <= available)
 }
 
-pub(super) fn print(out: &mut impl Write, advised: &Advised, space: &Space) -> io::Result<()> {
+pub(super) fn print(out: &mut impl Write, advised: &Advised, space: &MemoryBudget) -> io::Result<()> {
     writeln!(out, "{} has no trace: only what was held when it was written can be said", short_name(&advised.file))?;
     for device in &advised.recording.devices {
         let held = Held::at_end(device);
@@ -51,7 +51,7 @@ pub(super) fn print(out: &mut impl Write, advised: &Advised, space: &Space) -> i
     writeln!(out, "\nfor an answer, record the way there: torch.cuda.memory._record_memory_history()")
 }
 
-pub(super) fn json(advised: &Advised, space: &Space) -> Result<String> {
+pub(super) fn json(advised: &Advised, space: &MemoryBudget) -> Result<String> {
     let devices = advised.recording.devices.iter().map(|device| {
         let held = Held::at_end(device);
         json!({

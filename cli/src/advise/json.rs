@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use anyhow::Result;
-use parkade_analysis::advise::{AdvisedOption, Cause, Program, Report};
+use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, Program};
 use parkade_analysis::caution::Caution;
 use serde_json::{Value, json};
 
 use super::{Advised, words};
 use crate::verify::origin;
 
-pub(super) fn report(advised: &Advised, report: &Report) -> Result<String> {
+pub(super) fn report(advised: &Advised, report: &Advice) -> Result<String> {
     let own = report.own();
     let programs = &report.programs;
     let hint = report.hint.map(|(device, hint)| {
@@ -32,7 +32,7 @@ pub(super) fn report(advised: &Advised, report: &Report) -> Result<String> {
         "file": advised.file.display().to_string(),
         "profile": advised.profile.rules().name,
         "capacity_bytes": own.available_bytes,
-        "limit_bytes": report.hint.is_none().then_some(report.space.limit_bytes).flatten(),
+        "limit_bytes": report.hint.is_none().then_some(report.memory.limit_bytes).flatten(),
         "recorded_limit_bytes": report.recorded_limit,
         "hides_more": report.hides_more,
         "capacity_hint": hint,
@@ -44,7 +44,7 @@ pub(super) fn report(advised: &Advised, report: &Report) -> Result<String> {
         "verdict": report.verdict.name(),
         "close": report.recommended().unwrap_or(own).is_close(),
         "survives_oom": programs.iter().any(Program::survived),
-        "cause": report.cause.as_ref().map(cause),
+        "cause": report.first_failure.as_ref().map(first_failure),
         "live": programs.iter().map(|program| live(advised, program)).collect::<Vec<_>>(),
         "recommendation": recommendation,
         "options": report.options.iter().enumerate().map(|(place, _)| option(report, place)).collect::<Vec<_>>(),
@@ -60,12 +60,12 @@ pub(super) fn failed(file: &Path, error: &anyhow::Error) -> Result<String> {
     Ok(serde_json::to_string(&json!({ "file": file.display().to_string(), "error": causes.join(": ") }))?)
 }
 
-fn cause(cause: &Cause) -> Value {
-    let held = cause.held;
+fn first_failure(failure: &FirstFailure) -> Value {
+    let held = failure.held;
     json!({
-        "device": cause.device,
-        "entry": cause.entry,
-        "wanted_bytes": cause.wanted_bytes,
+        "device": failure.device,
+        "entry": failure.entry,
+        "wanted_bytes": failure.wanted_bytes,
         "reserved_bytes": held.reserved_bytes,
         "live_bytes": held.live_bytes,
         "pending_bytes": held.pending_bytes,
@@ -105,7 +105,7 @@ fn cautions(option: &AdvisedOption) -> Vec<Value> {
     option.cautions.iter().map(caution).collect()
 }
 
-fn option(report: &Report, place: usize) -> Value {
+fn option(report: &Advice, place: usize) -> Value {
     let option: &AdvisedOption = &report.options[place];
     let timing = report.timings.iter().find(|timing| timing.option == place).map(|timing| {
         json!({

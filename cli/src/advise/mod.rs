@@ -13,9 +13,9 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
-use parkade_analysis::advise::{AdviseOptions, Progress, Report, Space};
+use parkade_analysis::advise::{Advice, AdviseOptions, MemoryBudget, Progress};
 use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::{ReplaySettings, VerifyOptions, newer_profile};
+use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, size};
@@ -78,9 +78,9 @@ struct Advised {
 }
 
 enum Found {
-    Report(Box<Report>),
+    Report(Box<Advice>),
     /// The file has no trace: only what was held at its end.
-    OnlySegments(Space),
+    OnlySegments(MemoryBudget),
 }
 
 impl Advised {
@@ -132,22 +132,22 @@ fn advise(args: &Args) -> Result<Advised> {
     let given = given.collect::<Result<Vec<Settings>>>()?;
     let mut recording = verify::read(&args.file)?;
     // What was asked for is read as the version that made the recording decided; what comes of it is the chosen one's business.
-    let recorded_profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
+    let recorded_profile = newer_release(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     choose_device(&mut recording, args.device)?;
-    let space = Space { capacity_bytes: args.capacity, limit_bytes: args.limit };
+    let memory = MemoryBudget { capacity_bytes: args.capacity, limit_bytes: args.limit };
     let traced: Vec<&DeviceRecording> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
     let found = if !traced.is_empty() {
         let options = AdviseOptions {
-            own: VerifyOptions { settings: own.clone(), limit_bytes: args.recorded_limit, statistics: None },
+            own: VerifyOptions { settings: own.clone(), limit_bytes: args.recorded_limit, stats_file: None },
             profile: rules,
-            space,
+            memory,
             given,
             only_given: args.only,
         };
         Found::Report(Box::new(search(&traced, &options, args.json)?))
     } else if recording.devices.iter().any(|device| !device.segments.is_empty()) {
-        Found::OnlySegments(space)
+        Found::OnlySegments(memory)
     } else {
         bail!("the file has no trace entries and no segments: record it with torch.cuda.memory._record_memory_history()");
     };
@@ -168,7 +168,7 @@ fn choose_device(recording: &mut Recording, chosen: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool) -> Result<Report> {
+fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool) -> Result<Advice> {
     let reading = verify::progress_bar(is_hidden);
     reading.set_length(traced.iter().map(|device| device.trace.len() as u64).sum());
     let trying = verify::progress_bar_of("settings", is_hidden);

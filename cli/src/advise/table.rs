@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use parkade_analysis::advise::{AdvisedOption, Report, Verdict};
+use parkade_analysis::advise::{Advice, AdvisedOption, Verdict};
 
 use super::{Advised, short_name, words};
 use crate::output::{self, Paint};
@@ -14,7 +14,7 @@ const SHOWN: usize = 12;
 /// How many things are named that may break and do not show.
 const UNKNOWN: usize = 1;
 
-pub(super) fn print(out: &mut impl Write, advised: &Advised, report: &Report, all: bool, paint: Paint) -> io::Result<()> {
+pub(super) fn print(out: &mut impl Write, advised: &Advised, report: &Advice, all: bool, paint: Paint) -> io::Result<()> {
     let name = short_name(&advised.file);
     writeln!(out, "{}", paint.dim(&format!("{name}: {}", header(report))))?;
     options(out, report, all, paint)?;
@@ -29,7 +29,7 @@ pub(super) fn print(out: &mut impl Write, advised: &Advised, report: &Report, al
     end(out, advised, report, paint)
 }
 
-fn header(report: &Report) -> String {
+fn header(report: &Advice) -> String {
     let requests: usize = report.programs.iter().map(|program| program.requests.operations.len()).sum();
     let mismatches: u64 = report.programs.iter().map(|program| program.requests.mismatches).sum();
     let exact = if mismatches == 0 { "every decision verified".to_owned() } else { format!("{mismatches} decisions differ") };
@@ -46,7 +46,7 @@ fn header(report: &Report) -> String {
 }
 
 /// The recorded run's own first, then the most useful.
-fn options(out: &mut impl Write, report: &Report, all: bool, paint: Paint) -> io::Result<()> {
+fn options(out: &mut impl Write, report: &Advice, all: bool, paint: Paint) -> io::Result<()> {
     let count = if all { report.options.len() } else { SHOWN };
     let recommended = report.recommendation.as_ref().map(|recommendation| recommendation.option);
     let shown = |&(place, option): &(usize, &AdvisedOption)| {
@@ -107,7 +107,7 @@ fn show_signed(bytes: i64) -> String {
     format!("{sign}{}", show_bytes(bytes.unsigned_abs()))
 }
 
-fn end(out: &mut impl Write, advised: &Advised, report: &Report, paint: Paint) -> io::Result<()> {
+fn end(out: &mut impl Write, advised: &Advised, report: &Advice, paint: Paint) -> io::Result<()> {
     if report.verdict != Verdict::Fits {
         writeln!(out, "{}: {}", paint.bad(report.verdict.name()), words::verdict(report))?;
     }
@@ -141,7 +141,7 @@ fn end(out: &mut impl Write, advised: &Advised, report: &Report, paint: Paint) -
 }
 
 /// No setting helps.
-fn none(out: &mut impl Write, advised: &Advised, report: &Report, paint: Paint) -> io::Result<()> {
+fn none(out: &mut impl Write, advised: &Advised, report: &Advice, paint: Paint) -> io::Result<()> {
     let Some(fullest) = report.programs.iter().max_by_key(|program| program.live.bytes) else { return Ok(()) };
     let least = report.options.iter().min_by_key(|option| option.smallest_capacity_bytes());
     let holders = words::holders(advised, fullest);

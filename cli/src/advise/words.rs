@@ -1,6 +1,6 @@
 //! What is said about the options, in words.
 
-use parkade_analysis::advise::{AdvisedOption, Cause, Program, Reason, Report, Verdict};
+use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, Program, Reason, Verdict};
 use parkade_analysis::caution::{Caution, Severity};
 use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
@@ -21,7 +21,7 @@ pub(super) fn name(option: &AdvisedOption) -> String {
 }
 
 /// Why this one.
-pub(crate) fn why(report: &Report) -> String {
+pub(crate) fn why(report: &Advice) -> String {
     let (Some(recommendation), Some(option)) = (&report.recommendation, report.recommended()) else { return String::new() };
     let smallest = show_bytes(option.smallest_capacity_bytes());
     let own = report.own();
@@ -42,7 +42,7 @@ pub(crate) fn why(report: &Report) -> String {
 }
 
 /// What it costs, beside the recorded run's own settings.
-pub(crate) fn costs(report: &Report) -> String {
+pub(crate) fn costs(report: &Advice) -> String {
     let (Some(option), own) = (report.recommended(), report.own()) else { return String::new() };
     let time = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
     let beside = if option.is_own { String::new() } else { format!(" (under {}: {})", name(own), time(own)) };
@@ -55,7 +55,7 @@ pub(crate) fn costs(report: &Report) -> String {
 }
 
 /// That no setting helps, and what is missing.
-pub(crate) fn no_setting(report: &Report) -> String {
+pub(crate) fn no_setting(report: &Advice) -> String {
     if report.verdict == Verdict::PrivatePools {
         return "no setting helps: private pools keep what they have cached; drop the CUDA graphs or MemPools that are no longer \
                 needed, then call torch.cuda.empty_cache()"
@@ -99,11 +99,11 @@ fn place(advised: &Advised, id: StackId) -> Option<String> {
 }
 
 /// Why the recorded run's own settings fail.
-pub(crate) fn verdict(report: &Report) -> String {
-    let Some(cause) = &report.cause else { return String::new() };
-    let Cause { wanted_bytes, held, entry, .. } = cause;
+pub(crate) fn verdict(report: &Advice) -> String {
+    let Some(failure) = &report.first_failure else { return String::new() };
+    let FirstFailure { wanted_bytes, held, entry, .. } = failure;
     let what = match report.verdict {
-        Verdict::Capacity => return at_most(report, cause.device),
+        Verdict::Capacity => return at_most(report, failure.device),
         Verdict::PrivatePools => format!("{} are cached by private pools", show_bytes(held.private_pools_bytes)),
         Verdict::Streams => {
             format!("{} are cached for other streams or wait for them", show_bytes(held.other_streams_bytes + held.pending_bytes))
@@ -116,7 +116,7 @@ pub(crate) fn verdict(report: &Report) -> String {
 }
 
 /// The most that a device's program needs at once, beside what there is.
-fn at_most(report: &Report, device: u32) -> String {
+fn at_most(report: &Advice, device: u32) -> String {
     let Some(program) = report.programs.iter().find(|program| program.device == device) else { return String::new() };
     let (live, available) = (program.live.bytes, report.own().available_bytes.unwrap_or(0));
     let more = show_bytes(live.saturating_sub(available));
@@ -133,7 +133,7 @@ pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
 }
 
 /// What a person should know beside the numbers.
-pub(super) fn notes(advised: &Advised, report: &Report) -> Vec<String> {
+pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some((device, hint)) = report.hint {
         let about = if hint.least_bytes == hint.below_bytes {
@@ -161,7 +161,7 @@ pub(super) fn notes(advised: &Advised, report: &Report) -> Vec<String> {
     notes
 }
 
-fn notes_of(program: &Program, report: &Report) -> Vec<String> {
+fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     let requests = &program.requests;
     if let Some(lost) = requests.lost_beginning {

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use anyhow::Result;
-use parkade_analysis::diagnose::{Breakdown, Diagnosis, Fence, Limit, Why, phase_at};
+use parkade_analysis::annotations::phase_at;
+use parkade_analysis::diagnose::{Breakdown, Diagnosis, Fence, Limit, Why};
 use parkade_recording::Recording;
 use serde_json::{Value, json};
 

@@ -14,7 +14,7 @@ use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_recording::Recording;
-use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_profile};
+use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_release};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, size};
@@ -145,13 +145,13 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
         |profile: &'static Rules| args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose();
     given(args.profile.unwrap_or_default().rules())?;
     let recording = verify::read(file)?;
-    let shown = newer_profile(&recording, None).filter(|_| args.profile.is_none());
+    let shown = newer_release(&recording, None).filter(|_| args.profile.is_none());
     let profile = shown.map_or_else(|| args.profile.unwrap_or_default().rules(), |(profile, _)| profile);
     let settings = match given(profile)? {
         Some(settings) => settings,
         None => ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?,
     };
-    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, statistics: None };
+    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let options = DiagnoseOptions { own, capacity_bytes: args.capacity, entry: args.entry, fences: FENCES };
     let numbers: Vec<u32> = recording.devices.iter().map(|device| device.device).collect();
     let chosen: Vec<_> = recording.devices.iter().filter(|one| args.device.is_none_or(|number| one.device == number)).collect();

@@ -1,6 +1,7 @@
 //! A diagnosis in words: the headline, what each step found, what each cause means, and what the file does not tell.
 
-use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why, phase_at};
+use parkade_analysis::annotations::phase_at;
+use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why};
 use parkade_recording::Recording;
 
 use super::Diagnosed;

@@ -10,7 +10,7 @@ use parkade::profile::Profile as Rules;
 use parkade::stats::Family;
 use parkade_recording::{Action, DeviceRecording, Recording, Style, write};
 use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
-use parkade_replay::{AfterFailure, ReplaySettings, VerifyOptions, newer_profile, verify_device};
+use parkade_replay::{AfterFailure, ReplaySettings, VerifyOptions, newer_release, verify_device};
 use serde_json::{Value, json};
 
 use crate::verify::{self, Profile};
@@ -114,12 +114,12 @@ fn make(args: &Args) -> Result<Made> {
         bail!("{} is there already: --force overwrites it", args.output.display());
     }
     let recording = verify::read(&args.file)?;
-    let recorded_profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
+    let recorded_profile = newer_release(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     let settings = given.unwrap_or_else(|| own.clone()).settings;
     let limit_bytes = replay::limit(args.limit, args.capacity, settings.per_process_memory_fraction, profile)?;
     let options = ExportOptions {
-        own: VerifyOptions { settings: own, limit_bytes: args.recorded_limit, statistics: None },
+        own: VerifyOptions { settings: own, limit_bytes: args.recorded_limit, stats_file: None },
         profile,
         settings,
         limit_bytes,

@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade_recording::Recording;
-use parkade_replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
+use parkade_replay::{ReplaySettings, Requests, VerifyOptions, newer_release};
 use parkade_research::packing::{
     self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
@@ -149,9 +149,9 @@ fn read_buffers(file: &Path) -> Result<Option<CsvFile>> {
 const HEAD: u64 = 1 << 12;
 
 fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<Vec<Packed>> {
-    let profile = newer_profile(recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
+    let profile = newer_release(recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;
-    let own = VerifyOptions { settings, limit_bytes: args.recorded_limit, statistics: None };
+    let own = VerifyOptions { settings, limit_bytes: args.recorded_limit, stats_file: None };
     let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
     let chosen: Vec<_> = traced.clone().filter(|device| args.device.is_none_or(|wanted| wanted == device.device)).collect();
     if chosen.is_empty() {

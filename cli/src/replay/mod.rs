@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, VerifyOptions, newer_profile, replay_device};
+use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, VerifyOptions, newer_release, replay_device};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, size};
@@ -107,12 +107,12 @@ fn replay(args: &Args) -> Result<Replayed> {
     let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose()?;
     let recording = verify::read(&args.file)?;
     // What was asked for is read as the version that made the recording decided; what comes of it is the chosen one's business.
-    let recorded_profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
+    let recorded_profile = newer_release(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     let settings = given.unwrap_or_else(|| own.clone());
     let limit = limit(args.limit, args.capacity, settings.settings.per_process_memory_fraction, profile)?;
     let options = OutlookOptions {
-        own: VerifyOptions { settings: own, limit_bytes: args.recorded_limit, statistics: None },
+        own: VerifyOptions { settings: own, limit_bytes: args.recorded_limit, stats_file: None },
         profile,
         settings: settings.settings.clone(),
         limit_bytes: limit,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use parkade_analysis::measures::Measures;
+use parkade_analysis::fragmentation::Fragmentation;
 use serde_json::{Map, Value, json};
 
 use super::{Args, Device, LeftOut, Moment, Shown};
@@ -51,13 +51,13 @@ fn moment(moment: &Moment) -> Value {
         "entry": sample.entry,
         "step": moment.step,
         "memory_stats": stats,
-        "measures": measures(&sample.measures),
+        "measures": measures(&sample.fragmentation),
         "peak_allocated_bytes_since_last": sample.peak_allocated_bytes,
         "peak_reserved_bytes_since_last": sample.peak_reserved_bytes,
     })
 }
 
-fn measures(measures: &Measures) -> Value {
+fn measures(measures: &Fragmentation) -> Value {
     json!({
         "reserved_bytes": measures.reserved_bytes,
         "allocated_bytes": measures.allocated_bytes,
@@ -69,6 +69,6 @@ fn measures(measures: &Measures) -> Value {
         "stranded_bytes": measures.stranded_bytes,
         "largest_hole_bytes": measures.largest_hole_bytes,
         "holes": measures.holes,
-        "fragmentation": measures.fragmentation(),
+        "fragmentation": measures.ratio(),
     })
 }

@@ -10,9 +10,10 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade::report::format_bytes;
-use parkade_analysis::measures::{Measures, ReplayedRun, Sample, recorded_run, replayed_run, steps};
+use parkade_analysis::annotations::steps;
+use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
 use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::{ReplaySettings, VerifyOptions, newer_profile};
+use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
 
 use crate::verify::{self, Profile};
 use crate::{Outcome, output, replay, size};
@@ -91,7 +92,7 @@ struct Device {
     lost_steps: usize,
     moments: Vec<Moment>,
     /// What the file's end shows, where there is no trace.
-    end: Option<Measures>,
+    end: Option<Fragmentation>,
     /// How many decisions of the recording differ from the core's, of how many.
     mismatches: u64,
     decisions: u64,
@@ -157,7 +158,7 @@ struct Moment {
 /// Whose statistics they are.
 enum Run {
     Recorded(Box<VerifyOptions>),
-    Replayed(Box<ReplayedRun>),
+    Replayed(Box<ReplayOptions>),
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
@@ -203,10 +204,10 @@ fn read(args: &Args) -> Result<Shown> {
     let given_profile = args.profile.unwrap_or_default().rules();
     let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(given_profile, text)).transpose()?;
     let recording = verify::read(&args.file)?;
-    let shown_profile = newer_profile(&recording, None).map(|(profile, _)| profile);
+    let shown_profile = newer_release(&recording, None).map(|(profile, _)| profile);
     let recorded_profile = args.profile.map_or(shown_profile.unwrap_or(&Rules::PYTORCH_2_11), Profile::rules);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
-    let own = |limit_bytes| VerifyOptions { settings: own, limit_bytes, statistics: None };
+    let own = |limit_bytes| VerifyOptions { settings: own, limit_bytes, stats_file: None };
     let (run, settings) = match given {
         None => {
             let own = own(args.limit);
@@ -219,7 +220,7 @@ fn read(args: &Args) -> Result<Shown> {
             let (profile, settings, capacity_bytes) = (given_profile, given.settings, args.capacity);
             let text = settings.text.clone();
             (
-                Run::Replayed(Box::new(ReplayedRun {
+                Run::Replayed(Box::new(ReplayOptions {
                     own: own(args.recorded_limit),
                     profile,
                     settings,
@@ -282,7 +283,7 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
         assumed_limit_bytes: None,
     };
     if entries == 0 {
-        found.end = Some(Measures::of_recorded(&device.segments));
+        found.end = Some(Fragmentation::of_recorded(&device.segments));
         return Ok(found);
     }
     let (at, numbers) = match (args.entry, args.every, &args.steps) {
@@ -297,8 +298,8 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
         _ => (vec![entries - 1], None),
     };
     let sampled = match run {
-        Run::Recorded(own) => recorded_run(device, own, &at),
-        Run::Replayed(options) => replayed_run(device, options, &at),
+        Run::Recorded(own) => sample_recorded_run(device, own, &at),
+        Run::Replayed(options) => sample_replayed_run(device, options, &at),
     };
     let sampled = sampled.map_err(|error| anyhow!("device {}: {error}", device.device))?;
     (found.mismatches, found.decisions) = (sampled.mismatches, sampled.decisions);

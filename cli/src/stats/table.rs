@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use parkade::report::{format_bytes, memory_summary};
-use parkade_analysis::measures::Measures;
+use parkade_analysis::fragmentation::Fragmentation;
 
 use super::{Args, Device, Moment, Shown};
 use crate::output;
@@ -42,12 +42,12 @@ fn single(out: &mut impl Write, args: &Args, device: &Device) -> io::Result<()> 
         write!(out, "{}", memory_summary(device.number, &sample.stats, false))?;
     }
     writeln!(out, "device {}, after entry {} of {}", device.number, sample.entry, device.entries)?;
-    measures(out, &sample.measures)
+    measures(out, &sample.fragmentation)
 }
 
-fn measures(out: &mut impl Write, measures: &Measures) -> io::Result<()> {
+fn measures(out: &mut impl Write, measures: &Fragmentation) -> io::Result<()> {
     let size = format_bytes;
-    let fragmentation = measures.fragmentation().map_or("-".to_owned(), |share| {
+    let fragmentation = measures.ratio().map_or("-".to_owned(), |share| {
         format!("{}{}", percent(share), if share > RISK { ", a risk by the rule of 30 %" } else { "" })
     });
     let rows = [
@@ -107,7 +107,7 @@ fn series(out: &mut impl Write, device: &Device) -> io::Result<()> {
 }
 
 fn cells(moment: &Moment) -> [String; HEADS.len()] {
-    let (sample, measures) = (&moment.sample, &moment.sample.measures);
+    let (sample, measures) = (&moment.sample, &moment.sample.fragmentation);
     [
         moment.step.map_or_else(String::new, |step| step.to_string()),
         sample.entry.to_string(),
@@ -115,7 +115,7 @@ fn cells(moment: &Moment) -> [String; HEADS.len()] {
         format_bytes(measures.reserved_bytes),
         size::show(sample.peak_allocated_bytes),
         size::show(sample.peak_reserved_bytes),
-        measures.fragmentation().map_or_else(|| "-".to_owned(), percent),
+        measures.ratio().map_or_else(|| "-".to_owned(), percent),
         format_bytes(measures.largest_hole_bytes),
         format_bytes(measures.stranded_bytes),
         format_bytes(measures.pending_bytes),
@@ -132,12 +132,12 @@ pub(super) fn csv(out: &mut impl Write, devices: &[Device]) -> io::Result<()> {
                free_segments_bytes,pending_bytes,rounding_bytes,holes";
     writeln!(out, "{own},{}", keys.join(","))?;
     for (device, Moment { step, sample }) in moments() {
-        let measures = &sample.measures;
+        let measures = &sample.fragmentation;
         let step = step.map_or_else(String::new, |step| step.to_string());
         let (allocated, reserved) = (sample.peak_allocated_bytes, sample.peak_reserved_bytes);
-        let fragmentation = measures.fragmentation().map_or_else(String::new, |share| share.to_string());
+        let fragmentation = measures.ratio().map_or_else(String::new, |share| share.to_string());
         write!(out, "{},{step},{},{allocated},{reserved},{fragmentation}", device.number, sample.entry)?;
-        let Measures { largest_hole_bytes, stranded_bytes, free_segments_bytes, pending_bytes, holes, .. } = measures;
+        let Fragmentation { largest_hole_bytes, stranded_bytes, free_segments_bytes, pending_bytes, holes, .. } = measures;
         write!(
             out,
             ",{largest_hole_bytes},{stranded_bytes},{free_segments_bytes},{pending_bytes},{},{holes}",

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use parkade::profile::Profile as Rules;
 use parkade_policies::{CATALOGUE as POLICIES, Named, named};
 use parkade_recording::DeviceRecording;
-use parkade_replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
+use parkade_replay::{ReplaySettings, Requests, VerifyOptions, newer_release};
 use parkade_research::study::Addresses;
 use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, Program, Source};
 use parkade_research::workload::recorded::of_requests;
@@ -196,9 +196,9 @@ fn described(text: &str) -> Result<Found> {
 /// Each device of a recording is a workload.
 fn of_recording(path: &Path) -> Result<Vec<Found>> {
     let recording = verify::read(path)?;
-    let profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
+    let profile = newer_release(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;
-    let own = VerifyOptions { settings, limit_bytes: None, statistics: None };
+    let own = VerifyOptions { settings, limit_bytes: None, stats_file: None };
     let traced: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
     if traced.is_empty() {
         bail!("the file has no trace entries: record it with torch.cuda.memory._record_memory_history()");

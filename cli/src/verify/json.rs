@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use parkade_replay::{DeviceVerdict, Guess, ProfileEvidence, SettingsOrigin, StatisticsCheck};
+use parkade_replay::{DeviceVerdict, Guess, ReleaseEvidence, SettingsOrigin, StatsCheck};
 use serde_json::{Value, json};
 
 use super::Verified;
@@ -19,7 +19,7 @@ pub(super) fn verified(verified: &Verified) -> Result<String> {
         "settings_refusal": verified.settings.refusal.as_ref().map(ToString::to_string),
         "settings_origin": origin(verified.settings.origin),
         "profile": verified.profile.name,
-        "profile_seen_from": verified.evidence.map(ProfileEvidence::words),
+        "profile_seen_from": verified.evidence.map(ReleaseEvidence::words),
         "limit_bytes": verified.limit,
         "fraction_of_unknown_memory": fraction(verified),
         "entries": sum(|device| device.entries as u64),
@@ -35,7 +35,7 @@ pub(super) fn verified(verified: &Verified) -> Result<String> {
     });
     if let [device] = devices.as_slice() {
         object["not_in_file"] = not_in_file(device);
-        object["statistics"] = device.statistics.as_ref().map_or(Value::Null, statistics);
+        object["statistics"] = device.stats_check.as_ref().map_or(Value::Null, statistics);
     } else {
         object["devices"] = devices.iter().map(device_object).collect();
     }
@@ -85,7 +85,7 @@ fn first_mismatch(device: &DeviceVerdict) -> Value {
 
 fn not_in_file(device: &DeviceVerdict) -> Value {
     let not = &device.not_in_file;
-    let statistics = device.statistics.as_ref();
+    let statistics = device.stats_check.as_ref();
     json!({
         "lost_beginning": not.lost_beginning.map(|lost| json!({
             "segments": lost.segments,
@@ -123,7 +123,7 @@ fn guess(guess: &Guess) -> Value {
     })
 }
 
-fn statistics(check: &StatisticsCheck) -> Value {
+fn statistics(check: &StatsCheck) -> Value {
     let differences = check.differences.iter();
     json!({
         "compared": check.compared,

@@ -14,9 +14,7 @@ use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use parkade::profile::Profile as Rules;
 use parkade_recording::{self, ReadError, Recording};
-use parkade_replay::{
-    DeviceVerdict, ProfileEvidence, ReplaySettings, StatisticsFile, VerifyOptions, newer_profile, verify_device,
-};
+use parkade_replay::{DeviceVerdict, ReleaseEvidence, ReplaySettings, StatsFile, VerifyOptions, newer_release, verify_device};
 use rayon::prelude::*;
 
 use crate::{Outcome, output, size};
@@ -85,7 +83,7 @@ struct Verified {
     limit: Option<u64>,
     profile: &'static Rules,
     /// What showed the version, if it was not given or assumed.
-    evidence: Option<ProfileEvidence>,
+    evidence: Option<ReleaseEvidence>,
     devices: Vec<DeviceVerdict>,
     seconds: f64,
 }
@@ -181,16 +179,10 @@ fn print(args: &Args, results: &[Result<Report>]) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn verify(
-    file: &Path,
-    args: &Args,
-    statistics: Option<&StatisticsFile>,
-    bar: &ProgressBar,
-    done: &AtomicU64,
-) -> Result<Verified> {
+fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &ProgressBar, done: &AtomicU64) -> Result<Verified> {
     let start = Instant::now();
     let recording = read(file)?;
-    let shown = newer_profile(&recording, statistics).filter(|_| args.profile.is_none());
+    let shown = newer_release(&recording, statistics).filter(|_| args.profile.is_none());
     let (profile, evidence) = match shown {
         Some((profile, evidence)) => (profile, Some(evidence)),
         None => (args.profile.unwrap_or_default().rules(), None),
@@ -199,7 +191,7 @@ fn verify(
         Some(text) => ReplaySettings::given_as(profile, text)?,
         None => ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?,
     };
-    let options = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, statistics: statistics.cloned() };
+    let options = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: statistics.cloned() };
     let traced: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
     if traced.is_empty() {
         bail!("the file has no trace entries to verify: record it with torch.cuda.memory._record_memory_history()");
@@ -253,13 +245,13 @@ pub(crate) fn progress_bar_of(what: &str, is_hidden: bool) -> ProgressBar {
     ProgressBar::new(0).with_style(style)
 }
 
-fn read_statistics(file: &Path) -> Result<StatisticsFile> {
+fn read_statistics(file: &Path) -> Result<StatsFile> {
     let name = || format!("the statistics {}", file.display());
     let text = std::fs::read(file).with_context(name)?;
     let value: serde_json::Value = serde_json::from_slice(&text).with_context(name)?;
     let mut entries = BTreeMap::new();
     flatten("", &value, &mut entries).with_context(name)?;
-    StatisticsFile::new(entries).with_context(name)
+    StatsFile::new(entries).with_context(name)
 }
 
 /// Both of PyTorch's forms: flat keys with dots, and nested dictionaries. JSON nests at most as deep as its parser allows.

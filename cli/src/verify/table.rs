@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use parkade_recording::DeviceRecording;
-use parkade_replay::{DeviceVerdict, Doing, Guess, SettingsOrigin};
+use parkade_replay::{Decision, DeviceVerdict, Guess, SettingsOrigin};
 
 use super::Verified;
 use crate::output::{self, Paint};
@@ -222,7 +222,7 @@ fn guessed(guess: &Guess) -> Vec<String> {
 }
 
 fn statistics(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
-    let Some(check) = &device.statistics else { return Vec::new() };
+    let Some(check) = &device.stats_check else { return Vec::new() };
     let mut notes = Vec::new();
     let unknowable =
         if check.unknowable > 0 { format!(", {} that the file cannot tell", check.unknowable) } else { String::new() };
@@ -271,7 +271,7 @@ fn divergence(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
 fn history(recording: &DeviceRecording, address: u64, until: usize) -> Vec<String> {
     let of_block = recording.trace[..until].iter().enumerate().filter(|(_, entry)| entry.address == address);
     let mut lines: Vec<String> =
-        of_block.rev().take(HISTORY).map(|(n, entry)| format!("    entry {n}: {}", Doing::from(entry))).collect();
+        of_block.rev().take(HISTORY).map(|(n, entry)| format!("    entry {n}: {}", Decision::from(entry))).collect();
     lines.reverse();
     let end = if lines.is_empty() { " nothing" } else { "" };
     lines.insert(0, format!("  before that, on both sides, at {address:#x}:{end}"));

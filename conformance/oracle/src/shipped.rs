@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use parkade_recording::{Action, DeviceRecording, Recording};
-use parkade_replay::{DeviceVerdict, ReplaySettings, StatisticsFile, VerifyError, VerifyOptions, verify_device};
+use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile, VerifyError, VerifyOptions, verify_device};
 
 const GIB: u64 = 1 << 30;
 
@@ -84,9 +84,9 @@ pub fn read_from(folder: &Path, name: &str) -> Shipped {
     let recording = parkade_recording::read_file(folder.join(format!("{name}.pickle.xz"))).expect("a recording");
     let text = std::fs::read(folder.join(format!("{name}.stats.json"))).expect("the statistics");
     let entries: BTreeMap<String, i64> = serde_json::from_slice(&text).expect("a dictionary of numbers");
-    let statistics = StatisticsFile::new(entries).expect("all keys");
+    let statistics = StatsFile::new(entries).expect("all keys");
     let settings = ReplaySettings::of_recording(recording.settings.as_ref()).expect("settings");
-    let options = VerifyOptions { settings, limit_bytes: limit_of(name), statistics: Some(statistics) };
+    let options = VerifyOptions { settings, limit_bytes: limit_of(name), stats_file: Some(statistics) };
     Shipped { name: name.to_owned(), recording, options }
 }
 
@@ -142,7 +142,7 @@ pub fn describe(verdict: &Result<DeviceVerdict, VerifyError>) -> String {
             verdict.mismatches,
             verdict.first,
             verdict.not_in_file,
-            verdict.statistics.as_ref().map(|check| &check.differences)
+            verdict.stats_check.as_ref().map(|check| &check.differences)
         ),
         Err(error) => error.to_string(),
     }

@@ -8,7 +8,7 @@ use parkade::stats::Family;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
-use parkade_analysis::advise::{AdviseOptions, AdvisedOption, Program, Reason, Report, Space, Verdict, advise};
+use parkade_analysis::advise::{Advice, AdviseOptions, AdvisedOption, MemoryBudget, Program, Reason, Verdict, advise};
 use parkade_oracle::shipped::read;
 use parkade_recording::{Action, Block, BlockState, DeviceRecording, Entry, Segment, StackId};
 use parkade_replay::{ReplaySettings, VerifyOptions};
@@ -17,23 +17,23 @@ use parkade_sim::{SimDevice, SimOptions};
 const MIB: u64 = 1 << 20;
 const GIB: f64 = 1_073_741_824.0;
 
-fn advised(recording: &DeviceRecording, own: &VerifyOptions, gib: Option<f64>, given: &[&str], only_given: bool) -> Report {
+fn advised(recording: &DeviceRecording, own: &VerifyOptions, gib: Option<f64>, given: &[&str], only_given: bool) -> Advice {
     let options = AdviseOptions {
         own: own.clone(),
         profile: &Profile::PYTORCH_2_11,
-        space: Space { capacity_bytes: gib.map(|gib| (gib * GIB) as u64), limit_bytes: None },
+        memory: MemoryBudget { capacity_bytes: gib.map(|gib| (gib * GIB) as u64), limit_bytes: None },
         given: given.iter().map(|text| Settings::from_environment(text).expect("settings")).collect(),
         only_given,
     };
     advise(&[recording], &options, &|_| ()).expect("advice")
 }
 
-fn on(name: &str, gib: Option<f64>, given: &[&str]) -> Report {
+fn on(name: &str, gib: Option<f64>, given: &[&str]) -> Advice {
     let shipped = read(name);
     advised(shipped.device(), &shipped.options, gib, given, true)
 }
 
-fn option<'a>(report: &'a Report, text: &str) -> &'a AdvisedOption {
+fn option<'a>(report: &'a Advice, text: &str) -> &'a AdvisedOption {
     report.options.iter().find(|option| option.settings.text == text).expect("the option was tried")
 }
 
@@ -187,7 +187,7 @@ fn the_two_good_settings_that_are_fatal_together_are_found_out() {
     let (recording, reserved) = cycles(&own.settings, 101);
     let published = [0, 20, 40, 60, 80, 100].map(|cycle| reserved[cycle]);
     assert_eq!(published, [220, 2_980, 5_760, 8_520, 11_300, 14_060], "pytorch#193400");
-    let own = VerifyOptions { settings: own, limit_bytes: None, statistics: None };
+    let own = VerifyOptions { settings: own, limit_bytes: None, stats_file: None };
     // Under a limit it fits after all, by giving back thousands of mebibytes each time that it is reached: no reason to stay.
     let report = advised(&recording, &own, Some(12.0), &[], false);
     assert_eq!(report.programs[0].requests.mismatches, 0);

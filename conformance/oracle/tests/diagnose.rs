@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 fn options(shipped: &Shipped, limit_bytes: Option<u64>) -> DiagnoseOptions {
-    let own = VerifyOptions { limit_bytes, statistics: None, ..shipped.options.clone() };
+    let own = VerifyOptions { limit_bytes, stats_file: None, ..shipped.options.clone() };
     DiagnoseOptions { own, capacity_bytes: None, entry: None, fences: 5 }
 }
 

@@ -3,7 +3,8 @@
 
 use parkade::profile::Profile;
 use parkade::stats::Family;
-use parkade_analysis::measures::{Measures, recorded_run, steps};
+use parkade_analysis::annotations::steps;
+use parkade_analysis::fragmentation::{Fragmentation, sample_recorded_run};
 use parkade_oracle::shipped::{Shipped, folder, names, names_in, read, read_from};
 use parkade_recording;
 use parkade_recording::{Action, BlockState, DeviceRecording, Entry, Recording, Style, write};
@@ -34,7 +35,7 @@ fn check(recording: &Recording, options: &ExportOptions, name: &str) -> (Exporte
     let exported = export(recording, options, &mut |_| ()).expect("an export");
     let back = parkade_recording::read(&write(&exported.recording, Style::Python)).expect("what is written can be read");
     let settings = ReplaySettings::of_recording(back.settings.as_ref()).expect("settings");
-    let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, statistics: None };
+    let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, stats_file: None };
     for device in &back.devices {
         let verdict = verify_device(device, &own, &mut |_| ()).expect("a verdict");
         assert_eq!((verdict.mismatches, &verdict.first), (0, &None), "{name}");
@@ -173,7 +174,7 @@ fn statistics_after_each_step_are_those_of_the_real_run() {
     let found = steps(&shipped.recording.annotations, shipped.device(), None).expect("steps");
     assert_eq!((found.mark.as_str(), found.steps.len(), found.lost), ("Optimizer.step#AdamW.step", 2, 0));
     let at: Vec<usize> = found.steps.iter().map(|step| step.last_entry).collect();
-    let samples = recorded_run(shipped.device(), &shipped.options, &at).expect("samples").samples;
+    let samples = sample_recorded_run(shipped.device(), &shipped.options, &at).expect("samples").samples;
     let figures = samples.iter().map(|sample| {
         let all = |family| sample.stats.family(family).all;
         (
@@ -196,8 +197,8 @@ fn measures_at_the_end_are_those_of_the_files_segments() {
     for name in ["prefetch_streams.default", "deep_mlp.expandable"] {
         let shipped = read(name);
         let last = shipped.device().trace.len() - 1;
-        let samples = recorded_run(shipped.device(), &shipped.options, &[0, last]).expect("samples").samples;
-        assert_eq!(samples[1].measures, Measures::of_recorded(&shipped.device().segments), "{name}");
+        let samples = sample_recorded_run(shipped.device(), &shipped.options, &[0, last]).expect("samples").samples;
+        assert_eq!(samples[1].fragmentation, Fragmentation::of_recorded(&shipped.device().segments), "{name}");
         assert_eq!((samples[0].entry, samples[1].entry), (0, last));
     }
 }

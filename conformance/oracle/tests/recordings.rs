@@ -2,7 +2,7 @@
 
 use parkade_oracle::shipped::{Shipped, describe, folder, limit_of, names, names_in, read, read_from};
 use parkade_recording::{Action, DeviceRecording, Entry};
-use parkade_replay::{NotInFile, ReplaySettings, StatisticsFile, VerifyOptions, verify_device};
+use parkade_replay::{NotInFile, ReplaySettings, StatsFile, VerifyOptions, verify_device};
 
 #[test]
 fn every_recording_verifies_and_its_statistics_are_equal() {
@@ -14,7 +14,7 @@ fn every_recording_verifies_and_its_statistics_are_equal() {
         let verdict = verdict.unwrap_or_else(|_| panic!("{name}: {text}"));
         assert_eq!(verdict.mismatches, 0, "{name}: {text}");
         assert!(verdict.decisions >= verdict.entries as u64, "{name}: every entry was compared");
-        let statistics = verdict.statistics.expect("statistics were given");
+        let statistics = verdict.stats_check.expect("statistics were given");
         assert_eq!(statistics.differences, [], "{name}");
         assert_eq!(statistics.compared + statistics.unknowable, 122, "{name}");
         // Only the recording that lost its beginning has statistics that nobody can know.
@@ -196,8 +196,8 @@ fn with_statistic(shipped: &Shipped, key: &str, off: i64) -> u64 {
     let text = std::fs::read(path).expect("the statistics");
     let mut entries: std::collections::BTreeMap<String, i64> = serde_json::from_slice(&text).expect("numbers");
     *entries.get_mut(key).expect("a key") += off;
-    let statistics = Some(StatisticsFile::new(entries).expect("all keys"));
-    let options = VerifyOptions { statistics, ..shipped.options.clone() };
+    let stats_file = Some(StatsFile::new(entries).expect("all keys"));
+    let options = VerifyOptions { stats_file, ..shipped.options.clone() };
     verify_device(shipped.device(), &options, &mut |_| ()).expect("a verdict").mismatches
 }
 
@@ -312,7 +312,7 @@ fn pools_that_were_gone_before_the_end_are_worked_out_and_said() {
     for shipped in recordings {
         let verdict = shipped.verify(shipped.device()).unwrap_or_else(|error| panic!("{}: {error}", shipped.name));
         assert_eq!(verdict.mismatches, 0, "{}: {:?}", shipped.name, verdict.first);
-        let statistics = verdict.statistics.expect("statistics were given");
+        let statistics = verdict.stats_check.expect("statistics were given");
         assert_eq!((statistics.compared, statistics.differences.len()), (122, 0), "{}", shipped.name);
         let guess = verdict.not_in_file.guess.unwrap_or_else(|| panic!("{}: guessed without saying it", shipped.name));
         assert!(guess.is_sound() && guess.pools > 0 && guess.segments.len() >= guess.pools, "{}", shipped.name);

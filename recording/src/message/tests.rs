@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::{MessageError, OutOfMemoryMessage, Size};
 
-/// The message of the document, broken into lines as it is there.
+/// The message of the document, with its line breaks.
 const DOCUMENT: &str = "OutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59\nGiB total capacity; 28.60 GiB \
     already allocated; 3.92 GiB free; 33.95 GiB\nreserved in total by PyTorch). If reserved memory is substantially greater than \
     allocated memory, consider\nsetting max_split_size_mb to counteract fragmentation.";
@@ -25,7 +25,7 @@ fn the_old_form_is_read() {
 }
 
 #[test]
-fn the_oldest_form_says_what_is_cached_beside_what_is_allocated() {
+fn the_oldest_form_gives_cached_instead_of_reserved_memory() {
     let text = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.93 GiB total capacity; 6.41 GiB already \
         allocated; 12.44 MiB free; 100.00 MiB cached)";
     let message = OutOfMemoryMessage::parse(text).expect("a message");
@@ -74,7 +74,7 @@ fn what_comes_before_a_message_does_not_hide_it() {
         let message = OutOfMemoryMessage::parse(&format!("{before}{DOCUMENT}"));
         assert_eq!(message.map(|message| message.tried.bytes), Ok(gib(488)), "{before}");
     }
-    // Of several complete ones the first counts; of none, the first that is one at all says what is wrong with it.
+    // Of several complete messages the first counts; if none is complete, the error is about the first.
     let second = DOCUMENT.replace("4.88", "9.99");
     let message = OutOfMemoryMessage::parse(&format!("{retry}{DOCUMENT}\n{second}")).expect("a message");
     assert_eq!(message.tried.bytes, gib(488));
@@ -83,9 +83,9 @@ fn what_comes_before_a_message_does_not_hide_it() {
     assert!(error.to_string().starts_with("expected what is allocated at `28.6"), "{error}");
 }
 
-/// A log may be all beginnings of messages. Each is read up to where the next begins, no further.
+/// A log may consist of beginnings of messages. Each is read only up to the next.
 #[test]
-fn many_beginnings_are_read_in_little_time() {
+fn many_beginnings_take_linear_time() {
     let beginning =
         "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free. ";
     let text = beginning.repeat(100_000) + DOCUMENT;
@@ -110,7 +110,7 @@ fn process() -> impl Strategy<Value = ProcessMemory> {
     (any::<Option<u32>>(), any::<u64>()).prop_map(|(pid, used)| ProcessMemory { pid, used: Bytes(used) })
 }
 
-/// Any size, most of them of the sizes that devices have.
+/// Any size; most are in the range that devices have.
 fn bytes() -> impl Strategy<Value = u64> {
     prop_oneof![0..1_u64 << 11, 0..1_u64 << 21, 0..1_u64 << 31, 0..1_u64 << 40, any::<u64>()]
 }

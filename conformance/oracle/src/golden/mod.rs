@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use parkade::profile::{Profile, TieBreak};
-use parkade_recording::container;
+use parkade_recording::compression;
 use serde_json::Value;
 
 use crate::ops::{Addresses, OpsOptions, OpsRunner};
@@ -55,7 +55,7 @@ pub fn read(flavour: &str) -> Result<Vec<GoldenRun>, Difference> {
     let path = folder().join(format!("{flavour}.jsonl.xz"));
     let broken = |what: String| Difference::new(format!("{}: {what}", path.display()));
     let packed = std::fs::read(&path).map_err(|error| broken(error.to_string()))?;
-    let unpacked = container::unpack(&packed).map_err(|error| broken(error.to_string()))?;
+    let unpacked = compression::decompress(&packed).map_err(|error| broken(error.to_string()))?;
     let text = std::str::from_utf8(&unpacked).map_err(|error| broken(error.to_string()))?;
     let mut lines = text.lines();
     ensure(lines.next() == Some("golden answers 1"), || format!("{} is no golden file", path.display()))?;
