@@ -2,8 +2,9 @@
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
+use parkade_analysis::annotations::{Scope, scopes};
 use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, Limit, Verdict as Cause, diagnose_device};
-use parkade_analysis::timeline::{Curve, Phase, Timeline, phases};
+use parkade_analysis::timeline::{Curve, Timeline};
 use parkade_conformance::backend::Backend;
 use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade_oracle::shipped::{self, Shipped};
@@ -75,7 +76,7 @@ fn files() -> Verdict {
             }
         }
         let exported = read(&file).map_err(failed)?;
-        let own = VerifyOptions { settings: replay_settings(&exported)?, limit_bytes: None, statistics: None };
+        let own = VerifyOptions { settings: replay_settings(&exported)?, limit_bytes: None, stats_file: None };
         let device = exported.devices.first().ok_or_else(|| Trouble::fail("nothing was exported"))?;
         let verdict = verify_device(device, &own, &mut |_| ()).map_err(failed)?;
         claim(verdict.mismatches == 0, || format!("{settings}: {} decisions differ", verdict.mismatches))?;
@@ -123,7 +124,7 @@ fn too_large() -> Verdict {
     let shipped = shipped::read("deep_mlp.default");
     let options = ExportOptions { limit_bytes: Some(2 << 30), after_failure: AfterFailure::Stop, ..exporting(&shipped, "")? };
     let exported = export(&shipped.recording, &options, &mut |_| ()).map_err(failed)?.recording;
-    let own = VerifyOptions { settings: replay_settings(&exported)?, limit_bytes: Some(2 << 30), statistics: None };
+    let own = VerifyOptions { settings: replay_settings(&exported)?, limit_bytes: Some(2 << 30), stats_file: None };
     five_steps("deep_mlp under a limit", &exported, &own, Cause::Capacity)
 }
 
@@ -193,9 +194,9 @@ fn recorded_step() -> Verdict {
     let requests = Requests::of_recording(device, &shipped.options, &mut |_| ()).map_err(failed)?;
     claim(requests.mismatches == 0, || format!("{} decisions differ", requests.mismatches))?;
     let timeline = Timeline::of_device(device, &shipped.options, &requests).map_err(failed)?;
-    let optimizer: Vec<Phase> = phases(&shipped.recording.annotations, device)
+    let optimizer: Vec<Scope> = scopes(&shipped.recording.annotations, device)
         .into_iter()
-        .filter(|phase| phase.name.starts_with("Optimizer.step"))
+        .filter(|scope| scope.name.starts_with("Optimizer.step"))
         .collect();
     let [_, first, second, ..] = &optimizer[..] else {
         return Err(Trouble::fail(format!("{} optimizer steps", optimizer.len())));

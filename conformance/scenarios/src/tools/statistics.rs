@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use parkade_analysis::measures::Measures;
+use parkade_analysis::fragmentation::Fragmentation;
 use parkade_conformance::backend::{Backend, TestDevice};
 use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade_oracle::shipped;
@@ -75,12 +75,12 @@ fn figures<B: Backend>(backend: &B) -> Verdict {
 
 fn keys() -> Verdict {
     let shipped = shipped::read("deep_mlp.default");
-    let Some(file) = &shipped.options.statistics else { return Err(Trouble::fail("the recording has no statistics")) };
+    let Some(file) = &shipped.options.stats_file else { return Err(Trouble::fail("the recording has no statistics")) };
     // Reading the file fails if one of the core's keys is missing in it.
     claim(file.unknown.is_empty(), || format!("the core lacks the keys {:?}", file.unknown))?;
     let keys: Vec<String> = parkade::stats::Stats::default().entries().into_iter().map(|(key, _)| key).collect();
     let verdict = shipped.verify(shipped.device()).map_err(failed)?;
-    let check = verdict.statistics.ok_or_else(|| Trouble::fail("the statistics were not compared"))?;
+    let check = verdict.stats_check.ok_or_else(|| Trouble::fail("the statistics were not compared"))?;
     claim(check.compared == keys.len() && check.differences.is_empty(), || format!("{check:?}"))?;
     let text = format!("{} keys, all of them as PyTorch wrote them at the end of deep_mlp, with equal values:\n", keys.len());
     Ok(Evidence::text(text + &keys.join("\n") + "\n"))
@@ -118,14 +118,14 @@ fn ratio<B: Backend>(backend: &B) -> Verdict {
             story.free(&format!("piece {number:02}"))?;
         }
         story.show(heap.name);
-        let measures = Measures::of(&story.stage.segments());
-        let percent = measures.fragmentation().map(|part| (part * 100.0).round() as u64);
+        let found = Fragmentation::of(&story.stage.segments());
+        let percent = found.ratio().map(|part| (part * 100.0).round() as u64);
         claim(percent == Some(heap.ratio), || format!("{}: {percent:?} %", heap.name))?;
         let is_served = story.ask("4 MiB", mib(4))?;
         claim(is_served == heap.is_served, || format!("{}: 4 MiB served: {is_served}", heap.name))?;
-        let [hole, stranded] = [measures.largest_hole_bytes, measures.stranded_bytes].map(format_bytes);
+        let [hole, stranded] = [found.largest_hole_bytes, found.stranded_bytes].map(format_bytes);
         // The hole decides, whatever the ratio says.
-        claim(is_served == (measures.largest_hole_bytes >= 4 << 20), || format!("{}: {measures:?}", heap.name))?;
+        claim(is_served == (found.largest_hole_bytes >= 4 << 20), || format!("{}: {found:?}", heap.name))?;
         let (risk, outcome) = (if heap.ratio > 30 { "yes" } else { "no" }, if is_served { "served" } else { "out of memory" });
         table += &format!("{:<28} {:>6} % {risk:>6} {hole:>14} {stranded:>10}  {outcome}\n", heap.name, heap.ratio);
         let told = story.finish()?;
