@@ -82,7 +82,8 @@ fn what_decides_changes_it_and_nothing_else_does() {
         assert_ne!(with_a_line_in(file), hash, "{file}");
     }
     // Tests.
-    let others = ["src/allocator/tests.rs", "research/src/study/tests.rs", "research/src/workload/generators/models/cnn/tests.rs"];
+    let others =
+        ["src/allocator/tests.rs", "research/src/study/tests.rs", "research/src/workload/generators/models/cnn/tests.rs"];
     for file in others {
         assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file).exists(), "{file}");
         assert_eq!(with_a_line_in(file), hash, "{file}");

@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &Args, cases: u32) -> Result<Outcome> {
     let mut entries = match args.policy.as_deref() {
-        None => parkade_scenarios::everything(backend).into_iter().chain(own).collect(),
+        None => parkade_scenarios::everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
         Some("all") => policies::entries(backend, None, Share::Whole),
         Some(name) => policies::entries(backend, Some(policy_named(name)?), Share::Whole),
     };
@@ -125,7 +125,7 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
     let start = Instant::now();
     let hangs_after = (!backend.is_simulated()).then(|| watch::hangs_after(&effort));
     let watch = watch::Watch::new(entries.len(), args.json, hangs_after);
-    let reference = if backend.is_simulated() { Vec::new() } else { parkade_scenarios::everything(&Simulated) };
+    let reference = if backend.is_simulated() { Vec::new() } else { parkade_scenarios::everything(&Simulated, None) };
     let rows = suite::run(backend, &entries, &reference, &effort, &watch);
     watch.finish();
     let run = Run { facts: backend.facts(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
@@ -139,6 +139,11 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
         Err(error) if output::is_broken_pipe(&error) => Ok(outcome),
         printed => printed.map(|()| outcome),
     }
+}
+
+/// This binary, whose commands some scenarios run.
+fn own_path() -> Option<PathBuf> {
+    std::env::current_exe().ok()
 }
 
 fn policy_named(name: &str) -> Result<&'static Named> {

@@ -8,7 +8,7 @@ use crate::common::{Folder, Run, parkade};
 /// The library in a folder of the test called `name`, under the names of NVML and of CUDA; `None`, said aloud, without a C compiler.
 pub(crate) fn fake(name: &str) -> Option<Folder> {
     let folder = Folder::new(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nvml/fake.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/scenarios/src/tools/fake_nvml.c");
     let library = Path::new(folder.path()).join("libnvidia-ml.so.1");
     let compiler = Command::new("cc").args(["-shared", "-fPIC", "-w", "-o"]).args([&library, &source]).output();
     let Ok(output) = compiler else {

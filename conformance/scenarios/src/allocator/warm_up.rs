@@ -1,29 +1,28 @@
-//! A17: the same workload with and without memory that is reserved before it begins.
+//! A17: the same workload with and without reserving its memory first.
 
 use parkade::stats::Family;
 use parkade::units::Bytes;
 use parkade_conformance::backend::{Backend, TestDevice};
-use parkade_conformance::suite::{Entry, Evidence, Group, Trouble, Verdict};
+use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
 
-use super::story::{Story, claim, mib};
+use crate::story::{Story, claim, format_bytes, mib, scenario};
 
 /// Steps of the workload.
 const STEPS: u64 = 16;
 /// The most that is live at once: the weights and the last step's activations.
 const MOST_LIVE: u64 = 256 + activations(STEPS - 1) * 3 + 6;
 
-/// MiB of the first activation of a step; the texts of a batch become longer from step to step.
+/// MiB of a step's first activation; sequences grow from step to step.
 const fn activations(step: u64) -> u64 {
     40 + 12 * step
 }
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let says =
-        "a reservation that the workload then lives in: fewer calls of the driver, less reserved, and no way back while it lives";
-    vec![Entry::new(Group::Scenario, "A17", says, |backend: &B, _| warm_up(backend))]
+    let says = "memory reserved before the workload: fewer driver calls and less reserved, but none of it comes back meanwhile";
+    vec![scenario("A17", says, warm_up)]
 }
 
-/// Weights that stay, then steps of three activations that become larger.
+/// Weights that stay, then steps with three activations each, which grow.
 fn work<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
     story.alloc("weights", mib(256))?;
     for step in 0..STEPS {
@@ -37,7 +36,7 @@ fn work<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// What one way of running it came to.
+/// What one way of running the workload cost.
 struct Cost {
     peak_reserved: i64,
     mallocs: i64,
@@ -57,14 +56,14 @@ fn run<B: Backend>(
     if let Some(bytes) = reserve {
         story.alloc("reservation", bytes)?;
         story.free("reservation")?;
-        story.say(&format!("{} reserved before the workload", parkade::report::format_bytes(bytes.get())));
+        story.say(&format!("{} reserved before the workload", format_bytes(bytes.get())));
     }
     work(&mut story)?;
     story.show("after the workload");
-    let stats = story.bench.stats();
+    let stats = story.stage.stats();
     let reserved = stats.family(Family::ReservedBytes).all.peak;
     let (mallocs, frees, retries) = (stats.num_device_alloc, stats.num_device_free, stats.num_alloc_retries);
-    story.bench.release_cached()?;
+    story.stage.release_cached()?;
     let kept = story.figures().reserved;
     let told = story.finish()?;
     evidence.text.push_str(&told.text);
@@ -98,7 +97,7 @@ fn warm_up<B: Backend>(backend: &B) -> Verdict {
     claim(reserved.peak_reserved == mib(MOST_LIVE).get() as i64, || format!("{} reserved", reserved.peak_reserved))?;
     claim(plain.mallocs == 1 + 3 * STEPS as i64 && plain.peak_reserved > 5 * reserved.peak_reserved, || table.clone())?;
     claim(limited.retries > 0, || "the limit was not met".to_owned())?;
-    // The price: the weights keep the whole reservation, where without it all but they goes back.
+    // The price: the weights keep the whole reservation; without it, only the weights stay reserved.
     claim(reserved.kept > plain.kept, || table.clone())?;
     evidence.text.push_str(&table);
     Ok(evidence)

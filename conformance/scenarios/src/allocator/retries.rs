@@ -1,39 +1,43 @@
-//! A8, A9, A12, A14 and A18: what happens when no cached block serves a request, call by call.
+//! A8, A9, A12, A14 and A18: what the allocator tries when no cached block serves a request, call by call.
+//!
+//! The steps are the *retry ladder*: release some segments, wait for other streams, ask the device, release everything,
+//! ask once more.
 
 use std::sync::{Arc, Mutex};
 
 use parkade::device::DeviceBackend;
 use parkade::units::Bytes;
 use parkade_conformance::backend::{Backend, MadeCall, TestDevice};
-use parkade_conformance::suite::{Entry, Group, Trouble, Verdict};
+use parkade_conformance::suite::{Entry, Trouble, Verdict};
 
-use super::story::{Story, claim, mib};
+use crate::story::{Story, claim, mib, scenario};
 
-/// How long work runs that a rung waits for.
+/// How long the work runs that a step waits for.
 const SPIN_NS: u64 = 50_000_000;
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let entry = |name, says, check: fn(&B) -> Verdict| Entry::new(Group::Scenario, name, says, move |backend, _| check(backend));
     vec![
-        entry(
+        scenario(
             "A8/device",
-            "cudaMalloc fails: the cache is given back, cudaMalloc again, else out of memory",
+            "when cudaMalloc fails, the cache is released and cudaMalloc called once more; then it is out of memory",
             ladder_on_the_device,
         ),
-        entry("A8/limit", "at a limit the driver is not asked before the cache has gone", ladder_at_the_limit),
-        entry("A8/waits", "what other streams still use is waited for before the cache is given back", ladder_waits),
-        entry(
+        scenario("A8/limit", "at a limit, the driver is not asked before the cache has been released", ladder_at_the_limit),
+        scenario("A8/waits", "blocks that other streams still use are waited for before the cache is released", ladder_waits),
+        scenario(
             "A8/oversize",
-            "oversize blocks go first, only as many as are needed, and that is no retry",
+            "oversize blocks are released first, only as many as needed, and that is not counted as a retry",
             ladder_of_oversize_blocks,
         ),
-        entry("A9", "num_alloc_retries counts; each request has one retry", retries_are_counted),
-        entry("A12/limited", "garbage collection gives unused blocks back beyond its part of the limit", |backend| {
-            collect(backend, Some(mib(700)))
-        }),
-        entry("A12/unlimited", "without a limit garbage_collection_threshold does nothing", |backend| collect(backend, None)),
-        entry("A14", "the memory fraction refuses before the driver is asked", fraction),
-        entry(
+        scenario("A9", "num_alloc_retries is a counter; each request is retried once", retries_are_counted),
+        scenario(
+            "A12/limited",
+            "above its part of the limit, garbage collection releases blocks that were not used lately",
+            |backend| collect(backend, Some(mib(700))),
+        ),
+        scenario("A12/unlimited", "without a limit garbage_collection_threshold does nothing", |backend| collect(backend, None)),
+        scenario("A14", "beyond the memory fraction a request is refused before the driver is asked", fraction),
+        scenario(
             "A18",
             "callbacks that free memory run on a miss, before the driver is asked; Python's collector is not among them",
             callbacks,
@@ -41,13 +45,13 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     ]
 }
 
-/// 400 MiB cached and 300 in use of 1 GiB.
+/// 400 MiB cached and 300 MiB in use, of 1 GiB.
 fn cached_and_used<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
     story.alloc("cached", mib(400))?;
     story.alloc("used", mib(300))?;
     story.free("cached")?;
     story.show("before");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     Ok(())
 }
 
@@ -81,14 +85,14 @@ fn ladder_at_the_limit<B: Backend>(backend: &B) -> Verdict {
 
 fn ladder_waits<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(1024)))?;
-    let other = story.bench.streams()[1];
+    let other = story.stage.streams()[1];
     story.alloc("shared", mib(400))?;
     story.alloc("used", mib(300))?;
-    story.bench.record_stream("shared", other)?;
-    story.bench.device().steer().spin(other, SPIN_NS)?;
+    story.stage.record_stream("shared", other)?;
+    story.stage.device().steer().spin(other, SPIN_NS)?;
     story.free("shared")?;
     story.show("before");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("large", mib(600))?;
     let calls = ["cudaEventQuery", "cudaEventSynchronize", "cudaFree", "cudaMalloc 600.00 MiB"];
     story.expect_calls("600 MiB", &calls)?;
@@ -106,9 +110,9 @@ fn ladder_of_oversize_blocks<B: Backend>(backend: &B) -> Verdict {
         story.free(name)?;
     }
     story.show("before");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("large", mib(500))?;
-    // 800 MiB are reserved; the largest blocks go until 500 MiB have, and the 50 MiB, which are not oversize, stay.
+    // 800 MiB are reserved. The largest blocks are released until there are 500 MiB; the 50 MiB are not oversize and stay.
     story.expect_calls("500 MiB", &["cudaFree", "cudaFree", "cudaMalloc 500.00 MiB"])?;
     story.expect("served", [500 << 20, 750 << 20, 0, 0, 0, 3, 5, 2])?;
     story.show("after");
@@ -118,14 +122,14 @@ fn ladder_of_oversize_blocks<B: Backend>(backend: &B) -> Verdict {
 fn retries_are_counted<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(300)))?;
     for step in 1..=4 {
-        // Each is larger than the cached segment, and both together are more than the limit.
+        // Each request is larger than the cached segment, and both together exceed the limit.
         story.alloc("block", mib(150 + 2 * step))?;
         let served = story.figures();
         story.say(&format!("after request {step}: num_alloc_retries {}", served.retries));
         claim(served.retries == step as i64 - 1, || format!("{} retries after request {step}", served.retries))?;
         story.free("block")?;
     }
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.refuse("too large", mib(301))?;
     story.expect_calls("a request that no retry can help", &["cudaFree", "cudaMemGetInfo"])?;
     story.expect("at the end", [0, 0, 0, 4, 1, 0, 4, 4])?;
@@ -141,11 +145,11 @@ fn collect<B: Backend>(backend: &B, limit: Option<Bytes>) -> Verdict {
     for name in ["a", "b", "c"] {
         story.free(name)?;
     }
-    // The largest is used once more: it is young again when memory gets short.
+    // The largest is used once more, so it is young when memory gets short.
     story.alloc("c", mib(120))?;
     story.free("c")?;
     story.show("before");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("large", mib(140))?;
     if limit.is_some() {
         story.expect_calls("140 MiB", &["cudaFree", "cudaFree", "cudaMalloc 140.00 MiB"])?;
@@ -160,14 +164,14 @@ fn collect<B: Backend>(backend: &B, limit: Option<Bytes>) -> Verdict {
 
 fn fraction<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
-    let total = story.bench.device().look().total_memory();
+    let total = story.stage.device().look().total_memory();
     let too_large = Bytes(total.get() / 10 * 9);
-    let core = story.bench.core();
+    let core = story.stage.core();
     core.set_memory_fraction(0.8).map_err(|error| Trouble::fail(format!("{error:?}")))?;
     let set = core.memory_fraction();
     claim((0.799_999..=0.8).contains(&set), || format!("the fraction reads back as {set}"))?;
-    // What is refused here is as large as the device, so neither sizes nor the message are the same everywhere.
-    let message = story.bench.alloc("too large", too_large)?.refusal()?;
+    // This request depends on the device's size, so its size and the message differ between devices.
+    let message = story.stage.alloc("too large", too_large)?.refusal()?;
     claim(message.contains(" allowed; "), || format!("the message has no limit: {message}"))?;
     story.measure(&message);
     story.say("a request of 9/10 of the device, at most 8/10 allowed: out of memory");
@@ -175,10 +179,10 @@ fn fraction<B: Backend>(backend: &B) -> Verdict {
     story.expect("refused", [0, 0, 0, 1, 1, 0, 0, 0])?;
     story.alloc("1 GiB", mib(1024))?;
     story.expect_calls("1 GiB", &["cudaMalloc 1024.00 MiB"])?;
-    story.bench.core().set_memory_fraction(1.0).map_err(|error| Trouble::fail(format!("{error:?}")))?;
+    story.stage.core().set_memory_fraction(1.0).map_err(|error| Trouble::fail(format!("{error:?}")))?;
     let beyond = Bytes(total.get() + mib(2).get());
-    let _ = story.bench.alloc("more than there is", beyond)?.refusal()?;
-    let calls = story.bench.calls();
+    let _ = story.stage.alloc("more than there is", beyond)?.refusal()?;
+    let calls = story.stage.calls();
     let refused = calls.iter().filter(|call| call.starts_with("cudaMalloc") && call.ends_with("refused")).count();
     claim(refused == 2, || format!("without a limit the driver is asked twice, not {calls:?}"))?;
     story.say("without the limit, a request of more than the device: the driver refuses it, twice");
@@ -186,16 +190,16 @@ fn fraction<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-/// What was seen by a callback: the calls that had been made before it.
+/// For each callback, the calls that had been made before it.
 type Seen = Arc<Mutex<Vec<Vec<MadeCall>>>>;
 
 fn callbacks<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(1024)))?;
     let seen = Seen::default();
-    let kept = Arc::new(Mutex::new(Some(story.bench.core().allocate(mib(600), parkade::units::StreamId::DEFAULT))));
+    let kept = Arc::new(Mutex::new(Some(story.stage.core().allocate(mib(600), parkade::units::StreamId::DEFAULT))));
     for frees in [false, true] {
         let (seen, kept) = (Arc::clone(&seen), Arc::clone(&kept));
-        story.bench.core().register_free_memory_callback(Box::new(move |allocator| {
+        story.stage.core().register_free_memory_callback(Box::new(move |allocator| {
             let calls = allocator.device().list_calls();
             seen.lock().map(|mut seen| seen.push(calls)).ok();
             let taken = if frees { kept.lock().ok().and_then(|mut kept| kept.take()) } else { None };
@@ -204,7 +208,7 @@ fn callbacks<B: Backend>(backend: &B) -> Verdict {
     }
     story.say("600 MiB are held by a callback, which frees them when it is called; another callback frees nothing");
     story.alloc("first", mib(300))?;
-    let after = story.bench.calls();
+    let after = story.stage.calls();
     claim(after.is_empty(), || format!("calls after the callbacks: {after:?}"))?;
     let runs = |seen: &Seen| seen.lock().map(|mut seen| std::mem::take(&mut *seen)).unwrap_or_default();
     let first = runs(&seen);

@@ -1,34 +1,39 @@
-//! B1 to B3: memory that two streams use. On a real device wrong data is seen; the simulated one keeps contents in program order, and
-//! its race detector says that they could have been wrong.
+//! B1 to B3: memory that two streams use.
+//!
+//! A real device shows wrong data. The simulated one keeps contents in program order; its race detector says that they could
+//! have been wrong.
 
 use parkade::device::BackendError;
 use parkade::stats::Family;
 use parkade::units::{Bytes, StreamId};
 use parkade_conformance::backend::{Backend, Race, RaceSide, TestDevice, Touch};
-use parkade_conformance::suite::{Entry, Group, Trouble, Verdict};
+use parkade_conformance::suite::{Entry, Trouble, Verdict};
 
-use super::story::{Story, claim};
+use crate::story::{Story, claim, scenario};
 
-/// How long the kernel runs that reads late.
+/// How long the kernel runs before x is read.
 const SPIN_NS: u64 = 50_000_000;
 /// 1,024 floats, as in the text.
 const SIZE: Bytes = Bytes(4096);
-/// What is written to x, and to what takes its place.
+/// What is written to x, and to the tensor that gets its memory.
 const OLD: u32 = 2;
 const NEW: u32 = 31;
-/// How often wrong data is looked for on a real device, where time decides.
+/// How often to look for wrong data on a real device, where timing decides.
 const ATTEMPTS: u32 = 3;
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let entry = |name, says, check: fn(&B) -> Verdict| Entry::new(Group::Scenario, name, says, move |backend, _| check(backend));
     vec![
-        entry("B1", "read on another stream, freed and reused: a race, and on a real device wrong data", unprotected),
-        entry("B2", "record_stream: not reused while the other stream may read it", recorded),
-        entry("B3", "the stream waits for the other one: reused at once, and no race", ordered),
+        scenario(
+            "B1",
+            "a tensor that another stream still reads is freed and its memory reused: a race, and wrong data on a real device",
+            unprotected,
+        ),
+        scenario("B2", "with record_stream the memory is not reused while the other stream may read it", recorded),
+        scenario("B3", "if the first stream waits for the other, the memory is reused at once without a race", ordered),
     ]
 }
 
-/// What keeps the reading stream's data right.
+/// What protects the data of the reading stream.
 #[derive(Clone, Copy, PartialEq)]
 enum Guard {
     Nothing,
@@ -44,16 +49,16 @@ struct Reader<D: TestDevice> {
 }
 
 impl<D: TestDevice> Reader<D> {
-    /// Up to the point where x is given back.
+    /// Everything before x is freed.
     fn start(story: &mut Story<D>, guard: Guard) -> Result<Reader<D>, Trouble> {
-        let [_, writes, reads, _] = story.bench.streams();
+        let [_, writes, reads, _] = story.stage.streams();
         let mut reader = Reader { writes, reads, events: Vec::new() };
-        story.bench.alloc_on("y", SIZE, reads)?.served()?;
-        story.bench.alloc_on("x", SIZE, writes)?.served()?;
-        let (x, y) = (story.bench.address("x")?, story.bench.address("y")?);
-        let mut guarded = story.bench.device().steer();
+        story.stage.alloc_on("y", SIZE, reads)?.served()?;
+        story.stage.alloc_on("x", SIZE, writes)?.served()?;
+        let (x, y) = (story.stage.address("x")?, story.stage.address("y")?);
+        let mut guarded = story.stage.device().steer();
         let device: &mut D = &mut guarded;
-        // A driver loads what it fills and copies with on first use, and may wait for the device then.
+        // On first use a driver loads its kernels for filling and copying, and may wait for the device then.
         device.fill(y, SIZE, 0, writes)?;
         device.copy(y, x, SIZE, writes)?;
         device.settle();
@@ -66,13 +71,13 @@ impl<D: TestDevice> Reader<D> {
         }
         drop(guarded);
         if guard == Guard::RecordStream {
-            story.bench.record_stream("x", reads)?;
+            story.stage.record_stream("x", reads)?;
         }
         story.count(2);
         Ok(reader)
     }
 
-    /// What `second` is given from now on waits for what `first` was given so far.
+    /// Makes later work of `second` wait for the work that `first` has now.
     fn order(&mut self, device: &mut D, first: StreamId, second: StreamId) -> Result<(), BackendError> {
         let mut event = device.create_event()?;
         let outcome = device.record_event(&mut event, first).and_then(|()| device.stream_wait(second, &event));
@@ -80,19 +85,19 @@ impl<D: TestDevice> Reader<D> {
         outcome
     }
 
-    /// x is given back, and what is asked for next on its stream is written.
+    /// Frees x, allocates c on the same stream and writes to it.
     fn replace(&self, story: &mut Story<D>) -> Result<(), Trouble> {
         story.free("x")?;
-        story.bench.alloc_on("c", SIZE, self.writes)?.served()?;
-        story.bench.device().steer().fill(story.bench.address("c")?, SIZE, NEW, self.writes)?;
+        story.stage.alloc_on("c", SIZE, self.writes)?.served()?;
+        story.stage.device().steer().fill(story.stage.address("c")?, SIZE, NEW, self.writes)?;
         story.count(1);
         Ok(())
     }
 
-    /// Waits for everything, gives the events back, and says what y holds, if that is one word everywhere.
+    /// Waits for the device, destroys the events, and returns the word that y is filled with, if it is a single one.
     fn finish(self, story: &mut Story<D>) -> Result<Option<u32>, Trouble> {
-        let y = story.bench.address("y")?;
-        let mut device = story.bench.device().steer();
+        let y = story.stage.address("y")?;
+        let mut device = story.stage.device().steer();
         device.settle();
         let mut words = vec![0; SIZE.get() as usize];
         device.read(y, &mut words)?;
@@ -104,9 +109,9 @@ impl<D: TestDevice> Reader<D> {
     }
 }
 
-/// The races that a simulated device found.
+/// The races that a simulated device has found.
 fn races<D: TestDevice>(story: &Story<D>) -> Vec<Race> {
-    story.bench.device().steer().insight().map(|device| device.races()).unwrap_or_default()
+    story.stage.device().steer().insight().map(|device| device.races()).unwrap_or_default()
 }
 
 fn unprotected<B: Backend>(backend: &B) -> Verdict {
@@ -114,14 +119,14 @@ fn unprotected<B: Backend>(backend: &B) -> Verdict {
     loop {
         let mut story = Story::new(backend, "", None)?;
         let reader = Reader::start(&mut story, Guard::Nothing)?;
-        let (x, reads, writes) = (story.bench.address("x")?, reader.reads, reader.writes);
+        let (x, reads, writes) = (story.stage.address("x")?, reader.reads, reader.writes);
         story.show("x is in use");
         reader.replace(&mut story)?;
         story.expect_same_place(x, "c", true)?;
         story.show("x is freed; c has its memory");
         let races = races(&story);
         let y = reader.finish(&mut story)?;
-        if story.bench.device().steer().insight().is_some() {
+        if story.stage.device().steer().insight().is_some() {
             let [race] = &races[..] else { return Err(Trouble::fail(format!("expected one race, found {races:?}"))) };
             let side = |access: &RaceSide| (access.touch, access.stream, access.address, access.size);
             claim(side(&race.first) == (Touch::Read, Some(reads), x, SIZE), || format!("the first side is {}", race.first))?;
@@ -144,21 +149,21 @@ fn unprotected<B: Backend>(backend: &B) -> Verdict {
 fn recorded<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     let reader = Reader::start(&mut story, Guard::RecordStream)?;
-    let x = story.bench.address("x")?;
+    let x = story.stage.address("x")?;
     let bytes = |story: &Story<B::Device>| {
-        let now = |family| story.bench.stats().family(family).all.current;
+        let now = |family| story.stage.stats().family(family).all.current;
         (now(Family::AllocatedBytes), now(Family::ActiveBytes))
     };
     claim(bytes(&story) == (8192, 8192), || format!("in use: {:?}", bytes(&story)))?;
     story.show("x is in use");
     reader.replace(&mut story)?;
-    // x is given back and c came: allocated counts y and c, active x as well.
+    // allocated counts y and c, active counts x too.
     claim(bytes(&story) == (8192, 12_288), || format!("x waits: {:?}", bytes(&story)))?;
     story.expect_same_place(x, "c", false)?;
     story.show("x is freed and waits for the other stream; c lies elsewhere");
     let races = races(&story);
     let y = reader.finish(&mut story)?;
-    story.bench.core().process_events()?;
+    story.stage.core().process_events()?;
     claim(bytes(&story) == (8192, 8192), || format!("x is free: {:?}", bytes(&story)))?;
     story.show("the other stream is done");
     claim(races.is_empty() && y == Some(OLD), || format!("y holds {y:?}, races {races:?}"))?;
@@ -169,7 +174,7 @@ fn recorded<B: Backend>(backend: &B) -> Verdict {
 fn ordered<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     let reader = Reader::start(&mut story, Guard::StreamWait)?;
-    let x = story.bench.address("x")?;
+    let x = story.stage.address("x")?;
     story.show("x is in use");
     reader.replace(&mut story)?;
     story.expect_same_place(x, "c", true)?;

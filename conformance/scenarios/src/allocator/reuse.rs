@@ -1,18 +1,21 @@
-//! A1 to A3: reuse, the sizes of segments, splitting and merging.
+//! A1 to A3: memory that is reused, segment sizes, splitting and coalescing.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, MIB};
 use parkade_conformance::backend::Backend;
-use parkade_conformance::suite::{Entry, Group, Verdict};
+use parkade_conformance::suite::{Entry, Verdict};
 
-use super::story::{Story, claim, mib};
+use crate::story::{Story, claim, mib, scenario};
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let entry = |name, says, check: fn(&B) -> Verdict| Entry::new(Group::Scenario, name, says, move |backend, _| check(backend));
     vec![
-        entry("A1", "256 MB, freed and asked for again: the second request does not reach the driver", reuse),
-        entry("A2", "two pools; segments of 2 MiB, 20 MiB and whole numbers of 2 MiB; nothing below 512 bytes", segments),
-        entry("A3", "3 MB of a free 8 MB split into 3 and 5, and merge back to 8", split_and_merge),
+        scenario("A1", "256 MB, freed and asked for again: the second request does not reach the driver", reuse),
+        scenario(
+            "A2",
+            "two pools; segments of 2 MiB, 20 MiB or a multiple of 2 MiB; blocks are multiples of 512 bytes",
+            segments,
+        ),
+        scenario("A3", "3 MB from a free block of 8 MB split it into 3 and 5; freed, they coalesce to 8", split_and_merge),
     ]
 }
 
@@ -21,7 +24,7 @@ fn reuse<B: Backend>(backend: &B) -> Verdict {
     story.show("before");
     story.alloc("first", mib(256))?;
     story.expect_calls("256 MiB", &["cudaMalloc 256.00 MiB"])?;
-    let place = story.bench.address("first")?;
+    let place = story.stage.address("first")?;
     story.free("first")?;
     story.expect_calls("freed", &[])?;
     story.show("between");
@@ -33,7 +36,7 @@ fn reuse<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-/// What is asked for; the size of its block and of the segment that is made for it.
+/// Requests, with the size of the block and of the segment that each gets.
 const SIZES: [(&str, u64, u64, u64); 8] = [
     ("256 B", 256, 512, 2 * MIB),
     ("512 B", 512, 512, 2 * MIB),
@@ -49,9 +52,9 @@ const SIZES: [(&str, u64, u64, u64); 8] = [
 fn segments<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     for (name, bytes, block, segment) in SIZES {
-        // Each finds an empty cache, so that its segment is its own.
+        // The cache is empty for each, so that each gets a segment of its own.
         story.alloc(name, Bytes(bytes))?;
-        let made: Vec<SegmentInfo> = story.bench.segments();
+        let made: Vec<SegmentInfo> = story.stage.segments();
         let live = made.iter().flat_map(|segment| &segment.blocks).find(|block| block.state == BlockActivity::Allocated);
         let found = (live.map_or(0, |block| block.size.get()), made.first().map_or(0, |segment| segment.total.get()));
         claim(made.len() == 1 && found == (block, segment), || {
@@ -60,7 +63,7 @@ fn segments<B: Backend>(backend: &B) -> Verdict {
         let class = made[0].class.name();
         story.say(&format!("{name:<12} a block of {block:>9} B in a segment of {segment:>9} B of the {class} pool"));
         story.free(name)?;
-        story.bench.release_cached()?;
+        story.stage.release_cached()?;
     }
     for (name, bytes, _, _) in SIZES {
         story.alloc(name, Bytes(bytes))?;
@@ -71,14 +74,14 @@ fn segments<B: Backend>(backend: &B) -> Verdict {
 
 fn split_and_merge<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
-    // Below 10 MiB a segment has 20: two neighbours leave a hole of 8 between them and the rest.
+    // Requests below 10 MiB get a segment of 20 MiB: freeing the second one leaves a hole of 8 MiB.
     for (name, size) in [("before", 6), ("8 MiB", 8), ("behind", 6)] {
         story.alloc(name, mib(size))?;
     }
     story.free("8 MiB")?;
     story.show("a free block of 8 MiB");
     let free = |story: &Story<B::Device>| -> Vec<u64> {
-        let segments = story.bench.segments();
+        let segments = story.stage.segments();
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
         blocks.filter(|block| block.state == BlockActivity::Inactive).map(|block| block.size.get() / MIB).collect()
     };

@@ -1,13 +1,13 @@
-//! C4: the out-of-memory message of the text, and today's, read.
+//! C4: the out-of-memory message in the documents, and today's.
 
 use parkade::report::format_bytes;
 use parkade_conformance::backend::Backend;
-use parkade_conformance::suite::{Entry, Evidence, Group, Trouble, Verdict};
+use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade_recording::message::OutOfMemoryMessage;
 
-use super::story::{Story, claim, mib};
+use crate::story::{Story, claim, mib, scenario};
 
-/// The text's log, with its broken lines.
+/// The log as it is in the documents, line breaks included.
 const LOG: &str = "OutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59
 GiB total capacity; 28.60 GiB already allocated; 3.92 GiB free; 33.95 GiB
 reserved in total by PyTorch). If reserved memory is substantially greater than allocated memory, consider
@@ -15,10 +15,13 @@ setting max_split_size_mb to counteract fragmentation. Refer to PyTorch's Memory
 Management and PYTORCH_CUDA_ALLOC_CONF documentation.";
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let entry = |name, says, check: fn(&B) -> Verdict| Entry::new(Group::Scenario, name, says, move |backend, _| check(backend));
     vec![
-        entry("C4", "the log of the text: 5.35 GiB are reserved and unallocated, more than the 4.88 that were tried", |_| log()),
-        entry("C4/today", "today's message of a heap in pieces says the same of itself", today),
+        scenario(
+            "C4",
+            "the documents' log: 5.35 GiB are reserved and not allocated, more than the 4.88 GiB that were tried",
+            |_| log(),
+        ),
+        scenario("C4/today", "today's message, of a heap with 60 MiB free in pieces, leads to the same diagnosis", today),
     ]
 }
 
@@ -59,7 +62,7 @@ fn today<B: Backend>(backend: &B) -> Verdict {
         story.free(&format!("piece {number}"))?;
     }
     story.show("60 MiB free in pieces");
-    let text = story.bench.alloc("40 MiB", mib(40))?.refusal()?;
+    let text = story.stage.alloc("40 MiB", mib(40))?.refusal()?;
     story.measure(&text);
     let message = read(&text)?;
     let figures = [message.tried, message.allocated, message.reserved, message.unallocated].map(|size| size.bytes >> 20);

@@ -1,4 +1,4 @@
-//! B4: random programs on one stream, whose accesses are declared, never race; the same on two streams do.
+//! B4: random programs never race on one stream; on two streams they do.
 
 use parkade::units::{Bytes, StreamId};
 use parkade_conformance::backend::{Backend, TestDevice};
@@ -8,18 +8,18 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
-use super::story::Story;
+use crate::story::Story;
 
-/// Steps of a program at most.
+/// The most steps of a program.
 const LONGEST: usize = 60;
-/// Programs on two streams at least: about every fourth races.
+/// The fewest programs on two streams: about one in four races.
 const LEAST_OF_TWO_STREAMS: u32 = 40;
-/// Programs on a real device at most: each opens it anew.
+/// The most programs on a real device: each opens it anew.
 const MOST_ON_A_REAL_DEVICE: u32 = 20;
-/// Which seeds the two fuzzers draw from, beside the effort's.
+/// Added to the effort's seed, so that these programs are not those of another check.
 const SALT: u64 = 0xB4;
 
-/// A step of a program. Numbers choose among what is live.
+/// A step of a program. Indices choose among the live allocations.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc(u64, usize),
@@ -32,11 +32,11 @@ enum Step {
 }
 
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
-    let says = "one stream needs no synchronisation: no program on it races, and memory holds what was written";
+    let says = "on one stream no synchronization is needed: no program races, and memory holds what was written";
     let mut entries = vec![Entry::new(Group::Scenario, "B4", says, |backend: &B, effort: &Effort| one_stream(backend, effort))];
     if backend.is_simulated() {
-        // Only the detector sees every race, whatever the times.
-        let says = "the same programs on two streams, with nothing recorded, do race";
+        // Only the race detector sees every race, whatever the timing.
+        let says = "the same programs on two streams, without record_stream, do race";
         entries
             .push(Entry::new(Group::Scenario, "B4/control", says, |backend: &B, effort: &Effort| two_streams(backend, effort)));
     }
@@ -57,7 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An allocation that is out: its name, its size, its first word if one was written, the stream that it is for.
+/// A live allocation: its name, its size, its first word if one was written, its stream.
 struct Live {
     name: String,
     bytes: u64,
@@ -65,7 +65,7 @@ struct Live {
     stream: StreamId,
 }
 
-/// A program under way.
+/// A program that is running.
 struct Program<D: TestDevice> {
     story: Story<D>,
     streams: Vec<StreamId>,
@@ -76,7 +76,7 @@ struct Program<D: TestDevice> {
 impl<D: TestDevice> Program<D> {
     fn new<B: Backend<Device = D>>(backend: &B, streams: usize) -> Result<Self, Trouble> {
         let story = Story::new(backend, "", None)?;
-        let streams = story.bench.streams()[1..=streams].to_vec();
+        let streams = story.stage.streams()[1..=streams].to_vec();
         Ok(Program { story, streams, live: Vec::new(), made: 0 })
     }
 
@@ -84,8 +84,8 @@ impl<D: TestDevice> Program<D> {
         let count = self.live.len().max(1);
         match *step {
             Step::Alloc(bytes, stream) => return self.alloc(bytes, self.streams[stream % self.streams.len()]),
-            Step::ReleaseCached => return self.story.bench.release_cached(),
-            Step::Work => self.story.bench.device().steer().spin(self.streams[0], 20_000)?,
+            Step::ReleaseCached => return self.story.stage.release_cached(),
+            Step::Work => self.story.stage.device().steer().spin(self.streams[0], 20_000)?,
             _ if self.live.is_empty() => {}
             Step::Free(which) => {
                 let gone = self.live.swap_remove(which % count);
@@ -96,8 +96,8 @@ impl<D: TestDevice> Program<D> {
                 let word = self.made;
                 let live = &mut self.live[which % count];
                 live.word = Some(word);
-                let address = self.story.bench.address(&live.name)?;
-                self.story.bench.device().steer().fill(address, Bytes(live.bytes), word, live.stream)?;
+                let address = self.story.stage.address(&live.name)?;
+                self.story.stage.device().steer().fill(address, Bytes(live.bytes), word, live.stream)?;
             }
             Step::Copy(from, to) => self.copy(from % count, to % count)?,
             Step::Check(which) => self.check(which % count)?,
@@ -108,29 +108,29 @@ impl<D: TestDevice> Program<D> {
     fn alloc(&mut self, bytes: u64, stream: StreamId) -> Result<(), Trouble> {
         self.made += 1;
         let name = format!("{:06}", self.made);
-        self.story.bench.alloc_on(&name, Bytes(bytes), stream)?.served()?;
+        self.story.stage.alloc_on(&name, Bytes(bytes), stream)?.served()?;
         self.live.push(Live { name, bytes, word: None, stream });
         Ok(())
     }
 
-    /// The stream of the source copies it; a shorter copy leaves a mixture, of which the first word is known.
+    /// Copies on the source's stream. A copy may be shorter than the target, of which only the first word is known then.
     fn copy(&mut self, from: usize, to: usize) -> Result<(), Trouble> {
         if from == to {
             return Ok(());
         }
         let bytes = self.live[from].bytes.min(self.live[to].bytes);
-        let (source, target) = (self.story.bench.address(&self.live[from].name)?, self.story.bench.address(&self.live[to].name)?);
-        self.story.bench.device().steer().copy(source, target, Bytes(bytes), self.live[from].stream)?;
+        let (source, target) = (self.story.stage.address(&self.live[from].name)?, self.story.stage.address(&self.live[to].name)?);
+        self.story.stage.device().steer().copy(source, target, Bytes(bytes), self.live[from].stream)?;
         self.live[to].word = self.live[from].word;
         Ok(())
     }
 
-    /// Everything is waited for first: the host reads. Only the beginning is looked at, which copies of all lengths reach.
+    /// Reads the first word, which copies of all lengths write, once the device has done everything.
     fn check(&mut self, which: usize) -> Result<(), Trouble> {
         let Some(word) = self.live[which].word else { return Ok(()) };
         let live = &self.live[which];
-        let address = self.story.bench.address(&live.name)?;
-        let mut device = self.story.bench.device().steer();
+        let address = self.story.stage.address(&live.name)?;
+        let mut device = self.story.stage.device().steer();
         device.settle();
         let mut first = [0; 4];
         device.read(address, &mut first)?;
@@ -140,9 +140,9 @@ impl<D: TestDevice> Program<D> {
         Err(Trouble::fail(format!("{} holds {first:?} at its beginning, where {word} was written", live.name)))
     }
 
-    /// How many races a simulated device saw.
+    /// How many races a simulated device has found.
     fn races(&self) -> u64 {
-        let mut device = self.story.bench.device().steer();
+        let mut device = self.story.stage.device().steer();
         device.insight().map_or(0, |device| device.race_count())
     }
 
@@ -195,7 +195,7 @@ fn two_streams<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     for _ in 0..cases {
         let steps = steps().new_tree(&mut runner).map_err(|reason| Trouble::fail(reason.to_string()))?.current();
         let mut program = Program::new(backend, 2)?;
-        // What is read back may be wrong in such a program: only the detector is asked.
+        // In such a program the data may be wrong: only the detector counts.
         steps.iter().filter(|step| !matches!(step, Step::Check(_))).try_for_each(|step| program.step(step))?;
         racing += u64::from(program.finish(false)? > 0);
         operations += steps.len() as u64;
@@ -203,6 +203,6 @@ fn two_streams<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     if racing == 0 {
         return Err(Trouble::fail(format!("none of {cases} programs on two streams races")));
     }
-    let text = "of the random programs on two streams that record nothing, some race\n".to_owned();
+    let text = "of the random programs on two streams without record_stream, some race\n".to_owned();
     Ok(Evidence { text, measured: format!("{racing} of {cases} programs race\n"), operations })
 }

@@ -1,4 +1,4 @@
-//! A6, A7 and A10: what the driver does, below the allocator and alone.
+//! A6, A7 and A10: what the driver does with pages and holes, below the allocator and without it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -6,32 +6,43 @@ use std::time::Instant;
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB};
 use parkade_conformance::backend::{Backend, Needs, TestDevice};
-use parkade_conformance::suite::{Entry, Evidence, Group, Trouble, Verdict};
+use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
 
-use super::story::{Story, claim, mib};
+use crate::story::{Story, claim, mib, scenario};
 
 /// How long the kernel of A10 runs.
 const SPIN_NS: u64 = 50_000_000;
 /// The driver's page.
 const PAGE: u64 = 2 * MIB;
-/// The device of A7: filled in moments.
+/// The capacity for A7, small enough to fill quickly.
 const SMALL_DEVICE: Bytes = mib(4096);
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let entry = |name, says, check: fn(&B) -> Verdict| Entry::new(Group::Scenario, name, says, move |backend, _| check(backend));
     vec![
-        entry("A6/default", "2 and 4 GiB on 8, the 2 freed: 3 GiB are served after the cached 2 went back", |backend| {
-            remap(backend, "")
-        }),
-        entry("A6/expandable", "the same where segments grow in place: the pages of the 2 GiB go under the 3", |backend| {
-            remap(backend, "expandable_segments:True")
-        }),
-        entry("A7/pages", "holes of whole pages do not matter: the driver puts any pages behind any addresses", |backend| {
+        scenario(
+            "A6/default",
+            "2 and 4 GiB on 8 GiB, the 2 freed: 3 GiB are served once the cached 2 GiB have gone back to the driver",
+            |backend| remap(backend, ""),
+        ),
+        scenario(
+            "A6/expandable",
+            "the same with expandable segments: the pages of the 2 GiB are mapped under the 3 GiB",
+            |backend| remap(backend, "expandable_segments:True"),
+        ),
+        scenario("A7/pages", "holes of whole pages do not matter: the driver backs any addresses with any pages", |backend| {
             holes_of_pages(backend, 64)
         }),
-        entry("A7/below-a-page", "blocks of 1 MiB share pages: with half of them freed not a byte is free", holes_below_a_page),
-        entry("A7/three-quarters", "blocks of 1.5 MiB have a page each: each freed one gives 2 MiB back", three_quarters),
-        entry("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting),
+        scenario(
+            "A7/below-a-page",
+            "blocks of 1 MiB share pages: with one of each pair freed, the driver has no more free memory than before",
+            holes_below_a_page,
+        ),
+        scenario(
+            "A7/three-quarters",
+            "blocks of 1.5 MiB have a page each: each one that is freed gives 2 MiB back",
+            three_quarters,
+        ),
+        scenario("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting),
     ]
 }
 
@@ -48,7 +59,7 @@ fn remap<B: Backend>(backend: &B, settings: &str) -> Verdict {
     };
     story.expect("with the hole", before)?;
     story.show("before");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("3 GiB", mib(3072))?;
     if !is_expandable {
         story.expect_calls("3 GiB", &["cudaMalloc 3.00 GiB refused", "cudaFree", "cudaMalloc 3.00 GiB"])?;
@@ -58,7 +69,7 @@ fn remap<B: Backend>(backend: &B, settings: &str) -> Verdict {
     story.finish()
 }
 
-/// A device that nobody else uses, filled with blocks of one size until it refuses. The blocks lie in `held`.
+/// A device filled with blocks of one size until it refuses. `held` are the blocks.
 struct Filled<D> {
     device: D,
     held: Vec<DeviceAddress>,
@@ -81,7 +92,7 @@ impl<D: TestDevice> Filled<D> {
         Ok(self.device.memory_info()?.free.get())
     }
 
-    /// Frees those for which it is so, and says how many they were.
+    /// Frees the blocks for which `goes` answers yes, and returns how many those were.
     fn free_where(&mut self, mut goes: impl FnMut(usize, DeviceAddress) -> bool) -> Result<u64, Trouble> {
         let held = std::mem::take(&mut self.held);
         let mut freed = 0;
@@ -96,7 +107,7 @@ impl<D: TestDevice> Filled<D> {
         Ok(freed)
     }
 
-    /// Whether one malloc of so many bytes is served; it is kept.
+    /// Whether a malloc of this size is served. What it gives is kept.
     fn is_served(&mut self, bytes: Bytes) -> Result<bool, Trouble> {
         match self.device.malloc(bytes) {
             Ok(address) => self.held.push(address),
@@ -118,7 +129,7 @@ impl<D: TestDevice> Filled<D> {
 fn holes_of_pages<B: Backend>(backend: &B, block_mib: u64) -> Verdict {
     let mut filled = Filled::new(backend, mib(block_mib))?;
     let (most, count) = (SMALL_DEVICE.get() / (block_mib * MIB), filled.held.len() as u64);
-    // A real driver may take some for itself while it is filled.
+    // A real driver may take some memory for itself meanwhile.
     claim(count == most || count + 1 == most, || format!("{count} blocks of {block_mib} MiB fit; {most} should"))?;
     let freed = filled.free_where(|number, _| number % 2 == 1)?;
     let one = Bytes(freed * block_mib * MIB);
@@ -132,7 +143,7 @@ fn holes_of_pages<B: Backend>(backend: &B, block_mib: u64) -> Verdict {
 fn holes_below_a_page<B: Backend>(backend: &B) -> Verdict {
     let mut filled = Filled::new(backend, mib(1))?;
     let full = filled.free_bytes()?;
-    // One block of each page stays, whatever the order in which the driver gave them out.
+    // One block of each page stays, in whatever order the driver gave them out.
     let mut kept = BTreeMap::new();
     let freed = filled.free_where(|_, address| kept.insert(address.get() / PAGE, ()).is_some())?;
     claim(freed >= SMALL_DEVICE.get() / PAGE - 32, || format!("only {freed} blocks share a page with another"))?;
@@ -160,7 +171,7 @@ fn three_quarters<B: Backend>(backend: &B) -> Verdict {
     )
 }
 
-/// How long something took: on a simulated device by its clock, on a real one by the host's.
+/// How long something took: by the device's clock if it is simulated, else by the host's.
 fn timed<D: TestDevice, T>(device: &mut D, act: impl FnOnce(&mut D) -> Result<T, BackendError>) -> Result<(T, u64), Trouble> {
     let clock = |device: &mut D| device.insight().map(|simulated| simulated.now_ns());
     let (start, start_ns) = (Instant::now(), clock(device));

@@ -1,36 +1,36 @@
-//! C1 to C3: the experiments of the texts, under 39.59 GiB, as PyTorch 2.11 ran them on an H200 under each setting.
+//! C1 to C3: the experiments of the documents under 39.59 GiB, with PyTorch 2.11's figures on an H200 for each setting
+//! (facts: The documents' experiments).
 
 use parkade::units::Bytes;
 use parkade_conformance::backend::Backend;
-use parkade_conformance::suite::{Entry, Group, Verdict};
+use parkade_conformance::suite::{Entry, Trouble, Verdict};
 
-use super::fragmentation::SETTINGS;
-use super::story::{Story, claim, gib_hundredths};
+use crate::allocator::SETTINGS;
+use crate::story::{Story, claim, gib_hundredths, scenario};
 
-/// The limit: the memory of the texts' GPU.
+/// The memory of the documents' GPU, as a limit.
 const LIMIT: Bytes = gib_hundredths(3959);
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries: Vec<Entry<B>> = Vec::new();
     for (name, settings) in SETTINGS {
         let mut add = |row: &str, says, check: fn(&B, &str, &str) -> Verdict| {
-            let check = move |backend: &B, _: &_| check(backend, name, settings);
-            entries.push(Entry::new(Group::Scenario, format!("{row}/{name}"), says, check));
+            entries.push(scenario(format!("{row}/{name}"), says, move |backend: &B| check(backend, name, settings)));
         };
-        add("C1", "39 of 1 GB, six freed, then 2 GB: a new segment from the driver, not the six put together", equal);
+        add("C1", "39 tensors of 1 GB, six of them freed, then 2 GB: served by a new segment, not by combining the six", equal);
         add(
             "C2",
-            "0.9, 1.1, 0.5, 2 GB in turn until full, three freed, then 3.4 GiB: served, since the three were whole segments",
+            "0.9, 1.1, 0.5 and 2 GB in turn until full, three freed, then 3.4 GiB: served, since the three were whole segments",
             mixed,
         );
-        add("C3", "100 of 4 MB, every other one freed, then 100 MB: served by a new segment", alternating);
+        add("C3", "100 tensors of 4 MB, every other one freed, then 100 MB: served by a new segment", alternating);
     }
-    let says = "the same under 0.4 GiB: 0.195 GiB are free in pieces, and 100 MB are refused";
-    entries.push(Entry::new(Group::Scenario, "C3/limited", says, |backend: &B, _| alternating_limited(backend)));
+    let says = "C3 under 0.4 GiB: 0.195 GiB are free in pieces, and 100 MB are refused";
+    entries.push(scenario("C3/limited", says, alternating_limited));
     entries
 }
 
-/// `del tensors[i]` for each i, of a list that becomes shorter: the original places of what goes.
+/// The original positions of what `del tensors[i]` deletes for each i, while the list gets shorter.
 fn deleted(count: usize, indices: impl IntoIterator<Item = usize>) -> Vec<usize> {
     let mut left: Vec<usize> = (0..count).collect();
     indices.into_iter().map(|index| left.remove(index)).collect()
@@ -70,7 +70,7 @@ fn equal<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
     }
     story.expect("with holes", holes)?;
     story.show("with holes");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("tensor of 2 GB", Bytes(2_048_000_000))?;
     if name != "expandable" {
         let frees = if name == "gc" { 6 } else { 0 };
@@ -98,11 +98,11 @@ fn mixed<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
         _ => (
             [41_342_820_352, 41_357_934_592, 15_114_240, 1, 1, 35, 35, 0],
             [37_691_678_720, 41_357_934_592, 15_114_240, 1, 1, 35, 35, 0],
-            // Garbage collection gives the three back before anything is refused: no retry.
+            // Garbage collection releases the three before anything is refused, so there is no retry.
             [41_342_820_352, 41_357_934_592, 15_114_240, if name == "gc" { 1 } else { 2 }, 1, 33, 36, 3],
         ),
     };
-    // Shapes of the text, of 4-byte floats: (int(0.9 * 1024 * 256), 1024) and so on.
+    // The document's shapes, of 4-byte floats: (int(0.9 * 1024 * 256), 1024) and so on.
     let sizes = [235_929 * 1024 * 4, 288_358 * 1024 * 4, 262_144 * 512 * 4, 262_144 * 2048 * 4];
     let mut story = Story::new(backend, settings, Some(LIMIT))?;
     let mut count = 0;
@@ -117,7 +117,7 @@ fn mixed<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
     }
     story.expect("with holes", holes)?;
     story.show("with holes");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("tensor of 3.4 GiB", Bytes(891_289 * 1024 * 4))?;
     if name != "expandable" {
         story.expect_calls("3.4 GiB", &["cudaFree", "cudaFree", "cudaFree", "cudaMalloc 3.40 GiB"])?;
@@ -128,7 +128,7 @@ fn mixed<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
 }
 
 /// 100 tensors of 1000 x 1000 floats, every other one freed.
-fn fill_and_free<B: Backend>(story: &mut Story<B::Device>) -> Result<(), parkade_conformance::suite::Trouble> {
+fn fill_and_free<B: Backend>(story: &mut Story<B::Device>) -> Result<(), Trouble> {
     for number in 0..100 {
         story.alloc(&format!("tensor {number:02}"), Bytes(4_000_000))?;
     }
@@ -148,7 +148,7 @@ fn alternating<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
     fill_and_free::<B>(&mut story)?;
     story.expect("with holes", holes)?;
     story.show("with holes");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.alloc("tensor of 100 MB", Bytes(100_000_000))?;
     if name != "expandable" {
         story.expect_calls("100 MB", &["cudaMalloc 96.00 MiB"])?;
@@ -162,9 +162,9 @@ fn alternating_limited<B: Backend>(backend: &B) -> Verdict {
     let mut story = Story::new(backend, "", Some(gib_hundredths(40)))?;
     fill_and_free::<B>(&mut story)?;
     story.show("with holes");
-    let _ = story.bench.calls();
+    let _ = story.stage.calls();
     story.refuse("tensor of 100 MB", Bytes(100_000_000))?;
-    // No segment is free as a whole, so the flush gives nothing back.
+    // No segment is free as a whole, so there is nothing to release.
     story.expect_calls("100 MB", &["cudaMemGetInfo"])?;
     story.expect("refused", [209_715_200, 419_430_400, 209_715_200, 1, 1, 20, 20, 0])?;
     story.show_figures("after");
