@@ -1,7 +1,7 @@
 //! Failing driver calls, one at a time: for n = 1, 2, ... the n-th call fails, until a run passes untouched.
 //!
 //! After the failure the heap is valid, the statistics agree with it, the rest of the sequence goes on, and nothing is leaked at the
-//! end. All of that is checked by the world, after every operation. The call fails before the device sees it, so this runs on every
+//! end. All of that is checked by the trial, after every operation. The call fails before the device sees it, so this runs on every
 //! backend.
 
 use parkade::units::MIB;
@@ -70,8 +70,8 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 fn setup(capacity_mib: u64, settings: usize, is_virtual: bool) -> Setup {
-    let (adversary, places) = (EventTiming::Lazy, Places::Ascending);
-    Setup { capacity: capacity_mib * MIB, adversary, settings, places, free_waits: false, is_virtual }
+    let (timing, places) = (EventTiming::Lazy, Places::Ascending);
+    Setup { capacity: capacity_mib * MIB, timing, settings, places, free_waits: false, is_virtual }
 }
 
 /// Every rung of the ladder, with two streams' events pending: collected garbage, oversize blocks, waiting, out of memory.
@@ -174,20 +174,20 @@ struct Ran {
 }
 
 fn run<B: Backend>(backend: &B, (setup, sequence): &Program, plan: FaultPlan) -> Result<Ran, Stopped> {
-    let mut world = Trial::new(backend, setup).map_err(Stopped::Unable)?;
-    world.plan_faults(plan);
+    let mut trial = Trial::new(backend, setup).map_err(Stopped::Unable)?;
+    trial.plan_faults(plan);
     let mut told = Vec::new();
     for (number, operation) in sequence.iter().enumerate() {
-        match world.apply(operation) {
+        match trial.apply(operation) {
             Ok(Outcome::Failed(error)) => told.push(format!("operation {number}, {operation:?}: {error}")),
             Ok(_) => {}
             Err(broken) => {
-                return Err(Stopped::Broken(broken.during(format!("operation {number}, {operation:?}")), world.script()));
+                return Err(Stopped::Broken(broken.during(format!("operation {number}, {operation:?}")), trial.script()));
             }
         }
     }
-    let (fired, script) = (world.faults_fired(), world.script());
-    world.finish().map_err(|broken| Stopped::Broken(broken, script.clone()))?;
+    let (fired, script) = (trial.faults_fired(), trial.script());
+    trial.finish().map_err(|broken| Stopped::Broken(broken, script.clone()))?;
     Ok(Ran { fired, told, script })
 }
 

@@ -41,9 +41,9 @@ const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
 pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries = Vec::new();
     for is_virtual in [false, true] {
-        for (name, adversary) in timings(backend) {
+        for (name, timing) in timings(backend) {
             let kind = if is_virtual { "virtual" } else { "ordinary" };
-            let campaign = Arc::new(Campaign::new(adversary, is_virtual));
+            let campaign = Arc::new(Campaign::new(timing, is_virtual));
             for (law, says) in AFTER_EVERY_OPERATION.into_iter().filter(|(law, _)| campaign.checks(*law)) {
                 let campaign = Arc::clone(&campaign);
                 let title = format!("{}/{kind}/{name}", law.name());

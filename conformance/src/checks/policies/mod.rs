@@ -107,11 +107,11 @@ fn drawn() -> Subject<Drawn> {
 fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &Subject<P>, share: Share) -> Vec<Entry<B>> {
     let name = |what: &str| format!("policy/{}/{what}", subject.name);
     let mut entries = Vec::new();
-    for (adversary_name, adversary) in timings(backend) {
+    for (timing_name, timing) in timings(backend) {
         let subject = subject.clone();
         let says = "every law that no policy may break holds after every step of random programs";
-        entries.push(Entry::new(Group::Law, name(adversary_name), says, move |backend, effort| {
-            campaign::every_law(&subject, backend, &share.of(effort), adversary)
+        entries.push(Entry::new(Group::Law, name(timing_name), says, move |backend, effort| {
+            campaign::every_law(&subject, backend, &share.of(effort), timing)
         }));
     }
     if backend.is_simulated() {
@@ -137,12 +137,12 @@ fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &
 fn wrong_answers<B: Backend + 'static>(backend: &B, share: Share) -> Vec<Entry<B>> {
     let subject = Subject::new("wrong-answers", Wrong::new).expected_wrong();
     let says = "a wrong answer of a policy is an error that names it and loses nothing, whatever it answers";
-    let entry = |(name, adversary)| {
+    let entry = |(name, timing)| {
         let subject = subject.clone();
         Entry::new(Group::Law, format!("policy/wrong-answers/{name}"), says, move |backend, effort| {
             let part = share.of(effort);
             let effort = Effort { cases: part.cases * WRONG_SHARE, ..part };
-            campaign::every_law(&subject, backend, &effort, adversary)
+            campaign::every_law(&subject, backend, &effort, timing)
         })
     };
     timings(backend).into_iter().map(entry).collect()

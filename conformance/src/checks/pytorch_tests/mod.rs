@@ -126,14 +126,14 @@ fn with_capacity(capacity: Bytes) -> Needs {
 }
 
 /// Fills a named allocation with a word.
-fn fill<D: TestDevice>(bench: &Stage<D>, name: &str, bytes: Bytes, word: u32, stream: StreamId) -> Result<(), Trouble> {
-    Ok(bench.device().steer().fill(bench.address(name)?, bytes, word, stream)?)
+fn fill<D: TestDevice>(stage: &Stage<D>, name: &str, bytes: Bytes, word: u32, stream: StreamId) -> Result<(), Trouble> {
+    Ok(stage.device().steer().fill(stage.address(name)?, bytes, word, stream)?)
 }
 
 /// Whether memory holds a word, again and again, after all work is done.
-fn holds<D: TestDevice>(bench: &Stage<D>, address: DeviceAddress, bytes: usize, word: u32) -> Result<bool, Trouble> {
+fn holds<D: TestDevice>(stage: &Stage<D>, address: DeviceAddress, bytes: usize, word: u32) -> Result<bool, Trouble> {
     let mut found = vec![0; bytes];
-    let mut device = bench.device().steer();
+    let mut device = stage.device().steer();
     device.settle();
     device.read(address, &mut found)?;
     Ok(found.chunks_exact(4).all(|piece| piece == word.to_le_bytes()))

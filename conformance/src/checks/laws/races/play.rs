@@ -70,16 +70,16 @@ pub(super) struct Play<D: TestDevice> {
 impl<D: TestDevice> Play<D> {
     pub(super) fn new<B: Backend<Device = D>>(
         backend: &B,
-        adversary: EventTiming,
+        timing: EventTiming,
         is_virtual: bool,
         kind: Kind,
     ) -> Result<Play<D>, Unable> {
-        let needs = Needs { capacity: Some(CAPACITY), timing: adversary, places: Places::Ascending, free_waits: true };
+        let needs = Needs { capacity: Some(CAPACITY), timing, places: Places::Ascending, free_waits: true };
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device);
         let settings = if is_virtual { "expandable_segments:True" } else { "" };
-        let head = format!("# parkade ops SCRIPT --capacity {CAPACITY} --settings '{settings}'\n# events: {adversary:?}");
+        let head = format!("# parkade ops SCRIPT --capacity {CAPACITY} --settings '{settings}'\n# events: {timing:?}");
         let settings = Settings::from_environment(settings).expect("legal settings");
         let core = Allocator::new(device.clone(), PyTorch::new(settings), Vec::new());
         Ok(Play { core, device, streams, kind, live: Vec::new(), names: 0, words: 0, script: vec![head] })

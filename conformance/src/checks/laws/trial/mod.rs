@@ -1,4 +1,4 @@
-//! The world: the core on a witnessed device, the naive model beside it, and every law checked after every operation.
+//! The trial: the core on a witnessed device, the naive model beside it, and every law checked after every operation.
 
 mod accounts;
 mod drive;
@@ -103,8 +103,8 @@ impl<D: TestDevice> Trial<D> {
     /// # Errors
     /// If there is no such device.
     pub fn new<B: Backend<Device = D>>(backend: &B, setup: &Setup) -> Result<Trial<D>, Unable> {
-        let Setup { adversary, places, free_waits, .. } = *setup;
-        let needs = Needs { capacity: Some(Bytes(setup.capacity)), timing: adversary, places, free_waits };
+        let Setup { timing, places, free_waits, .. } = *setup;
+        let needs = Needs { capacity: Some(Bytes(setup.capacity)), timing, places, free_waits };
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device);

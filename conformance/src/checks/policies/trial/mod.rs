@@ -1,4 +1,4 @@
-//! The world of policies: an allocator under any policy on a witnessed device, who holds what beside it, and after every step every
+//! The trial of policies: an allocator under any policy on a witnessed device, who holds what beside it, and after every step every
 //! law that no policy may break.
 //!
 //! Where a request goes is the policy's own business here. What is checked is that the allocator did what the policy said,
@@ -86,9 +86,9 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     /// # Errors
     /// If there is no such device.
     pub(super) fn new<B: Backend<Device = D>>(backend: &B, setup: &Setup, policy: P, mode: Mode) -> Result<Trial<D, P>, Unable> {
-        let Setup { adversary, places, .. } = *setup;
+        let Setup { timing, places, .. } = *setup;
         // Giving memory back waits for the device, as the driver does: else a policy would have to.
-        let needs = Needs { capacity: Some(Bytes(setup.capacity)), timing: adversary, places, free_waits: true };
+        let needs = Needs { capacity: Some(Bytes(setup.capacity)), timing, places, free_waits: true };
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device).claiming(Bytes(setup.capacity));
