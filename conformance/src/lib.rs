@@ -6,7 +6,10 @@
 
 pub mod backend;
 pub mod checks;
+pub mod harness;
 pub mod law;
 pub mod model;
 pub mod stage;
 pub mod suite;
+
+pub use harness::main;

@@ -10,14 +10,14 @@ use proptest::strategy::{Strategy, ValueTree};
 
 use super::campaign::Stopped;
 use crate::backend::{Backend, EventTiming, Places};
-use crate::checks::draw::runner;
+use crate::checks::draw::{may_expand, runner};
 use crate::checks::laws::operation::Operation::{
     Allocate, CompleteOne, Free, Launch, OthersHold, ProcessEvents, RecordStream, ReleaseCached, SetFraction,
 };
 use crate::checks::laws::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
 use crate::checks::laws::trial::{Outcome, Trial};
 use crate::law::{Broken, Law};
-use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
+use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
 /// A code that no rule of the allocator knows ("an illegal memory access was encountered").
 const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
@@ -44,6 +44,18 @@ const CALLS: [CallName; 15] = [
     CallName::StreamSynchronize,
 ];
 
+/// Those that only expandable segments make.
+const EXPANDABLE_CALLS: [CallName; 8] = [
+    CallName::AddressReserve,
+    CallName::AddressFree,
+    CallName::MemCreate,
+    CallName::MemMap,
+    CallName::MemSetAccess,
+    CallName::MemUnmap,
+    CallName::MemRelease,
+    CallName::StreamSynchronize,
+];
+
 /// A sequence and what it runs on.
 type Program = (Setup, Vec<Operation>);
 
@@ -53,9 +65,10 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries: Vec<Entry<B>> = CALLS
         .into_iter()
         .map(|call| {
-            Entry::new(Group::Law, format!("faults/{}", call.as_str()), says, move |backend, effort| {
+            let entry = Entry::new(Group::Law, format!("faults/{}", call.as_str()), says, move |backend, effort| {
                 fail_each(backend, effort, move |n| vec![(When::NthOf(call, n), ILLEGAL_ADDRESS)], Some(call))
-            })
+            });
+            if EXPANDABLE_CALLS.contains(&call) { entry.requires(Requirement::ExpandableSegments) } else { entry }
         })
         .collect();
     let says = "after any n-th call has said that memory is out, everything holds and nothing is lost";
@@ -198,7 +211,9 @@ fn fail_each<B: Backend>(
     plan: impl Fn(u64) -> Vec<(When, FaultError)>,
     call: Option<CallName>,
 ) -> Verdict {
-    let programs: Vec<Program> = ordinary().into_iter().chain([expandable()]).chain(random(effort)).collect();
+    let mut programs: Vec<Program> = ordinary().into_iter().chain([expandable()]).chain(random(effort)).collect();
+    let may_expand = may_expand(backend);
+    programs.retain(|(setup, _)| may_expand || !setup.is_virtual);
     let (mut failures, mut operations) = (0, 0);
     for program in &programs {
         for n in 1.. {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::backend::Backend;
 use crate::checks::draw::timings;
 use crate::law::Law;
-use crate::suite::{Entry, Group};
+use crate::suite::{Entry, Group, Requirement};
 use campaign::Campaign;
 
 /// The laws that are checked after every operation of a random sequence.
@@ -47,7 +47,8 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
             for (law, says) in AFTER_EVERY_OPERATION.into_iter().filter(|(law, _)| campaign.checks(*law)) {
                 let campaign = Arc::clone(&campaign);
                 let title = format!("{}/{kind}/{name}", law.name());
-                entries.push(Entry::new(Group::Law, title, says, move |backend, effort| campaign.verdict(law, backend, effort)));
+                let entry = Entry::new(Group::Law, title, says, move |backend, effort| campaign.verdict(law, backend, effort));
+                entries.push(if is_virtual { entry.requires(Requirement::ExpandableSegments) } else { entry });
             }
         }
     }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::campaign::Stopped;
 use super::cases;
 use crate::backend::{Backend, EventTiming};
-use crate::checks::draw::timings;
+use crate::checks::draw::{may_expand, timings};
 use crate::law::Law;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 use play::{Play, Step};
@@ -61,7 +61,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries
 }
 
-fn programs(timing: EventTiming) -> impl Strategy<Value = Program> {
+fn programs(timing: EventTiming, may_expand: bool) -> impl Strategy<Value = Program> {
     let timing = match timing {
         EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
         other => Just(other).boxed(),
@@ -81,9 +81,9 @@ fn programs(timing: EventTiming) -> impl Strategy<Value = Program> {
         1 => Just(Step::ProcessEvents),
         1 => Just(Step::ReleaseCached),
     ];
-    (timing, any::<bool>(), prop::collection::vec(step, 1..LONGEST)).prop_map(|(timing, is_virtual, steps)| Program {
+    (timing, any::<bool>(), prop::collection::vec(step, 1..LONGEST)).prop_map(move |(timing, is_virtual, steps)| Program {
         timing,
-        is_virtual,
+        is_virtual: is_virtual && may_expand,
         steps,
     })
 }
@@ -101,7 +101,9 @@ fn play<B: Backend>(backend: &B, program: &Program, kind: Kind) -> Result<(usize
 
 fn no_race<B: Backend>(backend: &B, effort: &Effort, kind: Kind, timing: EventTiming) -> Verdict {
     let salt = 0x4ace_u64 + u64::from(kind == Kind::Told);
-    cases::run(effort, salt, &programs(timing), |program| play(backend, program, kind).map(|_| program.steps.len() as u64))
+    cases::run(effort, salt, &programs(timing, may_expand(backend)), |program| {
+        play(backend, program, kind).map(|_| program.steps.len() as u64)
+    })
 }
 
 /// Fewer programs under each timing would leave the share of racing ones to chance.
@@ -113,7 +115,7 @@ fn untold<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let share = Effort { cases: effort.cases.div_ceil(4).max(LEAST_OF_EACH), ..*effort };
     let mut operations = 0;
     for (_, timing) in timings(backend) {
-        let verdict = cases::run(&share, 0x4acf_u64, &programs(timing), |program| {
+        let verdict = cases::run(&share, 0x4acf_u64, &programs(timing, may_expand(backend)), |program| {
             let (races, _) = play(backend, program, Kind::Untold)?;
             all.set(all.get() + 1);
             racing.set(racing.get() + u32::from(races > 0));

@@ -12,7 +12,7 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 use super::cases;
 use crate::backend::{Backend, TestDevice};
 use crate::law::{Broken, Law, ensure};
-use crate::suite::{Effort, Entry, Group};
+use crate::suite::{Effort, Entry, Group, Requirement};
 
 /// The entries of this law.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
@@ -24,7 +24,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let allocator = Entry::new(Group::Law, "contents/remapped-by-the-allocator", says, |backend: &B, effort: &Effort| {
         cases::run(&fewer(effort), 0x3e3b, &allocator::programs(), |steps| allocator::run(backend, steps))
     });
-    vec![driver, allocator]
+    vec![driver.requires(Requirement::VirtualMemory), allocator.requires(Requirement::ExpandableSegments)]
 }
 
 /// All bytes are read, so there are fewer cases than of other laws.

@@ -7,7 +7,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::backend::{Backend, EventTiming, Unable};
-use crate::checks::draw::runner;
+use crate::checks::draw::{may_expand, runner};
 use crate::checks::laws::operation::{Operation, Setup, operations, operations_for, setup_under, virtual_setup_under};
 use crate::checks::laws::trial::{Finished, Trial};
 use crate::law::{Broken, Law, ensure};
@@ -43,9 +43,10 @@ fn check_cases<B: Backend>(
     check: impl Fn(&B, &Setup, &[Operation]) -> Result<(), Why>,
 ) -> Verdict {
     let cases = Effort { cases: (effort.cases / 4).max(1), ..*effort };
-    let strategy = any::<(bool, u64)>().prop_flat_map(|(is_virtual, seed)| {
+    let may_expand = may_expand(backend);
+    let strategy = any::<(bool, u64)>().prop_flat_map(move |(is_virtual, seed)| {
         let timing = EventTiming::Seeded(seed);
-        let setup = if is_virtual { virtual_setup_under(timing).boxed() } else { setup_under(timing).boxed() };
+        let setup = if is_virtual && may_expand { virtual_setup_under(timing).boxed() } else { setup_under(timing).boxed() };
         setup.prop_flat_map(|setup| (Just(setup), operations_for(&setup, 1..80)))
     });
     let (unable, count) = (std::cell::Cell::new(None), std::cell::Cell::new(0));

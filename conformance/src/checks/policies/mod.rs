@@ -19,13 +19,15 @@ mod trial;
 mod watched;
 mod wrong;
 
+use parkade::PoolSlot;
 use parkade::policy::Policy;
+use parkade::units::PoolClass;
 use parkade_policies::{CATALOGUE, Named};
 
 use crate::backend::Backend;
-use crate::checks::draw::timings;
+use crate::checks::draw::{may_expand, timings};
 use crate::law::Law;
-use crate::suite::{Effort, Entry, Group};
+use crate::suite::{Effort, Entry, Group, Requirement};
 use drawn::Drawn;
 use subject::Subject;
 use wrong::Wrong;
@@ -89,18 +91,27 @@ pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, 
     let mut entries: Vec<Entry<B>> = Vec::new();
     for named in named {
         let make = named.make;
-        entries.extend(entries_of(backend, &Subject::new(named.name, move |_| make()), share));
+        let subject = Subject::new(named.name, move |_| make());
+        let maps_pages = maps_pages(&make());
+        let list = entries_of(backend, &subject, share).into_iter();
+        entries.extend(list.map(|entry| if maps_pages { entry.requires(Requirement::ExpandableSegments) } else { entry }));
     }
     if only.is_none() {
-        entries.extend(entries_of(backend, &drawn(), share));
+        entries.extend(entries_of(backend, &drawn(may_expand(backend)), share));
         entries.extend(wrong_answers(backend, share));
     }
     entries
 }
 
-/// Policies put together by chance.
-fn drawn() -> Subject<Drawn> {
-    Subject::new("drawn", Drawn::new).failing_with(Drawn::seeds_that_move_memory())
+/// Whether a policy takes memory by mapping pages.
+fn maps_pages(policy: &impl Policy) -> bool {
+    [PoolClass::Small, PoolClass::Large].into_iter().any(|class| policy.grows(PoolSlot::default_pool(class)))
+}
+
+/// Policies put together by chance; without virtual memory, none whose segments are expandable.
+fn drawn(may_expand: bool) -> Subject<Drawn> {
+    Subject::new("drawn", move |seed| Drawn::new(seed).expandable_only_if(may_expand))
+        .failing_with(Drawn::seeds_that_move_memory())
 }
 
 /// The entries of one policy.
@@ -135,7 +146,8 @@ fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &
 }
 
 fn wrong_answers<B: Backend + 'static>(backend: &B, share: Share) -> Vec<Entry<B>> {
-    let subject = Subject::new("wrong-answers", Wrong::new).expected_wrong();
+    let may_expand = may_expand(backend);
+    let subject = Subject::new("wrong-answers", move |seed| Wrong::new(seed).expandable_only_if(may_expand)).expected_wrong();
     let says = "a wrong answer of a policy is an error that names it and loses nothing, whatever it answers";
     let entry = |(name, timing)| {
         let subject = subject.clone();

@@ -7,7 +7,7 @@ use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 
 use super::{Mode, ensure, twice};
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::checks::lockstep::Draws;
+use crate::checks::draw::Draws;
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 

@@ -46,7 +46,7 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
-use crate::suite::{Effort, Entry, Group, Trouble, Verdict};
+use crate::suite::{Effort, Entry, Group, Requirement, Trouble, Verdict};
 
 /// Where the segments come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +106,9 @@ fn twice<B: Backend>(
     Mode::BOTH.map(|mode| {
         let test = test.clone();
         let suffix = if mode == Mode::Expandable { "/expandable" } else { "" };
-        Entry::new(Group::PyTorchTest, format!("{name}{suffix}"), says, move |backend, effort| test(backend, mode, effort))
+        let entry =
+            Entry::new(Group::PyTorchTest, format!("{name}{suffix}"), says, move |backend, effort| test(backend, mode, effort));
+        if mode == Mode::Expandable { entry.requires(Requirement::ExpandableSegments) } else { entry }
     })
 }
 

@@ -6,7 +6,7 @@ use parkade::units::{Bytes, PoolClass};
 
 use super::{Mode, ensure, same, twice};
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::checks::lockstep::Draws;
+use crate::checks::draw::Draws;
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 

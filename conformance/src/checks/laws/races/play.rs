@@ -6,7 +6,7 @@ use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 
 use super::Kind;
-use crate::backend::{Backend, Core, EventTiming, Needs, Places, TestDevice, Unable, WitnessedDevice};
+use crate::backend::{Backend, Core, EventTiming, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::checks::laws::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
 
@@ -74,7 +74,7 @@ impl<D: TestDevice> Play<D> {
         is_virtual: bool,
         kind: Kind,
     ) -> Result<Play<D>, Unable> {
-        let needs = Needs { capacity: Some(CAPACITY), timing, places: Places::Ascending, free_waits: true };
+        let needs = Needs { capacity: Some(CAPACITY), simulation: Simulation { timing, ..Simulation::default() } };
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device);
