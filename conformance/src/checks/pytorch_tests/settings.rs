@@ -7,7 +7,7 @@ use parkade::units::{Bytes, MIB, StreamId};
 use super::{ensure, once, same};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
-use crate::suite::{Entry, Evidence, Trouble, Verdict};
+use crate::suite::{Entry, Evidence, Requirement, Trouble, Verdict};
 
 /// 21 Mi elements of four bytes.
 const MIDDLING: Bytes = Bytes(84 * MIB);
@@ -31,8 +31,10 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
             "divisions round requests, a later string resets them, wrong strings are refused",
             strings,
         ),
-        once("test_max_split_expandable", "blocks of all kinds are released for a request that needs all memory", max_split),
-        once("test_garbage_collect_expandable", "garbage collection passes over expandable blocks", garbage),
+        once("test_max_split_expandable", "blocks of all kinds are released for a request that needs all memory", max_split)
+            .requires(Requirement::ExpandableSegments),
+        once("test_garbage_collect_expandable", "garbage collection passes over expandable blocks", garbage)
+            .requires(Requirement::ExpandableSegments),
         once("test_cachingAllocator_raw_alloc", "a raw request of 1 MiB counts as requested", raw_alloc),
     ]
 }
