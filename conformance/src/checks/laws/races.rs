@@ -15,23 +15,12 @@ use crate::backend::{Backend, EventTiming};
 use crate::checks::draw::{may_expand, timings};
 use crate::law::Law;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
-use play::{Play, Step};
+use play::{Kind, Play, Step};
 
 /// Of the programs that do not tell of their streams, at least one in so many must race.
 const RACING_ONE_IN: u32 = 2;
 /// Steps of a program.
 const LONGEST: usize = 120;
-
-/// How a program uses streams.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    /// All on one.
-    OneStream,
-    /// On all, each use by another one told with `record_stream`.
-    Told,
-    /// On all, and the allocator does not know.
-    Untold,
-}
 
 /// A program and what it runs under.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use parkade::device::DeviceBackend;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, StreamId};
 
-use super::{Mode, ensure, fill, holds, once, same, twice};
+use super::support::{Mode, ensure, fill, holds, once, same, twice};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::{Request, Stage};
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parkade::Allocation;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 
-use super::{Mode, ensure, twice};
+use super::support::{Mode, ensure, twice};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::checks::draw::Draws;
 use crate::stage::Stage;

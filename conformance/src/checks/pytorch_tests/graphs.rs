@@ -6,7 +6,7 @@ use parkade::snapshot::BlockActivity;
 use parkade::stats::Family;
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 
-use super::{Mode, ensure, fill, once, same, twice};
+use super::support::{Mode, ensure, fill, once, same, twice};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};

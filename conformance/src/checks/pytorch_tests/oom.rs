@@ -4,7 +4,7 @@ use parkade::device::DeviceBackend;
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use super::{Mode, ensure, fill, holds, same, twice, with_capacity};
+use super::support::{Mode, ensure, fill, holds, same, twice, with_capacity};
 use crate::backend::{Backend, Needs};
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Verdict};

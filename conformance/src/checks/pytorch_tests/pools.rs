@@ -5,7 +5,7 @@ use parkade::PoolFilter;
 use parkade::snapshot::SegmentInfo;
 use parkade::units::{Bytes, MIB, PoolId, StreamId};
 
-use super::{ensure, fill, holds, once, same};
+use super::support::{ensure, fill, holds, once, same};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};

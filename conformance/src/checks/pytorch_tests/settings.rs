@@ -4,7 +4,7 @@ use parkade::settings::{ErrorKind, Settings};
 use parkade::stats::Family;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use super::{ensure, once, same};
+use super::support::{ensure, once, same};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
 use crate::suite::{Entry, Evidence, Requirement, Trouble, Verdict};

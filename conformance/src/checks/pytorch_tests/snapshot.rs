@@ -7,7 +7,7 @@ use parkade_recording::{
     Action, Block, BlockState, DeviceRecording, Entry as RecordedEntry, Recording, Segment, StackId, Style, read, write,
 };
 
-use super::{Mode, ensure, same, twice};
+use super::support::{Mode, ensure, same, twice};
 use crate::backend::{Backend, Needs};
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};

@@ -4,7 +4,7 @@ use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::{Family, Stat, Stats};
 use parkade::units::{Bytes, PoolClass};
 
-use super::{Mode, ensure, same, twice};
+use super::support::{Mode, ensure, same, twice};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::checks::draw::Draws;
 use crate::stage::Stage;

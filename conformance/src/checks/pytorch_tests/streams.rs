@@ -3,7 +3,7 @@
 use parkade::snapshot::BlockActivity;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use super::{Mode, ensure, fill, holds, twice, with_capacity};
+use super::support::{Mode, ensure, fill, holds, twice, with_capacity};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};

@@ -5,7 +5,6 @@ use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 
-use super::Kind;
 use crate::backend::{Backend, Core, EventTiming, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::checks::laws::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
@@ -14,6 +13,17 @@ use crate::law::{Broken, Law, ensure};
 const CAPACITY: Bytes = Bytes(192 * MIB);
 /// Of each stretch of one word so many bytes are read back, at its start and at its end.
 const READ_BYTES: u64 = 512;
+
+/// How a program uses streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// All on one.
+    OneStream,
+    /// On all, each use by another one told with `record_stream`.
+    Told,
+    /// On all, and the allocator does not know.
+    Untold,
+}
 
 /// What a program does. Buffers are named by their place among the live ones, wrapping around; streams by their place.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -3,7 +3,7 @@
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use proptest::prelude::*;
 
-use super::{Pattern, failed};
+use super::pattern::{Pattern, failed};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::checks::laws::campaign::Stopped;
 use crate::law::{Broken, Law, ensure};
