@@ -58,7 +58,7 @@ pub trait TestDevice: DeviceBackend {
     /// What is taken from the device through this handle and not given back.
     fn holdings(&self) -> Holdings;
 
-    /// Lets others hold so many bytes from now on, beside what [`Needs::capacity`] keeps from this device.
+    /// Lets others hold so many bytes from now on, beside what [`Needs::capacity`](super::Needs::capacity) keeps from this device.
     ///
     /// # Errors
     /// If the device does not have them.

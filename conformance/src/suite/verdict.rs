@@ -10,14 +10,14 @@ use crate::law::Broken;
 pub struct Effort {
     /// Random sequences a law.
     pub cases: u32,
-    /// From which they are drawn.
+    /// The seed that they are drawn from.
     pub seed: u64,
 }
 
 /// What an entry has to show for itself.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Evidence {
-    /// What was seen, as text: statistics, pictures of the heap, errors. The same on every backend and in every run.
+    /// What was seen, as text: statistics, pictures of the heap, errors. The same in every run, and on every device with the same facts.
     pub text: String,
     /// What was measured, which differs from run to run.
     pub measured: String,

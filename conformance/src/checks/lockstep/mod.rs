@@ -11,7 +11,7 @@
 //! Memory runs out in two ways: at a limit, which the allocator keeps by itself; and on the device, of which a ballast leaves 2 GiB, so that
 //! the refusals are the driver's. There the simulated device has to refuse by itself what the driver refused, call by call. The driver may
 //! take or give back pages of its own between the ballast's measurement and the run, so the simulated device may have a capacity
-//! that is [`MOST_DRIFT_PAGES`] more or fewer; but one capacity has to explain every answer of the whole run, and the evidence tells it.
+//! that is `MOST_DRIFT_PAGES` more or fewer; but one capacity has to explain every answer of the whole run, and the evidence tells it.
 //!
 //! On the simulated backend there is nothing to compare, and the list is empty. A device whose facts are not the simulated device's decides
 //! otherwise, rightly, and is not compared.
