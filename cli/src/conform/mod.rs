@@ -14,7 +14,7 @@ use clap::{Parser, ValueEnum};
 use parkade_conformance::backend::{Backend, Cuda, Needs, Simulated};
 use parkade_conformance::checks::policies;
 use parkade_conformance::checks::policies::Share;
-use parkade_conformance::suite::{Effort, Entry, Row, Summary};
+use parkade_conformance::suite::{Effort, Entry, Reference, Row, Summary};
 use parkade_conformance::{checks, suite};
 use parkade_policies::{CATALOGUE, Named, named};
 
@@ -125,10 +125,10 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
     let start = Instant::now();
     let hangs_after = (!backend.is_simulated()).then(|| watch::hangs_after(&effort));
     let watch = watch::Watch::new(entries.len(), args.json, hangs_after);
-    let reference = if backend.is_simulated() { Vec::new() } else { parkade_scenarios::everything(&Simulated, None) };
-    let rows = suite::run(backend, &entries, &reference, &effort, &watch);
+    let reference = (!backend.is_simulated()).then(|| Reference::new(Simulated, parkade_scenarios::everything(&Simulated, None)));
+    let rows = suite::run(backend, &entries, reference.as_ref(), &effort, &watch);
     watch.finish();
-    let run = Run { facts: backend.facts(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
+    let run = Run { facts: backend.describe(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
     let outcome = if run.summary().failed == 0 { Outcome::Good } else { Outcome::CheckFailed };
     let printed = print(args, &run);
     if let Some(draft) = report {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use parkade_conformance::backend::{Backend, Cuda, Needs, Simulated};
-use parkade_conformance::suite::{Effort, Entry, Trouble, check};
+use parkade_conformance::suite::{Effort, Entry, Reference, Trouble, check};
 use parkade_scenarios::entries;
 
 /// Random sequences of a scenario that draws some.
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     }
     let required = std::env::var_os("PARKADE_REQUIRE_CUDA").is_some_and(|value| value == "1");
     // What the device must show.
-    let reference = Arc::new(entries(&Simulated, None));
+    let reference = Arc::new(Reference::new(Simulated, entries(&Simulated, None)));
     let list = entries(&cuda, None);
     let trials = list.into_iter().map(|entry| match &absent {
         None => trial(&cuda, entry, Arc::clone(&reference)),
@@ -38,9 +38,9 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
-fn trial(cuda: &Cuda, entry: Entry<Cuda>, reference: Arc<Vec<Entry<Simulated>>>) -> Trial {
+fn trial(cuda: &Cuda, entry: Entry<Cuda>, reference: Arc<Reference>) -> Trial {
     let cuda = cuda.clone();
-    Trial::test(format!("cuda::{}", entry.title()), move || match check(&cuda, &entry, &reference, &EFFORT) {
+    Trial::test(format!("cuda::{}", entry.title()), move || match check(&cuda, &entry, Some(&*reference), &EFFORT) {
         Ok(_) => Ok(()),
         Err(Trouble::Skip(reason)) => Err(Failed::from(format!("skipped on a machine with a GPU: {reason}"))),
         Err(Trouble::Fail { reason, script }) => Err(Failed::from(format!("{reason}\n{}", script.unwrap_or_default()))),

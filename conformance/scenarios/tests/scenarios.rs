@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use parkade::units::Bytes;
-use parkade_conformance::backend::{Backend, Cuda, Needs, Places, Simulated, Unable};
+use parkade_conformance::backend::{Backend, Cuda, Needs, Places, Simulated, Simulation, Unable};
 use parkade_conformance::suite::{Effort, Entry, Evidence, Trouble};
 use parkade_scenarios::{entries, id_of, page, rows};
 use parkade_sim::SimDevice;
@@ -132,11 +132,7 @@ impl Backend for Other {
 
     fn open(&self, needs: &Needs) -> Result<SimDevice, Unable> {
         let capacity = needs.capacity.or(Some(Bytes::mib(80 << 10)));
-        Simulated.open(&Needs { capacity, places: self.0, ..*needs })
-    }
-
-    fn facts(&self) -> Vec<(&'static str, String)> {
-        Vec::new()
+        Simulated.open(&Needs { capacity, simulation: Simulation { places: self.0, ..needs.simulation } })
     }
 
     fn is_simulated(&self) -> bool {

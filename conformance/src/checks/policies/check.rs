@@ -52,6 +52,6 @@ pub fn check<P: Policy + 'static>(make: impl Fn() -> P + Send + Sync + 'static, 
     let name = make().name();
     let subject = Subject::new(name, move |_| make());
     let entries = entries_of(&Simulated, &subject, Share::Whole);
-    let report = Report { rows: suite::run(&Simulated, &entries, &[], effort, &Silent) };
+    let report = Report { rows: suite::run(&Simulated, &entries, None, effort, &Silent) };
     if report.passed() { Ok(report) } else { Err(report) }
 }

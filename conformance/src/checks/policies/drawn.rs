@@ -8,7 +8,7 @@ use parkade::profile::Profile;
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
-use crate::checks::lockstep::Draws;
+use crate::checks::draw::Draws;
 
 /// So many policies of each kind that moves memory.
 const MOVERS: usize = 10;
@@ -95,6 +95,11 @@ impl Drawn {
         let (small, fit) = (of(&[0, MIB]), of(&[0, 1, 2]));
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][of(&[0, 1]) as usize];
         Drawn { unit, segment, page, grows, small, fit, cutting, coalescing, rungs, profile }
+    }
+
+    /// The same, whose segments are expandable only if this holds.
+    pub(super) fn expandable_only_if(self, holds: bool) -> Drawn {
+        Drawn { grows: self.grows.map(|grows| grows && holds), ..self }
     }
 
     /// Numbers of policies that take blocks of other streams, and of some that put pages together anew: so many of each.

@@ -51,35 +51,35 @@ impl<P: Policy> Subject<P> {
         Subject { mode: Mode::Wrong, ..self }
     }
 
-    pub(super) fn world<B: Backend>(&self, backend: &B, setup: &Setup) -> Result<Trial<B::Device, P>, Stopped> {
+    pub(super) fn trial<B: Backend>(&self, backend: &B, setup: &Setup) -> Result<Trial<B::Device, P>, Stopped> {
         Trial::new(backend, setup, (self.make)(setup.policy_seed), self.mode).map_err(Stopped::Unable)
     }
 
     /// Carries out a program up to its end, but leaves everything as it is then.
     pub(super) fn play<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<Trial<B::Device, P>, Stopped> {
-        let mut world = self.world(backend, setup)?;
+        let mut trial = self.trial(backend, setup)?;
         for (number, &step) in steps.iter().enumerate() {
-            if let Err(broken) = world.apply(step) {
-                return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), world.script()));
+            if let Err(broken) = trial.apply(step) {
+                return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), trial.script()));
             }
         }
-        Ok(world)
+        Ok(trial)
     }
 
     /// Carries out a program and gives everything back; how often the policy did what it may do.
     pub(super) fn whole_run<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
-        let world = self.play(backend, setup, steps)?;
-        let (script, reached) = (world.script(), world.reached());
-        let finished = world.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))?;
+        let trial = self.play(backend, setup, steps)?;
+        let (script, reached) = (trial.script(), trial.reached());
+        let finished = trial.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))?;
         Ok(Reached { driver_ns: finished.driver_ns, ..reached })
     }
 
     /// Two runs of a program that must be the same.
     pub(super) fn twice<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<(), Stopped> {
         let run = || -> Result<_, Stopped> {
-            let world = self.play(backend, setup, steps)?;
-            let script = world.script();
-            let finished = world.finish().map_err(|broken| Stopped::Broken(broken, script.clone()))?;
+            let trial = self.play(backend, setup, steps)?;
+            let script = trial.script();
+            let finished = trial.finish().map_err(|broken| Stopped::Broken(broken, script.clone()))?;
             Ok((finished, script))
         };
         let ((first, script), (second, _)) = (run()?, run()?);

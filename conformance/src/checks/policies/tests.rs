@@ -38,7 +38,7 @@ fn blocks_change_streams_and_pages_their_places_under_policies_of_the_catalogue(
 
 #[test]
 fn the_policies_whose_calls_fail_move_memory_in_both_ways() {
-    let (subject, (setup, steps)) = (drawn(), every_rung());
+    let (subject, (setup, steps)) = (drawn(true), every_rung());
     let runs = subject.fault_seeds.iter().map(|&policy_seed| {
         let setup = Setup { policy_seed, ..setup };
         reached(subject.whole_run(&Simulated, &setup, &steps))

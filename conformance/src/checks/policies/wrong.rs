@@ -7,7 +7,7 @@ use parkade::profile::Profile;
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
-use crate::checks::lockstep::Draws;
+use crate::checks::draw::Draws;
 
 /// A policy that answers at random.
 #[derive(Debug)]
@@ -22,6 +22,7 @@ pub(super) struct Wrong {
     right: u64,
     /// It hardly ever gives up, so that ladders have hundreds of rungs.
     is_patient: bool,
+    may_expand: bool,
 }
 
 /// Sizes that say something about a mistake.
@@ -35,7 +36,21 @@ impl Wrong {
         let coalescing = [Coalescing::Neighbours, Coalescing::Buddies, Coalescing::Never][draws.below(3) as usize];
         let (looks_by_address, right) = (draws.below(2) == 0, [30, 60, 80, 95][draws.below(4) as usize]);
         let is_patient = draws.below(8) == 0;
-        Wrong { draws: RefCell::new(draws), seen: RefCell::default(), profile, coalescing, looks_by_address, right, is_patient }
+        Wrong {
+            draws: RefCell::new(draws),
+            seen: RefCell::default(),
+            profile,
+            coalescing,
+            looks_by_address,
+            right,
+            is_patient,
+            may_expand: true,
+        }
+    }
+
+    /// The same, whose segments are expandable only if this holds.
+    pub(super) fn expandable_only_if(self, may_expand: bool) -> Wrong {
+        Wrong { may_expand, ..self }
     }
 
     fn below(&self, bound: u64) -> u64 {
@@ -96,7 +111,7 @@ impl Policy for Wrong {
     }
 
     fn grows(&self, _: PoolSlot) -> bool {
-        self.below(3) == 0
+        self.below(3) == 0 && self.may_expand
     }
 
     fn page(&self, _: PoolSlot) -> Bytes {
