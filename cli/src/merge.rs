@@ -84,7 +84,7 @@ fn put_together(parts: Vec<(&Path, Contents)>) -> Result<Merged> {
                 bail!("{} and {} disagree about what {} is", other.display(), file.display(), row.workload);
             }
             let known = all.entry(row.job).or_default();
-            match known.iter().find(|(_, known)| known.program == row.program) {
+            match known.iter().find(|(_, known)| known.build == row.build) {
                 Some((other, known)) if *known != row => {
                     bail!("{} and {} contradict each other about job {}", other.display(), file.display(), row.job)
                 }
@@ -118,5 +118,5 @@ fn put_together(parts: Vec<(&Path, Contents)>) -> Result<Merged> {
 
 /// Whether two rows of a job say the same, whoever made them.
 fn has_the_numbers_of(one: &Row, other: &Row) -> bool {
-    Row { program: other.program.clone(), ..one.clone() } == *other
+    Row { build: other.build.clone(), ..one.clone() } == *other
 }

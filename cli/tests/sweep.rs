@@ -221,7 +221,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["--seeds", "0"], "--seeds 0"),
         (&["--seeds", "18446744073709551615"], "more than"),
         (&["-c", ""], "no capacities"),
-        (&["-c", "0"], "is no factor"),
+        (&["-c", "0"], "is not a factor"),
         (&["-c", "0GiB"], "has no memory"),
         (&["-c", "80apples"], "is no size"),
         (&["-c", "99999999999GiB"], "more than 64 bits"),

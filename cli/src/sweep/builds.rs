@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use parkade_research::study::sweep::{PROGRAM, Row};
+use parkade_research::study::sweep::{BUILD, Row};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -61,7 +61,7 @@ fn were(jobs: u64) -> String {
 fn by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
     let mut builds = BTreeMap::new();
     for row in rows {
-        *builds.entry(row.program.as_str()).or_default() += 1;
+        *builds.entry(row.build.as_str()).or_default() += 1;
     }
     builds
 }
@@ -70,14 +70,14 @@ fn by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
 pub(crate) fn lines(rows: &[Row], overlap: &Overlap) -> Vec<String> {
     let builds = by_build(rows);
     let named = |(build, rows): (&&str, &u64)| {
-        let this = if *build == PROGRAM { " (this one)" } else { "" };
+        let this = if *build == BUILD { " (this one)" } else { "" };
         format!("{rows} by {}{this}", output::shorten(build, LONGEST_NAME))
     };
     let all = builds.iter().map(named).collect::<Vec<_>>().join(", ");
     let mixed = match builds.len() {
         0 => None,
-        1 if builds.contains_key(PROGRAM) => None,
-        1 => Some(format!("All rows were made by another build than this {PROGRAM}, which may decide otherwise: {all}.")),
+        1 if builds.contains_key(BUILD) => None,
+        1 => Some(format!("All rows were made by another build than this {BUILD}, which may decide otherwise: {all}.")),
         _ => Some(format!("Rows of different builds are mixed, which may decide differently: {all}.")),
     };
     mixed.into_iter().chain(overlap.line()).collect()

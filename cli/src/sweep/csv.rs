@@ -35,7 +35,7 @@ pub(super) fn of(rows: &[Row]) -> String {
             row.driver_ns,
             row.waited_ns,
             row.runs,
-            quoted(&row.program)
+            quoted(&row.build)
         );
     }
     text

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use parkade_research::study::sweep::{Beside, Capacity, Cell, Level, Plan, PolicySummary, Summary};
+use parkade_research::study::sweep::{BoundRatios, Capacity, Cell, Level, Plan, PolicySummary, Summary};
 
 use super::grid::{Grid, Head};
 use super::show;
@@ -17,7 +17,7 @@ const ABOUT_BOUNDS: &str = "In parentheses what no policy is: the page ideal is 
 const NONE: &str = "–";
 
 /// The tables for a terminal.
-pub(super) fn short(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Vec<Grid> {
+pub(super) fn short(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>]) -> Vec<Grid> {
     let mut grids = vec![memory(plan, summary, beside), driver(plan, summary), cells_of_memory(plan, summary, beside)];
     let policies = plan.policies.len();
     for (number, row) in grids.iter_mut().take(2).flat_map(|grid| grid.rows.iter_mut().take(policies).enumerate()) {
@@ -29,7 +29,7 @@ pub(super) fn short(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -
 }
 
 /// All tables.
-pub(super) fn all(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Vec<Grid> {
+pub(super) fn all(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>]) -> Vec<Grid> {
     let mut grids = vec![memory(plan, summary, beside), driver(plan, summary), cells_of_memory(plan, summary, beside)];
     grids.extend(
         timed(plan)
@@ -78,7 +78,7 @@ fn timed(plan: &Plan) -> Vec<usize> {
     [at(Capacity::Smallest), tight, at(Capacity::Plenty)].into_iter().flatten().collect()
 }
 
-fn memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
+fn memory(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>]) -> Grid {
     let baseline = &plan.policies[summary.baseline];
     let mut header: Vec<Head> = ["policy", "memory/LOAD", "95% interval", "n"].map(Head::from).into();
     header.extend(given(plan).map(|place| {
@@ -102,7 +102,7 @@ fn memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
         );
     }
     let mut rows: Vec<Vec<String>> = summary.policies.iter().map(|policy| memory_row(plan, policy)).collect();
-    for (name, level) in ["(page ideal)", "(packing)"].into_iter().zip(Beside::over_workloads(beside)) {
+    for (name, level) in ["(page ideal)", "(packing)"].into_iter().zip(BoundRatios::over_workloads(beside)) {
         let Some(level) = level else { continue };
         let mut row = vec![name.to_owned(), format!("{:.3}", level.mean), interval(level, 3), level.count.to_string()];
         row.resize_with(header.len(), none);
@@ -157,7 +157,7 @@ fn driver(plan: &Plan, summary: &Summary) -> Grid {
     Grid { title: "Driver time".to_owned(), note, rows: rows.collect(), header }
 }
 
-fn cells_of_memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
+fn cells_of_memory(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>]) -> Grid {
     let cell = |cell: &Cell| cell.ratio.map_or_else(none, |level| with_range(level, |value| format!("{value:.3}")));
     let note =
         "The smallest memory tried in which the workload fits, over LOAD; with several seeds their geometric mean and range.";

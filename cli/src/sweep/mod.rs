@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use parkade_research::study::sweep::{Beside, Program, Row, Share, beside, work};
+use parkade_research::study::sweep::{BoundRatios, PreparedWorkload, Row, Share, bound_ratios, run_jobs};
 use rayon::prelude::*;
 use serde_json::json;
 
@@ -41,7 +41,7 @@ use show::{Finished, Shown};
 /// bootstrap intervals (BCa, 95 %), Wilcoxon's signed-rank test with Holm's correction, matched-pairs rank-biserial effects. A program that
 /// fits in no memory under a policy counts in none of its means, and as worse than all that fits in the test.
 ///
-/// Beside the policies stand two bounds over LOAD: the page ideal, which is enough for one that remaps pages of 2 MiB as it likes, and
+/// BoundRatios the policies stand two bounds over LOAD: the page ideal, which is enough for one that remaps pages of 2 MiB as it likes, and
 /// the best packing found offline, every lifetime known beforehand.
 ///
 /// A row depends on its job alone: any number of threads, and any spread over machines, gives the same bytes.
@@ -159,7 +159,7 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     let bar = progress_bar_of("jobs", args.shown.json);
     bar.set_length((rows.len() + jobs.len()) as u64);
     bar.set_position(rows.len() as u64);
-    let done = work(&study.plan, &study.sources, &study.policies, &jobs, &pool, |row| {
+    let done = run_jobs(&study.plan, &study.sources, &study.policies, &jobs, &pool, |row| {
         if let Some((path, file)) = &mut file {
             append(file, &row).with_context(|| format!("cannot write {}", path.display()))?;
         }
@@ -177,7 +177,7 @@ fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
     let of_one_program: Vec<&[Row]> = rows.chunk_by(same).collect();
     let check = |rows: &&[Row]| {
         let Some(job) = rows.first().and_then(|row| study.plan.job(row.job)) else { return Ok(()) };
-        let program = Program::new((study.sources[job.workload].make)(job.seed));
+        let program = PreparedWorkload::new((study.sources[job.workload].make)(job.seed));
         match rows.iter().find(|row| !row.is_of(&program)) {
             None => Ok(()),
             Some(row) => bail!(
@@ -200,7 +200,7 @@ fn threads(args: &Args, jobs: usize) -> Result<rayon::ThreadPool> {
 }
 
 /// What stands beside the policies; nothing where nobody asks.
-fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<Beside>>> {
+fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
     if args.bounds == 0 {
         return Ok(Vec::new());
     }
@@ -208,7 +208,7 @@ fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<Beside>>> {
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
     let programs: u64 = study.plan.workloads.iter().map(|workload| workload.seeds).sum();
     let pool = threads(args, usize::try_from(programs).unwrap_or(usize::MAX))?;
-    let bounds = beside(&study.plan, &study.sources, args.bounds, &pool);
+    let bounds = bound_ratios(&study.plan, &study.sources, args.bounds, &pool);
     bar.finish_and_clear();
     Ok(bounds?)
 }

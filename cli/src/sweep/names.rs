@@ -9,7 +9,7 @@ use parkade_policies::{CATALOGUE as POLICIES, Named, named};
 use parkade_recording::DeviceRecording;
 use parkade_replay::{ReplaySettings, Requests, VerifyOptions, newer_release};
 use parkade_research::study::Addresses;
-use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, Program, Source};
+use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, PreparedWorkload, Source};
 use parkade_research::workload::recorded::of_requests;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
 
@@ -57,7 +57,7 @@ pub(super) fn study(args: &Args) -> Result<Study> {
 
 /// Whether seeds make several programs of a workload: for some the seed decides about nothing, and one program is no evidence twice.
 fn is_seeded(source: &Source, seeds: u64) -> bool {
-    let hash = |seed| Program::new((source.make)(seed)).hash;
+    let hash = |seed| PreparedWorkload::new((source.make)(seed)).hash;
     source.is_seeded && seeds > 1 && hash(1) != hash(2)
 }
 
@@ -66,7 +66,7 @@ pub(super) fn same_programs(sources: &[Source]) -> Vec<(&str, &str)> {
     let mut names: BTreeMap<String, &str> = BTreeMap::new();
     let mut same = Vec::new();
     for source in sources {
-        let hash = Program::new((source.make)(1)).hash;
+        let hash = PreparedWorkload::new((source.make)(1)).hash;
         match names.get(&hash) {
             Some(first) => same.push((*first, source.name.as_str())),
             None => drop(names.insert(hash, &source.name)),
@@ -210,7 +210,7 @@ fn of_recording(path: &Path) -> Result<Vec<Found>> {
     let of_device = |device: &&DeviceRecording| {
         let requests = Requests::of_recording(device, &own, &mut |_| ())?;
         let name = if traced.len() > 1 { format!("{stem}.device{}", device.device) } else { stem.to_owned() };
-        let program = Program::new(of_requests(&name, &requests).workload);
+        let program = PreparedWorkload::new(of_requests(&name, &requests).workload);
         let hash = Some(program.hash);
         let workload = program.workload;
         let (name, says) = (workload.name.clone(), workload.says.clone());

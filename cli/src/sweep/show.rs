@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 use parkade_policies::{Named, named};
-use parkade_research::study::sweep::{Beside, Capacity, Level, Plan, Row, Source, Summary};
+use parkade_research::study::sweep::{BoundRatios, Capacity, Level, Plan, Row, Source, Summary};
 use serde_json::{Value, json};
 
 use super::builds::{self, Overlap};
@@ -48,7 +48,7 @@ pub(crate) struct Finished<'a> {
     pub(crate) sources: &'a [Source],
     pub(crate) policies: &'a [&'static Named],
     /// Bounds of the plan's workloads, or nothing.
-    pub(crate) beside: &'a [Option<Beside>],
+    pub(crate) beside: &'a [Option<BoundRatios>],
     /// The jobs that several builds did.
     pub(crate) overlap: &'a Overlap,
 }

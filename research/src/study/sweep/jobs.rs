@@ -1,4 +1,4 @@
-//! Doing jobs on several threads, with the rows in the order of the jobs.
+//! Does jobs on several threads, with the rows in the order of the jobs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,29 +7,28 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use parkade_policies::Named;
 
 use super::plan::Plan;
-use super::row::{Program, Row};
+use super::prepared::PreparedWorkload;
+use super::row::Row;
 use crate::workload::Workload;
 
-/// Where a workload comes from.
+/// The source of a workload.
 pub struct Source {
-    /// Its name.
+    /// The workload's name.
     pub name: String,
-    /// One sentence: what it is.
+    /// One sentence: what the workload is.
     pub says: String,
-    /// Whether another seed makes another workload.
+    /// Whether different seeds make different workloads.
     pub is_seeded: bool,
-    /// Makes it from a seed.
+    /// Makes the workload from a seed.
     pub make: Box<dyn Fn(u64) -> Workload + Send + Sync>,
 }
 
-/// Does jobs of a plan, in the given order, as many at once as the pool has threads. `sources` and `policies` are the plan's, in its
-/// order. `take` gets each row in the order of the jobs, and ends everything by an error.
-///
-/// Jobs are begun in order, so rows that wait for an earlier one are few.
+/// Does jobs of a plan, as many at a time as the pool has threads. `sources` and `policies` are the plan's, in its order. `take` gets each
+/// row in the order of `jobs`; an error from it ends everything. Jobs are started in order, so few rows have to wait for an earlier one.
 ///
 /// # Errors
-/// What `take` says.
-pub fn work<E>(
+/// The error of `take`.
+pub fn run_jobs<E>(
     plan: &Plan,
     sources: &[Source],
     policies: &[&Named],
@@ -38,17 +37,17 @@ pub fn work<E>(
     mut take: impl FnMut(Row) -> Result<(), E>,
 ) -> Result<(), E> {
     let threads = pool.current_num_threads();
-    let programs = Programs { sources, kept: Mutex::new(VecDeque::new()), most: threads + 1 };
+    let workloads = Workloads { sources, kept: Mutex::new(VecDeque::new()), most: threads + 1 };
     let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
     pool.in_place_scope(|scope| {
         for _ in 0..threads {
-            let (sender, programs, next, is_over) = (sender.clone(), &programs, &next, &is_over);
+            let (sender, workloads, next, is_over) = (sender.clone(), &workloads, &next, &is_over);
             scope.spawn(move |_| {
                 while !is_over.load(Ordering::Relaxed) {
                     let place = next.fetch_add(1, Ordering::Relaxed);
                     let Some(&number) = jobs.get(place) else { return };
-                    let row = row(plan, number, programs, policies);
+                    let row = row(plan, number, workloads, policies);
                     if sender.send((place, row)).is_err() {
                         return;
                     }
@@ -62,41 +61,41 @@ pub fn work<E>(
     })
 }
 
-/// Hands the rows over as soon as all before them are there.
+/// Passes rows on as soon as all earlier ones are done.
 fn in_order<E>(receiver: &mpsc::Receiver<(usize, Option<Row>)>, take: &mut impl FnMut(Row) -> Result<(), E>) -> Result<(), E> {
     let (mut early, mut due) = (BTreeMap::new(), 0);
     while let Ok((place, row)) = receiver.recv() {
         early.insert(place, row);
         while let Some(row) = early.remove(&due) {
             due += 1;
-            // None is a job that the plan does not have: the caller asked for it.
+            // `None` is a job that the plan does not have.
             row.map_or(Ok(()), &mut *take)?;
         }
     }
     Ok(())
 }
 
-fn row(plan: &Plan, number: u64, programs: &Programs<'_>, policies: &[&Named]) -> Option<Row> {
+fn row(plan: &Plan, number: u64, workloads: &Workloads<'_>, policies: &[&Named]) -> Option<Row> {
     let job = plan.job(number)?;
-    let source = programs.sources.get(job.workload)?;
-    let program = programs.place(job.workload, job.seed);
-    let program = program.get_or_init(|| Program::new((source.make)(job.seed)));
-    Row::of(plan, number, program, policies.get(job.policy)?)
+    let source = workloads.sources.get(job.workload)?;
+    let place = workloads.place(job.workload, job.seed);
+    let workload = place.get_or_init(|| PreparedWorkload::new((source.make)(job.seed)));
+    Row::of(plan, number, workload, policies.get(job.policy)?)
 }
 
 /// A workload and a seed.
 type Key = (usize, u64);
 
-/// The programs that are being run: jobs of one program follow one another, so few are kept.
-struct Programs<'a> {
+/// The workloads that are being run. Jobs with the same workload follow one another, so few are kept.
+struct Workloads<'a> {
     sources: &'a [Source],
-    kept: Mutex<VecDeque<(Key, Arc<OnceLock<Program>>)>>,
+    kept: Mutex<VecDeque<(Key, Arc<OnceLock<PreparedWorkload>>)>>,
     most: usize,
 }
 
-impl Programs<'_> {
-    /// Where the program of a workload and a seed is, or is to be made by whoever comes first.
-    fn place(&self, workload: usize, seed: u64) -> Arc<OnceLock<Program>> {
+impl Workloads<'_> {
+    /// The place of a workload, which the first thread that needs it fills.
+    fn place(&self, workload: usize, seed: u64) -> Arc<OnceLock<PreparedWorkload>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, place)) = kept.iter().find(|(key, _)| *key == (workload, seed)) {
             return Arc::clone(place);

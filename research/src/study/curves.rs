@@ -1,4 +1,4 @@
-//! How much is reserved, handed out and live over the length of a program, in few points.
+//! How much is reserved, allocated and live over the course of a workload, in a few points.
 
 use parkade::policy::Policy;
 use parkade::stats::{Family, Stats};
@@ -7,18 +7,18 @@ use super::options::RunOptions;
 use super::run::{Outcome, run_watched};
 use crate::workload::{Event, Workload};
 
-/// Levels over a program's length: each point is the highest value in its part of the events.
+/// Bytes over the course of a workload: each point is the highest value in its part of the events.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Curves {
-    /// Bytes taken from the device. Points after a run's end are missing.
+    /// Bytes taken from the device. A run that ends early has fewer points.
     pub reserved_bytes: Vec<u64>,
-    /// Bytes of blocks handed out.
+    /// Bytes of allocated blocks.
     pub allocated_bytes: Vec<u64>,
-    /// What came of the run.
+    /// The outcome of the run.
     pub outcome: Outcome,
 }
 
-/// The curves of a run in at most `points` points (at least 1).
+/// Runs a workload and returns its curves, in at most `points` points (at least 1).
 #[must_use]
 pub fn curves(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions, points: usize) -> Curves {
     let buckets = Buckets::new(workload, points);
@@ -30,7 +30,7 @@ pub fn curves(workload: &Workload, policy: Box<dyn Policy + Send>, options: &Run
     Curves { reserved_bytes, allocated_bytes, outcome }
 }
 
-/// The bytes that live, each request rounded up to a multiple of `unit` (at least 1), in the same points.
+/// The live bytes in the same points, each request rounded up to a multiple of `unit`.
 ///
 /// # Panics
 /// If `unit` is 0.
@@ -53,7 +53,7 @@ pub fn live_curve(workload: &Workload, unit: u64, points: usize) -> Vec<u64> {
     curve
 }
 
-/// Events by the point that they belong to.
+/// Maps events to points.
 struct Buckets {
     events: usize,
     points: usize,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use parkade_research::study::sweep::PROGRAM;
+use parkade_research::study::sweep::BUILD;
 
 #[path = "../build.rs"]
 #[allow(dead_code, reason = "its main is cargo's to call")]
@@ -60,7 +60,7 @@ fn with_a_line_in(file: &str) -> String {
 
 #[test]
 fn the_same_sources_are_the_same_program_anywhere() {
-    let (version, hash) = PROGRAM.rsplit_once('-').expect("a version and a hash");
+    let (version, hash) = BUILD.rsplit_once('-').expect("a version and a hash");
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
     assert_eq!(Copy::new("same", |_, bytes| bytes).hash(), hash);
     let with_other_line_ends = |_: &Path, bytes: Vec<u8>| String::from_utf8_lossy(&bytes).replace('\n', "\r\n").into_bytes();
@@ -69,7 +69,7 @@ fn the_same_sources_are_the_same_program_anywhere() {
 
 #[test]
 fn what_decides_changes_it_and_nothing_else_does() {
-    let hash = PROGRAM.rsplit_once('-').expect("a hash").1;
+    let hash = BUILD.rsplit_once('-').expect("a hash").1;
     let deciding = [
         "src/allocator/growth.rs",
         "policies/src/bfc.rs",
@@ -106,7 +106,7 @@ fn with_another(package: &str) -> String {
 
 #[test]
 fn releases_that_generators_draw_from_change_it_and_no_others_do() {
-    let hash = PROGRAM.rsplit_once('-').expect("a hash").1;
+    let hash = BUILD.rsplit_once('-').expect("a hash").1;
     // statrs computes with num-traits; thiserror makes its errors.
     for package in ["statrs", "num-traits"] {
         assert_ne!(with_another(package), hash, "{package}");

@@ -1,16 +1,17 @@
-//! Where a mean lies: the bias-corrected and accelerated bootstrap (BCa).
+//! A confidence interval of a mean: the bias-corrected and accelerated bootstrap (BCa).
 //!
-//! Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 14.3. Seeded: the same values give the same interval.
+//! Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 14.3. It is seeded: the same values and seed give the
+//! same interval.
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
-use super::mean;
+use super::mean::mean;
 use crate::random::Random;
 
-/// How many resamples are drawn.
+/// The number of resamples.
 pub const RESAMPLES: usize = 10_000;
 
-/// An interval with its ends.
+/// A confidence interval.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Interval {
     /// The lower end.
@@ -19,8 +20,8 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// An interval that holds the mean of what the values are drawn from, at this level (0.95, say); `None` of fewer than two values, which
-/// say nothing about how much they vary. Values that are all the same give that value twice.
+/// The confidence interval of the mean of the distribution that the values are drawn from, at this level (such as 0.95). `None` for fewer
+/// than two values, which say nothing about variation. If all values are equal, both ends are that value.
 #[must_use]
 pub fn interval_of_mean(values: &[f64], level: f64, seed: u64) -> Option<Interval> {
     if values.len() < 2 {
@@ -31,7 +32,7 @@ pub fn interval_of_mean(values: &[f64], level: f64, seed: u64) -> Option<Interva
         return Some(Interval { low: values[0], high: values[0] });
     }
     let resampled = resampled_means(values, seed);
-    // Resamples that hit the mean itself count half: with few values there are many.
+    // Resamples equal to the mean count half: with few values there are many.
     let below = resampled.iter().map(|&value| if value < center { 1.0 } else { f64::from(u8::from(value <= center)) / 2.0 });
     let share = below.sum::<f64>() / resampled.len() as f64;
     let bias = Normal::standard().inverse_cdf(share.clamp(1e-9, 1.0 - 1e-9));
@@ -49,13 +50,13 @@ fn resampled_means(values: &[f64], seed: u64) -> Vec<f64> {
     means
 }
 
-/// How fast the standard error changes with the mean: of the jackknife's means, which for a mean is the skewness over `6 sqrt(n)`.
+/// The acceleration: how fast the standard error changes with the mean. The jackknife's estimate is the skewness over `6 sqrt(n)`.
 pub(super) fn acceleration(values: &[f64], center: f64) -> f64 {
     let power = |exponent| values.iter().map(|value| (value - center).powi(exponent)).sum::<f64>();
     power(3) / (6.0 * power(2).powf(1.5))
 }
 
-/// The shares of the resamples between which the interval lies.
+/// The quantiles of the resamples that are the interval's ends.
 pub(super) fn levels(bias: f64, acceleration: f64, level: f64) -> (f64, f64) {
     let normal = Normal::standard();
     let adjusted = |share: f64| {
@@ -65,7 +66,7 @@ pub(super) fn levels(bias: f64, acceleration: f64, level: f64) -> (f64, f64) {
     (adjusted((1.0 - level) / 2.0), adjusted(f64::midpoint(1.0, level)))
 }
 
-/// Between the two values that are nearest to the share.
+/// A quantile, interpolated between the two nearest values.
 pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
     let (below, part) = (place.floor(), place.fract());
