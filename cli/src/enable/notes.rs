@@ -25,7 +25,7 @@ pub(super) fn of(settings: &Settings) -> Vec<String> {
     if settings.per_process_memory_fraction < 1.0 {
         let percent = format_double(settings.per_process_memory_fraction * 100.0);
         notes.push(format!(
-            "per_process_memory_fraction: no more than {percent} % of the device's total memory, the CUDA context (some 500 MiB) not \
+            "per_process_memory_fraction: no more than {percent} % of the device's total memory, the CUDA context (about 500 MiB) not \
              counted; a request beyond it is out of memory although the device has room"
         ));
     }
