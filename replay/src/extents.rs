@@ -125,7 +125,7 @@ impl Cut<'_> {
             size: rounded,
             pool: PoolSlot::default_pool(class),
             stream: StreamId::DEFAULT,
-            grows: is_expandable,
+            is_expandable,
         };
         let is_worth_splitting = room > rounded.0 && self.policy.splits(Bytes(room), &request);
         Ok(if is_worth_splitting { rounded.0 } else { room })

@@ -110,7 +110,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         for saved in segment.blocks.iter().filter(|saved| saved.state != SavedState::Unmapped) {
             let block = self.heap.arena.at(index);
             let (pool, splits) = (PoolSlot(block.pool), block.size > saved.size.0);
-            let request = Request { requested: saved.size, size: saved.size, pool, stream: segment.stream, grows: false };
+            let request = Request { requested: saved.size, size: saved.size, pool, stream: segment.stream, is_expandable: false };
             self.heap.detach(index);
             let allocation = self.hand_out_part(index, &request, splits);
             index = self.heap.arena.at(allocation.id.index).next;

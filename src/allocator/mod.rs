@@ -97,7 +97,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let total_memory = device.total_memory();
         let profile = policy.profile();
         let (pending, reservations) = (Pending::new(), Reservations::new());
-        let heap = Heap::new(profile, &policy, total_memory);
+        let heap = Heap::new(profile, policy.free_order(), policy.coalescing(), total_memory);
         let callbacks = Vec::new();
         Allocator { device, policy, profile, observer, heap, pending, reservations, stats, total_memory, callbacks }
     }
@@ -126,7 +126,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let stream_slot = self.heap.stream_slot(stream)?;
         self.process_events()?;
         let pool = PoolSlot::of_owner(self.heap.pools().owner_for(stream), self.policy.classify(size));
-        let request = Request { requested, size, pool, stream, grows: self.policy.grows(pool) };
+        let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
         let (block, request) = match self.policy.place(&self.heap, &request) {
             Placement::Reuse(id) => (self.take(id, &request)?, request),
             Placement::Segment(segment) => self.obtain(&request, stream_slot, segment)?,

@@ -115,7 +115,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     fn search_pool(&mut self, id: PoolId, request: &Request) -> Result<Option<(u32, Request)>, AllocError> {
         let Some(owner) = self.heap.pools().owner(id) else { return Ok(None) };
-        let request = Request { pool: PoolSlot::of_owner(owner, request.pool.class()), grows: false, ..*request };
+        let request = Request { pool: PoolSlot::of_owner(owner, request.pool.class()), is_expandable: false, ..*request };
         match self.policy.place(&self.heap, &request) {
             Placement::Reuse(block) => Ok(Some((self.take(block, &request)?, request))),
             Placement::Segment(_) => Ok(None),

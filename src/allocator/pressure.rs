@@ -118,7 +118,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.stats.num_oom_rejections += 1;
             return Err(AllocError::Rejected { requested: request.requested });
         }
-        if request.grows {
+        if request.is_expandable {
             return self.grow(request, stream, self.policy.page(request.pool));
         }
         let address = match self.device.malloc(size) {
@@ -202,7 +202,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     fn advice(&self, request: &Request, segment: Bytes) -> Advice {
-        if !self.profile.advises_on_addresses || !request.grows {
+        if !self.profile.advises_on_addresses || !request.is_expandable {
             return Advice::ExpandableSegments;
         }
         let reserve = self.policy.reservation(self.total_memory);

@@ -14,10 +14,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockState, Marks, NIL};
-use crate::index::{ByAddress, FreeIndex};
-use crate::policy::{Coalescing, Policy};
+use crate::index::{ByAddress, FreeIndex, FreeOrder};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
+pub use coalesce::Coalescing;
 use pools::Pools;
 pub use pools::{PoolError, PoolFilter};
 pub(crate) use streams::TooManyStreams;
@@ -78,17 +78,15 @@ pub struct Heap {
     mixes_streams: bool,
     /// The device's whole memory.
     device_total: u64,
-    /// Free blocks are kept by address instead of by size.
-    keeps_addresses: bool,
+    free_order: FreeOrder,
 }
 
 impl Heap {
     /// An empty heap for a device with so much memory.
-    pub(crate) fn new(profile: &Profile, policy: &impl Policy, device_total: Bytes) -> Heap {
-        let keeps_addresses = policy.looks_by_address();
+    pub(crate) fn new(profile: &Profile, free_order: FreeOrder, coalescing: Coalescing, device_total: Bytes) -> Heap {
         Heap {
             arena: Arena::default(),
-            pools: vec![FreeIndex::new(keeps_addresses), FreeIndex::new(keeps_addresses)],
+            pools: vec![FreeIndex::new(free_order), FreeIndex::new(free_order)],
             unmapped: vec![expandable::Unmapped::default(), expandable::Unmapped::default()],
             streams: vec![StreamId::DEFAULT],
             stream_order: vec![0],
@@ -101,10 +99,10 @@ impl Heap {
             deferral: profile.deferral,
             is_capturing: false,
             segments_made: 0,
-            coalescing: policy.coalescing(),
+            coalescing,
             mixes_streams: false,
             device_total: device_total.0,
-            keeps_addresses,
+            free_order,
         }
     }
 
@@ -125,6 +123,8 @@ impl Heap {
         self.streams[usize::from(slot)]
     }
 
+    // Inlined, it costs nothing where nobody observes.
+    #[inline]
     pub(crate) fn pool_id(&self, pool: u16) -> PoolId {
         self.private.id(PoolSlot(pool).owner())
     }
@@ -148,7 +148,7 @@ impl Heap {
         let owners = usize::from(owner) + 1;
         if self.reserved_by.len() < owners {
             self.reserved_by.resize(owners, 0);
-            self.pools.resize_with(2 * owners, || FreeIndex::new(self.keeps_addresses));
+            self.pools.resize_with(2 * owners, || FreeIndex::new(self.free_order));
             self.unmapped.resize_with(2 * owners, expandable::Unmapped::default);
         }
         Ok(())

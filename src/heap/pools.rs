@@ -110,6 +110,7 @@ impl Pools {
         routed.and_then(|(id, _)| self.owners.get(id)).copied().unwrap_or(0)
     }
 
+    #[inline]
     pub(crate) fn id(&self, owner: u16) -> PoolId {
         let private = usize::from(owner).checked_sub(1).and_then(|place| self.private.get(place)?.as_ref());
         private.map_or(PoolId::DEFAULT, |pool| pool.id)
@@ -196,6 +197,7 @@ impl Pools {
         self.kept_whole.insert(id);
     }
 
+    #[inline]
     pub(crate) fn is_kept_whole(&self, owner: u16) -> bool {
         owner != 0 && self.kept_whole.contains(&self.id(owner))
     }

@@ -52,8 +52,8 @@ impl Heap {
         self.reserved_by(pool.owner())
     }
 
-    /// The lowest address among the free blocks of the pool and stream that end behind `from` and have at least `size` bytes. Quick where
-    /// [`Policy::looks_by_address`](crate::policy::Policy::looks_by_address) says that it is asked; else it looks at all of them.
+    /// The lowest address among the free blocks of the pool and stream that end behind `from` and have at least `size` bytes. Looks at all of them
+    /// unless the heap keeps them [by address](crate::policy::FreeOrder::ByAddress).
     #[must_use]
     #[inline]
     pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {

@@ -9,6 +9,7 @@ mod check;
 mod drawn;
 mod faults;
 mod fixed;
+mod habits;
 mod pool_step;
 mod shrink;
 mod step;
@@ -27,10 +28,11 @@ use crate::checks::draw::timings;
 use crate::law::Law;
 use crate::suite::{Effort, Entry, Group};
 use drawn::Drawn;
+pub use habits::Habits;
 use subject::Subject;
 use wrong::Wrong;
 
-pub use check::{Report, check};
+pub use check::{Report, check, check_with};
 
 /// In a run of the whole suite a policy gets one random sequence where a law gets so many.
 const SHARE: u32 = 10;
@@ -89,7 +91,7 @@ pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, 
     let mut entries: Vec<Entry<B>> = Vec::new();
     for named in named {
         let make = named.make;
-        entries.extend(entries_of(backend, &Subject::new(named.name, move |_| make()), share));
+        entries.extend(entries_of(backend, &Subject::new(named.name, move |_| make()).with(Habits::of(named)), share));
     }
     if only.is_none() {
         entries.extend(entries_of(backend, &drawn(), share));
