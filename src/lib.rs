@@ -15,16 +15,16 @@ extern crate self as parkade;
 #[cfg(test)]
 extern crate std;
 
-pub mod check;
 pub mod checkpoint;
 pub mod device;
 pub mod error;
 pub mod policy;
 pub mod profile;
-pub mod report;
 pub mod settings;
 pub mod snapshot;
 pub mod stats;
+pub mod sweep;
+pub mod texts;
 pub mod trace;
 pub mod units;
 

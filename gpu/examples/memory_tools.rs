@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade::settings::Settings;
 use parkade::stats::Family;
 use parkade::units::{Bytes, DeviceAddress, StreamId};

@@ -37,7 +37,7 @@ impl ProfileEvidence {
 pub fn newer_profile(recording: &Recording, statistics: Option<&StatisticsFile>) -> Option<(&'static Profile, ProfileEvidence)> {
     let settings = recording.settings.as_ref();
     let is_newer_text = |text: &str| {
-        let accepts = |profile: &Profile| Settings::default().apply_as(&profile.settings, text).is_ok();
+        let accepts = |profile: &Profile| Settings::default().apply_as(&profile.dialect, text).is_ok();
         !accepts(&Profile::PYTORCH_2_11) && accepts(&Profile::PYTORCH_2_15)
     };
     let evidence = if settings.is_some_and(|settings| settings.has_newer_keys) {

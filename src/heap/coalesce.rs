@@ -5,21 +5,8 @@
 
 use alloc::vec::Vec;
 
-use super::Heap;
+use super::{Coalescing, Heap};
 use crate::block::{Block, BlockState, NIL};
-
-/// Which free neighbours in a segment become one block. Neighbours that belong to different streams never do, until all streams have
-/// been waited for. Expandable segments need [`Coalescing::Neighbours`]: what is mapped is merged with what is free beside it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Coalescing {
-    /// All.
-    Neighbours,
-    /// Two of the same size whose common first byte, counted from the segment's, is a multiple of both together: the halves of a
-    /// block of a buddy system.
-    Buddies,
-    /// None.
-    Never,
-}
 
 /// What putting a block back absorbed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

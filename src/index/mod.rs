@@ -7,6 +7,7 @@
 
 mod bins;
 mod by_address;
+mod either;
 #[cfg(test)]
 mod ordered;
 #[cfg(test)]
@@ -15,8 +16,9 @@ mod tests;
 use alloc::vec::Vec;
 
 use crate::block::Arena;
-use bins::{BinnedBlocks, Either};
+use bins::BinnedBlocks;
 pub(crate) use by_address::{ByAddress, Entry, Spot};
+use either::Either;
 
 /// The order in which a heap keeps its free blocks. Every question of [`Heap`](crate::Heap) is answered in either order, but quickly only in the order that
 /// it is about; the others look at all blocks.

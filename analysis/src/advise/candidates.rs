@@ -111,7 +111,7 @@ impl Candidate {
     /// The settings; `None` where this version of PyTorch refuses them, which only `kept` can bring about.
     #[must_use]
     pub fn settings(&self, profile: &Profile, kept: &str) -> Option<Settings> {
-        Settings::from_environment_as(&profile.settings, &self.text(kept)).ok()
+        Settings::from_environment_as(&profile.dialect, &self.text(kept)).ok()
     }
 }
 

@@ -19,7 +19,7 @@ fn only(features: &[Feature]) -> InUse {
 }
 
 fn found(in_use: &InUse, settings: &str, profile: &Profile) -> Vec<Caution> {
-    let settings = Settings::from_environment_as(&profile.settings, settings).expect("settings");
+    let settings = Settings::from_environment_as(&profile.dialect, settings).expect("settings");
     cautions(in_use, &settings, profile)
 }
 

@@ -113,7 +113,7 @@ fn show(args: &Args) -> Result<()> {
                 out,
                 "wrote {} ({})",
                 output::one_line(&target.display().to_string()),
-                parkade::report::format_bytes(bytes)
+                parkade::texts::format_bytes(bytes)
             )?;
         }
     }

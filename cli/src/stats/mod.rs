@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_analysis::measures::{Measures, ReplayedRun, Sample, recorded_run, replayed_run, steps};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::{ReplaySettings, VerifyOptions, newer_profile};

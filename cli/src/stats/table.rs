@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use parkade::report::{format_bytes, memory_summary};
+use parkade::texts::{format_bytes, memory_summary};
 use parkade_analysis::measures::Measures;
 
 use super::{Args, Device, Moment, Shown};

@@ -89,10 +89,10 @@ impl<D: TestDevice> Story<D> {
         let bench = Stage::new(backend, needs, settings, limit)?;
         let mut story = Story { bench, evidence: Evidence::default() };
         let settings = if settings.is_empty() { "(none)" } else { settings };
-        let limit = limit.map_or_else(|| "none".to_owned(), |limit| parkade::report::format_bytes(limit.get()));
+        let limit = limit.map_or_else(|| "none".to_owned(), |limit| parkade::texts::format_bytes(limit.get()));
         story.say(&format!("settings {settings}, limit {limit}"));
         if let Some(capacity) = needs.capacity {
-            story.say(&format!("a device with {} and no more", parkade::report::format_bytes(capacity.get())));
+            story.say(&format!("a device with {} and no more", parkade::texts::format_bytes(capacity.get())));
         }
         Ok(story)
     }

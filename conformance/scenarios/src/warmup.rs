@@ -57,7 +57,7 @@ fn run<B: Backend>(
     if let Some(bytes) = reserve {
         story.alloc("reservation", bytes)?;
         story.free("reservation")?;
-        story.say(&format!("{} reserved before the workload", parkade::report::format_bytes(bytes.get())));
+        story.say(&format!("{} reserved before the workload", parkade::texts::format_bytes(bytes.get())));
     }
     work(&mut story)?;
     story.show("after the workload");

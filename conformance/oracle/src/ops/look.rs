@@ -72,12 +72,12 @@ impl OpsRunner {
             "get_fraction" => {
                 return Ok(format!(
                     ",\"fraction\":{}",
-                    parkade::report::format_significant(self.allocator.memory_fraction(), 17)
+                    parkade::texts::format_significant(self.allocator.memory_fraction(), 17)
                 ));
             }
             "reset_peak" => self.allocator.reset_peak_stats(),
             "reset_accumulated" => self.allocator.reset_accumulated_stats(),
-            "conf" => self.allocator.policy_mut().settings.apply_as(&self.profile.settings, line.tail())?,
+            "conf" => self.allocator.policy_mut().settings.apply_as(&self.profile.dialect, line.tail())?,
             _ => self.caching = line.word(1)? == "1",
         }
         Ok(String::new())
