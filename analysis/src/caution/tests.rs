@@ -104,7 +104,7 @@ fn no_case_is_missing_above_and_each_has_a_name_of_its_own() {
 #[test]
 fn every_case_says_in_one_sentence_what_happens_and_names_its_source_and_setting() {
     for rule in RULES {
-        let keys = NEW.settings.keys();
+        let keys = NEW.dialect.keys();
         let known: Vec<_> = keys.collect();
         assert!(rule.setting.split(", ").all(|key| known.contains(&key) || key == "pinned_*"), "{}", rule.id);
         for sentence in [rule.what, rule.instead] {
