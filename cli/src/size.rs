@@ -1,6 +1,6 @@
 //! Sizes as people write them: `16GiB`, `7.2GiB`, `512 MiB`, or exact bytes.
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 
 /// Units and their bytes.
 const UNITS: [(&str, u64); 10] = [

@@ -110,7 +110,7 @@ fn statistics_files_may_be_wrong() {
     for (bytes, text) in [
         (&b"nonsense"[..], "expected ident at line 1"),
         (b"[1]", "it is not a JSON object"),
-        (b"{}", "lack the key \"active.all.allocated\""),
+        (b"{}", "the key \"active.all.allocated\" is missing"),
         (b"{\"a\": 18446744073709551616}", "\"a\" is not a 64-bit integer"),
         (b"{\"a\\nb\": {\"c\": 1.5}}", "\"a\\nb.c\" is not a 64-bit integer"),
         (&b"[".repeat(100_000), "recursion limit exceeded"),

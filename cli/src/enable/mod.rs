@@ -87,7 +87,7 @@ pub(crate) struct Line {
 }
 
 fn parse(profile: Profile, text: &str) -> Result<Settings, SettingsError> {
-    Settings::from_environment_as(&profile.rules().settings, text)
+    Settings::from_environment_as(&profile.rules().dialect, text)
 }
 
 /// A setting in PyTorch's way of writing. A key alone switches something on; what has a colon first is PyTorch's way already.
@@ -113,7 +113,7 @@ fn refusal(profile: Profile, text: &str, error: &SettingsError) -> String {
     if let Some(other) = other {
         says += &format!(" (PyTorch {} takes it: --profile {0})", other.rules().name);
     } else if error.message().starts_with("Unrecognized key") {
-        let mut keys: Vec<&str> = rules.settings.keys().collect();
+        let mut keys: Vec<&str> = rules.dialect.keys().collect();
         keys.sort_unstable();
         says += &format!(" (known: {})", keys.join(", "));
     } else if error.kind() == ErrorKind::InvalidNumber {

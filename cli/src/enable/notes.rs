@@ -1,8 +1,8 @@
 //! What settings do, and what is often misunderstood about them: read from what PyTorch's parser made of the string, which may be
 //! other than what was meant.
 
-use parkade::report::{format_bytes, format_double};
 use parkade::settings::{Backend, Settings};
+use parkade::texts::{format_bytes, format_double};
 
 /// A line for each thing that is set.
 pub(super) fn of(settings: &Settings) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_research::frontier::{Case, Point, Why};
 
 use super::Args;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 
 use super::source::{Device, Process, Reading};
 use crate::output;

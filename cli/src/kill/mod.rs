@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlLibrary};
 
 use crate::args::interval;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 
 use super::Packed;
 use crate::output;

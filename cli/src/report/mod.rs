@@ -108,7 +108,7 @@ impl Command for Args {
         }
         for target in [&self.output, &self.svg].into_iter().flatten() {
             let bytes = fs::metadata(target).map_or(0, |data| data.len());
-            let (name, size) = (output::one_line(&target.display().to_string()), parkade::report::format_bytes(bytes));
+            let (name, size) = (output::one_line(&target.display().to_string()), parkade::texts::format_bytes(bytes));
             writeln!(out, "wrote {name} ({size})")?;
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_analysis::timeline::{HolderKey, MarkerKind};
 use parkade_recording::StackId;
 

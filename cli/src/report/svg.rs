@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_analysis::timeline::{Curve, Marker, MarkerKind, NEVER, SegmentNow};
 
 use super::gather::{Device, Report, curves};

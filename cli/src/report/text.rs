@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_analysis::timeline::{Curve, MarkerKind};
 
 use super::gather::{Device, Report, curves};

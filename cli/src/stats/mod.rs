@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
 use parkade_recording::{DeviceRecording, Recording};

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use parkade::report::{format_bytes, memory_summary};
+use parkade::texts::{format_bytes, memory_summary};
 use parkade_analysis::fragmentation::Fragmentation;
 
 use super::{Args, Device, Moment, Shown};

@@ -39,7 +39,7 @@ pub(crate) fn summary(plan: &Plan, rows: &[Row], baseline: usize) -> Summary {
 
 /// Whether a policy takes all that there is before the program begins: what it takes of a device with plenty says nothing.
 pub(super) fn takes_everything(policy: &str) -> bool {
-    named(policy).is_some_and(|policy| (policy.make)().keeps_memory())
+    named(policy).is_some_and(|policy| policy.keeps_memory)
 }
 
 /// What such a policy's calls cost on a device with plenty is the price of 4 TiB.

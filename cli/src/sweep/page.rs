@@ -1,6 +1,6 @@
 //! The page of a sweep: three plots and the tables, without a network and without a script.
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_policies::Named;
 use parkade_research::study::sweep::{Capacity, Level, Plan, Share, Source, Summary};
 use parkade_research::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, live_curve};

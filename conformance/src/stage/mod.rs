@@ -240,6 +240,6 @@ impl<D: TestDevice> Stage<D> {
 }
 
 fn call_text(call: &MadeCall) -> String {
-    let size = if call.bytes > 0 { format!(" {}", parkade::report::format_bytes(call.bytes)) } else { String::new() };
+    let size = if call.bytes > 0 { format!(" {}", parkade::texts::format_bytes(call.bytes)) } else { String::new() };
     format!("{}{size}{}", call.name.as_str(), if call.done { "" } else { " refused" })
 }

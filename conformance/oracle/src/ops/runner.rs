@@ -72,7 +72,7 @@ impl OpsRunner {
     /// If the settings string is wrong.
     pub fn new(options: &OpsOptions) -> Result<OpsRunner, SettingsError> {
         let profile = options.profile;
-        let settings = Settings::from_environment_as(&profile.settings, &options.settings)?;
+        let settings = Settings::from_environment_as(&profile.dialect, &options.settings)?;
         let fraction = settings.per_process_memory_fraction;
         let device = SimOptions::fake_driver(Bytes(options.capacity_bytes)).probes_fabric(profile.tries_handle_types);
         let device = SimDevice::new(match options.addresses {

@@ -1,6 +1,6 @@
 //! C4: the out-of-memory message in the documents, and today's.
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_conformance::backend::Backend;
 use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade_recording::message::OutOfMemoryMessage;

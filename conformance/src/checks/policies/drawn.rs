@@ -166,7 +166,7 @@ impl Policy for Drawn {
         if size.get() <= self.small { PoolClass::Small } else { PoolClass::Large }
     }
 
-    fn grows(&self, pool: PoolSlot) -> bool {
+    fn is_expandable(&self, pool: PoolSlot) -> bool {
         self.grows[usize::from(pool.class() == PoolClass::Large)]
     }
 

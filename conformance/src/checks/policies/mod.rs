@@ -9,6 +9,7 @@ mod check;
 mod drawn;
 mod faults;
 mod fixed;
+mod habits;
 mod pool_step;
 mod shrink;
 mod step;
@@ -29,10 +30,11 @@ use crate::checks::draw::{may_expand, timings};
 use crate::law::Law;
 use crate::suite::{Effort, Entry, Group, Requirement};
 use drawn::Drawn;
+pub use habits::Habits;
 use subject::Subject;
 use wrong::Wrong;
 
-pub use check::{Report, check};
+pub use check::{Report, check, check_with};
 
 /// In a run of the whole suite a policy gets one random sequence where a law gets so many.
 const SHARE: u32 = 10;
@@ -91,7 +93,7 @@ pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, 
     let mut entries: Vec<Entry<B>> = Vec::new();
     for named in named {
         let make = named.make;
-        let subject = Subject::new(named.name, move |_| make());
+        let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
         let maps_pages = maps_pages(&make());
         let list = entries_of(backend, &subject, share).into_iter();
         entries.extend(list.map(|entry| if maps_pages { entry.requires(Requirement::ExpandableSegments) } else { entry }));
@@ -105,7 +107,7 @@ pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, 
 
 /// Whether a policy takes memory by mapping pages.
 fn maps_pages(policy: &impl Policy) -> bool {
-    [PoolClass::Small, PoolClass::Large].into_iter().any(|class| policy.grows(PoolSlot::default_pool(class)))
+    [PoolClass::Small, PoolClass::Large].into_iter().any(|class| policy.is_expandable(PoolSlot::default_pool(class)))
 }
 
 /// Policies put together by chance; without virtual memory, none whose segments are expandable.

@@ -42,7 +42,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     /// Whether memory may come from expandable segments.
     pub(super) fn may_grow(&self) -> bool {
         let classes = [PoolClass::Small, PoolClass::Large];
-        self.mode == Mode::Wrong || classes.into_iter().any(|class| self.core.policy().grows(PoolSlot::default_pool(class)))
+        self.mode == Mode::Wrong
+            || classes.into_iter().any(|class| self.core.policy().is_expandable(PoolSlot::default_pool(class)))
     }
 
     /// Reserved is live, rounding, pending, stranded and whole; and the statistics agree, each with its part.

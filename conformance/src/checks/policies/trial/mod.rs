@@ -23,6 +23,7 @@ use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocator, PoolCheckpoint};
 use parkade_sim::{CallName, FaultPlan};
 
+use super::habits::Habits;
 use super::step::{Setup, Step};
 use super::watched::{Reached, Watched};
 use crate::backend::{Backend, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
@@ -61,6 +62,7 @@ pub(super) struct Trial<D: TestDevice, P: Policy> {
     device: WitnessedDevice<D>,
     streams: [StreamId; 4],
     mode: Mode,
+    habits: Habits,
     setup: Setup,
     /// The page of the device, and its code for "invalid value".
     page: Bytes,
@@ -88,7 +90,13 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     ///
     /// # Errors
     /// If there is no such device.
-    pub(super) fn new<B: Backend<Device = D>>(backend: &B, setup: &Setup, policy: P, mode: Mode) -> Result<Trial<D, P>, Unable> {
+    pub(super) fn new<B: Backend<Device = D>>(
+        backend: &B,
+        setup: &Setup,
+        policy: P,
+        mode: Mode,
+        habits: Habits,
+    ) -> Result<Trial<D, P>, Unable> {
         let Setup { timing, places, .. } = *setup;
         // Giving memory back waits for the device, as the driver does: else a policy would have to.
         let needs = Needs { capacity: Some(Bytes(setup.capacity)), simulation: Simulation { timing, places, free_waits: true } };
@@ -101,6 +109,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             device,
             streams,
             mode,
+            habits,
             setup: *setup,
             page: facts.page,
             invalid_value: facts.codes.invalid_value,

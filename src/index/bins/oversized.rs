@@ -9,6 +9,7 @@ use core::cmp::Ordering;
 
 use super::descending::Descending;
 use crate::block::Block;
+use crate::index::either::Either;
 
 /// Where a block stands among those of its size: rank, address and slot, from the most to the least significant of 128 bits. Two
 /// halves, because a `u128` would align keys to 16 bytes and make those with a size a third larger.
@@ -57,30 +58,30 @@ impl PartialOrd for Place {
 
 /// The blocks of one bin, by size, rank and address.
 #[derive(Clone, Debug)]
-pub(super) enum Crowd {
+pub(super) enum OversizedBin {
     /// All blocks have this size.
     Equal(u64, Descending<Place>),
     Mixed(Descending<(u64, Place)>),
 }
 
-impl Crowd {
+impl OversizedBin {
     /// From blocks in descending order; at least one.
-    pub(super) fn new<'a>(blocks: impl Iterator<Item = (u32, &'a Block)>) -> Crowd {
+    pub(super) fn new<'a>(blocks: impl Iterator<Item = (u32, &'a Block)>) -> OversizedBin {
         let keys: Vec<(u64, Place)> = blocks.map(|(index, block)| (block.size, Place::of(block, index))).collect();
         let size = keys[0].0;
         if keys.iter().all(|key| key.0 == size) {
-            Crowd::Equal(size, Descending::new(keys.iter().map(|key| key.1).collect()))
+            OversizedBin::Equal(size, Descending::new(keys.iter().map(|key| key.1).collect()))
         } else {
-            Crowd::Mixed(Descending::new(keys))
+            OversizedBin::Mixed(Descending::new(keys))
         }
     }
 }
 
-impl Crowd {
+impl OversizedBin {
     pub(super) fn len(&self) -> usize {
         match self {
-            Crowd::Equal(_, places) => places.len(),
-            Crowd::Mixed(keys) => keys.len(),
+            OversizedBin::Equal(_, places) => places.len(),
+            OversizedBin::Mixed(keys) => keys.len(),
         }
     }
 
@@ -88,14 +89,14 @@ impl Crowd {
     pub(super) fn insert(&mut self, block: &Block, index: u32) -> bool {
         let place = Place::of(block, index);
         match self {
-            Crowd::Equal(size, places) if *size == block.size => places.insert(place),
-            Crowd::Equal(size, places) => {
+            OversizedBin::Equal(size, places) if *size == block.size => places.insert(place),
+            OversizedBin::Equal(size, places) => {
                 let mut keys = places.renamed(|other| (*size, other));
                 let fresh = keys.insert((block.size, place));
-                *self = Crowd::Mixed(keys);
+                *self = OversizedBin::Mixed(keys);
                 fresh
             }
-            Crowd::Mixed(keys) => keys.insert((block.size, place)),
+            OversizedBin::Mixed(keys) => keys.insert((block.size, place)),
         }
     }
 
@@ -103,8 +104,8 @@ impl Crowd {
     pub(super) fn remove(&mut self, block: &Block, index: u32) -> bool {
         let place = Place::of(block, index);
         match self {
-            Crowd::Equal(size, places) => *size == block.size && places.remove(place),
-            Crowd::Mixed(keys) => keys.remove((block.size, place)),
+            OversizedBin::Equal(size, places) => *size == block.size && places.remove(place),
+            OversizedBin::Mixed(keys) => keys.remove((block.size, place)),
         }
     }
 
@@ -112,8 +113,8 @@ impl Crowd {
     #[inline]
     pub(super) fn first(&self) -> Option<u32> {
         match self {
-            Crowd::Equal(_, places) => places.first().map(Place::slot),
-            Crowd::Mixed(keys) => keys.first().map(|key| key.1.slot()),
+            OversizedBin::Equal(_, places) => places.first().map(Place::slot),
+            OversizedBin::Mixed(keys) => keys.first().map(|key| key.1.slot()),
         }
     }
 
@@ -121,40 +122,40 @@ impl Crowd {
     #[inline]
     pub(super) fn first_at_least(&self, size: u64) -> Option<u32> {
         match self {
-            Crowd::Equal(own, places) => places.first().filter(|_| *own >= size).map(Place::slot),
-            Crowd::Mixed(keys) => keys.first_at_least((size, Place::FIRST)).map(|key| key.1.slot()),
+            OversizedBin::Equal(own, places) => places.first().filter(|_| *own >= size).map(Place::slot),
+            OversizedBin::Mixed(keys) => keys.first_at_least((size, Place::FIRST)).map(|key| key.1.slot()),
         }
     }
 
     /// The last block.
     pub(super) fn last(&self) -> Option<u32> {
         match self {
-            Crowd::Equal(_, places) => places.last().map(Place::slot),
-            Crowd::Mixed(keys) => keys.last().map(|key| key.1.slot()),
+            OversizedBin::Equal(_, places) => places.last().map(Place::slot),
+            OversizedBin::Mixed(keys) => keys.last().map(|key| key.1.slot()),
         }
     }
 
     /// All blocks, descending.
     pub(super) fn descending(&self) -> impl Iterator<Item = u32> + '_ {
         match self {
-            Crowd::Equal(_, places) => Either::First(places.iter().map(Place::slot)),
-            Crowd::Mixed(keys) => Either::Second(keys.iter().map(|key| key.1.slot())),
+            OversizedBin::Equal(_, places) => Either::First(places.iter().map(Place::slot)),
+            OversizedBin::Mixed(keys) => Either::Second(keys.iter().map(|key| key.1.slot())),
         }
     }
 
     /// The blocks with at least `size` bytes, ascending.
     pub(super) fn at_least(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
         match self {
-            Crowd::Equal(own, places) => Either::First(places.at_least(boundary(*own, size)).map(Place::slot)),
-            Crowd::Mixed(keys) => Either::Second(keys.at_least((size, Place::FIRST)).map(|key| key.1.slot())),
+            OversizedBin::Equal(own, places) => Either::First(places.at_least(boundary(*own, size)).map(Place::slot)),
+            OversizedBin::Mixed(keys) => Either::Second(keys.at_least((size, Place::FIRST)).map(|key| key.1.slot())),
         }
     }
 
     /// The blocks with fewer than `size` bytes, descending.
     pub(super) fn below(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
         match self {
-            Crowd::Equal(own, places) => Either::First(places.below(boundary(*own, size)).map(Place::slot)),
-            Crowd::Mixed(keys) => Either::Second(keys.below((size, Place::FIRST)).map(|key| key.1.slot())),
+            OversizedBin::Equal(own, places) => Either::First(places.below(boundary(*own, size)).map(Place::slot)),
+            OversizedBin::Mixed(keys) => Either::Second(keys.below((size, Place::FIRST)).map(|key| key.1.slot())),
         }
     }
 }
@@ -162,21 +163,4 @@ impl Crowd {
 /// The place where blocks with at least `size` bytes begin, among blocks that all have `own` bytes: before all or after all.
 fn boundary(own: u64, size: u64) -> Place {
     if own >= size { Place::FIRST } else { Place::END }
-}
-
-/// One of two iterators.
-pub(in crate::index) enum Either<A, B> {
-    First(A),
-    Second(B),
-}
-
-impl<T, A: Iterator<Item = T>, B: Iterator<Item = T>> Iterator for Either<A, B> {
-    type Item = T;
-
-    fn next(&mut self) -> Option<T> {
-        match self {
-            Either::First(iterator) => iterator.next(),
-            Either::Second(iterator) => iterator.next(),
-        }
-    }
 }

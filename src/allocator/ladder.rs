@@ -5,14 +5,14 @@
 use alloc::boxed::Box;
 
 use super::Allocator;
-use super::growth::Freed;
+use super::expandable::Freed;
 use crate::block::{BlockId, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Attempt, Placement, Policy, Relief, Request};
-use crate::report::{Advice, OutOfMemory};
 use crate::stats::Family;
+use crate::texts::{Hint, OutOfMemory};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
 
@@ -118,7 +118,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.stats.num_oom_rejections += 1;
             return Err(AllocError::Rejected { requested: request.requested });
         }
-        if request.grows {
+        if request.is_expandable {
             return self.grow(request, stream, self.policy.page(request.pool));
         }
         let address = match self.device.malloc(size) {
@@ -144,7 +144,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Counts bytes that a pool took from the device, or gave back if they are negative.
     pub(super) fn count_reserved(&mut self, pool: PoolSlot, bytes: i64) {
         self.stats.change(Family::ReservedBytes, pool.class(), bytes);
-        if self.profile.counts_private_pools && pool.owner() != 0 {
+        if self.profile.counts_private_pools && pool.pool_number() != 0 {
             let id = self.heap.pool_id(pool.0);
             self.stats.change_reserved_by(id, pool.class(), bytes);
         }
@@ -160,10 +160,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.releases_during_captures() {
             return Ok(());
         }
-        let freeable = self.heap.pools().freeable();
+        let freeable = self.heap.private_pools().freeable();
         for index in blocks.iter().filter_map(|&id| self.heap.arena.resolve(id)) {
-            let owner = PoolSlot(self.heap.arena.at(index).pool).owner();
-            let may_go = if owner == 0 { !self.heap.is_deferring() } else { freeable.contains(&owner) };
+            let pool_number = PoolSlot(self.heap.arena.at(index).pool).pool_number();
+            let may_go = if pool_number == 0 { !self.heap.is_deferring() } else { freeable.contains(&pool_number) };
             if !may_go {
                 return Err(self.fault("releases memory while a graph is captured, or of a private pool in use").into());
             }
@@ -201,14 +201,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    fn advice(&self, request: &Request, segment: Bytes) -> Advice {
-        if !self.profile.advises_on_addresses || !request.grows {
-            return Advice::ExpandableSegments;
+    fn hint(&self, request: &Request, segment: Bytes) -> Hint {
+        if !self.profile.advises_on_addresses || !request.is_expandable {
+            return Hint::ExpandableSegments;
         }
         let reserve = self.policy.reservation(self.total_memory);
-        // The usual reserve is more than the device has: no advice would help.
+        // The usual reserve is more than the device has: no hint would help.
         let is_reduced = reserve < self.total_memory.checked_add(Bytes(self.total_memory.0 / 8)).unwrap_or(Bytes::MAX);
-        if is_reduced && segment > reserve { Advice::LargerReserve(reserve) } else { Advice::Addresses }
+        if is_reduced && segment > reserve { Hint::LargerReserve(reserve) } else { Hint::Addresses }
     }
 
     /// Counts and reports a failure (spec 2.13).
@@ -237,7 +237,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             allocated_bytes: self.stats.family(Family::AllocatedBytes).all.current,
             reserved_bytes: self.stats.family(Family::ReservedBytes).all.current,
             private_cached_bytes: self.heap.cached_by_private_pools(),
-            advice: self.advice(request, segment),
+            hint: self.hint(request, segment),
         }))
     }
 }

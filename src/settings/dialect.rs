@@ -5,7 +5,7 @@
 
 /// Keys and assert positions of one version of PyTorch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct VersionProfile {
+pub struct Dialect {
     keys: Keys,
     /// Keys that the version before did not have.
     newer_keys: Keys,
@@ -99,9 +99,9 @@ const NEWER_KEYS: Keys = &[
     ("expandable_segments_reserve_by_class", Action::Device(DeviceAction::ExpandableReserveByClass)),
 ];
 
-impl VersionProfile {
+impl Dialect {
     /// PyTorch 2.11 (spec 8.4).
-    pub const PYTORCH_2_11: VersionProfile = VersionProfile {
+    pub const PYTORCH_2_11: Dialect = Dialect {
         keys: KEYS,
         newer_keys: &[],
         asserts: AssertLines {
@@ -115,7 +115,7 @@ impl VersionProfile {
     };
 
     /// PyTorch 2.15 (spec 11.0).
-    pub const PYTORCH_2_15: VersionProfile = VersionProfile {
+    pub const PYTORCH_2_15: Dialect = Dialect {
         keys: KEYS,
         newer_keys: NEWER_KEYS,
         asserts: AssertLines {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use parkade::report::{MORE_THAN_ONE_EXABYTE, format_bytes, format_double, invalid_fraction_message, memory_summary};
 use parkade::stats::Stats;
+use parkade::texts::{MORE_THAN_ONE_EXABYTE, format_bytes, format_double, invalid_fraction_message, memory_summary};
 use proptest::prelude::*;
 
 include!("common/oom_row.rs");
@@ -119,7 +119,7 @@ fn a_message_of_a_real_device_is_reproduced() {
         allocated_bytes: 3_221_225_472,
         reserved_bytes: 6_442_450_944,
         private_cached_bytes: Bytes::ZERO,
-        advice: parkade::report::Advice::ExpandableSegments,
+        hint: parkade::texts::Hint::ExpandableSegments,
     };
     assert_eq!(
         report.to_string(),
@@ -178,7 +178,7 @@ proptest! {
             allocated_bytes: value,
             reserved_bytes: other,
             private_cached_bytes: Bytes(bits),
-            advice: parkade::report::Advice::ExpandableSegments,
+            hint: parkade::texts::Hint::ExpandableSegments,
         };
         let _ = report.to_string();
     }

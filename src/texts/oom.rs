@@ -12,19 +12,19 @@ use crate::units::Bytes;
 /// What PyTorch says to a request of 2^60 bytes or more, which reaches neither cache nor device (spec 1.1).
 pub const MORE_THAN_ONE_EXABYTE: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
 
-/// PyTorch's advice at the end of the message. The double spaces are its own.
-const ADVICE: &str = " If reserved but unallocated memory is large try setting \
+/// PyTorch's hint at the end of the message. The double spaces are its own.
+const HINT: &str = " If reserved but unallocated memory is large try setting \
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  \
     (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
 
-/// PyTorch 2.15's advice where segments are expandable.
-const ADVICE_ON_ADDRESSES: &str = " expandable_segments is enabled. If instead the process is running out of virtual address space \
+/// PyTorch 2.15's hint where segments are expandable.
+const HINT_ON_ADDRESSES: &str = " expandable_segments is enabled. If instead the process is running out of virtual address space \
     (VSZ), expandable segments may be over-reserving VA (each segment reserves ~9/8 of device memory, times the number of streams); \
     reduce it via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / expandable_segments_reserve_by_class.";
 
 /// What the message advises at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Advice {
+pub enum Hint {
     /// To make segments expandable.
     ExpandableSegments,
     /// To reserve fewer addresses (2.15, where segments are expandable).
@@ -55,7 +55,7 @@ pub struct OutOfMemory {
     /// Free cached bytes of private pools. The message calls them allocated.
     pub private_cached_bytes: Bytes,
     /// What it advises.
-    pub advice: Advice,
+    pub hint: Hint,
 }
 
 impl fmt::Display for OutOfMemory {
@@ -88,10 +88,10 @@ impl fmt::Display for OutOfMemory {
             write!(f, "with {} allocated in private pools (e.g., CUDA Graphs), ", format_bytes(private))?;
         }
         write!(f, "and {} is reserved by PyTorch but unallocated.", format_bytes(unallocated))?;
-        match self.advice {
-            Advice::ExpandableSegments => f.write_str(ADVICE),
-            Advice::Addresses => f.write_str(ADVICE_ON_ADDRESSES),
-            Advice::LargerReserve(reserve) => write!(
+        match self.hint {
+            Hint::ExpandableSegments => f.write_str(HINT),
+            Hint::Addresses => f.write_str(HINT_ON_ADDRESSES),
+            Hint::LargerReserve(reserve) => write!(
                 f,
                 " This allocation exceeds the expandable-segment reserve of {} for this stream, and a single allocation cannot span \
                  expandable segments. Raise PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve or \

@@ -6,36 +6,36 @@ mod device;
 use device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
-use parkade::report::Advice;
 use parkade::settings::{ReserveSize, Settings};
+use parkade::texts::Hint;
 use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocator};
 
-/// The advice of the refusal of 600 MiB, on a device of 1 GiB that has 512 MiB left, which it does not tell.
-fn advice(profile: &'static Profile, settings: Settings) -> Advice {
+/// The hint of the refusal of 600 MiB, on a device of 1 GiB that has 512 MiB left, which it does not tell.
+fn hint(profile: &'static Profile, settings: Settings) -> Hint {
     let mut device = PlainDevice::new(Bytes::mib(1024), 1 << 44);
     device.capacity = 512 << 20;
     let mut core = Allocator::new(device, PyTorch::of(profile, settings), ());
     match core.allocate(Bytes::mib(600), StreamId::DEFAULT) {
-        Err(AllocError::OutOfMemory(refusal)) => refusal.advice,
+        Err(AllocError::OutOfMemory(refusal)) => refusal.hint,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn advice_is_the_versions_and_the_settings() {
+fn hint_is_the_versions_and_the_settings() {
     let (old, new) = (&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15);
     let expandable = Settings { expandable_segments: true, ..Settings::default() };
     let reserving = |size| Settings { expandable_segments_reserve: Some(size), ..expandable.clone() };
-    assert_eq!(advice(old, Settings::default()), Advice::ExpandableSegments);
-    assert_eq!(advice(old, expandable.clone()), Advice::ExpandableSegments);
-    assert_eq!(advice(new, Settings::default()), Advice::ExpandableSegments);
-    assert_eq!(advice(new, expandable.clone()), Advice::Addresses);
+    assert_eq!(hint(old, Settings::default()), Hint::ExpandableSegments);
+    assert_eq!(hint(old, expandable.clone()), Hint::ExpandableSegments);
+    assert_eq!(hint(new, Settings::default()), Hint::ExpandableSegments);
+    assert_eq!(hint(new, expandable.clone()), Hint::Addresses);
     // Addresses for half the device are fewer than the request; for three quarters they are not; nine eighths are the usual number.
-    assert_eq!(advice(new, reserving(ReserveSize::Fraction(0.5))), Advice::LargerReserve(Bytes::mib(512)));
-    assert_eq!(advice(new, reserving(ReserveSize::Fraction(0.75))), Advice::Addresses);
-    assert_eq!(advice(new, reserving(ReserveSize::Fraction(600.0 / 1024.0))), Advice::Addresses);
-    assert_eq!(advice(new, reserving(ReserveSize::Gibibytes(2.0))), Advice::Addresses);
+    assert_eq!(hint(new, reserving(ReserveSize::Fraction(0.5))), Hint::LargerReserve(Bytes::mib(512)));
+    assert_eq!(hint(new, reserving(ReserveSize::Fraction(0.75))), Hint::Addresses);
+    assert_eq!(hint(new, reserving(ReserveSize::Fraction(600.0 / 1024.0))), Hint::Addresses);
+    assert_eq!(hint(new, reserving(ReserveSize::Gibibytes(2.0))), Hint::Addresses);
 }
 
 #[test]

@@ -270,8 +270,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// The streams that memory of expandable segments may be in use on; of other segments' blocks too, if there are expandable ones.
     fn streams_of_reservations(&self) -> BTreeSet<StreamId> {
-        let owners: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
-        let others = self.pending.streams().filter(|_| !owners.is_empty());
-        owners.iter().copied().chain(others).collect()
+        let own: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
+        let others = self.pending.streams().filter(|_| !own.is_empty());
+        own.iter().copied().chain(others).collect()
     }
 }
