@@ -1,4 +1,4 @@
-//! What names the build that made a row: a hash of the sources that decide it, made by the build script.
+//! The identity of the build that makes rows: the build script's hash of the sources that decide them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use parkade_research::study::sweep::BUILD;
 
 #[path = "../build.rs"]
-#[allow(dead_code, reason = "its main is cargo's to call")]
+#[allow(dead_code, reason = "cargo calls its main")]
 mod build;
 
-/// A copy of the sources somewhere else, changed; removed at the end.
+/// A changed copy of the sources in another folder; deleted at the end.
 struct Copy(PathBuf);
 
 impl Copy {
     fn new(name: &str, change: impl Fn(&Path, Vec<u8>) -> Vec<u8>) -> Copy {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let copy = Copy(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("program-{name}-{}", std::process::id())));
+        let copy = Copy(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("build-{name}-{}", std::process::id())));
         let root = |folder: &str| (package.join("..").join(folder), copy.0.join(folder));
         let mut folders = vec![root("src"), root("policies/src"), root("sim/src"), root("research/src")];
         while let Some((from, to)) = folders.pop() {
@@ -47,7 +47,7 @@ impl Drop for Copy {
     }
 }
 
-/// The hash of a copy in which one file has a line more.
+/// The hash of a copy in which one file has an additional line.
 fn with_a_line_in(file: &str) -> String {
     let change = |path: &Path, mut bytes: Vec<u8>| {
         if path == Path::new(file) {
@@ -59,7 +59,7 @@ fn with_a_line_in(file: &str) -> String {
 }
 
 #[test]
-fn the_same_sources_are_the_same_program_anywhere() {
+fn the_same_sources_are_the_same_build_anywhere() {
     let (version, hash) = BUILD.rsplit_once('-').expect("a version and a hash");
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
     assert_eq!(Copy::new("same", |_, bytes| bytes).hash(), hash);
@@ -81,7 +81,7 @@ fn what_decides_changes_it_and_nothing_else_does() {
     for file in deciding {
         assert_ne!(with_a_line_in(file), hash, "{file}");
     }
-    // Tests.
+    // Tests do not decide.
     let others =
         ["src/allocator/tests.rs", "research/src/study/tests.rs", "research/src/workload/generators/models/cnn/tests.rs"];
     for file in others {
@@ -107,7 +107,7 @@ fn with_another(package: &str) -> String {
 #[test]
 fn releases_that_generators_draw_from_change_it_and_no_others_do() {
     let hash = BUILD.rsplit_once('-').expect("a hash").1;
-    // statrs computes with num-traits; thiserror makes its errors.
+    // statrs computes with num-traits; thiserror only makes its errors.
     for package in ["statrs", "num-traits"] {
         assert_ne!(with_another(package), hash, "{package}");
     }
@@ -125,8 +125,8 @@ fn dependencies(manifest: &Path) -> Vec<String> {
 
 #[test]
 fn nothing_that_decides_is_left_out() {
-    // Recordings' workloads have a hash of their own in each row; no number of a row comes from the others: threads, forms of files, texts
-    // of errors, a hash table that is never walked.
+    // A recording's workload has a hash of its own in each row. No number of a row comes from the others: threads, file formats, error
+    // messages, a hash table that is never iterated over.
     let others = ["parkade-recording", "parkade-replay", "rayon", "rustc-hash", "serde", "serde_json", "thiserror"];
     for root in build::DECIDING {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join(root).join("..");
@@ -137,7 +137,7 @@ fn nothing_that_decides_is_left_out() {
                 Some(folder) => build::DECIDING.contains(&format!("../{folder}/src").as_str()),
                 None => build::PACKAGES.contains(&name.as_str()),
             };
-            assert!(decides || others.contains(&name.as_str()), "{root} is built on {name}");
+            assert!(decides || others.contains(&name.as_str()), "{root} depends on {name}, which is in neither list");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Which buffers are in place while another one lives.
 
-use super::Instance;
+use super::instance::Instance;
 
 /// The buffers that are in place, to be found by lifetime.
 #[derive(Clone, Debug)]
-pub(super) struct Lives<'a> {
+pub(super) struct LiveIndex<'a> {
     instance: &'a Instance,
     /// Buffers by the section in which they begin.
     by_start: Vec<u32>,
@@ -15,16 +15,16 @@ pub(super) struct Lives<'a> {
     leaves: usize,
 }
 
-impl<'a> Lives<'a> {
+impl<'a> LiveIndex<'a> {
     /// None is in place.
-    pub(super) fn new(instance: &'a Instance) -> Lives<'a> {
+    pub(super) fn new(instance: &'a Instance) -> LiveIndex<'a> {
         let count = instance.spans.len();
         let mut by_start: Vec<u32> = (0..count as u32).collect();
         by_start.sort_by_key(|&buffer| instance.spans[buffer as usize]);
         let mut rank = vec![0; count];
         by_start.iter().enumerate().for_each(|(place, &buffer)| rank[buffer as usize] = place as u32);
         let leaves = count.next_power_of_two().max(1);
-        Lives { instance, by_start, rank, latest: vec![0; 2 * leaves], leaves }
+        LiveIndex { instance, by_start, rank, latest: vec![0; 2 * leaves], leaves }
     }
 
     pub(super) fn clear(&mut self) {
