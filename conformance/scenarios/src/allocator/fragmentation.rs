@@ -1,6 +1,6 @@
 //! A4, A5 and A13: memory that is free in pieces, under the settings that are said to help.
 //!
-//! The figures are those of PyTorch 2.11 on an H200 (facts: The documents' experiments).
+//! The figures are those of PyTorch 2.11 on an H200 (facts: Experiments with PyTorch).
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;

@@ -1,5 +1,5 @@
 //! C1 to C3: the experiments of the documents under 39.59 GiB, with PyTorch 2.11's figures on an H200 for each setting
-//! (facts: The documents' experiments).
+//! (facts: Experiments with PyTorch).
 
 use parkade::units::Bytes;
 use parkade_conformance::backend::Backend;
