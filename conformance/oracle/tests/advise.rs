@@ -1,5 +1,7 @@
 //! Advice on real recordings: what it says would have happened did happen on the GPU.
 
+mod support;
+
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -9,10 +11,11 @@ use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
 use parkade_analysis::advise::{Advice, AdviseOptions, AdvisedOption, MemoryBudget, Program, Reason, Verdict, advise};
-use parkade_oracle::shipped::read;
 use parkade_recording::{Action, Block, BlockState, DeviceRecording, Entry, Segment, StackId};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 use parkade_sim::{SimDevice, SimOptions};
+
+use support::read;
 
 const MIB: u64 = 1 << 20;
 const GIB: f64 = 1_073_741_824.0;

@@ -1,13 +1,17 @@
 //! Diagnoses of real recordings: every byte is accounted for wherever one looks, and what is found is what happened.
 
+mod support;
+
 use parkade::policy::PyTorch;
 use parkade::stats::Family;
 use parkade_analysis::diagnose::{
     Applies, Cause, DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Limit, Verdict, Why, diagnose_device, stranded,
 };
-use parkade_oracle::shipped::{Shipped, names, read};
+use parkade_oracle::shipped::Shipped;
 use parkade_recording::{Action, StackId};
 use parkade_replay::{VerifyOptions, watch_device};
+
+use support::{names, read};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

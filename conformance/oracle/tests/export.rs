@@ -1,15 +1,18 @@
 //! The replayed run as a snapshot file: it verifies, and under the recording's own settings it is the recording. And a run's statistics
 //! step by step.
 
+mod support;
+
 use parkade::profile::Profile;
 use parkade::stats::Family;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::fragmentation::{Fragmentation, sample_recorded_run};
-use parkade_oracle::shipped::{Shipped, folder, names, names_in, read, read_from};
-use parkade_recording;
+use parkade_oracle::shipped::Shipped;
 use parkade_recording::{Action, BlockState, DeviceRecording, Entry, Recording, Style, write};
 use parkade_replay::export::{ExportOptions, Exported, export};
 use parkade_replay::{AfterFailure, ReplaySettings, VerifyOptions, verify_device};
+
+use support::{all_with_pools, names, read, read_with_pools};
 
 fn options(shipped: &Shipped) -> ExportOptions {
     // With its statistics: whether a request was refused no entry says.
@@ -60,9 +63,8 @@ fn is_small(shipped: &Shipped) -> bool {
 
 #[test]
 fn under_its_own_settings_a_recording_is_exported_as_it_is() {
-    let pools = folder().join("pools");
     let plain = names().into_iter().filter(|name| has_whole_trace(name)).map(|name| read(&name)).filter(is_small);
-    for shipped in plain.chain(names_in(&pools).into_iter().map(|name| read_from(&pools, &name))) {
+    for shipped in plain.chain(all_with_pools()) {
         let (_, back) = check(&shipped.recording, &options(&shipped), &shipped.name);
         let (own, exported) = (&shipped.recording, &back);
         let (recorded, replayed) = (&own.devices[0].trace, &back.devices[0].trace);
@@ -78,8 +80,7 @@ fn under_its_own_settings_a_recording_is_exported_as_it_is() {
 fn under_other_settings_the_file_verifies_and_has_the_programs_requests() {
     let settings =
         ["", "expandable_segments:True", "max_split_size_mb:64,garbage_collection_threshold:0.6", "roundup_power2_divisions:4"];
-    let pools = folder().join("pools");
-    let graphs = read_from(&pools, "graph_shared.default.2");
+    let graphs = read_with_pools("graph_shared.default.2");
     // Of private pools that are gone at the end a file of 2.11 shows too little to tell them apart under every setting.
     let shipped =
         [(read("prefetch_streams.limit6"), &settings[..]), (read("deep_mlp.default"), &settings), (graphs, &settings[..2])];

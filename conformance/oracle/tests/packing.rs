@@ -1,8 +1,11 @@
 //! Real recordings, packed offline: as low as their load, or nearly.
 
-use parkade_oracle::shipped::read;
+mod support;
+
 use parkade_replay::Requests;
 use parkade_research::packing::{Effort, Instance, Recorded, check, pack};
+
+use support::read;
 
 /// The packing over the load, with this many steps of work.
 fn ratio(name: &str, steps: u64) -> f64 {

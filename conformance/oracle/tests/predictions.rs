@@ -1,14 +1,18 @@
 //! Real recordings, replayed as requests: under their own settings they need what they needed, and under each other's too.
 
+mod support;
+
 use parkade::profile::Profile;
 use parkade::units::Bytes;
-use parkade_oracle::shipped::{Shipped, names, read};
+use parkade_oracle::shipped::Shipped;
 use parkade_recording::Action;
 use parkade_replay::{
     AfterFailure, Operation, OutlookOptions, PredictOptions, Prediction, Requests, Timing, placed_steps, predict, replay_device,
 };
 use parkade_sim::address::{LearnedAddressSpace, ObservedDriver, Scripted};
 use parkade_sim::{SimDevice, SimOptions};
+
+use support::{names, read};
 
 /// Complete from their beginning.
 fn complete() -> Vec<Shipped> {

@@ -1,16 +1,18 @@
 //! Workloads of real recordings, and generated ones beside them.
 
-use parkade_oracle::shipped::{folder, names, names_in, read, read_from};
+mod support;
+
 use parkade_replay::Requests;
 use parkade_research::packing::{Instance, Recorded};
 use parkade_research::workload::generators::mlp::Mlp;
 use parkade_research::workload::{Event, recorded};
 
+use support::{all_with_pools, names, read};
+
 /// The workload of a recording and the packer's buffers of it are made by different code, and mean the same lifetimes.
 #[test]
 fn the_workload_of_a_recording_has_the_load_that_the_packer_knows() {
-    let pools = folder().join("pools");
-    let with_pools = names_in(&pools).into_iter().map(|name| (read_from(&pools, &name), true));
+    let with_pools = all_with_pools().into_iter().map(|shipped| (shipped, true));
     let all: Vec<_> = names().into_iter().map(|name| (read(&name), false)).chain(with_pools).collect();
     assert_eq!(all.len(), 22);
     for (shipped, has_pools) in all {
