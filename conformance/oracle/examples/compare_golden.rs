@@ -5,15 +5,22 @@
 //! cargo run --release -p parkade-oracle --example compare_golden -- streams gc
 //! ```
 //!
-//! The flavours are the names in `conformance/oracle/golden`. The example prints a line for each run: the configuration, the number of
-//! operations, how many of them were out of memory, and whether the answers agree. It exits with 1 if any run differs.
-#![allow(clippy::print_stdout, reason = "the example prints its results")]
+//! The flavours are the names in `conformance/oracle/golden`. The example prints a line for each run: the configuration, the
+//! number of operations, how many of them were out of memory, and whether the answers agree. It exits with 1 if any run differs.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the example prints its results")]
 
 use std::process::ExitCode;
 
 use parkade_oracle::golden::{Agreement, GoldenError, read};
 
-fn main() -> Result<ExitCode, GoldenError> {
+fn main() -> ExitCode {
+    compare().unwrap_or_else(|error| {
+        eprintln!("{error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn compare() -> Result<ExitCode, GoldenError> {
     let mut flavours: Vec<String> = std::env::args().skip(1).collect();
     if flavours.is_empty() {
         flavours.push("oom".to_owned());
@@ -24,7 +31,7 @@ fn main() -> Result<ExitCode, GoldenError> {
         for run in read(flavour)? {
             let agreement = match run.check() {
                 Ok(Agreement::Exact) => "exact".to_owned(),
-                Ok(Agreement::UpToHashOrder(operations)) => format!("up to hash order in {operations} operations"),
+                Ok(Agreement::UpToHashOrder(operations)) => format!("up to hash order, in {operations} of them"),
                 Err(error) => {
                     exit = ExitCode::FAILURE;
                     error.to_string()

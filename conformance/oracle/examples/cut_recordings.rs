@@ -5,10 +5,10 @@
 //! cargo run --release -p parkade-oracle --example cut_recordings -- FOLDER CUTS [NAME...]
 //! ```
 //!
-//! FOLDER holds `NAME.pickle.xz` and `NAME.stats.json`; the default is `conformance/recordings`. Each recording is cut at CUTS places,
-//! 20 by default, spread evenly. A cut that does not verify without a mismatch is a failure. The example lists the failing entries,
-//! describes the first one, and exits with 1.
-#![allow(clippy::print_stdout, reason = "the example prints its results")]
+//! FOLDER holds `NAME.pickle.xz` and `NAME.stats.json`; the default is `conformance/recordings`. Each recording is cut at CUTS
+//! places, 20 by default, spread evenly. A cut that does not verify without a mismatch is a failure. The example lists the
+//! failing entries, describes the first one, and exits with 1.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the example prints its results")]
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -20,7 +20,14 @@ use parkade_oracle::shipped::{Shipped, folder, names_in, read_from};
 /// At most this many failing entries are listed for each recording.
 const LISTED: usize = 12;
 
-fn main() -> Result<ExitCode, Box<dyn Error>> {
+fn main() -> ExitCode {
+    cut_all().unwrap_or_else(|error| {
+        eprintln!("{error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn cut_all() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().map_or_else(folder, PathBuf::from);
     let cuts = arguments.next().map_or(Ok(20), |cuts| cuts.parse())?;

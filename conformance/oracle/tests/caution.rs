@@ -1,4 +1,4 @@
-//! What real recordings show to be in use, and which cautions follow.
+//! Which features recordings of real runs show in use, and which cautions follow.
 
 mod support;
 
@@ -67,14 +67,14 @@ fn pools_that_were_gone_before_the_end_show_without_their_kind() {
 }
 
 #[test]
-fn what_a_cut_recording_does_not_show_is_unknown() {
+fn features_that_a_cut_recording_does_not_show_are_unknown() {
     let cut = in_use(&read("gpt2_varlen.frames_tail20k"));
     assert_eq!(cut.evidence(Feature::GraphPools), Evidence::Unknown);
     assert_eq!(cut.evidence(Feature::OtherStreams), Evidence::Unknown);
 }
 
 #[test]
-fn collecting_garbage_without_a_limit_is_told_to_be_without_effect() {
+fn garbage_collection_without_a_limit_is_said_to_have_no_effect() {
     let training = in_use(&read("gpt2_varlen.default"));
     let told =
         |in_use: &InUse| found(in_use, "garbage_collection_threshold:0.8").first().map(|caution| (caution.id, caution.in_use));

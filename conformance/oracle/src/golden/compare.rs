@@ -5,8 +5,8 @@
 //!
 //! Streams. Where events of several streams complete in one operation,
 //! - the order of `free_completed` entries within that operation may differ;
-//! - from then on, the counters peak, allocated and freed of `inactive_split` and `inactive_split_bytes` may differ, because the order
-//!   of coalescing decides the steps in between; the current value must still be equal;
+//! - from then on, the counters peak, allocated and freed of `inactive_split` and `inactive_split_bytes` may differ, because
+//!   the order of coalescing decides the steps in between; the current value must still be equal;
 //! - from then on, the stale `requested` of inactive blocks in snapshots may differ.
 //!
 //! Restored checkpoints go through their pool's segments in the hash order of the blocks. In a `ckpt_load`,

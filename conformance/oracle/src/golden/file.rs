@@ -1,7 +1,8 @@
 //! Reading golden files.
 //!
-//! A file, packed with xz, is the line `golden answers 1` and then runs, each a header line followed by one answer per line. The text
-//! of an operation is in its answer. Stats are written as differences from when the same run last printed them; reading adds them up.
+//! A file, packed with xz, is the line `golden answers 1` and then runs, each a header line followed by one answer per line.
+//! The text of an operation is in its answer. Stats are written as differences from when the same run last printed them;
+//! reading adds them up.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

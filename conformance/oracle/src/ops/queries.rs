@@ -1,4 +1,4 @@
-//! Operations that only read: snapshots, statistics, free memory, the driver's totals.
+//! Operations that only read: snapshots, stats, free memory, the driver's totals.
 
 use parkade::device::DeviceBackend;
 use parkade::trace::TraceRing;

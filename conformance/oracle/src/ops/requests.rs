@@ -62,8 +62,8 @@ impl Session {
         self.give_back(held)
     }
 
-    /// As PyTorch's `raw_delete`: how a pointer is freed depends on whether caching is on now, not on where the pointer came from.
-    /// One defect is not copied: PyTorch hands a block that is freed while caching is off to `cudaFree`.
+    /// As PyTorch's `raw_delete`: how a pointer is freed depends on whether caching is on now, not on where the pointer came
+    /// from. One defect is not copied: PyTorch hands a block that is freed while caching is off to `cudaFree`.
     pub(super) fn raw_free(&mut self, line: &Line<'_>) -> Answer {
         let name = line.word(1)?;
         let mut names = self.names.lock();

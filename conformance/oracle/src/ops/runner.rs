@@ -49,7 +49,7 @@ impl OpsRunner {
         Some(out)
     }
 
-    /// Appends what the operation caused: trace entries, driver calls, changed statistics.
+    /// Appends what the operation caused: trace entries, driver calls, changed stats.
     fn append_record(&mut self, out: &mut String) {
         let Session { allocator, printed, calls_with_null, profile, .. } = &mut self.session;
         let device = allocator.device();
