@@ -8,8 +8,8 @@
 A bug is tried with the laws at 250 cases. If they pass, it is tried with the whole suite as `parkade conform` runs it, with the core's
 own tests, and with the recorded answers of the real allocator. A run that takes longer than --limit is a hang, and counts as caught.
 
-Exit code: 0 if the suite catches every bug, or the recorded answers do where the list says that no law can see it; 1 if not; 2 if a bug
-does not compile.
+Exit code: 0 if the suite catches every bug, or the recorded answers do where the list says that no law can see it; 1 if not, or if the
+list does not fit the sources; 2 if a bug does not compile.
 """
 import argparse
 import json
