@@ -30,7 +30,7 @@ pub struct Shipped {
 #[derive(Debug, Error)]
 pub enum ShippedError {
     /// There is no such folder. The recordings are part of the repository, not of the published crate.
-    #[error("{}: no such folder; the recordings come with parkade's repository, not with the published crate", folder.display())]
+    #[error("no recordings, which come with parkade's repository and not with the published crate: there is no folder {}", folder.display())]
     NoFolder {
         /// The folder.
         folder: PathBuf,
@@ -86,7 +86,7 @@ pub enum ShippedError {
 /// The repository's folder of recordings. It exists only in a checkout of the repository.
 #[must_use]
 pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../recordings")
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("recordings")
 }
 
 /// The memory limit of a run, by the name of its recording; `None` for a run without a limit.
@@ -214,7 +214,7 @@ mod tests {
         for error in [names_in(folder).err(), read_from(folder, "any").err()] {
             let error = error.expect("an error");
             assert!(matches!(error, ShippedError::NoFolder { .. }), "{error:?}");
-            assert!(error.to_string().starts_with("no/such/folder: no such folder"), "{error}");
+            assert!(error.to_string().ends_with("there is no folder no/such/folder"), "{error}");
         }
     }
 

@@ -13,7 +13,7 @@ use super::difference::Difference;
 #[derive(Debug, Error)]
 pub enum GoldenError {
     /// There is no folder of golden files. They are part of the repository, not of the published crate.
-    #[error("{}: no such folder; golden files come with parkade's repository, not with the published crate", folder.display())]
+    #[error("no golden files, which come with parkade's repository and not with the published crate: there is no folder {}", folder.display())]
     NoFolder {
         /// The folder.
         folder: PathBuf,
