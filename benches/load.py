@@ -2,10 +2,10 @@
 
 python3 benches/load.py RECORDING... [--rounds N] [--load PATH]
 
-Each round loads the same bytes, already in memory, once with pickle.load as a program gets it (garbage collection on), once with the collector off, and
-once with parkade (target/release/load: cargo build --release -p parkade-benches --bin load). Processor time is
-measured, and the best round of each counts. Exit code 1 if parkade is
-not at least 8 times as fast as pickle.load with the collector on.
+Each round loads the same bytes from memory three times: with pickle.load and the garbage collector on, as programs run it; with the
+collector off; and with parkade (target/release/load, from cargo build --release -p parkade-benches --bin load). Processor time is
+measured, and the best round of each counts. The exit code is 1 if parkade is not at least 8 times as fast as pickle.load with the
+collector on.
 """
 
 import argparse

@@ -1,24 +1,27 @@
-//! Makes `PARKADE_SOURCES`, a number that changes when a study's rows could: a hash of the sources of the crates that decide a row's numbers,
-//! without their tests, and of the releases of the packages that generators draw from, as `Cargo.lock` has them.
+//! Sets `PARKADE_SOURCES`, which changes whenever a study's rows might: a hash of the sources of the crates that decide a row's numbers,
+//! without their tests, and of the releases of the packages that generators compute with, as in `Cargo.lock`.
 //!
-//! It follows from the files alone, so it is the same on every machine that builds these sources, in whatever folder and with or without a
-//! repository around them. A package from a registry has none of the other crates beside it: its version stands for all of them.
-#![allow(clippy::print_stdout, reason = "this is how cargo is told")]
+//! It depends on the files alone, so it is the same on every machine that builds these sources, in any folder, with or without a
+//! repository. A package from a registry does not have the other crates beside it: there its version stands for all of them.
+#![allow(clippy::print_stdout, reason = "a build script talks to cargo this way")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The crates that decide a row's numbers, from this package's folder: the core, the policies, the simulated device, and this one.
-/// Recordings are not among them: their workloads are compared by a hash of their own.
+/// The sources of the crates that decide a row's numbers, relative to this package: the core, the policies, the simulated device and this
+/// crate. The crates that read recordings are not among them: a recording's workload has a hash of its own in each row.
 pub(crate) const DECIDING: [&str; 4] = ["../src", "../policies/src", "../sim/src", "src"];
-/// The packages whose numbers are in a row, each with what it is built on.
+/// The packages whose results are in a row; what they depend on counts too.
 pub(crate) const PACKAGES: [&str; 1] = ["statrs"];
-/// What these are built with and that computes nothing: texts of errors, and looking at the compiler.
+/// Dependencies of these that compute nothing: error messages, and checks of the compiler.
 const TOOLS: [&str; 2] = ["thiserror", "autocfg"];
 
 fn main() -> io::Result<()> {
-    let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or_else(|| io::Error::other("cargo names no folder"))?);
+    let package = PathBuf::from(
+        env::var_os("CARGO_MANIFEST_DIR")
+            .ok_or_else(|| io::Error::other("CARGO_MANIFEST_DIR is not set: run this script through cargo"))?,
+    );
     let is_alone = DECIDING.iter().any(|root| !package.join(root).is_dir());
     let sources = if is_alone {
         "registry".to_owned()
@@ -30,7 +33,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The hash of what decides, beside and below a package's folder.
+/// The hash of everything that decides, for a package in this folder.
 pub(crate) fn sources_hash(package: &Path) -> io::Result<u64> {
     let mut hash = Fnv::new();
     for (name, path) in deciding_files(package)? {
@@ -43,20 +46,20 @@ pub(crate) fn sources_hash(package: &Path) -> io::Result<u64> {
     Ok(hash.0)
 }
 
-/// The sources that decide, by their names from the package's folder, with `/` on every system.
+/// The source files that decide, with their names relative to the package, with `/` on every system.
 pub(crate) fn deciding_files(package: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut all = Vec::new();
     for root in DECIDING {
         let mut files = Vec::new();
         collect(&package.join(root), root, &mut files)?;
-        // A folder's own order differs between file systems.
+        // File systems list folders in different orders.
         files.sort_unstable();
         all.append(&mut files);
     }
     Ok(all)
 }
 
-/// All Rust files at or below a path, but those that only tests have.
+/// Collects all Rust files at or below a path, without those that only tests use.
 fn collect(path: &Path, name: &str, files: &mut Vec<(String, PathBuf)>) -> io::Result<()> {
     if !path.is_dir() {
         if name.ends_with(".rs") {
@@ -76,7 +79,7 @@ fn collect(path: &Path, name: &str, files: &mut Vec<(String, PathBuf)>) -> io::R
     Ok(())
 }
 
-/// The modules that a file has for its tests only.
+/// The modules that a file declares under `#[cfg(test)]`.
 fn tests_of(file: &Path) -> io::Result<BTreeSet<String>> {
     let text = fs::read_to_string(file)?;
     let lines: Vec<&str> = text.lines().collect();
@@ -87,10 +90,10 @@ fn tests_of(file: &Path) -> io::Result<BTreeSet<String>> {
     Ok(lines.windows(2).filter_map(module).collect())
 }
 
-/// The releases of [`PACKAGES`] and of what they are built on, a line each, as a lock file has them.
+/// The releases of [`PACKAGES`] and of their dependencies from a lock file, one line each.
 fn releases(lock: &str) -> io::Result<BTreeSet<String>> {
     let packages: Vec<Package<'_>> = lock.split("[[package]]").skip(1).map(Package::read).collect();
-    // A name, and a release where the lock file has several of that name.
+    // A dependency is a name, followed by a release if the lock file has several of that name.
     let mut wanted = PACKAGES.map(str::to_owned).to_vec();
     let mut found = BTreeSet::new();
     while let Some(entry) = wanted.pop() {
@@ -123,7 +126,7 @@ struct Package<'a> {
 }
 
 impl<'a> Package<'a> {
-    /// What stands between two `[[package]]`: a line a value, and a line a dependency.
+    /// Reads what is between two `[[package]]`: one value or one dependency per line.
     fn read(text: &'a str) -> Package<'a> {
         let mut package = Package::default();
         for line in text.lines() {
@@ -140,7 +143,7 @@ impl<'a> Package<'a> {
     }
 }
 
-/// FNV-1a with 64 bits.
+/// FNV-1a, 64 bits.
 struct Fnv(u64);
 
 impl Fnv {
@@ -148,7 +151,7 @@ impl Fnv {
         Fnv(0xcbf2_9ce4_8422_2325)
     }
 
-    /// Bytes and an end that no UTF-8 has. Line ends count as they are in the repository, also where a checkout made others.
+    /// Hashes bytes, and an end mark that is not UTF-8. Carriage returns are skipped, so that a checkout may change line ends.
     fn text(&mut self, bytes: &[u8]) {
         for &byte in bytes.iter().filter(|byte| **byte != b'\r').chain(&[0xff]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

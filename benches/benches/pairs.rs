@@ -1,23 +1,22 @@
-//! How long the core takes for an allocation and its free: `cargo bench -p parkade-benches --bench pairs`.
+//! The time of an allocation and its free in the core: `cargo bench -p parkade-benches --bench pairs`.
 //!
-//! The cases are those of the real allocator's own bench in the differential harness: one size again and again, and one random block
-//! out of many replaced.
+//! The cases are those of the bench of the real PyTorch allocator: one size again and again, and one random block of many replaced.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
-use parkade_benches::{Draw, FreeDevice};
+use parkade_benches::{NullDevice, Random};
 
-type Core = Allocator<FreeDevice, PyTorch>;
+type Core = Allocator<NullDevice, PyTorch>;
 
 fn core() -> Core {
-    Allocator::new(FreeDevice::default(), PyTorch::new(Settings::default()), ())
+    Allocator::new(NullDevice::default(), PyTorch::new(Settings::default()), ())
 }
 
 fn allocate(core: &mut Core, bytes: u64) -> Allocation {
-    core.raw_allocate(Bytes(bytes), StreamId::DEFAULT).expect("the device has no end")
+    core.raw_allocate(Bytes(bytes), StreamId::DEFAULT).expect("the device has enough memory")
 }
 
 fn pairs(criterion: &mut Criterion) {
@@ -32,9 +31,9 @@ fn pairs(criterion: &mut Criterion) {
         });
     }
     for live in [100, 1_000, 10_000] {
-        let (mut core, mut draw) = (core(), Draw(1));
-        let mut blocks: Vec<Option<Allocation>> = (0..live).map(|_| Some(allocate(&mut core, draw.size()))).collect();
-        let steps: Vec<(usize, u64)> = (0..200_000).map(|_| ((draw.number() % live) as usize, draw.size())).collect();
+        let (mut core, mut random) = (core(), Random(1));
+        let mut blocks: Vec<Option<Allocation>> = (0..live).map(|_| Some(allocate(&mut core, random.size()))).collect();
+        let steps: Vec<(usize, u64)> = (0..200_000).map(|_| ((random.number() % live) as usize, random.size())).collect();
         let mut steps = steps.iter().cycle();
         group.bench_function(format!("mix of {live} live"), |bencher| {
             bencher.iter(|| {

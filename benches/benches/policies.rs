@@ -1,18 +1,18 @@
-//! How long an allocation and its free take under each policy of the catalogue: `cargo bench -p parkade-benches --bench policies`.
+//! The time of an allocation and its free under each policy of the catalogue: `cargo bench -p parkade-benches --bench policies`.
 //!
-//! One random block out of many is replaced, as in the bench `pairs`. A policy that gets slow with many free blocks shows here.
+//! One random block of many is replaced, as in the bench `pairs`. A policy that slows down with many free blocks shows here.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use parkade::policy::Policy;
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
-use parkade_benches::{Draw, FreeDevice};
+use parkade_benches::{NullDevice, Random};
 use parkade_policies::CATALOGUE;
 
-type Core = Allocator<FreeDevice, Box<dyn Policy + Send>>;
+type Core = Allocator<NullDevice, Box<dyn Policy + Send>>;
 
 fn allocate(core: &mut Core, bytes: u64) -> Allocation {
-    core.raw_allocate(Bytes(bytes), StreamId::DEFAULT).expect("the device has no end")
+    core.raw_allocate(Bytes(bytes), StreamId::DEFAULT).expect("the device has enough memory")
 }
 
 fn policies(criterion: &mut Criterion) {
@@ -20,10 +20,10 @@ fn policies(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("mix of {live} live"));
         group.throughput(Throughput::Elements(2));
         for named in CATALOGUE {
-            let mut core = Core::new(FreeDevice::default(), (named.make)(), ());
-            let mut draw = Draw(1);
-            let mut blocks: Vec<Option<Allocation>> = (0..live).map(|_| Some(allocate(&mut core, draw.size()))).collect();
-            let steps: Vec<(usize, u64)> = (0..200_000).map(|_| ((draw.number() % live) as usize, draw.size())).collect();
+            let mut core = Core::new(NullDevice::default(), (named.make)(), ());
+            let mut random = Random(1);
+            let mut blocks: Vec<Option<Allocation>> = (0..live).map(|_| Some(allocate(&mut core, random.size()))).collect();
+            let steps: Vec<(usize, u64)> = (0..200_000).map(|_| ((random.number() % live) as usize, random.size())).collect();
             let mut steps = steps.iter().cycle();
             group.bench_function(named.name, |bencher| {
                 bencher.iter(|| {

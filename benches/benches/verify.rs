@@ -1,6 +1,6 @@
-//! How long reading and verifying a recording takes: `cargo bench -p parkade-benches --bench verify`.
+//! The time of reading and verifying a recording: `cargo bench -p parkade-benches --bench verify`.
 //!
-//! The recordings of the repository; and those named in `PARKADE_BENCH_RECORDINGS`, separated by colons.
+//! The recordings are one of the repository's, and those that `PARKADE_BENCH_RECORDINGS` names, separated like the entries of `PATH`.
 
 use std::hint::black_box;
 use std::path::PathBuf;

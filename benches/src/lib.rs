@@ -1,16 +1,16 @@
-//! What the benches share: a device that costs nothing, and random numbers.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-/// A device without end, whose calls do nothing: what is left is the allocator's own time.
+/// A device of 2^50 bytes whose calls do nothing, so that only the allocator's own time is measured. It never reuses an address.
 #[derive(Clone, Debug, Default)]
-pub struct FreeDevice {
+pub struct NullDevice {
     next: u64,
 }
 
-impl DeviceBackend for FreeDevice {
+impl DeviceBackend for NullDevice {
     type Event = ();
     type Physical = ();
 
@@ -91,15 +91,15 @@ impl DeviceBackend for FreeDevice {
     fn destroy_event(&mut self, (): ()) {}
 }
 
-/// The splitmix64 generator.
+/// Random numbers: the splitmix64 generator.
 #[derive(Clone, Debug)]
-pub struct Draw(
-    /// The state, which is the seed at first.
+pub struct Random(
+    /// The state; at first, the seed.
     pub u64,
 );
 
-impl Draw {
-    /// The next number.
+impl Random {
+    /// The next 64 random bits.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -108,7 +108,7 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// 512 B to 8 MiB, evenly in the logarithm.
+    /// A random size from 512 B to 8 MiB, uniform in its logarithm.
     pub fn size(&mut self) -> u64 {
         let unit = (self.number() >> 11) as f64 / (1_u64 << 53) as f64;
         (9.0 + 14.0 * unit).exp2() as u64

@@ -104,7 +104,7 @@ fn bad_arguments_are_one_line() {
         (&["--devices", "8GB,8000000000"], "--devices has 8000000000 bytes twice"),
         (&["--model", "7b,layers=0"], "layers is 0"),
         (&["--model", "7b,hidden=18446744073709551615"], "hidden is 18446744073709551615"),
-        (&["--devices", "100MiB"], "nothing left beside a context"),
+        (&["--devices", "100MiB"], "no memory left beside a context"),
         (&["--devices", "18446744073709551615"], ""),
         (&["--most-batch", "0"], "--most-batch is 0"),
         (&["--most-batch", "9999999999"], "--most-batch is 9999999999; the most that is searched is 1048576"),
@@ -112,7 +112,7 @@ fn bad_arguments_are_one_line() {
         (&["--steps", "0"], "steps is 0"),
         (&["--accumulation", "0"], "--accumulation is 0"),
         (&["--sequences", "18446744073709551615"], "sequence is"),
-        (&["--context", "18446744073709551615"], "nothing left beside a context"),
+        (&["--context", "18446744073709551615"], "no memory left beside a context"),
     ] {
         let usual = [["--devices", "8GB"], ["--most-batch", "2"], ["--policies", "pytorch"], ["--model", "gpt2"]];
         let rest = usual.iter().filter(|usual| usual[0] != arguments[0]).flatten().copied();
@@ -132,7 +132,7 @@ fn bad_arguments_are_one_line() {
         let run = small(&["--json", "--devices", device]);
         let object: serde_json::Value = serde_json::from_str(&run.out).expect("one JSON object");
         let said = object["error"].as_str().expect("a line");
-        assert!(run.code == 2 && said.contains("is no size") && said.contains("or a card (A100-40GB, H100-80GB"), "{said}");
+        assert!(run.code == 2 && said.contains("is not a size") && said.contains("or a card (A100-40GB, H100-80GB"), "{said}");
         assert!(run.err.starts_with("error: ") && !said.contains('\n'), "{}", run.err);
     }
     let run = small(&["--json", "--devices", "1"]);

@@ -37,7 +37,7 @@ fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
 fn rows_of_another_build_are_accepted_by_force_only() {
     let folder = Folder::new("sweep-build");
     let (rows, shown) = whole(&folder);
-    let program = format!("\"program\":\"{}\"", parkade_research::study::sweep::PROGRAM);
+    let program = format!("\"program\":\"{}\"", parkade_research::study::sweep::BUILD);
     assert_eq!(rows.matches(&program).count(), 30, "each row says which build made it");
     let lines: Vec<String> = rows.lines().map(|line| line.to_owned() + "\n").collect();
     let (old, new) = lines.split_at(11);
@@ -49,7 +49,7 @@ fn rows_of_another_build_are_accepted_by_force_only() {
     let run = sweep(&folder, &["-o", &file, "--force", "--json"]);
     assert_eq!((run.code, run.err.as_str(), bytes(&file)), (0, "", old.clone() + &new.concat()), "{}", run.out);
     let object = json(&run);
-    let this = parkade_research::study::sweep::PROGRAM;
+    let this = parkade_research::study::sweep::BUILD;
     assert_eq!(object["programs"], serde_json::json!({ "0.1.0-0123456789abcdef": 10, this: 20 }));
     assert_eq!((&object["mixed"], &object["overlap"]["jobs"]), (&true.into(), &0.into()));
     assert_eq!(json(&sweep(&folder, &["--json", "--bounds", "0"]))["mixed"], false);
@@ -93,7 +93,7 @@ fn what_builds_say_differently_is_counted() {
     let (rows, _) = whole(&folder);
     let file = at(&folder, "whole.jsonl");
     let merged = at(&folder, "merged.jsonl");
-    let program = parkade_research::study::sweep::PROGRAM;
+    let program = parkade_research::study::sweep::BUILD;
     // Two of thirty rows cost something else.
     let another = |name: &str, build: &str| {
         let lines: Vec<String> = rows.lines().map(|line| line.replace(program, build)).collect();
@@ -127,10 +127,10 @@ fn a_part_says_what_it_is_in_json_too() {
     let folder = Folder::new("sweep-part");
     let file = at(&folder, "part.jsonl");
     let object = json(&sweep(&folder, &["-o", &file, "--shard", "2/3", "--json"]));
-    let programs = serde_json::json!({ parkade_research::study::sweep::PROGRAM: 10 });
+    let programs = serde_json::json!({ parkade_research::study::sweep::BUILD: 10 });
     let expected = serde_json::json!({ "part": "2/3", "file": file, "jobs": 10, "programs": programs, "mixed": false });
     assert_eq!(object, expected);
-    let old = bytes(&file).replacen(parkade_research::study::sweep::PROGRAM, "0.1.0-0123456789abcdef", 3);
+    let old = bytes(&file).replacen(parkade_research::study::sweep::BUILD, "0.1.0-0123456789abcdef", 3);
     folder.file("part.jsonl", old.as_bytes());
     let run = sweep(&folder, &["-o", &file, "--shard", "2/3", "--force"]);
     assert!(

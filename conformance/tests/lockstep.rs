@@ -54,10 +54,6 @@ impl Backend for StandIn {
         Ok(device)
     }
 
-    fn facts(&self) -> Vec<(&'static str, String)> {
-        Vec::new()
-    }
-
     fn is_simulated(&self) -> bool {
         false
     }

@@ -11,9 +11,9 @@ use std::process::ExitCode;
 
 use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
-use parkade::report::format_bytes;
 use parkade::settings::Settings;
 use parkade::stats::Family;
+use parkade::texts::format_bytes;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 use parkade_gpu::{CudaDevice, HostCopyError};

@@ -1,9 +1,10 @@
-//! How many events a second a run carries out, policy by policy, on one core:
-//! `cargo run --release -p parkade-sim --example events`, followed by the names of policies if not all are meant.
+//! Events per second of a run under each policy, on one core.
 //!
-//! The workload is drawn: 100,000 events, some 1,000 buffers live at once, sizes from 512 bytes to 64 MiB. Between the first
-//! growth and the end few events reach the device, as in programs. The policies take turns, round by round, so that whatever else
-//! the machine does meets all alike; what is shown is the median of each policy's rounds.
+//! `cargo run --release -p parkade-research --example events [-- POLICY...]`
+//!
+//! The workload is random: 100,000 events, about 1,000 buffers live at once, sizes from 512 bytes to 64 MiB. After the first growth few
+//! events reach the device, as in real programs. The policies take turns, round by round, so that other load on the machine affects all
+//! of them alike; the median of each policy's rounds is shown.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::process::ExitCode;
@@ -23,9 +24,9 @@ fn main() -> ExitCode {
         eprintln!("there is no policy {unknown:?}");
         return ExitCode::from(2);
     }
-    let is_meant = |policy: &&Named| names.is_empty() || names.iter().any(|name| name == policy.name);
-    let policies: Vec<&Named> = CATALOGUE.iter().filter(is_meant).collect();
-    let workload = drawn();
+    let is_wanted = |policy: &&Named| names.is_empty() || names.iter().any(|name| name == policy.name);
+    let policies: Vec<&Named> = CATALOGUE.iter().filter(is_wanted).collect();
+    let workload = random_workload();
     let mut rounds: Vec<Vec<(f64, Outcome)>> = vec![Vec::new(); policies.len()];
     for _ in 0..ROUNDS {
         for (policy, rounds) in policies.iter().zip(&mut rounds) {
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn drawn() -> Workload {
+fn random_workload() -> Workload {
     let mut state = 1_u64;
     let mut next = move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -62,5 +63,5 @@ fn drawn() -> Workload {
         live.push(buffer);
         buffer += 1;
     }
-    Workload { name: "drawn".into(), says: "random sizes and lifetimes".into(), events }
+    Workload { name: "random".into(), says: "random sizes and lifetimes".into(), events }
 }

@@ -1,15 +1,14 @@
-//! Packs files and prints a row of a table for each: MiniMalloc's CSV files, and recordings. `docs/packing.md` has such a table.
+//! Packs MiniMalloc's CSV files and recordings, and prints a table with a row for each, like those of `docs/packing.md`.
 //!
-//! `cargo run --release -p parkade-sim --example packing -- [--budget STEPS] [--seed NUMBER] FILE...`
+//! `cargo run --release -p parkade-research --example packing -- [--budget STEPS] [--seed NUMBER] FILE...`
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-use parkade_research::packing::{Buffer, Effort, Instance, Recorded, check, is_csv, pack, read_csv};
-
 use parkade_replay::{ReplaySettings, Requests, VerifyOptions};
+use parkade_research::packing::{Buffer, Effort, Instance, Recorded, check, is_csv, pack, read_csv};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut effort = Effort::default();
@@ -17,7 +16,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("| file | buffers | load, bytes | packing, bytes | packing / load | shown to be the best | steps | seconds |");
     println!("|---|---|---|---|---|---|---|---|");
     while let Some(argument) = arguments.next() {
-        let mut number = || arguments.next().ok_or("a number is missing")?.parse::<u64>().map_err(Box::<dyn Error>::from);
+        let mut number =
+            || arguments.next().ok_or("--budget and --seed need a number")?.parse::<u64>().map_err(Box::<dyn Error>::from);
         match argument.as_str() {
             "--budget" => effort.steps = number()?,
             "--seed" => effort.seed = number()?,
@@ -54,6 +54,6 @@ fn buffers(file: &Path) -> Result<Vec<Buffer>, Box<dyn Error>> {
     let recording = parkade_recording::read(&bytes)?;
     let settings = ReplaySettings::of_recording(recording.settings.as_ref())?;
     let own = VerifyOptions { settings, limit_bytes: None, stats_file: None };
-    let device = recording.devices.iter().find(|device| !device.trace.is_empty()).ok_or("no trace")?;
+    let device = recording.devices.iter().find(|device| !device.trace.is_empty()).ok_or("the recording has no trace")?;
     Ok(Recorded::of(&Requests::of_recording(device, &own, &mut |_| ())?).buffers)
 }

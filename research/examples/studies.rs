@@ -1,7 +1,7 @@
-//! Small studies, each a table of docs/studies.md or docs/bounds.md: reserving memory early, the order in which graphs are captured, and
-//! what adversaries force.
+//! Small studies, each a table of docs/studies.md or docs/bounds.md: preallocation, the order of graph captures, and what adversaries
+//! force.
 //!
-//! `cargo run --release -p parkade-sim --example studies -- preallocation`, `... -- captures` or `... -- adversaries`
+//! `cargo run --release -p parkade-research --example studies -- preallocation`, or `captures`, or `adversaries`
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::error::Error;
@@ -13,15 +13,15 @@ use parkade_research::workload::{Workload, parse};
 use rayon::prelude::*;
 
 /// Training with mixed lifetimes, and with samples of different lengths.
-const PROGRAMS: [&str; 2] = [
+const WORKLOADS: [&str; 2] = [
     "transformer:preset=gpt2-medium,batch=8,mixed=on,steps=6",
     "varlen:preset=gpt2,batch=16,lengths=lognormal/300/0.7,mixed=on,steps=12",
 ];
 
-/// How much is reserved early, in percent of the load.
+/// How much is preallocated, in percent of the load.
 const EARLY_PERCENT: [u64; 4] = [0, 50, 90, 100];
 
-/// Few graphs, so that a study takes seconds.
+/// A few batch sizes, so that a study takes seconds.
 const BATCHES: &str = "1/2/4/8/16/32/64/128/256";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -29,12 +29,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("preallocation") => preallocation(),
         Some("captures") => captures(),
         Some("adversaries") => adversaries(),
-        _ => Err("say which study: preallocation, captures or adversaries".into()),
+        _ => Err("name a study: preallocation, captures or adversaries".into()),
     }
 }
 
 fn preallocation() -> Result<(), Box<dyn Error>> {
-    for text in PROGRAMS {
+    for text in WORKLOADS {
         let workload = parse(text)?;
         let load = workload.load_bytes(LOAD_UNIT_BYTES);
         println!("\n`{text}`, {} events, load {load} bytes\n", workload.events.len());
@@ -47,7 +47,7 @@ fn preallocation() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The least memory that suffices, and what is reserved with plenty, over the load.
+/// The least memory that is enough, and what is reserved with plenty, both over the load.
 fn least(workload: &Workload, policy: &Named, load: u64, percent: u64) -> String {
     let preallocated_bytes = (u128::from(load) * u128::from(percent) / 100) as u64;
     let options = RunOptions { preallocated_bytes, ..RunOptions::plenty() };
@@ -63,17 +63,17 @@ fn least(workload: &Workload, policy: &Named, load: u64, percent: u64) -> String
 
 fn captures() -> Result<(), Box<dyn Error>> {
     let orders = ["ascending", "descending", "shuffled"];
-    let mut programs = Vec::new();
+    let mut workloads = Vec::new();
     for shared in ["on", "off"] {
         for order in orders {
-            programs.push(parse(&format!("graphs:batches={BATCHES},order={order},shared={shared},eager_runs=0,warm_ups=0"))?);
+            workloads.push(parse(&format!("graphs:batches={BATCHES},order={order},shared={shared},eager_runs=0,warm_ups=0"))?);
         }
     }
     println!(
         "| policy | {} |",
         ["in one pool", "a pool each"].map(|pool| orders.map(|order| format!("{order}, {pool}")).join(" | ")).join(" | ")
     );
-    println!("|---|{}", "---|".repeat(programs.len()));
+    println!("|---|{}", "---|".repeat(workloads.len()));
     let cell = |workload: &Workload, policy: &Named| {
         let outcome = run(workload, (policy.make)(), &RunOptions::plenty());
         match outcome.fits() {
@@ -81,7 +81,7 @@ fn captures() -> Result<(), Box<dyn Error>> {
             false => format!("{:?}", outcome.ending),
         }
     };
-    for (policy, cells) in rows(|policy| programs.iter().map(|workload| cell(workload, policy)).collect::<Vec<_>>()) {
+    for (policy, cells) in rows(|policy| workloads.iter().map(|workload| cell(workload, policy)).collect::<Vec<_>>()) {
         println!("| {policy} | {} |", cells.join(" | "));
     }
     Ok(())
@@ -114,7 +114,7 @@ fn adversaries() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A row for each policy but those that begin with a part of the device, whatever the program needs.
+/// A row for each policy, without those that take a part of the device at the start, whatever the workload needs.
 fn rows<T: Send>(row: impl Fn(&Named) -> T + Sync) -> Vec<(&'static str, T)> {
     let policies = CATALOGUE.par_iter().filter(|policy| !["bfc-prealloc", "rmm-pool"].contains(&policy.name));
     policies.map(|policy| (policy.name, row(policy))).collect()

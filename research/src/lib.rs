@@ -1,4 +1,4 @@
-//! Research on allocation policies: workloads, studies, packing, bounds and the frontier of what fits.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod bounds;

@@ -1,4 +1,4 @@
-//! Numbers that look random, the same for the same seed on every machine.
+//! Pseudorandom numbers, the same for the same seed on every machine.
 
 /// A generator with 64 bits of state (the splitmix64 steps).
 #[derive(Clone, Debug)]
@@ -9,6 +9,7 @@ impl Random {
         Random(seed)
     }
 
+    /// 64 random bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -17,12 +18,12 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// A number below `bound`, which must not be 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
-    /// A number from 0 to 1.
+    /// A number from 0 to 1, without 1.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -1,5 +1,5 @@
-//! Training steps whose buffers are given back as autograd gives them back are packed into the load.
-#![allow(clippy::print_stdout, reason = "a table, for who looks on")]
+//! Training steps, with the lifetimes that autograd gives to buffers, are packed into their load.
+#![allow(clippy::print_stdout, reason = "a table for the reader")]
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use parkade_research::workload::generators::Optimizer;
 use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
 use parkade_research::workload::{Workload, parse};
 
-/// A model trained with every kind of checkpointing and in up to eight pieces.
+/// A model with every kind of checkpointing, and in two to eight pieces.
 fn kinds(base: &Transformer) -> Vec<(String, Transformer)> {
     let whole =
         [Checkpointing::None, Checkpointing::EveryLayer, Checkpointing::Every(4), Checkpointing::Sqrt, Checkpointing::EveryOther];
@@ -21,7 +21,7 @@ fn kinds(base: &Transformer) -> Vec<(String, Transformer)> {
     whole.chain(pieces).map(of).collect()
 }
 
-/// Each of them as it is, with accumulation, with a copy of the optimizer's states, without states, and with a larger batch.
+/// Each of [`kinds`] unchanged, with accumulation, with a copy of the optimizer's states, without states, and with a larger batch.
 fn grid(base: &Transformer) -> Vec<(String, Transformer)> {
     let mut models = Vec::new();
     for (kind, model) in kinds(base) {
@@ -37,7 +37,7 @@ fn grid(base: &Transformer) -> Vec<(String, Transformer)> {
     models
 }
 
-/// What packing a program gave.
+/// The result of packing a workload.
 struct Row {
     buffers: usize,
     height: u64,
@@ -55,9 +55,9 @@ fn packed(name: &str, workload: &Workload, effort: &Effort) -> Row {
     Row { buffers: instance.buffers().len(), height, load: instance.load(), steps, seconds }
 }
 
-/// Packs two steps of training of each of them. The load is reached every time, or all that miss it are named.
+/// Packs two training steps of each model. Panics with the names of those whose packing is higher than the load.
 fn assert_reached(models: &[(String, Transformer)], effort: &Effort) {
-    println!("| program | buffers | packing / load | steps | seconds |");
+    println!("| workload | buffers | packing / load | steps | seconds |");
     println!("|---|---|---|---|---|");
     let mut missed = Vec::new();
     for (name, model) in models {
@@ -78,7 +78,7 @@ fn the_packer_reaches_the_load_of_a_small_model_in_all_ways() {
 
 #[test]
 fn the_packer_reaches_the_load_of_a_model_with_a_large_vocabulary() {
-    // The logits need most of the memory in the middle of a step, kept results, and then gradients, before and after it.
+    // The logits take most of the memory in the middle of a step; before it are kept results, after it gradients.
     assert_reached(&kinds(&Transformer::preset("gpt2").unwrap()), &Effort { steps: 20_000_000, seed: 1 });
 }
 
@@ -91,7 +91,7 @@ fn the_packer_reaches_the_load_of_6_7_billion_parameters_in_four_pieces() {
 
 #[test]
 fn the_packer_reaches_the_load_of_steps_whose_gradients_leave_little_room() {
-    // Without states each step is as tight at the end of its backward pass as with the logits. Both steps have the same peak.
+    // Without states, each step is as tight at the end of its backward pass as at the logits. Both steps have the same peak.
     let base = Transformer::preset("3b").unwrap();
     let pieces = Transformer { checkpointing: Checkpointing::EveryLayer, batch: 6, chunks: 6, optimizer: Optimizer::Sgd, ..base };
     assert_reached(&[("3b, 6 pieces, SGD".into(), pieces)], &Effort { steps: 50_000_000, seed: 1 });
@@ -108,7 +108,7 @@ fn the_packer_reaches_the_load_of_networks() {
 }
 
 #[test]
-#[ignore = "a minute and a half in a release build, many in a debug build: cargo test --release -p parkade-sim --test packing_generated -- --ignored --nocapture"]
+#[ignore = "a minute and a half in a release build, many in a debug build: cargo test --release -p parkade-research --test packing_generated -- --ignored --nocapture"]
 fn the_packer_reaches_the_load_of_every_preset_in_all_ways() {
     let mut models = Vec::new();
     for preset in Transformer::presets() {

@@ -1,4 +1,4 @@
-//! A recording as a program: what its run takes is what the replay of the recording predicts.
+//! A recording as a workload: its run reserves what the replay of the recording predicts.
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use parkade_replay::{Completion, Operation, OutlookOptions, ReplaySettings, Requ
 use parkade_research::study::{Addresses, RunOptions, run};
 use parkade_research::workload::{Event, Workload};
 
-/// The program of a recording without private pools and late frees.
-fn program(requests: &Requests) -> Workload {
+/// The workload of a recording without private pools and late frees.
+fn workload(requests: &Requests) -> Workload {
     let mut buffers = Vec::new();
     let mut streams = Vec::new();
     let (mut next, mut events) = (0, Vec::new());
     for (_, operation) in &requests.operations {
         match *operation {
             Operation::Allocate { bytes, stream, failed, .. } => {
-                assert!(!failed, "the recording is without errors");
+                assert!(!failed, "no request of the recording failed");
                 let place = streams.iter().position(|&known| known == stream).unwrap_or_else(|| {
                     streams.push(stream);
                     streams.len() - 1
@@ -32,17 +32,17 @@ fn program(requests: &Requests) -> Workload {
                 events.push(Event::Free { buffer: buffers[id] });
             }
             Operation::EmptyCache => events.push(Event::EmptyCache),
-            other => panic!("{other:?} is of a private pool"),
+            other => panic!("{other:?} concerns a private pool"),
         }
     }
     Workload { name: "recording".into(), says: "a recorded program".into(), events }
 }
 
 #[test]
-fn a_recorded_program_takes_what_the_replay_predicts() {
+fn a_recorded_workload_reserves_what_the_replay_predicts() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/recordings");
-    // The replay puts segments where the recorded process's driver put them, among that process's other memory; a study knows of no
-    // others. That decides between equal blocks, here in the third program alone.
+    // The replay places segments where the recorded process's driver did, among that process's other memory; a study knows of no other
+    // memory. That can decide between equal blocks, which here happens only in the third recording.
     for (name, is_exact) in [("deep_mlp.default", true), ("gpt2_varlen.default", true), ("resnet50_sweep.default", false)] {
         let recording = read_file(folder.join(format!("{name}.pickle.xz"))).expect("a recording");
         let settings = ReplaySettings::of_recording_as(&Profile::PYTORCH_2_11, recording.settings.as_ref()).expect("settings");
@@ -54,7 +54,7 @@ fn a_recorded_program_takes_what_the_replay_predicts() {
             capacity_bytes: None,
         };
         let outlook = replay_device(&recording.devices[0], &options, &mut |_| ()).expect("a replay");
-        let workload = program(&outlook.requests);
+        let workload = workload(&outlook.requests);
         let peak = |addresses| {
             let policy = (named("pytorch").expect("a policy").make)();
             let outcome = run(&workload, policy, &RunOptions { addresses, ..RunOptions::plenty() });

@@ -107,7 +107,7 @@ impl Candidate {
 
     /// The settings; `None` if this PyTorch release refuses them, which can only be because of `kept`.
     pub(super) fn settings(&self, profile: &Profile, kept: &str) -> Option<Settings> {
-        Settings::from_environment_as(&profile.settings, &self.text(kept)).ok()
+        Settings::from_environment_as(&profile.dialect, &self.text(kept)).ok()
     }
 }
 

@@ -19,7 +19,7 @@ fn only(features: &[Feature]) -> InUse {
 }
 
 fn found(in_use: &InUse, settings: &str, profile: &Profile) -> Vec<Caution> {
-    let settings = Settings::from_environment_as(&profile.settings, settings).expect("settings");
+    let settings = Settings::from_environment_as(&profile.dialect, settings).expect("settings");
     cautions(in_use, &settings, profile)
 }
 
@@ -104,7 +104,7 @@ fn no_issue_is_missing_above_and_ids_are_unique() {
 #[test]
 fn every_issue_states_in_one_sentence_what_happens_and_names_its_source_and_setting() {
     for issue in KNOWN_ISSUES {
-        let keys = NEW.settings.keys();
+        let keys = NEW.dialect.keys();
         let known: Vec<_> = keys.collect();
         assert!(issue.setting.split(", ").all(|key| known.contains(&key) || key == "pinned_*"), "{}", issue.id);
         for sentence in [issue.what, issue.instead] {

@@ -1,7 +1,7 @@
-//! How long loading an unpacked recording takes, for `benches/load.py`, which times CPython's `pickle.load` beside it.
+//! Times the loading of an unpacked recording, for `benches/load.py`, which times CPython's `pickle.load` beside it.
 //!
-//! `load FILE`: for every line on standard input the file, read into memory before, is loaded once; the answer is a line with the seconds
-//! of processor time that it took, and the number of trace entries. Processor time, since other programs may be running too.
+//! `load FILE` reads the file into memory. For every line on standard input it loads the recording once and answers with a line: the
+//! seconds of processor time that it took, and the number of trace entries. Processor time does not count other programs.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use std::io::{self, BufRead, Write};
 
 use parkade_recording::read;
 
-/// As in the binary `parkade`.
+/// The allocator of the binary `parkade`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The processor time of this thread so far, in nanoseconds, as Linux tells it.
+/// The processor time of this thread so far, in nanoseconds, from Linux.
 fn processor_ns() -> Result<u64, Box<dyn std::error::Error>> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(text.split_whitespace().next().ok_or("an empty schedstat")?.parse()?)

@@ -81,9 +81,9 @@ fn of_report(report: &advise::Advice, is_long: bool) -> Advice {
         lines.push(words::why(report));
         lines.push(format!("costs: {}", words::costs(report)));
         lines.extend(words::also(option).map(str::to_owned));
-        lines.extend(option.warnings().map(|caution| format!("beware: {} {}", caution.what, caution.instead)));
+        lines.extend(option.warnings().map(|caution| format!("warning: {} {}", caution.what, caution.instead)));
         if option.is_close() {
-            lines.push("close: less than 1 % of memory more or less may change this".to_owned());
+            lines.push("close: 1 % more or less memory may change this".to_owned());
         }
     }
     let more = if is_long { "parkade advise searches more" } else { "parkade advise shows them all" };

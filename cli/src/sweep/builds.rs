@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use parkade_research::study::sweep::{PROGRAM, Row};
-use serde_json::{Value, json};
+use parkade_research::study::sweep::{BUILD, Row};
 
 use crate::output;
+use crate::view::{all, view};
 
 /// The longest name of a build that is shown, in characters: a file may hold anything.
 const LONGEST_NAME: usize = 60;
@@ -57,45 +57,49 @@ fn were(jobs: u64) -> String {
     if jobs == 1 { "1 job was".to_owned() } else { format!("{jobs} jobs were") }
 }
 
-/// How many rows each build made.
-fn by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
+/// How many rows each build made: `{"0.1.0-0123456789abcdef": 11, ...}`.
+pub(crate) fn rows_by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
     let mut builds = BTreeMap::new();
     for row in rows {
-        *builds.entry(row.program.as_str()).or_default() += 1;
+        *builds.entry(row.build.as_str()).or_default() += 1;
     }
     builds
 }
 
 /// What must be known of rows that are not all this build's, a line each.
 pub(crate) fn lines(rows: &[Row], overlap: &Overlap) -> Vec<String> {
-    let builds = by_build(rows);
+    let builds = rows_by_build(rows);
     let named = |(build, rows): (&&str, &u64)| {
-        let this = if *build == PROGRAM { " (this one)" } else { "" };
+        let this = if *build == BUILD { " (this one)" } else { "" };
         format!("{rows} by {}{this}", output::shorten(build, LONGEST_NAME))
     };
     let all = builds.iter().map(named).collect::<Vec<_>>().join(", ");
     let mixed = match builds.len() {
         0 => None,
-        1 if builds.contains_key(PROGRAM) => None,
-        1 => Some(format!("All rows were made by another build than this {PROGRAM}, which may decide otherwise: {all}.")),
+        1 if builds.contains_key(BUILD) => None,
+        1 => Some(format!("All rows were made by another build than this {BUILD}, which may decide otherwise: {all}.")),
         _ => Some(format!("Rows of different builds are mixed, which may decide differently: {all}.")),
     };
     mixed.into_iter().chain(overlap.line()).collect()
 }
 
-/// The rows by build: `{"0.1.0-0123456789abcdef": 11, ...}`.
-pub(crate) fn rows_by_build(rows: &[Row]) -> Value {
-    json!(by_build(rows))
-}
-
 /// Whether more than one build made them.
 pub(crate) fn are_mixed(rows: &[Row]) -> bool {
-    by_build(rows).len() > 1
+    rows_by_build(rows).len() > 1
 }
 
-/// `{"jobs": 11, "differ": 2, "kept": [{"file": "a.jsonl", "rows": 2}]}`.
-pub(crate) fn overlap(overlap: &Overlap) -> Value {
-    let kept: Vec<Value> =
-        overlap.kept.iter().map(|(file, rows)| json!({ "file": file.display().to_string(), "rows": rows })).collect();
-    json!({ "jobs": overlap.jobs, "differ": overlap.differing(), "kept": kept })
+view! {
+    /// `{"jobs": 11, "differ": 2, "kept": [{"file": "a.jsonl", "rows": 2}]}`.
+    pub(super) struct OfOverlap(overlap: &Overlap) {
+        jobs: u64 = overlap.jobs,
+        differ: u64 = overlap.differing(),
+        kept: Vec<Kept> = all(&overlap.kept, Kept::of),
+    }
+}
+
+view! {
+    struct Kept(kept: &(PathBuf, u64)) {
+        file: String = kept.0.display().to_string(),
+        rows: u64 = kept.1,
+    }
 }

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use parkade_research::study::sweep::{Beside, Capacity, Cell, Level, Plan, PolicySummary, Summary};
+use parkade_research::study::sweep::{BoundRatios, Capacity, Cell, Level, Plan, PolicySummary, Summary};
 
+use super::finished::about_artefacts;
 use super::grid::{Grid, Head};
-use super::show;
 use crate::size;
 
 /// The capacity whose driver time is shown beside that with plenty: the factor that is nearest to this.
@@ -17,7 +17,7 @@ const ABOUT_BOUNDS: &str = "In parentheses what no policy is: the page ideal is 
 const NONE: &str = "–";
 
 /// The tables for a terminal.
-pub(super) fn short(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Vec<Grid> {
+pub(super) fn short(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>]) -> Vec<Grid> {
     let mut grids = vec![memory(plan, summary, beside), driver(plan, summary), cells_of_memory(plan, summary, beside)];
     let policies = plan.policies.len();
     for (number, row) in grids.iter_mut().take(2).flat_map(|grid| grid.rows.iter_mut().take(policies).enumerate()) {
@@ -29,7 +29,7 @@ pub(super) fn short(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -
 }
 
 /// All tables.
-pub(super) fn all(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Vec<Grid> {
+pub(super) fn all(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>]) -> Vec<Grid> {
     let mut grids = vec![memory(plan, summary, beside), driver(plan, summary), cells_of_memory(plan, summary, beside)];
     grids.extend(
         timed(plan)
@@ -78,7 +78,7 @@ fn timed(plan: &Plan) -> Vec<usize> {
     [at(Capacity::Smallest), tight, at(Capacity::Plenty)].into_iter().flatten().collect()
 }
 
-fn memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
+fn memory(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>]) -> Grid {
     let baseline = &plan.policies[summary.baseline];
     let mut header: Vec<Head> = ["policy", "memory/LOAD", "95% interval", "n"].map(Head::from).into();
     header.extend(given(plan).map(|place| {
@@ -102,7 +102,7 @@ fn memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
         );
     }
     let mut rows: Vec<Vec<String>> = summary.policies.iter().map(|policy| memory_row(plan, policy)).collect();
-    for (name, level) in ["(page ideal)", "(packing)"].into_iter().zip(Beside::over_workloads(beside)) {
+    for (name, level) in ["(page ideal)", "(packing)"].into_iter().zip(BoundRatios::over_workloads(beside)) {
         let Some(level) = level else { continue };
         let mut row = vec![name.to_owned(), format!("{:.3}", level.mean), interval(level, 3), level.count.to_string()];
         row.resize_with(header.len(), none);
@@ -153,11 +153,11 @@ fn driver(plan: &Plan, summary: &Summary) -> Grid {
     });
     let note = "What the driver's calls of a program cost, as measured on an H200, waiting not included: geometric means over the n workloads \
                 that fit in that memory, with bootstrap intervals (BCa). Means over different workloads do not compare.";
-    let note = format!("{note}{}", show::about_artefacts(plan));
+    let note = format!("{note}{}", about_artefacts(plan));
     Grid { title: "Driver time".to_owned(), note, rows: rows.collect(), header }
 }
 
-fn cells_of_memory(plan: &Plan, summary: &Summary, beside: &[Option<Beside>]) -> Grid {
+fn cells_of_memory(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>]) -> Grid {
     let cell = |cell: &Cell| cell.ratio.map_or_else(none, |level| with_range(level, |value| format!("{value:.3}")));
     let note =
         "The smallest memory tried in which the workload fits, over LOAD; with several seeds their geometric mean and range.";
@@ -176,7 +176,7 @@ fn cells_of_driver(plan: &Plan, summary: &Summary, place: usize) -> Grid {
     let cell = |cell: &Cell| cell.driver_ns[place].map_or_else(none, |level| with_range(milliseconds(level), number));
     let title = format!("Driver time, {}", capacity(plan.capacities[place]));
     let note = format!("Milliseconds of the driver's calls, waiting not included; {NONE} where it does not fit.");
-    let note = if plan.capacities[place] == Capacity::Plenty { note + &show::about_artefacts(plan) } else { note };
+    let note = if plan.capacities[place] == Capacity::Plenty { note + &about_artefacts(plan) } else { note };
     by_workload(plan, summary, title, note, &cell)
 }
 

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use parkade_policies::named;
-use parkade_research::study::sweep::{PROGRAM, Plan, Row};
+use parkade_research::study::sweep::{BUILD, Plan, Row};
 use serde::{Deserialize, Serialize};
 
 use crate::output;
@@ -173,11 +173,11 @@ fn next_line(file: &mut impl BufRead, longest: u64) -> Result<Option<Vec<u8>>> {
 
 /// Refuses rows that another build made, unless they are accepted all the same.
 pub(crate) fn check_program(path: &Path, rows: &[Row], is_forced: bool) -> Result<()> {
-    match rows.iter().find(|row| row.program != PROGRAM) {
+    match rows.iter().find(|row| row.build != BUILD) {
         Some(row) if !is_forced => bail!(
-            "{} has rows made by parkade {}, which may decide otherwise than this {PROGRAM}: choose another file, or accept them with --force",
+            "{} has rows made by parkade {}, which may decide otherwise than this {BUILD}: choose another file, or accept them with --force",
             path.display(),
-            output::shorten(&row.program, 60)
+            output::shorten(&row.build, 60)
         ),
         _ => Ok(()),
     }

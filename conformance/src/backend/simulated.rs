@@ -23,15 +23,15 @@ impl Backend for Simulated {
 
     fn open(&self, needs: &Needs) -> Result<SimDevice, Unable> {
         let options = needs.capacity.map_or_else(SimOptions::h200, SimOptions::new);
-        let options = options.event_timing(device_timing(needs.timing)).free_waits(needs.free_waits);
-        Ok(SimDevice::new(match needs.places {
+        let options = options.event_timing(device_timing(needs.simulation.timing)).free_waits(needs.simulation.free_waits);
+        Ok(SimDevice::new(match needs.simulation.places {
             Places::Ascending => options.address_model(Ascending::new()),
             Places::Descending => options.address_model(Descending::new()),
             Places::Reuse => options.address_model(Reuse::new()),
         }))
     }
 
-    fn facts(&self) -> Vec<(&'static str, String)> {
+    fn describe(&self) -> Vec<(&'static str, String)> {
         vec![("device", "simulated, after the measured driver of an NVIDIA H200".to_owned())]
     }
 

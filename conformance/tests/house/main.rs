@@ -38,27 +38,6 @@ fn the_core_depends_on_nothing() {
     assert_eq!(dependencies(&read(&root().join("Cargo.toml"))), [""; 0]);
 }
 
-/// The names of the functions that a text declares or defines between this line and the next closing brace in the first column.
-fn functions(text: &str, opening: &str) -> Vec<String> {
-    let block = text.lines().skip_while(|line| !line.starts_with(opening)).skip(1).take_while(|line| *line != "}");
-    let names = block.filter_map(|line| line.strip_prefix("    ")?.strip_prefix("fn ")?.split(['(', '<']).next());
-    names.map(str::to_owned).collect()
-}
-
-/// A method with a body of its own in the trait is easily forgotten by whoever passes questions on, and then nobody's rules decide.
-#[test]
-fn who_wraps_a_policy_passes_every_question_on() {
-    let asked = functions(&read(&root().join("src/policy/mod.rs")), "pub trait Policy");
-    assert!(asked.len() > 15, "{asked:?}");
-    for wrapper in ["src/policy/boxed.rs", "replay/src/exact/recorded_policy.rs", "conformance/src/checks/policies/watched.rs"] {
-        let text = read(&root().join(wrapper));
-        let opening = text.lines().find(|line| line.starts_with("impl") && line.contains("Policy for")).expect("a policy");
-        let passed_on = functions(&text, opening);
-        let missing: Vec<&String> = asked.iter().filter(|name| !passed_on.contains(name)).collect();
-        assert!(missing.is_empty(), "{wrapper} decides by itself: {missing:?}");
-    }
-}
-
 #[test]
 fn modules_are_small() {
     let sources = files(&root()).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));

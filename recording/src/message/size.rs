@@ -37,6 +37,6 @@ impl Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&parkade::report::format_bytes(self.bytes))
+        f.write_str(&parkade::texts::format_bytes(self.bytes))
     }
 }

@@ -1,5 +1,5 @@
 use parkade::device::ProcessMemory;
-use parkade::report::{Advice, MORE_THAN_ONE_EXABYTE, OutOfMemory, rejection_message};
+use parkade::texts::{Hint, MORE_THAN_ONE_EXABYTE, OutOfMemory, rejection_message};
 use parkade::units::Bytes;
 use proptest::prelude::*;
 
@@ -97,7 +97,7 @@ fn many_beginnings_take_linear_time() {
 #[test]
 fn a_size_that_no_double_holds_is_within_what_is_said() {
     let told = 3_535_117_072_110_410_796;
-    let text = parkade::report::format_bytes(told);
+    let text = parkade::texts::format_bytes(told);
     let message = format!(
         "CUDA out of memory. Tried to allocate {text}. GPU 0 has a total capacity of 1.00 GiB of which 1.00 GiB is free. Of the \
          allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
@@ -117,14 +117,11 @@ fn bytes() -> impl Strategy<Value = u64> {
 
 fn report() -> impl Strategy<Value = OutOfMemory> {
     let figures = (bytes(), bytes(), bytes(), 0..1_u64 << 50, 0..1_u64 << 50, 0..1_u64 << 50);
-    let advice = prop_oneof![
-        Just(Advice::ExpandableSegments),
-        Just(Advice::Addresses),
-        bytes().prop_map(|b| Advice::LargerReserve(Bytes(b)))
-    ];
-    let rest = (any::<u32>(), proptest::collection::vec(process(), 0..4), proptest::option::of(bytes()), advice, any::<bool>());
+    let hint =
+        prop_oneof![Just(Hint::ExpandableSegments), Just(Hint::Addresses), bytes().prop_map(|b| Hint::LargerReserve(Bytes(b)))];
+    let rest = (any::<u32>(), proptest::collection::vec(process(), 0..4), proptest::option::of(bytes()), hint, any::<bool>());
     (figures, rest).prop_map(
-        |((segment, total, free, allocated, private, rest), (device, processes, limit, advice, has_private))| {
+        |((segment, total, free, allocated, private, rest), (device, processes, limit, hint, has_private))| {
             let private = if has_private { private } else { 0 };
             OutOfMemory {
                 segment_bytes: Bytes(segment),
@@ -136,7 +133,7 @@ fn report() -> impl Strategy<Value = OutOfMemory> {
                 allocated_bytes: allocated as i64,
                 reserved_bytes: (allocated + private + rest) as i64,
                 private_cached_bytes: Bytes(private),
-                advice,
+                hint,
             }
         },
     )

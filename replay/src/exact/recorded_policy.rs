@@ -5,8 +5,7 @@
 //! are those that the recording releases next, provided that there are ages for which PyTorch would release
 //! them. All other decisions, and all collections once the ages are known, follow the rules.
 
-use parkade::policy::{Attempt, Coalescing, Placement, Policy, PyTorch, Relief, Request};
-use parkade::profile::Profile;
+use parkade::policy::{Attempt, Policy, PyTorch, Relief, Request, Wrapper};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 use parkade_recording::{Action, Entry};
@@ -86,59 +85,17 @@ fn explains(victims: &[BlockView], candidates: &[BlockView], target: Bytes) -> b
     is_enough && survivors.all(|block| block.stamp > youngest || (youngest == 0 && is_of_unknown_age(block)))
 }
 
-impl Policy for Recorded<'_> {
-    fn name(&self) -> &'static str {
-        self.rules.name()
+impl Wrapper for Recorded<'_> {
+    type Inner = PyTorch;
+
+    #[inline]
+    fn inner(&self) -> &PyTorch {
+        &self.rules
     }
 
     #[inline]
-    fn round(&self, requested: Bytes) -> Option<Bytes> {
-        self.rules.round(requested)
-    }
-
-    #[inline]
-    fn classify(&self, size: Bytes) -> PoolClass {
-        self.rules.classify(size)
-    }
-
-    #[inline]
-    fn profile(&self) -> &'static Profile {
-        self.rules.profile()
-    }
-
-    fn reservation(&self, total: Bytes) -> Bytes {
-        self.rules.reservation(total)
-    }
-
-    fn rejects(&self, reserved: Bytes, size: Bytes, total: Bytes) -> bool {
-        self.rules.rejects(reserved, size, total)
-    }
-
-    fn grows(&self, pool: PoolSlot) -> bool {
-        self.rules.grows(pool)
-    }
-
-    fn page(&self, pool: PoolSlot) -> Bytes {
-        self.rules.page(pool)
-    }
-
-    #[inline]
-    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
-        self.rules.place(heap, request)
-    }
-
-    #[inline]
-    fn splits(&self, whole: Bytes, request: &Request) -> bool {
-        self.rules.splits(whole, request)
-    }
-
-    #[inline]
-    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
-        self.rules.cut(whole, request)
-    }
-
-    fn coalescing(&self) -> Coalescing {
-        self.rules.coalescing()
+    fn inner_mut(&mut self) -> &mut PyTorch {
+        &mut self.rules
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
@@ -150,39 +107,5 @@ impl Policy for Recorded<'_> {
             return Relief::Release { blocks, attempt: Attempt::Ask };
         }
         self.rules.relieve(heap, request, rung)
-    }
-
-    fn releases_during_captures(&self) -> bool {
-        self.rules.releases_during_captures()
-    }
-
-    fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
-        self.rules.releasable(heap)
-    }
-
-    fn keeps_memory(&self) -> bool {
-        self.rules.keeps_memory()
-    }
-
-    fn looks_after_waiting(&self) -> bool {
-        self.rules.looks_after_waiting()
-    }
-
-    fn looks_by_address(&self) -> bool {
-        self.rules.looks_by_address()
-    }
-
-    #[inline]
-    fn stamp(&self, pool: PoolSlot) -> u64 {
-        self.rules.stamp(pool)
-    }
-
-    #[inline]
-    fn is_oversize(&self, size: Bytes) -> bool {
-        self.rules.is_oversize(size)
-    }
-
-    fn max_split_size(&self) -> i64 {
-        self.rules.max_split_size()
     }
 }

@@ -252,7 +252,7 @@ impl<'a> Layout<'a> {
             size: Bytes(size),
             pool: PoolSlot::default_pool(self.lives[block.life].class),
             stream: StreamId(entry.stream),
-            grows: self.policy.settings.expandable_segments,
+            is_expandable: self.policy.settings.expandable_segments,
         };
         let own = if self.policy.splits(Bytes(block.size), &request) { size } else { block.size };
         self.take(entry.address);

@@ -39,7 +39,7 @@ impl ReleaseEvidence {
 pub fn newer_release(recording: &Recording, stats_file: Option<&StatsFile>) -> Option<(&'static Profile, ReleaseEvidence)> {
     let settings = recording.settings.as_ref();
     let is_newer_text = |text: &str| {
-        let accepts = |profile: &Profile| Settings::default().apply_as(&profile.settings, text).is_ok();
+        let accepts = |profile: &Profile| Settings::default().apply_as(&profile.dialect, text).is_ok();
         !accepts(&Profile::PYTORCH_2_11) && accepts(&Profile::PYTORCH_2_15)
     };
     let evidence = if settings.is_some_and(|settings| settings.has_newer_keys) {

@@ -58,7 +58,7 @@ impl ReplaySettings {
         };
         let text = recorded.text.clone().unwrap_or_default();
         let mut settings = Settings::default();
-        let parsed = settings.apply_as(&profile.settings, &text);
+        let parsed = settings.apply_as(&profile.dialect, &text);
         let states_values = recorded.max_split_size.is_some() && recorded.roundup_power2_divisions.is_some();
         let refusal = match parsed {
             Err(error) if !states_values => return Err(VerifyError::Settings { text, error }),
@@ -84,7 +84,7 @@ impl ReplaySettings {
     /// # Errors
     /// [`VerifyError::GivenSettings`] with PyTorch's error, if it refuses the string.
     pub fn given_as(profile: &'static Profile, text: &str) -> Result<ReplaySettings, VerifyError> {
-        let settings = Settings::from_environment_as(&profile.settings, text)
+        let settings = Settings::from_environment_as(&profile.dialect, text)
             .map_err(|error| VerifyError::GivenSettings { text: text.to_owned(), error })?;
         Ok(ReplaySettings { settings, origin: SettingsOrigin::Given, refusal: None, profile })
     }

@@ -117,13 +117,8 @@ impl Cut<'_> {
         }
         let requested = Bytes(block.requested.max(1));
         let rounded = self.policy.round(requested).filter(|rounded| rounded.0 <= room).ok_or_else(|| overlap(block))?;
-        let request = Request {
-            requested,
-            size: rounded,
-            pool: PoolSlot::default_pool(class),
-            stream: StreamId::DEFAULT,
-            grows: is_expandable,
-        };
+        let request =
+            Request { requested, size: rounded, pool: PoolSlot::default_pool(class), stream: StreamId::DEFAULT, is_expandable };
         let is_worth_splitting = room > rounded.0 && self.policy.splits(Bytes(room), &request);
         Ok(if is_worth_splitting { rounded.0 } else { room })
     }

@@ -1,15 +1,15 @@
-//! The buffers of a program with their lifetimes: when memory is in use, in numbers of events.
+//! The buffers of a workload with their lifetimes, in numbers of events.
 
 use rustc_hash::FxHashMap;
 
 use crate::packing::Buffer;
 use crate::workload::{Event, Workload};
 
-/// The buffers of a program in the order of their allocation, each size rounded up to a multiple of `unit` bytes (at least 1).
+/// The buffers of a workload in the order of their allocation, each size rounded up to a multiple of `unit` bytes.
 ///
-/// Times are numbers of events. A buffer lives from its allocation until the event that gives it back, or to the end. Where another
-/// stream still uses it then, its memory is free only later; the lifetime here is the shortest that there can be, so that bounds
-/// hold whatever the work takes. What gives back a buffer that does not exist is passed over.
+/// Times are numbers of events. A buffer is live from its allocation until the event that frees it, or to the end. If another stream still
+/// uses it then, its memory becomes free later; the lifetime here is the shortest possible, so that bounds hold however long the work
+/// takes. An event that frees a buffer that does not exist is skipped.
 ///
 /// # Panics
 /// If `unit` is 0.

@@ -1,41 +1,40 @@
-//! What an allocator needs that takes memory from the device by pages and may map them anywhere, at any time, for nothing.
+//! What an allocator needs that takes memory from the device in pages and may map them anywhere, at any time, at no cost.
 //!
-//! Two answers, since they rest on different assumptions (docs/bounds.md):
+//! There are two answers, on different assumptions (docs/bounds.md):
 //!
-//! - Memory is taken and given back in whole pages, and no byte serves two live buffers. Then the load, rounded up to pages, is needed.
-//! - Besides, each buffer of at least a page has pages of its own, which it shares with no other buffer, and contents are never
-//!   copied. Then each such buffer needs its size rounded up to pages, and the smaller ones together need their bytes rounded up to
-//!   pages. Without smaller ones this is exactly enough: any free page can be mapped where one is needed. With them it is a bound, since
-//!   a small buffer stays on the page that it is on; a packing of the small ones gives a number that is enough.
+//! - Memory is taken and released in whole pages, and no byte serves two live buffers. Then the load, rounded up to pages, is needed.
+//! - In addition, each buffer of at least a page has pages of its own that it shares with no other buffer, and contents are never copied.
+//!   Then each such buffer needs its size rounded up to pages, and the smaller ones together need their bytes rounded up to pages. Without
+//!   smaller buffers this is exactly enough, since any free page can be mapped wherever one is needed. With them it is only a lower bound,
+//!   since a small buffer stays on its page; a packing of the small buffers gives a number that is enough.
 
-use super::{BoundsError, pack_checked};
+use super::packed::{BoundsError, pack_checked};
 use crate::packing::{Buffer, Effort, Instance};
 
-/// The size of a page of the device: what cuMemCreate and cuMemMap deal in (facts: multiples of 2 MiB).
+/// The size of a device page, the granularity of cuMemCreate and cuMemMap (facts: Sizes and addresses).
 pub const PAGE_BYTES: u64 = 2 << 20;
 
-/// What remapping pages would need, in bytes: multiples of the page.
+/// What is needed if pages can be remapped, in bytes, all multiples of the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageIdeal {
-    /// Nothing that takes memory by pages needs less: the load, rounded up to pages.
+    /// The load, rounded up to pages: nothing that takes memory in pages needs less.
     pub load_bytes: u64,
-    /// Nothing needs less that gives each buffer of at least a page pages of its own and copies nothing.
+    /// Nothing needs less that gives each buffer of at least a page its own pages and copies nothing.
     pub own_pages_bytes: u64,
-    /// So much is enough for the latter: the small buffers packed into pages as well as was found, each page taken only while something
-    /// on it lives.
+    /// Enough for such an allocator: with the small buffers packed into pages, each page taken only while a buffer on it is live.
     pub reached_bytes: u64,
 }
 
 impl PageIdeal {
-    /// The ideal for these buffers on pages of `page_bytes`. Small buffers are packed within the budget.
+    /// The ideal for these buffers on pages of `page_bytes`. `effort` is for packing the small buffers.
     ///
     /// # Errors
-    /// [`BoundsError`]: a buffer of no bytes, or sizes that add up to more than 2^62 bytes.
+    /// [`BoundsError`] for a buffer of 0 bytes, or sizes that add up to more than 2^62 bytes.
     ///
     /// # Panics
     /// If `page_bytes` is 0.
     pub fn of(buffers: &[Buffer], page_bytes: u64, effort: &Effort) -> Result<PageIdeal, BoundsError> {
-        // Looks at sizes and lifetimes before anything is added up.
+        // Checks sizes and lifetimes before anything is added up.
         let load = Instance::new(buffers.to_vec()).map_err(BoundsError::Instance)?.load();
         let (large, small): (Vec<Buffer>, Vec<Buffer>) = buffers.iter().partition(|buffer| buffer.size >= page_bytes);
         let mut changes: Vec<Change> = Vec::new();
@@ -54,11 +53,11 @@ impl PageIdeal {
     }
 }
 
-/// Something that begins or ends.
+/// The beginning or the end of a lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Change {
     time: u64,
-    /// At one time ends come before beginnings: lifetimes are half open.
+    /// At the same time, ends come before beginnings: lifetimes are half open.
     begins: bool,
     kind: Kind,
 }
@@ -94,7 +93,7 @@ fn most_pages(mut changes: Vec<Change>, page_bytes: u64) -> u64 {
     most
 }
 
-/// The pages that small buffers are on in a packing of them: each for as long as one of its buffers lives.
+/// The pages of the small buffers in a packing of them: each is in use as long as one of its buffers is live.
 fn pages_of_small(small: Vec<Buffer>, page_bytes: u64, effort: &Effort) -> Result<Vec<Change>, BoundsError> {
     let instance = Instance::new(small).map_err(BoundsError::Instance)?;
     let found = pack_checked(&instance, effort)?;
@@ -107,7 +106,7 @@ fn pages_of_small(small: Vec<Buffer>, page_bytes: u64, effort: &Effort) -> Resul
     let mut changes = Vec::new();
     let mut stays = stays.into_iter().peekable();
     while let Some((page, mut whole)) = stays.next() {
-        // What follows on the same page without a break is one stay of the page.
+        // Lifetimes on the same page without a break between them count as one.
         while let Some((_, next)) = stays.next_if(|(next_page, next)| *next_page == page && next.start <= whole.end) {
             whole.end = whole.end.max(next.end);
         }

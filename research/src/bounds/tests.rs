@@ -1,4 +1,4 @@
-//! The bounds against what trying everything finds.
+//! The bounds against exhaustive search.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,16 +46,16 @@ fn all_bounds_of_a_small_program() {
     let events = vec![allocate(0, 3 << 20), allocate(1, 1000), free(0), allocate(2, PAGE_BYTES), allocate(3, 1), free(1)];
     let bounds = Bounds::of(&workload(events), &QUICK).unwrap();
     assert_eq!((bounds.load_bytes, bounds.load_512_bytes), ((3 << 20) + 1000, (3 << 20) + 1024));
-    // Two pages for the first and one for the small one; later one page, and one for both small ones.
+    // Two pages for the first buffer and one for the small one; later one page, and one for both small ones.
     let pages = PageIdeal { load_bytes: 2 * PAGE_BYTES, own_pages_bytes: 3 * PAGE_BYTES, reached_bytes: 3 * PAGE_BYTES };
     assert_eq!(bounds.pages, pages);
     assert_eq!(bounds.packing.packing.height, bounds.load_512_bytes);
     let robson = bounds.robson.unwrap();
     assert_eq!((robson.smallest_bytes, robson.largest_bytes), (512, 3 << 20));
     assert_eq!(robson.rounded_load_bytes, (4 << 20) + 1024);
-    // 4096 units of 512 bytes are the largest power of two in the range, and the load has one of them: 4096 (1 + 12 / 2) - 4095.
+    // The largest power of two in the range is 4096 units of 512 bytes, and it fits into the load once: 4096 (1 + 12 / 2) - 4095.
     assert_eq!(robson.forced_bytes, (4096 * 7 - 4095) * 512);
-    // 8192 units are the largest size rounded up, and the rounded load is not more than two of them.
+    // The largest size is rounded up to 8192 units, and the rounded load is at most twice that.
     assert_eq!(robson.sufficient_bytes, (16384 * 15 / 2 - 8191) * 512);
 }
 
@@ -88,7 +88,7 @@ fn robsons_formula_at_values_from_its_sources() {
     assert!((1..50).all(|half| powers_of_two(2 * half, 2) == Some((6 * half - 1) / 2)));
     assert_eq!((powers_of_two(15, 2), powers_of_two(12, 3), powers_of_two(0, 1)), (None, None, None), "its conditions");
     assert_eq!((powers_of_two(7, 1), powers_of_two(u64::MAX - 1, 2)), (Some(7), None));
-    // Smallest 512 bytes, largest 2 GiB: twelve times a load that is much larger.
+    // From 512 bytes to 2 GiB: twelve times the load, if the load is much larger.
     let live = 1_u64 << 40;
     assert!((powers_of_two(live, 1 << 22).unwrap() as f64 / live as f64 - 12.0).abs() < 1e-4);
 }
@@ -106,12 +106,12 @@ fn the_bounds_are_in_their_order() {
     assert!(above > below && above / below < 1.06, "the sum goes on as its integral: {below} {above}");
 }
 
-/// A memory of cells: for each the size of the block that begins there, or 0.
+/// Memory as cells: for each, the size of the block that starts there, or 0.
 type Cells = Vec<u8>;
 
-/// Whether some allocator serves all programs of powers of two up to `largest`, `live` cells at most at once, in `memory` cells: a game,
-/// solved from its end. A state is lost if something can be given back, or asked for, such that all that can come of it is lost.
-fn suffices(live: usize, largest: usize, memory: usize) -> bool {
+/// Whether some allocator can serve every workload of sizes that are powers of two up to `largest`, at most `live` cells at once, in
+/// `memory` cells. It is a game, solved backward: a state is lost if something can be freed or requested such that every outcome is lost.
+fn is_enough(live: usize, largest: usize, memory: usize) -> bool {
     let mut states = Vec::new();
     let sizes: Vec<usize> = (0..=largest.ilog2()).map(|log| 1 << log).collect();
     all_states(&mut vec![0; memory], 0, live, &sizes, &mut states);
@@ -172,15 +172,15 @@ fn is_safe(state: &Cells, live: usize, sizes: &[usize], alive: &BTreeSet<Cells>)
 fn robsons_formula_is_what_the_game_against_every_allocator_comes_to() {
     for (live, largest) in [(2, 2), (4, 2), (6, 2), (4, 4)] {
         let formula = powers_of_two(live, largest).unwrap() as usize;
-        assert!(suffices(live as usize, largest as usize, formula), "{live} {largest}");
-        assert!(!suffices(live as usize, largest as usize, formula - 1), "{live} {largest}");
+        assert!(is_enough(live as usize, largest as usize, formula), "{live} {largest}");
+        assert!(!is_enough(live as usize, largest as usize, formula - 1), "{live} {largest}");
     }
 }
 
 const PAGE: u64 = 4;
 
-/// The fewest pages of four bytes, by trying all places of the small buffers. Those of at least a page need not be tried: their pages can
-/// be any that are free.
+/// The fewest pages of four bytes, by trying all placements of the small buffers. Buffers of at least a page need not be tried: their pages
+/// can be any free ones.
 fn fewest_pages(buffers: &[Buffer]) -> u64 {
     let (large, small): (Vec<Buffer>, Vec<Buffer>) = buffers.iter().partition(|buffer| buffer.size >= PAGE);
     let mut offsets = vec![0; small.len()];
@@ -189,7 +189,7 @@ fn fewest_pages(buffers: &[Buffer]) -> u64 {
         if let Some(pages) = pages_at(&large, &small, &offsets) {
             best = best.min(pages);
         }
-        // The next combination of places, in as many pages as small buffers.
+        // The next combination of offsets, in as many pages as there are small buffers.
         let end = PAGE * small.len() as u64;
         let Some(place) = offsets.iter().position(|&offset| offset + 1 < end) else { return best };
         offsets[place] += 1;
@@ -197,7 +197,7 @@ fn fewest_pages(buffers: &[Buffer]) -> u64 {
     }
 }
 
-/// The most pages in use at once with the small buffers at these offsets; `None` if two overlap.
+/// The most pages in use at once with the small buffers at these offsets; `None` if two of them overlap.
 fn pages_at(large: &[Buffer], small: &[Buffer], offsets: &[u64]) -> Option<u64> {
     let lives = |buffer: &Buffer, time: u64| buffer.start <= time && time < buffer.end;
     let mut most = 0;

@@ -1,16 +1,16 @@
-//! Memory of devices by name: what a CUDA program sees as the device's total, which is not what the name says.
+//! The memory of cards by name: the total that a CUDA program sees, which is not what the name says.
 //!
-//! A card sold with 80 GB has neither 80 x 10^9 bytes nor 80 GiB for a program. What is taken off (error correction, the driver) differs a
-//! little between drivers, by up to half a percent.
+//! A card sold with 80 GB has neither 80 x 10^9 bytes nor 80 GiB for a program. What is deducted (error correction, the driver) differs
+//! between drivers by up to half a percent.
 
 /// A card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Card {
     /// Its name, with the memory that it is sold with.
     pub name: &'static str,
-    /// What `cudaMemGetInfo` and `cudaGetDeviceProperties` say in total, in bytes.
+    /// The total that `cudaMemGetInfo` and `cudaGetDeviceProperties` report, in bytes.
     pub total_bytes: u64,
-    /// Where that was read.
+    /// The source of the number.
     pub source: &'static str,
 }
 
@@ -25,7 +25,7 @@ pub static CARDS: [Card; 3] = [
     Card { name: "H200-141GB", total_bytes: 150_109_880_320, source: "measured" },
 ];
 
-/// The card of this name, in capital letters or small ones.
+/// The card of this name, in upper or lower case.
 #[must_use]
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name.eq_ignore_ascii_case(name))

@@ -1,66 +1,30 @@
 //! The largest batch that fits.
 //!
-//! What the load allows is searched first: doubled from the smallest batch, then bisected. A policy is then tried at that batch, and where it
-//! fails there, a border is bisected below. Whether a batch fits need not be monotone: a policy may serve a larger batch and refuse a
-//! smaller one. So further batches are tried between the border and what the load allows, all of them if they are few ([`border`]). What is
-//! found is the largest of the batches tried that fits, and one sample more does not. Gradient accumulation needs a sample for each
-//! micro-batch, so smaller batches are not tried with it.
+//! First comes the largest batch whose load fits: doubling from the smallest batch, then bisection. Then the policy is tried at that
+//! batch; if it fails, a threshold is bisected below. Fitting need not be monotone: a policy may serve a larger batch and refuse a smaller
+//! one. So further batches are tried between the threshold and what the load allows, all of them if they are few ([`threshold`]). The
+//! result is the largest of the batches tried that fits, and one sample more does not fit. Gradient accumulation needs at least one sample
+//! per micro-batch, so smaller batches are not tried with it.
 
 use std::collections::BTreeMap;
 
 use parkade_policies::Named;
 
-use super::{Bound, Case, Point};
+use super::case::Case;
+use super::point::{Bound, Point, Why};
 use crate::bounds::BLOCK_BYTES;
-use crate::study::border::{self, Border};
+use crate::study::threshold::{self, Trials};
 use crate::study::{Ending, Outcome, RunOptions, run};
 use crate::workload::{Event, Workload};
 
-/// Batches tried above the first border, but for those of bisections there.
+/// Batches tried above the first threshold, not counting those of bisections there.
 const FURTHER_RUNS: usize = 16;
-
-/// Why a batch does not fit.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Why {
-    /// Parameters, gradients and the optimizer's states alone do not fit.
-    States {
-        /// The bytes of all of them.
-        state_bytes: u64,
-    },
-    /// More bytes live at once than there are: no policy can serve it.
-    Load {
-        /// The batch.
-        batch: u64,
-        /// Its load, in bytes.
-        load_bytes: u64,
-    },
-    /// The bytes that live would fit, but not as the policy holds them.
-    Stranded {
-        /// The batch.
-        batch: u64,
-        /// What the refused request asked for, in bytes.
-        asked_bytes: u64,
-        /// What lived then, in blocks of 512 bytes, without the request.
-        live_bytes: u64,
-        /// The most that was reserved, in bytes.
-        reserved_bytes: u64,
-    },
-    /// The policy, or the device, failed for another reason; in one line.
-    Fault {
-        /// The batch.
-        batch: u64,
-        /// The reason.
-        reason: String,
-    },
-    /// Larger batches were not tried.
-    NotTried,
-}
 
 /// The largest batch whose load fits into the case's device, up to `most_batch`.
 #[must_use]
-pub fn bound(case: &Case, steps: u64, most_batch: u64) -> Bound {
+pub(super) fn bound(case: &Case, steps: u64, most_batch: u64) -> Bound {
     let least = case.transformer.accumulation;
-    // What cannot be generated is beyond any device: sizes of 2^50 bytes. The smallest batch has been generated before.
+    // What cannot be generated is too large for any device. The smallest batch has been generated before.
     let load = |batch| case.with_batch(batch).workload(steps).map_or(u64::MAX, |workload| workload.load_bytes(BLOCK_BYTES));
     let fits = |load_bytes: u64| load_bytes <= case.usable_bytes;
     let smallest = load(least);
@@ -82,7 +46,7 @@ pub fn bound(case: &Case, steps: u64, most_batch: u64) -> Bound {
     best
 }
 
-/// What fits under a policy.
+/// The largest batch that fits under a policy.
 pub(super) fn point(case: &Case, policy: &'static Named, bound: &Bound, steps: u64, most_batch: u64) -> Point {
     let mut point = Point {
         case: case.clone(),
@@ -115,7 +79,7 @@ pub(super) fn point(case: &Case, policy: &'static Named, bound: &Bound, steps: u
     point
 }
 
-/// What a batch that fits takes.
+/// What a batch that fits needs.
 #[derive(Clone)]
 struct Fits {
     reserved_bytes: u64,
@@ -125,15 +89,15 @@ struct Fits {
 struct Search<'a> {
     /// The largest batch that can fit.
     most: u64,
-    /// Runs a batch: what it takes, or why it does not fit.
+    /// Runs a batch: what it needs, or why it does not fit.
     attempt: &'a dyn Fn(u64) -> Result<Fits, Why>,
-    /// What came of each batch.
+    /// The result of each batch tried.
     tried: BTreeMap<u64, Result<Fits, Why>>,
 }
 
-/// In samples that the largest batch is left short of.
-impl Border for Search<'_> {
-    fn suffices(&mut self, skipped: u64) -> bool {
+/// Numbers are samples by which a batch is smaller than the largest.
+impl Trials for Search<'_> {
+    fn is_enough(&mut self, skipped: u64) -> bool {
         self.run(self.most - skipped).is_ok()
     }
 
@@ -143,20 +107,20 @@ impl Border for Search<'_> {
 }
 
 impl Search<'_> {
-    /// The largest batch that was found to fit; one below `least`, the smallest that may be tried, if none does.
+    /// The largest batch found to fit; `least - 1` if none does. `least` is the smallest that may be tried.
     fn largest(&mut self, least: u64) -> u64 {
-        // Nothing at all, below the smallest batch, suffices always.
+        // A batch below the smallest one counts as fitting.
         let nothing = self.most + 1 - least;
-        let skipped = if self.suffices(0) { 0 } else { border::least(self, nothing, FURTHER_RUNS) };
+        let skipped = if self.is_enough(0) { 0 } else { threshold::smallest(self, nothing, FURTHER_RUNS) };
         self.most - skipped
     }
 
-    /// The largest batch below one that was tried and does not fit.
+    /// The largest batch below this one that was tried and does not fit.
     fn fails_below(&self, batch: u64) -> Option<u64> {
         self.tried.range(..batch).rev().find(|(_, result)| result.is_err()).map(|(batch, _)| *batch)
     }
 
-    /// What came of a batch: tried once.
+    /// The result of a batch, which is tried only once.
     fn run(&mut self, batch: u64) -> Result<Fits, Why> {
         let attempt = self.attempt;
         self.tried.entry(batch).or_insert_with(|| attempt(batch)).clone()
@@ -179,7 +143,7 @@ fn attempt(case: &Case, policy: &Named, steps: u64, batch: u64) -> Result<Fits, 
     }
 }
 
-/// What lived when a request was refused, though all of it fits.
+/// Why a batch whose load fits was refused.
 fn stranded(workload: &Workload, batch: u64, outcome: &Outcome) -> Why {
     let failed = outcome.failed_at_event.unwrap_or(0);
     let asked_bytes = match workload.events.get(failed) {
@@ -202,10 +166,10 @@ fn stranded(workload: &Workload, batch: u64, outcome: &Outcome) -> Why {
 mod tests {
     use super::*;
 
-    /// What is found among the batches from `least` to `most`, the largest below it that fails, and how many were tried.
+    /// The largest batch found from `least` to `most`, the largest below it that fails, and how many were tried.
     fn found(least: u64, most: u64, fits: &dyn Fn(u64) -> bool) -> (u64, Option<u64>, usize) {
         let attempt = |batch| {
-            assert!((least..=most).contains(&batch), "{batch} is not to be tried");
+            assert!((least..=most).contains(&batch), "{batch} must not be tried");
             if fits(batch) { Ok(Fits { reserved_bytes: 0, load_bytes: 0 }) } else { Err(Why::NotTried) }
         };
         let mut search = Search { most, attempt: &attempt, tried: BTreeMap::new() };
@@ -214,18 +178,18 @@ mod tests {
     }
 
     #[test]
-    fn where_fitting_is_monotone_the_border_is_found() {
+    fn where_fitting_is_monotone_the_threshold_is_found() {
         for least in [1, 4] {
-            for border in least - 1..=40 {
-                let (batch, fails_below, tried) = found(least, 40, &|batch| batch <= border);
-                assert_eq!((batch, fails_below), (border, None));
+            for threshold in least - 1..=40 {
+                let (batch, fails_below, tried) = found(least, 40, &|batch| batch <= threshold);
+                assert_eq!((batch, fails_below), (threshold, None));
                 assert!(tried <= 7 + FURTHER_RUNS + 2, "{tried}");
             }
         }
     }
 
     #[test]
-    fn a_larger_batch_that_fits_is_found_and_said() {
+    fn a_larger_batch_that_fits_is_found_and_reported() {
         assert_eq!(found(1, 16, &|batch| batch <= 5 || batch == 12).0, 12, "all batches above 5 are tried");
         let island = |batch| batch <= 5 || (9..=11).contains(&batch);
         let (batch, fails_below, _) = found(1, 16, &island);

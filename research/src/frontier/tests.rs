@@ -1,10 +1,12 @@
-//! What is known of the frontier: E5 and E6 of the documents' scenarios, and that a border is one.
+//! The frontier against the documents' scenarios E5 and E6, and the threshold against runs on both sides of it.
 
 use parkade_policies::{CATALOGUE, named};
 
 use super::*;
 use crate::bounds::BLOCK_BYTES;
 use crate::study::{RunOptions, run};
+use crate::workload::generators::Optimizer;
+use crate::workload::generators::transformer::{Checkpointing, Transformer};
 
 const GB: u64 = 1_000_000_000;
 
@@ -123,7 +125,7 @@ fn what_cannot_be_searched_is_said() {
         grid.walk(&|| ()).unwrap_err().to_string()
     };
     assert_eq!(refused(|grid| grid.policies.clear()), "there is nothing to search: no policies");
-    assert!(refused(|grid| grid.devices_bytes = vec![5]).contains("nothing left beside a context"));
+    assert!(refused(|grid| grid.devices_bytes = vec![5]).contains("no memory left beside a context"));
     assert!(refused(|grid| grid.most_batch = u64::MAX).contains("cannot be searched"));
     assert!(refused(|grid| grid.accumulations = vec![1000]).contains("cannot be searched"));
     assert!(refused(|grid| grid.sequences = vec![0]).starts_with("gpt2: sequence is 0"));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Instance, Packing};
+use super::instance::{Instance, Packing};
 
 /// Why a packing is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

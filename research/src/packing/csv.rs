@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write};
 
-use super::{Buffer, Packing};
+use super::instance::{Buffer, Packing};
 
 /// The buffers of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

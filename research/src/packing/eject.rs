@@ -6,15 +6,15 @@
 //! way to it. All work is done where something does not fit, which is in few places of a large packing, however large it is.
 
 use super::greedy::Start;
-use super::lives::Lives;
-use super::{Instance, Packing};
+use super::instance::{Buffer, Instance, Packing};
+use super::live_index::LiveIndex;
 use crate::random::Random;
 
 /// A packing under repair.
 #[derive(Clone, Debug)]
 pub(super) struct Ejection<'a> {
     instance: &'a Instance,
-    lives: Lives<'a>,
+    live: LiveIndex<'a>,
     /// No buffer in place ends above this.
     line: u64,
     offsets: Vec<u64>,
@@ -72,13 +72,13 @@ impl<'a> Ejection<'a> {
     /// Begins with what an order gave; `line` is at least the load.
     pub(super) fn new(instance: &'a Instance, start: &Start, line: u64, price: Price, seed: u64) -> Ejection<'a> {
         let count = instance.buffers().len();
-        let mut lives = Lives::new(instance);
+        let mut live = LiveIndex::new(instance);
         let mut is_out = vec![false; count];
         start.above.iter().for_each(|&buffer| is_out[buffer as usize] = true);
-        (0..count).filter(|&buffer| !is_out[buffer]).for_each(|buffer| lives.add(buffer));
+        (0..count).filter(|&buffer| !is_out[buffer]).for_each(|buffer| live.add(buffer));
         Ejection {
             instance,
-            lives,
+            live,
             line,
             offsets: start.packing.offsets.clone(),
             prices: prices(instance, price),
@@ -113,7 +113,7 @@ impl<'a> Ejection<'a> {
             for &(first, _, other) in &self.beside.by_offset {
                 let o = other as usize;
                 if first < offset + size && first + self.instance.buffers()[o].size > offset {
-                    self.lives.remove(o);
+                    self.live.remove(o);
                     self.out.push(other);
                 }
             }
@@ -123,7 +123,7 @@ impl<'a> Ejection<'a> {
         }
         self.offsets[buffer] = offset;
         self.came[buffer] = self.round;
-        self.lives.add(buffer);
+        self.live.add(buffer);
     }
 
     /// Finds who lives together with a buffer, and where it might lie.
@@ -137,7 +137,7 @@ impl<'a> Ejection<'a> {
         places.clear();
         places.extend([0, highest]);
         let (offsets, prices, came, round) = (&self.offsets, &self.prices, &self.came, self.round);
-        self.lives.each_beside(buffer, &mut |other| {
+        self.live.each_beside(buffer, &mut |other| {
             let (first, end) = (offsets[other], offsets[other] + buffers[other].size);
             let price = if came[other] + SETTLES > round { SETTLING * prices[other] } else { prices[other] };
             by_offset.push((first, price, other as u32));
@@ -188,7 +188,7 @@ impl<'a> Ejection<'a> {
 }
 
 fn prices(instance: &Instance, price: Price) -> Vec<u64> {
-    let value = |(buffer, &(start, end)): (&super::Buffer, &(u32, u32))| {
+    let value = |(buffer, &(start, end)): (&Buffer, &(u32, u32))| {
         let (size, life) = (buffer.size as f64, f64::from(end - start));
         life * match price {
             Price::Root => size.sqrt(),

@@ -1,7 +1,7 @@
 //! Many orders, and the repair of an order: what lay too high comes earlier in the next attempt.
 
+use super::instance::{Instance, Packing};
 use super::place::Placer;
-use super::{Instance, Packing};
 use crate::random::Random;
 
 /// An order, and what placing its buffers gave.

@@ -213,3 +213,19 @@ fn loads(buffers: &[Buffer], spans: &[(u32, u32)]) -> Vec<u64> {
         })
         .collect()
 }
+
+/// An address for each buffer, from 0 on, and the memory that they need together.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Packing {
+    /// The address of each buffer, in the order of the instance.
+    pub offsets: Vec<u64>,
+    /// The end of the highest buffer, in bytes.
+    pub height: u64,
+}
+
+impl Packing {
+    /// Everything at address 0, to begin with.
+    pub(super) fn of(instance: &Instance) -> Packing {
+        Packing { offsets: vec![0; instance.buffers().len()], height: 0 }
+    }
+}

@@ -1,10 +1,10 @@
 //! What is done for any number of buffers: orders, ejection from what they give, and the repair of the best of them; and for many buffers
 //! which of it comes first.
 
+use super::effort::{Effort, Found};
 use super::eject::{Ejection, Price};
 use super::greedy::{self, Start};
-use super::solve::{Effort, Found};
-use super::{Buffer, Instance, Packing};
+use super::instance::{Buffer, Instance, Packing};
 
 /// Many buffers: what is done for them, in which order.
 pub(super) struct Many<'a> {

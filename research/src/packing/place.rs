@@ -1,13 +1,13 @@
 //! Putting buffers in place one after the other, each at the lowest address that is free for as long as it lives.
 
-use super::lives::Lives;
-use super::{Instance, Packing};
+use super::instance::{Instance, Packing};
+use super::live_index::LiveIndex;
 
 /// The placing of one order after the other, with memory that is used again.
 #[derive(Clone, Debug)]
 pub(super) struct Placer<'a> {
     instance: &'a Instance,
-    lives: Lives<'a>,
+    live: LiveIndex<'a>,
     /// First and last byte (exclusive) of placed buffers in the way of the one being placed.
     in_the_way: Vec<(u64, u64)>,
     offsets: Vec<u64>,
@@ -18,13 +18,13 @@ pub(super) struct Placer<'a> {
 impl<'a> Placer<'a> {
     pub(super) fn new(instance: &'a Instance) -> Placer<'a> {
         let offsets = vec![0; instance.spans.len()];
-        Placer { instance, lives: Lives::new(instance), in_the_way: Vec::new(), offsets, steps: 0 }
+        Placer { instance, live: LiveIndex::new(instance), in_the_way: Vec::new(), offsets, steps: 0 }
     }
 
     /// Places all buffers in this order, those of `hanging` as high as they can be below `line`, the others as low as they can
     /// be. Those that find no place below `line` come after all others, as low as they can be, and are returned.
     pub(super) fn place(&mut self, order: &[u32], line: u64, hanging: impl Fn(u32) -> bool) -> (Packing, Vec<u32>) {
-        self.lives.clear();
+        self.live.clear();
         let mut height = 0;
         let mut above = Vec::new();
         for &buffer in order {
@@ -32,14 +32,14 @@ impl<'a> Placer<'a> {
             match end.filter(|&end| end <= line) {
                 Some(end) => {
                     height = height.max(end);
-                    self.lives.add(buffer as usize);
+                    self.live.add(buffer as usize);
                 }
                 None => above.push(buffer),
             }
         }
         for &buffer in &above {
             height = height.max(self.lowest(buffer as usize));
-            self.lives.add(buffer as usize);
+            self.live.add(buffer as usize);
         }
         (Packing { offsets: self.offsets.clone(), height }, above)
     }
@@ -81,7 +81,7 @@ impl<'a> Placer<'a> {
         let buffers = self.instance.buffers();
         let (offsets, in_the_way) = (&self.offsets, &mut self.in_the_way);
         in_the_way.clear();
-        self.lives.each_beside(buffer, &mut |other| in_the_way.push((offsets[other], offsets[other] + buffers[other].size)));
+        self.live.each_beside(buffer, &mut |other| in_the_way.push((offsets[other], offsets[other] + buffers[other].size)));
         self.steps += 8 + 4 * in_the_way.len() as u64;
         in_the_way.sort_unstable();
     }

@@ -3,10 +3,10 @@
 use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
 use parkade::units::Bytes;
+use parkade_replay::{Completion, Operation, Requests};
 use rustc_hash::FxHashMap;
 
-use super::Buffer;
-use parkade_replay::{Completion, Operation, Requests};
+use super::instance::Buffer;
 
 /// What a recording's program asked for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

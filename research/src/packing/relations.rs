@@ -1,6 +1,6 @@
 //! What all searches of an instance need to know of it: which buffers live together, which are equal, and the unit of addresses.
 
-use super::Instance;
+use super::instance::Instance;
 
 /// What stays the same in all searches of an instance.
 pub(super) struct Relations<'a> {

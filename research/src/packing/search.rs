@@ -13,7 +13,7 @@
 
 mod moves;
 
-use super::Packing;
+use super::instance::Packing;
 use super::relations::Relations;
 
 /// How a search ended.

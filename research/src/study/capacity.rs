@@ -1,49 +1,49 @@
-//! The least memory in which a program fits.
+//! The least memory in which a workload fits.
 
 use std::collections::BTreeMap;
 
 use parkade::policy::Policy;
-
-use super::border::{Border, least};
-use super::options::{PLENTY_BYTES, RunOptions};
-use super::run::{Outcome, run};
-use crate::workload::Workload;
 use parkade_sim::PAGE_BYTES;
 
-/// Sizes are found to this part of the load, or to one page if that is more.
+use super::options::{PLENTY_BYTES, RunOptions};
+use super::run::{Outcome, run};
+use super::threshold::{Trials, smallest};
+use crate::workload::Workload;
+
+/// Capacities are found to one part in this many of the load, or to one page if that is more.
 const PRECISION: u64 = 256;
-/// Runs after the first bisection, in memories below what it found.
+/// Runs after the first bisection, with less memory than it found.
 const FURTHER_RUNS: usize = 48;
-/// Requests count as rounded up to this many bytes in the load: as for the offline packer.
+/// The load counts requests rounded up to this many bytes, as the offline packer does.
 pub const LOAD_UNIT_BYTES: u64 = 512;
 
-/// The least memory that was found to suffice.
+/// The least memory that was found to be enough.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Smallest {
-    /// The device's memory.
+    /// The device's memory, in bytes.
     pub capacity_bytes: u64,
-    /// The run in it.
+    /// The outcome of the run with it.
     pub outcome: Outcome,
-    /// The most memory above it that was tried and did not suffice, if any.
+    /// The largest memory above it that was tried and was not enough, if any.
     pub fails_above_bytes: Option<u64>,
-    /// How many runs it took to find.
+    /// The number of runs that the search took.
     pub runs: u32,
 }
 
-/// Searches the least memory of a device in which a program fits under the policies that `make` makes. The capacity in `options` does not
-/// count. `given` are memories that are tried besides, if they are below what was found.
+/// Searches for the least device memory in which a workload fits under the policy that `make` makes. The capacity in `options` does not
+/// count. `given` are capacities in bytes that are tried as well, if they are below what was found.
 ///
-/// What is tried are capacities of LOAD, LOAD + s, LOAD + 2s and so on, up to what the program takes on a device with plenty. LOAD
-/// is the most bytes that live at once, each request rounded up to 512 bytes, in whole pages of 2 MiB; the step s is 1/256 of it, at
-/// least a page. All policies are measured on these same capacities, so that what is equal comes out equal.
+/// The capacities tried are LOAD, LOAD + s, LOAD + 2s and so on, up to what the workload takes on a device with plenty of memory. LOAD is
+/// the most bytes live at once, each request rounded up to 512 bytes, in whole pages of 2 MiB; the step s is 1/256 of LOAD, at least one
+/// page. All policies are measured at the same capacities, so that equal needs give equal results.
 ///
-/// Fitting need not be monotone: a policy that gives memory back early where memory is short can fit in less than it fits in with a
-/// little more. So a bisection finds *a* border only. After it up to 48 further runs try capacities below, evenly spread and from LOAD
-/// upward, which is all of them up to 1.19 LOAD; below the first that suffices it goes on in the same way. What is found is the smallest
-/// of the memories tried in which the program fits: others, between those, may suffice too.
+/// Fitting need not be monotone: a policy that releases memory early when memory is short can fit in less memory than it fails in. So
+/// bisection finds only *a* threshold. After it, up to 48 further runs try lower capacities, evenly spaced, from LOAD upward; that is all
+/// of them up to 1.19 LOAD. Below the first that is enough the search continues in the same way. The result is the smallest capacity tried
+/// in which the workload fits; capacities between those tried may be enough too.
 ///
 /// # Errors
-/// The run with plenty, if the program does not fit there either: the policy gave up for another reason.
+/// The outcome of the run with plenty of memory, if the workload does not fit there either: the policy gave up for another reason.
 pub fn smallest_capacity(
     workload: &Workload,
     make: &dyn Fn() -> Box<dyn Policy + Send>,
@@ -70,9 +70,9 @@ struct Search<'a> {
     attempt: &'a mut dyn FnMut(u64) -> Outcome,
     load_pages: u64,
     step_pages: u64,
-    /// Whether it fits in what was tried, by capacity.
+    /// The capacities tried, and whether the workload fits.
     tried: BTreeMap<u64, bool>,
-    /// The least in which it fits.
+    /// The least capacity in which it fits.
     least: (u64, Outcome),
 }
 
@@ -83,7 +83,7 @@ impl<'a> Search<'a> {
         Search { attempt, load_pages, step_pages, tried: BTreeMap::new(), least: (PLENTY_BYTES, plenty) }
     }
 
-    /// The capacity so many steps above the load.
+    /// The capacity this many steps above the load.
     fn capacity(&self, steps: u64) -> u64 {
         (self.load_pages + steps * self.step_pages) * PAGE_BYTES
     }
@@ -102,24 +102,25 @@ impl<'a> Search<'a> {
     }
 
     fn on_the_grid(&mut self) {
-        if self.suffices(0) {
+        if self.is_enough(0) {
             return;
         }
         let enough = self.upper_end();
-        least(self, enough, FURTHER_RUNS);
+        smallest(self, enough, FURTHER_RUNS);
     }
 
-    /// Steps that suffice. What was taken with plenty does for most policies; those that look at how much there is may need more there.
+    /// A number of steps that is enough. For most policies that is what they took with plenty of memory; a policy that looks at the
+    /// device's memory may need more.
     fn upper_end(&mut self) -> u64 {
         let taken_pages = self.least.1.peak_device_bytes.div_ceil(PAGE_BYTES);
         let mut steps = taken_pages.saturating_sub(self.load_pages).div_ceil(self.step_pages).max(1);
-        while self.capacity(steps) < PLENTY_BYTES && !self.suffices(steps) {
+        while self.capacity(steps) < PLENTY_BYTES && !self.is_enough(steps) {
             steps += (steps / 4).max(1);
         }
         steps
     }
 
-    /// Tries memories that need not be on the grid.
+    /// Tries capacities that need not be on the grid.
     fn in_given(&mut self, given: &[u64]) {
         let mut given = given.to_vec();
         given.sort_unstable();
@@ -137,9 +138,9 @@ impl<'a> Search<'a> {
     }
 }
 
-/// In steps above the load.
-impl Border for Search<'_> {
-    fn suffices(&mut self, steps: u64) -> bool {
+/// Numbers are steps above the load.
+impl Trials for Search<'_> {
+    fn is_enough(&mut self, steps: u64) -> bool {
         self.fits_in(self.capacity(steps))
     }
 
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Of a run that took all of plenty's first `steps` pages above a load of 256.
+    /// The outcome of a run that took `steps` pages above a load of 256.
     fn outcome(fits: bool, steps: u64) -> Outcome {
         Outcome {
             ending: if fits { Ending::Fits } else { Ending::OutOfMemory },
@@ -170,8 +171,8 @@ mod tests {
         }
     }
 
-    /// What is found, in steps of a page above a load of 256 pages: the least, the most above it that fails, and the runs. `fits` says in
-    /// what it does; with plenty it takes `taken`.
+    /// The result of a search in steps of a page above a load of 256 pages: the least, the largest above it that fails, and the runs.
+    /// With plenty of memory the workload takes `taken`.
     fn found(taken: u64, given: &[u64], fits: &dyn Fn(u64) -> bool) -> (u64, Option<u64>, usize) {
         let steps = |bytes: u64| (bytes / PAGE_BYTES).wrapping_sub(PRECISION);
         let mut runs = 0;
@@ -187,15 +188,15 @@ mod tests {
     }
 
     #[test]
-    fn where_fitting_is_monotone_the_border_is_found() {
-        for border in 0..120 {
-            assert_eq!(found(100, &[], &|steps| steps >= border).0, border);
+    fn where_fitting_is_monotone_the_threshold_is_found() {
+        for threshold in 0..120 {
+            assert_eq!(found(100, &[], &|steps| steps >= threshold).0, threshold);
         }
     }
 
     #[test]
-    fn an_island_below_the_border_is_found_and_said() {
-        // What a recorded program does under PyTorch's policy: 1.11 to 1.18 LOAD suffice, 1.2 does not, 1.22 does.
+    fn an_island_below_the_threshold_is_found_and_reported() {
+        // A recorded program under PyTorch's policy: 1.11 to 1.18 LOAD are enough, 1.2 is not, 1.22 is.
         let island = |steps| (28..=46).contains(&steps) || steps >= 56;
         let (least, above, _) = found(100, &[], &island);
         assert_eq!((least, above), (28, Some(55)));
@@ -223,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn given_memories_count() {
-        // Not all steps below 390 are tried; one that was asked for is.
+    fn given_capacities_are_tried() {
+        // Not all steps below 390 are tried, but a given one is.
         let fits = |steps| steps == 3 || steps >= 390;
         assert_eq!(found(395, &[], &fits).0, 390);
         assert_eq!(found(395, &[2, 3, 100], &fits), (3, Some(389), found(395, &[], &fits).2 + 2));

@@ -1,29 +1,28 @@
-//! On what device a program runs.
+//! The device on which a workload runs.
 
 use parkade::units::Bytes;
-
 use parkade_sim::address::{Ascending, Descending, ObservedDriver, Reuse};
 use parkade_sim::{SimDevice, SimOptions};
 
-/// More memory than any device has: 4 TiB.
+/// More memory than any workload needs: 4 TiB.
 pub const PLENTY_BYTES: u64 = 1 << 42;
 
-/// Where the device puts what cudaMalloc asks for. It matters where a policy breaks ties by address.
+/// Where the device places `cudaMalloc`'s memory, which matters if a policy breaks ties by address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Addresses {
-    /// Where NVIDIA's driver was seen to put it ([`ObservedDriver`]), in a process with nobody else in it.
+    /// Where NVIDIA's driver was seen to place it ([`ObservedDriver`]), in a process of its own.
     #[default]
     Driver,
-    /// Each range above the one before.
+    /// Each range above the previous one.
     Ascending,
-    /// Each range below the one before.
+    /// Each range below the previous one.
     Descending,
-    /// In the lowest hole that is long enough.
+    /// In the lowest hole that is large enough.
     LowestHole,
 }
 
 impl Addresses {
-    /// All of them.
+    /// All address models.
     pub const ALL: [Addresses; 4] = [Addresses::Driver, Addresses::Ascending, Addresses::Descending, Addresses::LowestHole];
 
     /// Its name: lower case, words joined by hyphens.
@@ -37,14 +36,14 @@ impl Addresses {
         }
     }
 
-    /// Where it puts segments, in some words.
+    /// Where it places segments, in a few words.
     #[must_use]
     pub const fn says(self) -> &'static str {
         match self {
-            Addresses::Driver => "where NVIDIA's driver was seen to put them",
-            Addresses::Ascending => "each above the one before",
-            Addresses::Descending => "each below the one before",
-            Addresses::LowestHole => "in the lowest hole that is long enough",
+            Addresses::Driver => "where NVIDIA's driver was seen to place them",
+            Addresses::Ascending => "each above the previous one",
+            Addresses::Descending => "each below the previous one",
+            Addresses::LowestHole => "in the lowest hole that is large enough",
         }
     }
 
@@ -55,34 +54,34 @@ impl Addresses {
     }
 }
 
-/// How to run a program.
+/// How to run a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunOptions {
-    /// The device's memory. Whole pages of 2 MiB can be used.
+    /// The device's memory. Only whole pages of 2 MiB can be used.
     pub capacity_bytes: u64,
-    /// The most that the allocator takes from the device (PyTorch's memory fraction); as much as there is if not given.
+    /// The most that the allocator may take from the device (PyTorch's memory fraction); `None` for no limit.
     pub limit_bytes: Option<u64>,
     /// Where segments are placed.
     pub addresses: Addresses,
-    /// One request of so many bytes is made on the default stream before the program begins, and given back at once: memory is taken
-    /// early rather than on the fly. None if it is 0.
+    /// If not 0, the size of a request on the default stream that is made before the workload and freed at once, so that memory is taken
+    /// early.
     pub preallocated_bytes: u64,
 }
 
 impl RunOptions {
-    /// A device with so much memory that follows the measured driver.
+    /// A device with this much memory that places it like the measured driver.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> RunOptions {
         RunOptions { capacity_bytes, limit_bytes: None, addresses: Addresses::default(), preallocated_bytes: 0 }
     }
 
-    /// More memory than is needed.
+    /// More memory than is needed: [`PLENTY_BYTES`].
     #[must_use]
     pub fn plenty() -> RunOptions {
         RunOptions::new(PLENTY_BYTES)
     }
 
-    /// The same with another memory.
+    /// The same with a different amount of memory.
     #[must_use]
     pub fn with_capacity(self, capacity_bytes: u64) -> RunOptions {
         RunOptions { capacity_bytes, ..self }

@@ -1,18 +1,18 @@
-//! One run: a program's events, one after the other, on an allocator of its own with a device of its own.
+//! One run: a workload's events, one after the other, on a new allocator with a new simulated device.
 //!
-//! The host takes no time between two events; only work that it waits for, and the driver's calls, move the device's clock. A request
-//! that is refused ends the run, as it ends most programs.
+//! The host takes no time between two events: only driver calls, and work that the host waits for, advance the device's clock. A refused
+//! request ends the run, as it ends most programs.
 
 use parkade::policy::Policy;
 use parkade::stats::{Family, Stats};
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError, PoolError, PoolFilter};
+use parkade_sim::SimDevice;
 
 use super::options::RunOptions;
 use crate::workload::{Event, Workload};
-use parkade_sim::SimDevice;
 
-/// Handles of streams are its multiples, as the device's own are.
+/// Stream handles are multiples of this, as the simulated device's own are.
 const STREAM_STEP: u64 = 0x1000;
 
 /// How a run ended.
@@ -20,36 +20,36 @@ const STREAM_STEP: u64 = 0x1000;
 pub enum Ending {
     /// Every request was served.
     Fits,
-    /// A request was refused for want of memory.
+    /// A request was refused for lack of memory.
     OutOfMemory,
-    /// The policy gave an answer that cannot be acted upon, or refused a request for another reason, or the device did; or the workload
-    /// is no program, one that gives a buffer back twice, for example. In one line.
+    /// The policy gave an invalid answer; or the policy or the device refused a request for another reason; or the workload is malformed,
+    /// such as one that frees a buffer twice. In one line.
     Fault(String),
 }
 
-/// What came of a run. If it did not fit, everything is as it was when it ended.
+/// The outcome of a run. If the workload did not fit, all numbers are those of the end of the run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// How it ended.
     pub ending: Ending,
-    /// The event at which it ended early, counted from 0; the pre-allocation counts as event 0.
+    /// The event at which it ended early, counted from 0; a preallocation that fails counts as event 0.
     pub failed_at_event: Option<usize>,
-    /// The most bytes that the allocator had taken from the device at once.
+    /// The most bytes taken from the device at once.
     pub peak_reserved_bytes: u64,
-    /// The most bytes of blocks that were handed out at once.
+    /// The most bytes of blocks allocated at once.
     pub peak_allocated_bytes: u64,
-    /// The most bytes of the device's pages that were taken at once: what the device must have. Without a limit at least the reserved
-    /// bytes; more where small segments leave a part of a page empty.
+    /// The most bytes of device pages in use at once: what the device must have. Without a limit that is at least the reserved bytes, and
+    /// more if small segments leave a part of a page empty.
     pub peak_device_bytes: u64,
-    /// How often the device was asked again after everything cached had been given back (PyTorch's `num_alloc_retries`).
+    /// How many times the device was asked again after the whole cache had been released (PyTorch's `num_alloc_retries`).
     pub retries: u64,
-    /// Calls of the driver, failed ones and those about events included.
+    /// Driver calls, including failed calls and calls about events.
     pub driver_calls: u64,
-    /// What they cost, waiting not included.
+    /// The cost of the driver calls in nanoseconds, without waiting.
     pub driver_ns: u64,
-    /// How long they waited for work on the device. What the program waits for itself is not in it.
+    /// How long driver calls waited for work on the device, in nanoseconds. The workload's own waits do not count.
     pub waited_ns: u64,
-    /// How many events were carried out.
+    /// The number of events carried out.
     pub events: usize,
 }
 
@@ -61,13 +61,13 @@ impl Outcome {
     }
 }
 
-/// Runs a program under a policy. No workload and no policy makes it panic, unless the policy itself does.
+/// Runs a workload under a policy. It never panics, whatever the workload and the policy, unless the policy itself does.
 #[must_use]
 pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions) -> Outcome {
     run_watched(workload, policy, options, |_, _| ())
 }
 
-/// The same; `watch` sees the number of each event and the statistics after it.
+/// The same; `watch` gets the number of each event and the stats after it.
 pub(super) fn run_watched(
     workload: &Workload,
     policy: Box<dyn Policy + Send>,
@@ -123,9 +123,9 @@ impl From<FreeError> for Stop {
 
 struct Run {
     core: Allocator<SimDevice, Box<dyn Policy + Send>, ()>,
-    /// What each buffer got and has not given back, by its number.
+    /// The live allocations by buffer number.
     live: Vec<Option<Allocation>>,
-    /// Pools that requests go to.
+    /// The number of private pools that requests go to.
     routed: u32,
 }
 
@@ -145,7 +145,7 @@ impl Run {
         Ok(())
     }
 
-    /// Room for all buffers, so that no event has to make any.
+    /// Makes room for all buffers, so that no event has to.
     fn reserve_room(&mut self, workload: &Workload) {
         self.live.reserve_exact(workload.buffers());
     }
@@ -155,18 +155,18 @@ impl Run {
         match *event {
             Event::Allocate { buffer, bytes, stream } => {
                 if buffer as usize != self.live.len() {
-                    return Err(no_program("is allocated out of order", buffer));
+                    return Err(malformed("is allocated out of order", buffer));
                 }
                 let block = self.core.raw_allocate(Bytes(bytes), handle(stream))?;
                 self.live.push(Some(block));
             }
             Event::Free { buffer } => {
                 let block = self.live.get_mut(buffer as usize).and_then(Option::take);
-                self.core.free(block.ok_or_else(|| no_program("is given back, but is not there", buffer))?)?;
+                self.core.free(block.ok_or_else(|| malformed("is freed but not live", buffer))?)?;
             }
             Event::Use { buffer, stream } => {
                 let block = self.live.get(buffer as usize).and_then(Option::as_ref);
-                self.core.record_stream(block.ok_or_else(|| no_program("is used, but is not there", buffer))?, handle(stream));
+                self.core.record_stream(block.ok_or_else(|| malformed("is used but not live", buffer))?, handle(stream));
             }
             Event::Launch { stream, us } => self.core.device_mut().spin(handle(stream), u64::from(us) * 1000),
             Event::Synchronize { stream } => self.core.device_mut().wait_for(handle(stream)),
@@ -192,7 +192,7 @@ impl Run {
         Ok(())
     }
 
-    /// Every beginning counted one use.
+    /// Every beginning counted as one use.
     fn drop_pool(&mut self, id: PoolId) -> Result<(), Stop> {
         while self.core.pool_use_count(id)? > 0 {
             self.core.release_pool(id)?;
@@ -232,6 +232,6 @@ fn pool_id(pool: u16) -> PoolId {
 }
 
 #[cold]
-fn no_program(what: &str, buffer: u32) -> Stop {
-    Stop::Fault(format!("the workload is no program: buffer {buffer} {what}"))
+fn malformed(what: &str, buffer: u32) -> Stop {
+    Stop::Fault(format!("the workload is malformed: buffer {buffer} {what}"))
 }

@@ -32,7 +32,7 @@ fn plenty(events: Vec<Event>) -> Outcome {
     run(&workload(events), pytorch(), &RunOptions::plenty())
 }
 
-/// 100 MiB in two halves of which one is freed, then 60 MiB: fragmented under the default, not with expandable segments.
+/// 60 and 40 MiB, the 60 MiB freed, then 30 and 60 MiB: fragmented by default, not with expandable segments.
 fn hole() -> Workload {
     workload(vec![allocate(0, 60), allocate(1, 40), free(0), allocate(2, 30), allocate(3, 60)])
 }
@@ -57,11 +57,11 @@ fn a_refused_request_ends_it() {
 }
 
 #[test]
-fn what_is_no_program_is_said() {
+fn malformed_workloads_are_reported() {
     for (events, said) in [
         (vec![allocate(1, 1)], "buffer 1 is allocated out of order"),
-        (vec![allocate(0, 1), free(0), free(0)], "buffer 0 is given back, but is not there"),
-        (vec![Event::Use { buffer: 7, stream: 1 }], "buffer 7 is used, but is not there"),
+        (vec![allocate(0, 1), free(0), free(0)], "buffer 0 is freed but not live"),
+        (vec![Event::Use { buffer: 7, stream: 1 }], "buffer 7 is used but not live"),
         (vec![Event::EndPool { pool: 3 }], "pool"),
         (vec![Event::DropPool { pool: 3 }], "pool"),
         (vec![Event::Allocate { buffer: 0, bytes: 0, stream: 0 }], "0 bytes"),
@@ -72,7 +72,7 @@ fn what_is_no_program_is_said() {
     }
 }
 
-/// Asks for a block that is not there.
+/// Answers with an impossible segment size.
 struct Wild;
 
 impl Policy for Wild {
@@ -111,9 +111,13 @@ fn memory_that_another_stream_uses_is_free_when_its_work_is_done() {
         plenty(begin.into_iter().chain(more).collect())
     };
     assert_eq!(used(vec![allocate(1, 50)]).peak_reserved_bytes, 100 * MIB);
-    assert_eq!(used(vec![Event::Synchronize { stream: 0 }, allocate(1, 50)]).peak_reserved_bytes, 100 * MIB, "another's");
+    assert_eq!(
+        used(vec![Event::Synchronize { stream: 0 }, allocate(1, 50)]).peak_reserved_bytes,
+        100 * MIB,
+        "the wait is for another stream"
+    );
     let synchronized = used(vec![Event::Synchronize { stream: 1 }, allocate(1, 50)]);
-    assert_eq!((synchronized.peak_reserved_bytes, synchronized.waited_ns), (50 * MIB, 0), "the program waited, not the driver");
+    assert_eq!((synchronized.peak_reserved_bytes, synchronized.waited_ns), (50 * MIB, 0), "the workload waited, not the driver");
     let emptied = used(vec![Event::EmptyCache, allocate(1, 50)]);
     assert_eq!(emptied.peak_reserved_bytes, 50 * MIB, "empty_cache waits");
     assert!((400_000..500_000).contains(&emptied.waited_ns), "{emptied:?}");
@@ -137,7 +141,7 @@ fn memory_taken_early_serves_later() {
     let outcome = run(&hole(), pytorch(), &options);
     assert!(outcome.fits(), "one segment holds it all: {outcome:?}");
     assert_eq!((outcome.peak_reserved_bytes, outcome.driver_calls), (130 * MIB, 1));
-    assert_eq!(outcome.peak_allocated_bytes, 130 * MIB, "what lives at the end, not what was taken early");
+    assert_eq!(outcome.peak_allocated_bytes, 130 * MIB, "what is live at the end, not what was preallocated");
     let too_much = RunOptions { preallocated_bytes: 150 * MIB, ..options };
     assert_eq!(run(&hole(), pytorch(), &too_much).failed_at_event, Some(0));
 }
@@ -146,12 +150,12 @@ fn memory_taken_early_serves_later() {
 fn the_smallest_memory_is_a_border() {
     let options = RunOptions::plenty();
     let found = smallest_capacity(&hole(), &pytorch, &options, &[]).expect("it fits");
-    // 60 + 40 and, as the 60 MiB are cut for the 30, 60 more.
+    // 60 + 40, and another 60, because the first 60 MiB are split for the 30.
     assert_eq!(found.capacity_bytes, 160 * MIB);
     assert!(found.outcome.fits() && found.runs < 32);
     assert!(!run(&hole(), pytorch(), &RunOptions::new(158 * MIB)).fits());
     let expandable = smallest_capacity(&hole(), &|| policy("pytorch-expandable"), &options, &[]).expect("it fits");
-    assert_eq!(expandable.capacity_bytes, 140 * MIB, "of the hole of 30 MiB, one page of 20 MiB goes back");
+    assert_eq!(expandable.capacity_bytes, 140 * MIB, "one page of 20 MiB of the 30 MiB hole is released");
     let alone = smallest_capacity(&workload(vec![allocate(0, 30)]), &pytorch, &options, &[]).expect("it fits");
     assert_eq!((alone.capacity_bytes, alone.runs), (30 * MIB, 2), "the load itself");
 }

@@ -13,14 +13,11 @@ impl Session {
         match line.name() {
             "set_fraction" => self.allocator.set_memory_fraction(line.float(1)?).map_err(Failure::c10)?,
             "get_fraction" => {
-                return Ok(format!(
-                    ",\"fraction\":{}",
-                    parkade::report::format_significant(self.allocator.memory_fraction(), 17)
-                ));
+                return Ok(format!(",\"fraction\":{}", parkade::texts::format_significant(self.allocator.memory_fraction(), 17)));
             }
             "reset_peak" => self.allocator.reset_peak_stats(),
             "reset_accumulated" => self.allocator.reset_accumulated_stats(),
-            "conf" => self.allocator.policy_mut().settings.apply_as(&self.profile.settings, line.tail())?,
+            "conf" => self.allocator.policy_mut().settings.apply_as(&self.profile.dialect, line.tail())?,
             _ => self.caching = line.word(1)? == "1",
         }
         Ok(String::new())

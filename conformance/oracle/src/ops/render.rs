@@ -165,7 +165,7 @@ pub(super) fn snapshot(
         "{{\"segments\":[{}]{traces},\"config\":{{\"gc_threshold\":{},\"max_split_size\":{},\"expandable_segments\":{},\
          \"release_lock\":{},\"graph_reuse\":{},\"last\":{},\"roundup\":[{}]}}}}",
         segments.join(","),
-        parkade::report::format_double(settings.garbage_collection_threshold),
+        parkade::texts::format_double(settings.garbage_collection_threshold),
         settings.max_split_bytes,
         u8::from(settings.expandable_segments),
         u8::from(settings.release_lock_on_cudamalloc),

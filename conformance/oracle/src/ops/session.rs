@@ -67,7 +67,7 @@ impl Session {
     /// A session on a fresh device.
     pub(super) fn new(options: &OpsOptions) -> Result<Session, SettingsError> {
         let profile = options.profile;
-        let settings = Settings::from_environment_as(&profile.settings, &options.settings)?;
+        let settings = Settings::from_environment_as(&profile.dialect, &options.settings)?;
         let fraction = settings.per_process_memory_fraction;
         let device = SimOptions::fake_driver(Bytes(options.capacity_bytes)).probes_fabric(profile.tries_handle_types);
         let device = SimDevice::new(match options.addresses {

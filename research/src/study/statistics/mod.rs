@@ -1,19 +1,15 @@
-//! Statistics of a study: means with intervals, comparisons of pairs, and what many comparisons cost.
+//! Statistics: means with confidence intervals, tests of pairs, and the correction for many comparisons.
 //!
-//! The unit is the workload. Seeds of one workload are averaged before, since they say nothing about other programs.
+//! The unit is the workload. The seeds of one workload are averaged first, since they say nothing about other workloads.
 
-mod interval;
-mod several;
+mod bootstrap;
+mod holm;
+mod mean;
 mod signed_rank;
 #[cfg(test)]
 mod tests;
 
-pub use interval::{Interval, RESAMPLES, interval_of_mean};
-pub use several::holm;
+pub use bootstrap::{Interval, RESAMPLES, interval_of_mean};
+pub use holm::holm;
+pub use mean::mean;
 pub use signed_rank::{SignedRank, signed_rank};
-
-/// The arithmetic mean; `None` of nothing.
-#[must_use]
-pub fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}

@@ -1,32 +1,33 @@
-//! Are pairs higher on one side? Wilcoxon's signed-rank test, and how large the effect is.
+//! Wilcoxon's signed-rank test of paired differences, with the size of the effect.
 //!
-//! Wilcoxon, Individual comparisons by ranking methods, 1945; the effect size is the matched-pairs rank-biserial correlation of Kerby,
+//! Wilcoxon, Individual comparisons by ranking methods, 1945. The effect size is the matched-pairs rank-biserial correlation of Kerby,
 //! The simple difference formula, 2014.
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
-/// Up to so many pairs the p value is exact.
+/// Up to this many pairs the p value is exact.
 const MOST_EXACT: usize = 60;
 
-/// What the signs and ranks of differences say.
+/// The result of a signed-rank test.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SignedRank {
-    /// Differences that are not zero; the others are left out, as Wilcoxon does.
+    /// The number of differences that are not zero; zeros are left out, as in Wilcoxon's paper.
     pub pairs: usize,
     /// The sum of the ranks of positive differences.
     pub positive: f64,
     /// The sum of the ranks of negative differences.
     pub negative: f64,
-    /// How probable a sum at least as extreme on either side is if the signs are chance. 1 without pairs.
+    /// The two-sided p value: the probability of a sum at least as extreme if the signs are random. 1 without pairs.
     pub p: f64,
-    /// From -1 (all differences are negative) to 1 (all positive): the difference of the two sums over their sum. 0 without pairs.
+    /// The effect, from -1 (all differences negative) to 1 (all positive): the difference of the two rank sums over their sum. 0 without
+    /// pairs.
     pub effect: f64,
-    /// The p value counts all assignments of signs; else it is the normal approximation's.
+    /// The p value counts all assignments of signs; otherwise it is the normal approximation.
     pub is_exact: bool,
 }
 
-/// Tests whether differences lean to one side. They may be infinite, which is larger than all others; those that are no numbers do not
-/// count. Equal ones share their ranks, and the p value is that of these shared ranks.
+/// Tests whether differences lean to one side. Infinite differences rank above all others; NaNs are left out. Differences of equal size
+/// share their ranks, and the p value takes that into account.
 #[must_use]
 pub fn signed_rank(differences: &[f64]) -> SignedRank {
     let mut sorted: Vec<f64> = differences.iter().copied().filter(|difference| difference.abs() > 0.0).collect();
@@ -45,7 +46,7 @@ pub fn signed_rank(differences: &[f64]) -> SignedRank {
     SignedRank { pairs: sorted.len(), positive: positive as f64 / 2.0, negative: negative as f64 / 2.0, p, effect, is_exact }
 }
 
-/// Twice the rank of each, so that shared ranks are whole numbers too.
+/// Twice the rank of each difference, so that shared ranks are integers too.
 fn twice_ranks(sorted: &[f64]) -> Vec<u64> {
     let mut ranks = Vec::with_capacity(sorted.len());
     for same in sorted.chunk_by(|one, other| one.abs().total_cmp(&other.abs()).is_eq()) {
@@ -56,7 +57,7 @@ fn twice_ranks(sorted: &[f64]) -> Vec<u64> {
     ranks
 }
 
-/// The share of all assignments of signs whose smaller sum is at most this.
+/// The fraction of all assignments of signs whose smaller rank sum is at most this.
 pub(super) fn exact(twice_ranks: &[u64], smaller: u64) -> f64 {
     let total = twice_ranks.iter().sum::<u64>() as usize;
     // The probability of each sum of positive ranks, rank by rank.
@@ -75,10 +76,10 @@ pub(super) fn exact(twice_ranks: &[u64], smaller: u64) -> f64 {
     (2.0 * tail).min(1.0)
 }
 
-/// By the normal distribution, with a correction for continuity.
+/// The normal approximation, with a continuity correction.
 pub(super) fn approximate(twice_ranks: &[u64], smaller: u64) -> f64 {
     let mean = twice_ranks.iter().sum::<u64>() as f64 / 4.0;
-    // Of shared ranks too: each adds or does not add its rank with a probability of one half.
+    // This holds for shared ranks too: each rank is added or not, with probability one half.
     let variance: f64 = twice_ranks.iter().map(|&rank| (rank as f64 / 2.0).powi(2) / 4.0).sum();
     let below = (smaller as f64 / 2.0 + 0.5 - mean) / variance.sqrt();
     (2.0 * Normal::standard().cdf(below)).min(1.0)

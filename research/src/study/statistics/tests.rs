@@ -1,4 +1,4 @@
-use super::interval::{acceleration, levels, quantile};
+use super::bootstrap::{acceleration, levels, quantile};
 use super::signed_rank::{approximate, exact};
 use super::*;
 
@@ -10,7 +10,7 @@ fn near(one: f64, other: f64, by: f64) {
 /// Cross and Self Fertilisation, 1876; Fisher, The Design of Experiments, 1935, section 21).
 const DARWIN: [f64; 15] = [49.0, -67.0, 8.0, 16.0, 6.0, 23.0, 28.0, 41.0, 14.0, 29.0, 56.0, 24.0, 75.0, 60.0, -48.0];
 
-/// The sum is 24 and p 0.04126, as SciPy's documentation of `scipy.stats.wilcoxon` gives it for these data.
+/// SciPy's documentation of `scipy.stats.wilcoxon` gives a sum of 24 and p = 0.04126 for these data.
 #[test]
 fn signed_ranks_of_darwins_maize() {
     let result = signed_rank(&DARWIN);
@@ -20,7 +20,7 @@ fn signed_ranks_of_darwins_maize() {
     near(result.effect, 0.6, 1e-12); // (96 - 24) / 120
 }
 
-/// All positive: one of 2^n assignments on each side.
+/// All differences positive: one of 2^n assignments on each side.
 #[test]
 fn signed_ranks_of_one_sided_pairs() {
     for pairs in 1..=12 {
@@ -30,8 +30,8 @@ fn signed_ranks_of_one_sided_pairs() {
     }
 }
 
-/// By hand: of -1, 2, 2 the ranks are 1, 2.5, 2.5; sums of the eight assignments are 0, 1, 2.5, 2.5, 3.5, 3.5, 5, 6; of these two are at
-/// most 1.
+/// By hand: the ranks of -1, 2, 2 are 1, 2.5, 2.5; the sums of the eight assignments are 0, 1, 2.5, 2.5, 3.5, 3.5, 5, 6; two of these
+/// are at most 1.
 #[test]
 fn equal_differences_share_ranks_and_zeros_are_left_out() {
     let result = signed_rank(&[-1.0, 2.0, 0.0, 2.0]);
@@ -48,7 +48,7 @@ fn what_did_not_fit_ranks_above_all() {
     assert_eq!((finite.positive, finite.p), (infinite.positive, infinite.p));
 }
 
-/// The two ways agree where both are good: 50 pairs, smaller sums from 400 to 600 of 1275.
+/// Both methods agree where both are accurate: 50 pairs, smaller sums from 400 to 600 of 1275.
 #[test]
 fn many_pairs_are_approximated() {
     let ranks: Vec<u64> = (1..=50).map(|rank| 2 * rank).collect();
@@ -59,7 +59,7 @@ fn many_pairs_are_approximated() {
     assert!(!signed_rank(&[1.0; 61]).is_exact && signed_rank(&[1.0; 60]).is_exact);
 }
 
-/// By hand: 4 x 0.005, 3 x 0.01, 2 x 0.03, and 0.04 is not less than the one before.
+/// By hand: 4 x 0.005, 3 x 0.01, 2 x 0.03, and 0.04 is not less than the previous one.
 #[test]
 fn holm_steps_down() {
     let adjusted = holm(&[0.01, 0.04, 0.03, 0.005]);
@@ -70,8 +70,8 @@ fn holm_steps_down() {
     assert!(holm(&[]).is_empty());
 }
 
-/// Efron and Tibshirani, section 14.3: for an acceleration of 0.061 and a bias of 0.146 the 90 % interval lies between the shares 0.110
-/// and 0.985; with what the two are rounded to, the second comes out as 0.9845.
+/// Efron and Tibshirani, section 14.3: with an acceleration of 0.061 and a bias of 0.146, the 90 % interval lies between the quantiles
+/// 0.110 and 0.985. From the rounded values the second comes out as 0.9845.
 #[test]
 fn the_shares_are_the_textbooks() {
     let (low, high) = levels(0.146, 0.061, 0.90);
@@ -82,14 +82,14 @@ fn the_shares_are_the_textbooks() {
     near(high, 0.975, 1e-9);
 }
 
-/// By hand: of 0, 0, 3 the mean is 1, the cubes of the differences are -1, -1, 8 and the squares 1, 1, 4.
+/// By hand: the mean of 0, 0, 3 is 1; the cubes of the differences are -1, -1, 8 and the squares 1, 1, 4.
 #[test]
 fn the_acceleration_is_that_of_the_skewness() {
     near(acceleration(&[0.0, 0.0, 3.0], 1.0), 6.0 / (6.0 * 6_f64.powf(1.5)), 1e-12);
     near(quantile(&[1.0, 2.0, 4.0], 0.75), 3.0, 1e-12);
 }
 
-/// Of many values drawn evenly from 0 to 1 it is nearly mean plus and minus 1.96 standard errors.
+/// For many values drawn uniformly from 0 to 1 it is nearly the mean plus and minus 1.96 standard errors.
 #[test]
 fn of_many_values_the_interval_is_the_normal_one() {
     let mut random = crate::random::Random::new(5);
@@ -104,7 +104,7 @@ fn of_many_values_the_interval_is_the_normal_one() {
     assert_ne!(interval_of_mean(&values, 0.95, 2), Some(interval), "another seed");
 }
 
-/// Skewed values have a longer arm on the side of their tail, which the percentile interval does not see.
+/// The interval of skewed values is longer on the side of their tail, unlike the percentile interval.
 #[test]
 fn of_skewed_values_the_interval_leans() {
     let values = [0.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.2, 0.2, 0.4, 3.0];

@@ -1,19 +1,23 @@
-//! Sweeps: workloads x policies x capacities x seeds, each combination an independent job with a row of numbers.
+//! Sweeps: workloads x policies x capacities x seeds; each combination is an independent job with a row of numbers.
 //!
-//! A [`Plan`] says which jobs there are and in which order; [`Plan::job`] says what a job is from its number alone, so that any machine can
-//! do any part. [`work`] does some of them on several threads and hands the [`Row`]s over in order; [`Summary`] is
-//! what all rows together say. A row holds whole numbers and depends on its job alone.
+//! A [`Plan`] lists the jobs in order. [`Plan::job`] gives a job by its number alone, so any machine can do any part. [`run_jobs`] does
+//! some of them on several threads and returns their [`Row`]s in order; [`Summary`] summarizes all rows. A row holds integers and depends
+//! only on its job.
 
-mod beside;
+mod bounds;
+mod jobs;
+mod levels;
 mod plan;
+mod prepared;
 mod row;
 mod summary;
 #[cfg(test)]
 mod tests;
-mod work;
 
-pub use beside::{Beside, beside};
+pub use bounds::{BoundRatios, bound_ratios};
+pub use jobs::{Source, run_jobs};
+pub use levels::Level;
 pub use plan::{BadPlan, Capacity, Job, MOST_JOBS, Plan, PlannedWorkload, Share};
-pub use row::{PROGRAM, Program, Row};
-pub use summary::{Cell, Comparison, Level, PolicySummary, Summary};
-pub use work::{Source, work};
+pub use prepared::PreparedWorkload;
+pub use row::{BUILD, Row};
+pub use summary::{Cell, Comparison, PolicySummary, Summary};

@@ -1,34 +1,34 @@
-//! Which jobs a sweep has, and in which order.
+//! The jobs of a sweep, and their order.
 
 use std::fmt;
 use std::str::FromStr;
 
+use parkade_sim::PAGE_BYTES;
 use serde::{Deserialize, Serialize};
 
-use crate::study::Addresses;
-use parkade_sim::PAGE_BYTES;
+use crate::study::options::Addresses;
 
 /// The most jobs of a sweep.
 pub const MOST_JOBS: u64 = 1_000_000;
-/// Parts of a whole in which factors are counted.
+/// Factors are counted in parts of this many.
 const MILLION: u64 = 1_000_000;
 
-/// How much memory a job's device has.
+/// The memory of a job's device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Capacity {
-    /// The least in which the program fits, which the job has to find.
+    /// The least in which the workload fits, which the job has to find.
     Smallest,
     /// More than is needed.
     Plenty,
-    /// So many times the program's load.
+    /// A multiple of the workload's load.
     Load(Share),
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
 }
 
 impl Capacity {
-    /// The memory for a program with this load; `None` for what must be found, or is more than needed.
+    /// The memory in bytes for a workload with this load; `None` for [`Capacity::Smallest`] and [`Capacity::Plenty`].
     #[must_use]
     pub fn bytes(self, load_bytes: u64) -> Option<u64> {
         match self {
@@ -59,7 +59,7 @@ impl FromStr for Capacity {
             "plenty" => Ok(Capacity::Plenty),
             _ => match text.strip_suffix('B').map(str::parse::<u64>) {
                 Some(Ok(bytes)) if bytes > 0 => Ok(Capacity::Bytes(bytes)),
-                Some(_) => Err(format!("{text:?} is no number of bytes above 0")),
+                Some(_) => Err(format!("{text:?} is not a number of bytes: write a whole number above 0 and B")),
                 None => text.parse().map(Capacity::Load),
             },
         }
@@ -80,20 +80,20 @@ impl TryFrom<String> for Capacity {
     }
 }
 
-/// A multiple of a load, exact in millionths. It is written as a decimal number.
+/// A multiple of a load, exact to the millionth. It is written as a decimal number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Share(u64);
 
 impl Share {
-    /// So much of a number of bytes, rounded up.
+    /// This share of a number of bytes, rounded up.
     #[must_use]
     pub fn of(self, bytes: u64) -> u64 {
         let exact = (u128::from(bytes) * u128::from(self.0)).div_ceil(u128::from(MILLION));
         u64::try_from(exact).unwrap_or(u64::MAX)
     }
 
-    /// As a floating-point number, to draw.
+    /// As a floating-point number, for drawing.
     #[must_use]
     pub fn value(self) -> f64 {
         self.0 as f64 / MILLION as f64
@@ -114,7 +114,7 @@ impl FromStr for Share {
 
     fn from_str(text: &str) -> Result<Share, String> {
         let refused =
-            || format!("{text:?} is no factor: write a number above 0 and at most 1000, with at most six decimals (1.05)");
+            || format!("{text:?} is not a factor: write a number above 0 and at most 1000, with at most six decimals (1.05)");
         let (whole, part) = text.split_once('.').unwrap_or((text, ""));
         let is_number = !whole.is_empty() && whole.bytes().chain(part.bytes()).all(|byte| byte.is_ascii_digit());
         if !is_number || part.len() > 6 || whole.len() > 4 {
@@ -147,14 +147,14 @@ impl TryFrom<String> for Share {
 pub struct PlannedWorkload {
     /// Its name.
     pub name: String,
-    /// How many seeds it is made from: 1, 2 and so on.
+    /// The number of seeds it is made from: 1, 2 and so on.
     pub seeds: u64,
-    /// [`Program::hash`](super::Program) of what is read from a file, which another machine may not have.
+    /// [`PreparedWorkload::hash`](super::PreparedWorkload) of a workload that is read from a file, which another machine may not have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
 }
 
-/// All that decides a sweep's rows, but for the code.
+/// Everything but the code that decides a sweep's rows.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -166,17 +166,17 @@ pub struct Plan {
     pub capacities: Vec<Capacity>,
     /// The address model, by name.
     pub addresses: String,
-    /// How much of the load is taken before the program begins, if any.
+    /// The share of the load that is requested and freed before the workload, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preallocate: Option<Share>,
 }
 
-/// A job: one run, or the search of the smallest memory. The fields but the seed are places in the plan's lists.
+/// A job: one run, or one search for the smallest memory. All fields but the seed are places in the plan's lists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Job {
     /// The workload.
     pub workload: usize,
-    /// The seed that it is made from.
+    /// The workload's seed.
     pub seed: u64,
     /// The policy.
     pub policy: usize,
@@ -190,18 +190,18 @@ pub enum BadPlan {
     /// It has no jobs.
     #[error("there is nothing to do: no {0}")]
     Nothing(&'static str),
-    /// Two things have the same name.
-    #[error("{what} {name:?} is there twice")]
+    /// A name is given twice.
+    #[error("{what} {name:?} is given twice")]
     Twice {
-        /// Of what kind they are.
+        /// The kind of thing.
         what: &'static str,
-        /// Their name.
+        /// The name.
         name: String,
     },
     /// It has more than [`MOST_JOBS`].
-    #[error("these are more than {MOST_JOBS} jobs: take fewer seeds, or a part of the workloads")]
+    #[error("these are more than {MOST_JOBS} jobs: use fewer seeds or fewer workloads")]
     TooMany,
-    /// The address model is not known.
+    /// There is no such address model.
     #[error("there is no address model {0:?}")]
     Addresses(String),
 }
@@ -228,14 +228,13 @@ impl Plan {
         (self.policies.len() * self.capacities.len()) as u64
     }
 
-    /// How many jobs there are. Only of a plan that was checked.
+    /// The number of jobs. The plan must have passed [`Plan::check`], or the number may overflow.
     #[must_use]
     pub fn jobs(&self) -> u64 {
         self.workloads.iter().map(|workload| workload.seeds).sum::<u64>() * self.jobs_of_a_cell()
     }
 
-    /// The job of this number, counted from 0: the workloads one after the other, of each its seeds, of each of these the policies, and
-    /// of each of these the capacities.
+    /// The job of this number, counted from 0; `None` beyond the last. Jobs are ordered by workload, then seed, then policy, then capacity.
     #[must_use]
     pub fn job(&self, number: u64) -> Option<Job> {
         let in_cell = usize::try_from(number % self.jobs_of_a_cell().max(1)).ok()?;

@@ -1,140 +1,101 @@
-//! One job's numbers.
+//! A row: the numbers of one job.
 
 use parkade_policies::Named;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Capacity, Plan};
-use crate::study::capacity::{LOAD_UNIT_BYTES, smallest_capacity};
+use super::prepared::PreparedWorkload;
+use crate::study::capacity::smallest_capacity;
 use crate::study::options::{Addresses, PLENTY_BYTES, RunOptions};
 use crate::study::run::{Ending, Outcome, run};
-use crate::workload::{Event, Workload};
 
-/// The longest text about a problem that a row keeps, in characters.
+/// The longest description of a problem that a row keeps, in characters.
 const LONGEST_PROBLEM: usize = 200;
 
-/// Which program makes rows: the version, and a hash of the sources and releases that decide their numbers (`build.rs`). Rows of different
-/// programs do not compare.
-pub const PROGRAM: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PARKADE_SOURCES"));
+/// The build that makes rows: the version, and a hash of the sources and releases that decide a row's numbers (`build.rs`). Rows of
+/// different builds cannot be compared.
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PARKADE_SOURCES"));
 
-/// What is known of a workload before it is run.
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// The workload.
-    pub workload: Workload,
-    /// The most bytes that live at once, each request rounded up to 512 bytes.
-    pub load_bytes: u64,
-    /// A number of 64 bits that two workloads only share if they have the same events, but for bad luck; in hexadecimal.
-    pub hash: String,
-}
-
-impl Program {
-    /// A workload, looked at.
-    #[must_use]
-    pub fn new(workload: Workload) -> Program {
-        let load_bytes = workload.load_bytes(LOAD_UNIT_BYTES);
-        let hash = format!("{:016x}", workload.events.iter().fold(0xcbf2_9ce4_8422_2325, mix));
-        Program { workload, load_bytes, hash }
-    }
-}
-
-/// FNV-1a, in words of 64 bits.
-fn mix(hash: u64, event: &Event) -> u64 {
-    let [kind, one, two, three] = match *event {
-        Event::Allocate { buffer, bytes, stream } => [1, u64::from(buffer), bytes, u64::from(stream)],
-        Event::Free { buffer } => [2, u64::from(buffer), 0, 0],
-        Event::Use { buffer, stream } => [3, u64::from(buffer), u64::from(stream), 0],
-        Event::Launch { stream, us } => [4, u64::from(stream), u64::from(us), 0],
-        Event::Synchronize { stream } => [5, u64::from(stream), 0, 0],
-        Event::EmptyCache => [6, 0, 0, 0],
-        Event::BeginPool { pool } => [7, u64::from(pool), 0, 0],
-        Event::EndPool { pool } => [8, u64::from(pool), 0, 0],
-        Event::DropPool { pool } => [9, u64::from(pool), 0, 0],
-    };
-    [kind, one, two, three].iter().fold(hash, |hash, word| {
-        let mixed = (hash ^ word).wrapping_mul(0x0100_0000_01b3);
-        mixed ^ (mixed >> 32)
-    })
-}
-
-/// What came of a job.
+/// The outcome of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     /// The job's number in the plan.
     pub job: u64,
-    /// The workload.
+    /// The workload's name.
     pub workload: String,
-    /// The seed that it was made from.
+    /// The seed of the workload.
     pub seed: u64,
-    /// The policy.
+    /// The policy's name.
     pub policy: String,
-    /// The capacity, as the plan has it.
+    /// The capacity, as in the plan.
     pub capacity: Capacity,
-    /// The most bytes that live at once, each request rounded up to 512 bytes.
+    /// The load: the most bytes live at once, each request rounded up to 512 bytes.
     pub load_bytes: u64,
-    /// The workload's events.
+    /// The number of the workload's events.
     pub events: u64,
-    /// What tells workloads apart.
+    /// [`PreparedWorkload::hash`], which tells workloads apart.
     pub hash: String,
-    /// The device's memory: what was searched, or given. Absent with plenty, and where it does not fit in any.
+    /// The device's memory, found or given. Absent with plenty of memory, and if the workload fits in none.
     pub capacity_bytes: Option<u64>,
-    /// Where memory was searched: the most above what was found that was tried and does not suffice, if any.
+    /// If memory was searched: the largest capacity above the result that was tried and was not enough, if any.
     pub fails_above_bytes: Option<u64>,
     /// Every request was served.
     pub fits: bool,
-    /// Why not.
+    /// Why it did not fit.
     pub problem: Option<String>,
     /// The event that failed.
     pub failed_at_event: Option<u64>,
-    /// The most bytes that the allocator had taken from the device at once.
+    /// The most bytes taken from the device at once.
     pub peak_reserved_bytes: u64,
-    /// The most bytes of blocks that were handed out at once.
+    /// The most bytes of blocks allocated at once.
     pub peak_allocated_bytes: u64,
-    /// How often the device was asked again after everything cached had been given back.
+    /// How many times the device was asked again after the whole cache had been released.
     pub retries: u64,
-    /// Calls of the driver.
+    /// The number of driver calls.
     pub driver_calls: u64,
-    /// What they cost, waiting not included.
+    /// The cost of the driver calls in nanoseconds, without waiting.
     pub driver_ns: u64,
-    /// How long they waited for work on the device.
+    /// How long driver calls waited for work on the device, in nanoseconds.
     pub waited_ns: u64,
-    /// How many runs the job took: more than one where memory was searched.
+    /// The number of runs that the job took: more than one if memory was searched.
     pub runs: u32,
-    /// [`PROGRAM`] of the build that made it.
-    pub program: String,
+    /// [`BUILD`] of the build that made the row; files of rows call it `program`.
+    #[serde(rename = "program")]
+    pub build: String,
 }
 
 impl Row {
-    /// Does a job: this number of this plan, with the program and the policy that it names. `None` if the plan has no such job.
+    /// Does the job of this number, with the workload and the policy that the plan names for it. `None` if the plan has no such job.
     #[must_use]
-    pub fn of(plan: &Plan, number: u64, program: &Program, policy: &Named) -> Option<Row> {
+    pub fn of(plan: &Plan, number: u64, workload: &PreparedWorkload, policy: &Named) -> Option<Row> {
         let job = plan.job(number)?;
         let capacity = *plan.capacities.get(job.capacity)?;
         let options = RunOptions {
             addresses: Addresses::named(&plan.addresses)?,
-            preallocated_bytes: plan.preallocate.map_or(0, |share| share.of(program.load_bytes)),
+            preallocated_bytes: plan.preallocate.map_or(0, |share| share.of(workload.load_bytes)),
             ..RunOptions::plenty()
         };
         let (capacity_bytes, outcome, fails_above_bytes, runs) = match capacity {
             Capacity::Smallest => {
-                let given: Vec<u64> = plan.capacities.iter().filter_map(|capacity| capacity.bytes(program.load_bytes)).collect();
-                match smallest_capacity(&program.workload, &policy.make, &options, &given) {
+                let given: Vec<u64> = plan.capacities.iter().filter_map(|capacity| capacity.bytes(workload.load_bytes)).collect();
+                match smallest_capacity(&workload.workload, &policy.make, &options, &given) {
                     Ok(found) => (Some(found.capacity_bytes), found.outcome, found.fails_above_bytes, found.runs),
                     Err(outcome) => (None, outcome, None, 1),
                 }
             }
             capacity => {
-                let bytes = capacity.bytes(program.load_bytes);
+                let bytes = capacity.bytes(workload.load_bytes);
                 let options = options.with_capacity(bytes.unwrap_or(PLENTY_BYTES));
-                (bytes, run(&program.workload, (policy.make)(), &options), None, 1)
+                (bytes, run(&workload.workload, (policy.make)(), &options), None, 1)
             }
         };
         let mut row = Row::empty(plan, number)?;
-        row.take(program, &outcome);
+        row.take(workload, &outcome);
         Some(Row { capacity_bytes, fails_above_bytes, runs, ..row })
     }
 
-    /// The row of a job of which nothing is known yet but what it is.
+    /// The row of a job that has not been done.
     pub(super) fn empty(plan: &Plan, number: u64) -> Option<Row> {
         let job = plan.job(number)?;
         Some(Row {
@@ -158,14 +119,14 @@ impl Row {
             driver_ns: 0,
             waited_ns: 0,
             runs: 0,
-            program: PROGRAM.to_owned(),
+            build: BUILD.to_owned(),
         })
     }
 
-    fn take(&mut self, program: &Program, outcome: &Outcome) {
-        self.load_bytes = program.load_bytes;
-        self.events = program.workload.events.len() as u64;
-        self.hash.clone_from(&program.hash);
+    fn take(&mut self, workload: &PreparedWorkload, outcome: &Outcome) {
+        self.load_bytes = workload.load_bytes;
+        self.events = workload.workload.events.len() as u64;
+        self.hash.clone_from(&workload.hash);
         self.fits = outcome.fits();
         self.problem = match &outcome.ending {
             Ending::Fits => None,
@@ -181,13 +142,13 @@ impl Row {
         self.waited_ns = outcome.waited_ns;
     }
 
-    /// Whether it was made from this program's workload, by hash, load and events.
+    /// Whether the row was made from this workload, judged by hash, load and number of events.
     #[must_use]
-    pub fn is_of(&self, program: &Program) -> bool {
-        (&self.hash, self.load_bytes, self.events) == (&program.hash, program.load_bytes, program.workload.events.len() as u64)
+    pub fn is_of(&self, workload: &PreparedWorkload) -> bool {
+        (&self.hash, self.load_bytes, self.events) == (&workload.hash, workload.load_bytes, workload.workload.events.len() as u64)
     }
 
-    /// Whether this is a row of the job of its number: workload, seed, policy and capacity are those of the plan.
+    /// Whether workload, seed, policy and capacity are those of the plan's job of this number.
     #[must_use]
     pub fn belongs_to(&self, plan: &Plan) -> bool {
         Row::empty(plan, self.job).is_some_and(|own| {

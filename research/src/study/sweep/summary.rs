@@ -1,88 +1,69 @@
-//! What all rows of a sweep say together.
+//! The summary of all rows of a sweep.
 //!
-//! The unit is the workload: its seeds are averaged first, for they say nothing about other programs. Means are geometric, since what is
-//! compared are ratios. A program that does not fit even with plenty of memory (the policy gave up for another reason) has no
-//! smallest memory: it counts in no mean, the number of workloads beside a mean says so, and in a comparison it ranks as worse than
-//! everything that fits.
+//! The unit is the workload: its seeds are averaged first, since they say nothing about other workloads. Means are geometric, since ratios
+//! are compared. A workload that does not fit even with plenty of memory (the policy gave up for another reason) has no smallest memory.
+//! It counts in no mean, as the number of workloads beside each mean shows; in a comparison it ranks as worse than any that fits.
 
+use super::levels::{Level, of_logs, over_all, over_workloads};
 use super::plan::{Capacity, Plan};
 use super::row::Row;
-use crate::study::statistics::{Interval, SignedRank, holm, interval_of_mean, mean, signed_rank};
-
-/// Of the intervals.
-const LEVEL: f64 = 0.95;
-/// Of the resamples.
-const SEED: u64 = 1;
+use crate::study::statistics::{SignedRank, holm, mean, signed_rank};
 
 /// One workload under one policy.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Cell {
-    /// The smallest memory over the load: the geometric mean over the seeds, and the least and the most of them. `None` if it does not
-    /// fit with some seed.
+    /// The smallest memory over the load: the geometric mean over the seeds, with its range. `None` if the workload does not fit with some
+    /// seed.
     pub ratio: Option<Level>,
-    /// What the driver's calls cost in each capacity of the plan, in nanoseconds. `None` where it does not fit with some seed.
+    /// The cost of the driver calls at each capacity of the plan, in nanoseconds. `None` if it does not fit with some seed.
     pub driver_ns: Vec<Option<Level>>,
-    /// With how many of the seeds it fits in each capacity.
+    /// The number of seeds with which it fits, for each capacity.
     pub fits: Vec<u64>,
-    /// With how many of the seeds it does not fit in some memory that was tried above the smallest.
+    /// The number of seeds with which it fails at some capacity tried above the smallest.
     pub not_monotone: u64,
-}
-
-/// A mean over seeds and how far they lie apart, or a mean over workloads and its interval.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Level {
-    /// The geometric mean.
-    pub mean: f64,
-    /// The least of the seeds, or the interval's lower end.
-    pub low: f64,
-    /// The most of them, or its upper end.
-    pub high: f64,
-    /// Of how many.
-    pub count: usize,
 }
 
 /// A policy against the baseline, workload by workload.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Comparison {
-    /// Its smallest memory over the baseline's: the geometric mean over workloads in which both fit, with an interval of 95 %.
+    /// Its smallest memory over the baseline's: the geometric mean over the workloads that fit under both, with a 95 % interval.
     pub ratio: Option<Level>,
-    /// Workloads in which it needs less, as much, and more. Not fitting at all is more.
+    /// The number of workloads for which it needs less memory, as much, and more. Not fitting at all counts as more.
     pub counts: [usize; 3],
-    /// Wilcoxon's signed-rank test of the logarithms; a negative effect is less memory.
+    /// Wilcoxon's signed-rank test of the logarithms; a negative effect means less memory.
     pub test: SignedRank,
-    /// Its p value corrected for all comparisons of the sweep, by Holm.
+    /// The test's p value with Holm's correction for all comparisons of the sweep.
     pub corrected_p: f64,
 }
 
-/// What is known of a policy.
+/// The results of a policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PolicySummary {
-    /// The policy.
+    /// The policy's name.
     pub name: String,
-    /// The smallest memory over the load: the geometric mean over the workloads in which it fits, with an interval of 95 %.
+    /// The smallest memory over the load: the geometric mean over the workloads that fit, with a 95 % interval.
     pub ratio: Option<Level>,
-    /// What the driver's calls cost in each capacity of the plan, in nanoseconds, in the same way.
+    /// The cost of the driver calls at each capacity of the plan, in nanoseconds, likewise.
     pub driver_ns: Vec<Option<Level>>,
-    /// The share of programs that fit in each capacity: of each workload's seeds, averaged over workloads.
+    /// The fraction of each workload's seeds that fit at each capacity, averaged over the workloads.
     pub fits: Vec<f64>,
-    /// Against the baseline; `None` for itself.
+    /// The comparison with the baseline; `None` for the baseline itself.
     pub versus: Option<Comparison>,
 }
 
-/// What a sweep says.
+/// The results of a sweep.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Summary {
-    /// What the policies are compared with, as a place in the plan's policies.
+    /// The baseline: a place in the plan's policies.
     pub baseline: usize,
-    /// In the plan's order.
+    /// All policies, in the plan's order.
     pub policies: Vec<PolicySummary>,
-    /// By policy, then workload.
+    /// All cells, by policy and then by workload.
     pub cells: Vec<Vec<Cell>>,
 }
 
 impl Summary {
-    /// Sums rows up, all of the plan's, in order. Rows of jobs that the plan does not have do not count. `baseline` is a place in the
-    /// plan's policies.
+    /// Summarizes the rows of a plan. Rows of jobs that the plan does not have are ignored. `baseline` is a place in the plan's policies.
     #[must_use]
     pub fn of(plan: &Plan, rows: &[Row], baseline: usize) -> Summary {
         let smallest = plan.capacities.iter().position(|capacity| *capacity == Capacity::Smallest);
@@ -111,20 +92,20 @@ impl Summary {
         Summary { baseline, policies, cells }
     }
 
-    /// Of how many programs under a policy (workload, seed, policy) it was seen that they fit in a memory and not in more.
+    /// The number of combinations of workload, seed and policy that were seen to fit in some memory and to fail with more.
     #[must_use]
     pub fn not_monotone(&self) -> u64 {
         self.cells.iter().flatten().map(|cell| cell.not_monotone).sum()
     }
 }
 
-/// The logarithm of the smallest memory over the load; infinite if it fits in none.
+/// The logarithm of the smallest memory over the load; infinite if the workload fits in none.
 fn log_ratio(cell: &Cell) -> f64 {
     cell.ratio.map_or(f64::INFINITY, |ratio| ratio.mean.ln())
 }
 
 fn cells(plan: &Plan, rows: &[Row], smallest: Option<usize>) -> Vec<Vec<Cell>> {
-    // By policy, workload and capacity: what each seed gave.
+    // By policy, workload and capacity: the rows of all seeds.
     let capacities = plan.capacities.len();
     let mut seen: Vec<Vec<Vec<Vec<&Row>>>> = vec![vec![vec![Vec::new(); capacities]; plan.workloads.len()]; plan.policies.len()];
     for row in rows {
@@ -141,7 +122,7 @@ fn cells(plan: &Plan, rows: &[Row], smallest: Option<usize>) -> Vec<Vec<Cell>> {
     seen.iter().map(|workloads| workloads.iter().map(cell).collect()).collect()
 }
 
-/// How many of the smallest memories have more, searched or given to the same program, in which it does not fit.
+/// The number of seeds that fail with more than their smallest memory, at a capacity that was searched or given.
 fn not_monotone(smallest: &[&Row], by_capacity: &[Vec<&Row>]) -> u64 {
     let fails_with_more = |least: &&&Row| {
         let fails = |row: &&Row| row.seed == least.seed && !row.fits && row.capacity_bytes > least.capacity_bytes;
@@ -154,36 +135,9 @@ fn ratio(row: &Row) -> Option<f64> {
     row.capacity_bytes.map(|bytes| bytes as f64 / row.load_bytes.max(1) as f64)
 }
 
-/// `None` if one of them has no value.
+/// The mean over seeds; `None` if one of them has no value.
 fn over_seeds(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Option<Level> {
     over_all(&rows.iter().map(|row| value(row)).collect::<Option<Vec<_>>>()?)
-}
-
-/// The geometric mean and the range.
-pub(super) fn over_all(values: &[f64]) -> Option<Level> {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = values.iter().copied().fold(0.0, f64::max);
-    // Equal values are their own mean, to the last bit.
-    let mean = if least.to_bits() == most.to_bits() { least } else { geometric_mean(values)? };
-    Some(Level { mean, low: least, high: most, count: values.len() })
-}
-
-fn geometric_mean(values: &[f64]) -> Option<f64> {
-    let logs: Vec<f64> = values.iter().map(|value| value.max(f64::MIN_POSITIVE).ln()).collect();
-    mean(&logs).map(f64::exp)
-}
-
-pub(super) fn over_workloads(levels: impl Iterator<Item = Level>) -> Option<Level> {
-    let logs: Vec<f64> = levels.map(|level| level.mean.max(f64::MIN_POSITIVE).ln()).collect();
-    of_logs(&logs)
-}
-
-fn of_logs(logs: &[f64]) -> Option<Level> {
-    let mean = mean(logs)?;
-    // One value says nothing about others.
-    let Interval { low, high } =
-        interval_of_mean(logs, LEVEL, SEED).unwrap_or(Interval { low: f64::NEG_INFINITY, high: f64::INFINITY });
-    Some(Level { mean: mean.exp(), low: low.exp(), high: high.exp(), count: logs.len() })
 }
 
 fn shares(plan: &Plan, cells: &[Cell]) -> Vec<f64> {
@@ -195,7 +149,7 @@ fn shares(plan: &Plan, cells: &[Cell]) -> Vec<f64> {
 }
 
 fn compare(cells: &[Cell], base: &[f64]) -> Comparison {
-    // Both infinite is no difference.
+    // If both are infinite, there is no difference.
     let differences: Vec<f64> = cells
         .iter()
         .zip(base)

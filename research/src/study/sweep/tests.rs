@@ -9,7 +9,7 @@ fn policies() -> [&'static Named; 2] {
     ["pytorch", "pytorch-expandable"].map(|name| named(name).expect("a policy"))
 }
 
-/// Buffers come and go; with another seed in other sizes.
+/// Buffers come and go, in sizes that depend on the seed.
 fn made(seed: u64) -> Workload {
     let mut random = crate::random::Random::new(seed);
     let mut events = Vec::new();
@@ -48,7 +48,7 @@ fn plan() -> Plan {
 fn rows(jobs: &[u64], threads: usize) -> Vec<Row> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
     let mut rows = Vec::new();
-    let taken: Result<(), ()> = work(&plan(), &sources(), &policies(), jobs, &pool, |row| {
+    let taken: Result<(), ()> = run_jobs(&plan(), &sources(), &policies(), jobs, &pool, |row| {
         rows.push(row);
         Ok(())
     });
@@ -80,7 +80,7 @@ fn plans_that_cannot_be_carried_out_say_why() {
     assert!(bad(|plan| plan.capacities.clear()).contains("no capacities"));
     assert!(bad(|plan| plan.workloads[0].seeds = 0).contains("no seeds"));
     assert!(bad(|plan| plan.workloads[0].seeds = u64::MAX).contains("more than 1000000 jobs"));
-    assert!(bad(|plan| plan.workloads[0].name = "two".into()).contains("\"two\" is there twice"));
+    assert!(bad(|plan| plan.workloads[0].name = "two".into()).contains("\"two\" is given twice"));
     assert!(bad(|plan| plan.addresses = "up".into()).contains("no address model"));
 }
 
@@ -101,7 +101,7 @@ fn an_error_of_the_taker_ends_the_work() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("threads");
     let mut taken = 0;
     let all: Vec<u64> = (0..plan().jobs()).collect();
-    let result = work(&plan(), &sources(), &policies(), &all, &pool, |_| {
+    let result = run_jobs(&plan(), &sources(), &policies(), &all, &pool, |_| {
         taken += 1;
         if taken == 3 { Err("full") } else { Ok(()) }
     });
@@ -145,7 +145,7 @@ fn capacities_are_written_as_they_are_read() {
     assert_eq!("1.1".parse::<Share>().expect("a factor").of(11), 13, "rounded up");
 }
 
-/// Rows with these smallest memories, a load of 100 each: one seed, two policies.
+/// Rows with these smallest memories and a load of 100: one seed, two policies.
 fn written(plan: &Plan, values: &[[Option<u64>; 2]]) -> Vec<Row> {
     (0..plan.jobs())
         .map(|number| {
@@ -190,7 +190,7 @@ fn what_fails_with_more_memory_is_counted() {
     rows[searched(2, 0) + 2].job = (searched(2, 0) + 2) as u64;
     let summary = Summary::of(&plan, &rows, 0);
     let counts = summary.cells.iter().map(|cells| cells.iter().map(|cell| cell.not_monotone).collect::<Vec<_>>());
-    assert_eq!(counts.collect::<Vec<_>>(), [[1, 1, 0], [0, 0, 0]], "searched and given; less memory that fails is no matter");
+    assert_eq!(counts.collect::<Vec<_>>(), [[1, 1, 0], [0, 0, 0]], "searched and given; failing with less memory does not count");
     assert_eq!(summary.not_monotone(), 2);
 }
 

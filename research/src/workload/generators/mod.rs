@@ -28,7 +28,7 @@ mod values;
 
 pub use error::{MAX_BYTES, MAX_EVENTS, WorkloadError};
 pub use lengths::Lengths;
-pub use models::{Optimizer, Work, alternate, cnn, graphs, mlp, prefetch, transformer, varlen};
+pub use models::{Optimizer, Work, alternate, autograd, cnn, graphs, mlp, prefetch, transformer, varlen};
 pub use prealloc::preallocate;
 
 pub(super) use list::{keys, make, names};

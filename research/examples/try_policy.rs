@@ -1,0 +1,123 @@
+//! Tries a policy: the least memory that it needs for some workloads, beside PyTorch's policy and best fit.
+//!
+//! ```text
+//! cargo run --profile try -p parkade-research --example try_policy
+//! cargo run --profile try -p parkade-research --example try_policy -- tlsf buddy gpt2:steps=4 serving-blocks:requests=60
+//! ```
+//!
+//! Without arguments it tries `FillFirst` below: edit it, or put your own policy in its place. Arguments are names of policies of the
+//! catalogue, tried instead of `FillFirst`, and descriptions of workloads, used instead of the four below. A cell has the least device
+//! memory in which the workload fits, and in parentheses what the policy reserves if it has plenty, both over the workload's load.
+#![allow(clippy::print_stdout, reason = "a program that prints")]
+
+use std::error::Error;
+use std::time::Instant;
+
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, PoolClass};
+use parkade::{BlockView, Heap};
+use parkade_policies::named;
+use parkade_research::study::{LOAD_UNIT_BYTES, RunOptions, run, smallest_capacity};
+use parkade_research::workload::{Workload, parse};
+use rayon::prelude::*;
+
+/// Short workloads of different kinds: training, lengths that change, a server's growing caches, batches copied ahead.
+const WORKLOADS: [&str; 4] = ["gpt2-mixed:steps=8", "varlen-gpt2:steps=8", "serving-reallocate:requests=80", "prefetch:steps=12"];
+
+/// Requests of this size and more get a segment of their own.
+const LARGE: Bytes = Bytes::mib(16);
+/// Smaller requests share segments of this size.
+const SHARED: Bytes = Bytes::mib(32);
+
+/// Fills segments that are in use before it takes one that is wholly free, so that more segments can be released.
+struct FillFirst;
+
+impl FillFirst {
+    fn find(heap: &Heap, request: &Request) -> Option<BlockView> {
+        let tightest = heap.first_at_least(request.pool, request.stream, request.size)?;
+        if request.size >= LARGE {
+            return (tightest.size.get() - request.size.get() <= tightest.size.get() / 8).then_some(tightest);
+        }
+        let mut free = heap.at_least(request.pool, request.stream, request.size);
+        Some(free.find(|block| block.is_split).unwrap_or(tightest))
+    }
+}
+
+impl Policy for FillFirst {
+    fn name(&self) -> &'static str {
+        "fill-first"
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(Bytes(512))
+    }
+
+    fn classify(&self, size: Bytes) -> PoolClass {
+        if size >= LARGE { PoolClass::Large } else { PoolClass::Small }
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        let segment = if request.size >= LARGE { request.size.checked_round_up(Bytes::mib(2)) } else { Some(SHARED) };
+        match FillFirst::find(heap, request) {
+            Some(block) => Placement::Reuse(block.id),
+            None => Placement::Segment(segment.unwrap_or(Bytes::MAX)),
+        }
+    }
+
+    fn splits(&self, _whole: Bytes, request: &Request) -> bool {
+        request.size < LARGE
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        match (rung, FillFirst::find(heap, request)) {
+            (0, _) => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
+            (1, _) => Relief::Wait,
+            (2, Some(block)) => Relief::Reuse(block.id),
+            (2, None) => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
+            (3, _) => Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(request.size) },
+            _ => Relief::GiveUp,
+        }
+    }
+}
+
+/// A policy's name, and how one is made.
+type Tried = (String, Box<dyn Fn() -> Box<dyn Policy + Send> + Sync>);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (policies, workloads): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|text| named(text).is_some());
+    let mut tried: Vec<Tried> =
+        ["pytorch", "best-fit"].map(str::to_owned).into_iter().chain(policies.clone()).filter_map(of_catalogue).collect();
+    if policies.is_empty() {
+        tried.push(("fill-first".into(), Box::new(|| Box::new(FillFirst))));
+    }
+    let texts = if workloads.is_empty() { WORKLOADS.map(str::to_owned).into() } else { workloads };
+    let workloads = texts.iter().map(|text| parse(text)).collect::<Result<Vec<Workload>, _>>()?;
+    let start = Instant::now();
+    let rows: Vec<Vec<String>> =
+        tried.par_iter().map(|(_, make)| workloads.par_iter().map(|workload| cell(workload, make)).collect()).collect();
+    print!("{:<22}", "policy");
+    texts.iter().for_each(|text| print!("{:>32}", text.split(',').next().unwrap_or(text)));
+    for ((name, _), cells) in tried.iter().zip(rows) {
+        print!("\n{name:<22}");
+        cells.iter().for_each(|cell| print!("{cell:>32}"));
+    }
+    println!("\n{:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn of_catalogue(name: String) -> Option<Tried> {
+    let policy = named(&name)?;
+    Some((name, Box::new(|| (policy.make)())))
+}
+
+/// The least memory in which the workload fits, and what is reserved with plenty of memory.
+fn cell(workload: &Workload, make: &(dyn Fn() -> Box<dyn Policy + Send> + Sync)) -> String {
+    let load = workload.load_bytes(LOAD_UNIT_BYTES) as f64;
+    match smallest_capacity(workload, &make, &RunOptions::plenty(), &[]) {
+        Ok(smallest) => {
+            let plenty = run(workload, make(), &RunOptions::plenty());
+            format!("{:.3} ({:.3})", smallest.capacity_bytes as f64 / load, plenty.peak_reserved_bytes as f64 / load)
+        }
+        Err(outcome) => format!("{:?}", outcome.ending),
+    }
+}

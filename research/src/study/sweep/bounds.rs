@@ -1,0 +1,62 @@
+//! The bounds of a sweep's workloads, over their loads: how little memory each workload could do with, to compare policies with.
+
+use rayon::prelude::*;
+
+use super::jobs::Source;
+use super::levels::{Level, over_all, over_workloads};
+use super::plan::Plan;
+use crate::bounds::{Bounds, BoundsError};
+use crate::packing::Effort;
+
+/// The bounds of one workload over its load: means over its seeds, like those of a policy's cell.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BoundRatios {
+    /// Enough for an allocator that remaps pages of 2 MiB at will ([`crate::bounds::pages`]).
+    pub page_ideal: Level,
+    /// The best packing found, with every lifetime known in advance and nothing moved.
+    pub packing: Level,
+}
+
+/// The bounds of all workloads of a plan, in its order. `sources` are the plan's; the packer gets `steps` for each packing.
+///
+/// # Errors
+/// [`BoundsError`] for a workload without bounds.
+pub fn bound_ratios(
+    plan: &Plan,
+    sources: &[Source],
+    steps: u64,
+    pool: &rayon::ThreadPool,
+) -> Result<Vec<Option<BoundRatios>>, BoundsError> {
+    let seeded: Vec<(usize, u64)> = plan
+        .workloads
+        .iter()
+        .enumerate()
+        .flat_map(|(place, workload)| (1..=workload.seeds).map(move |seed| (place, seed)))
+        .filter(|&(place, _)| place < sources.len())
+        .collect();
+    let ratios: Vec<(usize, [f64; 2])> = pool.install(|| {
+        seeded
+            .into_par_iter()
+            .map(|(place, seed)| {
+                let bounds = Bounds::of(&(sources[place].make)(seed), &Effort { steps, ..Effort::default() })?;
+                let load = bounds.load_512_bytes.max(1) as f64;
+                let over = |bytes: u64| bytes as f64 / load;
+                Ok((place, [over(bounds.pages.reached_bytes), over(bounds.packing.packing.height)]))
+            })
+            .collect::<Result<_, BoundsError>>()
+    })?;
+    let of = |wanted: usize, which: usize| -> Option<Level> {
+        let values: Vec<f64> = ratios.iter().filter(|(place, _)| *place == wanted).map(|(_, ratios)| ratios[which]).collect();
+        over_all(&values)
+    };
+    Ok((0..plan.workloads.len()).map(|place| Some(BoundRatios { page_ideal: of(place, 0)?, packing: of(place, 1)? })).collect())
+}
+
+impl BoundRatios {
+    /// The geometric means of both bounds over the workloads, the page ideal first, with intervals as for a policy.
+    #[must_use]
+    pub fn over_workloads(all: &[Option<BoundRatios>]) -> [Option<Level>; 2] {
+        let of = |which: fn(&BoundRatios) -> Level| over_workloads(all.iter().flatten().map(which));
+        [of(|ratios| ratios.page_ideal), of(|ratios| ratios.packing)]
+    }
+}
