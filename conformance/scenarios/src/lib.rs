@@ -5,6 +5,7 @@ mod allocator;
 mod experiments;
 mod models;
 mod page;
+mod recordings;
 mod row;
 mod story;
 mod streams;

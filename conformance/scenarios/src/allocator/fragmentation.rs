@@ -7,9 +7,9 @@ use parkade::settings::Settings;
 use parkade::units::Bytes;
 use parkade_conformance::backend::{Backend, TestDevice};
 use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
-use parkade_oracle::shipped;
 use parkade_replay::{OutlookOptions, replay_device};
 
+use crate::recordings::recording;
 use crate::story::{Figures, Story, claim, failed, gib_hundredths, mib, scenario};
 
 /// Settings, and their names in entries.
@@ -187,7 +187,7 @@ fn recordings() -> Verdict {
     let settings = Settings::from_environment("expandable_segments:True").map_err(failed)?;
     let mut text = format!("{:<16} {:>20} {:>20} {:>10}\n", "peak reserved", "default", "expandable", "change");
     for (name, by_default, with_expandable) in EXPANDABLE {
-        let shipped = shipped::read(&format!("{name}.default"));
+        let shipped = recording(&format!("{name}.default"))?;
         let (own, settings) = (shipped.options.clone(), settings.clone());
         let profile = &Profile::PYTORCH_2_11;
         let options = OutlookOptions { own, settings, limit_bytes: None, capacity_bytes: None, profile };

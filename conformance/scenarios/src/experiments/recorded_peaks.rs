@@ -4,9 +4,9 @@ use parkade::stats::Family;
 use parkade::units::{Bytes, StreamId};
 use parkade_conformance::backend::Backend;
 use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
-use parkade_oracle::shipped;
 use parkade_replay::{Operation, Requests};
 
+use crate::recordings::recording;
 use crate::story::{Story, claim, scenario};
 
 /// Batch sizes of the recording resnet50_sweep, and the `allocated_bytes.all.peak` that PyTorch 2.11 printed for each on the
@@ -42,7 +42,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
 
 /// The peak between each two calls of empty_cache in a recorded program.
 fn peaks<B: Backend>(backend: &B, name: &str) -> Result<Vec<i64>, Trouble> {
-    let shipped = shipped::read(name);
+    let shipped = recording(name)?;
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ());
     let requests = requests.map_err(|error| Trouble::fail(format!("{name}: {error}")))?;
     claim(requests.mismatches == 0, || format!("{name}: {} decisions differ", requests.mismatches))?;

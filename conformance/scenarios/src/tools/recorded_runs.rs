@@ -7,13 +7,13 @@ use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, Limit, Verdict as C
 use parkade_analysis::timeline::{Curve, Timeline};
 use parkade_conformance::backend::Backend;
 use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
-use parkade_oracle::shipped;
 use parkade_oracle::shipped::Shipped;
 use parkade_recording::{Frame, Recording, Style, read, write};
 use parkade_replay::export::{ExportOptions, export};
 use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyOptions, verify_device};
 use parkade_research::workload::parse;
 
+use crate::recordings::recording;
 use crate::story::{claim, failed, format_bytes, scenario};
 
 /// Width and height of a drawn timeline, in characters.
@@ -58,7 +58,7 @@ const VIEWER_KEYS: [(&str, &[&str]); 4] = [
 ];
 
 fn files() -> Verdict {
-    let shipped = shipped::read("deep_mlp.default");
+    let shipped = recording("deep_mlp.default")?;
     let recorded = &shipped.recording;
     let mut text =
         format!("deep_mlp.default: {} entries, {} segments\n", shipped.device().trace.len(), shipped.device().segments.len());
@@ -116,13 +116,13 @@ fn has_text(pickle: &[u8], text: &str) -> bool {
 
 /// A recorded failure.
 fn fragmented() -> Verdict {
-    let shipped = shipped::read("resnet50_sweep.limit5_oom");
+    let shipped = recording("resnet50_sweep.limit5_oom")?;
     five_steps(&shipped.name, &shipped.recording, &shipped.options, Cause::Fragmentation)
 }
 
 /// A recorded run, replayed under a limit that is less than what it has live.
 fn too_large() -> Verdict {
-    let shipped = shipped::read("deep_mlp.default");
+    let shipped = recording("deep_mlp.default")?;
     let options = ExportOptions { limit_bytes: Some(2 << 30), after_failure: AfterFailure::Stop, ..exporting(&shipped, "")? };
     let exported = export(&shipped.recording, &options, &mut |_| ()).map_err(failed)?.recording;
     let own = VerifyOptions { settings: replay_settings(&exported)?, limit_bytes: Some(2 << 30), stats_file: None };
@@ -190,7 +190,7 @@ fn drawn(level: &[u64]) -> String {
 
 /// A step of a recorded run: from the end of one optimizer step to the end of the next.
 fn recorded_step() -> Verdict {
-    let shipped = shipped::read("gpt2_varlen.limit16_gc");
+    let shipped = recording("gpt2_varlen.limit16_gc")?;
     let device = shipped.device();
     let requests = Requests::of_recording(device, &shipped.options, &mut |_| ()).map_err(failed)?;
     claim(requests.mismatches == 0, || format!("{} decisions differ", requests.mismatches))?;

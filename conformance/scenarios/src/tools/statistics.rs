@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use parkade_analysis::fragmentation::Fragmentation;
 use parkade_conformance::backend::{Backend, TestDevice};
 use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
-use parkade_oracle::shipped;
 
+use crate::recordings::recording;
 use crate::story::{Story, claim, failed, format_bytes, memory_summary, mib, scenario};
 
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
@@ -74,7 +74,7 @@ fn figures<B: Backend>(backend: &B) -> Verdict {
 }
 
 fn keys() -> Verdict {
-    let shipped = shipped::read("deep_mlp.default");
+    let shipped = recording("deep_mlp.default")?;
     let Some(file) = &shipped.options.stats_file else { return Err(Trouble::fail("the recording has no statistics")) };
     // Reading the file fails if one of the core's keys is missing in it.
     claim(file.unknown.is_empty(), || format!("the core lacks the keys {:?}", file.unknown))?;

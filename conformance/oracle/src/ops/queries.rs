@@ -1,17 +1,16 @@
-//! Operations that look at the allocator or turn its knobs.
+//! Operations that only read: snapshots, stats, free memory, the driver's totals.
 
 use parkade::device::DeviceBackend;
 use parkade::trace::TraceRing;
 use parkade::units::{Bytes, PoolId, StreamId};
 
 use super::failure::Failure;
+use super::line::Line;
 use super::render;
-use super::runner::{Answer, OpsRunner};
-use super::steer::pool_of;
-use super::words::Line;
+use super::session::{Answer, Session, pool_of};
 
-impl OpsRunner {
-    pub(super) fn look(&mut self, line: &Line<'_>) -> Answer {
+impl Session {
+    pub(super) fn query(&mut self, line: &Line<'_>) -> Answer {
         Ok(match line.name() {
             "snapshot" | "trace" => self.snapshot(line)?,
             "history" => {
@@ -29,7 +28,7 @@ impl OpsRunner {
                 format!(",\"free\":{},\"total\":{}", info.free, info.total)
             }
             "expandable_sizes" => {
-                // The real one leaves the default stream out.
+                // PyTorch leaves out the default stream.
                 let segments =
                     self.allocator.expandable_segments().into_iter().filter(|(stream, _, _)| *stream != StreamId::DEFAULT);
                 let sizes: Vec<String> = segments
@@ -64,19 +63,5 @@ impl OpsRunner {
         };
         let settings = &self.allocator.policy().settings;
         Ok(format!(",\"snapshot\":{}", render::snapshot(self.allocator.device(), &segments, settings, traces, self.profile)))
-    }
-
-    pub(super) fn tune(&mut self, line: &Line<'_>) -> Answer {
-        match line.name() {
-            "set_fraction" => self.allocator.set_memory_fraction(line.float(1)?).map_err(Failure::c10)?,
-            "get_fraction" => {
-                return Ok(format!(",\"fraction\":{}", parkade::texts::format_significant(self.allocator.memory_fraction(), 17)));
-            }
-            "reset_peak" => self.allocator.reset_peak_stats(),
-            "reset_accumulated" => self.allocator.reset_accumulated_stats(),
-            "conf" => self.allocator.policy_mut().settings.apply_as(&self.profile.dialect, line.tail())?,
-            _ => self.caching = line.word(1)? == "1",
-        }
-        Ok(String::new())
     }
 }

@@ -1,7 +1,7 @@
 //! A line of a script, and the numbers in it.
 //!
-//! Numbers follow the C functions that the real allocator's harness reads them with: a prefix suffices, base 16 and 8 are
-//! recognised where `strtoull` recognises them, a negative number wraps, and what cannot be read is named by the function.
+//! Numbers are read as the harness reads them, with the C library: trailing characters are ignored, base 16 and 8 are recognised
+//! where `strtoull` recognises them, and a negative number wraps. The error for an unreadable number is the C++ function's name.
 
 /// The words of a line, without its comment.
 #[derive(Clone, Debug)]
@@ -10,11 +10,11 @@ pub(super) struct Line<'a> {
     text: &'a str,
 }
 
-/// A word that is missing or cannot be read; its text is the harness's own.
+/// The harness's message for a word that is missing or cannot be read.
 pub(super) type Unreadable = &'static str;
 
 impl<'a> Line<'a> {
-    /// Reads a line; `None` if there is nothing on it but space and comment.
+    /// Reads a line; `None` if it holds nothing but space and a comment.
     pub(super) fn read(line: &'a str) -> Option<Line<'a>> {
         let text = line.split('#').next().unwrap_or("");
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
@@ -41,7 +41,7 @@ impl<'a> Line<'a> {
         self.words.len()
     }
 
-    /// The text after the name and one space, as it stands; empty if there is no second word.
+    /// The unchanged text after the name and one space; empty if there is no second word.
     pub(super) fn tail(&self) -> &'a str {
         if self.words.len() < 2 {
             return "";
@@ -72,7 +72,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// `strtoull` with base 0: an optional sign, `0x` or `0` for base 16 or 8, then digits as far as they go.
+/// `strtoull` with base 0: an optional sign, `0x` or `0` for base 16 or 8, then digits up to the first other character.
 fn unsigned(word: &str) -> Option<u64> {
     let (negative, digits) = sign(word);
     let hex = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")).filter(|d| leading(d, 16) > 0);
