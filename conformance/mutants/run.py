@@ -21,7 +21,7 @@ SUITE = ["conform", "--json"]
 
 
 def read_list(only):
-    """The bugs of the list, whose old texts stand exactly once in their files."""
+    """The bugs of the list; ends the program if an old text does not occur exactly once in its file."""
     listed = tomllib.loads((switch.ROOT / "conformance/mutants/bugs.toml").read_text())["bug"]
     names = [entry["id"] for entry in listed]
     wrong = [f"{name}: twice in the list" for name in set(names) if names.count(name) > 1]
@@ -30,7 +30,7 @@ def read_list(only):
     for number, entry in enumerate(listed, start=1):
         text = (switch.ROOT / entry["file"]).read_text()
         if text.count(entry["old"]) != 1:
-            wrong.append(f"{entry['id']}: its old text stands {text.count(entry['old'])} times in {entry['file']}")
+            wrong.append(f"{entry['id']}: its old text occurs {text.count(entry['old'])} times in {entry['file']}")
             continue
         start = text.index(entry["old"])
         bug = switch.Bug(entry["id"], entry["file"], start, start + len(entry["old"]), entry["new"], entry["says"], number)
@@ -74,7 +74,7 @@ def ask_tests(programs, number, limit_s):
     for name, path in programs.items():
         if name == "parkade":
             continue
-        room = switch.WORK / ("" if name.startswith("core") else "conformance")
+        room = switch.WORK / ("" if name.startswith("core") else "conformance/oracle")
         code, _, took = switch.run([path, "-q"], number, limit_s, room)
         seconds += took
         if code != 0:
