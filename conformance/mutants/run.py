@@ -32,7 +32,7 @@ def read_list(only):
     for number, entry in enumerate(listed, start=1):
         text = (switch.ROOT / entry["file"]).read_text()
         if text.count(entry["old"]) != 1:
-            wrong.append(f"{entry['id']}: its old text stands {text.count(entry['old'])} times in {entry['file']}")
+            wrong.append(f"{entry['id']}: its old text occurs {text.count(entry['old'])} times in {entry['file']}")
             continue
         start = text.index(entry["old"])
         bug = switch.Bug(entry["id"], entry["file"], start, start + len(entry["old"]), entry["new"], entry["says"], number)
@@ -76,7 +76,7 @@ def ask_tests(programs, number, limit_s):
     for name, path in programs.items():
         if name == "parkade":
             continue
-        room = switch.WORK / ("" if name.startswith("core") else "conformance")
+        room = switch.WORK / ("" if name.startswith("core") else "conformance/oracle")
         code, _, took = switch.run([path, "-q"], number, limit_s, room)
         seconds += took
         if code != 0:

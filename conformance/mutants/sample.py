@@ -64,11 +64,11 @@ def stages(programs):
     """Name, command and working folder of each program that may catch a mutant, quick ones first."""
     core = [(name, [path, "-q"], "") for name, path in sorted(programs.items()) if name.startswith("core")]
     laws = lambda cases: ["conform", "--json", "--filter", "law/", "--cases", str(cases)]
-    others = [(name, [path, "-q"], "conformance") for name, path in programs.items() if name not in ("parkade", "golden") and not name.startswith("core")]
+    others = [(name, [path, "-q"], "conformance/oracle") for name, path in programs.items() if name not in ("parkade", "golden") and not name.startswith("core")]
     return [
         *core,
         ("laws at 60 cases", [programs["parkade"], *laws(60)], ""),
-        ("golden", [programs["golden"], "-q"], "conformance"),
+        ("golden", [programs["golden"], "-q"], "conformance/oracle"),
         ("laws at 250 cases", [programs["parkade"], *laws(250)], ""),
         *others,
     ]
