@@ -1,4 +1,4 @@
-//! Reads rows as `oom_messages.py` prints them and tells how many messages differ.
+//! Reads rows of `oom_messages.py` and prints how many messages differ from PyTorch's.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 use std::io::BufRead as _;
 include!("../tests/common/oom_row.rs");

@@ -1,6 +1,5 @@
-//! Reads settings strings in hexadecimal, one a line, and prints the settings after each: what the fuzz script compares with
-//! the real allocator. `run` applies them one after the other (`!` goes back to a neutral state), `load` takes each as the
-//! string of a new process's environment.
+//! Reads settings strings in hexadecimal, one per line, and prints the settings after each, for `fuzz_settings.py` to compare with the real
+//! allocator. `run` applies them one after the other (`!` resets), `load` takes each as the environment of a new process.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::io::BufRead as _;
@@ -19,7 +18,7 @@ fn main() {
     let mut settings = Settings::default();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let report = if line == "!" {
-            // No string takes this one back, neither here nor there.
+            // No string resets this one, in PyTorch either.
             let reserve = settings.pinned_reserve_segment_mb;
             settings = Settings { pinned_reserve_segment_mb: reserve, ..Settings::default() };
             format!("-\t\t{}", fields(&settings))

@@ -26,11 +26,8 @@ fn main() -> ExitCode {
     println!("{:>15}  {:>15}  {:<5}  {:>15}  {:>15}", "requested", "block", "pool", "new segment", "wasted");
     for requested in REQUESTS.map(Bytes) {
         // Both are `None` only for sizes near 2^64.
-        let (Some(block), Some(segment)) =
-            (policy.round(requested), policy.round(requested).and_then(|it| policy.segment_for(it)))
-        else {
-            continue;
-        };
+        let Some(block) = policy.round(requested) else { continue };
+        let Some(segment) = policy.segment_for(block) else { continue };
         let sizes = [requested, block, segment, block - requested].map(|bytes| format_bytes(bytes.get()));
         let [requested, rounded, segment, wasted] = sizes;
         println!("{requested:>15}  {rounded:>15}  {:<5}  {segment:>15}  {wasted:>15}", policy.classify(block).name());

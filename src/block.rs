@@ -1,12 +1,12 @@
 //! Blocks and the arena that holds them.
 //!
-//! A block is a contiguous part of one segment. Blocks live in one `Vec` and name each other by index, so a block is 64 bytes, a
-//! clone of the heap is a clone of a few vectors, and there is no pointer to get wrong. A generation in every slot tells a live
-//! block from a later tenant of the same slot.
+//! A block is a contiguous part of one segment. Blocks live in one `Vec` and refer to each other by slot, so a block has 64 bytes, cloning
+//! the heap clones a few vectors, and there is no pointer to get wrong. A generation in every slot tells a block from a later one in
+//! the same slot.
 
 use alloc::vec::Vec;
 
-/// "No block". Looking it up in the arena fails the same bounds check that any other index passes through.
+/// "No block". Looking it up fails the bounds check that every slot goes through.
 pub(crate) const NIL: u32 = u32::MAX;
 
 /// What a block is doing.
@@ -17,15 +17,15 @@ pub(crate) enum BlockState {
     Free = 0,
     /// Handed out.
     Allocated = 1,
-    /// Freed by its owner, waiting for events of other streams.
+    /// Given back, waiting for events of other streams.
     Pending = 2,
-    /// Removed from the free index, not yet anything else. Only seen inside one operation.
+    /// Out of the free index and not yet anything else. Never seen between operations.
     Detached = 3,
-    /// Addresses of an expandable segment with no memory behind them.
+    /// Addresses of an expandable segment without memory.
     Unmapped = 4,
 }
 
-/// The name of a block: its place in the arena, and which tenant of that place.
+/// Identifies a block: its slot in the arena, and the slot's generation. Later blocks in the same slot have another id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockId {
     pub(crate) index: u32,
@@ -37,14 +37,14 @@ pub struct BlockId {
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// What the last owner asked for; stale while the block is free (spec 7.3).
+    /// What the last caller asked for; stale while the block is free (spec 7.3).
     pub(crate) requested: u64,
-    /// The policy's own clock at the moment when the block became free.
+    /// The policy's stamp from when the block became free.
     pub(crate) stamp: u64,
     /// Neighbours in the segment.
     pub(crate) prev: u32,
     pub(crate) next: u32,
-    /// Neighbours in the free index; their meaning is the index's own.
+    /// For the free index to use.
     pub(crate) link_prev: u32,
     pub(crate) link_next: u32,
     pub(crate) generation: u32,
@@ -52,13 +52,13 @@ pub(crate) struct Block {
     pub(crate) rank: u32,
     /// Slot of the stream in the heap's table.
     pub(crate) stream: u16,
-    /// Slot of the pool in the heap's table.
+    /// The pool's collection ([`PoolSlot`](crate::PoolSlot)).
     pub(crate) pool: u16,
     pub(crate) state: BlockState,
     pub(crate) marks: Marks,
 }
 
-/// What is rarely true of a block.
+/// Flags that few blocks have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Marks(u8);
 
@@ -89,7 +89,7 @@ impl Block {
         self.marks.0 & Marks::EXPANDABLE.0 != 0
     }
 
-    /// True if the block is only a part of its segment.
+    /// Whether the block is only a part of its segment.
     #[inline]
     pub(crate) fn is_split(&self) -> bool {
         self.prev != NIL || self.next != NIL
@@ -131,7 +131,7 @@ impl Arena {
         self.blocks.get_mut(index as usize)
     }
 
-    /// Puts a block into a vacant slot. `block.generation` is ignored: the slot knows its own.
+    /// Adds a block in a vacant slot. `block.generation` is ignored: the slot has its own.
     pub(crate) fn insert(&mut self, block: Block) -> u32 {
         match self.vacant.pop() {
             Some(index) => {
@@ -148,7 +148,7 @@ impl Arena {
         }
     }
 
-    /// Vacates a slot. Names of its tenant stop being valid.
+    /// Vacates a slot. Ids of its block become invalid.
     pub(crate) fn remove(&mut self, index: u32) {
         let slot = &mut self.blocks[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
@@ -157,19 +157,19 @@ impl Arena {
         self.vacant.push(index);
     }
 
-    /// Gives a live block another name: the old one stops being valid.
+    /// Gives a live block a new id and invalidates the old one.
     pub(crate) fn rename(&mut self, index: u32) {
         let slot = self.at_mut(index);
         slot.generation = slot.generation.wrapping_add(1);
     }
 
-    /// The name of the block in slot `index`.
+    /// The id of the block in slot `index`.
     #[inline]
     pub(crate) fn id(&self, index: u32) -> BlockId {
         BlockId { index, generation: self.at(index).generation }
     }
 
-    /// The slot of a live block, or `None` if the name is stale.
+    /// The slot of a live block, or `None` if the id is stale.
     #[inline]
     pub(crate) fn resolve(&self, id: BlockId) -> Option<u32> {
         self.get(id.index).filter(|block| block.generation == id.generation && block.size != 0).map(|_| id.index)

@@ -1,7 +1,7 @@
 //! Checkpoints of private pools, as plain data (spec 5.8).
 //!
-//! A checkpoint says which segments a pool had, how they were cut into blocks, and which blocks were handed out. It holds no memory
-//! and no claim: restoring it ([`crate::Allocator::restore_pool`]) works as long as its segments still belong to the pool.
+//! A checkpoint lists a pool's segments, how they were split, and which blocks were allocated. It holds no memory: restoring it
+//! ([`crate::Allocator::restore_pool`]) works as long as its segments still belong to the pool.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,7 +9,7 @@ use core::fmt;
 use crate::device::BackendError;
 use crate::units::{Bytes, DeviceAddress, PoolId, StreamId};
 
-/// What a private pool was like ([`crate::Allocator::checkpoint_pool`]).
+/// The state of a private pool ([`crate::Allocator::checkpoint_pool`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolCheckpoint {
     pub(crate) pool: PoolId,
@@ -23,8 +23,8 @@ impl PoolCheckpoint {
         self.pool
     }
 
-    /// Its segments, in the order in which they are restored: those that begin with a block in use, by address, then the others as
-    /// the pool's free blocks are ordered, the small ones first. PyTorch takes the former in hash order.
+    /// Its segments, in the order in which they are restored: those that begin with a block in use, by address, then the others in the
+    /// order of the pool's free blocks, small ones first. PyTorch restores the former in hash order.
     #[must_use]
     pub fn segments(&self) -> &[SavedSegment] {
         &self.segments
@@ -47,54 +47,55 @@ pub struct SavedSegment {
 pub struct SavedBlock {
     /// Its size.
     pub size: Bytes,
-    /// What it was used for.
+    /// Its state.
     pub state: SavedState,
 }
 
-/// What a block of a checkpoint was used for.
+/// The state of a block in a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SavedState {
-    /// Nothing.
+    /// Cached.
     Free,
-    /// It was handed out.
+    /// Handed out.
     Allocated,
-    /// Addresses of an expandable segment that had no memory.
+    /// Addresses of an expandable segment without memory.
     Unmapped,
 }
 
-/// Why a pool cannot be saved, restored or looked at. Displays as PyTorch's message; 2.11 and 2.15 have the same ones.
+/// Why a pool cannot be saved, restored or examined. Displays as PyTorch's message; 2.11 and 2.15 have the same ones.
 ///
-/// After any of these but [`CheckpointError::Device`] nothing has changed. PyTorch gives the pool's blocks back before it looks
-/// whether the checkpoint fits, and leaves them and what it has restored so far to nobody.
+/// After any of these except [`CheckpointError::Device`] nothing has changed. PyTorch gives the pool's blocks back before it checks whether
+/// the checkpoint fits; after an error it leaks them, and what it has restored so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointError {
     /// There is no such private pool.
     UnknownPool(PoolId),
-    /// The private pool to be restored does not exist any more.
+    /// The private pool to restore no longer exists.
     LostPool(PoolId),
-    /// Nobody uses the pool any more: it can be saved, but not restored.
+    /// The pool has no uses left: it can be saved, but not restored.
     Abandoned(PoolId),
-    /// The block was given back while other streams used it, and waits for their events.
+    /// This block was given back while other streams used it and waits for their events.
     EventsPending(DeviceAddress),
     /// No free memory of the pool begins where the saved segment did.
     SegmentMissing(DeviceAddress),
-    /// Memory of a saved segment is a block that waits for other streams, or will once it is given back. PyTorch hands that block out if
-    /// it is large enough, and again when its events are done.
+    /// A saved block's memory is now a block that waits for other streams, or will once it is given back. PyTorch hands that block out if
+    /// it is large enough, and a second time once its events are complete.
     BlockPending(DeviceAddress),
     /// There is no room for this block of a saved segment.
     SizeDiffers(DeviceAddress),
     /// The saved segment, named by its first byte, has become longer or shorter.
     LengthDiffers(DeviceAddress),
-    /// The expandable segment, named by its first byte, has blocks behind the saved ones that are not one free block.
+    /// The expandable segment, named by its first byte, has more after the saved blocks than one free block.
     TailInUse(DeviceAddress),
-    /// The policy keeps free neighbours apart, or blocks have changed streams: what is free cannot be cut again as it was. Not PyTorch's.
+    /// Free neighbours stay apart, by the policy's rule or because blocks changed streams, so the saved splits cannot be redone. Not
+    /// PyTorch's.
     Parted,
-    /// The device failed to record an event. A save has changed nothing; a restore has given back everything that the pool had handed
-    /// out, the block in question when a later request manages it, and has handed out nothing.
+    /// The device failed to record an event. A save has changed nothing. A restore has given back all the pool's blocks (the one in
+    /// question stays pending until a later request succeeds) and handed out nothing.
     Device(BackendError),
 }
 
-/// How PyTorch ends the message of a check that has no text of its own.
+/// The end of PyTorch's message for a check without a text of its own.
 const UNEXPLAINED: &str = " to be true, but got false.  (Could this error message be improved?  If so, please report an \
                            enhancement request to PyTorch.)";
 

@@ -1,7 +1,7 @@
 //! What the core asks of a device: whole segments, virtual memory, memory information, events.
 //!
-//! The core owns this trait; the simulated device and the CUDA device implement it. Every method takes `&mut self`: a device has
-//! one owner and no locks of its own, sharing is a wrapper's business.
+//! The simulated device and the CUDA device implement [`DeviceBackend`]. Methods take `&mut self`: a device has one owner and no locks; a
+//! wrapper can share it.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -10,34 +10,34 @@ use crate::units::{Bytes, DeviceAddress, StreamId};
 
 /// A device as the allocator sees it.
 ///
-/// Contract, held by the conformance suite on every implementation:
-/// - `malloc` returns ranges that do not overlap any range not yet given back, aligned to at least 512 bytes;
-/// - after an error of any method nothing has changed on the device;
-/// - an event that was reported complete stays complete until it is recorded again.
+/// Contract, which the conformance suite checks on every implementation:
+/// - `malloc` returns ranges that do not overlap any range still held, aligned to at least 512 bytes;
+/// - a method that returns an error has changed nothing on the device;
+/// - an event once reported complete stays complete until it is recorded again.
 pub trait DeviceBackend {
-    /// An event: a mark in a stream's queue of work. Dropped only through [`DeviceBackend::destroy_event`].
+    /// An event: a mark in a stream's queue of work. Goes back through [`DeviceBackend::destroy_event`].
     type Event;
 
-    /// Memory that was created and may be mapped to addresses. Given back only through [`DeviceBackend::release`].
+    /// A handle to memory without addresses, which can be mapped. Goes back through [`DeviceBackend::release`].
     type Physical;
 
-    /// True if no stream's oldest event can be done while that of a stream with a lower handle is not. Polling then ends at the
-    /// first stream that is not done, where it would otherwise ask every stream that has events.
+    /// Whether no stream's oldest event can be complete before that of a stream with a lower handle. Polling can then stop at the first
+    /// incomplete one instead of asking every stream with events.
     const COMPLETES_BY_HANDLE: bool = false;
 
-    /// The device's index in its host, as it appears in messages.
+    /// The device's index in its host, as messages show it.
     fn index(&self) -> u32;
 
-    /// The device's whole memory, which a memory fraction is a fraction of. Constant while the device lives.
+    /// The device's total memory, to which memory fractions refer. Constant.
     fn total_memory(&self) -> Bytes;
 
-    /// Free and total memory as the driver sees them now, other processes' use included.
+    /// Free and total memory as the driver sees them now, including other processes (cudaMemGetInfo).
     ///
     /// # Errors
-    /// Whatever the driver says.
+    /// Any error of the driver.
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError>;
 
-    /// The processes that hold memory on the device, in the driver's order; empty where nothing can tell (spec 2.14's second part).
+    /// The processes that hold memory on the device, in the driver's order; empty if unknown (spec 2.13).
     fn processes(&mut self) -> Vec<ProcessMemory> {
         Vec::new()
     }
@@ -45,134 +45,134 @@ pub trait DeviceBackend {
     /// Takes a range of `size` bytes (cudaMalloc).
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`] when the device has no room, which is the only error that the allocator answers by freeing
-    /// memory; [`BackendError::Driver`] for anything else.
+    /// [`BackendError::OutOfMemory`] if the device has no room, the only error after which the allocator tries to free memory;
+    /// [`BackendError::Driver`] for anything else.
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError>;
 
-    /// Gives back a range that [`DeviceBackend::malloc`] returned, whole (cudaFree).
+    /// Frees a range that [`DeviceBackend::malloc`] returned (cudaFree).
     ///
     /// # Errors
-    /// Whatever the driver says; the range then still belongs to the caller.
+    /// Any error of the driver; the caller then still holds the range.
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError>;
 
-    /// Reserves a range of addresses with no memory behind it (cuMemAddressReserve). `size` is a multiple of 2 MiB.
+    /// Reserves a range of addresses without memory (cuMemAddressReserve). `size` is a multiple of 2 MiB.
     ///
     /// # Errors
-    /// Whatever the driver says; a device without virtual memory refuses.
+    /// Any error of the driver; a device without virtual memory refuses, by default.
     fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
         let _ = size;
         Err(NO_VIRTUAL_MEMORY)
     }
 
-    /// Gives back a reserved range, whole, with nothing mapped in it (cuMemAddressFree).
+    /// Frees a whole reserved range in which nothing is mapped (cuMemAddressFree).
     ///
     /// # Errors
-    /// Whatever the driver says; the range then still belongs to the caller.
+    /// Any error of the driver; the caller then still holds the range.
     fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
         let _ = (address, size);
         Err(NO_VIRTUAL_MEMORY)
     }
 
-    /// Takes `size` bytes of memory that have no address yet (cuMemCreate). `size` is a multiple of 2 MiB.
+    /// Creates `size` bytes of memory without addresses (cuMemCreate). `size` is a multiple of 2 MiB.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`] when the device has no room; [`BackendError::Driver`] for anything else.
+    /// [`BackendError::OutOfMemory`] if the device has no room; [`BackendError::Driver`] for anything else.
     fn create(&mut self, size: Bytes) -> Result<Self::Physical, BackendError> {
         let _ = size;
         Err(NO_VIRTUAL_MEMORY)
     }
 
-    /// Puts memory, whole, behind `size` bytes of reserved addresses (cuMemMap).
+    /// Maps all of `memory` to `size` bytes of reserved addresses (cuMemMap).
     ///
     /// # Errors
-    /// Whatever the driver says.
+    /// Any error of the driver.
     fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &Self::Physical) -> Result<(), BackendError> {
         let _ = (address, size, memory);
         Err(NO_VIRTUAL_MEMORY)
     }
 
-    /// Lets the device read and write a range in which everything is mapped (cuMemSetAccess).
+    /// Lets the device read and write a fully mapped range (cuMemSetAccess).
     ///
     /// # Errors
-    /// Whatever the driver says.
+    /// Any error of the driver.
     fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
         let _ = (address, size);
         Err(NO_VIRTUAL_MEMORY)
     }
 
-    /// Takes memory away from behind addresses (cuMemUnmap). Does not wait for work that still uses it.
+    /// Unmaps a range (cuMemUnmap). Does not wait for work that still uses it.
     ///
     /// # Errors
-    /// Whatever the driver says.
+    /// Any error of the driver.
     fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
         let _ = (address, size);
         Err(NO_VIRTUAL_MEMORY)
     }
 
-    /// Gives memory back (cuMemRelease). It is the device's again once it is nowhere mapped.
+    /// Releases memory (cuMemRelease). The device has it back once it is mapped nowhere.
     ///
     /// # Errors
-    /// Whatever the driver says, with the memory, which still belongs to the caller.
+    /// Any error of the driver, together with the memory, which the caller still holds.
     fn release(&mut self, memory: Self::Physical) -> Result<(), (Self::Physical, BackendError)> {
         Err((memory, NO_VIRTUAL_MEMORY))
     }
 
-    /// Waits for everything that the stream was given so far (cudaStreamSynchronize).
+    /// Waits for all work that the stream was given so far (cudaStreamSynchronize).
     ///
     /// # Errors
-    /// Whatever the driver says.
+    /// Any error of the driver.
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
         let _ = stream;
         Err(NO_VIRTUAL_MEMORY)
     }
 
-    /// Makes an event that has not been recorded yet.
+    /// Creates an event (cudaEventCreate).
     ///
     /// # Errors
-    /// Whatever the driver says.
+    /// Any error of the driver.
     fn create_event(&mut self) -> Result<Self::Event, BackendError>;
 
-    /// Puts the event at the end of the stream's queue of work.
+    /// Records the event at the end of the stream's queue (cudaEventRecord).
     ///
     /// # Errors
-    /// Whatever the driver says.
+    /// Any error of the driver.
     fn record_event(&mut self, event: &mut Self::Event, stream: StreamId) -> Result<(), BackendError>;
 
-    /// True once everything before the event in its stream is done. Does not wait.
+    /// Whether all work before the event in its stream is done (cudaEventQuery). Does not wait.
     ///
     /// # Errors
-    /// Whatever the driver says; "not ready" is `Ok(false)`.
+    /// Any error of the driver; "not ready" is `Ok(false)`.
     fn is_complete(&mut self, event: &Self::Event) -> Result<bool, BackendError>;
 
-    /// Waits until the event is complete.
+    /// Waits until the event is complete (cudaEventSynchronize).
     ///
     /// # Errors
-    /// Whatever the driver says.
+    /// Any error of the driver.
     fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError>;
 
-    /// Lets work that is put on `stream` from now on begin only when everything before the event is done (cudaStreamWaitEvent). The host does
-    /// not wait; the event may be recorded again afterwards.
+    /// Makes later work of `stream` wait for the event (cudaStreamWaitEvent). The host does not wait, and the event may be recorded again
+    /// afterwards.
     ///
     /// # Errors
-    /// Whatever the driver says; a device that cannot refuses.
+    /// Any error of the driver; by default the call is not supported.
     fn stream_wait(&mut self, stream: StreamId, event: &Self::Event) -> Result<(), BackendError> {
         let _ = (stream, event);
         Err(BackendError::Driver { call: "cudaStreamWaitEvent", code: 801 })
     }
 
-    /// Gives an event back.
+    /// Destroys an event (cudaEventDestroy).
     fn destroy_event(&mut self, event: Self::Event);
 }
 
-/// What a device without virtual memory says to its calls: the driver's code for "not supported".
+/// What a device without virtual memory returns: the driver's code for "not supported".
 const NO_VIRTUAL_MEMORY: BackendError = BackendError::Driver { call: "virtual memory", code: 801 };
 
 /// Memory of a device as its driver reports it (cudaMemGetInfo).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryInfo {
-    /// Bytes that nobody holds.
+    /// Bytes that no process holds.
     pub free: Bytes,
-    /// Bytes that the driver calls total.
+    /// Bytes in total.
     pub total: Bytes,
 }
 
@@ -181,7 +181,7 @@ pub struct MemoryInfo {
 pub struct ProcessMemory {
     /// The process's id, or `None` for the calling process.
     pub pid: Option<u32>,
-    /// What it holds, the driver's own context included.
+    /// The bytes it holds, including the driver's context.
     pub used: Bytes,
 }
 
@@ -190,12 +190,12 @@ pub struct ProcessMemory {
 pub enum BackendError {
     /// The device has no room for this many bytes.
     OutOfMemory {
-        /// What was asked for.
+        /// The requested bytes.
         requested: Bytes,
     },
     /// Any other refusal.
     Driver {
-        /// The call that failed, by its driver name.
+        /// The driver call that failed.
         call: &'static str,
         /// The driver's result code.
         code: u32,

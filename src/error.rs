@@ -1,6 +1,6 @@
-//! Why the allocator refused.
+//! The allocator's errors.
 //!
-//! After any of these the heap is valid, the statistics agree with it, and nothing is lost (architecture invariant 4).
+//! After any of them the heap is valid, the statistics agree with it, and nothing is lost.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -13,35 +13,35 @@ use crate::profile::Profile;
 use crate::texts::OutOfMemory;
 use crate::units::Bytes;
 
-/// Why a request was not served.
+/// Why a request failed.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AllocError {
-    /// A request of no bytes; PyTorch's entry points answer it with a null pointer before they reach the allocator (spec 2.1).
+    /// A request of 0 bytes. PyTorch's entry points return a null pointer for it and never reach the allocator (spec 2.1).
     ZeroSize,
-    /// More than can be asked for: 2^60 bytes through [`crate::Allocator::allocate`], or a size that exceeds 64 bits when rounded.
+    /// At least 2^60 bytes through [`crate::Allocator::allocate`], or a size that exceeds 64 bits once rounded.
     TooLarge {
-        /// What was asked for.
+        /// The requested bytes.
         requested: Bytes,
     },
-    /// No memory, after everything that could be released was.
+    /// No memory, even after the retry ladder.
     OutOfMemory(Box<OutOfMemory>),
-    /// Rejected before the device was asked, because the settings say so.
+    /// Rejected before the device was asked ([`Policy::rejects`](crate::policy::Policy::rejects)).
     Rejected {
-        /// What was asked for.
+        /// The requested bytes.
         requested: Bytes,
     },
-    /// The device failed for another reason than lack of memory.
+    /// The device failed, and not for lack of memory.
     Device(BackendError),
     /// More than 65,535 different streams.
     TooManyStreams,
-    /// The policy gave an answer that cannot be acted upon.
+    /// The policy gave an answer that cannot be carried out.
     Policy(PolicyFault),
-    /// A pool that is to serve when memory is out cannot be used.
+    /// A private pool that should serve when the device is out of memory cannot be used.
     Pool(PoolError),
 }
 
 impl AllocError {
-    /// The message of a version of PyTorch, as far as it differs: [`PoolError::message`].
+    /// The message of a release of PyTorch, where releases differ: [`PoolError::message`].
     #[must_use]
     pub fn message(&self, profile: &Profile) -> String {
         match self {
@@ -86,12 +86,12 @@ impl From<PolicyFault> for AllocError {
     }
 }
 
-/// Why a block was not given back.
+/// Why giving a block back failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeError {
-    /// The allocation is not one of this allocator's, or no longer. Nothing has changed.
+    /// The allocation does not belong to this allocator, or no longer does. Nothing has changed.
     NotAllocated,
-    /// The block was given back, but an event could not be recorded; it stays pending, and the next request tries again.
+    /// The block was taken back, but an event could not be recorded. The block stays pending, and the next request tries again.
     Device(BackendError),
 }
 

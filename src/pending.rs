@@ -1,8 +1,8 @@
 //! Blocks that other streams use: what was recorded on them, and the events that they wait for (spec 3.5 to 3.7).
 //!
-//! A block freed while other streams were recorded on it gets one event on each of those streams, and becomes reusable when all of
-//! them have completed. PyTorch keeps these streams in hash containers and so has no stated order; here it is always
-//! ascending stream handle, and inside a stream the order in which the events were recorded.
+//! A block given back while other streams use it gets one event on each of those streams and becomes free when all are complete.
+//! PyTorch keeps these streams in hash containers, without a defined order; here the order is by stream handle, and within a stream
+//! the order of recording.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -10,20 +10,18 @@ use core::ops::Bound;
 
 use crate::units::StreamId;
 
-/// Stream uses and event queues of one allocator. Blocks are named by their slot.
+/// Stream uses and event queues of one allocator. Blocks go by their slots.
 #[derive(Debug)]
 pub(crate) struct Pending<E> {
     uses: BTreeMap<u32, BTreeSet<StreamId>>,
     queues: BTreeMap<StreamId, VecDeque<(E, u32)>>,
     /// How many events each block still waits for.
     counts: BTreeMap<u32, u32>,
-    /// Events that are not in use, the last one returned first.
+    /// Unused events, a stack.
     spare: Vec<E>,
-    /// Blocks given back whose events could not all be recorded yet, in the order of their freeing: a graph was captured, or the
-    /// device failed.
+    /// Blocks given back whose events are not all recorded yet, oldest first: a graph was being captured, or the device failed.
     deferred: VecDeque<u32>,
-    /// Uses that were recorded while a graph was captured. They are forgotten when the block is given back in that time
-    /// (spec 3.8).
+    /// Uses recorded while a graph was captured. They are forgotten if the block is given back during the capture (spec 3.8).
     captured_uses: BTreeMap<u32, BTreeSet<StreamId>>,
 }
 
@@ -52,13 +50,13 @@ impl<E> Pending<E> {
         }
     }
 
-    /// Nothing waits.
+    /// Whether nothing waits.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.queues.is_empty() && self.deferred.is_empty()
     }
 
-    /// Notes that `stream` uses the block; `is_deferring`, that a graph is being captured.
+    /// Notes that `stream` uses the block; `is_deferring` says that a graph is being captured.
     pub(crate) fn add_use(&mut self, block: u32, stream: StreamId, is_deferring: bool) {
         self.uses.entry(block).or_default().insert(stream);
         if is_deferring {
@@ -66,14 +64,14 @@ impl<E> Pending<E> {
         }
     }
 
-    /// Forgets the uses of a deferred block that were recorded while a graph was captured.
+    /// Forgets the uses of a deferred block that were recorded during a capture.
     pub(crate) fn remove_captured_uses(&mut self, block: u32) {
         for stream in self.captured_uses.remove(&block).unwrap_or_default() {
             self.remove_use(block, stream);
         }
     }
 
-    /// The first event of a block that is wanted, by stream, oldest first: its stream and its place in the queue.
+    /// The first event whose block matches, by stream, oldest first: its stream and its place in the queue.
     pub(crate) fn first_where(&self, wanted: impl Fn(u32) -> bool) -> Option<(StreamId, usize)> {
         self.queues.iter().find_map(|(&stream, queue)| {
             let place = queue.iter().position(|&(_, block)| wanted(block))?;
@@ -86,17 +84,17 @@ impl<E> Pending<E> {
         self.queues.get(&stream)?.get(place).map(|(event, _)| event)
     }
 
-    /// The block is given back with all its uses: none of them is special any more.
+    /// The block is given back after the capture: uses recorded during it become ordinary ones.
     pub(crate) fn keep_captured_uses(&mut self, block: u32) {
         self.captured_uses.remove(&block);
     }
 
-    /// The first stream recorded on the block whose event is still missing.
+    /// The first stream that uses the block and has no event yet.
     pub(crate) fn next_use(&self, block: u32) -> Option<StreamId> {
         self.uses.get(&block)?.first().copied()
     }
 
-    /// Forgets a use, because its event has been recorded.
+    /// Forgets a use, whose event is recorded.
     pub(crate) fn remove_use(&mut self, block: u32, stream: StreamId) {
         if let Some(streams) = self.uses.get_mut(&block) {
             streams.remove(&stream);
@@ -126,13 +124,13 @@ impl<E> Pending<E> {
         self.spare.push(event);
     }
 
-    /// Every event there is, in use or not.
+    /// Takes all events, in use or not.
     pub(crate) fn drain_events(&mut self) -> impl Iterator<Item = E> {
         let queues = core::mem::take(&mut self.queues);
         core::mem::take(&mut self.spare).into_iter().chain(queues.into_values().flatten().map(|(event, _)| event))
     }
 
-    /// Every stream that is noted on a block or that a block waits for; some of them more than once.
+    /// Every stream that uses a block or that a block waits for, with repetitions.
     pub(crate) fn streams(&self) -> impl Iterator<Item = StreamId> {
         self.uses.values().flatten().chain(self.queues.keys()).copied()
     }
@@ -153,8 +151,7 @@ impl<E> Pending<E> {
         self.queues.get(&stream)?.front().map(|(event, _)| event)
     }
 
-    /// Takes the oldest event of a stream, which is done, and returns its block. The event becomes spare; a queue that has become
-    /// empty is dropped.
+    /// Removes the oldest event of a stream, which is complete, and returns its block. The event can be reused.
     pub(crate) fn pop(&mut self, stream: StreamId) -> Option<u32> {
         self.take_at(stream, 0)
     }
@@ -171,7 +168,7 @@ impl<E> Pending<E> {
         Some(block)
     }
 
-    /// Some event of the block is not done yet.
+    /// Whether some event of the block is not complete yet.
     pub(crate) fn is_waiting(&self, block: u32) -> bool {
         self.counts.contains_key(&block)
     }
@@ -185,12 +182,12 @@ impl<E> Pending<E> {
         }
     }
 
-    /// How many events the block counts.
+    /// The number of events that the block waits for, as counted.
     pub(crate) fn count(&self, block: u32) -> u32 {
         self.counts.get(&block).copied().unwrap_or(0)
     }
 
-    /// Blocks that wait, with the number of their events, for the whole-heap check.
+    /// The number of events that each block waits for, from the queues; for the sweep.
     pub(crate) fn waiting(&self) -> BTreeMap<u32, u32> {
         let mut waiting = BTreeMap::new();
         for (_, block) in self.queues.values().flatten() {

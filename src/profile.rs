@@ -1,39 +1,39 @@
-//! What differs between versions of PyTorch, as data.
+//! What differs between releases of PyTorch, as data.
 //!
-//! The flow asks a [`Profile`] at the few places where versions part; it never asks for a version.
+//! The flow asks a [`Profile`] at the few places where releases differ. It never asks which release it is.
 
 use crate::settings::Dialect;
 
-/// The rules of one version of PyTorch.
+/// The rules of one release of PyTorch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// The version, as users write it.
+    /// The release, as users write it: `2.11`.
     pub name: &'static str,
-    /// The settings that it knows.
+    /// The settings string that it understands.
     pub dialect: Dialect,
-    /// Which of several free blocks of one size is taken.
+    /// Which of several free blocks of one size is used.
     pub tie_break: TieBreak,
     /// How a memory fraction becomes a limit in bytes.
     pub limit_rounding: LimitRounding,
-    /// While what nothing waits for events and the default pool gives nothing back.
+    /// When waiting for events is put off.
     pub deferral: Deferral,
-    /// Whether the device is asked for its free memory each time that it has refused some.
+    /// Whether it asks the device for its free memory after each refusal.
     pub asks_after_refusal: bool,
-    /// Whether the out-of-memory message speaks of addresses instead, where segments are expandable.
+    /// Whether the out-of-memory message gives hints on address space where segments are expandable.
     pub advises_on_addresses: bool,
-    /// Whether a range of addresses that is too short for the request is reserved and given back, like memory that is not there.
+    /// Whether a reserved range that is too short for the request is given back and counts as out of memory.
     pub gives_short_ranges_back: bool,
-    /// Whether it finds out what a device's memory handles can be by creating one of each kind, rather than by asking.
+    /// Whether it finds the supported kinds of memory handles by creating one of each, rather than by asking the device.
     pub tries_handle_types: bool,
-    /// Whether statistics count what each private pool has reserved, and requests that were rejected beforehand.
+    /// Whether statistics count what each private pool has reserved, and requests rejected before the device is asked.
     pub counts_private_pools: bool,
-    /// Whether "never split" ends with the pool that it was said of; if not, it is remembered for the pool's id.
+    /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.
     pub forgets_no_split: bool,
-    /// Where its sources assert something about pools.
+    /// Where its sources assert that calls about pools are in order.
     pub(crate) pool_asserts: PoolAsserts,
 }
 
-/// Which of several free blocks of one size is taken (spec 2.3, 11.0).
+/// Which of several free blocks of one size is used (spec 2.3, 11.0).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TieBreak {
     /// The one with the lowest address.
@@ -51,18 +51,18 @@ pub enum LimitRounding {
     Nearest,
 }
 
-/// While what nothing waits for events, blocks with uses of other streams wait for theirs to be recorded, and the default pool gives
-/// nothing back (spec 3.8).
+/// When waiting is put off (spec 3.8): no events are polled, blocks used by other streams wait for their events to be recorded, and the
+/// default pool releases nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deferral {
-    /// While requests are sent to any private pool.
+    /// While requests are routed to any private pool.
     WhileRouting,
     /// While the caller's current stream is being captured.
     WhileCapturing,
 }
 
 impl LimitRounding {
-    /// The limit for a fraction from 0 to 1 of `total` bytes.
+    /// The limit in bytes for a fraction from 0 to 1 of `total` bytes.
     #[must_use]
     pub fn limit(self, fraction: f64, total: u64) -> u64 {
         let exact = fraction * total as f64;
@@ -74,7 +74,7 @@ impl LimitRounding {
     }
 }
 
-/// Lines of PyTorch's sources that messages about pools name.
+/// Lines of PyTorch's sources that messages about pools mention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PoolAsserts {
     pub(crate) file: &'static str,
@@ -131,9 +131,9 @@ impl Profile {
 mod tests {
     use super::*;
 
-    /// The real ones' answers for 0.4 of 1 GiB, read back as fractions (spec 11.0).
+    /// What the real releases answer for 0.4 of 1 GiB, read back as fractions (spec 11.0).
     #[test]
-    fn a_limit_is_rounded_as_the_version_rounds_it() {
+    fn a_limit_is_rounded_as_the_release_rounds_it() {
         assert_eq!(LimitRounding::Down.limit(0.4, 1 << 30), 429_496_729);
         assert_eq!(LimitRounding::Nearest.limit(0.4, 1 << 30), 429_496_730);
         assert_eq!(LimitRounding::Nearest.limit(0.25, 1 << 30), 1 << 28);

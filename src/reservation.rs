@@ -1,7 +1,7 @@
 //! The addresses of expandable segments, and which of their pages have memory.
 //!
-//! The heap knows blocks; this knows pages. A segment is one reserved range of addresses, cut into pages of one size, each with
-//! its own piece of memory or none (spec 4.1).
+//! The heap knows blocks; this knows pages. A segment is one reserved range of addresses, divided into pages of one size, each with memory
+//! of its own or none (spec 4.1).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -17,14 +17,14 @@ pub(crate) struct Reservation<M> {
     pub(crate) page: u64,
     /// The stream whose work must be done before a page is unmapped.
     pub(crate) stream: StreamId,
-    /// Which reservation this is, counted from the first.
+    /// Numbered in the order of creation.
     pub(crate) number: u64,
-    /// The memory behind each page, up to the last that has some.
+    /// The memory of each page, up to the last one mapped.
     memory: Vec<Option<M>>,
 }
 
 impl<M> Reservation<M> {
-    /// Puts memory behind a page.
+    /// Notes the memory of a page.
     pub(crate) fn put(&mut self, page: u64, memory: M) {
         let page = page as usize;
         if self.memory.len() <= page {
@@ -33,7 +33,7 @@ impl<M> Reservation<M> {
         self.memory[page] = Some(memory);
     }
 
-    /// Takes the memory from behind a page.
+    /// Takes the memory of a page.
     pub(crate) fn take(&mut self, page: u64) -> Option<M> {
         let memory = self.memory.get_mut(page as usize)?.take();
         while self.memory.last().is_some_and(Option::is_none) {
@@ -58,11 +58,11 @@ impl<M> Reservation<M> {
 pub(crate) struct Reservations<M> {
     by_base: BTreeMap<u64, Reservation<M>>,
     made: u64,
-    /// Memory that is mapped nowhere and that the device has failed to take back. Tried again whenever memory is given back.
+    /// Unmapped memory that the device failed to release. Retried whenever memory is released.
     unreleased: Vec<M>,
-    /// Addresses, first byte and bytes, from which the device has failed to take memory that belongs to nobody. Tried again likewise.
+    /// Ranges, by first byte and size, that the device failed to unmap although no segment uses them. Retried likewise.
     stuck: Vec<(u64, u64)>,
-    /// Memory that was unmapped to be mapped elsewhere, with the size of its page. Empty between operations.
+    /// Memory that was unmapped to be mapped elsewhere, with its page size. Empty between operations.
     spare: Vec<(u64, M)>,
 }
 
@@ -77,7 +77,7 @@ impl<M> Reservations<M> {
         self.by_base.insert(base, Reservation { size, page, stream, number, memory: Vec::new() });
     }
 
-    /// Keeps memory that the device has failed to take back.
+    /// Keeps memory that the device failed to release.
     pub(crate) fn keep_unreleased(&mut self, memory: M) {
         self.unreleased.push(memory);
     }
@@ -86,23 +86,23 @@ impl<M> Reservations<M> {
         core::mem::take(&mut self.unreleased)
     }
 
-    /// Keeps memory of a page of so many bytes, mapped nowhere, for the growth that follows.
+    /// Keeps the unmapped memory of a page of `page` bytes for the mapping that follows.
     pub(crate) fn keep_spare(&mut self, page: u64, memory: M) {
         self.spare.push((page, memory));
     }
 
-    /// Memory kept that is as large as a page.
+    /// Takes kept memory of this page size.
     pub(crate) fn take_spare_page(&mut self, page: u64) -> Option<M> {
         let place = self.spare.iter().rposition(|(bytes, _)| *bytes == page)?;
         Some(self.spare.swap_remove(place).1)
     }
 
-    /// All memory kept.
+    /// Takes all kept memory.
     pub(crate) fn take_spare(&mut self) -> Vec<(u64, M)> {
         core::mem::take(&mut self.spare)
     }
 
-    /// Remembers addresses that the device has failed to clear.
+    /// Remembers a range that the device failed to unmap.
     pub(crate) fn keep_stuck(&mut self, address: u64, bytes: u64) {
         self.stuck.push((address, bytes));
     }
@@ -111,7 +111,7 @@ impl<M> Reservations<M> {
         core::mem::take(&mut self.stuck)
     }
 
-    /// Whether the device has failed to take anything back that belongs to nobody.
+    /// Whether anything waits to be released or unmapped again.
     pub(crate) fn has_leftovers(&self) -> bool {
         !self.unreleased.is_empty() || !self.stuck.is_empty()
     }

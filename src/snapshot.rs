@@ -11,21 +11,21 @@ pub struct SegmentInfo {
     pub address: DeviceAddress,
     /// The sum of its blocks' sizes.
     pub total: Bytes,
-    /// Bytes of blocks that are handed out.
+    /// Bytes of allocated blocks.
     pub allocated: Bytes,
-    /// Bytes of blocks that are handed out or pending.
+    /// Bytes of allocated and pending blocks.
     pub active: Bytes,
-    /// What was asked for, of the active blocks.
+    /// Requested bytes of the active blocks.
     pub requested: Bytes,
     /// The stream that it was made for.
     pub stream: StreamId,
     /// The pool that it belongs to.
     pub pool: PoolId,
-    /// The pool's collection.
+    /// The pool's collection: small or large.
     pub class: PoolClass,
-    /// Whether this is a run of an expandable segment that has memory.
+    /// Whether this is a mapped run of an expandable segment.
     pub expandable: bool,
-    /// Tells segments apart by age, the oldest first; 0 under rules that do not count segments. Not a part of PyTorch's pickles.
+    /// The segment's age, the oldest lowest; 0 under rules that do not order by age. Not in PyTorch's pickles.
     pub rank: u32,
     /// Its blocks, by address.
     pub blocks: Vec<BlockInfo>,
@@ -38,25 +38,25 @@ pub struct BlockInfo {
     pub address: DeviceAddress,
     /// Its size.
     pub size: Bytes,
-    /// What was last asked for; stale if the block is inactive (spec 7.3).
+    /// The bytes last requested; stale if the block is inactive (spec 7.3).
     pub requested: Bytes,
-    /// What it is doing.
+    /// Its state.
     pub state: BlockActivity,
 }
 
-/// What a block of a snapshot is doing.
+/// The state of a block in a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockActivity {
     /// Handed out.
     Allocated,
-    /// Given back, waiting for events.
+    /// Pending: given back, waiting for events.
     PendingFree,
     /// Free.
     Inactive,
 }
 
 impl BlockActivity {
-    /// PyTorch's word for it.
+    /// PyTorch's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

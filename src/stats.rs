@@ -1,7 +1,6 @@
 //! The allocator's statistics, in PyTorch's families and with PyTorch's names (spec section 6).
 //!
-//! Every family is kept three times: for all memory, for the small pool and for the large pool. An update touches "all" and one
-//! of the two. [`Stats::entries`] lists all 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
+//! Every family exists three times: for all memory, for the small pool and for the large pool. [`Stats::entries`] lists all 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -14,7 +13,7 @@ use crate::units::{PoolClass, PoolId};
 /// A counter with its history (spec 6.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stat {
-    /// The value now. Signed as PyTorch's: a change of settings in mid-run can drive some below zero.
+    /// The value now. Signed, as in PyTorch: changing settings during a run can make some negative.
     pub current: i64,
     /// The largest value since the last reset of the peaks.
     pub peak: i64,
@@ -25,7 +24,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Adds `amount`; the peak follows. Beyond 63 bits, which only absurd sizes reach, it wraps around as PyTorch's does in fact.
+    /// Adds `amount`; the peak follows. Beyond 63 bits it wraps around, as PyTorch's does.
     #[inline]
     pub fn increase(&mut self, amount: i64) {
         self.current = self.current.wrapping_add(amount);
@@ -33,14 +32,14 @@ impl Stat {
         self.peak = self.peak.max(self.current);
     }
 
-    /// Takes `amount` away.
+    /// Subtracts `amount`.
     #[inline]
     pub fn decrease(&mut self, amount: i64) {
         self.current = self.current.wrapping_sub(amount);
         self.freed = self.freed.wrapping_add(amount);
     }
 
-    /// The four values in PyTorch's order of a statistic: current, peak, allocated, freed.
+    /// The four values in PyTorch's order: current, peak, allocated, freed.
     #[must_use]
     pub const fn values(&self) -> [i64; 4] {
         [self.current, self.peak, self.allocated, self.freed]
@@ -77,19 +76,19 @@ pub enum Family {
     Allocation,
     /// Segments taken from the device with malloc.
     Segment,
-    /// Blocks in use: handed out, or freed and waiting for events.
+    /// Active blocks: allocated or pending.
     Active,
-    /// Free blocks of segments that are split, which cannot be given back.
+    /// Free blocks that are a part of their segment, which cannot be released.
     InactiveSplit,
-    /// Bytes of blocks handed out.
+    /// Bytes of allocated blocks.
     AllocatedBytes,
     /// Bytes taken from the device.
     ReservedBytes,
-    /// Bytes of blocks in use.
+    /// Bytes of active blocks.
     ActiveBytes,
-    /// Bytes of free blocks that cannot be given back.
+    /// Bytes of free blocks that cannot be released.
     InactiveSplitBytes,
-    /// Bytes that the callers asked for, of blocks in use.
+    /// Bytes requested, of active blocks.
     RequestedBytes,
 }
 
@@ -161,7 +160,7 @@ impl StatSet {
     }
 }
 
-/// Everything that `torch.cuda.memory_stats()` tells.
+/// Everything in `torch.cuda.memory_stats()`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     families: [StatSet; 9],
@@ -169,19 +168,19 @@ pub struct Stats {
     pub oversize_allocations: Stat,
     /// Segments of at least `max_split_size`.
     pub oversize_segments: Stat,
-    /// Attempts to take memory from the device after everything cached was freed.
+    /// Attempts to take memory from the device after the cache was released.
     pub num_alloc_retries: i64,
     /// Requests that failed for lack of memory.
     pub num_ooms: i64,
     /// Waits for all events.
     pub num_sync_all_streams: i64,
-    /// Segments taken from the device.
+    /// Segments taken from the device, and mappings.
     pub num_device_alloc: i64,
-    /// Segments given back to the device.
+    /// Segments released to the device, and unmappings.
     pub num_device_free: i64,
-    /// Requests rejected before the device was asked; 0 in versions that do not do so.
+    /// Requests rejected before the device was asked; 0 in releases that never do.
     pub num_oom_rejections: i64,
-    /// Bytes taken from the device by private pools, also by those that are gone, in versions that count them.
+    /// Bytes taken from the device by each private pool, including former ones, in releases that count them.
     pub reserved_by_pool: BTreeMap<PoolId, StatSet>,
     /// `max_split_size` when the allocator was made; -1 is unlimited. Later settings do not change it (spec 6.2).
     pub max_split_size: i64,
@@ -202,7 +201,7 @@ impl Stats {
         set.class_mut(class).increase(amount);
     }
 
-    /// Takes `amount` from the family, for all memory and for `class`.
+    /// Subtracts `amount` from the family, for all memory and for `class`.
     #[inline]
     pub(crate) fn decrease(&mut self, family: Family, class: PoolClass, amount: i64) {
         let set = &mut self.families[family as usize];
@@ -210,7 +209,7 @@ impl Stats {
         set.class_mut(class).decrease(amount);
     }
 
-    /// Adds a positive amount, takes a negative one away, leaves everything alone at zero (spec 3.4, step 6).
+    /// Adds a positive amount, subtracts a negative one, and leaves everything alone at zero (spec 3.4, step 6).
     #[inline]
     pub(crate) fn change(&mut self, family: Family, class: PoolClass, amount: i64) {
         match amount {
@@ -220,7 +219,7 @@ impl Stats {
         }
     }
 
-    /// Counts bytes that a private pool took, or gave back if they are negative.
+    /// Counts bytes that a private pool took from the device, or released if they are negative.
     pub(crate) fn change_reserved_by(&mut self, pool: PoolId, class: PoolClass, amount: i64) {
         let set = self.reserved_by_pool.entry(pool).or_default();
         let change = |stat: &mut Stat| if amount < 0 { stat.decrease(amount.wrapping_neg()) } else { stat.increase(amount) };
@@ -233,7 +232,7 @@ impl Stats {
         self.for_each_stat(Stat::reset_peak);
     }
 
-    /// Sets every sum and the five `num_` counters to zero (`reset_accumulated_memory_stats`).
+    /// Sets every sum and the `num_` counters to zero (`reset_accumulated_memory_stats`).
     pub fn reset_accumulated(&mut self) {
         self.for_each_stat(Stat::reset_accumulated);
         self.num_alloc_retries = 0;
@@ -297,8 +296,8 @@ impl Stats {
         entries
     }
 
-    /// The statistics that the entries describe, in the form that [`Stats::entries`] gives and `torch.cuda.memory_stats()`
-    /// writes. Keys that are missing are zero; of a key given twice the last value counts.
+    /// Reads entries as [`Stats::entries`] and `torch.cuda.memory_stats()` list them. Missing keys are zero; for a repeated key the last
+    /// value counts.
     ///
     /// # Errors
     /// [`UnknownStatistic`] for a key that PyTorch 2.11 does not have.
@@ -313,7 +312,7 @@ impl Stats {
         Ok(stats)
     }
 
-    /// The number that a key of [`Stats::entries`] names.
+    /// The number for a key of [`Stats::entries`].
     fn place_mut(&mut self, key: &str) -> Option<&mut i64> {
         let mut words = key.split('.');
         let place = match (words.next()?, words.next(), words.next()) {
@@ -335,7 +334,7 @@ impl Stats {
     }
 }
 
-/// A key that no statistic of the allocator has.
+/// No statistic has this key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownStatistic {
     /// The key.

@@ -1,7 +1,6 @@
-//! The whole-heap check: a sweep over every segment, block, index and counter that shares no code with the allocator.
+//! The whole-heap sweep ([`Allocator::check`]): every segment, block, index and counter, with no code shared with the allocator.
 //!
-//! It recomputes everything that the statistics claim from the blocks themselves. Tests call it after every operation; it costs
-//! time in proportion to the heap.
+//! It recomputes the statistics from the blocks. Tests call it after every operation; it takes time in proportion to the heap.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -18,7 +17,7 @@ use crate::stats::Family;
 use crate::trace::Observer;
 use crate::units::PoolClass;
 
-/// Something that must never be.
+/// An invariant of the heap that is broken. Displays what was found and what should be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation(String);
 
@@ -34,16 +33,16 @@ fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Violation> {
     if holds { Ok(()) } else { Err(Violation(says())) }
 }
 
-/// What the statistics should say now, for one family: small pool, large pool.
+/// What each family of statistics should be now, for the small and the large pool.
 type Sums = BTreeMap<Family, [i64; 2]>;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Checks the whole heap.
     ///
     /// # Errors
-    /// The first violation found: blocks that do not tile their segment, segments that overlap, neighbours that are both free, a free
-    /// index that does not hold exactly the free blocks in order, events that do not match their blocks, a current statistic
-    /// that is not the sum over the blocks, a peak below its current value.
+    /// The first violation found: blocks that do not tile their segment, overlapping segments, free neighbours that should have coalesced, a
+    /// free index that is not exactly the free blocks in order, events that do not match their blocks, a statistic that is not the sum
+    /// over the blocks, a peak below its current value.
     pub fn check(&self) -> Result<(), Violation> {
         let arena = &self.heap().arena;
         let mut heads: Vec<u32> = arena.live().filter(|&index| arena.at(index).prev == NIL).collect();
@@ -62,7 +61,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.check_statistics(&sums)
     }
 
-    /// Walks one segment; returns the number of blocks seen so far and the segment's end.
+    /// Walks one segment. Returns the number of blocks seen so far and the segment's end.
     fn check_segment(&self, head: u32, mut seen: usize, sums: &mut Sums) -> Result<(usize, u64), Violation> {
         let arena = &self.heap().arena;
         let first = arena.at(head);
@@ -125,7 +124,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Checks the order by address, where one is kept.
+    /// Checks the order by address, if the heap keeps one.
     fn check_addresses(&self, pool: PoolSlot) -> Result<(), Violation> {
         let heap = self.heap();
         for slot in 0..heap.streams_seen().len() as u16 {

@@ -1,7 +1,6 @@
-//! What the allocator tells whoever watches it: one value for everything that it does.
+//! What the allocator tells an observer: one value for everything that it does.
 //!
-//! The entries are PyTorch's trace entries (spec 7.4), in PyTorch's order. They leave through an [`Observer`], which costs nothing
-//! when it is `()`. Recordings are compared with them, histories and reports are made of them.
+//! These are PyTorch's trace entries (spec 7.4), in PyTorch's order. Replay compares them with recordings. The observer `()` costs nothing.
 
 use alloc::collections::VecDeque;
 
@@ -11,28 +10,28 @@ use crate::units::{PoolId, StreamId};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum TraceAction {
-    /// A block was handed out; the size is what was asked for.
+    /// A block was handed out; the size is the requested one.
     Alloc,
-    /// The owner gave a block back; the size is what had been asked for.
+    /// A block was given back; the size is the requested one.
     FreeRequested,
-    /// A block given back became reusable, at once or after its events.
+    /// A block given back became free, at once or after its events; the size is the requested one.
     FreeCompleted,
     /// A segment was taken from the device.
     SegmentAlloc,
-    /// A segment went back to the device.
+    /// A segment was released to the device.
     SegmentFree,
-    /// Pages of an expandable segment got memory.
+    /// Pages of an expandable segment were mapped.
     SegmentMap,
-    /// Pages of an expandable segment gave their memory back.
+    /// Pages of an expandable segment were unmapped.
     SegmentUnmap,
-    /// A request failed for lack of memory; the size is the rounded one, the address field holds the device's free bytes.
+    /// A request failed for lack of memory; the size is the rounded one, and the address is the device's free bytes.
     Oom,
-    /// A snapshot was taken; the address is zero, the size is the active bytes of the segments listed.
+    /// A snapshot was taken; the address is 0, and the size is the active bytes of its segments.
     Snapshot,
 }
 
 impl TraceAction {
-    /// PyTorch's word for it.
+    /// PyTorch's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,11 +51,11 @@ impl TraceAction {
 /// One thing that the allocator did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceEntry {
-    /// What.
+    /// What happened.
     pub action: TraceAction,
-    /// Where; for [`TraceAction::Oom`] the device's free bytes instead.
+    /// The first byte; for [`TraceAction::Oom`] the device's free bytes instead.
     pub address: u64,
-    /// How many bytes; which ones is said at each action.
+    /// Bytes; each action says which.
     pub size: u64,
     /// The block's or the segment's stream.
     pub stream: StreamId,
@@ -64,13 +63,13 @@ pub struct TraceEntry {
     pub pool: PoolId,
 }
 
-/// Watches an allocator.
+/// Receives everything that an allocator does.
 pub trait Observer {
-    /// Called for every entry, in order, at the moment when it happens.
+    /// Called for every entry, in order, as it happens.
     fn observe(&mut self, entry: &TraceEntry);
 }
 
-/// Nobody watches.
+/// Ignores everything.
 impl Observer for () {
     #[inline]
     fn observe(&mut self, _: &TraceEntry) {}

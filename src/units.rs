@@ -1,7 +1,7 @@
 //! Quantities that must not be mixed up: bytes, device addresses, streams, pools.
 //!
-//! Each is a thin wrapper around an unsigned 64-bit number, with only the conversions that mean something.
-//! Device quantities are `u64`, never `usize`: a recording from a large GPU can be replayed on any host.
+//! Each is a thin wrapper around unsigned 64-bit numbers, with only the operations that make sense. Device quantities are `u64`, never
+//! `usize`, so that a recording from a large GPU can be replayed on any host.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub, SubAssign};
@@ -113,8 +113,7 @@ impl fmt::Display for DeviceAddress {
     }
 }
 
-/// A stream, named by its raw handle. The order of the handles decides the order of free blocks (spec 2.3), so handles are
-/// never renumbered. The default stream is 0.
+/// A stream, by its raw handle. Free blocks are ordered by handle (spec 2.3), so handles are never renumbered. The default stream is 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct StreamId(pub u64);
@@ -136,13 +135,13 @@ impl fmt::Display for StreamId {
     }
 }
 
-/// The identity of a memory pool, in PyTorch's shape: `(0, 0)` is the default pool, `(0, k)` a user's pool, `(k, 0)` a graph's
+/// The id of a memory pool, in PyTorch's shape: `(0, 0)` is the default pool, `(0, k)` a user's pool, `(k, 0)` a graph's
 /// (spec 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PoolId(pub u64, pub u64);
 
 impl PoolId {
-    /// The pool that every allocation without a private pool uses.
+    /// The default pool.
     pub const DEFAULT: PoolId = PoolId(0, 0);
 }
 
@@ -157,7 +156,7 @@ pub enum PoolClass {
 }
 
 impl PoolClass {
-    /// PyTorch's word: `small` or `large`.
+    /// PyTorch's name: `small` or `large`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Taking over a heap that already exists: what cannot be is refused, and what can be is as if it had been made here.
+//! Adopting segments: what does not fit together is refused; the rest is as if the allocator had made it.
 
 #[path = "common/device.rs"]
 mod device;
@@ -21,7 +21,7 @@ const PAGE: u64 = 2 * MIB;
 fn core() -> Core {
     let settings = Settings { max_split_bytes: 32 * MIB, ..Settings::default() };
     let mut device = PlainDevice::new(Bytes::mib(256), 1 << 44);
-    // What is adopted was taken by somebody else, and is given back by the core.
+    // The core releases what somebody else took from the device.
     device.hold(DeviceAddress(BASE), Bytes::mib(64));
     Allocator::new(device, PyTorch::new(settings), ())
 }
@@ -37,7 +37,7 @@ fn segment(page: Option<u64>, blocks: &[(u64, AdoptedContent)]) -> AdoptedSegmen
     }
 }
 
-/// Adopts a segment whose every page is memory of 2 MiB; the addresses that were asked for, and what is out.
+/// Adopts a segment in which each page has 2 MiB of memory. Returns the addresses asked for, and the allocations.
 fn adopt(core: &mut Core, segment: &AdoptedSegment) -> Result<(Vec<u64>, Vec<Allocation>), AdoptError> {
     let mut asked = Vec::new();
     let out = core.adopt(segment, &mut |address| {
@@ -101,7 +101,7 @@ fn a_plain_segment_is_counted_and_can_be_given_back() {
     let states = core.segments()[0].blocks.iter().map(|block| block.state).collect::<Vec<_>>();
     let [free, taken] = [BlockActivity::Inactive, BlockActivity::Allocated];
     assert_eq!(states, [taken, free, taken, free]);
-    // Its free blocks serve, for its stream.
+    // Its free blocks serve requests of its stream.
     let served = core.allocate(Bytes(5 * MIB + 512), StreamId(7)).expect("free there");
     assert_eq!(served.address().get(), BASE + 2 * MIB);
     out.push(served);

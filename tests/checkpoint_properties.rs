@@ -21,7 +21,7 @@ const POOLS: [PoolId; 2] = [PoolId(1, 0), PoolId(0, 1)];
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// To the default pool if there is no such one.
+    /// To the default pool if that pool does not exist.
     Allocate {
         pool: usize,
         size: u64,
@@ -31,9 +31,9 @@ enum Step {
     Record(usize, u64),
     Complete,
     Save(usize),
-    /// The checkpoint before the last so many.
+    /// The checkpoint this many before the last.
     Restore(usize),
-    /// Gives the pool up and makes it again.
+    /// Releases the pool and creates it again.
     Remake(usize),
     EmptyCache,
 }
@@ -63,7 +63,7 @@ fn segments_of(core: &Core, pool: PoolId) -> Vec<SegmentInfo> {
     core.segments().into_iter().filter(|segment| segment.pool == pool).collect()
 }
 
-/// The same pieces, used for the same; the last free one may have grown, and what waits behind it is not the checkpoint's.
+/// The same blocks in the same states; the last free one may have grown, and a pending block behind it is not in the checkpoint.
 fn is_restored(saved: &SegmentInfo, now: &SegmentInfo) -> bool {
     let shape = |block: &BlockInfo| (block.address, block.size, block.state);
     let fixed = match saved.blocks.last() {
@@ -119,7 +119,7 @@ impl World {
             Step::Remake(pool) => {
                 core.release_pool(POOLS[pool]).expect("in use");
                 core.release_cached().expect("a device");
-                // As long as something of it is out it stays, given up.
+                // While any of its blocks is allocated it stays, without uses.
                 match core.create_pool(POOLS[pool]) {
                     Ok(()) => {}
                     Err(_) => self.free_all()?,
@@ -131,7 +131,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives everything back, so that given-up pools go, and makes those anew.
+    /// Gives everything back, so that pools without uses disappear, and creates those again.
     fn free_all(&mut self) -> Result<(), TestCaseError> {
         for allocation in self.live.drain(..) {
             prop_assert_eq!(self.core.free(allocation), Ok(()));

@@ -49,14 +49,14 @@ fn several(core: &mut Core, size: Bytes, count: usize) -> Vec<Allocation> {
     (0..count).map(|_| allocate(core, size)).collect()
 }
 
-/// Gives back all but those at some places.
+/// Gives back all but those at the given places.
 fn keep(core: &mut Core, all: Vec<Allocation>, places: &[usize]) -> Vec<Allocation> {
     let (kept, rest): (Vec<_>, Vec<_>) = all.into_iter().enumerate().partition(|(place, _)| places.contains(place));
     rest.into_iter().for_each(|(_, allocation)| core.free(allocation).expect("ours"));
     kept.into_iter().map(|(_, allocation)| allocation).collect()
 }
 
-/// Where the pool's blocks lie and what they are used for; what was asked for them is not restored (spec 5.8).
+/// Addresses and states of the pool's blocks; requested sizes are not restored (spec 5.8).
 fn layout(core: &Core) -> Vec<(u64, Vec<(u64, BlockActivity)>)> {
     let segments = core.segments().into_iter().filter(|segment| segment.pool == POOL);
     let blocks = |segment: &SegmentInfo| segment.blocks.iter().map(|block| (block.size.get(), block.state)).collect();
@@ -235,7 +235,7 @@ fn expandable_segment_checkpoint_growth() {
     assert_eq!(restored.allocations.len(), 1);
 }
 
-/// Blocks that a restore takes back have a new holder, or none: the old one cannot give them back.
+/// Allocations that a restore takes back are void: they cannot be freed.
 #[test]
 fn old_allocations_are_void_after_a_restore() {
     for mut core in cores() {
@@ -251,7 +251,7 @@ fn old_allocations_are_void_after_a_restore() {
     }
 }
 
-/// Every refusal, with PyTorch's text, and that nothing has changed.
+/// Every refusal, with PyTorch's text, changes nothing.
 #[test]
 fn what_does_not_fit_is_refused() {
     let refused = |core: &mut Core, state: &parkade::PoolCheckpoint, text: &str| {
@@ -266,7 +266,7 @@ fn what_does_not_fit_is_refused() {
         let low = allocate(&mut core, Bytes::mib(2));
         let high = allocate(&mut core, Bytes::mib(18));
         let state = core.checkpoint_pool(POOL).expect("nothing waits");
-        // Another allocator's: its addresses are not ours.
+        // Another allocator's checkpoint: the addresses differ.
         let mut other = core_at("", 1 << 45);
         let foreign = allocate(&mut other, Bytes::mib(2));
         let theirs = other.checkpoint_pool(POOL).expect("nothing waits");
@@ -312,7 +312,7 @@ fn a_tail_that_waits_is_kept_or_refused() {
     assert_eq!(live, 4);
 }
 
-/// The one error after which something has changed: everything was taken back, and the block waits for its event.
+/// The one error that changes something: everything was taken back, and the block waits for its event.
 #[test]
 fn an_event_that_cannot_be_recorded_leaves_a_valid_heap() {
     for mut core in cores() {

@@ -1,4 +1,4 @@
-//! What a device need not have, and what a policy need not say.
+//! The defaults of devices and policies.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
@@ -7,7 +7,7 @@ use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{AllocError, Allocator, Heap, PoolSlot};
 
-/// A device with malloc and free alone.
+/// A device with only malloc and free.
 struct MallocOnly {
     next: u64,
 }
@@ -71,7 +71,7 @@ fn a_device_without_virtual_memory_refuses_it() {
     assert!(device.processes().is_empty(), "it knows nobody");
 }
 
-/// A policy that says only what it must: every request gets a segment of its own.
+/// A policy with only the required methods: every request gets a segment of its own.
 struct Plain;
 
 impl Policy for Plain {
@@ -91,7 +91,7 @@ impl Policy for Plain {
         true
     }
     fn relieve(&mut self, heap: &Heap, _: &Request, rung: u32) -> Relief {
-        // Everything that is free goes first, so that the order of releases can be seen.
+        // Releases everything that is free first, so that the order of releases shows.
         if rung == 0 { Relief::Release { blocks: self.releasable(heap), attempt: Attempt::Ask } } else { Relief::GiveUp }
     }
 }
@@ -103,7 +103,7 @@ fn a_policy_that_says_only_what_it_must() {
     assert_eq!((Plain.is_expandable(pool), Plain.page(pool)), (false, Bytes::mib(2)));
     assert_eq!(Plain.profile(), &Profile::PYTORCH_2_11);
     assert!(!Plain.rejects(Bytes::MAX, Bytes::MAX, Bytes::ZERO));
-    // Nine eighths of the memory, or what 64 bits can say.
+    // Nine eighths of the memory, or the most that 64 bits hold.
     let addresses = [800, 801, u64::MAX].map(|total| Plain.reservation(Bytes(total)).get());
     assert_eq!(addresses, [900, 901, u64::MAX]);
     let mut core = Allocator::new(MallocOnly { next: 1 << 40 }, Plain, Vec::<TraceEntry>::new());
@@ -118,7 +118,7 @@ fn a_policy_that_says_only_what_it_must() {
     core.free(second).expect("ours");
 }
 
-/// A policy whose answers cannot be acted upon, one after the other.
+/// A policy whose answers cannot be carried out; each name is one kind.
 struct Wrong(&'static str);
 
 impl Policy for Wrong {

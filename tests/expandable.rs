@@ -25,7 +25,7 @@ fn request(core: &mut Core, mib: u64) -> Result<(), AllocError> {
     outcome.map(|allocation| core.free(allocation).expect("ours"))
 }
 
-/// Both versions say that memory is out: 2.11 keeps each range that it has reserved, and uses it later; 2.15 gives it back.
+/// Both releases are out of memory: 2.11 keeps each range that it has reserved and uses it later; 2.15 frees it.
 #[test]
 fn a_request_beyond_the_reserve_is_out_of_memory() {
     for (profile, ranges) in [(&Profile::PYTORCH_2_11, 2), (&Profile::PYTORCH_2_15, 0)] {
@@ -38,7 +38,7 @@ fn a_request_beyond_the_reserve_is_out_of_memory() {
     }
 }
 
-/// A device that has more memory than it says: 2.11 would map the whole range and then walk off its end.
+/// A device that has more memory than it reports: 2.11 would map the whole range and then run off its end.
 #[test]
 fn a_range_that_is_too_short_ends_in_an_error() {
     let mut core = core(&Profile::PYTORCH_2_11, Bytes::mib(4096));
@@ -50,7 +50,7 @@ fn a_range_that_is_too_short_ends_in_an_error() {
     assert_eq!(core.heap().reserved(), Bytes::ZERO);
 }
 
-/// A private pool that got addresses and never any memory leaves nothing behind.
+/// A private pool that got addresses but no memory leaves nothing behind.
 #[test]
 fn addresses_of_a_forgotten_pool_go_back() {
     let mut core = core(&Profile::PYTORCH_2_11, Bytes::mib(64));
@@ -65,7 +65,8 @@ fn addresses_of_a_forgotten_pool_go_back() {
     assert!(core.pool_use_count(pool).is_err(), "forgotten");
 }
 
-/// A block that could grow is used last: of 40 MiB before a gap of 40 and 60 MiB before a used block the second serves (spec 2.5, step 3).
+/// A block that could grow is used last: between 40 MiB before a gap of 40 MiB and 60 MiB before a used block, the latter serves (spec 2.5,
+/// step 3).
 #[test]
 fn a_block_that_could_grow_is_used_last() {
     let mut core = core(&Profile::PYTORCH_2_11, Bytes::mib(1024));

@@ -1,4 +1,4 @@
-//! What an out-of-memory error advises, and what is rejected before the device is asked: by version and settings (spec 2.13, 11).
+//! The hint of an out-of-memory error, and rejection before the device is asked, by release and settings (spec 2.13, 11).
 
 #[path = "common/device.rs"]
 mod device;
@@ -11,7 +11,7 @@ use parkade::texts::Hint;
 use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocator};
 
-/// The hint of the refusal of 600 MiB, on a device of 1 GiB that has 512 MiB left, which it does not tell.
+/// The hint when 600 MiB are refused on a device of 1 GiB that really has 512 MiB.
 fn hint(profile: &'static Profile, settings: Settings) -> Hint {
     let mut device = PlainDevice::new(Bytes::mib(1024), 1 << 44);
     device.capacity = 512 << 20;

@@ -1,4 +1,4 @@
-//! Private pools whose ids are used again.
+//! Private pools: reused ids, and what holds while they wait to be released.
 
 #[path = "common/device.rs"]
 mod device;
@@ -35,8 +35,8 @@ fn never_split_ends_with_the_pool_or_stays_with_the_id() {
     }
 }
 
-/// A new segment, garbage collection and the release of oversize blocks leave an abandoned pool there; only giving everything back ends it
-/// (asked of 2.11 and 2.15). Until then its id cannot be used again, and a request that looks into it when memory is out fails.
+/// New segments, garbage collection and the release of oversize blocks keep a pool without uses; only releasing everything ends it (asked
+/// of 2.11 and 2.15). Until then its id cannot be used again, and a request that looks into it when out of memory fails.
 #[test]
 fn an_abandoned_pool_ends_when_everything_goes_back() {
     for profile in [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15] {
@@ -55,7 +55,7 @@ fn an_abandoned_pool_ends_when_everything_goes_back() {
     }
 }
 
-/// While the caller's stream is captured, 2.15 waits for nothing and its default pool gives nothing back; 2.11 looks at routings instead.
+/// While the caller's stream is captured, 2.15 waits for nothing and its default pool releases nothing; 2.11 looks at routings instead.
 #[test]
 fn a_capture_defers_where_the_version_looks_at_it() {
     for (profile, is_deferring) in [(&Profile::PYTORCH_2_11, false), (&Profile::PYTORCH_2_15, true)] {
@@ -77,7 +77,7 @@ fn a_capture_defers_where_the_version_looks_at_it() {
     }
 }
 
-/// PyTorch's words, each version's with its own places.
+/// PyTorch's messages, with each release's source lines.
 #[test]
 fn what_pool_errors_say() {
     let pool = PoolId(0, 1);
@@ -107,7 +107,7 @@ fn what_pool_errors_say() {
     }
 }
 
-/// A pool that serves when memory is out lends no block of an expandable segment (spec 5.6).
+/// A pool that serves when the device is out of memory lends no block of an expandable segment (spec 5.6).
 #[test]
 fn expandable_segments_are_not_lent() {
     for (expandable_segments, is_served) in [(false, true), (true, false)] {
@@ -126,7 +126,7 @@ fn expandable_segments_are_not_lent() {
     }
 }
 
-/// A block that two streams use is free after both of their events, and once.
+/// A block that two streams use becomes free after both events, and only once.
 #[test]
 fn emptying_a_pool_waits_for_every_stream_of_a_block() {
     let mut allocator = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), PyTorch::new(Settings::default()), ());

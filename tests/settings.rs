@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 include!("common/settings_fields.rs");
 
-/// The outcome and the fields that are not as after a start, in the form of the pinned tables.
+/// The outcome and the fields that differ from a fresh start, in the form of the pinned tables.
 fn row(error: Option<&SettingsError>, settings: Option<&Settings>) -> String {
     let defaults = fields(&Settings::default());
     let defaults: Vec<&str> = defaults.split('\t').collect();
@@ -26,7 +26,7 @@ fn strings_at_run_time_do_what_the_real_allocator_does() {
         let (text, expected) = line.split_once('\t').unwrap();
         let text = unescape(text);
         let error = if text == "!" {
-            // No string takes the reserved segment back.
+            // No string undoes the reserved segment.
             let kept = settings.pinned_reserve_segment_mb;
             settings = Settings { pinned_reserve_segment_mb: kept, ..Settings::default() };
             None
@@ -62,7 +62,7 @@ fn errors_tell_which_exception_they_are() {
     assert!(error("bogus").message().contains("bogus"));
 }
 
-/// A double is too small for its type only if digits are lost: a denormal written in full is fine (checked on the real parser).
+/// A double is out of range only if digits are lost: a subnormal written in full is fine (checked on the real parser).
 #[test]
 fn denormal_numbers_are_accepted_when_exact() {
     let smallest = f64::from_bits(1);
@@ -102,7 +102,7 @@ proptest! {
         let _ = Settings::from_environment(&text);
     }
 
-    /// Rust's own parser is the judge of decimal numbers in the range that is accepted.
+    /// Rust's own parser judges decimal numbers in range.
     #[test]
     fn decimal_fractions_are_read_to_the_last_bit(bits in 0..=1.0_f64.to_bits()) {
         let value = f64::from_bits(bits);
@@ -113,7 +113,7 @@ proptest! {
     }
 }
 
-/// 2.15 reads a list of classes over, whatever it holds, up to its bracket; what comes after it counts.
+/// 2.15 skips a list of classes up to its bracket, whatever it contains; what follows counts.
 #[test]
 fn a_list_of_classes_is_read_over() {
     let version = parkade::settings::Dialect::PYTORCH_2_15;
@@ -128,7 +128,7 @@ fn a_list_of_classes_is_read_over() {
         let expected = if list.contains(';') { None } else { Some(half) };
         assert_eq!(after(list).ok(), expected, "{list}");
     }
-    // At load time this half reads first, and misses what is not there.
+    // At load time CUDA's parser runs first, and misses the token.
     for cut in ["[", "[a", "[a:", "[a:1G", "[a:1G,"] {
         let text = format!("expandable_segments_reserve_by_class:{cut}");
         let error = Settings::from_environment_as(&version, &text).unwrap_err();
@@ -136,7 +136,7 @@ fn a_list_of_classes_is_read_over() {
     }
 }
 
-/// The ends of the range of doubles, written in base 16, as strtod reads them.
+/// The ends of the range of doubles in hexadecimal, as strtod reads them.
 #[test]
 fn hexadecimal_doubles_at_the_ends_of_their_range() {
     let read = |text| parkade::settings::read_double(text).map(f64::to_bits);

@@ -1,4 +1,4 @@
-//! The text reports against texts of the real PyTorch 2.11.
+//! The texts against those of the real PyTorch 2.11.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 include!("common/oom_row.rs");
 
-/// The statistics in a `memory_stats()` dictionary written as JSON: one flat object of whole numbers.
+/// The statistics in a `memory_stats()` dictionary as JSON: one flat object of integers.
 fn stats_from_json(json: &str) -> Stats {
     let entries = json.trim().trim_matches(['{', '}']).split(',').map(|entry| {
         let (key, value) = entry.split_once(':').unwrap();
@@ -29,7 +29,7 @@ fn pinned_summaries_are_reproduced() {
     }
 }
 
-/// Every recording in the folder that `PARKADE_RECORDINGS` names, if it is set.
+/// Every recording in the folder `PARKADE_RECORDINGS`, if set.
 #[test]
 fn all_summaries_of_a_folder_are_reproduced() {
     let Some(folder) = std::env::var_os("PARKADE_RECORDINGS") else { return };
@@ -105,7 +105,7 @@ fn out_of_memory_messages_are_the_real_ones() {
     assert!(count > 20);
 }
 
-/// A recording of a real H200; the sizes are known only as far as the message tells them.
+/// From a real H200; the sizes are only known as precisely as the message shows them.
 #[test]
 fn a_message_of_a_real_device_is_reproduced() {
     let gib = |size: f64| Bytes((size * 1_073_741_824.0) as u64);

@@ -1,4 +1,4 @@
-//! Looking at an allocator, its knobs, and what its errors say.
+//! What callers see of an allocator, and what its errors say.
 
 #[path = "common/device.rs"]
 mod device;
@@ -51,7 +51,7 @@ fn the_largest_free_block_of_all_pools_and_streams() {
     core.free(large).expect("ours");
     assert_eq!(core.heap().largest_free(), Bytes::mib(24));
     core.free(small).expect("ours");
-    // Many of one size, of which one is larger: a bin that is a crowd.
+    // Many of one size and a larger one: an oversized bin.
     let many: Vec<Allocation> = (0..40).map(|number| take(&mut core, MIB - 512 * (number % 2))).collect();
     core.release_cached().expect("a device");
     for allocation in many {
@@ -81,7 +81,7 @@ fn the_segment_that_an_allocation_is_a_part_of() {
     }
 }
 
-/// A private pool is looked at and given back by itself, once nobody uses it.
+/// A private pool can be examined, and released once it has no uses.
 #[test]
 fn one_private_pool_alone() {
     let mut core = core(Settings::default());
@@ -98,7 +98,7 @@ fn one_private_pool_alone() {
     let last = core.observer().last().expect("told of");
     assert_eq!((last.action, last.size, last.pool), (TraceAction::Snapshot, 512, pool));
     core.free(kept).expect("ours");
-    // A use of another stream is waited for.
+    // It waits for the use of another stream.
     core.record_stream(&gone, StreamId(7));
     core.free(gone).expect("ours");
     core.release_cached_pool(pool).expect("a device");

@@ -1,13 +1,14 @@
-//! Best fit: the smallest free block that is large enough, of equal ones the lowest address.
+//! Best fit: the smallest free block that is large enough; of equal ones the lowest address.
 //!
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5. This is the rule by which PyTorch's allocator and others choose, without
-//! their segments, limits and classes of sizes.
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5. PyTorch's allocator and others choose by this rule, within their
+//! segments, limits and size classes; here it stands alone.
 
-use crate::growing_region::{Fit, GrowingRegion};
 use parkade::policy::Request;
 use parkade::{BlockId, Heap};
 
-/// Best fit on one growing region for each stream.
+use crate::growing_region::{Fit, GrowingRegion};
+
+/// Best fit on one growing region per stream.
 pub type BestFit = GrowingRegion<Best>;
 
 /// Chooses the tightest block.

@@ -1,29 +1,30 @@
-//! The policies that can be chosen by name.
+//! All policies by name.
 
 use alloc::boxed::Box;
 
-use crate::{BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, NextFit, RmmArena, RmmPool, Tlsf, WorstFit};
 use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
+
+use crate::{BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, NextFit, RmmArena, RmmPool, Tlsf, WorstFit};
 
 /// A policy by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Named {
     /// The name: lower case, words joined by hyphens.
     pub name: &'static str,
-    /// One sentence: what it does.
+    /// What it does, in a few words.
     pub says: &'static str,
-    /// The paper or code that its rules come from.
+    /// The paper or code with its rules.
     pub source: &'static str,
-    /// Whether its rules forbid giving memory back to the device before it says that there is none left.
+    /// Whether its rules forbid releasing memory to the device before it is out of memory.
     pub keeps_memory: bool,
-    /// Makes one.
+    /// Creates one without state.
     pub make: fn() -> Box<dyn Policy + Send>,
 }
 
-/// All of them, PyTorch's first.
+/// All policies, PyTorch's first.
 pub const CATALOGUE: &[Named] = &[
     Named {
         name: "pytorch",
@@ -143,7 +144,7 @@ fn expandable() -> Settings {
     Settings { expandable_segments: true, ..Settings::default() }
 }
 
-/// The policy of this name.
+/// The policy with this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Named> {
     CATALOGUE.iter().find(|policy| policy.name == name)

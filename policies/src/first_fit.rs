@@ -1,17 +1,18 @@
 //! First fit: the lowest address among the free blocks that are large enough.
 //!
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithm A, with the list of free blocks in the order of addresses, as his
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithm A, with the list of free blocks in address order, as his
 //! algorithm B needs it. Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995, LNCS 986),
 //! compare it with other rules.
 //!
-//! Different here: algorithm A reserves the high end of the block that it finds; here it is the low end, as everywhere in this allocator.
+//! Different here: algorithm A allocates the high end of the block that it finds; here it is the low end, as everywhere in this allocator.
 
-use crate::growing_region::{Fit, GrowingRegion};
 use parkade::policy::{FreeOrder, Request};
 use parkade::units::DeviceAddress;
 use parkade::{BlockId, Heap};
 
-/// First fit on one growing region for each stream.
+use crate::growing_region::{Fit, GrowingRegion};
+
+/// First fit on one growing region per stream.
 pub type FirstFit = GrowingRegion<First>;
 
 /// Chooses the lowest address.

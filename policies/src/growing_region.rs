@@ -1,24 +1,24 @@
-//! One growing region for each stream: what policies have in common that differ only in which free block they take.
+//! One growing region per stream: what policies have in common that differ only in which free block they take.
 //!
-//! A region is an expandable segment: addresses that get memory page by page, at the lowest place that suffices, when no free block does.
-//! Blocks are multiples of 512 bytes, every remainder is split off, all free neighbours merge. Whole free pages go back to the device when it
-//! has no more memory, or when the program empties the cache. So nothing but the choice of the block makes the difference between them.
+//! A region is an expandable segment: pages are mapped at the lowest place that is large enough, when no free block is. Blocks are
+//! multiples of 512 bytes, every remainder is split off, all free neighbours coalesce. Whole free pages are released when the device is
+//! out of memory or the program empties the cache. So only the choice of the block makes a difference between these policies.
 //!
-//! The textbooks have one region for everything; here every stream and every private pool has its own, because memory that changes streams
-//! must wait. What the limit is held against is the whole request in pages, though a free block at the region's end may save some of it.
+//! The textbooks have one region for everything. Here every stream and every private pool has its own, because memory that changes streams
+//! must wait. The limit is checked against the whole request in pages, although a free block at the end of the region may save some.
 
-use crate::ladder;
-use parkade::BlockId;
 use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
-use parkade::{Heap, PoolSlot};
+use parkade::{BlockId, Heap, PoolSlot};
 
-/// Every block is a multiple of this, so that every address is aligned as cudaMalloc's are.
+use crate::ladder;
+
+/// Sizes are multiples of this, so that addresses are aligned like cudaMalloc's.
 const UNIT: Bytes = Bytes(512);
 /// The smallest page of virtual memory.
 const PAGE: Bytes = Bytes::mib(2);
 
-/// A rule that chooses a free block.
+/// A rule for choosing a free block.
 pub trait Fit {
     /// The policy's name.
     fn name(&self) -> &'static str;
@@ -31,7 +31,7 @@ pub trait Fit {
     /// The free block that serves the request.
     fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId>;
 
-    /// As [`Fit::find`], when memory is out.
+    /// As [`Fit::find`], once the device is out of memory.
     fn find_at_last(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {
         self.find(heap, request)
     }
@@ -42,7 +42,7 @@ pub trait Fit {
     }
 }
 
-/// A policy that takes free blocks by a rule, and new memory at the end of a region.
+/// A policy that takes free blocks by a rule, and new memory from a growing region.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GrowingRegion<F>(pub F);
 

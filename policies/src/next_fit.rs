@@ -1,25 +1,25 @@
-//! Next fit: first fit that begins where the last search ended, and comes round to the lowest address.
+//! Next fit: first fit that begins where the last search ended and wraps around.
 //!
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5, exercise 6: how to change algorithm A so that short blocks do not gather in one
-//! area; a pointer that roves through the list. Behind which of two neighbours it stops is this policy's choice: at what was left of the
-//! block, for its low end is taken. A block into which that merged is the one where the search begins. Where new memory is mapped is not
-//! seen from here, so the pointer stays when the region grows.
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5, exercise 6: how to change algorithm A so that short blocks do not gather in
+//! one area, with a pointer that roves through the list. Where exactly it stops is this policy's choice: at the remainder of the block,
+//! whose low end was taken. If that remainder has coalesced, the search begins with the coalesced block. The policy does not see where
+//! new memory is mapped, so the pointer stays when a segment grows.
 
 use alloc::collections::BTreeMap;
 
-use crate::growing_region::{Fit, GrowingRegion};
-use parkade::PoolSlot;
 use parkade::policy::{FreeOrder, Request};
 use parkade::units::{DeviceAddress, StreamId};
-use parkade::{BlockId, Heap};
+use parkade::{BlockId, Heap, PoolSlot};
 
-/// Next fit on one growing region for each stream.
+use crate::growing_region::{Fit, GrowingRegion};
+
+/// Next fit on one growing region per stream.
 pub type NextFit = GrowingRegion<Next>;
 
-/// Chooses the next address that suffices.
+/// Chooses the next address that is large enough.
 #[derive(Clone, Default, Debug)]
 pub struct Next {
-    /// Behind the last block that was taken.
+    /// The end of the last block taken.
     rovers: BTreeMap<(PoolSlot, StreamId), DeviceAddress>,
 }
 

@@ -1,30 +1,30 @@
-//! The arenas of RAPIDS Memory Manager: each stream has small blocks of its own, a global arena has the large ones.
+//! The arenas of RAPIDS Memory Manager: each stream has its own small blocks, a global arena has the large ones.
 //!
-//! From rapidsai/rmm, cpp/include/rmm/mr/detail/arena.hpp (commit 07b2ac6) and cpp/src/mr/detail/arena_memory_resource_impl.cpp (08cef2a): sizes are
-//! multiples of 256 bytes. A request of up to 1 MiB is served from the superblocks of its stream's arena, the lowest address that suffices; if none
-//! does, a superblock of 1 MiB comes from the global arena. A larger request is served by the global arena itself, the lowest address that
-//! suffices. Every rest is split off. When nothing is left the device is waited for, all superblocks of all arenas go back to the global arena, and the
-//! request is tried once more.
+//! From rapidsai/rmm, cpp/include/rmm/mr/detail/arena.hpp (commit 07b2ac6) and cpp/src/mr/detail/arena_memory_resource_impl.cpp (08cef2a). Sizes
+//! are multiples of 256 bytes. A request of up to 1 MiB is served from the superblocks of its stream's arena, at the lowest address that is
+//! large enough; if there is none, a superblock of 1 MiB comes from the global arena. The global arena serves larger requests itself, at the
+//! lowest address that is large enough. Every remainder is split off. When nothing is left, the device is waited for, all superblocks of all
+//! arenas return to the global arena, and the request is retried once.
 //!
-//! Different here: the original takes one area of a fixed size at the start, half of the free memory by default; here the global arena is a growing
-//! region, so that what it needs shows, and a superblock is a segment of its own. Large blocks of one stream serve another only after
-//! everything was waited for and given back; the original waits for the stream whenever a large block is given back, and lets all streams have it
-//! then. A superblock that is in use in part does not move between arenas here, and no stream gets a superblock that large blocks use in part.
+//! Different here: the original takes one area of fixed size at the start, half of the free memory by default. Here the global arena is a
+//! growing region, so that its needs show, and a superblock is a segment. Large blocks of one stream serve another only after everything was
+//! waited for and released; the original waits for the stream whenever a large block is given back, and all streams may then use it. Here a
+//! partly used superblock does not move between arenas, and no stream gets a superblock that large blocks partly use.
 
-use crate::ladder;
-use parkade::BlockId;
 use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
-use parkade::{Heap, PoolSlot};
+use parkade::{BlockId, Heap, PoolSlot};
 
-/// What sizes are multiples of.
+use crate::ladder;
+
+/// Sizes are multiples of this.
 const UNIT: Bytes = Bytes(256);
-/// The bytes of a superblock. Larger requests are the global arena's.
+/// The size of a superblock, and the largest request that one serves.
 const SUPERBLOCK: Bytes = Bytes::mib(1);
 /// The smallest page of virtual memory.
 const PAGE: Bytes = Bytes::mib(2);
 
-/// The rules of RMM's arenas. It has no state.
+/// The rules of RMM's arenas. Has no state.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct RmmArena;
 

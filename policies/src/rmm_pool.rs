@@ -1,21 +1,22 @@
-//! The pool of RAPIDS Memory Manager: a coalescing best fit for each stream that takes from other streams, and never gives back.
+//! The pool of RAPIDS Memory Manager: a coalescing best fit per stream that takes from other streams and never releases.
 //!
 //! From rapidsai/rmm, cpp/include/rmm/mr/detail/stream_ordered_memory_resource.hpp (commit 032b3a6), coalescing_free_list.hpp (0059816) and
 //! cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24):
-//! - sizes are multiples of 256 bytes; the smallest block of the stream's own list that suffices, of equal ones the lowest address, and every rest is
-//!   split off;
-//! - then the other streams are looked through one after the other: the first that has a large enough block gives its tightest one, and the asking
-//!   stream waits for that stream's event;
-//! - then the pool grows: without a maximum by as much as it has or as the request needs, whichever is more; with one, by half of what is left of
-//!   it. If the device refuses, half of that is tried, down to what the request needs;
-//! - with a maximum, segments that are free as a whole go back when nothing is left of it, as many as the request needs.
+//! - sizes are multiples of 256 bytes; the smallest block of the stream's list that is large enough, of equal ones the lowest address; every
+//!   remainder is split off;
+//! - then the other streams are searched in turn: the first with a large enough block gives its tightest one, and the requesting stream waits
+//!   for that stream's event;
+//! - then the pool grows: without a maximum by as much as it has or the request needs, whichever is more; with one, by half of what remains
+//!   of it. If the device refuses, half of that is tried, down to what the request needs;
+//! - with a maximum that is used up, entirely free segments are released, as many as the request needs.
 //!
-//! The pool begins with half of the device's memory, the default of RMM's Python package. The limit of the heap is its maximum.
+//! The pool begins with half of the device's memory, the default of RMM's Python package. The heap's limit is its maximum.
 //!
-//! Different here: the original keeps the rest of a block that was taken from another stream in that stream's list, and before it grows it moves the
-//! lists of all other streams into the asking one's, where neighbours merge; here the whole block changes streams, behind all that its former stream was given by then and not
-//! only what was before its last free, and neighbours of different streams merge only once everything was waited for, which happens before the pool says that memory is out. The order of the streams is that of
-//! their handles, not of their events' addresses. `empty_cache`, which RMM does not have, gives whole segments back.
+//! Different here: the original keeps the remainder of a block taken from another stream in that stream's list, and before growing it moves
+//! the lists of all other streams into the requesting one's, where neighbours coalesce. Here the whole block changes streams, ordered after
+//! all work of its former stream so far instead of only the work before its last free. Neighbours of different streams coalesce only once
+//! everything was waited for, which happens before the pool is out of memory. Streams are ordered by handle, not by the addresses of
+//! their events. `empty_cache`, which RMM does not have, releases whole segments.
 
 use alloc::vec::Vec;
 
@@ -24,7 +25,7 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{Heap, PoolSlot};
 
-/// What sizes are multiples of.
+/// Sizes are multiples of this.
 const UNIT: u64 = 256;
 
 /// The rules of RMM's pool.
@@ -33,13 +34,13 @@ pub struct RmmPool {
     step: Step,
 }
 
-/// Where on the ladder a request is.
+/// The next step of the ladder for the current request.
 #[derive(Clone, Debug)]
 enum Step {
     Others,
-    /// Grow; the flag says whether segments were reclaimed before.
+    /// Grow; the flag says whether segments have been reclaimed.
     Grow(bool),
-    /// The device refused so many bytes.
+    /// The device refused this many bytes; the flag as for `Grow`.
     Refused(u64, bool),
     Borrow,
     Wait,
@@ -50,13 +51,13 @@ enum Step {
 }
 
 impl RmmPool {
-    /// A pool that has nothing yet.
+    /// An empty pool.
     #[must_use]
     pub fn new() -> RmmPool {
         RmmPool { step: Step::GiveUp }
     }
 
-    /// How many bytes to ask for at first; `None` if the maximum does not leave as many as are needed.
+    /// How many bytes to ask for first; `None` if the maximum leaves too few.
     fn growth(heap: &Heap, request: &Request) -> Option<u64> {
         let (size, held) = (request.size.0, heap.reserved_in(request.pool).0);
         let is_default = request.pool == PoolSlot::default_pool(PoolClass::Large);
@@ -70,7 +71,7 @@ impl RmmPool {
         }
     }
 
-    /// Whole segments of the request's pool, by address, until the maximum leaves what the request needs.
+    /// Entirely free segments of the request's pool, by address, until the maximum leaves enough for the request.
     fn reclaimed(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         let limit = heap.limit()?;
         let mut whole: Vec<_> = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable).collect();
@@ -87,7 +88,7 @@ impl RmmPool {
         Some(blocks)
     }
 
-    /// The rung of this step, and the next step; `None` goes on to the next step at once.
+    /// This step's rung, if it has one, and the next step.
     fn climb(&self, heap: &Heap, request: &Request) -> (Option<Relief>, Step) {
         let ask = |bytes: u64| Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(Bytes(bytes)) };
         let take = || {
@@ -107,7 +108,7 @@ impl RmmPool {
                 (Some(ask(half)), Step::Refused(half, again))
             }
             Step::Borrow => (Some(Relief::Borrow), Step::Wait),
-            // While a graph is captured nothing waits and nothing goes back.
+            // While a graph is captured nothing waits and nothing is released.
             Step::Wait if heap.is_deferring() => (None, Step::GiveUp),
             Step::Wait => (Some(Relief::Wait), Step::Look),
             Step::Look => {

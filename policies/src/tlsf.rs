@@ -1,39 +1,40 @@
 //! TLSF, two-level segregated fit: a good fit in constant time.
 //!
-//! Masmano, Ripoll, Crespo and Real, TLSF: a New Dynamic Memory Allocator for Real-Time Systems (ECRTS 2004), and the values of
-//! mattconte/tlsf (tlsf.c, commit 063fe47): free blocks are in lists by size, 32 lists between two powers of two, below 16 KiB one for each
-//! 512 bytes. A request is rounded up to where a list begins, so that whatever is in that list or a larger one's serves it without looking;
-//! the first list that is not empty gives the block that entered it last. Every remainder is split off, free neighbours merge at once.
+//! Masmano, Ripoll, Crespo and Real, TLSF: a New Dynamic Memory Allocator for Real-Time Systems (ECRTS 2004), with the constants of
+//! mattconte/tlsf (tlsf.c, commit 063fe47). Free blocks are in lists by size, 32 lists between two powers of two, below 16 KiB one per 512
+//! bytes. A request is rounded up to the start of a list, so that every block of that list or a larger one serves it; the first list that
+//! is not empty yields the block that entered it last. Every remainder is split off, and free neighbours coalesce at once.
 //!
-//! Different here: the unit is 512 bytes and not 8. There are no headers, so that no remainder is too short to be split off; there one
-//! that is shorter than a header stays. The pool grows as [`super::growing_region`] says, where the original is given one. The head of a
-//! list is found by looking at the blocks of the list, for the heap keeps them by size. Before it says that memory is out, a block of the
-//! list below is looked for too, in which the request's own size may be: the original does not.
+//! Different here: the unit is 512 bytes instead of 8. There are no headers, so no remainder is too short to split off; in the original one
+//! shorter than a header stays. The pool grows as [`super::growing_region`] describes, where the original is given one. The head of a list
+//! is found by searching the list, because the heap keeps blocks by size. Before it is out of memory the policy also searches the list
+//! below, where a block of the request's own size may be; the original does not.
 
 use core::cell::Cell;
 
-use crate::growing_region::{Fit, GrowingRegion};
 use parkade::policy::Request;
 use parkade::units::Bytes;
 use parkade::{BlockId, Heap};
 
-/// Two-level segregated fit on one growing region for each stream.
+use crate::growing_region::{Fit, GrowingRegion};
+
+/// Two-level segregated fit on one growing region per stream.
 pub type Tlsf = GrowingRegion<TwoLevels>;
 
-/// The logarithm of the number of lists between two powers of two.
+/// log2 of the number of lists between two powers of two.
 const LISTS_LOG2: u32 = 5;
-/// The logarithm of the unit of sizes.
+/// log2 of the unit of sizes.
 const UNIT_LOG2: u32 = 9;
 
-/// The width of the list that a size belongs to, in bytes: a power of two.
+/// The width in bytes of the list of a size: a power of two.
 fn width(size: u64) -> u64 {
     1 << size.max(1).ilog2().saturating_sub(LISTS_LOG2).max(UNIT_LOG2)
 }
 
-/// Chooses the last block that entered the first list in which all are large enough.
+/// Chooses the block that entered last in the first list whose blocks are all large enough.
 #[derive(Clone, Default, Debug)]
 pub struct TwoLevels {
-    /// Blocks that became free so far.
+    /// The number of blocks that became free so far.
     clock: Cell<u64>,
 }
 
@@ -66,7 +67,7 @@ impl Fit for TwoLevels {
 mod tests {
     use super::width;
 
-    /// 32 lists from each power of two on, none narrower than 512 bytes: from 16 KiB on a list is a thirty-second of the power below.
+    /// 32 lists per power of two, none narrower than 512 bytes: from 16 KiB on, a list is 1/32 of the power of two below.
     #[test]
     fn lists() {
         let widths = [512, 16_383, 16_384, 32_767, 32_768, 1 << 20, (1 << 21) - 1, 1 << 30].map(width);

@@ -1,4 +1,4 @@
-//! Taking over a heap that already exists, segment by segment: how a recording that lost its beginning is continued.
+//! Adopting segments that already exist: how a recording without its beginning is continued.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,20 +12,20 @@ use crate::stats::Family;
 use crate::trace::Observer;
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 
-/// A segment that the device has already given.
+/// A segment that the device has already handed out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdoptedSegment {
     /// Its first byte.
     pub address: DeviceAddress,
     /// The stream that it was made for.
     pub stream: StreamId,
-    /// The pool that it belongs to: the default one, or a private one that has been made.
+    /// The pool that it belongs to: the default one, or a private one that exists.
     pub pool: PoolId,
-    /// The pool's collection.
+    /// The pool's collection: small or large.
     pub class: PoolClass,
-    /// The size of a page, if the segment is expandable: its blocks then cover the whole range of reserved addresses.
+    /// The page size of an expandable segment, whose blocks cover the whole reserved range; `None` for any other segment.
     pub page: Option<Bytes>,
-    /// Its blocks, by address, without gaps. Two free or two unmapped blocks are never neighbours.
+    /// Its blocks, by address, without gaps. Neither two free nor two unmapped blocks may be neighbours.
     pub blocks: Vec<AdoptedBlock>,
 }
 
@@ -34,33 +34,33 @@ pub struct AdoptedSegment {
 pub struct AdoptedBlock {
     /// Its size.
     pub size: Bytes,
-    /// What it is used for.
+    /// Its state.
     pub content: AdoptedContent,
 }
 
-/// What an adopted block is used for.
+/// The state of an adopted block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdoptedContent {
-    /// Nothing: it is cached.
+    /// Cached.
     Free,
-    /// It is handed out to somebody who asked for so much.
+    /// Handed out, for a request of this many bytes.
     Allocated(Bytes),
-    /// Addresses of an expandable segment that have no memory: whole pages.
+    /// Addresses of an expandable segment without memory, in whole pages.
     Unmapped,
 }
 
 /// Why a segment cannot be adopted. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdoptError {
-    /// It has no blocks, or one of no bytes.
+    /// It has no blocks, or one of 0 bytes.
     Empty,
     /// Its blocks reach beyond 64 bits.
     TooLarge,
     /// Two free blocks are neighbours, or two unmapped ones.
     NotCoalesced,
-    /// Memory begins or ends inside a page, or is missing in a segment that is not expandable.
+    /// Mapped memory begins or ends inside a page, or a segment that is not expandable has unmapped blocks.
     NotWholePages,
-    /// There is no such pool.
+    /// Its pool does not exist.
     UnknownPool,
     /// More than 65,535 streams.
     TooManyStreams,
@@ -106,7 +106,7 @@ impl AdoptedSegment {
         Ok(total)
     }
 
-    /// The pages that have memory.
+    /// The mapped pages.
     fn mapped_pages(&self) -> Vec<u64> {
         let Some(page) = self.page.map(Bytes::get) else { return Vec::new() };
         let mut pages = Vec::new();
@@ -125,9 +125,9 @@ impl AdoptedSegment {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes over a segment that the device has already given and that overlaps none of the allocator's. Returns the allocations
-    /// that are out in it, by address. The statistics count it as if it had been made here, except for the driver calls; the
-    /// observer is told nothing. `memory` names the memory behind each page of an expandable segment that has some.
+    /// Takes over a segment that overlaps none of the allocator's. Returns its allocations, by address. The statistics count it as if it had
+    /// been made here, except for driver calls; the observer is told nothing. `memory` is called for the handle of each mapped page of an
+    /// expandable segment, with the page's address.
     ///
     /// # Errors
     /// See [`AdoptError`].

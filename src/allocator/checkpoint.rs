@@ -1,8 +1,8 @@
-//! Saving and restoring what a private pool has handed out, as CUDA graph trees do (spec 5.8).
+//! Saving and restoring the state of a private pool, as CUDA graph trees do (spec 5.8).
 //!
-//! A restore gives back every block of the pool, then cuts the saved segments again, block by block: each saved block is handed out,
-//! and those that were free are given back. Statistics and trace entries are those of these allocations and frees. Whether the
-//! checkpoint fits is found out before anything changes ([`Fit`]).
+//! A restore frees all the pool's blocks, then splits the saved segments again, block by block: every saved block is handed out, then those
+//! that were free are given back. Statistics and trace entries are those of these allocations and frees. [`Fit`] checks that the checkpoint
+//! fits before anything changes.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -20,15 +20,15 @@ use crate::units::{Bytes, DeviceAddress, PoolId};
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "restored memory that is not given back stays allocated"]
 pub struct Restored {
-    /// Blocks that the pool had handed out and that were taken back, in this order. Their [`Allocation`]s are void: giving one back is
-    /// [`crate::FreeError::NotAllocated`], even where a restored block has the same address.
+    /// The pool's blocks that were taken back, in this order. Their [`Allocation`]s are void: freeing one is
+    /// [`crate::FreeError::NotAllocated`], even if a restored block has the same address.
     pub freed: Vec<DeviceAddress>,
-    /// The blocks that were handed out when the checkpoint was made: segment by segment, by address.
+    /// The blocks that were allocated when the checkpoint was made: segment by segment, by address.
     pub allocations: Vec<Allocation>,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// What a private pool has handed out now. Events of blocks whose recording was put off are recorded first.
+    /// Saves the state of a private pool. Records the events of deferred blocks first.
     ///
     /// # Errors
     /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool waits for other streams;
@@ -41,12 +41,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(PoolCheckpoint { pool: id, segments: segments.collect::<Result<_, _>>()? })
     }
 
-    /// Makes a private pool hand out what it did when the checkpoint was made. Everything that it hands out now is taken back first;
-    /// segments that it has got since stay, free. An expandable segment may have grown: its last free block is then longer than it was.
+    /// Restores the state of a private pool. Everything that it has allocated now is taken back first; segments added since stay, free. If an
+    /// expandable segment has grown, its last free block is longer than it was.
     ///
     /// # Errors
-    /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], [`CheckpointError::Parted`], and what is said there if the pool's segments do not fit the
-    /// checkpoint, as for one of another allocator: nothing has changed then. [`CheckpointError::Device`] is the exception.
+    /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], [`CheckpointError::Parted`], or why the pool's segments do not fit the
+    /// checkpoint, as for one of another allocator. Nothing has changed then, except with [`CheckpointError::Device`].
     pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<Restored, CheckpointError> {
         let id = checkpoint.pool;
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::LostPool(id))?;
@@ -67,7 +67,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Restored { freed, allocations })
     }
 
-    /// Whether the blocks that a private pool has handed out are exactly these (`checkPoolLiveAllocations`).
+    /// Whether a private pool's allocated blocks are exactly these (`checkPoolLiveAllocations`).
     ///
     /// # Errors
     /// [`CheckpointError::UnknownPool`].
@@ -80,16 +80,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(live == expected.iter().copied().collect())
     }
 
-    /// Gives back everything that the pool has handed out, whatever goes wrong; the first error is told.
+    /// Takes back all allocated blocks of the pool, even after an error. Returns the first error.
     fn take_back(&mut self, pool_number: u16) -> Result<Vec<DeviceAddress>, CheckpointError> {
         let mut freed = Vec::new();
         let mut outcome = Ok(());
         for mut index in self.heap.heads_of(pool_number) {
-            // A block that is given back keeps its slot, whichever neighbours it takes in.
+            // A block that is given back keeps its slot, whichever neighbours it absorbs.
             while let Some(block) = self.heap.arena.get(index) {
                 if block.state == BlockState::Allocated {
                     freed.push(DeviceAddress(block.address));
-                    // Somebody still holds the old name.
+                    // A caller still holds the old id.
                     self.heap.arena.rename(index);
                     outcome = outcome.and(self.give_back(index));
                 }
@@ -99,7 +99,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         outcome.map(|()| freed).map_err(CheckpointError::Device)
     }
 
-    /// Hands out the saved blocks one after the other, then gives those back that were free.
+    /// Hands out the saved blocks one after the other, then gives back those that were free.
     fn restore_segment(
         &mut self,
         start: u32,
@@ -130,8 +130,8 @@ impl Heap {
         self.private_pools().number_of(id).filter(|&pool_number| pool_number != 0)
     }
 
-    /// The first blocks of a pool's segments: first those in use, by address, then free ones, small then large, each in the order of
-    /// the pool's free blocks. Segments that begin without memory are left out.
+    /// The first blocks of a pool's segments: blocks in use, by address, then free ones, small then large, in the order of the pool's free
+    /// blocks. Segments that begin unmapped are left out.
     fn heads_of(&self, pool_number: u16) -> Vec<u32> {
         let is_used = |block: &Block| matches!(block.state, BlockState::Allocated | BlockState::Pending);
         let is_head = |block: &Block| block.prev == NIL && PoolSlot(block.pool).pool_number() == pool_number;
@@ -168,7 +168,7 @@ impl Heap {
     }
 }
 
-/// Whether a checkpoint will fit once everything that its pool has handed out is given back.
+/// Checks whether a checkpoint fits once all allocated blocks of its pool are given back.
 struct Fit<'a> {
     heap: &'a Heap,
     pool_number: u16,
@@ -191,7 +191,7 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Blocks that other streams use will wait for them instead.
+    /// Whether the block is free, or will be once given back: blocks that other streams use will wait instead.
     fn will_be_free(&self, index: u32) -> bool {
         self.heap.arena.get(index).is_some_and(|block| match block.state {
             BlockState::Free => true,
@@ -234,8 +234,8 @@ impl Fit<'_> {
         Err(CheckpointError::LengthDiffers(segment.address))
     }
 
-    /// Whether the rest of an expandable segment, `room` free bytes and the blocks from `after` on, is at most one block with memory
-    /// and then addresses without (spec 5.8). That block may wait for events: it is not touched.
+    /// Whether the rest of an expandable segment, `room` free bytes and the blocks from `after` on, is at most one mapped block and then
+    /// unmapped addresses (spec 5.8). That block may wait for events: it is not touched.
     fn is_tail(&self, room: u64, after: u32) -> bool {
         let arena = &self.heap.arena;
         let unmapped = match arena.get(after) {

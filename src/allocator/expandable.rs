@@ -1,6 +1,6 @@
-//! Memory for expandable segments: mapped page by page in front of where it is needed, unmapped in whole pages (spec section 4).
+//! Memory for expandable segments: mapped page by page where a request needs it, unmapped in whole pages (spec section 4).
 //!
-//! Every step that the device may refuse comes before the first change of the heap, or is undone: after any error pages, blocks and
+//! Every call that the device may refuse comes before the first change of the heap, or is undone: after any error pages, blocks and
 //! statistics agree.
 
 use alloc::collections::BTreeSet;
@@ -15,21 +15,21 @@ use crate::policy::{Policy, Request};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
 
-/// For so many pages room is made at once.
+/// The most pages to make room for in advance.
 const MOST_EXPECTED_PAGES: u64 = 64;
 
-/// What becomes of memory that was unmapped.
+/// What happens to unmapped memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Freed {
-    /// It goes back to the device.
+    /// It is released to the device.
     Released,
-    /// It is kept for the growth that follows at once.
+    /// It is kept for the mapping that follows.
     Spare,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing; `None` if the device has
-    /// no memory for it, in which case what was mapped so far stays, as free blocks (spec 4.4).
+    /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing. `None` if the device is out of
+    /// memory; what was mapped so far stays, as free blocks (spec 4.4).
     pub(super) fn grow(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let size = request.size.0;
         if !self.heap.merges_neighbours() {
@@ -50,7 +50,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         while self.heap.arena.at(block).size < size {
             let next = self.heap.arena.at(block).next;
-            // The walk that found the place has seen that it is long enough; a new segment may be too short.
+            // A run that was found is long enough; a new segment may be too short.
             if !self.heap.is_unmapped(next) {
                 return Err(AllocError::TooLarge { requested: request.requested });
             }
@@ -64,8 +64,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(block))
     }
 
-    /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). If those are too few, `None`, or the
-    /// segment all the same: PyTorch 2.11 then maps what there is, for which there is hardly ever the memory.
+    /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). If they are too few for the request,
+    /// `None`, or the segment all the same: PyTorch 2.11 goes on to map all of it, for which there is hardly ever enough memory.
     fn reserve(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let too_large = AllocError::TooLarge { requested: request.requested };
         let size = self.policy.reservation(self.total_memory).checked_round_up(page).ok_or(too_large)?;
@@ -78,14 +78,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if is_short && returned.is_ok() {
             return Ok(None);
         }
-        // A range that the device does not take back stays the allocator's.
+        // A range that the device failed to free stays the allocator's.
         self.reservations.insert(address.0, size.0, page.0, request.stream);
         let block = self.heap.add_reservation(address, size, stream, request.pool);
         Ok(returned.map(|()| Some(block))?)
     }
 
-    /// Maps the first `wanted` bytes of an unmapped block, in whole pages, and merges them with what is free beside them. False if the
-    /// device has no memory for them (spec 4.3).
+    /// Maps the first `wanted` bytes of an unmapped block, in whole pages, and coalesces them with free neighbours. False if the device is
+    /// out of memory (spec 4.3).
     fn map_block(&mut self, index: u32, wanted: u64) -> Result<bool, AllocError> {
         let block = self.heap.arena.at(index);
         let (address, wanted, pool) = (block.address, wanted.min(block.size), PoolSlot(block.pool));
@@ -109,9 +109,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(true)
     }
 
-    /// Takes memory for so many pages, all or none (spec 4.5). `None` if there is not enough.
+    /// Takes memory for `count` pages, all or none (spec 4.5). `None` if there is not enough.
     fn create_pages(&mut self, count: u64, page: u64) -> Result<Option<Vec<D::Physical>>, AllocError> {
-        // Room for what most requests need; how many there are to be is the program's word.
+        // The program chooses `count`, so it must not decide how much to allocate here.
         let mut memory = Vec::with_capacity(count.min(MOST_EXPECTED_PAGES) as usize);
         for _ in 0..count {
             if let Some(piece) = self.reservations.take_spare_page(page) {
@@ -132,7 +132,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(memory))
     }
 
-    /// Releases all of it, whatever goes wrong; the first error is told, and what could not be released is kept for another time.
+    /// Releases all of it, even after an error. Returns the first error; what could not be released is kept and retried later.
     pub(super) fn release_pages(&mut self, memory: Vec<D::Physical>) -> Result<(), BackendError> {
         memory.into_iter().map(|piece| self.release_page(piece)).fold(Ok(()), Result::and)
     }
@@ -144,7 +144,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         })
     }
 
-    /// Tries again to take back what the device has failed to give.
+    /// Retries to unmap and release what the device failed to.
     pub(super) fn release_leftovers(&mut self) -> Result<(), BackendError> {
         let stuck = self.reservations.take_stuck();
         let cleared = stuck.into_iter().map(|(address, bytes)| self.clear(address, bytes)).fold(Ok(()), Result::and);
@@ -152,12 +152,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         cleared.and(self.release_pages(leftovers))
     }
 
-    /// Unmaps memory that belongs to nobody; remembered if the device fails.
+    /// Unmaps memory that no segment uses. A failure is remembered and retried.
     fn clear(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
         self.device.unmap(DeviceAddress(address), Bytes(bytes)).inspect_err(|_| self.reservations.keep_stuck(address, bytes))
     }
 
-    /// Maps each page and opens them all at once; undone after an error.
+    /// Maps each page and then sets access for all of them. Undone after an error.
     fn map_pages(&mut self, address: u64, page: u64, memory: Vec<D::Physical>, base: u64, first: u64) -> Result<(), AllocError> {
         let mut mapped = 0;
         let mut outcome = Ok(());
@@ -171,7 +171,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let outcome = outcome.and_then(|()| self.device.set_access(DeviceAddress(address), Bytes(mapped * page)));
         if let Err(error) = outcome {
             for place in 0..mapped {
-                // Already failing: what cannot be cleared now is tried again before anything is mapped here.
+                // Another error changes nothing: it is retried before anything else is mapped.
                 let _ = self.clear(address + place * page, page);
             }
             let _ = self.release_pages(memory);
@@ -185,8 +185,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Gives the whole pages inside a free block back to the device, after the segment's stream has done its work; and the addresses,
-    /// once nothing of the segment has memory (spec 4.6, 4.7).
+    /// Unmaps the whole pages inside a free block, after waiting for the segment's stream, and frees the addresses once the whole segment is
+    /// unmapped (spec 4.6, 4.7).
     pub(super) fn unmap_block(&mut self, index: u32, freed: Freed) -> Result<(), AllocError> {
         let block = self.heap.arena.at(index);
         let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
@@ -207,7 +207,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         outcome
     }
 
-    /// Unmaps pages in order, up to the first that cannot be; returns where it stopped.
+    /// Unmaps pages in order, up to the first that fails. Returns where it stopped.
     fn unmap_pages(&mut self, base: u64, page: u64, places: Range<u64>, freed: Freed) -> (u64, Result<(), AllocError>) {
         for place in places.clone() {
             if let Err(error) = self.device.unmap(DeviceAddress(base + place * page), Bytes(page)) {
@@ -238,7 +238,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let id = self.heap.pool_id(pool.0);
         self.observer.observe(&TraceEntry { action: TraceAction::SegmentUnmap, address, size: bytes, stream, pool: id });
         if is_empty && let Some(size) = self.reservations.holding(base).map(|(_, range)| range.size) {
-            // The device keeps addresses in which anything is mapped, be it nobody's.
+            // The device does not free addresses while anything is mapped there, even leftovers.
             self.release_leftovers()?;
             self.device.unreserve(DeviceAddress(base), Bytes(size))?;
             self.reservations.remove(base);
@@ -247,8 +247,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Gives everything back, whatever goes wrong on the way. Unmapping waits for no work (facts: Waiting for the device), and work whose memory
-    /// is gone takes the whole context with it; so all streams that may use it are waited for first.
+    /// Releases everything, even after errors. Unmapping does not wait for work (facts: Waiting for the device), and work whose memory is
+    /// gone destroys the context, so all streams that may use it are waited for first.
     pub(super) fn abandon_reservations(&mut self) {
         for stream in self.streams_of_reservations() {
             let _ = self.device.synchronize_stream(stream);
@@ -268,7 +268,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let _ = self.release_leftovers();
     }
 
-    /// The streams that memory of expandable segments may be in use on; of other segments' blocks too, if there are expandable ones.
+    /// The streams that may use memory of expandable segments. If there are any, also the streams that use other blocks.
     fn streams_of_reservations(&self) -> BTreeSet<StreamId> {
         let own: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
         let others = self.pending.streams().filter(|_| !own.is_empty());

@@ -1,6 +1,8 @@
-//! What happens when no free block serves a request: callbacks, then the ladder, then out of memory (spec 2.4, steps 5 and 6).
+//! The retry ladder: what happens when no free block serves a request (spec 2.4, steps 5 and 6).
 //!
-//! The policy names each rung; this module carries it out. Releasing needs no wait: only blocks whose events are done are free.
+//! Free-memory callbacks run first. Then the policy names one rung after the other ([`Relief`]) and this module carries it out: ask the
+//! device for a segment, release cached segments and ask again, borrow from private pools, wait for events, and so on, until a rung yields
+//! a block or the policy gives up, which is "out of memory". Releasing needs no wait: free blocks have no incomplete events.
 
 use alloc::boxed::Box;
 
@@ -16,11 +18,12 @@ use crate::texts::{Hint, OutOfMemory};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
 
-/// More rungs than any sensible ladder has: a policy that never gives up is at fault.
+/// More rungs than any sensible ladder has; a policy that never gives up is at fault.
 const MOST_RUNGS: u32 = 512;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Finds a detached block for a request that no free block served; `segment` is the size of a new segment for it.
+    /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for it. Returns a detached block, and
+    /// the request with the pool that serves it.
     #[cold]
     pub(super) fn obtain(
         &mut self,
@@ -42,7 +45,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 Relief::Release { blocks, attempt } => {
                     self.check_release(&blocks)?;
                     self.release_segments(&blocks)?;
-                    // Neither garbage collection nor the release of oversize blocks looks for pools that have nothing left.
+                    // Garbage collection and the release of oversize blocks do not look for empty pools.
                     if attempt == Attempt::AskAgain {
                         self.forget_empty_pools()?;
                     }
@@ -65,7 +68,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                         return Ok((block, *request));
                     }
                 }
-                // Uses that a capture recorded are forgotten with the wait, and waiting would break the capture.
+                // Waiting would break the capture, and forget the uses recorded during it.
                 Relief::Wait if self.heap.is_deferring() => {}
                 Relief::Wait => self.synchronize()?,
                 Relief::Reuse(id) => return Ok((self.take(id, request)?, *request)),
@@ -75,20 +78,20 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Err(self.fault("never gives up").into())
     }
 
-    /// Runs all callbacks; true if any of them freed something.
+    /// Runs all callbacks. Returns whether any freed something.
     fn run_free_memory_callbacks(&mut self) -> bool {
         let mut callbacks = core::mem::take(&mut self.callbacks);
         let mut freed = false;
         for callback in &mut callbacks {
             freed |= callback(self);
         }
-        // A callback may have registered another one.
+        // Callbacks may register further ones.
         callbacks.append(&mut self.callbacks);
         self.callbacks = callbacks;
         freed
     }
 
-    /// Asks the device for a segment, within the limit (spec 2.8). `None` means that it has no room.
+    /// Asks the device for a segment, within the limit (spec 2.8). `None` if there is no room.
     pub(super) fn ask_device(
         &mut self,
         request: &Request,
@@ -109,7 +112,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             Attempt::AskFor(other) => other,
         };
-        // Without a limit too, 64 bits are the end: no device holds more.
+        // Without a limit, 64 bits are one.
         let limit = self.heap.limit().unwrap_or(Bytes::MAX);
         if self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
             return Ok(None);
@@ -141,7 +144,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(block))
     }
 
-    /// Counts bytes that a pool took from the device, or gave back if they are negative.
+    /// Counts bytes that a pool took from the device, or released if they are negative.
     pub(super) fn count_reserved(&mut self, pool: PoolSlot, bytes: i64) {
         self.stats.change(Family::ReservedBytes, pool.class(), bytes);
         if self.profile.counts_private_pools && pool.pool_number() != 0 {
@@ -150,12 +153,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Asks the device for its free memory after it had none, as some versions do for a line in their log.
+    /// Asks for the device's free memory after a refusal, as some releases do for a line in their log.
     pub(super) fn look_after_refusal(&mut self) -> Result<(), BackendError> {
         if self.profile.asks_after_refusal { self.device.memory_info().map(|_| ()) } else { Ok(()) }
     }
 
-    /// Refuses to take memory from under a capture or from a private pool in use, whose graphs would find it gone; but for rules that do so.
+    /// Refuses to release memory during a capture, or of a private pool in use, where graphs may need it; unless the policy's rules do so.
     pub(super) fn check_release(&self, blocks: &[BlockId]) -> Result<(), AllocError> {
         if self.policy.releases_during_captures() {
             return Ok(());
@@ -171,7 +174,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Gives whole segments back to the device, in order, up to the first one that cannot be (spec 2.12).
+    /// Releases whole segments, and the pages of expandable ones, in order, up to the first that fails (spec 2.12).
     pub(super) fn release_segments(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
         for &id in blocks {
             let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("releases a block that does not exist"))?;
@@ -206,12 +209,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Hint::ExpandableSegments;
         }
         let reserve = self.policy.reservation(self.total_memory);
-        // The usual reserve is more than the device has: no hint would help.
+        // PyTorch reserves nine eighths by default, and only hints at a larger reserve if it was reduced.
         let is_reduced = reserve < self.total_memory.checked_add(Bytes(self.total_memory.0 / 8)).unwrap_or(Bytes::MAX);
         if is_reduced && segment > reserve { Hint::LargerReserve(reserve) } else { Hint::Addresses }
     }
 
-    /// Counts and reports a failure (spec 2.13).
+    /// Counts a failure, tells the observer, and describes it (spec 2.13).
     fn out_of_memory(&mut self, request: &Request, segment: Bytes) -> AllocError {
         let memory = match self.device.memory_info() {
             Ok(memory) => memory,

@@ -1,9 +1,8 @@
-//! The allocator: the way of one request from top to bottom.
+//! The allocator: the path of one request from top to bottom.
 //!
-//! A request is rounded, looked for among the free blocks, and cut to size. When no free block serves it, callbacks may free
-//! something; then the ladder is climbed ([`ladder`]). Blocks come back in [`release`], at once or after the events of other
-//! streams. What to decide at each step is the policy's business, what it costs is the device's, and everything that
-//! happens is told to the observer, in PyTorch's order (spec 2.4 and 7.4).
+//! A request is rounded, served from a free block, and the block is split to size. If no free block fits, callbacks may free memory, and
+//! then the retry ladder begins ([`ladder`]). Blocks come back in [`release`], at once or after the events of other streams. The policy
+//! decides each step, the device carries it out, and the observer is told everything, in PyTorch's order (spec 2.4, 7.4).
 
 mod adopt;
 mod checkpoint;
@@ -35,13 +34,13 @@ pub use adopt::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
 pub use checkpoint::Restored;
 pub use view::InvalidFraction;
 
-/// From this many bytes on, [`Allocator::allocate`] refuses (spec 1.1, `ONE_EXA`).
+/// [`Allocator::allocate`] refuses requests of this many bytes and more (spec 1.1, `ONE_EXA`).
 const TOO_LARGE: u64 = 1 << 60;
 
-/// More cuts than this do not make a block of one byte out of one of 2^64.
-const MOST_CUTS: usize = 64;
+/// The most splits for one request: enough to halve 2^64 bytes down to one.
+const MOST_SPLITS: usize = 64;
 
-/// A block handed out. It is given back through [`Allocator::free`], once: it cannot be copied.
+/// A block handed out. It goes back through [`Allocator::free`], once: it cannot be copied.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "memory that is not given back stays allocated"]
 pub struct Allocation {
@@ -56,26 +55,26 @@ impl Allocation {
         self.address
     }
 
-    /// The same block in a clone of its allocator. One allocator takes only one of the two back: the other is void there.
+    /// The same block for a clone of its allocator. Each allocator takes back only one of the two.
     pub fn in_a_clone(&self) -> Allocation {
         Allocation { address: self.address, id: self.id }
     }
 }
 
-/// How a block was cut before it was handed out.
+/// How a block was split before it was handed out.
 struct Cut {
-    /// Its size before.
+    /// Its size before, in bytes.
     whole: u64,
-    /// Whether it was a part of its segment before.
+    /// Whether it was only a part of its segment before.
     was_split: bool,
-    /// Free blocks that were left over.
+    /// The number of free blocks split off.
     rests: i64,
 }
 
-/// Called on every miss before the device is asked. Returns true if it freed anything (spec 2.6).
+/// Called whenever no free block serves a request, before the device is asked. Returns whether it freed anything (spec 2.6).
 pub type FreeMemoryCallback<D, P, O> = Box<dyn FnMut(&mut Allocator<D, P, O>) -> bool + Send>;
 
-/// A caching allocator over a device, by the rules of a policy, watched by an observer.
+/// A caching allocator on a device, with a policy that decides and an observer that is told what happens.
 pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
     device: D,
     policy: P,
@@ -90,7 +89,7 @@ pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// An allocator that holds nothing yet.
+    /// An allocator without memory.
     pub fn new(device: D, policy: P, observer: O) -> Allocator<D, P, O> {
         let mut stats = Stats::default();
         stats.max_split_size = policy.max_split_size();
@@ -105,7 +104,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Serves a request of `requested` bytes for `stream`, as PyTorch's tensor path does.
     ///
     /// # Errors
-    /// See [`AllocError`]. After an error everything that the ladder released stays released, and nothing else has changed.
+    /// See [`AllocError`]. What the retry ladder released stays released; nothing else has changed.
     #[inline]
     pub fn allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
         if requested.0 >= TOO_LARGE {
@@ -114,7 +113,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.raw_allocate(requested, stream)
     }
 
-    /// As [`Allocator::allocate`], without the bound of 2^60 bytes (PyTorch's `raw_alloc`).
+    /// As [`Allocator::allocate`], without the limit of 2^60 bytes (PyTorch's `raw_alloc`).
     ///
     /// # Errors
     /// See [`AllocError`].
@@ -134,8 +133,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.hand_out(block, &request)
     }
 
-    /// Notes that work on `stream` uses the block: once given back, it stays pending until that work is done. The block's own stream is
-    /// ignored (spec 3.5).
+    /// Records that work on `stream` uses the block: once given back, it stays pending until that work is done. The block's own stream is
+    /// ignored, and so is an allocation of another allocator (spec 3.5).
     pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
         let Some(index) = self.resolve(allocation) else { return };
         if self.heap.stream(self.heap.arena.at(index).stream) != stream {
@@ -144,19 +143,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Registers something that may free memory when a request finds no free block. All of them are called, in the order of their
-    /// registration, on every miss (spec 2.6).
+    /// Registers a callback that may free memory when no free block serves a request. All callbacks are called each time, in order of
+    /// registration (spec 2.6).
     pub fn register_free_memory_callback(&mut self, callback: FreeMemoryCallback<D, P, O>) {
         self.callbacks.push(callback);
     }
 
-    /// The slot of an allocation that is out.
+    /// The slot of an allocated block.
     #[inline]
     fn resolve(&self, allocation: &Allocation) -> Option<u32> {
         self.heap.arena.resolve(allocation.id).filter(|&index| self.heap.arena.at(index).state == BlockState::Allocated)
     }
 
-    /// Takes the free block that the policy chose, after a look at whether it can be taken.
+    /// Takes the free block that the policy chose, after checking the choice.
     #[inline]
     fn take(&mut self, id: BlockId, request: &Request) -> Result<u32, AllocError> {
         let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("reuses a block that does not exist"))?;
@@ -179,7 +178,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         PolicyFault { policy: self.policy.name(), problem }
     }
 
-    /// Cuts the detached block to size if the policy says so, and hands it out (spec 3.2).
+    /// Splits the detached block if the policy says so, and hands it out (spec 3.2).
     #[inline]
     fn hand_out(&mut self, index: u32, request: &Request) -> Result<Allocation, AllocError> {
         let whole = self.heap.arena.at(index).size;
@@ -193,7 +192,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(self.hand_out_part(index, request, splits))
     }
 
-    /// Hands out the detached block, or its first bytes, as many as the request's size.
+    /// Hands out the detached block, or only as many bytes as the request's size if it splits.
     #[inline]
     fn hand_out_part(&mut self, index: u32, request: &Request, splits: bool) -> Allocation {
         let block = self.heap.arena.at(index);
@@ -202,14 +201,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.hand_out_whole(index, request, Cut { whole, was_split, rests: i64::from(splits) })
     }
 
-    /// As [`Allocator::hand_out_part`], by several cuts or one that leaves more than the request's size, the first of them to `part` bytes.
+    /// As [`Allocator::hand_out_part`], with several splits or one that keeps more than the request's size; the first keeps `part` bytes.
     #[cold]
     fn hand_out_cut(&mut self, index: u32, request: &Request, part: Bytes) -> Result<Allocation, AllocError> {
         let block = self.heap.arena.at(index);
         let (whole, was_split) = (block.size, block.is_split());
         let mut parts = alloc::vec![part];
         let mut size = Bytes(whole);
-        // All answers are looked at before the first cut.
+        // All answers are checked before the first split.
         while let Some(&last) = parts.last() {
             if last < request.size || last >= size {
                 self.put_back_unused(index);
@@ -218,7 +217,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             if last == request.size || !self.policy.splits(last, request) {
                 break;
             }
-            if parts.len() == MOST_CUTS {
+            if parts.len() == MOST_SPLITS {
                 self.put_back_unused(index);
                 return Err(self.fault("cuts a block without an end").into());
             }
@@ -233,7 +232,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             low
         });
         let allocation = self.hand_out_whole(low, request, Cut { whole, was_split, rests: parts.len() as i64 });
-        // What is left may be one block with what was left before, or with what was free behind it, by the rule.
+        // Remainders may coalesce with each other or with free blocks behind them, by the policy's rule.
         for rest in rests.into_iter().rev() {
             if let Some(rest) = self.heap.arena.resolve(rest) {
                 self.heap.detach(rest);
@@ -243,7 +242,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(allocation)
     }
 
-    /// Hands out the detached block, which was cut like this.
+    /// Hands out the detached block, which was split as `cut` says.
     #[inline]
     fn hand_out_whole(&mut self, index: u32, request: &Request, cut: Cut) -> Allocation {
         let class = request.pool.class();
@@ -281,7 +280,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Allocation { address, id: self.heap.arena.id(index) }
     }
 
-    /// Tells the observer what happened to a block; stream and pool are the block's.
+    /// Tells the observer what happened to a block.
     #[inline]
     fn tell(&mut self, action: TraceAction, index: u32, address: u64, size: u64) {
         let block = self.heap.arena.at(index);
@@ -304,7 +303,7 @@ where
     P: Policy + Clone,
     O: Observer + Clone,
 {
-    /// A second allocator in the same state. Free-memory callbacks are not cloned: they belong to whoever registered them.
+    /// A second allocator in the same state, but without free-memory callbacks.
     fn clone(&self) -> Self {
         Allocator {
             device: self.device.clone(),
@@ -322,13 +321,13 @@ where
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Drop for Allocator<D, P, O> {
-    /// Gives every segment and event back to the device.
+    /// Releases every segment and event.
     fn drop(&mut self) {
         self.abandon_reservations();
         let is_whole = |block: &Block| block.prev == NIL && !block.is_expandable();
         let heads: Vec<u32> = self.heap.arena.live().filter(|&index| is_whole(self.heap.arena.at(index))).collect();
         for head in heads {
-            // Nobody is left to tell of an error, and the next segment may still go back.
+            // There is nobody to report an error to, and the next segment may still succeed.
             let _: Result<(), BackendError> = self.device.free(DeviceAddress(self.heap.arena.at(head).address));
         }
         for event in self.pending.drain_events() {

@@ -1,4 +1,4 @@
-//! Private pools, from the caller's side (spec section 5).
+//! Private pools, as callers use them (spec section 5).
 
 use alloc::vec::Vec;
 
@@ -12,32 +12,32 @@ use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, PoolId, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Makes a private pool, or counts one more use of it (spec 5.3, createOrIncref).
+    /// Creates a private pool, or adds a use to it (spec 5.3, createOrIncref).
     ///
     /// # Errors
-    /// If the pool is abandoned, or there are too many.
+    /// If the pool has no uses left, or there are too many pools.
     pub fn create_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         self.heap.create_pool(id)
     }
 
-    /// Sends requests to a pool from now on, which is made if need be; counts one more use of it (spec 5.3).
+    /// Routes requests to a pool from now on, after [`Allocator::create_pool`] (spec 5.3).
     ///
     /// # Errors
-    /// If requests are sent to it already, or it is abandoned.
+    /// If requests are already routed to it, or as [`Allocator::create_pool`].
     pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
         self.heap.create_pool(id)?;
         self.heap.private_pools_mut().begin(id, filter)
     }
 
-    /// Sends no more requests to a pool. Does not count down its uses.
+    /// Stops routing requests to a pool. Does not remove a use.
     ///
     /// # Errors
-    /// If none are sent to it.
+    /// If none are routed to it.
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         self.heap.private_pools_mut().end(id)
     }
 
-    /// Counts one use less; a pool without uses gives its memory back at the next chance.
+    /// Removes a use. The memory of a pool without uses is released at the next opportunity.
     ///
     /// # Errors
     /// If there is no such pool, or it has no uses.
@@ -45,8 +45,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.private_pools_mut().release(id)
     }
 
-    /// Whether the caller's current stream is being captured into a graph. Versions that look at this defer all waiting meanwhile
-    /// ([`crate::profile::Deferral`]).
+    /// Says whether the caller's current stream is being captured into a graph. Releases of PyTorch that ask for this put off all waiting
+    /// meanwhile ([`crate::profile::Deferral`]).
     pub fn set_capturing(&mut self, is_capturing: bool) {
         self.heap.set_capturing(is_capturing);
     }
@@ -59,22 +59,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.private_pools().use_count(id)
     }
 
-    /// Whether a pool's free blocks may serve requests of the default pool when the device has no memory (spec 5.6).
+    /// Says whether a pool's free blocks may serve requests of the default pool when the device is out of memory (spec 5.6).
     pub fn set_pool_use_on_oom(&mut self, id: PoolId, serves: bool) {
         self.heap.private_pools_mut().set_serves_when_out(id, serves);
     }
 
-    /// A pool's blocks are never split from now on. A later pool of the same id may inherit that
-    /// ([`crate::profile::Profile::forgets_no_split`]).
+    /// Stops splitting a pool's blocks. A later pool with the same id may inherit this ([`crate::profile::Profile::forgets_no_split`]).
     pub fn set_pool_no_split(&mut self, id: PoolId) {
         self.heap.private_pools_mut().set_kept_whole(id);
     }
 
-    /// Gives what a pool without uses has cached back to the device, after waiting for its events. Does nothing for a pool in use,
-    /// or one that does not exist (spec 2.10).
+    /// Releases what a pool without uses has cached, after waiting for its events. Does nothing for a pool in use or an unknown one (spec
+    /// 2.10).
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error of the device.
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
         let Some(pool_number) = self
             .heap
@@ -90,7 +89,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.forget_empty_pools()
     }
 
-    /// The segments of one pool, by address, and the observer is told that a snapshot was taken (spec 5.7).
+    /// The segments of one pool, by address. Tells the observer that a snapshot was taken (spec 5.7).
     pub fn snapshot_pool(&mut self, id: PoolId) -> Vec<SegmentInfo> {
         let mut segments = self.segments();
         segments.retain(|segment| segment.pool == id);
@@ -100,8 +99,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         segments
     }
 
-    /// Looks for a free block in the pools that serve when the device is out of memory. The request then goes on with the pool that
-    /// has one (spec 5.6).
+    /// Looks for a free block in the pools that may serve when the device is out of memory. Returns it with the request, changed to that pool
+    /// (spec 5.6).
     pub(super) fn borrow(&mut self, request: &Request) -> Result<Option<(u32, Request)>, AllocError> {
         if request.pool.pool_number() != 0 {
             return Ok(None);
@@ -127,10 +126,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Forgets pools that nobody uses and that have no memory left, with the addresses that they still reserve.
+    /// Forgets pools without uses and memory, and frees the addresses that they still reserve.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for pool_number in self.heap.private_pools().freeable() {
-            // A request may be on its way to a pool that is routed to.
+            // A request may be on its way to a pool while requests are routed to it.
             if self.heap.reserved_by(pool_number) != Bytes::ZERO || self.heap.private_pools().is_routed(pool_number) {
                 continue;
             }

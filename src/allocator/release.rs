@@ -1,4 +1,4 @@
-//! How memory comes back: at once, after the events of other streams, and in the end to the device (spec 3.3 to 3.7).
+//! How memory comes back: blocks at once or after the events of other streams, and segments to the device (spec 3.3 to 3.7).
 
 use super::{Allocation, Allocator};
 use crate::block::BlockState;
@@ -11,19 +11,19 @@ use crate::trace::{Observer, TraceAction};
 use crate::units::{Bytes, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes an allocation back. The block is reusable at once, unless other streams were recorded on it: then after the work
-    /// that those streams have been given so far.
+    /// Takes an allocation back. The block is free at once, unless other streams use it: then once the work that they have been given so far
+    /// is done.
     ///
     /// # Errors
-    /// [`FreeError::NotAllocated`] for another allocator's allocation; [`FreeError::Device`] if an event could not be recorded, in
-    /// which case the block stays pending until a later request manages it.
+    /// [`FreeError::NotAllocated`] for another allocator's allocation; [`FreeError::Device`] if an event could not be recorded, in which
+    /// case the block stays pending and the next request tries again.
     #[inline]
     pub fn free(&mut self, allocation: Allocation) -> Result<(), FreeError> {
         let index = self.resolve(&allocation).ok_or(FreeError::NotAllocated)?;
         self.give_back(index).map_err(FreeError::Device)
     }
 
-    /// Takes back a block that is handed out (spec 3.3). After an error it stays pending.
+    /// Takes back an allocated block (spec 3.3). After an error it stays pending.
     #[inline]
     pub(super) fn give_back(&mut self, index: u32) -> Result<(), BackendError> {
         let block = self.heap.arena.at_mut(index);
@@ -48,10 +48,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Gives every cached segment back to the device, after waiting for all events (`empty_cache`, spec 2.10).
+    /// Releases every cached segment, after waiting for all events (`empty_cache`, spec 2.10).
     ///
     /// # Errors
-    /// What the device says; what was given back before that stays so.
+    /// Any error of the device; what was released before it stays released.
     pub fn release_cached(&mut self) -> Result<(), AllocError> {
         if !self.heap.is_deferring() {
             self.synchronize()?;
@@ -59,7 +59,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.release_everything()
     }
 
-    /// Gives everything back that can be, and forgets private pools that have nothing left.
+    /// Releases everything that can be released, and forgets empty private pools without uses.
     pub(super) fn release_everything(&mut self) -> Result<(), AllocError> {
         self.release_leftovers()?;
         let blocks = self.policy.releasable(&self.heap);
@@ -68,11 +68,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.forget_empty_pools()
     }
 
-    /// Frees the blocks whose events are done, without waiting: each stream's events in order, up to the first that is not done
-    /// (spec 3.6). Every request begins with it.
+    /// Frees blocks whose events are complete, without waiting: each stream's events in order, up to the first incomplete one (spec 3.6).
+    /// Every request begins with this.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error of the device.
     #[inline]
     pub fn process_events(&mut self) -> Result<(), BackendError> {
         if self.pending.is_idle() || self.heap.is_deferring() { Ok(()) } else { self.poll_queues() }
@@ -126,21 +126,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// The oldest event of the stream is done: its block has one less to wait for.
+    /// Notes that the oldest event of the stream is complete.
     fn complete_front(&mut self, stream: StreamId) {
         if let Some(index) = self.pending.pop(stream) {
             self.complete(index);
         }
     }
 
-    /// One event of the block is done.
+    /// Frees the block if this was the last event that it waits for.
     fn complete(&mut self, index: u32) {
         if !self.pending.is_waiting(index) && !self.heap.arena.at(index).has_uses() {
             self.free_block(index);
         }
     }
 
-    /// Records one event for each stream that uses the block (spec 3.5). What was recorded before an error stays recorded.
+    /// Records an event on each stream that uses the block (spec 3.5). Events recorded before an error stay.
     fn insert_events(&mut self, index: u32) -> Result<(), BackendError> {
         while let Some(stream) = self.pending.next_use(index) {
             let mut event = match self.pending.take_spare() {
@@ -158,7 +158,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Tries again to record the events of blocks for which that failed.
+    /// Records the events of deferred blocks.
     pub(super) fn flush_deferred(&mut self) -> Result<(), BackendError> {
         while let Some(index) = self.pending.first_deferred() {
             self.pending.remove_captured_uses(index);
@@ -171,7 +171,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// The block becomes reusable (spec 3.4). The split statistics change once, by the net of what merging did.
+    /// Makes the block free (spec 3.4). The split statistics change once, by the net effect of coalescing.
     #[inline]
     fn free_block(&mut self, index: u32) {
         let block = self.heap.arena.at(index);

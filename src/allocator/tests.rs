@@ -1,4 +1,4 @@
-//! The whole-heap sweep finds each way in which a heap can be spoiled. What the laws rely on must not itself be blind.
+//! The whole-heap sweep finds every kind of damage: the laws rely on it.
 
 #[path = "../../tests/common/device.rs"]
 mod device;
@@ -20,8 +20,8 @@ use lowest::Lowest;
 
 type Core = Allocator<PlainDevice, PyTorch>;
 
-/// An allocator with four small blocks in a row, allocated, allocated, free, allocated, and what is free behind them; with a large
-/// segment; and the slots of the four.
+/// An allocator with four small blocks in a row (allocated, allocated, free, allocated), a free block behind them, and a large segment; and
+/// the slots of the four.
 fn core(expandable_segments: bool) -> (Core, Vec<Allocation>, [u32; 4]) {
     let settings = Settings { expandable_segments, ..Settings::default() };
     let mut core = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), PyTorch::new(settings), ());
@@ -35,12 +35,12 @@ fn core(expandable_segments: bool) -> (Core, Vec<Allocation>, [u32; 4]) {
     (core, out, slots)
 }
 
-/// What the sweep says of a heap that was spoiled so.
+/// What the sweep says of a heap after this damage.
 fn found(is_expandable: bool, spoil: impl FnOnce(&mut Core, [u32; 4])) -> String {
     let (mut core, out, slots) = core(is_expandable);
     spoil(&mut core, slots);
     let answer = core.check().expect_err("a violation").to_string();
-    // It can be neither used nor dropped in order.
+    // It can be neither used nor dropped.
     core::mem::forget((core, out));
     answer
 }
@@ -103,7 +103,7 @@ fn a_free_index_that_is_not_the_free_blocks() {
     assert_finds("the free index of", |core, [_, _, third, _]| core.heap.arena.at_mut(third).state = BlockState::Allocated);
 }
 
-/// Of a heap that keeps one, with a hole between two blocks and what is free behind them.
+/// In a heap that keeps this order, with a hole between two blocks and free memory behind them.
 #[test]
 fn an_order_by_address_that_is_not_the_free_blocks() {
     type ByAddressCore = Allocator<PlainDevice, Lowest>;
@@ -138,7 +138,7 @@ fn events_that_do_not_match_their_blocks() {
     assert_finds("miscounts its uses", |core, [first, ..]| core.pending.add_use(first, StreamId(7), false));
     assert_finds("an event waits for a block that does not live", |core, _| core.pending.push(StreamId(7), (), 1 << 20));
     assert_finds("an event waits for a block that does not live", |core, [first, second, ..]| {
-        // A slot that was somebody's.
+        // A slot that was in use before.
         core.heap.arena.at_mut(first).next = core.heap.arena.at(second).next;
         core.heap.arena.at_mut(first).size += 512;
         let after = core.heap.arena.at(second).next;
@@ -161,7 +161,7 @@ fn statistics_that_are_not_the_sums() {
         let lower = entries.iter().map(|(name, value)| (name.as_str(), if name == "active.all.peak" { 1 } else { *value }));
         core.stats = Stats::from_entries(lower).expect("its own");
     });
-    // Everything grows, but for what the heap counts as reserved.
+    // Everything grows, except what the heap counts as reserved.
     assert_finds("reserved bytes, the segments", |core, _| {
         let is_last = |index: &u32| core.heap.arena.at(*index).size > 16 << 20;
         let last = core.heap.arena.live().find(is_last).expect("the large segment's rest");
@@ -173,7 +173,7 @@ fn statistics_that_are_not_the_sums() {
     });
 }
 
-/// What a sound heap holds is counted: with blocks that wait, and with expandable segments.
+/// No false alarm: with pending blocks, and with expandable segments.
 #[test]
 fn a_sound_heap_passes() {
     for is_expandable in [false, true] {

@@ -1,8 +1,8 @@
-//! Memory that changes hands: a free block that goes to another stream, and pages that go where a request needs them.
+//! Memory that moves: free blocks to another stream, and pages to other addresses. PyTorch does neither.
 //!
-//! PyTorch does neither. A block may change its stream once everything that its former stream was given is ordered before what its new
-//! one will be given: by a wait that the device carries out, or because there is nothing left to do. From then on neighbours of
-//! different streams lie in one segment; they stay apart until all streams have been waited for.
+//! A block may change streams once the work of its former stream is ordered before later work of the new one: because the device makes
+//! the new stream wait, or because the work is done. From then on one segment has blocks of different streams; they stay apart until all
+//! streams have been waited for.
 
 use alloc::vec::Vec;
 
@@ -18,8 +18,8 @@ use crate::trace::Observer;
 use crate::units::{Bytes, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes a free block from another stream, detached. `None` if that stream still has work and nobody is to wait, or while a graph
-    /// is captured.
+    /// Takes a free block from another stream, detached. `None` if that stream still has work and the request's is not to wait, or while a
+    /// graph is captured.
     pub(super) fn transfer(
         &mut self,
         request: &Request,
@@ -45,13 +45,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.heap.is_deferring() || !self.order(from, request.stream, waits)? {
             return Ok(None);
         }
-        // Beside it may be free blocks of the request's stream, from which a rest would stay apart.
+        // Coalesces it with free neighbours of the request's stream, from which a remainder would stay apart.
         self.regroup(index, stream_slot);
         self.heap.detach(index);
         Ok(Some(index))
     }
 
-    /// Orders everything that `from` was given before what `to` will be given; if nobody is to wait, only looks whether it is done.
+    /// Orders all work of `from` so far before later work of `to`. Unless `waits`, only checks whether it is done. Returns whether the
+    /// order holds.
     fn order(&mut self, from: StreamId, to: StreamId, waits: bool) -> Result<bool, BackendError> {
         let mut event = match self.pending.take_spare() {
             Some(event) => event,
@@ -65,8 +66,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         ordered
     }
 
-    /// Once blocks have changed streams: waits for all streams, then lets the free blocks of a segment belong to one of them, so that the
-    /// streams keep none apart.
+    /// If blocks have changed streams: waits for all streams, then moves the free blocks of each segment to one stream, so that they can
+    /// coalesce.
     pub(super) fn reunite(&mut self) -> Result<(), BackendError> {
         let parted =
             if self.heap.mixes_streams() && !self.heap.is_deferring() { self.heap.parted_by_stream() } else { Vec::new() };
@@ -82,14 +83,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// A free block of an ordinary segment belongs to another stream, and merges with the free neighbours that it finds there.
+    /// Moves a free block to another stream and coalesces it with its free neighbours there. Not for expandable segments.
     fn regroup(&mut self, index: u32, stream: u16) {
         self.heap.detach(index);
         self.heap.change_stream(index, stream);
         self.put_back_unused(index);
     }
 
-    /// Puts a detached block back that the statistics still count as free.
+    /// Puts back a detached block that the statistics still count as free.
     pub(super) fn put_back_unused(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
         let (pool, size, was_split) = (PoolSlot(block.pool), block.size as i64, block.is_split());
@@ -104,8 +105,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.stats.change(Family::InactiveSplitBytes, pool.class(), after.1 - before.1 - merged.bytes as i64);
     }
 
-    /// Unmaps the whole pages in free blocks and asks the device while their memory is in hand; what is left of it goes back.
-    /// Nothing happens while a graph is captured: unmapping waits for work.
+    /// Unmaps the whole pages in free blocks, asks the device while holding their memory, then releases what is left of it. Does nothing
+    /// while a graph is captured, because unmapping waits for work.
     pub(super) fn remap(
         &mut self,
         request: &Request,
@@ -122,7 +123,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let left = self.reservations.take_spare();
         let released = self.release_pages(left.into_iter().map(|(_, memory)| memory).collect());
         match asked {
-            // What the device does not take back now is tried again later; the block is there all the same.
+            // Memory that the device failed to release is retried later; the request is served all the same.
             Ok(Some(block)) => Ok(Some(block)),
             Ok(None) => Ok(released.map(|()| None)?),
             Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Looking at an allocator, and the few knobs it has.
+//! What callers can see of an allocator, its limit, and its snapshots.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -33,7 +33,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         &self.device
     }
 
-    /// The device, to change what is outside the allocator's control: time, other processes, faults.
+    /// The device, to change what the allocator does not control: time, other processes, faults.
     #[must_use]
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
@@ -69,7 +69,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         &self.stats
     }
 
-    /// The heap, read-only, as a policy sees it.
+    /// The heap, read-only, as policies see it.
     #[must_use]
     pub fn heap(&self) -> &Heap {
         &self.heap
@@ -84,13 +84,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.stats.reset_peaks();
     }
 
-    /// Sets every sum and counter to zero.
+    /// Sets every sum and counter to 0.
     pub fn reset_accumulated_stats(&mut self) {
         self.stats.reset_accumulated();
     }
 
-    /// Limits the memory taken from the device to a fraction of its total, rounded as the profile says; 1 removes the limit. What is
-    /// already taken stays (spec 2.15).
+    /// Limits the memory taken from the device to a fraction of its total, rounded as the profile says; 1 removes the limit. Memory already
+    /// taken stays (spec 2.15).
     ///
     /// # Errors
     /// If the fraction is not between 0 and 1.
@@ -103,18 +103,18 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// The limit as a fraction of the device's total memory; 1 without one.
+    /// The limit as a fraction of the device's total memory; 1 without a limit.
     #[must_use]
     pub fn memory_fraction(&self) -> f64 {
         self.heap.limit().map_or(1.0, |limit| limit.0 as f64 / self.total_memory.0 as f64)
     }
 
-    /// Limits the memory taken from the device to so many bytes, or not at all.
+    /// Sets or removes the limit of memory taken from the device.
     pub fn set_limit(&mut self, limit: Option<Bytes>) {
         self.heap.set_limit(limit.map(Bytes::get));
     }
 
-    /// The segment that an allocation is a part of: its first byte and its size; `None` for another allocator's allocation.
+    /// The first byte and the size of an allocation's segment; `None` for another allocator's allocation.
     #[must_use]
     pub fn segment_of(&self, allocation: &Allocation) -> Option<(DeviceAddress, Bytes)> {
         let mut head = self.heap.arena.at(self.resolve(allocation)?);
@@ -125,7 +125,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some((DeviceAddress(head.address), Bytes(size)))
     }
 
-    /// All segments with their blocks, by address; of expandable ones, every run of addresses with memory (spec 7.3).
+    /// All segments with their blocks, by address; for expandable ones, every mapped run (spec 7.3).
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         let heads = self.heap.arena.live().map(|index| self.heap.arena.at(index)).filter(|block| {
@@ -137,7 +137,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         segments
     }
 
-    /// Expandable segments, in the order of their making: stream, size of a page, bytes that have memory.
+    /// Expandable segments in the order of creation: stream, page size, mapped bytes.
     #[must_use]
     pub fn expandable_segments(&self) -> Vec<(StreamId, Bytes, Bytes)> {
         let mut ranges: Vec<_> = self.reservations.iter().map(|(_, range)| range).collect();
@@ -145,7 +145,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         ranges.iter().map(|range| (range.stream, Bytes(range.page), Bytes(range.mapped_bytes()))).collect()
     }
 
-    /// As [`Allocator::segments`]; and the observer is told that a snapshot was taken (spec 7.1).
+    /// As [`Allocator::segments`]. Tells the observer that a snapshot was taken (spec 7.1).
     pub fn snapshot(&mut self) -> Vec<SegmentInfo> {
         let segments = self.segments();
         let size = segments.iter().map(|segment| segment.active.0).sum();

@@ -1,29 +1,29 @@
-//! Free neighbours become one block: how a block is put back, and which neighbours it takes in.
+//! Coalescing: how a block is put back, and which free neighbours it absorbs.
 //!
-//! PyTorch's rule, all of them, is the path that costs something; the other rules of [`Coalescing`] and heaps whose segments have
-//! blocks of several streams are asked about apart from it.
+//! PyTorch's rule, all of them, is the fast path. Other rules of [`Coalescing`], and segments with blocks of several streams, take a
+//! separate one.
 
 use alloc::vec::Vec;
 
 use super::{Coalescing, Heap};
 use crate::block::{Block, BlockState, NIL};
 
-/// What putting a block back absorbed.
+/// What a block absorbed when it was put back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Coalesced {
-    /// Free neighbours that the block took in.
+    /// The number of free neighbours absorbed.
     pub(crate) blocks: i64,
     /// Their bytes.
     pub(crate) bytes: u64,
-    /// Whether the merged block is still a part of its segment.
+    /// Whether the coalesced block is only a part of its segment.
     pub(crate) is_split: bool,
-    /// The merged block's size.
+    /// The coalesced block's size in bytes.
     pub(crate) size: u64,
 }
 
 impl Heap {
-    /// Puts a block back into the free index, merged with its free neighbours (spec 3.4). The block itself survives, whichever
-    /// side it merges to.
+    /// Puts a block back into the free index, coalesced with its free neighbours (spec 3.4). The block keeps its slot, whichever neighbours it
+    /// absorbs.
     #[inline]
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64) -> Coalesced {
         let mut merged = Coalesced::default();
@@ -47,7 +47,7 @@ impl Heap {
         merged
     }
 
-    /// Takes in neighbours until none may be any more.
+    /// Absorbs neighbours as long as the rule allows.
     #[cold]
     fn absorb_by_rule(&mut self, index: u32, merged: &mut Coalesced) {
         loop {
@@ -63,7 +63,7 @@ impl Heap {
         }
     }
 
-    /// Whether two neighbours may become one block once both are free.
+    /// Whether two neighbours coalesce once both are free.
     pub(crate) fn may_merge(&self, low: u32, high: u32) -> bool {
         let (before, after) = (self.arena.at(low), self.arena.at(high));
         before.stream == after.stream
@@ -127,12 +127,12 @@ impl Heap {
         block
     }
 
-    /// Whether all free neighbours become one block.
+    /// Whether all free neighbours coalesce.
     pub(crate) fn merges_neighbours(&self) -> bool {
         self.coalescing == Coalescing::Neighbours
     }
 
-    /// Whether only buddies become one block, so that what is left of a cut may be one with what is free behind it.
+    /// Whether only buddies coalesce. Then the remainder of a split may coalesce with the free block behind it.
     #[inline]
     pub(crate) fn has_buddies(&self) -> bool {
         self.coalescing == Coalescing::Buddies
@@ -143,15 +143,15 @@ impl Heap {
         self.mixes_streams
     }
 
-    /// A detached block belongs to another stream from now on.
+    /// Moves a detached block to another stream.
     pub(crate) fn change_stream(&mut self, index: u32, stream: u16) {
         let block = self.arena.at_mut(index);
         self.mixes_streams |= block.stream != stream;
         block.stream = stream;
     }
 
-    /// Free blocks of ordinary segments that belong to another stream than the first free block of their segment, with the slot of that
-    /// one's stream.
+    /// Free blocks, not of expandable segments, whose stream differs from that of the first free block of their segment; each with that
+    /// stream's slot.
     pub(crate) fn parted_by_stream(&self) -> Vec<(u32, u16)> {
         let mut parted = Vec::new();
         for head in self.arena.live() {

@@ -1,30 +1,29 @@
-//! Expandable segments in the heap: addresses that have memory behind some of their pages (spec section 4).
+//! Expandable segments in the heap: reserved addresses of which some pages are mapped (spec section 4).
 //!
-//! Such a segment is one chain of blocks like any other, but some of its blocks are unmapped: addresses without memory. They
-//! are kept by pool, stream and address. Memory comes and goes in whole pages; which pages is the allocator's business, here
-//! blocks are cut and joined.
+//! Such a segment is a chain of blocks like any other, except that some blocks are unmapped: addresses without memory, kept by pool,
+//! stream and address. Memory comes and goes in whole pages. The allocator chooses the pages; here blocks are split and joined.
 
 use super::{Heap, PoolSlot};
 use crate::block::{Block, BlockState, Marks};
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
 impl Heap {
-    /// Bytes without memory directly behind a free block, which it could grow into.
+    /// Unmapped bytes directly behind a free block, into which it could grow.
     #[must_use]
     pub fn unmapped_after(&self, id: crate::BlockId) -> Bytes {
         let after = self.arena.resolve(id).and_then(|index| self.arena.get(self.arena.at(index).next));
         after.filter(|block| block.state == BlockState::Unmapped).map_or(Bytes::ZERO, |block| Bytes(block.size))
     }
 
-    /// Adds a segment of addresses without memory.
+    /// Adds an unmapped segment.
     pub(crate) fn add_reservation(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot) -> u32 {
         let index = self.add_block(address, size, stream, pool, Marks::EXPANDABLE);
         self.attach_unmapped(index);
         index
     }
 
-    /// The first place of the pool and stream, by address, with at least `size` bytes of free or unmapped blocks in a row: its first
-    /// block (spec 4.2).
+    /// The first run of free and unmapped blocks of the pool and stream, by address, with at least `size` bytes: its first block (spec
+    /// 4.2).
     pub(crate) fn find_space(&self, pool: PoolSlot, stream: StreamId, size: u64) -> Option<u32> {
         let unmapped = &self.unmapped[usize::from(pool.0)];
         unmapped.range((stream, 0, 0)..=(stream, u64::MAX, u32::MAX)).map(|&(_, _, index)| index).find_map(|index| {
@@ -40,7 +39,7 @@ impl Heap {
         })
     }
 
-    /// Addresses without memory.
+    /// Whether there is such a block, and it is unmapped.
     pub(crate) fn is_unmapped(&self, index: u32) -> bool {
         self.arena.get(index).is_some_and(|block| block.state == BlockState::Unmapped)
     }
@@ -49,7 +48,7 @@ impl Heap {
         self.arena.get(index).is_some_and(|block| matches!(block.state, BlockState::Free | BlockState::Unmapped))
     }
 
-    /// The first `size` bytes of an unmapped block have memory now: they are a detached block with the same slot, and the rest, if
+    /// Notes that the first `size` bytes of an unmapped block are mapped: they become a detached block in the same slot, and the rest, if
     /// any, a new unmapped one (spec 4.3).
     pub(crate) fn map_front(&mut self, index: u32, size: u64) {
         self.detach_unmapped(index);
@@ -64,9 +63,8 @@ impl Heap {
         }
     }
 
-    /// Memory is gone from `bytes` bytes of a free block, from `offset` on. What is before and behind stays free, as blocks of
-    /// their own; the block itself becomes unmapped, joined with unmapped neighbours (spec 4.6). Returns whether nothing of the
-    /// segment has memory any more.
+    /// Notes that `bytes` bytes of a free block are unmapped, from `offset` on. What is before and behind becomes free blocks; the block
+    /// itself becomes unmapped, joined with unmapped neighbours (spec 4.6). Returns whether the whole segment is unmapped now.
     pub(crate) fn unmap_middle(&mut self, index: u32, offset: u64, bytes: u64, stamp: u64) -> bool {
         self.detach(index);
         let block = self.arena.at(index).clone();
@@ -89,28 +87,28 @@ impl Heap {
         !self.arena.at(index).is_split()
     }
 
-    /// Forgets a segment of which nothing has memory any more.
+    /// Removes a segment that is entirely unmapped.
     pub(crate) fn remove_reservation(&mut self, index: u32) {
         debug_assert!(!self.arena.at(index).is_split());
         self.detach_unmapped(index);
         self.arena.remove(index);
     }
 
-    /// Makes the detached block at the end of a chain unmapped, as when a segment is adopted block by block.
+    /// Makes a detached block unmapped, to build an adopted segment block by block.
     pub(crate) fn make_unmapped(&mut self, index: u32) {
         let (pool, size) = (self.arena.at(index).pool, self.arena.at(index).size);
         self.give_bytes(pool, size);
         self.attach_unmapped(index);
     }
 
-    /// A reserved range of a pool in which nothing has memory.
+    /// An entirely unmapped segment of a pool.
     pub(crate) fn bare_reservation_of(&self, pool_number: u16) -> Option<u32> {
         let pools = [PoolClass::Small, PoolClass::Large].map(|class| PoolSlot::of_pool(pool_number, class));
         let mut unmapped = pools.iter().flat_map(|pool| &self.unmapped[usize::from(pool.0)]).map(|&(_, _, index)| index);
         unmapped.find(|&index| !self.arena.at(index).is_split())
     }
 
-    /// Puts a detached block into the arena, between the neighbours that it names.
+    /// Adds a detached block to the arena, between its neighbours.
     fn insert_linked(&mut self, block: Block) -> u32 {
         let (prev, next) = (block.prev, block.next);
         let index = self.arena.insert(Block { state: BlockState::Detached, ..block });

@@ -1,8 +1,8 @@
-//! The heap: segments cut into blocks, pools of free blocks, and the four moves that change them.
+//! The heap: segments split into blocks, pools of free blocks, and the four moves that change them.
 //!
-//! Everything here is book-keeping without opinion: which block to take, whether to split, what to release are decided by a
-//! policy and ordered by the allocator. The moves are: add a segment, split a block, put a block back (which merges it with
-//! free neighbours), remove a segment. Statistics are kept by the allocator, from what the moves return.
+//! This is book-keeping: the policy decides which block to use, whether to split and what to release, and the allocator gives the orders.
+//! The moves are: add a segment, split a block, put a block back (which coalesces it with free neighbours), remove a segment. The
+//! allocator keeps the statistics, from what the moves return.
 
 mod coalesce;
 mod expandable;
@@ -23,7 +23,7 @@ pub use pools::{PoolError, PoolFilter};
 pub(crate) use streams::TooManyStreams;
 pub use view::BlockView;
 
-/// One of a pool's two collections, as a place in the heap's table.
+/// One of a pool's two collections, small or large, as an index into the heap's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct PoolSlot(pub(crate) u16);
 
@@ -38,7 +38,7 @@ impl PoolSlot {
         PoolSlot(2 * pool_number + class as u16)
     }
 
-    /// Which pool: 0 is the default pool.
+    /// The pool's number: 0 is the default pool.
     pub(crate) const fn pool_number(self) -> u16 {
         self.0 / 2
     }
@@ -50,14 +50,13 @@ impl PoolSlot {
     }
 }
 
-/// Which free neighbours in a segment become one block. Neighbours that belong to different streams never do, until all streams have
-/// been waited for. Expandable segments need [`Coalescing::Neighbours`]: what is mapped is merged with what is free beside it.
+/// Which free neighbours in a segment coalesce. Neighbours of different streams stay apart until all streams have been waited for.
+/// Expandable segments need [`Coalescing::Neighbours`]: newly mapped memory coalesces with free memory beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Coalescing {
     /// All.
     Neighbours,
-    /// Two of the same size whose common first byte, counted from the segment's, is a multiple of both together: the halves of a
-    /// block of a buddy system.
+    /// Two of the same size whose offset in the segment is a multiple of both together: the halves of a block in a buddy system.
     Buddies,
     /// None.
     Never,
@@ -72,34 +71,34 @@ pub struct Heap {
     pub(crate) arena: Arena,
     /// The free blocks of every collection.
     free: Vec<FreeIndex>,
-    /// Addresses without memory, by pool.
+    /// Unmapped blocks, by collection.
     unmapped: Vec<Unmapped>,
-    /// Bytes taken from the device, by owner.
+    /// Bytes taken from the device, by pool number.
     reserved_by: Vec<u64>,
     private_pools: PrivatePools,
-    /// Stream handles by slot, in the order in which they were first seen.
+    /// Stream handles by slot, in order of first use.
     streams: Vec<StreamId>,
-    /// The slots in the order of their handles.
+    /// The slots, ordered by handle.
     stream_order: Vec<u16>,
     last_stream: (StreamId, u16),
     reserved: u64,
     limit: Option<u64>,
     tie_break: TieBreak,
     deferral: Deferral,
-    /// The caller's current stream is being captured.
+    /// Whether the caller's current stream is being captured.
     is_capturing: bool,
-    /// Segments added so far.
+    /// The number of segments added so far.
     segments_made: u32,
     coalescing: Coalescing,
-    /// Blocks of one segment may belong to different streams.
+    /// Whether blocks of one segment may belong to different streams.
     mixes_streams: bool,
-    /// The device's whole memory.
+    /// The device's total memory.
     device_total: u64,
     free_order: FreeOrder,
 }
 
 impl Heap {
-    /// An empty heap for a device with so much memory.
+    /// An empty heap for a device of `device_total` bytes.
     pub(crate) fn new(profile: &Profile, free_order: FreeOrder, coalescing: Coalescing, device_total: Bytes) -> Heap {
         Heap {
             arena: Arena::default(),
@@ -140,13 +139,13 @@ impl Heap {
         self.streams[usize::from(slot)]
     }
 
-    // Inlined, it costs nothing where nobody observes.
+    // Inlined, so that it costs nothing with the observer `()`.
     #[inline]
     pub(crate) fn pool_id(&self, pool: u16) -> PoolId {
         self.private_pools.id(PoolSlot(pool).pool_number())
     }
 
-    /// The collections of every pool: the default pool's two, then those of private pools, of which some may be gone by now and empty.
+    /// The collections of all pools: the default pool's two, then those of private pools, some of which may be gone and empty.
     pub fn pool_slots(&self) -> impl DoubleEndedIterator<Item = PoolSlot> + use<> {
         (0..self.free.len() as u16).map(PoolSlot)
     }
@@ -159,7 +158,7 @@ impl Heap {
         &mut self.private_pools
     }
 
-    /// Makes a private pool, or counts one more use of it.
+    /// Creates a private pool, or adds a use to it.
     pub(crate) fn create_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         let (pool_number, _) = self.private_pools.create_or_use(id)?;
         let pools = usize::from(pool_number) + 1;
@@ -193,7 +192,7 @@ impl Heap {
     }
 
     fn add_block(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot, marks: Marks) -> u32 {
-        // Blocks that are split off keep the number.
+        // Blocks split off inherit the rank.
         let rank = match self.tie_break {
             TieBreak::Address => 0,
             TieBreak::SegmentAge => self.segments_made,
@@ -217,12 +216,12 @@ impl Heap {
         })
     }
 
-    /// A stream's free blocks by address, where they are kept so.
+    /// A stream's free blocks, if they are kept by address.
     pub(crate) fn by_address(&self, pool: PoolSlot, stream_slot: u16) -> Option<&ByAddress> {
         self.free[usize::from(pool.0)].by_address(stream_slot)
     }
 
-    /// Likewise, to spoil.
+    /// The same, for tests that damage it.
     #[cfg(test)]
     pub(crate) fn by_address_mut(&mut self, pool: PoolSlot, stream_slot: u16) -> Option<&mut ByAddress> {
         self.free[usize::from(pool.0)].by_address_mut(stream_slot)
@@ -238,7 +237,7 @@ impl Heap {
         self.free[pool].remove(&mut self.arena, index);
     }
 
-    /// Puts a detached block into its index, stamped.
+    /// Stamps a detached block and puts it into its index.
     #[inline]
     pub(crate) fn attach(&mut self, index: u32, stamp: u64) {
         let block = self.arena.at_mut(index);
@@ -249,8 +248,8 @@ impl Heap {
         self.free[pool].insert(&mut self.arena, index);
     }
 
-    /// Cuts the low `size` bytes off a detached block. The low part is a new detached block, whose slot is returned; the rest keeps
-    /// its slot and what it remembers (spec 3.2, step 1), and is put into the free index.
+    /// Splits the low `size` bytes off a detached block. They become a new detached block, whose slot is returned. The rest keeps the slot
+    /// and its fields (spec 3.2, step 1) and becomes free.
     #[inline]
     pub(crate) fn split(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
         let rest = self.arena.at(index);
@@ -269,7 +268,7 @@ impl Heap {
         low
     }
 
-    /// Forgets a detached block that is a whole segment, which has gone back to the device.
+    /// Removes a detached block that is a whole segment and has been released to the device.
     pub(crate) fn remove_segment(&mut self, index: u32) {
         debug_assert!(!self.arena.at(index).is_split());
         let (pool, size) = (self.arena.at(index).pool, self.arena.at(index).size);
@@ -277,7 +276,7 @@ impl Heap {
         self.arena.remove(index);
     }
 
-    /// Puts a second block behind a detached one, as when a segment is adopted block by block.
+    /// Appends a block to a detached one, to build an adopted segment block by block.
     pub(crate) fn append(&mut self, last: u32, size: u64) -> u32 {
         let before = self.arena.at(last);
         let block = Block { address: before.address + before.size, size, prev: last, next: NIL, requested: 0, ..before.clone() };

@@ -1,8 +1,7 @@
-//! Private pools: which there are, who uses them, and which requests they serve (spec section 5).
+//! Private pools: which exist, how many uses each has, and which requests they serve (spec section 5).
 //!
-//! A private pool is a pair of collections beside the default pool's. Requests reach it while it is routed to. Its memory goes back
-//! to the device only once nobody uses the pool any more. PyTorch keeps pools in hash containers; here their order is that of
-//! their ids.
+//! A private pool is a pair of collections beside the default pool's. Requests reach it while they are routed to it. Its memory is released
+//! only once the pool has no uses. PyTorch keeps pools in hash containers; here they are ordered by id.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -13,10 +12,10 @@ use core::fmt;
 use crate::profile::Profile;
 use crate::units::{PoolId, StreamId};
 
-/// Which requests a routing sends to its pool.
+/// Which requests are routed to a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolFilter {
-    /// All of them, as within `use_mem_pool`.
+    /// All, as within `use_mem_pool`.
     All,
     /// Those of one stream, as while a graph is captured on it.
     Stream(StreamId),
@@ -31,25 +30,25 @@ impl PoolFilter {
     }
 }
 
-/// A call that a pool's state does not allow. Displays as PyTorch 2.11's message; [`PoolError::message`] is another version's.
+/// A pool's state does not allow a call. Displays as PyTorch 2.11's message; [`PoolError::message`] has other releases'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolError {
-    /// The pool is routed to already. Its use count has gone up all the same, as PyTorch's does.
+    /// Requests are already routed to the pool. It has one more use all the same, as in PyTorch.
     AlreadyRouted(PoolId),
-    /// The pool is not routed to.
+    /// No requests are routed to the pool.
     NotRouted(PoolId),
     /// There is no such pool.
     Unknown(PoolId),
-    /// Nobody uses the pool any more: it waits for its memory to go back.
+    /// The pool has no uses left, and only waits for its memory to be released.
     Abandoned(PoolId),
-    /// More releases than uses.
+    /// The pool has been released more often than used.
     NotInUse(PoolId),
     /// More than 32,767 private pools at once.
     TooMany,
 }
 
 impl PoolError {
-    /// The message of a version of PyTorch.
+    /// The message of a release of PyTorch.
     #[must_use]
     pub fn message(&self, profile: &Profile) -> String {
         let asserts = &profile.pool_asserts;
@@ -78,11 +77,11 @@ impl core::error::Error for PoolError {}
 struct PrivatePool {
     id: PoolId,
     uses: i64,
-    /// Nobody uses it any more.
+    /// No uses left: its memory may be released.
     freeable: bool,
 }
 
-/// All private pools. An owner is a place in the heap's table: 0 is the default pool, private pools follow.
+/// All private pools. They are numbered from 1; 0 is the default pool. A number is free again once its pool is forgotten.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrivatePools {
     numbers: BTreeMap<PoolId, u16>,
@@ -94,13 +93,13 @@ pub(crate) struct PrivatePools {
 }
 
 impl PrivatePools {
-    /// Some pool is routed to.
+    /// Whether requests are routed to any pool.
     #[inline]
     pub(crate) fn is_routing(&self) -> bool {
         !self.routings.is_empty()
     }
 
-    /// The owner that serves a request of the stream: that of the newest routing that accepts it.
+    /// The number of the pool for a request of the stream, by the newest routing that accepts it.
     #[inline]
     pub(crate) fn number_for(&self, stream: StreamId) -> u16 {
         if self.routings.is_empty() {
@@ -126,7 +125,7 @@ impl PrivatePools {
         self.pools.get_mut(place).and_then(Option::as_mut).ok_or(PoolError::Unknown(id))
     }
 
-    /// Makes the pool or counts one more use; returns its owner, and whether it is a new place in the table.
+    /// Creates the pool or adds a use. Returns its number, and whether the number has never been used before.
     pub(crate) fn create_or_use(&mut self, id: PoolId) -> Result<(u16, bool), PoolError> {
         if let Some(&pool_number) = self.numbers.get(&id) {
             let pool = self.pool_mut(id)?;
@@ -162,7 +161,7 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// One use less; at none the pool's memory may go back.
+    /// Removes a use. Without uses the pool's memory may be released.
     pub(crate) fn release(&mut self, id: PoolId) -> Result<(), PoolError> {
         let pool = self.pool_mut(id)?;
         pool.uses -= 1;
@@ -188,7 +187,7 @@ impl PrivatePools {
         }
     }
 
-    /// PrivatePools that serve a request of the default pool when the device has no memory.
+    /// Pools that may serve requests of the default pool when the device is out of memory.
     pub(crate) fn serving_when_out(&self) -> Vec<PoolId> {
         self.serve_when_out.iter().copied().collect()
     }
@@ -202,7 +201,7 @@ impl PrivatePools {
         pool_number != 0 && self.kept_whole.contains(&self.id(pool_number))
     }
 
-    /// Owners whose memory may go back, in the order of their ids.
+    /// The numbers of pools whose memory may be released, ordered by id.
     pub(crate) fn freeable(&self) -> Vec<u16> {
         let numbers = self.numbers.iter().map(|(_, &pool_number)| pool_number);
         let is_freeable = |pool_number: &u16| {
@@ -212,13 +211,13 @@ impl PrivatePools {
         numbers.filter(is_freeable).collect()
     }
 
-    /// Requests are being sent to the owner.
+    /// Whether requests are routed to the pool.
     pub(crate) fn is_routed(&self, pool_number: u16) -> bool {
         let id = self.id(pool_number);
         self.routings.iter().any(|(routed, _)| *routed == id)
     }
 
-    /// Forgets a pool that has no memory left, and with it that it was never split, if the version does.
+    /// Forgets a pool that has no memory, and with it "never split" if the release of PyTorch does so.
     pub(crate) fn forget(&mut self, pool_number: u16, forgets_no_split: bool) {
         let place = usize::from(pool_number).wrapping_sub(1);
         if let Some(pool) = self.pools.get_mut(place).and_then(Option::take) {

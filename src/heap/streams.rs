@@ -1,9 +1,9 @@
-//! The streams that a heap knows, each with a slot of 16 bits, which blocks carry instead of the handle.
+//! The streams that a heap knows, each with a 16-bit slot, which blocks store instead of the handle.
 
 use super::Heap;
 use crate::units::StreamId;
 
-/// Too many streams for one heap: a slot is 16 bits wide.
+/// Too many streams for one heap: a slot has 16 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TooManyStreams;
 
@@ -17,7 +17,7 @@ impl Heap {
         Some(self.stream_order[place])
     }
 
-    /// The slot of a stream, which is given one if it has none yet.
+    /// The slot of a stream; a new one for a new stream.
     #[inline]
     pub(crate) fn stream_slot(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
         if self.last_stream.0 != stream {
@@ -26,7 +26,7 @@ impl Heap {
         Ok(self.last_stream.1)
     }
 
-    /// All streams, in the order in which they were first seen.
+    /// All streams, in order of first use.
     pub(crate) fn streams_seen(&self) -> &[StreamId] {
         &self.streams
     }

@@ -1,4 +1,4 @@
-//! The heap as a policy sees it: read-only.
+//! The heap as policies see it: read-only.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -8,10 +8,10 @@ use crate::block::BlockId;
 use crate::profile::Deferral;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
-/// A block as a policy sees it.
+/// A free block as policies see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockView {
-    /// The block's name, to be given back in a decision.
+    /// The block's id, for the policy's answer.
     pub id: BlockId,
     /// Its first byte.
     pub address: DeviceAddress,
@@ -23,7 +23,7 @@ pub struct BlockView {
     pub is_expandable: bool,
     /// The stream that it belongs to.
     pub stream: StreamId,
-    /// The policy's own clock when the block became free.
+    /// The policy's stamp from when the block became free.
     pub stamp: u64,
 }
 
@@ -34,13 +34,13 @@ impl Heap {
         Bytes(self.reserved)
     }
 
-    /// The most that may be taken from the device, if there is a limit.
+    /// The most bytes that may be taken from the device, if there is a limit.
     #[must_use]
     pub fn limit(&self) -> Option<Bytes> {
         self.limit.map(Bytes)
     }
 
-    /// The device's whole memory.
+    /// The device's total memory.
     #[must_use]
     pub fn device_total(&self) -> Bytes {
         Bytes(self.device_total)
@@ -52,8 +52,8 @@ impl Heap {
         self.reserved_by(pool.pool_number())
     }
 
-    /// The lowest address among the free blocks of the pool and stream that end behind `from` and have at least `size` bytes. Looks at all of them
-    /// unless the heap keeps them [by address](crate::index::FreeOrder::ByAddress).
+    /// The free block of the pool and stream with the lowest address among those that have at least `size` bytes and end after `from`.
+    /// Looks at all blocks unless the heap keeps them [by address](crate::index::FreeOrder::ByAddress).
     #[must_use]
     #[inline]
     pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {
@@ -62,8 +62,8 @@ impl Heap {
         index.map(|index| self.view(index))
     }
 
-    /// Of each other stream that has one, the first free block of the pool with at least `size` bytes, by size, then address; in the order of
-    /// the streams' handles.
+    /// For each other stream, the first free block of the pool with at least `size` bytes, by size, then address; ordered by stream
+    /// handle.
     pub fn first_at_least_elsewhere(
         &self,
         pool: PoolSlot,
@@ -77,7 +77,7 @@ impl Heap {
     }
 
     /// The first free block of the pool and stream with at least `size` bytes, by size, then address (spec 2.3).
-    // Always: the more policies ask, the less inclined the compiler is, and it is part of the way of every request.
+    // Always: every request comes here, and the compiler stops inlining it as more policies call it.
     #[must_use]
     #[inline(always)]
     pub fn first_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> Option<BlockView> {
@@ -85,7 +85,7 @@ impl Heap {
         self.free[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))
     }
 
-    /// The largest free block of the pool and stream, of equal ones the lowest address.
+    /// The largest free block of the pool and stream; of equal ones the lowest address.
     #[must_use]
     #[inline]
     pub fn largest(&self, pool: PoolSlot, stream: StreamId) -> Option<BlockView> {
@@ -93,8 +93,8 @@ impl Heap {
         self.free[usize::from(pool.0)].largest_of(&self.arena, slot).map(|index| self.view(index))
     }
 
-    /// Of the free blocks of the pool and stream with at least `sizes.start` and fewer than `sizes.end` bytes the one with the highest stamp; of
-    /// equal stamps the smallest block, then the lowest address. Looks at all blocks of these sizes.
+    /// The free block of the pool and stream with the highest stamp among those whose size is in `sizes`; of equal stamps the smallest
+    /// block, then the lowest address. Looks at all blocks of these sizes.
     #[must_use]
     #[inline]
     pub fn latest(&self, pool: PoolSlot, stream: StreamId, sizes: Range<Bytes>) -> Option<BlockView> {
@@ -102,7 +102,7 @@ impl Heap {
         self.free[usize::from(pool.0)].latest(&self.arena, slot, sizes.start.0, sizes.end.0).map(|index| self.view(index))
     }
 
-    /// The free blocks of the pool and stream with at least `size` bytes, the smallest first, of equal ones the lowest address first.
+    /// The free blocks of the pool and stream with at least `size` bytes, the smallest first; of equal ones the lowest address first.
     pub fn at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         self.known_stream_slot(stream)
             .into_iter()
@@ -110,7 +110,7 @@ impl Heap {
             .map(|index| self.view(index))
     }
 
-    /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first, of equal ones the last first.
+    /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first; of equal ones the highest address first.
     pub fn below(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         self.known_stream_slot(stream)
             .into_iter()
@@ -118,7 +118,7 @@ impl Heap {
             .map(|index| self.view(index))
     }
 
-    /// All free blocks of the pool, by stream handle, size and address.
+    /// All free blocks of the collection, by stream handle, size and address.
     pub fn free_blocks(&self, pool: PoolSlot) -> impl Iterator<Item = BlockView> + '_ {
         self.stream_order
             .iter()
@@ -126,8 +126,8 @@ impl Heap {
             .map(|index| self.view(index))
     }
 
-    /// A graph is being captured, or what the version of PyTorch takes for it. While it is, nothing waits for events and the
-    /// default pool gives nothing back (spec 2.10, 3.8).
+    /// Whether a graph is being captured, in the sense of the release of PyTorch ([`Deferral`]). Meanwhile nothing waits for events, and the
+    /// default pool releases nothing (spec 2.10, 3.8).
     #[must_use]
     pub fn is_deferring(&self) -> bool {
         match self.deferral {
@@ -136,8 +136,8 @@ impl Heap {
         }
     }
 
-    /// Everything that can be given back, in PyTorch's order (spec 2.10): of the default pool, unless [`Heap::is_deferring`], what
-    /// is large, then what is small; of each private pool that nobody uses what is small, then what is large.
+    /// Everything that can be released, in PyTorch's order (spec 2.10): from the default pool, unless [`Heap::is_deferring`], large blocks,
+    /// then small ones; from each private pool without uses small blocks, then large ones.
     #[must_use]
     pub fn releasable(&self) -> Vec<BlockId> {
         let mut blocks = Vec::new();
@@ -150,7 +150,7 @@ impl Heap {
         blocks
     }
 
-    /// What a private pool can give back.
+    /// What a private pool can release.
     pub(crate) fn releasable_of(&self, pool_number: u16) -> Vec<BlockId> {
         let mut blocks = Vec::new();
         for class in [PoolClass::Small, PoolClass::Large] {
@@ -159,28 +159,27 @@ impl Heap {
         blocks
     }
 
-    /// First the segments that are free as a whole, then the free blocks of expandable ones, of which the whole pages go (spec 2.10.1).
+    /// First entirely free segments, then free blocks of expandable segments, whose whole pages can be unmapped (spec 2.10.1).
     fn add_releasable(&self, pool: PoolSlot, blocks: &mut Vec<BlockId>) {
         let whole = self.free_blocks(pool).filter(|block| !block.is_expandable && !block.is_split);
         blocks.extend(whole.map(|block| block.id));
         blocks.extend(self.free_blocks(pool).filter(|block| block.is_expandable).map(|block| block.id));
     }
 
-    /// Free bytes that private pools have cached.
+    /// Free bytes cached by private pools.
     #[must_use]
-    pub fn cached_by_private_pools(&self) -> Bytes {
+    pub(crate) fn cached_by_private_pools(&self) -> Bytes {
         let private = self.pool_slots().filter(|pool| pool.pool_number() != 0);
         Bytes(private.flat_map(|pool| self.free_blocks(pool)).map(|block| block.size.0).sum())
     }
 
-    /// The first byte of the segment that a block is a part of; `None` if there is no such block. Takes time in proportion to the
-    /// blocks before it.
+    /// The first byte of a block's segment; `None` if there is no such block. Takes time in proportion to the blocks before it.
     #[must_use]
     pub fn segment_start(&self, id: BlockId) -> Option<DeviceAddress> {
         self.arena.resolve(id).map(|index| DeviceAddress(self.segment_base(index)))
     }
 
-    /// The size of the largest free block, or zero.
+    /// The size of the largest free block, or 0.
     #[must_use]
     pub fn largest_free(&self) -> Bytes {
         let largest = self.free.iter().filter_map(|pool| pool.largest(&self.arena));

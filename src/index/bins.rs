@@ -1,9 +1,9 @@
-//! The free blocks of one stream, in bins by size: the same order as a balanced tree's, mostly three times faster.
+//! The free blocks of one stream, in bins by size: the order of a balanced tree, usually three times as fast.
 //!
-//! Bins are monotone in size, and every bin is sorted by size, rank and address, so all bins one after the other are the whole
-//! order. A bin with a few blocks is a doubly linked list through the arena, which costs no memory and mostly one step; a bin
-//! with more is a [`OversizedBin`]. A search thus looks into the size's own bin and, if nothing there is large enough, takes the
-//! head of the next occupied one.
+//! Bins are monotone in size and each is sorted by size, rank and address, so the bins in sequence are the whole order. A bin with few
+//! blocks is a doubly linked list through the arena, which costs no memory and usually one step; a bin with more is an
+//! [`OversizedBin`]. A search looks into the bin of the size and, if nothing there is large enough, takes the head of the next
+//! occupied one.
 
 mod descending;
 mod directory;
@@ -20,24 +20,24 @@ use oversized::OversizedBin;
 
 use super::either::Either;
 
-/// A list that would grow beyond this becomes an oversized bin: no walk is longer.
+/// The longest list: a bin with more blocks becomes oversized, so that no walk is longer.
 const LONGEST_LIST: u8 = 24;
-/// An oversized bin that shrinks to this becomes a list. Well below the longest list, so that a bin does not turn at every step.
+/// An oversized bin that shrinks to this becomes a list again. Well below [`LONGEST_LIST`], so that a bin does not flip back and forth.
 const SMALLEST_OVERSIZED: usize = 8;
-/// The count of a bin that is an oversized bin.
+/// The count that marks an oversized bin.
 const OVERSIZED: u8 = u8::MAX;
 
 /// Free blocks ordered by size, rank and address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BinnedBlocks {
-    /// For a bin that is a list, its length and first block; for one that is an oversized bin, [`OVERSIZED`] and the place in `oversized`.
+    /// For a list, its length and first block; for an oversized bin, [`OVERSIZED`] and its index in `oversized`.
     directory: Directory,
-    /// With the bin of each.
+    /// Each with its bin.
     oversized: Vec<(usize, OversizedBin)>,
 }
 
 impl BinnedBlocks {
-    /// Puts a block in. Its size, rank, address and links must not change while it is in.
+    /// Adds a block. Its size, rank, address and links must not change until it is removed.
     #[inline]
     pub(crate) fn insert(&mut self, arena: &mut Arena, index: u32) {
         let bin = bin_of(arena.at(index).size);
@@ -55,7 +55,7 @@ impl BinnedBlocks {
         }
     }
 
-    /// Takes a block out that is in.
+    /// Removes a block that is in a bin.
     #[inline]
     pub(crate) fn remove(&mut self, arena: &mut Arena, index: u32) {
         let bin = bin_of(arena.at(index).size);
@@ -77,7 +77,7 @@ impl BinnedBlocks {
     pub(crate) fn first_at_least(&self, arena: &Arena, size: u64) -> Option<u32> {
         let bin = self.directory.first_from(bin_of(size))?;
         match self.first_in(arena, bin, size) {
-            // In a later bin than the size's own all are large enough.
+            // All blocks of later bins are large enough.
             None => self.first_of(self.directory.first_after(bin)?),
             found => found,
         }
@@ -113,7 +113,7 @@ impl BinnedBlocks {
         })
     }
 
-    /// Of those with at least `from` and fewer than `to` bytes the one that was stamped last, of equally late ones the first in order.
+    /// The block with the highest stamp among those with at least `from` and fewer than `to` bytes; of equal stamps the first in order.
     #[inline]
     pub(crate) fn latest(&self, arena: &Arena, from: u64, to: u64) -> Option<u32> {
         let end = bin_of(to.saturating_sub(1));
@@ -146,7 +146,7 @@ impl BinnedBlocks {
         }
     }
 
-    /// The bin's keys, if it is one.
+    /// The bin's keys, if it is oversized.
     #[inline]
     fn oversized(&self, bin: usize) -> Option<&OversizedBin> {
         let entry = self.directory.get(bin);
@@ -172,7 +172,7 @@ impl BinnedBlocks {
         match self.oversized(bin) {
             Some(oversized) => Either::First(oversized.below(size)),
             None => {
-                // A list is short: its end is found by walking it.
+                // A list is short enough to walk to its end.
                 let all = list(arena, self.directory.get(bin).head);
                 let last = all.take_while(move |&index| arena.at(index).size < size).last();
                 Either::Second(successors(last, |&index| Some(arena.at(index).link_prev).filter(|&before| before != NIL)))
@@ -180,7 +180,7 @@ impl BinnedBlocks {
         }
     }
 
-    /// Puts a block into a bin that is an oversized bin, or a list that must become one.
+    /// Adds a block to an oversized bin, or to a full list, which becomes one.
     #[inline(never)]
     fn insert_into_oversized(&mut self, arena: &Arena, index: u32, bin: usize) {
         let entry = self.directory.get(bin);
@@ -209,7 +209,7 @@ impl BinnedBlocks {
         }
     }
 
-    /// Makes an oversized bin a list again.
+    /// Turns an oversized bin back into a list.
     #[cold]
     fn disband(&mut self, arena: &mut Arena, place: usize) {
         let (bin, oversized) = self.oversized.swap_remove(place);
@@ -241,7 +241,7 @@ fn list(arena: &Arena, head: u32) -> impl Iterator<Item = u32> + '_ {
     })
 }
 
-/// Puts a block into its place in a list, whose new head is returned.
+/// Links a block into a sorted list. Returns the list's new head.
 #[inline]
 fn link(arena: &mut Arena, head: u32, index: u32) -> u32 {
     let block = arena.at(index);
@@ -269,7 +269,7 @@ fn link(arena: &mut Arena, head: u32, index: u32) -> u32 {
     }
 }
 
-/// Takes a block out of its list, whose new head is returned.
+/// Unlinks a block from its list. Returns the list's new head.
 #[inline]
 fn unlink(arena: &mut Arena, head: u32, index: u32) -> u32 {
     let block = arena.at(index);

@@ -1,11 +1,11 @@
-//! The free blocks of one stream in the order of their addresses, for rules that want the lowest address that is large enough.
+//! The free blocks of one stream by address, for rules that take the lowest address that is large enough.
 //!
-//! Kept instead of the order by size, where a policy asks for it. A sorted sequence in short runs. The first address and the largest
-//! block of each run are in arrays of their own, so that a search, for an address or for a size, looks at these and then into one run.
+//! A sorted sequence in short runs. The first address and the largest block of each run are in separate arrays, so that a search, for an
+//! address or for a size, looks at these and then into one run.
 //!
-//! What leaves keeps its place until something new comes there, which is mostly at once: the rest of a block that was cut, or the block into
-//! which neighbours merged. So the place that was left last is remembered: most blocks enter without a search, and hardly anything moves.
-//! Most leave without one too: whoever puts a block in keeps where it went, which is right until other blocks of the run or other runs move.
+//! A block that leaves keeps its place vacant, and usually another block fills it at once: the remainder of a split, or the block into
+//! which neighbours coalesced. So the place vacated last is remembered: most blocks enter without a search, and little moves. Most leave
+//! without a search too: the caller keeps the place where a block went, which is right until other blocks or runs move.
 
 mod run;
 #[cfg(test)]
@@ -17,11 +17,11 @@ use alloc::vec::Vec;
 pub(crate) use run::Entry;
 use run::Run;
 
-/// A run that is out of places is cut in two if it has more blocks than this; else it is cleared of what has left.
+/// A full run is cut in two if it has more blocks than this; otherwise its vacant places are removed.
 const LONG_RUN: usize = Run::MOST * 3 / 4;
-/// A run with fewer blocks than this looks for a neighbour to join.
+/// A run with fewer blocks than this tries to join a neighbour.
 const SPARSE: usize = Run::MOST / 8;
-/// Runs that have no more blocks together become one.
+/// Two runs join if they have at most this many blocks together.
 const MOST_JOINED: usize = Run::MOST / 2;
 
 /// A place in a run.
@@ -29,7 +29,7 @@ const MOST_JOINED: usize = Run::MOST / 2;
 pub(crate) struct Spot {
     /// Which run.
     pub(crate) at: u32,
-    /// Which of its places.
+    /// Which place in the run.
     pub(crate) place: u32,
 }
 
@@ -49,14 +49,14 @@ impl Spot {
 pub(crate) struct ByAddress {
     /// The address of each run's first place.
     firsts: Vec<u64>,
-    /// The bytes of each run's largest block. Where a block has left last it may be more: what comes there is mostly as large.
+    /// The size of each run's largest block. Too high, perhaps, in the run where a block left last: the next one there is often as large.
     largest: Vec<u64>,
     /// The runs, each with at least one block.
-    #[expect(clippy::vec_box, reason = "runs are inserted between others, and what moves then is to be short")]
+    #[expect(clippy::vec_box, reason = "inserting a run should move pointers, not runs")]
     runs: Vec<Box<Run>>,
-    /// Where a block has left last. It may be anything: what is done with it looks first whether it is right.
+    /// The place vacated last. It may be stale: every use checks it.
     left: Spot,
-    /// The largest block of the run where a block has left last has left, and nothing as large has come.
+    /// The run of `left` has lost its largest block, and none as large has entered since.
     is_less: bool,
 }
 
@@ -67,7 +67,7 @@ impl ByAddress {
         self.firsts.partition_point(|&first| first <= address).saturating_sub(1)
     }
 
-    /// Puts a block in. Its address and size must not change while it is in. Where it went, which may be another place later.
+    /// Adds a block, whose address and size must not change until it is removed. Returns its place, which may change later.
     #[inline]
     pub(crate) fn insert(&mut self, entry: Entry) -> Spot {
         match self.place_left_for(entry.address) {
@@ -81,7 +81,7 @@ impl ByAddress {
         }
     }
 
-    /// The place that was left last, or a vacant one just before it, if it is where the address belongs.
+    /// The place vacated last, or a vacant one just before it, if the address belongs there.
     #[inline]
     fn place_left_for(&self, address: u64) -> Option<Spot> {
         let (at, mut place) = self.left.numbers();
@@ -90,7 +90,7 @@ impl ByAddress {
         if behind.is_some_and(|&behind| behind <= address) {
             return None;
         }
-        // Where two blocks have left for the one into which they merge, the lower place is its own.
+        // Two blocks that coalesced have left two vacant places: the lower one is right.
         while place > 0 && run.addresses()[place - 1] >= address {
             place -= 1;
             if !run.is_vacant(place) {
@@ -100,7 +100,7 @@ impl ByAddress {
         (place > 0 || at == 0 || self.firsts[at] <= address).then_some(Spot::new(at, place))
     }
 
-    /// A block has entered a run.
+    /// Notes that a block has entered a run.
     #[inline]
     fn entered(&mut self, at: usize, size: u64) {
         self.firsts[at] = self.runs[at].addresses()[0];
@@ -111,7 +111,7 @@ impl ByAddress {
         self.settle();
     }
 
-    /// Finds the largest block where the largest one has left.
+    /// Finds the new largest block of a run that has lost its largest.
     #[inline]
     fn settle(&mut self) {
         if core::mem::take(&mut self.is_less) {
@@ -135,7 +135,7 @@ impl ByAddress {
         self.find(entry.address).unwrap_or_default()
     }
 
-    /// Clears a run that is out of places of what has left, or cuts it in two, and puts a block in that belongs there.
+    /// Removes the vacant places of a full run, or cuts it in two, and adds a block that belongs there.
     fn make_room(&mut self, at: usize, entry: Entry) {
         let run = &self.runs[at];
         let (low, high): (Vec<Entry>, Vec<Entry>) = run.entries().partition(|other| other.address < entry.address);
@@ -166,7 +166,7 @@ impl ByAddress {
         self.runs.remove(at);
     }
 
-    /// Takes a block out that is in, perhaps where it went when it was put in.
+    /// Removes a block, which is perhaps still in the place where it went.
     #[inline]
     pub(crate) fn remove(&mut self, address: u64, perhaps: Spot) {
         let Some(spot) = self.is_at(address, perhaps).then_some(perhaps).or_else(|| self.find(address)) else {
@@ -184,21 +184,21 @@ impl ByAddress {
         }
     }
 
-    /// Whether the block at an address is in this place.
+    /// Whether the block at this address is in this place.
     #[inline]
     fn is_at(&self, address: u64, spot: Spot) -> bool {
         let (at, place) = spot.numbers();
         self.runs.get(at).is_some_and(|run| run.addresses().get(place) == Some(&address) && !run.is_vacant(place))
     }
 
-    /// Where the block at an address is.
+    /// The place of the block at this address.
     fn find(&self, address: u64) -> Option<Spot> {
         let at = self.run_of(address);
         let place = self.runs.get(at)?.find(address)?;
         Some(Spot::new(at, place))
     }
 
-    /// Drops a run that has no block any more, or joins one that has few with a neighbour that has not many.
+    /// Drops an empty run, or joins a sparse one with a neighbour that has room.
     fn thin_out(&mut self, at: usize) {
         let live = self.runs[at].live();
         if live == 0 {
@@ -215,7 +215,7 @@ impl ByAddress {
         }
     }
 
-    /// The lowest block with at least `size` bytes, which are at least one, among those that end behind `from`.
+    /// The slot of the lowest block with at least `size` bytes that ends after `from`.
     pub(crate) fn lowest_at_least(&self, size: u64, from: u64) -> Option<u32> {
         let size = size.max(1);
         if from == 0 {
@@ -224,7 +224,7 @@ impl ByAddress {
         let at = self.run_of(from);
         let run = self.runs.get(at)?;
         let place = run.first_from(from);
-        // Blocks do not overlap: of those that begin before `from` only the last may reach behind it. It may be in the run before.
+        // Blocks do not overlap, so only the last one that begins before `from` can end after it. It may be in the run before.
         let before = run.last_before(place).or_else(|| self.runs[at.checked_sub(1)?].last_before(Run::MOST));
         if let Some(entry) = before.filter(|entry| entry.size >= size && entry.address + entry.size > from) {
             return Some(entry.index);
@@ -233,7 +233,7 @@ impl ByAddress {
         here.or_else(|| self.lowest_from(at + 1, size))
     }
 
-    /// The lowest block with at least `size` bytes, which are at least one, in the runs from one on.
+    /// The slot of the lowest block with at least `size` bytes, which must not be 0, in the runs from `first` on.
     #[inline]
     fn lowest_from(&self, first: usize, size: u64) -> Option<u32> {
         let mut runs = self.largest[first..].iter().zip(&self.runs[first..]);
@@ -245,7 +245,7 @@ impl ByAddress {
         self.runs.iter().flat_map(|run| run.entries())
     }
 
-    /// Whether what is kept about the runs is true: their first addresses, in order, their largest blocks, and that each has one.
+    /// Whether the arrays agree with the runs: first addresses, in order, largest blocks, and no empty run.
     pub(crate) fn knows_its_runs(&self) -> bool {
         let places = self.runs.iter().flat_map(|run| run.addresses());
         let is_so = |(at, run): (usize, &Run)| {

@@ -1,4 +1,4 @@
-//! One of two iterators, where either order of free blocks may answer.
+//! An iterator that is one of two.
 
 /// One of two iterators.
 pub(in crate::index) enum Either<A, B> {

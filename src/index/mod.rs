@@ -1,9 +1,8 @@
 //! The order of free blocks, and the only place that knows it.
 //!
 //! PyTorch keeps the free blocks of a pool in one set ordered by stream, size and address, all unsigned and ascending (spec 2.3).
-//! [`FreeIndex`] answers what its rules ask: the first block of a stream with at least so many bytes, the block before or after a
-//! given one, and a walk over everything in order. Between size and address stands the block's rank, which is 0 everywhere
-//! under rules that do not use it.
+//! [`FreeIndex`] answers its rules' questions: the first block of a stream with at least a given size, and walks up and down from
+//! there. The block's rank comes between size and address; it is 0 for all blocks under rules that do not use it.
 
 mod bins;
 mod by_address;
@@ -20,8 +19,8 @@ use bins::BinnedBlocks;
 pub(crate) use by_address::{ByAddress, Entry, Spot};
 use either::Either;
 
-/// The order in which a heap keeps its free blocks. Every question of [`Heap`](crate::Heap) is answered in either order, but quickly only in the order that
-/// it is about; the others look at all blocks.
+/// The order in which a heap keeps its free blocks. It answers every question of [`Heap`](crate::Heap) either way; questions about the
+/// other order look at all blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FreeOrder {
     /// By size, then address: for [`first_at_least`](crate::Heap::first_at_least), [`largest`](crate::Heap::largest) and the like.
@@ -31,17 +30,15 @@ pub enum FreeOrder {
     ByAddress,
 }
 
-/// The free blocks of one pool, in the order that the policy asked for. Each has one entry for each stream slot that ever had a free block
-/// here; empty ones stay.
+/// The free blocks of one collection, by stream slot, in the order that the policy asked for.
 #[derive(Clone, Debug)]
 pub(crate) enum FreeIndex {
     BySize(Vec<BinnedBlocks>),
-    /// Questions by size are answered too, by a look at all blocks.
     ByAddress(Vec<ByAddress>),
 }
 
 impl FreeIndex {
-    /// An empty one.
+    /// An empty index.
     pub(crate) fn new(order: FreeOrder) -> FreeIndex {
         match order {
             FreeOrder::BySize => FreeIndex::BySize(Vec::new()),
@@ -67,7 +64,7 @@ impl FreeIndex {
         }
     }
 
-    /// Likewise, to spoil.
+    /// The same, for tests that damage it.
     #[cfg(test)]
     pub(crate) fn by_address_mut(&mut self, stream_slot: u16) -> Option<&mut ByAddress> {
         match self {
@@ -76,7 +73,7 @@ impl FreeIndex {
         }
     }
 
-    /// Puts a block in. Its stream, size, rank and address must not change while it is in.
+    /// Adds a block. Its stream, size, rank and address must not change until it is removed.
     #[inline]
     pub(crate) fn insert(&mut self, arena: &mut Arena, index: u32) {
         match self {
@@ -88,7 +85,7 @@ impl FreeIndex {
         }
     }
 
-    /// Takes a block out that is in.
+    /// Removes a block that is in the index.
     #[inline]
     pub(crate) fn remove(&mut self, arena: &mut Arena, index: u32) {
         match self {
@@ -100,7 +97,7 @@ impl FreeIndex {
         }
     }
 
-    /// The lowest address among the blocks of the stream that end behind `from` and have at least `size` bytes.
+    /// The stream's block with the lowest address among those that have at least `size` bytes and end after `from`.
     #[inline]
     pub(crate) fn lowest_at_least(&self, arena: &Arena, stream_slot: u16, size: u64, from: u64) -> Option<u32> {
         if let FreeIndex::ByAddress(streams) = self {
@@ -125,7 +122,7 @@ impl FreeIndex {
         self.unsorted(stream_slot, |own| own >= size).min_by_key(|&index| place_by_size(arena, index))
     }
 
-    /// The first of the stream's largest blocks, in the order by size.
+    /// The stream's largest block; of equal ones the first by rank and address.
     #[inline]
     pub(crate) fn largest_of(&self, arena: &Arena, stream_slot: u16) -> Option<u32> {
         match self.by_size(stream_slot) {
@@ -138,7 +135,7 @@ impl FreeIndex {
         }
     }
 
-    /// Of the stream's blocks with at least `from` and fewer than `to` bytes the one that was stamped last; of equally late ones the first in
+    /// The stream's block with the highest stamp among those with at least `from` and fewer than `to` bytes; of equal stamps the first in
     /// the order by size.
     #[inline]
     pub(crate) fn latest(&self, arena: &Arena, stream_slot: u16, from: u64, to: u64) -> Option<u32> {
@@ -151,7 +148,7 @@ impl FreeIndex {
         }
     }
 
-    /// The blocks of one stream that come before the first one with at least `size` bytes, largest first.
+    /// The blocks of one stream with fewer than `size` bytes, in reverse order.
     pub(crate) fn below<'a>(&'a self, arena: &'a Arena, stream_slot: u16, size: u64) -> impl Iterator<Item = u32> + 'a {
         match self.by_size(stream_slot) {
             Some(blocks) => Either::First(blocks.below(arena, size)),
@@ -167,13 +164,13 @@ impl FreeIndex {
         }
     }
 
-    /// The blocks of one stream that are kept by address and have such a size, by address.
+    /// The blocks of one stream kept by address whose size passes, by address.
     fn unsorted(&self, stream_slot: u16, has: impl Fn(u64) -> bool) -> impl Iterator<Item = u32> {
         let entries = self.by_address(stream_slot).into_iter().flat_map(ByAddress::entries);
         entries.filter(move |entry| has(entry.size)).map(|entry| entry.index)
     }
 
-    /// Likewise, by size.
+    /// The same, by size.
     #[cold]
     fn sorted(&self, arena: &Arena, stream_slot: u16, has: impl Fn(u64) -> bool) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.unsorted(stream_slot, has).collect();
@@ -191,7 +188,7 @@ impl FreeIndex {
     }
 }
 
-/// Puts in the first block that its stream has here.
+/// Adds the first block of its stream.
 #[cold]
 #[inline(never)]
 fn insert_first(streams: &mut Vec<BinnedBlocks>, arena: &mut Arena, index: u32) {
@@ -200,7 +197,7 @@ fn insert_first(streams: &mut Vec<BinnedBlocks>, arena: &mut Arena, index: u32) 
     streams[slot].insert(arena, index);
 }
 
-// The order by size is PyTorch's: the other one stays out of its way.
+// Out of line: PyTorch's path, the order by size, should not pay for it.
 #[cold]
 #[inline(never)]
 fn insert_by_address(streams: &mut Vec<ByAddress>, arena: &mut Arena, index: u32) {
@@ -224,7 +221,7 @@ fn remove_by_address(streams: &mut [ByAddress], arena: &Arena, index: u32) {
     }
 }
 
-/// Where a block stands in the order by size.
+/// A block's key in the order by size.
 fn place_by_size(arena: &Arena, index: u32) -> (u64, u32, u64) {
     let block = arena.at(index);
     (block.size, block.rank, block.address)

@@ -1,10 +1,10 @@
-//! The free blocks of one stream, in a balanced tree: plain, and the yardstick for anything faster.
+//! The free blocks of one stream in a balanced tree: the plain model that the bins are tested against.
 
 use alloc::collections::BTreeSet;
 
 use crate::block::Arena;
 
-/// What the order is made of: size, rank, address; the slot comes along to find the block.
+/// Size, rank and address, which make the order; and the slot, to find the block.
 type Key = (u64, u32, u64, u32);
 
 /// Free blocks ordered by size, rank and address.
@@ -42,7 +42,7 @@ impl OrderedBlocks {
     }
 
     pub(crate) fn latest(&self, arena: &Arena, from: u64, to: u64) -> Option<u32> {
-        // Of equal ones `max_by_key` gives the last.
+        // `max_by_key` returns the last of equal ones.
         self.keys.range((from, 0, 0, 0)..(to, 0, 0, 0)).rev().map(|key| key.3).max_by_key(|&index| arena.at(index).stamp)
     }
 

@@ -1,4 +1,4 @@
-//! A pool's free blocks answer alike in either order.
+//! Both orders of free blocks give the same answers.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use crate::block::{Arena, Block, BlockState, Marks, NIL};
 /// Streams that have blocks.
 const STREAMS: u16 = 3;
 
-/// The same blocks twice, in slots of the same numbers: the orders write into their arenas.
+/// The same blocks twice, in the same slots: each order writes into its own arena.
 struct Both {
     by_size: (Arena, FreeIndex),
     by_address: (Arena, FreeIndex),
@@ -25,7 +25,7 @@ impl Both {
         Both { by_size: pool(FreeOrder::BySize), by_address: pool(FreeOrder::ByAddress), inside: Vec::new(), end: 0 }
     }
 
-    /// Puts in a block behind those of its rank, after a gap; those of rank 1 go down from the end of all addresses.
+    /// Adds a block after those of its rank, with a gap; those of rank 1 go down from the end of the address space.
     fn insert(&mut self, (size, rank, stream, stamp): (u64, u32, u16, u64)) {
         let address = if rank == 0 { self.end } else { (1 << 40) - self.end - size };
         self.end += 2 * size;

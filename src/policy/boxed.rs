@@ -1,4 +1,4 @@
-//! A policy chosen at run time is a policy too.
+//! A boxed policy is a policy, so that one can be chosen at run time.
 
 use alloc::boxed::Box;
 

@@ -1,8 +1,8 @@
-//! Decisions, apart from the flow that carries them out.
+//! Decisions, separate from the flow that carries them out.
 //!
-//! A [`Policy`] sees a read-only [`Heap`] and returns values; the allocator checks each answer before it acts on it, acts, and keeps
-//! the accounts. So a policy cannot corrupt the heap: a wrong answer becomes [`crate::AllocError::Policy`], which names the policy.
-//! PyTorch's rules are one policy ([`PyTorch`]); nothing in the flow knows its name.
+//! A [`Policy`] sees a read-only [`Heap`] and returns values. The allocator checks each answer, acts on it and keeps the accounts, so a
+//! policy cannot corrupt the heap: a wrong answer becomes [`crate::AllocError::Policy`], which names the policy.
+//! PyTorch's rules are one policy ([`PyTorch`]); the flow does not know that it exists.
 
 mod boxed;
 mod pytorch;
@@ -26,173 +26,173 @@ pub use crate::index::FreeOrder;
 /// One request on its way through the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// What the caller asked for.
+    /// The bytes that the caller asked for.
     pub requested: Bytes,
-    /// What [`Policy::round`] made of it.
+    /// The same, rounded by [`Policy::round`].
     pub size: Bytes,
     /// The pool that serves it.
     pub pool: PoolSlot,
     /// The stream that it is for.
     pub stream: StreamId,
-    /// New memory for it comes from an expandable segment ([`Policy::is_expandable`]).
+    /// Whether new memory for it comes from an expandable segment ([`Policy::is_expandable`]).
     pub is_expandable: bool,
 }
 
-/// Where a request is to be served from.
+/// Where to serve a request from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
     /// This free block of the request's pool and stream.
     Reuse(BlockId),
-    /// No free block; a new segment of this many bytes would do. Where memory comes from expandable segments, this is what the limit
-    /// and the error speak of, and less may be mapped.
+    /// No free block fits; a new segment of this many bytes would. With expandable segments less may be mapped, and this size only
+    /// appears in the check against the limit and in the error.
     Segment(Bytes),
 }
 
-/// One rung of the ladder that is climbed when no free block serves a request.
+/// One rung of the retry ladder: a step to take when no free block serves a request. The allocator asks for rung 0, 1, 2, ... until one
+/// yields a block or the policy gives up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Relief {
-    /// Give these free blocks back to the device, in this order; then perhaps ask the device for the segment.
+    /// Release these free blocks to the device, in this order, then perhaps ask it for the segment.
     Release {
         /// Whole segments, or blocks of expandable ones.
         blocks: Vec<BlockId>,
-        /// Whether to ask afterwards, and how that counts.
+        /// Whether to ask the device afterwards, and for how much.
         attempt: Attempt,
     },
-    /// Look for a free block in the private pools that serve when memory is out (spec 5.6).
+    /// Look for a free block in the private pools that may serve when the device is out of memory (spec 5.6).
     Borrow,
-    /// Take this free block of the request's pool from another stream. It belongs to the request's stream from then on, whole, and is cut as
-    /// the request's own would be. Not of an expandable segment. While a graph is captured this does nothing.
+    /// Move this free block of the request's pool to the request's stream, whole, then split it as usual. Blocks of expandable segments
+    /// cannot move. Does nothing while a graph is captured.
     Transfer {
         /// The block, at least as large as the request.
         block: BlockId,
-        /// Whether the request's stream is made to wait for what its former stream has been given so far. If not, the block is taken
-        /// only if that stream has nothing left to do; else the ladder goes on.
+        /// Whether the request's stream waits for the work that the block's former stream has been given so far. If not, the block moves
+        /// only if that work is done; otherwise the next rung follows.
         waits: bool,
     },
-    /// Unmap the whole pages in these free blocks of expandable segments, then ask the device, with their memory in hand: what the request
-    /// misses is taken from it first, and what is left over goes back to the device. While a graph is captured this does nothing.
+    /// Unmap the whole pages in these free blocks of expandable segments and map them for the request, with new ones from the device where
+    /// they are too few. Unused pages go back to the device. Does nothing while a graph is captured.
     Remap {
         /// Free blocks, in this order.
         blocks: Vec<BlockId>,
     },
-    /// Wait for all events, so that every block given back becomes free. While a graph is captured this does nothing.
+    /// Wait for all events, so that every pending block becomes free. Does nothing while a graph is captured.
     Wait,
-    /// Take this free block of the request's pool and stream, as [`Placement::Reuse`] would: one that a rung before has made.
+    /// Take this free block of the request's pool and stream, which an earlier rung has freed; as [`Placement::Reuse`].
     Reuse(BlockId),
     /// Out of memory.
     GiveUp,
 }
 
-/// Whether a rung ends with asking the device for a segment.
+/// Whether a rung ends by asking the device for a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attempt {
-    /// It does not.
+    /// No.
     No,
-    /// It does.
+    /// Yes, for the segment that [`Policy::place`] named.
     Ask,
-    /// It does, and counts in `num_alloc_retries`.
+    /// The same, counted in `num_alloc_retries`.
     AskAgain,
-    /// It does, for a segment of this size instead of the one that [`Policy::place`] named. Where memory comes from expandable segments the
-    /// limit alone is held against it.
+    /// Yes, for a segment of this size. With expandable segments the size only matters to the limit.
     AskFor(Bytes),
 }
 
 with_wrapper! {
-/// Rules of allocation. Decides, never acts.
+/// The rules of allocation. A policy decides and never acts.
 ///
-/// The same policy must give the same answers to the same sequence of questions: no clock, no randomness.
+/// It must answer the same sequence of questions the same way each time: no clock, no randomness.
 pub trait Policy {
     /// The policy's name, for errors.
     fn name(&self) -> &'static str;
 
-    /// The version of PyTorch whose flow carries the decisions out. Asked once, when the allocator is made.
+    /// The release of PyTorch whose flow carries out the decisions. Asked once, when the allocator is made.
     fn profile(&self) -> &'static Profile {
         &Profile::PYTORCH_2_11
     }
 
-    /// The size of the block that serves a request of `requested` bytes (at least 1); `None` if it exceeds 64 bits.
+    /// The size in bytes of the block for a request of `requested` bytes (at least 1); `None` if it exceeds 64 bits.
     fn round(&self, requested: Bytes) -> Option<Bytes>;
 
-    /// Which collection of the pool serves blocks of `size` bytes.
+    /// Whether blocks of `size` bytes belong to the small or the large collection of their pool.
     fn classify(&self, size: Bytes) -> PoolClass;
 
-    /// Whether new memory for the pool comes from expandable segments rather than from segments of their own.
+    /// Whether new memory for the pool comes from expandable segments.
     fn is_expandable(&self, _pool: PoolSlot) -> bool {
         false
     }
 
-    /// The size of a page of a new expandable segment for the pool: a multiple of 2 MiB.
+    /// The page size of a new expandable segment for the pool, in bytes: a multiple of 2 MiB.
     fn page(&self, _pool: PoolSlot) -> Bytes {
         Bytes::mib(2)
     }
 
-    /// How many addresses a new expandable segment reserves on a device with so much memory, before rounding up to pages.
+    /// How many bytes of addresses a new expandable segment reserves on a device of `total` bytes, before rounding up to pages.
     fn reservation(&self, total: Bytes) -> Bytes {
         total.checked_add(Bytes(total.0 / 8)).unwrap_or(Bytes::MAX)
     }
 
-    /// Whether taking `size` bytes more from a device of `total` is refused without asking it, as an error of its own kind.
+    /// Whether to refuse taking `size` more bytes from a device of `total` without asking it ([`crate::AllocError::Rejected`]).
     fn rejects(&self, _reserved: Bytes, _size: Bytes, _total: Bytes) -> bool {
         false
     }
 
-    /// Finds a free block, or says how large a new segment must be. May be asked twice for one request, when a callback freed memory
-    /// in between.
+    /// Finds a free block, or says how large a new segment must be. Asked twice for one request if a callback has freed memory in
+    /// between.
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
 
-    /// Whether a block of `whole` bytes, found or new, is cut. Only asked of blocks larger than the request, and again of what is left
-    /// of one that was cut to more than the request's size.
+    /// Whether to split a block of `whole` bytes, found or new. Only asked about blocks larger than the request; asked again about the
+    /// part kept if [`Policy::cut`] keeps more than the request needs.
     fn splits(&self, whole: Bytes, request: &Request) -> bool;
 
-    /// How many bytes of a block that is cut the request's part keeps: at least the request's size, fewer than `whole`. The rest, behind
-    /// it, becomes free.
+    /// How many bytes to keep of a block that is split: at least the request's size, fewer than `whole`. The rest, behind it, becomes
+    /// free.
     fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
         let _ = whole;
         request.size
     }
 
-    /// Which free neighbours become one block. The same answer always.
+    /// Which free neighbours coalesce. Asked once.
     fn coalescing(&self) -> Coalescing {
         Coalescing::Neighbours
     }
 
-    /// The `rung`-th step when no free block serves a request, from 0.
+    /// The `rung`-th step of the retry ladder, from 0.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief;
 
-    /// Whether [`Relief::Release`] may name blocks of the default pool while a graph is captured, and of private pools in use. Their memory
-    /// would be gone where a graph expects it.
+    /// Whether [`Relief::Release`] may name blocks of the default pool while a graph is captured, and blocks of private pools in use.
+    /// Either can take memory away from a graph that expects it.
     fn releases_during_captures(&self) -> bool {
         false
     }
 
-    /// Everything that is given back when everything is, in this order.
+    /// Everything to release when the cache is emptied, in this order.
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         heap.releasable()
     }
 
-    /// In which order the heap keeps the free blocks that the policy looks for. The same answer always.
+    /// The order in which the heap is to keep its free blocks. Asked once.
     fn free_order(&self) -> FreeOrder {
         FreeOrder::BySize
     }
 
-    /// The value to stamp on a block of the pool that becomes free: the policy's own clock, if it ages blocks.
+    /// The stamp for a block of the pool that becomes free: a clock of the policy's own, if it ages blocks.
     fn stamp(&self, _pool: PoolSlot) -> u64 {
         0
     }
 
-    /// Whether a block or segment of `size` bytes counts as oversize in the statistics.
+    /// Whether the statistics count a block or segment of `size` bytes as oversize.
     fn is_oversize(&self, _size: Bytes) -> bool {
         false
     }
 
-    /// The statistic `max_split_size`: signed, -1 for unlimited.
+    /// The statistic `max_split_size`, in bytes; -1 for unlimited.
     fn max_split_size(&self) -> i64 {
         -1
     }
 }
 }
 
-/// A policy gave an answer that cannot be acted upon. The heap is valid, and nothing is lost; what the rungs before it did stays done.
+/// A policy's answer cannot be carried out. The heap is valid and nothing is lost; what earlier rungs did stays done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicyFault {
     /// Which policy.

@@ -15,9 +15,9 @@ use crate::units::{Bytes, PoolClass};
 pub struct PyTorch {
     /// The settings that the next decision follows.
     pub settings: Settings,
-    /// Fixed: blocks are ordered by it.
+    /// Fixed, because the order of free blocks depends on it.
     profile: &'static Profile,
-    /// Searches made in each pool while garbage collection was on: the clock by which free blocks age (spec 2.5, step 1).
+    /// Searches in each pool while garbage collection was on: the clock by which free blocks age (spec 2.5, step 1).
     searches: Vec<u64>,
 }
 
@@ -28,25 +28,25 @@ impl PyTorch {
         PyTorch::of(&Profile::PYTORCH_2_11, settings)
     }
 
-    /// The rules of a version of PyTorch under these settings.
+    /// The rules of a release of PyTorch under these settings.
     #[must_use]
     pub fn of(profile: &'static Profile, settings: Settings) -> PyTorch {
         PyTorch { settings, profile, searches: Vec::new() }
     }
 
-    /// The limit, where both it and a threshold are set, which is when garbage collection runs at all.
+    /// The limit, if garbage collection can run at all: it needs both a limit and a threshold.
     fn collection_limit(&self, heap: &Heap) -> Option<Bytes> {
         heap.limit().filter(|_| self.settings.garbage_collection_threshold > 0.0)
     }
 
-    /// The size of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6). Where segments grow in place, this is
-    /// what the limit and the error speak of, and less may be mapped.
+    /// The size in bytes of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6). With expandable segments less
+    /// may be mapped, and this size only appears in the check against the limit and in the error.
     #[must_use]
     pub fn segment_for(&self, block: Bytes) -> Option<Bytes> {
         segment_size(block, &self.settings)
     }
 
-    /// How many bytes a collection would have to give back now; `None` while none is due (spec 2.7).
+    /// How many bytes a garbage collection would have to release now; `None` while none is due (spec 2.7).
     #[must_use]
     pub fn collection_target(&self, heap: &Heap) -> Option<Bytes> {
         let trigger = (self.settings.garbage_collection_threshold * self.collection_limit(heap)?.0 as f64) as u64;
@@ -61,8 +61,8 @@ impl PyTorch {
         self.searches[place] += 1;
     }
 
-    /// The first free block that is large enough, unless the rules for oversize blocks refuse it: then none, for only one candidate
-    /// is ever looked at (spec 2.5).
+    /// The first free block that is large enough. If the rules for oversize blocks refuse it, none: PyTorch looks at one candidate only
+    /// (spec 2.5).
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
         let (size, id) = if first.is_expandable { self.choose_among_expandable(heap, request)? } else { (first.size, first.id) };
@@ -70,14 +70,14 @@ impl PyTorch {
         if request.size.0 < max_split {
             return (size.0 < max_split).then_some(id);
         }
-        // Wraps as PyTorch's does: a slack near 2^64, which -1 in the settings makes, means that no such block is reused.
+        // Wraps as PyTorch's does: with a slack near 2^64, which -1 in the settings makes, no such block is reused.
         let bound = request.size.0.wrapping_add(self.settings.max_non_split_rounding_bytes);
         (size.0 < bound).then_some(id)
     }
 
-    /// Among free blocks of expandable segments the growing end of a segment is used last; while such segments are switched off, their
-    /// blocks are not used at all (spec 2.5, step 3).
-    // Apart, so that heaps without such segments do not make room for it on their way.
+    /// Chooses where the first candidate belongs to an expandable segment: the growing end of a segment is used last, and while expandable
+    /// segments are switched off their blocks are not used at all (spec 2.5, step 3).
+    // Out of line: heaps without such segments should not pay for it.
     #[inline(never)]
     fn choose_among_expandable(&self, heap: &Heap, request: &Request) -> Option<(Bytes, BlockId)> {
         let mut others = heap.at_least(request.pool, request.stream, request.size);
@@ -96,7 +96,7 @@ impl PyTorch {
         Some((candidate.size, candidate.id))
     }
 
-    /// Blocks of the large default pool that are at least as old as the average, until enough is reclaimed (spec 2.7).
+    /// Free segments of the large default pool that are at least as old as the average, until enough is reclaimed (spec 2.7).
     fn collect_garbage(&self, heap: &Heap) -> Vec<BlockId> {
         let Some(Bytes(target)) = self.collection_target(heap) else { return Vec::new() };
         let pool = PoolSlot::default_pool(PoolClass::Large);
@@ -125,11 +125,11 @@ impl PyTorch {
         victims
     }
 
-    /// Oversize blocks of the request's own stream: the smallest that suffices, else the largest ones until they suffice together.
-    /// The flag says whether they do (spec 2.9).
+    /// Oversize blocks of the request's stream to release: the smallest that is large enough alone, or else the largest ones until they are
+    /// together. The flag says whether they are (spec 2.9).
     ///
-    /// PyTorch does not look whether such a block is whole, and corrupts its heap when the setting was lowered at run time; here a
-    /// part of a segment is passed over, which changes nothing while the setting is constant.
+    /// PyTorch does not check that such a block is a whole segment, and corrupts its heap if the setting was lowered at run time. Here
+    /// parts of segments are skipped, which changes nothing while the setting is constant.
     fn release_oversize(&self, heap: &Heap, request: &Request) -> (Vec<BlockId>, bool) {
         let max_split = Bytes(self.settings.max_split_bytes);
         if max_split == Bytes::MAX {
@@ -204,7 +204,7 @@ impl Policy for PyTorch {
         self.settings.expandable_segments_reserve.map_or(full, |size| size.bytes(total).min(full))
     }
 
-    /// Measured against the setting's fraction, whatever the limit has become since (spec 11).
+    /// Against the fraction in the settings, even if the limit has changed since (spec 11).
     fn rejects(&self, reserved: Bytes, size: Bytes, total: Bytes) -> bool {
         self.settings.throw_on_cudamalloc_oom && {
             let most = self.settings.per_process_memory_fraction * total.0 as f64;
@@ -212,8 +212,8 @@ impl Policy for PyTorch {
         }
     }
 
-    /// Spec 3.1: in the small pool a remainder of one block size is worth splitting off, in the large pool it must exceed 1 MiB, and
-    /// requests of `max_split_size` and more keep the whole block.
+    /// Spec 3.1: in the small pool a remainder of 512 bytes is split off; in the large pool it must exceed 1 MiB, and requests of
+    /// `max_split_size` and more keep the whole block.
     #[inline]
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
         let rest = whole.0 - request.size.0;
@@ -224,7 +224,7 @@ impl Policy for PyTorch {
         }
     }
 
-    /// Spec 2.4, step 6: collect garbage and ask; release oversize blocks and ask; wait, release everything and ask a last time.
+    /// Spec 2.4, step 6: collect garbage and ask the device; release oversize blocks and ask; wait, release everything and ask once more.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         match rung {
             0 => Relief::Release { blocks: self.collect_garbage(heap), attempt: Attempt::Ask },
@@ -233,7 +233,7 @@ impl Policy for PyTorch {
                 let (blocks, sufficient) = self.release_oversize(heap, request);
                 Relief::Release { blocks, attempt: if sufficient { Attempt::Ask } else { Attempt::No } }
             }
-            // While a graph is captured, nothing waits and the cache stays (spec 2.4, step 6e).
+            // While a graph is captured nothing waits, and the cache stays (spec 2.4, step 6e).
             3 if heap.is_deferring() => Relief::GiveUp,
             3 => Relief::Wait,
             4 => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
@@ -241,7 +241,7 @@ impl Policy for PyTorch {
         }
     }
 
-    /// Garbage collection and the release of oversize blocks do not look whether a graph is captured (spec 2.7, 2.9).
+    /// Garbage collection and the release of oversize blocks ignore captures (spec 2.7, 2.9).
     fn releases_during_captures(&self) -> bool {
         true
     }

@@ -5,13 +5,13 @@ use crate::units::{Bytes, MIB};
 
 /// Every block size is a multiple of this (spec 1.1).
 pub(super) const MIN_BLOCK: u64 = 512;
-/// Blocks up to this size come from the small pool; a remainder in the large pool must exceed it to be split off (spec 1.1).
+/// The largest block of the small pool; in the large pool a remainder must exceed this to be split off (spec 1.1).
 pub(super) const SMALL_SIZE: u64 = MIB;
 /// The size of a small-pool segment (spec 1.1).
 const SMALL_BUFFER: u64 = 2 * MIB;
-/// From this block size on, a segment is the block size rounded up to [`ROUND_LARGE`] (spec 1.1).
+/// From this block size on, a segment has the block's size rounded up to [`ROUND_LARGE`] (spec 1.1).
 const MIN_LARGE_ALLOC: u64 = 10 * MIB;
-/// What sizes of large segments are multiples of (spec 1.1).
+/// Segments for blocks from [`MIN_LARGE_ALLOC`] on are a multiple of this (spec 1.1).
 const ROUND_LARGE: u64 = 2 * MIB;
 
 /// The block size for a request (spec 1.2); `None` if it exceeds 64 bits.
@@ -29,7 +29,7 @@ pub(super) fn block_size(requested: u64, settings: &Settings) -> Option<u64> {
     }
 }
 
-/// The number of divisions that applies to a request: 16 slots by floor power of two, from below 2 MiB to 32 GiB on (spec 1.3).
+/// The number of divisions for a request: one of 16 slots, by the power of two below it, from under 2 MiB to 32 GiB and more (spec 1.3).
 fn division(requested: u64, divisions: &[u64; 16]) -> u64 {
     let slot = requested.ilog2().saturating_sub(20).min(15);
     divisions[slot as usize]

@@ -1,12 +1,12 @@
-//! One list of a policy's questions, for the trait and for whoever passes them on.
+//! One list of a policy's questions, for the trait and for everything that passes them on.
 //!
-//! A question with a default answer is easily forgotten by a wrapper, and then the default decides instead of the policy inside. So the
-//! trait is written inside [`with_wrapper!`], which declares it as it stands and makes the rest from its signatures: a wrapper passes every
-//! question on unless it answers that one itself, also a question that is added later.
+//! A wrapper easily forgets a question that has a default answer, and then the default decides instead of the policy inside. So the trait
+//! is written inside [`with_wrapper!`], which declares it unchanged and generates the rest from its signatures: a wrapper passes every
+//! question on unless it overrides it, including questions that are added later.
 
-/// Declares the trait `Policy` and, from its methods, the trait `Wrapper` and the policy that every wrapper is.
+/// Declares the trait `Policy` and, from its methods, the trait `Wrapper` and `impl Policy` for every wrapper.
 ///
-/// Every method takes `&self` or `&mut self` and returns something.
+/// Methods take `&self` or `&mut self` and return a value. Only a method that takes `&self` may have a default.
 macro_rules! with_wrapper {
     ($(#[$about:meta])* pub trait Policy { $($questions:tt)* }) => {
         $(#[$about])*
@@ -14,7 +14,7 @@ macro_rules! with_wrapper {
         $crate::policy::wrapper::with_wrapper! { @sort [] [] $($questions)* }
     };
 
-    // Sorts the signatures by what they borrow; the default answers are left out.
+    // Sorts the signatures by receiver and drops the default bodies.
     (@sort [$($shared:tt)*] [$($unique:tt)*]
      $(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $of:ty)*) -> $answer:ty; $($rest:tt)*) => {
         $crate::policy::wrapper::with_wrapper! {
@@ -36,17 +36,17 @@ macro_rules! with_wrapper {
 
     (@sort [$(fn $shared:ident($($arg:ident: $of:ty),*) -> $answer:ty;)*]
            [$(fn $unique:ident($($own_arg:ident: $own_of:ty),*) -> $own_answer:ty;)*]) => {
-        /// A policy around another one. It passes every question on to that one, except those that it answers itself.
+        /// A policy around another one: by default every question goes to the inner policy. Override a method to answer it differently.
         ///
-        /// Every wrapper is a [`Policy`]. All methods but the first two have the question passed on as their default.
+        /// Every wrapper is a [`Policy`].
         pub trait Wrapper {
-            /// The policy inside.
+            /// The inner policy.
             type Inner: Policy + ?Sized;
 
-            /// The policy inside.
+            /// The inner policy.
             fn inner(&self) -> &Self::Inner;
 
-            /// The policy inside, for the questions that may change it.
+            /// The inner policy, for the questions that may change its state.
             fn inner_mut(&mut self) -> &mut Self::Inner;
 
             $(

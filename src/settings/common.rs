@@ -1,4 +1,4 @@
-//! The half of the parser that all accelerators share (spec 8.3 and 8.4).
+//! The parser for the keys that all accelerators share (spec 8.3, 8.4).
 
 use alloc::format;
 use alloc::string::String;
@@ -10,10 +10,10 @@ use super::tokens::Tokens;
 use super::values::Settings;
 use crate::units::MIB;
 
-/// More mebibytes would not fit into 64 bits of bytes; larger values become this one.
+/// The most MiB whose bytes fit into 64 bits; larger values become this one.
 const MAX_MIB: u64 = u64::MAX / MIB;
 
-/// Resets what every string resets, stores the string, and applies it from left to right.
+/// Resets what every string resets, stores the string, and applies its keys from left to right.
 pub(super) fn apply(settings: &mut Settings, text: &str, dialect: &Dialect) -> Result<(), SettingsError> {
     settings.max_split_bytes = u64::MAX;
     settings.roundup_power2_divisions = [0; ROUNDUP_SLOTS];
@@ -33,7 +33,7 @@ pub(super) fn apply(settings: &mut Settings, text: &str, dialect: &Dialect) -> R
     Ok(())
 }
 
-/// The first pass: the size of large segments, which bounds other values. It looks at every token, not only at keys.
+/// The first pass: the size of large segments, which bounds other values. Looks at every token, not only at keys.
 fn apply_large_segment(settings: &mut Settings, tokens: &Tokens, dialect: &Dialect) -> Result<(), SettingsError> {
     let mut index = 0;
     while let Some(token) = tokens.get(index) {
@@ -80,7 +80,7 @@ fn apply_key(settings: &mut Settings, tokens: &Tokens, key_index: usize, action:
     Ok(value)
 }
 
-/// A size in mebibytes, in bytes; at least a large segment.
+/// Reads a size in MiB, at least a large segment. Returns bytes.
 fn size_at(settings: &Settings, tokens: &Tokens, index: usize, option: &str) -> Result<u64, SettingsError> {
     let size_mb = tokens.unsigned(index)?;
     let smallest_mb = settings.large_segment_bytes / MIB;

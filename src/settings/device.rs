@@ -1,4 +1,4 @@
-//! The half of the parser that belongs to CUDA, and the choice of the backend at load time (spec 8.3 and 8.4).
+//! The parser for CUDA's own keys, and the choice of the backend at load time (spec 8.3, 8.4).
 
 use alloc::format;
 
@@ -8,7 +8,7 @@ use super::reserve::ReserveSize;
 use super::tokens::{Tokens, internal_assert};
 use super::values::{Backend, Settings};
 
-/// The most threads that may register pinned memory.
+/// The most threads for registering pinned memory.
 const MAX_REGISTER_THREADS: u64 = 128;
 
 /// Applies the CUDA keys of the string from left to right and skips the others.
@@ -26,8 +26,7 @@ pub(super) fn apply(settings: &mut Settings, text: &str, dialect: &Dialect) -> R
     Ok(())
 }
 
-/// The backend that the environment's string asks for. Only this decides it; values are not checked here, and what follows
-/// the first `backend` key is not looked at.
+/// The backend that the environment's string asks for. Values are not checked here, and nothing after the first `backend` key is read.
 pub(super) fn backend_at_load(text: &str, dialect: &Dialect) -> Result<Backend, SettingsError> {
     let tokens = Tokens::new(text, dialect.asserts);
     let mut index = 0;
@@ -58,7 +57,7 @@ fn apply_key(settings: &mut Settings, tokens: &Tokens, key_index: usize, action:
         DeviceAction::PinnedFreeCatchAll => settings.pinned_free_catch_all = tokens.boolean(value)?,
         DeviceAction::ThrowOnMallocOom => settings.throw_on_cudamalloc_oom = tokens.boolean(value)?,
         DeviceAction::ExpandableReserve => {
-            // A value that is none is warned of, and the setting stays.
+            // PyTorch warns of an invalid value and keeps the setting.
             if let Some(size) = ReserveSize::parse(tokens.checked(value)?) {
                 settings.expandable_segments_reserve = Some(size);
             }
@@ -68,7 +67,7 @@ fn apply_key(settings: &mut Settings, tokens: &Tokens, key_index: usize, action:
     Ok(value)
 }
 
-/// Classes of streams with the sizes of their segments, which nothing here can put a stream into: only read over.
+/// Skips classes of streams with the sizes of their segments. Nothing here can put a stream into a class.
 fn skip_classes(tokens: &Tokens, open: usize) -> Result<usize, SettingsError> {
     let mut index = open + 1;
     while tokens.checked(index)? != "]" {

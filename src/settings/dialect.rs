@@ -1,25 +1,24 @@
-//! Which keys a version of PyTorch knows, and where in its sources its internal asserts stand.
+//! The dialect of the settings string: the keys that a release of PyTorch knows, and the source lines that its messages mention.
 //!
-//! A key is known by its text; what it does is an [`Action`]. Another version is another table, plus an action for each key that
-//! is new in it.
+//! A dialect maps each key to an [`Action`]. Another release is another table, plus an action for each new key.
 
-/// Keys and assert positions of one version of PyTorch.
+/// The settings string as one release of PyTorch understands it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dialect {
     keys: Keys,
-    /// Keys that the version before did not have.
+    /// Keys that PyTorch 2.11 does not have.
     newer_keys: Keys,
     pub(super) asserts: AssertLines,
 }
 
-/// What a key sets. The two halves of the parser each act on their own keys and skip the other's.
+/// What a key sets. Each of the two parsers acts on its own keys and skips the other's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Common(CommonAction),
     Device(DeviceAction),
 }
 
-/// Keys of the half that all accelerators share.
+/// Keys that all accelerators share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CommonAction {
     LargeSegment,
@@ -33,7 +32,7 @@ pub(super) enum CommonAction {
     PinnedMaxCachedSize,
 }
 
-/// Keys of the CUDA half.
+/// CUDA's own keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum DeviceAction {
     Backend,
@@ -49,27 +48,27 @@ pub(super) enum DeviceAction {
     ExpandableReserveByClass,
 }
 
-/// Lines that the texts of internal asserts name. They are part of the message a user sees.
+/// The source lines in the messages of internal asserts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct AssertLines {
-    /// Where the sources lay when PyTorch was built.
+    /// The source folder when PyTorch was built.
     pub(super) root: &'static str,
-    /// A token that must be there, looked at through a check.
+    /// A token is missing, in the checked access.
     pub(super) checked_index: u32,
-    /// The same, looked at directly.
+    /// The same, in the direct access.
     pub(super) direct_index: u32,
-    /// A list that is skipped and does not end.
+    /// A skipped list does not end.
     pub(super) skipped_list: u32,
     /// The list of roundup divisions does not end.
     pub(super) roundup_list: u32,
-    /// Another backend than the one in use.
+    /// Not the backend in use.
     pub(super) backend: u32,
 }
 
-/// Keys by their texts.
+/// Each key with its action.
 type Keys = &'static [(&'static str, Action)];
 
-/// Keys that every version has.
+/// Keys that every release has.
 const KEYS: Keys = &[
     ("large_segment_size_mb", Action::Common(CommonAction::LargeSegment)),
     ("max_split_size_mb", Action::Common(CommonAction::MaxSplit)),
@@ -128,12 +127,12 @@ impl Dialect {
         },
     };
 
-    /// What `key` sets, or `None` if this version does not know it.
+    /// What `key` sets; `None` for an unknown key.
     pub(super) fn action(&self, key: &str) -> Option<Action> {
         self.keys.iter().chain(self.newer_keys).find(|(name, _)| *name == key).map(|(_, action)| *action)
     }
 
-    /// The keys that this version knows, in no particular order.
+    /// The known keys, in no particular order.
     pub fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.keys.iter().chain(self.newer_keys).map(|(name, _)| *name)
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a settings string, in PyTorch's words.
+//! Errors in a settings string, with PyTorch's messages.
 
 use alloc::string::String;
 use core::fmt;
@@ -8,16 +8,15 @@ use core::fmt;
 pub enum ErrorKind {
     /// `c10::ValueError`, a `ValueError` in Python: an unknown key, or a value that its key does not allow.
     Value,
-    /// `c10::Error` from an internal assert, a `RuntimeError` in Python: a value is missing, a bracket is not closed, another
-    /// backend is asked for.
+    /// `c10::Error` from an internal assert, a `RuntimeError` in Python: a missing value, an unclosed bracket, another backend.
     Internal,
-    /// `std::invalid_argument`, a `ValueError` in Python: a number was expected and no digit found.
+    /// `std::invalid_argument`, a `ValueError` in Python: a number without a digit.
     InvalidNumber,
     /// `std::out_of_range`, an `IndexError` in Python: a number that its type cannot hold.
     NumberOutOfRange,
 }
 
-/// A settings string was refused. What it set before the error stays set.
+/// PyTorch refuses a settings string. What it set before the error stays set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SettingsError {
     kind: ErrorKind,
@@ -49,7 +48,7 @@ impl SettingsError {
         &self.message
     }
 
-    /// True if PyTorch lets an exception of the C++ standard library through instead of one of its own.
+    /// Whether PyTorch raises an exception of the C++ standard library instead of one of its own.
     #[must_use]
     pub const fn is_std_exception(&self) -> bool {
         matches!(self.kind, ErrorKind::InvalidNumber | ErrorKind::NumberOutOfRange)

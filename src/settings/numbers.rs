@@ -1,33 +1,33 @@
-//! Numbers as the C library reads them: `strtoull` in base ten and `strtod`, both of which take the longest prefix that is a
-//! number and ignore the rest (spec 8.2).
+//! Numbers as the C library reads them: `strtoull` in base ten and `strtod`, which take the longest prefix that is a number and ignore the
+//! rest (spec 8.2).
 //!
-//! Leading white space cannot occur, the tokens have none. Known difference: glibc also reports a range error when a value
-//! within one part in 2^53 below the smallest normal double is rounded up to it; here only results below it count.
+//! Tokens have no leading white space. Known difference: glibc also reports a range error for a value within one part in 2^53 below the
+//! smallest normal double that is rounded up to it; here only results below it are errors.
 
 use alloc::format;
 
-/// Why a text is no number.
+/// Why a text cannot be read as a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NumberError {
-    /// It does not begin with one (`std::invalid_argument`).
+    /// It does not begin with a number (`std::invalid_argument`).
     NotANumber,
-    /// It is too large, or too small to be told from zero exactly (`std::out_of_range`).
+    /// The number is too large, or too small for full precision (`std::out_of_range`).
     OutOfRange,
 }
 
-/// An unsigned number. A negative one wraps around, as in C.
+/// Reads an unsigned number. A negative one wraps around, as in C.
 pub(super) fn unsigned(text: &str) -> Result<u64, NumberError> {
     let (negative, rest) = split_sign(text);
     let digits = prefix(rest, |byte| byte.is_ascii_digit());
     if digits.is_empty() {
         return Err(NumberError::NotANumber);
     }
-    // Only an overflow can fail here.
+    // This can only overflow.
     let value: u64 = digits.parse().map_err(|_| NumberError::OutOfRange)?;
     Ok(if negative { value.wrapping_neg() } else { value })
 }
 
-/// A double: decimal, hexadecimal, `inf`, `infinity` or `nan`, in any case.
+/// Reads a double: decimal, hexadecimal, `inf`, `infinity` or `nan`, in upper or lower case.
 pub(super) fn double(text: &str) -> Result<f64, NumberError> {
     let (negative, rest) = split_sign(text);
     let magnitude = if starts_with_word(rest, "inf") {
@@ -42,8 +42,8 @@ pub(super) fn double(text: &str) -> Result<f64, NumberError> {
     Ok(if negative { -magnitude } else { magnitude })
 }
 
-/// The number that a text begins with, as C's `stod` reads it: decimal or hexadecimal, infinite or not a number; what follows is
-/// ignored. `None` where `stod` throws: no number, or one that a double cannot hold with full precision.
+/// Reads the number that a text begins with, as C++'s `stod` does: decimal, hexadecimal, infinite or NaN; the rest is ignored. `None` where
+/// `stod` throws: there is no number, or a double cannot hold it with full precision.
 #[must_use]
 pub fn read_double(text: &str) -> Option<f64> {
     double(text).ok()
@@ -55,7 +55,7 @@ fn decimal_magnitude(text: &str) -> Result<f64, NumberError> {
         return Err(NumberError::NotANumber);
     }
     let exponent = exponent(number.rest, 'e').unwrap_or(0);
-    // Rebuilt rather than sliced, so that only what the C library would take reaches Rust's parser.
+    // Rebuilt, so that Rust's parser only sees what the C library would accept.
     let clean = format!("0{}.{}e{}", number.whole, number.fraction, exponent);
     let value: f64 = clean.parse().map_err(|_| NumberError::NotANumber)?;
     let is_zero = number.digits().all(|digit| digit == b'0');
@@ -63,15 +63,15 @@ fn decimal_magnitude(text: &str) -> Result<f64, NumberError> {
     if value.is_infinite() || lost { Err(NumberError::OutOfRange) } else { Ok(value) }
 }
 
-/// True if the decimal number is exactly `value`, a double too small to be normal.
+/// Whether the decimal number is exactly `value`, a subnormal double.
 fn is_exact(value: f64, number: &Parts<'_>, exponent: i64) -> bool {
-    // 1,074 decimals write any double below one in full.
+    // Every double below 1 has at most 1,074 decimals.
     let full = format!("{value:.1074}");
     let exact = Parts::of(&full, |byte| byte.is_ascii_digit());
     number.point_position(exponent) == exact.point_position(0) && number.significant().eq(exact.significant())
 }
 
-/// What follows `0x`, if at least one hexadecimal digit does; a bare `0x` is the number 0.
+/// What follows `0x`, if a hexadecimal digit does; a bare `0x` is the number 0.
 fn hexadecimal_digits(text: &str) -> Option<&str> {
     let rest = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"))?;
     let first = rest.strip_prefix('.').unwrap_or(rest).bytes().next()?;
@@ -101,8 +101,7 @@ fn hexadecimal_magnitude(text: &str) -> Result<f64, NumberError> {
     scaled(mantissa, rest_is_zero, exponent)
 }
 
-/// `mantissa` times two to `exponent`, rounded to the nearest double, ties to even. `rest_is_zero` tells whether the mantissa is
-/// all there is; else a little more follows it.
+/// `mantissa` times 2^`exponent`, rounded to the nearest double, ties to even. Unless `rest_is_zero`, the exact value is slightly larger.
 fn scaled(mantissa: u64, rest_is_zero: bool, exponent: i64) -> Result<f64, NumberError> {
     let shift = mantissa.leading_zeros();
     let mantissa = mantissa << shift;
@@ -111,7 +110,7 @@ fn scaled(mantissa: u64, rest_is_zero: bool, exponent: i64) -> Result<f64, Numbe
     if exponent > 1023 {
         return Err(NumberError::OutOfRange);
     }
-    // Below the normal doubles each halving costs a bit.
+    // Each halving below the normal doubles loses a bit.
     let lost_bits = (-1022_i64).saturating_sub(exponent).max(0);
     if lost_bits >= 53 {
         return Err(NumberError::OutOfRange);
@@ -123,7 +122,7 @@ fn scaled(mantissa: u64, rest_is_zero: bool, exponent: i64) -> Result<f64, Numbe
     let rounds_up = remainder > half || (remainder == half && (!rest_is_zero || kept & 1 == 1));
     let kept = kept + u64::from(rounds_up);
     let biased = u64::try_from(exponent + 1022).unwrap_or(0);
-    // The leading bit of a normal mantissa, and a carry, add themselves to the exponent.
+    // The leading bit of a normal mantissa, or a carry, adds 1 to the exponent.
     let value = if lost_bits == 0 { f64::from_bits((biased << 52) + kept) } else { f64::from_bits(kept) };
     let is_inexact = remainder != 0 || !rest_is_zero;
     let lost = value < f64::MIN_POSITIVE && is_inexact;
@@ -154,13 +153,13 @@ impl<'a> Parts<'a> {
         self.whole.bytes().chain(self.fraction.bytes())
     }
 
-    /// The digits from the first to the last that is not zero.
+    /// The digits without leading and trailing zeros.
     fn significant(&self) -> impl Iterator<Item = u8> {
         let last = self.digits().enumerate().filter(|(_, digit)| *digit != b'0').map(|(index, _)| index + 1).last();
         self.digits().take(last.unwrap_or(0)).skip_while(|digit| *digit == b'0')
     }
 
-    /// Where the decimal point stands, counted from the first digit that is not zero.
+    /// The position of the decimal point, counted from the first digit that is not zero.
     fn point_position(&self, exponent: i64) -> i64 {
         let zeros = self.digits().take_while(|digit| *digit == b'0').count();
         let signed = |length: usize| i64::try_from(length).unwrap_or(i64::MAX);
@@ -176,7 +175,7 @@ fn exponent(text: &str, mark: char) -> Option<i64> {
     if digits.is_empty() {
         return None;
     }
-    // Far beyond any double, and far from the ends of the type.
+    // Far beyond any double, and far from overflow.
     const LIMIT: i64 = 1 << 40;
     let size = digits.parse().unwrap_or(LIMIT).min(LIMIT);
     Some(if negative { -size } else { size })

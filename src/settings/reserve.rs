@@ -1,4 +1,4 @@
-//! The value of `expandable_segments_reserve`: a part of the device's memory, or an absolute size.
+//! The value of `expandable_segments_reserve`: a fraction of the device's memory, or an absolute size.
 
 use super::numbers;
 use crate::units::Bytes;
@@ -6,9 +6,9 @@ use crate::units::Bytes;
 /// How many addresses an expandable segment reserves.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ReserveSize {
-    /// A part of the device's memory.
+    /// A fraction of the device's memory.
     Fraction(f64),
-    /// So many gibibytes.
+    /// A number of GiB.
     Gibibytes(f64),
 }
 
@@ -22,7 +22,7 @@ impl ReserveSize {
         numbers::double(number).ok().filter(|value| value.is_finite() && *value > 0.0).map(make)
     }
 
-    /// The size on a device with so much memory.
+    /// The size on a device of `total` bytes.
     #[must_use]
     pub fn bytes(self, total: Bytes) -> Bytes {
         // Beyond 64 bits the conversion saturates, as PyTorch's does.
@@ -37,7 +37,7 @@ impl ReserveSize {
 mod tests {
     use super::*;
 
-    /// The sizes that the real one reserved on a device of 1 GiB, before rounding to pages.
+    /// The sizes that PyTorch reserved on a device of 1 GiB, before rounding to pages.
     #[test]
     fn sizes_are_parts_or_gibibytes() {
         let bytes = |text| ReserveSize::parse(text).map(|size| size.bytes(Bytes::mib(1024)).0);

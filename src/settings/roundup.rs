@@ -3,7 +3,7 @@
 use super::error::SettingsError;
 use super::tokens::{Tokens, unclosed_list};
 
-/// How many intervals there are: 1 MiB, 2 MiB, ... up to 32 GiB and more.
+/// The number of intervals: 1 MiB, 2 MiB, ..., 32 GiB and more.
 pub const ROUNDUP_SLOTS: usize = 16;
 
 /// Reads the value of the key at `key_index` into `slots`. Returns the index of its last token.
@@ -51,7 +51,7 @@ fn parse_list(tokens: &Tokens, open: usize, slots: &mut [u64; ROUNDUP_SLOTS]) ->
     }
 }
 
-/// The slot of an interval that starts at `size_mb`; the last one takes everything beyond.
+/// The slot of the interval that starts at `size_mb`; the last one includes everything above.
 fn slot_of(size_mb: u64) -> Result<usize, SettingsError> {
     if !size_mb.is_power_of_two() {
         return Err(SettingsError::value("For roundups, the intervals have to be power of 2 "));

@@ -1,7 +1,7 @@
-//! Cuts a settings string into tokens and reads values from them (spec 8.2).
+//! Splits a settings string into tokens and reads values from them (spec 8.2).
 //!
-//! `,`, `:`, `[` and `]` are tokens of their own; white space vanishes everywhere, inside words too. Nothing here checks which
-//! separator stands between two tokens: PyTorch looks whether one is there and ignores what it is.
+//! `,`, `:`, `[` and `]` are tokens. White space is dropped everywhere, even inside words. Like PyTorch, nothing here checks which
+//! separator stands between two tokens, only that there is one.
 
 use alloc::format;
 use alloc::string::String;
@@ -29,7 +29,7 @@ impl Tokens {
                     }
                     tokens.push(String::from(character));
                 }
-                // C's white space; other alphabets' blanks are part of words.
+                // C's white space; other Unicode blanks are part of words.
                 ' ' | '\t'..='\r' => {}
                 other => word.push(other),
             }
@@ -49,17 +49,17 @@ impl Tokens {
         self.tokens.get(index).map(String::as_str)
     }
 
-    /// The token, which must be there.
+    /// The token; an error if there is none.
     pub(super) fn checked(&self, index: usize) -> Result<&str, SettingsError> {
         self.get(index).ok_or_else(|| missing_token(self.asserts, self.asserts.checked_index))
     }
 
-    /// As [`Tokens::checked`]; PyTorch does the same in two places, and the message names the place.
+    /// As [`Tokens::checked`], with the source line of PyTorch's other such access in the message.
     pub(super) fn direct(&self, index: usize) -> Result<&str, SettingsError> {
         self.get(index).ok_or_else(|| missing_token(self.asserts, self.asserts.direct_index))
     }
 
-    /// The index of the value of the key at `key_index`, once it is certain that the separator before it exists.
+    /// The index of the value of the key at `key_index`; an error if there is no separator before it.
     pub(super) fn value_index(&self, key_index: usize) -> Result<usize, SettingsError> {
         self.checked(key_index + 1)?;
         Ok(key_index + 2)
@@ -96,7 +96,7 @@ impl Tokens {
         }
     }
 
-    /// The index of the next key after a value that ends at `last`. The separator between, if there is one, is skipped unseen.
+    /// The index of the next key after a value that ends at `last`. Skips the separator between them, whichever it is.
     pub(super) fn next_key(&self, last: usize) -> usize {
         if last + 1 < self.len() { last + 2 } else { last + 1 }
     }
@@ -114,7 +114,7 @@ fn missing_token(asserts: AssertLines, line: u32) -> SettingsError {
     internal_assert(asserts, "i < config_.size()", ("core/AllocatorConfig.h", line), "Index out of bounds in ConfigTokenizer")
 }
 
-/// A list without its `]`: found by `file`'s loop over the tokens.
+/// A list without its `]`, found by the loop in `file`.
 pub(super) fn unclosed_list(size: &str, file: &str, asserts: AssertLines, line: u32) -> SettingsError {
     let text = "Expected closing bracket ']' in ConfigTokenizer but reached end of config";
     internal_assert(asserts, &format!("i < {size}"), (&format!("core/{file}"), line), text)

@@ -6,30 +6,30 @@ use super::reserve::ReserveSize;
 use super::roundup::ROUNDUP_SLOTS;
 use crate::units::MIB;
 
-/// Everything that a settings string can set, with PyTorch's names where it has some.
+/// Everything that a settings string can set, with PyTorch's names where they exist.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     /// Blocks of at least this size are "oversize" (spec 2.5); `u64::MAX` is unlimited.
     pub max_split_bytes: u64,
-    /// How much larger than the request an oversize block may be (spec 2.5).
+    /// By how many bytes an oversize block may exceed the request (spec 2.5).
     pub max_non_split_rounding_bytes: u64,
-    /// The size of segments for requests of middling size (spec 1.6).
+    /// The segment size for requests between 1 MiB and 10 MiB (spec 1.6).
     pub large_segment_bytes: u64,
-    /// The part of the limit beyond which unused blocks are given back (spec 2.7); 0 is never.
+    /// The fraction of the limit above which unused blocks are released (spec 2.7); 0 is never.
     pub garbage_collection_threshold: f64,
-    /// Divisions between powers of two per interval of sizes (spec 1.3); 0 and 1 are none.
+    /// Divisions between powers of two, per interval of sizes (spec 1.3); 0 and 1 mean none.
     pub roundup_power2_divisions: [u64; ROUNDUP_SLOTS],
-    /// Whether segments grow in place (spec section 4).
+    /// Whether new segments are expandable (spec section 4).
     pub expandable_segments: bool,
-    /// Whether the lock is given up while the driver allocates (spec 2.8).
+    /// Whether PyTorch releases its lock while the driver allocates (spec 2.8).
     pub release_lock_on_cudamalloc: bool,
-    /// Whether a graph capture reuses blocks whose streams have caught up (spec 3.8).
+    /// Whether a graph capture may reuse blocks whose streams have caught up (spec 3.8).
     pub graph_capture_record_stream_reuse: bool,
-    /// The memory fraction that a device's allocator starts with (spec 2.15). Later changes have no effect on it.
+    /// The memory fraction that an allocator starts with (spec 2.15). Changing the setting later does not change the limit.
     pub per_process_memory_fraction: f64,
     /// Whether a request that cannot fit is rejected before the device is asked (2.15).
     pub throw_on_cudamalloc_oom: bool,
-    /// How many addresses an expandable segment reserves, if not the usual number (2.15).
+    /// How many addresses an expandable segment reserves, if not nine eighths of the device's memory (2.15).
     pub expandable_segments_reserve: Option<ReserveSize>,
     /// Host memory: whether events are processed by threads in the background.
     pub pinned_use_background_threads: bool,
@@ -37,21 +37,21 @@ pub struct Settings {
     pub pinned_use_cuda_host_register: bool,
     /// Host memory: how many threads register it.
     pub pinned_num_register_threads: u64,
-    /// Host memory: size of the segment reserved at the start, in mebibytes; 0 is none.
+    /// Host memory: the size of the segment reserved at the start, in MiB; 0 is none.
     pub pinned_reserve_segment_mb: u64,
-    /// Host memory: whether pointers of any origin may be given back (2.15).
+    /// Host memory: whether pointers from elsewhere may be freed (2.15).
     pub pinned_free_catch_all: bool,
-    /// Host memory: from which size on requests are not rounded up, in mebibytes; 0 is never (2.15).
+    /// Host memory: the size from which requests are not rounded up, in MiB; 0 is never (2.15).
     pub pinned_max_round_threshold_mb: u64,
-    /// Host memory: how much is cached at most, in mebibytes; 0 is any (2.15).
+    /// Host memory: the most to cache, in MiB; 0 is unlimited (2.15).
     pub pinned_max_cached_size_mb: u64,
     /// The allocator in use, fixed at load time.
     pub backend: Backend,
-    /// The last string given, also one that failed.
+    /// The last string applied, even if it failed.
     pub text: String,
 }
 
-/// The allocators that PyTorch has for CUDA.
+/// PyTorch's allocators for CUDA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backend {
     /// PyTorch's own, the one modelled here.

@@ -3,8 +3,8 @@
 use alloc::format;
 use alloc::string::String;
 
-/// A size as it appears in messages: `1024 bytes`, `1.50 KiB`, `1024.00 MiB`, `139.80 GiB` (spec 2.14). Each unit reaches up to
-/// and including 1024 of itself; there is none above GiB.
+/// A size in bytes as messages show it: `1024 bytes`, `1.50 KiB`, `1024.00 MiB`, `139.80 GiB` (spec 2.14). A unit is used up to and
+/// including 1024; there is none above GiB.
 #[must_use]
 pub fn format_bytes(size: u64) -> String {
     match size {
@@ -15,9 +15,9 @@ pub fn format_bytes(size: u64) -> String {
     }
 }
 
-/// `size` in units of two to `shift`, as C prints the quotient of doubles with two decimals: ties go to the even digit.
+/// `size` in units of 2^`shift`, as C prints the quotient of doubles with two decimals: ties go to the even digit.
 fn with_two_decimals(size: u64, shift: u32, unit: &str) -> String {
-    // Only the conversion to a double can lose digits; the division by a power of two is exact. So whole numbers suffice.
+    // Only the conversion to a double can lose digits; dividing by a power of two is exact, so integers are enough.
     let hundred_sizes = (size as f64) as u128 * 100;
     let hundredths = hundred_sizes >> shift;
     let remainder = hundred_sizes & ((1 << shift) - 1);
@@ -27,14 +27,14 @@ fn with_two_decimals(size: u64, shift: u32, unit: &str) -> String {
     format!("{}.{:02} {unit}", hundredths / 100, hundredths % 100)
 }
 
-/// A double as a C++ stream prints it by default: at most six significant digits, no trailing zeros, an exponent below 1e-4 and
-/// from 1e6 on.
+/// A double as a C++ stream prints it by default: at most six significant digits, no trailing zeros, with an exponent below 1e-4 and from
+/// 1e6 on.
 #[must_use]
 pub fn format_double(value: f64) -> String {
     format_significant(value, 6)
 }
 
-/// A double with at most so many significant digits (at least 1), as C's `%.*g` prints it.
+/// A double with at most `digits` significant digits (at least 1), as C's `%.*g` prints it.
 #[must_use]
 pub fn format_significant(value: f64, digits: u8) -> String {
     let after_first = i32::from(digits.max(1)) - 1;
@@ -53,7 +53,7 @@ pub fn format_significant(value: f64, digits: u8) -> String {
         let sign_of_exponent = if exponent < 0 { '-' } else { '+' };
         return format!("{sign}{}e{sign_of_exponent}{:02}", without_trailing_zeros(mantissa), exponent.abs());
     }
-    // The digits that the scientific form was rounded to: what the exponent leaves of them are decimals.
+    // The scientific form decides how many digits there are; those behind the point are decimals.
     let decimals = usize::try_from(after_first - exponent).unwrap_or(0);
     format!("{sign}{}", without_trailing_zeros(&format!("{size:.decimals$}")))
 }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn sizes_change_their_unit_after_1024_of_it() {
-        // Exactly 1/8, 3/8 ...: the C library rounds ties to the even digit.
+        // Exactly 1/8, 3/8, ...: the C library rounds ties to the even digit.
         for (size, text) in [
             (0, "0 bytes"),
             (1024, "1024 bytes"),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_look_as_streams_print_them() {
+    fn doubles_are_printed_as_by_streams() {
         for (value, text) in [
             (0.0, "0"),
             (-0.0, "-0"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn seventeen_digits_tell_a_double_exactly() {
+    fn seventeen_digits_are_exact() {
         for (value, text) in [(0.5, "0.5"), (0.1, "0.10000000000000001"), (1.0, "1"), (0.9899999983608723, "0.98999999836087227")]
         {
             assert_eq!(format_significant(value, 17), text);

@@ -1,4 +1,4 @@
-//! The texts that PyTorch's allocator shows to people: sizes, the memory summary, errors.
+//! The texts that PyTorch's allocator shows to people, byte for byte: sizes, the memory summary, errors.
 
 mod bytes;
 mod oom;

@@ -9,44 +9,44 @@ use super::bytes::{format_bytes, format_double};
 use crate::device::ProcessMemory;
 use crate::units::Bytes;
 
-/// What PyTorch says to a request of 2^60 bytes or more, which reaches neither cache nor device (spec 1.1).
+/// PyTorch's message for a request of 2^60 bytes or more, which reaches neither cache nor device (spec 1.1).
 pub const MORE_THAN_ONE_EXABYTE: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
 
-/// PyTorch's hint at the end of the message. The double spaces are its own.
+/// The hint at the end of PyTorch's message, double spaces included.
 const HINT: &str = " If reserved but unallocated memory is large try setting \
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  \
     (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
 
-/// PyTorch 2.15's hint where segments are expandable.
+/// The hint of PyTorch 2.15 where segments are expandable.
 const HINT_ON_ADDRESSES: &str = " expandable_segments is enabled. If instead the process is running out of virtual address space \
     (VSZ), expandable segments may be over-reserving VA (each segment reserves ~9/8 of device memory, times the number of streams); \
     reduce it via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / expandable_segments_reserve_by_class.";
 
-/// What the message advises at its end.
+/// The hint at the end of an out-of-memory message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hint {
-    /// To make segments expandable.
+    /// Make segments expandable.
     ExpandableSegments,
-    /// To reserve fewer addresses (2.15, where segments are expandable).
+    /// Reserve fewer addresses (2.15, where segments are expandable).
     Addresses,
-    /// To reserve more addresses than these, which the request exceeds (2.15).
+    /// Reserve more addresses than this many bytes, which the request exceeds (2.15).
     LargerReserve(Bytes),
 }
 
-/// Everything that the message of an out-of-memory error tells. `Display` is PyTorch's message.
+/// The content of an out-of-memory error. Displays as PyTorch's message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
-    /// What was asked of the device: the size of a segment, not of the request.
+    /// The size of the segment that the device was asked for, not of the request.
     pub segment_bytes: Bytes,
     /// The device's index.
     pub device: u32,
-    /// The device's memory as the driver tells it.
+    /// The device's total memory, as the driver reports it.
     pub device_total: Bytes,
-    /// What of it nobody holds.
+    /// Memory that no process holds, as the driver reports it.
     pub device_free: Bytes,
-    /// Who holds memory, in the driver's order; empty where nothing can tell.
+    /// The processes that hold memory, in the driver's order; empty if unknown.
     pub processes: Vec<ProcessMemory>,
-    /// The limit that a memory fraction below one sets.
+    /// The limit, if a memory fraction below 1 has set one.
     pub limit: Option<Bytes>,
     /// `allocated_bytes.all.current`.
     pub allocated_bytes: i64,
@@ -54,7 +54,7 @@ pub struct OutOfMemory {
     pub reserved_bytes: i64,
     /// Free cached bytes of private pools. The message calls them allocated.
     pub private_cached_bytes: Bytes,
-    /// What it advises.
+    /// The hint at the end.
     pub hint: Hint,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for OutOfMemory {
         if let Some(limit) = self.limit {
             write!(f, "{} allowed; ", size(limit))?;
         }
-        // PyTorch reckons in unsigned numbers; counters out of balance wrap there, so they wrap here.
+        // PyTorch computes with unsigned numbers. Unbalanced counters wrap there, so they wrap here.
         let private = self.private_cached_bytes.get();
         let allocated = self.allocated_bytes.cast_unsigned().wrapping_add(private);
         let unallocated = self.reserved_bytes.cast_unsigned().wrapping_sub(allocated);
@@ -103,7 +103,7 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
-/// What PyTorch says to a request that it rejects before asking the device (`throw_on_cudamalloc_oom`).
+/// PyTorch's message for a request that it rejects before asking the device (`throw_on_cudamalloc_oom`).
 #[must_use]
 pub fn rejection_message(requested: Bytes) -> String {
     format!(
@@ -113,7 +113,7 @@ pub fn rejection_message(requested: Bytes) -> String {
     )
 }
 
-/// What PyTorch says to a memory fraction outside zero to one (spec 2.15).
+/// PyTorch's message for a memory fraction outside 0 to 1 (spec 2.15).
 #[must_use]
 pub fn invalid_fraction_message(fraction: f64) -> String {
     format!("invalid fraction:{}. Please set within [0, 1].", format_double(fraction))

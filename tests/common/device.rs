@@ -1,27 +1,27 @@
-//! A device for tests of the core alone: cudaMalloc and virtual memory at ascending addresses, events that are done when told.
+//! A device for tests of the core alone: cudaMalloc and virtual memory at ascending addresses, events that complete when told.
 
 use std::collections::BTreeMap;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-/// See above. It refuses what does not fit into its memory, and nothing else.
+/// It only refuses what does not fit into its memory.
 #[derive(Clone, Debug)]
 pub(crate) struct PlainDevice {
     total: u64,
-    /// What it really has, which it does not tell.
+    /// The memory that it really has and does not report.
     pub(crate) capacity: u64,
     used: u64,
     next: u64,
     segments: BTreeMap<u64, u64>,
-    /// Whether every event is done.
+    /// Whether all events are complete.
     pub(crate) is_idle: bool,
     /// Whether the next event cannot be recorded.
     pub(crate) refuses_events: bool,
 }
 
 impl PlainDevice {
-    /// A device with so much memory, whose addresses begin there.
+    /// A device of `total` bytes whose addresses begin at `first`.
     pub(crate) fn new(total: Bytes, first: u64) -> PlainDevice {
         PlainDevice {
             total: total.get(),
@@ -34,7 +34,7 @@ impl PlainDevice {
         }
     }
 
-    /// Says that it has given this range, as virtual memory or not, so that the range can be given back.
+    /// Counts this range as handed out, so that it can be released.
     #[allow(dead_code, reason = "not every test adopts what was there before")]
     pub(crate) fn hold(&mut self, address: DeviceAddress, size: Bytes) {
         self.used += size.get();

@@ -2,7 +2,7 @@ use parkade::device::ProcessMemory;
 use parkade::texts::OutOfMemory;
 use parkade::units::Bytes;
 
-/// A row of `oom_messages.py`: the numbers of a report, and the real message made from them.
+/// A row of `oom_messages.py`: the numbers of an error, and the real message made from them.
 fn oom_row(row: &str) -> (OutOfMemory, &str) {
     let cells: Vec<&str> = row.split('\t').collect();
     let bytes = |index: usize| Bytes(cells[index].parse().unwrap());

@@ -1,4 +1,4 @@
-//! A policy that looks for free blocks by address: one growing region, the lowest address that suffices.
+//! A policy that looks for free blocks by address: one expandable segment, the lowest address that fits.
 
 use alloc::vec::Vec;
 
@@ -6,7 +6,7 @@ use crate::heap::{Heap, PoolSlot};
 use crate::policy::{Attempt, FreeOrder, Placement, Policy, Relief, Request};
 use crate::units::{Bytes, DeviceAddress, PoolClass};
 
-/// First fit, which never gives anything back.
+/// First fit, which never releases anything.
 pub(super) struct Lowest;
 
 impl Policy for Lowest {

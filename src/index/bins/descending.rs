@@ -1,8 +1,7 @@
-//! A sorted sequence in chunks: what a bin with too many blocks for a list is kept in.
+//! A sorted sequence in chunks: how an oversized bin keeps its keys.
 //!
-//! A flat vector beats a tree while a change moves little memory, so the keys lie in chunks of bounded length, with a vector of
-//! bounds to find the chunk. Keys descend, because the smallest key is the one that is taken most, and the end of a vector is
-//! its cheap side.
+//! A flat vector beats a tree as long as a change moves little memory, so the keys lie in chunks of bounded length, with a vector of bounds
+//! to find the chunk. Keys descend, because the smallest is taken most often and the end of a vector is its cheap side.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,22 +12,22 @@ const CHUNK: usize = 128;
 /// Distinct keys in descending order.
 #[derive(Clone, Debug)]
 pub(super) struct Descending<K> {
-    /// At least one chunk; no chunk is empty unless it is the only one.
+    /// At least one; none is empty unless it is the only one.
     chunks: Vec<Vec<K>>,
-    /// Between each chunk and the next: keys from the bound on are in the earlier one.
+    /// One between each chunk and the next: keys not below the bound are in the earlier chunk.
     bounds: Vec<K>,
     count: usize,
 }
 
 impl<K: Copy + Ord> Descending<K> {
-    /// From keys that descend already.
+    /// From keys in descending order.
     pub(super) fn new(keys: Vec<K>) -> Descending<K> {
         debug_assert!(keys.is_sorted_by(|a, b| a > b));
         debug_assert!(keys.len() <= CHUNK);
         Descending { count: keys.len(), chunks: vec![keys], bounds: Vec::new() }
     }
 
-    /// The same sequence under other names; `rename` must keep the order.
+    /// The same sequence with other keys; `rename` must preserve the order.
     pub(super) fn renamed<L>(&self, rename: impl Fn(K) -> L) -> Descending<L> {
         let chunks = self.chunks.iter().map(|chunk| chunk.iter().map(|&key| rename(key)).collect()).collect();
         Descending { chunks, bounds: self.bounds.iter().map(|&key| rename(key)).collect(), count: self.count }
@@ -38,7 +37,7 @@ impl<K: Copy + Ord> Descending<K> {
         self.count
     }
 
-    /// The number of the chunk where the key is or would be.
+    /// The index of the chunk where the key is or would be.
     #[inline]
     fn chunk_of(&self, key: K) -> usize {
         self.bounds.partition_point(|&bound| bound > key)
@@ -90,7 +89,7 @@ impl<K: Copy + Ord> Descending<K> {
         self.chunks.insert(number + 1, low);
     }
 
-    /// Joins a small chunk to a neighbour if the two are well below a full one, so that they do not split again at once.
+    /// Joins a small chunk with a neighbour if both together are well below a full chunk, so that they do not split again at once.
     #[cold]
     fn merge(&mut self, number: usize) {
         let high = number.min(self.bounds.len() - 1);

@@ -1,20 +1,20 @@
 //! Which bins hold blocks, and where each bin begins.
 //!
-//! A size belongs to one of 4,096 bins: its number of 512-byte units written as a float with seven mantissa bits. A larger size
-//! never has a smaller bin, so the next occupied bin holds the next larger size; two levels of bitmap find it with two bit scans.
-//! Bins are kept in groups of 64, and only groups up to the largest bin ever used exist: many streams never hold a large block.
+//! A size has one of 4,096 bins: its number of 512-byte units as a float with seven mantissa bits. A larger size never has a smaller bin,
+//! so the next occupied bin holds the next larger size; a bitmap of two levels finds it with two bit scans. Bins are kept in groups of
+//! 64, up to the largest bin ever used: many streams never hold a large block.
 
 use alloc::vec::Vec;
 
 use crate::block::NIL;
 
 const GROUP: usize = 64;
-/// The bin of everything from 127.5 TiB on.
+/// The bin of all sizes from 127.5 TiB on.
 const LAST_BIN: usize = 64 * GROUP - 1;
 const UNIT_SHIFT: u32 = 9;
 const MANTISSA_BITS: u32 = 7;
 
-/// The bin of a size. Below 128 KiB a bin is one multiple of 512 bytes, above a 128th to a 256th of the size.
+/// The bin of a size. Below 128 KiB a bin is 512 bytes wide; from there on, between a 256th and a 128th of the size.
 #[inline]
 pub(super) fn bin_of(size: u64) -> usize {
     let units = size >> UNIT_SHIFT;
@@ -32,8 +32,7 @@ struct Group {
     heads: [u32; GROUP],
 }
 
-/// What a bin holds: how many blocks, and where they begin. Both are the owner's to interpret, except that an empty bin has a
-/// count of 0 and the head [`NIL`].
+/// A bin's entry: how many blocks it has, and where they begin. Only the empty bin has a fixed meaning here: count 0 and head [`NIL`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bin {
     pub(super) count: u8,
@@ -43,13 +42,13 @@ pub(super) struct Bin {
 /// All bins of one collection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Directory {
-    /// A bit for each group that has an occupied bin.
+    /// One bit per group: whether it has an occupied bin.
     occupied: u64,
     groups: Vec<Group>,
 }
 
 impl Directory {
-    /// What a bin holds.
+    /// A bin's entry.
     #[inline]
     pub(super) fn get(&self, bin: usize) -> Bin {
         match self.groups.get(bin / GROUP) {
@@ -58,7 +57,7 @@ impl Directory {
         }
     }
 
-    /// Changes what an occupied bin holds, to something.
+    /// Changes the entry of an occupied bin, which stays occupied.
     #[inline]
     pub(super) fn set(&mut self, bin: usize, entry: Bin) {
         debug_assert!(self.get(bin).count != 0 && entry.count != 0);
@@ -116,7 +115,7 @@ impl Directory {
         self.last_in(LAST_BIN / GROUP, u64::MAX)
     }
 
-    /// The first occupied bin among those of the bin's group that the mask allows, and of all later groups.
+    /// The first occupied bin among those in the bin's group that the mask allows, and in all later groups.
     #[inline]
     fn first_in(&self, bin: usize, mask: u64) -> Option<usize> {
         let own = bin / GROUP;
@@ -126,7 +125,7 @@ impl Directory {
         }
         let later = self.occupied & ((u64::MAX << 1) << own);
         let group = later.trailing_zeros() as usize;
-        // No later group: the number of zeros is 64, and there is no such group.
+        // Without a later group this is 64, and no group has that index.
         let bits = self.groups.get(group)?.occupied;
         Some(group * GROUP + bits.trailing_zeros() as usize)
     }

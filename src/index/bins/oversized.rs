@@ -1,8 +1,8 @@
-//! A bin with more blocks than a list can hold quickly.
+//! An oversized bin: one with more blocks than a list handles quickly.
 //!
-//! Such bins are normal: a workload repeats its sizes, and left-overs pile up in the smallest bins. The keys move out of the
-//! blocks into a sorted sequence, where a search touches no block. Mostly all blocks of the bin have one size, and the sequence
-//! holds what distinguishes them; the first other size makes it hold the sizes as well.
+//! Such bins are normal: workloads repeat their sizes, and remainders pile up in the smallest bins. The keys move out of the blocks into a
+//! sorted sequence, where a search touches no block. Usually all blocks of the bin have one size, and the keys leave it out; the first
+//! block of another size makes them include it.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -11,8 +11,8 @@ use super::descending::Descending;
 use crate::block::Block;
 use crate::index::either::Either;
 
-/// Where a block stands among those of its size: rank, address and slot, from the most to the least significant of 128 bits. Two
-/// halves, because a `u128` would align keys to 16 bytes and make those with a size a third larger.
+/// A block's key among those of its size: rank, address and slot, from the most to the least significant of 128 bits. Two halves,
+/// because a `u128` would align keys to 16 bytes and make those with a size a third larger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     high: u64,
@@ -21,7 +21,7 @@ pub(super) struct Place {
 
 impl Place {
     const FIRST: Place = Place { high: 0, low: 0 };
-    /// No block has the slot [`NIL`](crate::block::NIL), so no block stands here.
+    /// Above every block: none has the slot [`NIL`](crate::block::NIL).
     const END: Place = Place { high: u64::MAX, low: u64::MAX };
 
     #[inline]
@@ -44,7 +44,7 @@ impl Place {
 impl Ord for Place {
     #[inline]
     fn cmp(&self, other: &Place) -> Ordering {
-        // One wide comparison has no branch; field by field would have one.
+        // One wide comparison avoids the branch between two narrow ones.
         self.number().cmp(&other.number())
     }
 }
@@ -65,7 +65,7 @@ pub(super) enum OversizedBin {
 }
 
 impl OversizedBin {
-    /// From blocks in descending order; at least one.
+    /// From at least one block, in descending order.
     pub(super) fn new<'a>(blocks: impl Iterator<Item = (u32, &'a Block)>) -> OversizedBin {
         let keys: Vec<(u64, Place)> = blocks.map(|(index, block)| (block.size, Place::of(block, index))).collect();
         let size = keys[0].0;
@@ -160,7 +160,7 @@ impl OversizedBin {
     }
 }
 
-/// The place where blocks with at least `size` bytes begin, among blocks that all have `own` bytes: before all or after all.
+/// Where blocks with at least `size` bytes begin among blocks of `own` bytes: before all of them or after.
 fn boundary(own: u64, size: u64) -> Place {
     if own >= size { Place::FIRST } else { Place::END }
 }

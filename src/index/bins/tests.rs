@@ -1,4 +1,4 @@
-//! Every question has the same answer from the bins and from the tree.
+//! The bins give the same answers as the tree.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use crate::index::ordered::OrderedBlocks;
 /// Both indexes over the same blocks.
 #[derive(Default)]
 struct Both {
-    /// The bins' own arena: they write into it.
+    /// The bins write into it.
     arena: Arena,
     bins: BinnedBlocks,
     tree: OrderedBlocks,
@@ -22,7 +22,7 @@ struct Both {
 }
 
 impl Both {
-    /// Puts in a block that no other block has the address of. Neighbouring calls get addresses far apart, in no order.
+    /// Adds a block at an address of its own. Successive addresses are far apart and unordered.
     fn insert(&mut self, size: u64, rank: u32) {
         self.ever += 1;
         let address = self.ever.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -128,7 +128,7 @@ fn size() -> impl Strategy<Value = u64> {
     prop_oneof![
         // Few sizes, many times each: exact bins, one wide one, the last one.
         8 => prop::sample::select(alloc::vec![512, 1024, 2 << 20, 20 << 20, 1 << 47, u64::MAX]),
-        // Oversized wide bins, whose sizes differ.
+        // Oversized bins with different sizes.
         8 => (0..2_000_u64).prop_map(|step| (64 << 20) + step * 512),
         4 => (0..1_000_u64).prop_map(|step| (1 << 41) + step),
         // Not multiples of a unit.
@@ -161,7 +161,7 @@ fn perform(both: &mut Both, step: Step) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Growing mostly, shrinking mostly, then to nothing: bins turn into oversized ones and back.
+    /// Mostly growing, mostly shrinking, then to nothing: bins become oversized and lists again.
     #[test]
     fn bins_answer_as_the_tree_does(up in vec(step(8), 0..600), down in vec(step(2), 0..600)) {
         let mut both = Both::default();
@@ -210,7 +210,7 @@ proptest! {
     }
 }
 
-/// Every bin of exact sizes, and every edge of a wide one.
+/// Every bin of one size, and both edges of every wider one.
 #[test]
 fn bins_have_the_promised_widths() {
     for units in 0..256 {
@@ -227,7 +227,7 @@ fn bins_have_the_promised_widths() {
     assert_eq!((bin_of(1 << 47), bin_of(u64::MAX)), (4_095, 4_095));
 }
 
-/// An oversized bin that is taken from its low end, as allocation does, or from its high end, joins chunks on the way.
+/// An oversized bin emptied from its low end, as allocation does, or from its high end, joins chunks on the way.
 #[test]
 fn oversized_bins_drain_from_either_end() {
     for low in [true, false] {
@@ -245,7 +245,7 @@ fn oversized_bins_drain_from_either_end() {
     }
 }
 
-/// An oversized bin of one size takes in another size of its bin, on either side, and lets it go again.
+/// An oversized bin of one size accepts another size, smaller or larger, and loses it again.
 #[test]
 fn an_oversized_bin_of_one_size_takes_other_sizes() {
     let usual = (64 << 20) + 1_024;

@@ -1,8 +1,8 @@
-//! A few places in the order of their addresses, each with a free block or the address at which one was.
+//! A short run of places by address, each with a free block or vacant, with the address where one was.
 //!
-//! Addresses, sizes and slots are arrays of their own: a search for an address touches the first, a search for a size the second.
+//! Addresses, sizes and slots are separate arrays: a search for an address touches the first, a search for a size the second.
 
-/// A free block: first byte, bytes, slot.
+/// A free block: its first byte, its size in bytes, its slot in the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) address: u64,
@@ -16,7 +16,7 @@ pub(super) struct Run {
     places: usize,
     live: usize,
     addresses: [u64; Run::MOST],
-    /// No bytes where a block has left, and behind the last place.
+    /// 0 for a vacant place, and after the last one.
     sizes: [u64; Run::MOST],
     indices: [u32; Run::MOST],
 }
@@ -25,7 +25,7 @@ impl Run {
     /// The most places.
     pub(super) const MOST: usize = 32;
 
-    /// Of blocks in order, at most [`Run::MOST`].
+    /// From at most [`Run::MOST`] blocks, in order.
     pub(super) fn new(entries: impl IntoIterator<Item = Entry>) -> Run {
         let nothing = [0; Run::MOST];
         let mut run = Run { places: 0, live: 0, addresses: nothing, sizes: nothing, indices: [0; Run::MOST] };
@@ -53,7 +53,7 @@ impl Run {
         &self.sizes[..self.places]
     }
 
-    /// Whether there is a place whose block has left.
+    /// Whether the place exists and is vacant.
     #[inline]
     pub(super) fn is_vacant(&self, place: usize) -> bool {
         self.sizes().get(place) == Some(&0)
@@ -65,10 +65,10 @@ impl Run {
         all.map(|((&address, &size), &index)| Entry { address, size, index }).filter(|entry| entry.size != 0)
     }
 
-    /// The bytes of the largest block.
+    /// The size of the largest block in bytes.
     #[inline]
     pub(super) fn largest(&self) -> u64 {
-        // Over all places, those behind the last one being empty: a loop whose length is known is over sooner than a shorter one.
+        // Over all places, used or not: a loop of fixed length is faster than a shorter one.
         let mut most = [0; 4];
         for sizes in self.sizes.as_chunks::<4>().0 {
             most = core::array::from_fn(|lane| sizes[lane].max(most[lane]));
@@ -83,14 +83,14 @@ impl Run {
         (self.addresses().get(place) == Some(&address) && self.sizes[place] != 0).then_some(place)
     }
 
-    /// The slot of the lowest block with at least `size` bytes, which are at least one, from a place on.
+    /// The slot of the lowest block with at least `size` bytes, which must not be 0, from the place `first` on.
     #[inline]
     pub(super) fn lowest_at_least(&self, first: usize, size: u64) -> Option<u32> {
         let place = self.sizes()[first..].iter().position(|&own| own >= size)?;
         Some(self.indices[first + place])
     }
 
-    /// The first place whose address is not below this one, or the number of places.
+    /// The first place whose address is at least this one, or the number of places.
     #[inline]
     pub(super) fn first_from(&self, address: u64) -> usize {
         self.addresses().partition_point(|&other| other < address)
@@ -103,7 +103,7 @@ impl Run {
         Some(Entry { address: self.addresses[place], size: self.sizes[place], index: self.indices[place] })
     }
 
-    /// Puts a block into a vacant place.
+    /// Fills a vacant place.
     #[inline]
     pub(super) fn put(&mut self, place: usize, entry: Entry) {
         self.addresses[place] = entry.address;
@@ -112,14 +112,14 @@ impl Run {
         self.live += 1;
     }
 
-    /// Takes the block out of a place, which stays: its bytes.
+    /// Vacates a place. Returns the size of the block that was there.
     #[inline]
     pub(super) fn vacate(&mut self, place: usize) -> u64 {
         self.live -= 1;
         core::mem::take(&mut self.sizes[place])
     }
 
-    /// Puts a block where its address belongs: into a vacant place, or a new one. The place; none if there can be no more.
+    /// Adds a block where its address belongs, in a vacant place or a new one. Returns the place; `None` if the run is full.
     pub(super) fn insert(&mut self, entry: Entry) -> Option<usize> {
         let mut place = self.first_from(entry.address);
         debug_assert!(self.find(entry.address).is_none(), "a block entered the order by address twice");

@@ -1,4 +1,4 @@
-//! The order by address against a plain walk.
+//! The order by address against a plain walk over all blocks.
 
 use alloc::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn the_block_in_which_the_search_begins_counts() {
     assert_eq!(blocks.lowest_at_least(11, 0), Some(60));
 }
 
-/// Two neighbours merge across the end of a run: the block lies in the first run, and ends behind where the second one begins.
+/// Two neighbours coalesce across the end of a run: the block lies in the first run and ends after the second one begins.
 #[test]
 fn a_block_may_reach_into_the_next_run() {
     let mut blocks = ByAddress::default();
@@ -42,7 +42,7 @@ fn a_block_may_reach_into_the_next_run() {
     assert_eq!(blocks.lowest_at_least(5, head + 5), Some(1000));
 }
 
-/// What is left of a heap that was full of small blocks is not spread over as many runs as it had.
+/// Few blocks left of many do not stay spread over as many runs.
 #[test]
 fn runs_that_empty_join() {
     let mut blocks = ByAddress::default();
@@ -56,14 +56,14 @@ fn runs_that_empty_join() {
     assert!(most > 300 && blocks.runs.len() <= 2 * 100 / SPARSE, "{most} runs, then {}", blocks.runs.len());
 }
 
-/// One step of a heap, at an address in a range that has some 100 blocks.
+/// One step of a heap, at an address in a range with some 100 blocks.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A block of at most so many bytes becomes free; it merges with free neighbours if it touches them and that is asked for.
+    /// A block of at most `size` bytes becomes free; if `merges`, it coalesces with free neighbours that it touches.
     Enter { address: u64, size: u64, merges: bool },
-    /// The first free block from here on is taken.
+    /// The first free block from `address` on is taken.
     Leave { address: u64 },
-    /// So many bytes are cut off its front.
+    /// `size` bytes are split off its front.
     Cut { address: u64, size: u64 },
 }
 
@@ -81,7 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Both {
     blocks: ByAddress,
     plain: BTreeMap<u64, u64>,
-    /// Where each block went when it was put in.
+    /// The place of each block when it was added.
     went: BTreeMap<u64, Spot>,
 }
 
@@ -134,7 +134,7 @@ impl Both {
 }
 
 proptest! {
-    /// The order and the answers are those of a walk over all blocks, and every run is as it says.
+    /// Order and answers are those of a walk over all blocks, and the arrays agree with the runs.
     #[test]
     fn as_a_plain_walk(
         filled in 0_u64..400,
