@@ -1,5 +1,5 @@
-//! Checks a packing: no two buffers share a byte at any time. It shares no code with the packer, and looks at the times as given, not at
-//! sections.
+//! Checks a packing: no two buffers share a byte at any time. It shares no code with the packer, and looks at the
+//! times as given, not at sections.
 
 use std::collections::BTreeMap;
 

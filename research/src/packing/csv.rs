@@ -1,5 +1,6 @@
-//! MiniMalloc's CSV files: one buffer per line, `id,lower,upper,size`, columns in any order, half-open times. A column `alignment` is
-//! optional, `id` may be missing, and other columns are ignored. What is written also has a column `offset`.
+//! MiniMalloc's CSV files: one buffer per line, `id,lower,upper,size`, columns in any order, half-open times. A
+//! column `alignment` is optional, `id` may be missing, and other columns are ignored. What is written also has a
+//! column `offset`.
 
 use std::fmt::{self, Write};
 
@@ -92,8 +93,8 @@ impl std::error::Error for CsvError {}
 /// The UTF-8 byte order mark, which some programs write before a text.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
-/// Whether a file that begins like this is meant to be CSV: it is text, and its first line that is not blank has separators. The first line
-/// of a pickle that is text (protocol 0) has none. [`read_csv`] reports wrong columns.
+/// Whether a file that begins like this is meant to be CSV: it is text, and its first line that is not blank has
+/// separators. The first line of a pickle that is text (protocol 0) has none. [`read_csv`] reports wrong columns.
 #[must_use]
 pub fn is_csv(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {

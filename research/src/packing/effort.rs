@@ -27,6 +27,7 @@ pub struct Found {
     pub packing: Packing,
     /// A proven lower bound of all packings, in bytes: the load, or more if a search has shown it.
     pub bound: u64,
-    /// The steps done. They may exceed the budget by one order, which is about four steps for every two buffers live at the same time.
+    /// The steps done. They may exceed the budget by one order, which is about four steps for every two buffers
+    /// live at the same time.
     pub steps: u64,
 }

@@ -1,9 +1,11 @@
-//! Repairs a packing in place, for any number of buffers: a buffer that does not fit below a line pushes others out of its way.
+//! Repairs a packing in place, for any number of buffers: a buffer that does not fit below a line pushes others
+//! out of its way.
 //!
-//! Buffers that end above the line are out. They come in again one after the other, each at the address where the least is in its way;
-//! what is in its way goes out. Each buffer has a price that rises with its size and its lifetime, and the cost of an address is the sum
-//! of the prices in the way. A buffer that finds no free place becomes more expensive, so that in time others give way to it. Work is done
-//! only where something does not fit: in few places, even in a large packing.
+//! Buffers that end above the line are out. They come in again one after the other, each at the address where the
+//! least is in its way; what is in its way goes out. Each buffer has a price that rises with its size and its
+//! lifetime, and the cost of an address is the sum of the prices in the way. A buffer that finds no free place
+//! becomes more expensive, so that in time others give way to it. Work is done only where something does not fit:
+//! in few places, even in a large packing.
 
 use super::greedy::Start;
 use super::instance::{Buffer, Instance, Packing};
@@ -154,7 +156,8 @@ impl<'a> Ejection<'a> {
         places.dedup();
     }
 
-    /// The cheapest address for a buffer, and its cost: the lowest free address if there is one, otherwise a random one of the cheapest.
+    /// The cheapest address for a buffer, and its cost: the lowest free address if there is one, otherwise a
+    /// random one of the cheapest.
     fn cheapest(&mut self, buffer: usize) -> (u64, u64) {
         let Neighbours { by_offset, by_end, places } = &self.neighbours;
         let size = self.instance.buffers()[buffer].size;

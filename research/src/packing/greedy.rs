@@ -20,7 +20,8 @@ pub(super) fn starts(instance: &Instance, line: u64) -> impl Iterator<Item = Sta
     each(instance, line, KEYS.into_iter())
 }
 
-/// The orders in which nothing hangs from above and no buffer waits for others; those that are usually good come first.
+/// The orders in which nothing hangs from above and no buffer waits for others; those that are usually good come
+/// first.
 pub(super) fn plain_starts(instance: &Instance) -> impl Iterator<Item = Start> {
     each(instance, u64::MAX, PLAIN.into_iter().map(|key| (key, Hanging::Nothing)))
 }
@@ -41,8 +42,8 @@ fn each(instance: &Instance, line: u64, keys: impl Iterator<Item = (Key, Hanging
     })
 }
 
-/// Repairs the order of a packing until the height `target` is reached or `steps` are done. Returns the best packing and the steps done.
-/// `progress` is called with the steps after each order.
+/// Repairs the order of a packing until the height `target` is reached or `steps` are done. Returns the best
+/// packing and the steps done. `progress` is called with the steps after each order.
 pub(super) fn repair(
     instance: &Instance,
     (start, target): (&Start, u64),
@@ -78,8 +79,9 @@ enum Key {
     CrowdThenEnd,
 }
 
-/// The first orders, and what hangs from above in each. Buffers that are not live at the peak load may hang from above: as they are freed
-/// one after the other they make room for what grows from below, as the kept results of a training step do for gradients.
+/// The first orders, and what hangs from above in each. Buffers that are not live at the peak load may hang from
+/// above: as they are freed one after the other they make room for what grows from below, as the kept results of a
+/// training step do for gradients.
 const KEYS: [(Key, Hanging); 13] = [
     (Key::CrowdThenEnd, Hanging::OffPeak),
     (Key::CrowdThenLife, Hanging::Nothing),
@@ -96,8 +98,8 @@ const KEYS: [(Key, Hanging); 13] = [
     (Key::Start, Hanging::Nothing),
 ];
 
-/// The plain orders. The first two differ: sorting by size suits workloads with long lifetimes, by beginning those whose buffers come and go
-/// all the time.
+/// The plain orders. The first two differ: sorting by size suits workloads with long lifetimes, by beginning those
+/// whose buffers come and go all the time.
 const PLAIN: [Key; 7] = [Key::Size, Key::Start, Key::Life, Key::Area, Key::CrowdThenSize, Key::CrowdThenLife, Key::AreaAndSize];
 
 /// What is placed as high as possible in a first packing, instead of as low as possible.

@@ -1,4 +1,5 @@
-//! The problem and its solution: buffers to pack, with times reduced to sections and with their load; and a packing of them.
+//! The problem and its solution: buffers to pack, with times reduced to sections and with their load; and a
+//! packing of them.
 
 use std::fmt;
 
@@ -100,8 +101,8 @@ impl Instance {
         self.spans.iter().map(most).collect()
     }
 
-    /// The parts of time that no buffer connects, each as the places of its buffers and an instance of its own. The packing of one part
-    /// does not affect the others. Without buffers there are no parts.
+    /// The parts of time that no buffer connects, each as the places of its buffers and an instance of its own.
+    /// The packing of one part does not affect the others. Without buffers there are no parts.
     pub(super) fn parts(&self) -> Vec<(Vec<usize>, Instance)> {
         let mut by_start: Vec<usize> = (0..self.buffers.len()).collect();
         by_start.sort_by_key(|&buffer| self.spans[buffer].0);
@@ -129,9 +130,9 @@ impl Instance {
         (places, Instance { buffers, spans, loads })
     }
 
-    /// The same instance with one buffer in place of all that have the same sections, and for each buffer the place of its group. Packing
-    /// it puts the buffers of a group side by side. Only buffers that need no gap between them are merged: their sizes are multiples of
-    /// the same alignment.
+    /// The same instance with one buffer in place of all that have the same sections, and for each buffer the
+    /// place of its group. Packing it puts the buffers of a group side by side. Only buffers that need no gap
+    /// between them are merged: their sizes are multiples of the same alignment.
     pub(super) fn merged(&self) -> (Vec<u32>, Instance) {
         let kind = |b: usize| {
             let Buffer { size, alignment, .. } = self.buffers[b];
@@ -161,7 +162,8 @@ impl Instance {
         let mut ends: Vec<u32> = self.spans.iter().map(|span| span.1).collect();
         starts.sort_unstable();
         ends.sort_unstable();
-        // A buffer overlaps all that begin no later and have not ended when it begins. Each pair counts once, for the later buffer.
+        // A buffer overlaps all that begin no later and have not ended when it begins. Each pair counts once, for
+        // the later buffer.
         let alive = |(place, start): (usize, &u32)| place as u64 - ends.partition_point(|end| end <= start) as u64;
         starts.iter().enumerate().map(alive).sum()
     }
@@ -172,8 +174,8 @@ impl Instance {
     }
 }
 
-/// Each buffer's lifetime in sections: stretches of time in which first buffers begin and then buffers end. Two buffers are live at the
-/// same time exactly if they share a section.
+/// Each buffer's lifetime in sections: stretches of time in which first buffers begin and then buffers end. Two
+/// buffers are live at the same time exactly if they share a section.
 fn sections(buffers: &[Buffer]) -> Vec<(u32, u32)> {
     // At the same time, ends come before beginnings: lifetimes are half open.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * buffers.len());

@@ -10,7 +10,8 @@ pub(super) struct LiveIndex<'a> {
     by_start: Vec<u32>,
     /// The place of each buffer in `by_start`.
     rank: Vec<u32>,
-    /// The tree over `by_start`: the latest end of the buffers in place below each node, 0 for none. Node 1 is the root.
+    /// The tree over `by_start`: the latest end of the buffers in place below each node, 0 for none. Node 1 is the
+    /// root.
     latest: Vec<u32>,
     leaves: usize,
 }

@@ -1,5 +1,5 @@
-//! The methods for any number of buffers: orders, ejection from their packings, and repair of the best order; and, for many buffers, which
-//! of them comes first.
+//! The methods for any number of buffers: orders, ejection from their packings, and repair of the best order; and,
+//! for many buffers, which of them comes first.
 
 use super::effort::{Effort, Found};
 use super::eject::{Ejection, Price};
@@ -22,7 +22,8 @@ impl<'a> Many<'a> {
         Many { instance, effort, goal, groups, merged }
     }
 
-    /// Groups come first if they are much less work, otherwise the plain orders: a small budget is enough only for what comes first.
+    /// Groups come first if they are much less work, otherwise the plain orders: a small budget is enough only for
+    /// what comes first.
     pub(super) fn run(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
         if self.merged.pairs() <= self.instance.pairs() / MUCH_LESS {
             self.pack_groups(found, progress);
@@ -86,8 +87,8 @@ fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
 /// The share of the budget for the plain orders of many buffers, in hundredths.
 const SHARE_OF_PLAIN: u64 = 50;
 
-/// The shares of the budget, in hundredths, at which placing first orders, ejection, and the repair of orders end. The search gets the
-/// rest.
+/// The shares of the budget, in hundredths, at which placing first orders, ejection, and the repair of orders end.
+/// The search gets the rest.
 pub(super) type Shares = (u64, u64, u64);
 
 pub(super) const SHARES_OF_FEW: Shares = (100, 2, 4);

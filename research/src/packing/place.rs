@@ -21,8 +21,9 @@ impl<'a> Placer<'a> {
         Placer { instance, live: LiveIndex::new(instance), in_the_way: Vec::new(), offsets, steps: 0 }
     }
 
-    /// Places all buffers in this order: those for which `hanging` is true as high as possible below `line`, the others as low as possible.
-    /// Buffers that find no place below `line` come after all others, as low as possible, and are returned.
+    /// Places all buffers in this order: those for which `hanging` is true as high as possible below `line`, the
+    /// others as low as possible. Buffers that find no place below `line` come after all others, as low as
+    /// possible, and are returned.
     pub(super) fn place(&mut self, order: &[u32], line: u64, hanging: impl Fn(u32) -> bool) -> (Packing, Vec<u32>) {
         self.live.clear();
         let mut height = 0;

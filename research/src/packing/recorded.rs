@@ -1,4 +1,5 @@
-//! The buffers of a recording: its requests in the smallest possible blocks, each until its memory could be used again.
+//! The buffers of a recording: its requests in the smallest possible blocks, each until its memory could be used
+//! again.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
@@ -14,9 +15,9 @@ pub struct Recorded {
     /// The requests that got memory, in order; times are numbers of operations.
     ///
     /// Sizes are rounded up to 512 bytes under any settings: no setting makes a block smaller (spec 1.1, 1.2), and
-    /// `roundup_power2_divisions` would only make it larger. A buffer is live from its request until its memory became free in the
-    /// recording, so the time during which other streams still used it counts. Streams and private pools do not matter here: any memory
-    /// may serve any buffer.
+    /// `roundup_power2_divisions` would only make it larger. A buffer is live from its request until its memory
+    /// became free in the recording, so the time during which other streams still used it counts. Streams and
+    /// private pools do not matter here: any memory may serve any buffer.
     pub buffers: Vec<Buffer>,
     /// The requests that failed; they are not among the buffers.
     pub refused: Refused,

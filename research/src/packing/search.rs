@@ -1,14 +1,16 @@
 //! A systematic search for a packing of at most a given height, for some hundreds of buffers.
 //!
-//! Each section of time has a floor: every buffer still to be placed there goes above it. A node of the search picks a section and
-//! branches on what covers the byte at its floor: one of the buffers that can be there, or nothing, in which case the floor rises. Placing
-//! a buffer lifts all unplaced buffers that overlap it in time, so floors rise in other sections too. If the unplaced buffers of a section
-//! do not fit between its floor and the capacity, the branch is cut off. The section picked is one with the lowest floor; before that,
-//! buffers are placed that have no choice because their section has no room for a gap.
+//! Each section of time has a floor: every buffer still to be placed there goes above it. A node of the search
+//! picks a section and branches on what covers the byte at its floor: one of the buffers that can be there, or
+//! nothing, in which case the floor rises. Placing a buffer lifts all unplaced buffers that overlap it in time, so
+//! floors rise in other sections too. If the unplaced buffers of a section do not fit between its floor and the
+//! capacity, the branch is cut off. The section picked is one with the lowest floor; before that, buffers are
+//! placed that have no choice because their section has no room for a gap.
 //!
-//! Of all packings the search looks for the one with the smallest sum of addresses. In that packing every buffer is at the bottom or on
-//! top of another, and none fits further down; branches where that has become impossible are cut off. Of two equal buffers the first is
-//! placed first. (Floors per section are an idea of MiniMalloc, ASPLOS 2023; weights of failures come from constraint programming.)
+//! Of all packings the search looks for the one with the smallest sum of addresses. In that packing every buffer
+//! is at the bottom or on top of another, and none fits further down; branches where that has become impossible
+//! are cut off. Of two equal buffers the first is placed first. (Floors per section are an idea of MiniMalloc,
+//! ASPLOS 2023; weights of failures come from constraint programming.)
 
 mod moves;
 
@@ -99,8 +101,8 @@ struct Node {
 #[derive(Clone, Copy)]
 struct Task {
     stretch: Stretch,
-    /// The node whose branch made this a stretch of its own. If it cannot be solved, that branch has failed, whatever was found for other
-    /// stretches.
+    /// The node whose branch made this a stretch of its own. If it cannot be solved, that branch has failed,
+    /// whatever was found for other stretches.
     owner: usize,
     /// The task after this one, a place in [`Search::later`].
     next: Option<usize>,
@@ -195,8 +197,8 @@ impl<'a> Search<'a> {
         Outcome::Impossible
     }
 
-    /// The next task. If no unplaced buffer connects them, a task falls into several stretches, and the first of these is next; if nothing
-    /// is left of it, the task after it is.
+    /// The next task. If no unplaced buffer connects them, a task falls into several stretches, and the first of
+    /// these is next; if nothing is left of it, the task after it is.
     fn divide(&mut self, task: Task, owner: usize) -> Option<Task> {
         let (first, end) = task.stretch;
         self.steps += u64::from(end - first) / 4;

@@ -37,8 +37,8 @@ pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnM
 /// With no more buffers than this, most of the budget is for the search.
 const FEW: usize = 500;
 
-/// With few buffers, this share of the budget, in hundredths, is for searches before orders are repaired: most instances that can be
-/// searched at all are done soon, and trivial ones at once.
+/// With few buffers, this share of the budget, in hundredths, is for searches before orders are repaired: most
+/// instances that can be searched at all are done soon, and trivial ones at once.
 const SHARE_OF_FIRST_SEARCHES: u64 = 1;
 
 /// Packs a part that cannot be divided. A packing of height `goal`, which is at least the load, is as good as any.
@@ -63,12 +63,13 @@ fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn
     found
 }
 
-/// Searches that differ in the section they look at first and in the order in which they try buffers. Each is hopeless on some instances
-/// and quick on others, so all get a few steps, then all a few more.
+/// Searches that differ in the section they look at first and in the order in which they try buffers. Each is
+/// hopeless on some instances and quick on others, so all get a few steps, then all a few more.
 struct Portfolio<'a> {
     instance: &'a Instance,
     relations: Relations<'a>,
-    /// How many branches failed in each section, separately for each kind of search: what one learns misleads another.
+    /// How many branches failed in each section, separately for each kind of search: what one learns misleads
+    /// another.
     weights: [Vec<u32>; Pick::ALL.len()],
     crowds: Vec<u64>,
     random: Random,
@@ -95,8 +96,8 @@ enum Key {
 /// The orders in which buffers are tried: by the first key, then by the second.
 const ORDERS: [[Key; 2]; 4] = [[Key::Crowd, Key::Area], [Key::Life, Key::Area], [Key::Crowd, Key::Life], [Key::Crowd, Key::Size]];
 
-/// The heights at which the searches of a round aim, as fractions of the way from the bound to the best packing: every other round aims
-/// at the bound itself.
+/// The heights at which the searches of a round aim, as fractions of the way from the bound to the best packing:
+/// every other round aims at the bound itself.
 const AIMS: [f64; 6] = [0.0, 0.5, 0.0, 0.25, 0.0, 0.75];
 
 impl<'a> Portfolio<'a> {

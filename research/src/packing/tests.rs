@@ -85,7 +85,8 @@ fn a_rectangle_that_was_cut_into_pieces_is_put_together_again() {
 
 #[test]
 fn a_packing_that_cannot_reach_the_load_is_proved_to_be_the_best() {
-    // The load is 10 bytes, but the first two start at multiples of 8, and the space between them is too small for the third.
+    // The load is 10 bytes, but the first two start at multiples of 8, and the space between them is too small for
+    // the third.
     let instance = aligned(&[(0, 4, 1, 8), (1, 5, 1, 8), (2, 6, 8, 1)]);
     let found = solve(&instance);
     assert_eq!((instance.load(), least_height(&instance)), (10, 17));
@@ -117,7 +118,8 @@ fn the_same_seed_and_budget_give_the_same_packing() {
 
 #[test]
 fn progress_is_told_all_along_and_changes_nothing() {
-    // Two buffers start at multiples of 8, and the third does not fit between them: orders miss the load, and the search proves why.
+    // Two buffers start at multiples of 8, and the third does not fit between them: orders miss the load, and the
+    // search proves why.
     let instance = aligned(&[(0, 4, 1, 8), (1, 5, 1, 8), (2, 6, 8, 1)]);
     let effort = Effort { steps: 2_000_000, seed: 1 };
     let mut told = Vec::new();
@@ -156,7 +158,8 @@ fn buffers_of_one_lifetime_are_put_together_where_that_needs_no_gap() {
     assert_eq!(merged.buffers().len(), 4);
 }
 
-/// The least height of all packings, by trying all orders: placing each buffer as low as possible in some order gives a best packing.
+/// The least height of all packings, by trying all orders: placing each buffer as low as possible in some order
+/// gives a best packing.
 fn least_height(instance: &Instance) -> u64 {
     let mut best = u64::MAX;
     let mut offsets = vec![None; instance.buffers().len()];

@@ -1,4 +1,5 @@
-//! The moves of a search: placing a buffer, raising a floor, and undoing both; with their consequences for floors and lowest addresses.
+//! The moves of a search: placing a buffer, raising a floor, and undoing both; with their consequences for floors
+//! and lowest addresses.
 
 use super::{Change, Search};
 
