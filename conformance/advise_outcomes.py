@@ -1,21 +1,26 @@
-"""Asks `parkade advise` whether runs would have fitted that were made on a real GPU, and compares.
+#!/usr/bin/env python3
+"""Compares the answers of `parkade advise` with the outcomes of real runs.
 
-python3 conformance/advise_outcomes.py FOLDER [PARKADE]
+FOLDER holds PROGRAM.default.pickle.xz for each program, and outcomes.jsonl with one line per run: "w" (the program), "conf" (its
+settings), "limit" (GiB) and "num_ooms". `parkade advise` is asked whether each run fits; one that fits had no out-of-memory error.
 
-FOLDER has PROGRAM.default.pickle.xz for each program, and outcomes.jsonl: a line a run with "w" (the program), "conf" (its settings), "limit"
-(GiB) and "num_ooms". PARKADE is the binary, target/release/parkade if not given. Exit code 1 if more than one is wrong.
+Exit code: 1 if more than one answer is wrong.
 """
 
+import argparse
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 
 def main() -> int:
-    folder = sys.argv[1]
-    parkade = sys.argv[2] if len(sys.argv) > 2 else "target/release/parkade"
-    with open(f"{folder}/outcomes.jsonl") as file:
-        runs = [json.loads(line) for line in file]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="FOLDER", type=Path)
+    parser.add_argument("parkade", metavar="PARKADE", nargs="?", default="target/release/parkade", help="the binary (default: %(default)s)")
+    arguments = parser.parse_args()
+    folder, parkade = arguments.folder, arguments.parkade
+    runs = [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
     groups = {}
     for run in runs:
         groups.setdefault((run["w"], run["limit"]), []).append(run)
@@ -24,8 +29,8 @@ def main() -> int:
         command = [parkade, "advise", f"{folder}/{program}.default.pickle.xz", "--json", "--only", "--capacity", limit + "GiB"]
         for run in group:
             command += ["--settings", run["conf"]]
-        report = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
-        options = {option["settings"]: option for option in report["options"]}
+        advice = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+        options = {option["settings"]: option for option in advice["options"]}
         for run in group:
             option = options[run["conf"]]
             fits = run["num_ooms"] == 0

@@ -1,22 +1,27 @@
-"""Asks `parkade replay` whether runs would have fitted that were made on a real GPU, and compares.
+#!/usr/bin/env python3
+"""Compares the predictions of `parkade replay` with the outcomes of real runs.
 
-python3 conformance/predict_outcomes.py FOLDER [PARKADE]
+FOLDER holds PROGRAM.default.pickle.xz for each program, and outcomes.jsonl with one line per run: "w" (the program), "conf" (its
+settings), "limit" (GiB), "num_ooms" and "reserved_bytes.all.peak". `parkade replay` predicts each run from the program's recording:
+whether it fits, and its peak.
 
-FOLDER has PROGRAM.default.pickle.xz for each program, and outcomes.jsonl: a line a run with "w" (the program), "conf" (its settings), "limit"
-(GiB), "num_ooms" and "reserved_bytes.all.peak". PARKADE is the binary, target/release/parkade if not given. Exit code 1 if more than one is
-wrong.
+Exit code: 1 if more than one prediction of whether a run fits is wrong.
 """
 
+import argparse
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 
 def main() -> int:
-    folder = sys.argv[1]
-    parkade = sys.argv[2] if len(sys.argv) > 2 else "target/release/parkade"
-    with open(f"{folder}/outcomes.jsonl") as file:
-        runs = [json.loads(line) for line in file]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="FOLDER", type=Path)
+    parser.add_argument("parkade", metavar="PARKADE", nargs="?", default="target/release/parkade", help="the binary (default: %(default)s)")
+    arguments = parser.parse_args()
+    folder, parkade = arguments.folder, arguments.parkade
+    runs = [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
     right = fitted = exact = 0
     for run in runs:
         command = [parkade, "replay", f"{folder}/{run['w']}.default.pickle.xz", "--json"]

@@ -1,12 +1,14 @@
-"""Compares `parkade stats --steps` with statistics that real runs printed after each of their steps.
+#!/usr/bin/env python3
+"""Compares `parkade stats --steps` with the statistics that real runs printed after each step.
 
-python3 conformance/stats_steps.py FOLDER [PARKADE]
+FOLDER holds recordings (PROGRAM.NAME.pickle.xz) and steps.jsonl with one line per step: "w" (the program), "conf" (its settings), "limit"
+(GiB, or empty), "step" (a number) and keys of memory_stats(). A recording is compared if steps.jsonl has as many steps for its program,
+settings and limit as the recording marks, or one more: the step in which the program died.
 
-FOLDER has recordings (PROGRAM.NAME.pickle.xz) and steps.jsonl: a line a step with "w" (the program), "conf", "limit" (GiB, or empty), "step" (a number) and
-keys of memory_stats(). A recording is compared if steps.jsonl has as many steps of its program, settings and limit as it marks, or one more, in which the
-program died. Exit code 1 if anything differs.
+Exit code: 1 if anything differs.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -16,8 +18,11 @@ NOT_KEYS = {"w", "conf", "limit", "step"}
 
 
 def main() -> int:
-    folder = Path(sys.argv[1])
-    parkade = sys.argv[2] if len(sys.argv) > 2 else "target/release/parkade"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="FOLDER", type=Path)
+    parser.add_argument("parkade", metavar="PARKADE", nargs="?", default="target/release/parkade", help="the binary (default: %(default)s)")
+    arguments = parser.parse_args()
+    folder, parkade = arguments.folder, arguments.parkade
     runs = {}
     for line in (folder / "steps.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -35,7 +40,7 @@ def main() -> int:
         truth = runs.get((name.split(".")[0], shown.get("settings"), limit), [])
         moments = shown["devices"][0]["moments"] if "devices" in shown else []
         if not moments or len(truth) - len(moments) not in (0, 1):
-            print(f"{name}: not compared, {len(moments)} steps marked and {len(truth)} printed")
+            print(f"{name}: not compared, {len(moments)} steps are marked, {len(truth)} were printed")
             continue
         wrong = [
             f"step {row['step']} {key}: {moment['memory_stats'][key]}, printed {value}"

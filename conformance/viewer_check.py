@@ -1,11 +1,14 @@
+#!/usr/bin/env python3
 """Opens exported snapshots with PyTorch's own tools.
 
-python3 conformance/viewer_check.py MEMORY_VIZ_PY RECORDING... [--parkade PATH] [--settings S]...
+Every RECORDING is exported under each of the --settings; without --settings, under its own and under expandable_segments:True. Then
+- the pickle must use only opcodes that PyTorch's page (MemoryViz.js) knows;
+- each command of _memory_viz.py must run, and the blocks behind its flame graphs must add up to the segments;
+- `parkade verify` must find 0 mismatches.
 
-MEMORY_VIZ_PY is torch/cuda/_memory_viz.py, which is in every torch wheel and not in this repository. Every recording is exported under every one of the
-settings (its own and expandable_segments:True if none is given), then: the opcodes are those that the page (MemoryViz.js) knows; each command of
-_memory_viz.py runs, and the blocks that its flame graphs are made of add up to the segments; and parkade verify finds 0 mismatches. Exit code 1 if
-anything fails.
+MEMORY_VIZ_PY is torch/cuda/_memory_viz.py. It is in every torch wheel, and not in this repository.
+
+Exit code: 1 if anything fails.
 """
 
 import argparse
@@ -18,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Spec 7.6: what the page's unpickler knows.
+# What the page's unpickler knows (spec 7.6).
 KNOWN = """APPEND APPENDS BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE BININT BININT1 BININT2 LONG1 BINFLOAT EMPTY_DICT EMPTY_LIST EMPTY_TUPLE LIST DICT TUPLE
 TUPLE1 TUPLE2 TUPLE3 MARK SETITEM SETITEMS SHORT_BINUNICODE BINUNICODE FRAME NEWTRUE NEWFALSE NONE STOP PROTO""".split()
 
@@ -42,7 +45,7 @@ def check(arguments, tools, recording: Path, settings: str | None, folder: Path)
     for command in (["stats"], ["trace"], ["trace_plot", "-o", output], ["trace_plot", "-s", "-o", output], ["trace_plot", "-f", "-o", output],
                     ["segment_plot", "-o", output]):
         run(*python, command[0], file, *command[1:])
-    # The flame graphs need a script from the network; the lines that go into it are what counts.
+    # The flame graphs themselves need a script from the network, so their input is checked.
     snapshot = pickle.loads(data)
     for make in (tools.memory, tools.segments):
         lines = make(snapshot, format_flamegraph=lambda text: text).splitlines()
@@ -53,11 +56,11 @@ def check(arguments, tools, recording: Path, settings: str | None, folder: Path)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("memory_viz")
-    parser.add_argument("recordings", nargs="+", type=Path)
-    parser.add_argument("--parkade", default="target/release/parkade")
-    parser.add_argument("--settings", action="append")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("memory_viz", metavar="MEMORY_VIZ_PY")
+    parser.add_argument("recordings", metavar="RECORDING", nargs="+", type=Path)
+    parser.add_argument("--parkade", metavar="PATH", default="target/release/parkade", help="the binary (default: %(default)s)")
+    parser.add_argument("--settings", action="append", help="a settings string; may be given several times")
     arguments = parser.parse_args()
     spec = importlib.util.spec_from_file_location("memory_viz", arguments.memory_viz)
     tools = importlib.util.module_from_spec(spec)
@@ -65,7 +68,7 @@ def main() -> int:
     failed = 0
     for recording in arguments.recordings:
         for settings in arguments.settings or [None, "expandable_segments:True"]:
-            name = f"{recording.name} {'its own' if settings is None else repr(settings)}"
+            name = f"{recording.name} {'its own settings' if settings is None else repr(settings)}"
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     print(f"{name}: {check(arguments, tools, recording, settings, Path(folder))}")

@@ -10,7 +10,7 @@ use crate::device::BackendError;
 use crate::heap::PoolError;
 use crate::policy::PolicyFault;
 use crate::profile::Profile;
-use crate::report::OutOfMemory;
+use crate::texts::OutOfMemory;
 use crate::units::Bytes;
 
 /// Why a request was not served.
@@ -55,9 +55,9 @@ impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AllocError::ZeroSize => f.write_str("a request of 0 bytes has no block: use a null pointer for it"),
-            AllocError::TooLarge { .. } => f.write_str(crate::report::MORE_THAN_ONE_EXABYTE),
+            AllocError::TooLarge { .. } => f.write_str(crate::texts::MORE_THAN_ONE_EXABYTE),
             AllocError::OutOfMemory(report) => report.fmt(f),
-            AllocError::Rejected { requested } => f.write_str(&crate::report::rejection_message(*requested)),
+            AllocError::Rejected { requested } => f.write_str(&crate::texts::rejection_message(*requested)),
             AllocError::Device(error) => error.fmt(f),
             AllocError::TooManyStreams => f.write_str("more than 65535 streams: the heap numbers them with 16 bits"),
             AllocError::Policy(fault) => fault.fmt(f),

@@ -1,10 +1,4 @@
-//! parkade's core: a GPU caching allocator, generic over the device, that decides exactly as PyTorch's does.
-//!
-//! The flow ([`Allocator`]) and the decisions ([`policy::Policy`]) are apart: PyTorch's rules ([`policy::PyTorch`]) are one policy. The core
-//! does no I/O, reads no clock, draws no random number, never iterates a hash map, and contains no unsafe code: the same
-//! requests give the same decisions, always.
-//!
-//! References of the form "spec 2.4" name sections of the project's specification of PyTorch's allocator.
+#![doc = include_str!("README.md")]
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -15,16 +9,16 @@ extern crate self as parkade;
 #[cfg(test)]
 extern crate std;
 
-pub mod check;
 pub mod checkpoint;
 pub mod device;
 pub mod error;
 pub mod policy;
 pub mod profile;
-pub mod report;
 pub mod settings;
 pub mod snapshot;
 pub mod stats;
+pub mod sweep;
+pub mod texts;
 pub mod trace;
 pub mod units;
 

@@ -2,7 +2,7 @@
 //!
 //! The flow asks a [`Profile`] at the few places where versions part; it never asks for a version.
 
-use crate::settings::VersionProfile;
+use crate::settings::Dialect;
 
 /// The rules of one version of PyTorch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,7 +10,7 @@ pub struct Profile {
     /// The version, as users write it.
     pub name: &'static str,
     /// The settings that it knows.
-    pub settings: VersionProfile,
+    pub dialect: Dialect,
     /// Which of several free blocks of one size is taken.
     pub tie_break: TieBreak,
     /// How a memory fraction becomes a limit in bytes.
@@ -87,7 +87,7 @@ impl Profile {
     /// PyTorch 2.11.
     pub const PYTORCH_2_11: Profile = Profile {
         name: "2.11",
-        settings: VersionProfile::PYTORCH_2_11,
+        dialect: Dialect::PYTORCH_2_11,
         tie_break: TieBreak::Address,
         limit_rounding: LimitRounding::Down,
         deferral: Deferral::WhileRouting,
@@ -108,7 +108,7 @@ impl Profile {
     /// PyTorch 2.15.
     pub const PYTORCH_2_15: Profile = Profile {
         name: "2.15",
-        settings: VersionProfile::PYTORCH_2_15,
+        dialect: Dialect::PYTORCH_2_15,
         tie_break: TieBreak::SegmentAge,
         limit_rounding: LimitRounding::Nearest,
         deferral: Deferral::WhileCapturing,

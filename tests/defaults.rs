@@ -100,7 +100,7 @@ impl Policy for Plain {
 fn a_policy_that_says_only_what_it_must() {
     let pool = PoolSlot::default_pool(PoolClass::Small);
     assert_eq!((Plain.max_split_size(), Plain.stamp(pool), Plain.is_oversize(Bytes::MAX)), (-1, 0, false));
-    assert_eq!((Plain.grows(pool), Plain.page(pool)), (false, Bytes::mib(2)));
+    assert_eq!((Plain.is_expandable(pool), Plain.page(pool)), (false, Bytes::mib(2)));
     assert_eq!(Plain.profile(), &Profile::PYTORCH_2_11);
     assert!(!Plain.rejects(Bytes::MAX, Bytes::MAX, Bytes::ZERO));
     // Nine eighths of the memory, or what 64 bits can say.

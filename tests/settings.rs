@@ -116,7 +116,7 @@ proptest! {
 /// 2.15 reads a list of classes over, whatever it holds, up to its bracket; what comes after it counts.
 #[test]
 fn a_list_of_classes_is_read_over() {
-    let version = parkade::settings::VersionProfile::PYTORCH_2_15;
+    let version = parkade::settings::Dialect::PYTORCH_2_15;
     let after = |list: &str| {
         let mut settings = Settings::default();
         let text = format!("expandable_segments_reserve_by_class:{list},expandable_segments_reserve:0.5");

@@ -1,8 +1,15 @@
-//! Answers about a recorded run: which settings would have fitted, why memory ran out, and what was where at which moment.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod advise;
+pub mod annotations;
 pub mod caution;
 pub mod diagnose;
-pub mod measures;
+pub mod fragmentation;
 pub mod timeline;
+
+mod recorded_heap;
+mod reserved;
+mod stacks;
+
+pub use stacks::StackUse;

@@ -1,12 +1,13 @@
-//! Timelines of recordings of real runs: their maxima are the replay's, their last moment is the file's own list of segments, and what
-//! would have happened under their own settings is what a prediction says.
+//! Timelines of recordings of real runs: their maxima are the replay's, their last moment is the file's own list of segments, and their
+//! runs under other settings are what a prediction says.
 
 use std::path::Path;
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_analysis::timeline::{Curve, HeapLog, HolderKey, Levels, MarkerKind, Timeline, WhatIf, holders, phases, what_if};
-use parkade_recording::{self, BlockState, DeviceRecording, Recording};
+use parkade_analysis::annotations::scopes;
+use parkade_analysis::timeline::{Curve, HeapLog, HolderKey, Levels, MarkerKind, SegmentNow, Timeline, WhatIf, holders, what_if};
+use parkade_recording::{BlockState, DeviceRecording, Recording, Segment};
 use parkade_replay::{OutlookOptions, ReplaySettings, Requests, VerifyOptions, learned_addresses, replay_device, verify_device};
 
 const GIB: u64 = 1 << 30;
@@ -23,7 +24,7 @@ impl Run {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/recordings");
         let recording = parkade_recording::read_file(folder.join(format!("{name}.pickle.xz"))).expect("a recording");
         let settings = ReplaySettings::of_recording(recording.settings.as_ref()).expect("its settings");
-        let own = VerifyOptions { settings, limit_bytes, statistics: None };
+        let own = VerifyOptions { settings, limit_bytes, stats_file: None };
         let requests = Requests::of_recording(&recording.devices[0], &own, &mut |_| ()).expect("its requests");
         let timeline = Timeline::of_device(&recording.devices[0], &own, &requests).expect("its timeline");
         Run { recording, own, requests, timeline }
@@ -38,15 +39,14 @@ impl Run {
 type Heap = Vec<((u64, u64, u64, bool), Vec<(u64, u64, bool)>)>;
 
 fn heap_of(log: &HeapLog, moment: u32) -> Heap {
-    let blocks = |segment: &parkade_analysis::timeline::SegmentNow| {
-        segment.blocks.iter().map(|block| (block.address, block.size, block.is_pending)).collect()
-    };
-    let fields = |s: &parkade_analysis::timeline::SegmentNow| (s.address, s.size, s.stream, s.expandable);
+    let blocks =
+        |segment: &SegmentNow| segment.blocks.iter().map(|block| (block.address, block.size, block.is_pending)).collect();
+    let fields = |s: &SegmentNow| (s.address, s.size, s.stream, s.expandable);
     log.at(moment).iter().map(|segment| (fields(segment), blocks(segment))).collect()
 }
 
 fn final_heap(device: &DeviceRecording) -> Heap {
-    let blocks = |segment: &parkade_recording::Segment| {
+    let blocks = |segment: &Segment| {
         let used = segment.blocks.iter().filter(|block| block.state != BlockState::Inactive);
         used.map(|block| (block.address, block.size, block.state == BlockState::ActivePendingFree)).collect()
     };
@@ -134,7 +134,7 @@ fn what_if_is_what_a_prediction_says() {
 }
 
 #[test]
-fn stacks_and_phases_are_found_where_the_file_has_them() {
+fn stacks_and_scopes_are_found_if_the_file_has_them() {
     let run = Run::of("gpt2_varlen.frames_tail20k", None);
     let Timeline { levels, log, .. } = &run.timeline;
     let peak = Levels::peak_moment(&levels.allocated);
@@ -142,9 +142,9 @@ fn stacks_and_phases_are_found_where_the_file_has_them() {
     assert_eq!(found.iter().map(|holder| holder.bytes).sum::<u64>(), levels.allocated[peak]);
     assert!(found.windows(2).all(|pair| pair[0].bytes >= pair[1].bytes));
     assert!(matches!(found[0].key, HolderKey::Stack(_)));
-    let phases = phases(&run.recording.annotations, run.device());
-    let steps = phases.iter().filter(|phase| phase.name.starts_with("Optimizer.step"));
+    let scopes = scopes(&run.recording.annotations, run.device());
+    let steps = scopes.iter().filter(|scope| scope.name.starts_with("Optimizer.step"));
     // 24 in the file; the trace begins later.
-    assert!((3..=24).contains(&steps.clone().count()), "{phases:?}");
-    assert!(steps.clone().all(|phase| phase.from < phase.to && phase.depth == 0));
+    assert!((3..=24).contains(&steps.clone().count()), "{scopes:?}");
+    assert!(steps.clone().all(|scope| scope.from < scope.to && scope.depth == 0));
 }

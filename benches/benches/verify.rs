@@ -22,7 +22,7 @@ fn verify(criterion: &mut Criterion) {
         let packed = std::fs::read(&path).expect("a recording");
         let recording = read_file(&path).expect("a recording");
         let settings = ReplaySettings::of_recording(recording.settings.as_ref()).expect("settings");
-        let options = VerifyOptions { settings, limit_bytes: None, statistics: None };
+        let options = VerifyOptions { settings, limit_bytes: None, stats_file: None };
         let entries = recording.devices[0].trace.len() as u64;
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Elements(entries)).sample_size(10);

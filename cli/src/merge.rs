@@ -1,30 +1,33 @@
 //! `parkade merge`: the parts of a sweep, put together to what one machine would have written.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Parser;
 use parkade_research::study::sweep::{Plan, Row};
 
+use crate::runner::{Command, Form, Lines};
 use crate::sweep::builds::Overlap;
+use crate::sweep::finished::Finished;
 use crate::sweep::rows::{self, Contents, Header, Shard};
-use crate::sweep::show::{self, Finished, Shown};
-use crate::{Outcome, target};
+use crate::sweep::show::{self, Shown};
+use crate::target;
 
-/// Put the parts of a sweep together.
+/// Merge the parts of a sweep.
 ///
-/// The files must be parts of the same sweep (parkade sweep --shard), finished, made by this build, and must not contradict each other. What is written is, byte
-/// for byte, what one machine would have written alone.
+/// The files must be finished parts of the same sweep (parkade sweep --shard), made by this build, and must not contradict each other.
+/// The result is byte for byte what one machine would have written alone.
 ///
-/// Bounds and curves need the programs, which files of rows do not hold: parkade sweep, with the same arguments and -o on what was merged,
-/// shows everything without doing a job again.
+/// Bounds and curves need the programs, which files of rows do not hold: parkade sweep with the same arguments and -o on the merged file
+/// shows everything without running a job again.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
   parkade merge part*.jsonl -o rows.jsonl --html study.html
 
-Exit code: 0 merged, 2 it could not be.")]
+Exit code: 0 merged, 2 could not run.")]
 pub(crate) struct Args {
     /// The files of rows.
     #[arg(required = true)]
@@ -32,33 +35,46 @@ pub(crate) struct Args {
     /// Write all rows here.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Merge although another build of parkade made some of the rows, which may decide otherwise. Of a job that several builds did, the row of the first
-    /// file is kept, and how many say otherwise is said.
+    /// Merge even if another build of parkade made some of the rows and may decide otherwise. If several builds ran a job, the row of the
+    /// first file is kept, and the number of rows that differ is reported.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     shown: Shown,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    merge(args).map_err(|error| args.shown.say_failed(error))
-}
+impl Command for Args {
+    type Answer = Finished;
 
-fn merge(args: &Args) -> Result<Outcome> {
-    show::check_without_programs(&args.shown)?;
-    show::check_files(&args.shown, Some(&args.output), &args.files)?;
-    let parts = args.files.iter().map(|file| Ok((file.as_path(), rows::read(file)?))).collect::<Result<Vec<_>>>()?;
-    parts.iter().try_for_each(|(file, part)| rows::check_program(file, &part.rows, args.force))?;
-    let Merged { plan, rows, overlap } = put_together(parts)?;
-    show::check(&args.shown, &plan)?;
-    let mut bytes = Header::of(plan.clone(), Shard::WHOLE).line()?;
-    for row in &rows {
-        serde_json::to_writer(&mut bytes, row)?;
-        bytes.push(b'\n');
+    fn compute(&self) -> Result<Finished> {
+        show::check_without_programs(&self.shown)?;
+        show::check_files(&self.shown, Some(&self.output), &self.files)?;
+        let parts = self.files.iter().map(|file| Ok((file.as_path(), rows::read(file)?))).collect::<Result<Vec<_>>>()?;
+        parts.iter().try_for_each(|(file, part)| rows::check_program(file, &part.rows, self.force))?;
+        let Merged { plan, rows, overlap } = put_together(parts)?;
+        show::check(&self.shown, &plan)?;
+        let mut bytes = Header::of(plan.clone(), Shard::WHOLE).line()?;
+        for row in &rows {
+            serde_json::to_writer(&mut bytes, row)?;
+            bytes.push(b'\n');
+        }
+        target::write(&self.output, &bytes)?;
+        let finished = self.shown.finish(plan, rows, overlap)?;
+        self.shown.write_files(&finished)?;
+        Ok(finished)
     }
-    target::write(&args.output, &bytes)?;
-    let finished = Finished { plan: &plan, rows: &rows, sources: &[], policies: &[], beside: &[], overlap: &overlap };
-    show::show(&args.shown, &finished).map(|()| Outcome::Good)
+
+    fn form(&self) -> Form {
+        self.shown.form()
+    }
+
+    fn text(&self, finished: &Finished, out: &mut dyn Write) -> Result<()> {
+        self.shown.text(finished, out)
+    }
+
+    fn json(&self, finished: &Finished, lines: &mut Lines) -> Result<()> {
+        Shown::json(finished, lines)
+    }
 }
 
 /// All rows of a sweep.

@@ -8,7 +8,9 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use parkade_oracle::ops::{Addresses, OpsOptions, OpsRunner};
 
-use crate::{Outcome, output, size, verify};
+use crate::args::Profile;
+use crate::runner::Command;
+use crate::{output, size};
 
 /// The longest line that a script may have, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -31,12 +33,12 @@ pub(crate) struct Args {
     /// The device's memory.
     #[arg(long, default_value = "8GiB", value_parser = size::parse, allow_hyphen_values = true)]
     capacity: u64,
-    /// Where new segments go: each above or below the one before.
+    /// Where new segments go: each above or below the previous one.
     #[arg(long, value_enum, default_value_t)]
     addresses: AddressOrder,
-    /// The version of PyTorch whose decisions are made.
+    /// The PyTorch version whose allocator decisions are made.
     #[arg(long, value_enum, default_value_t)]
-    profile: verify::Profile,
+    profile: Profile,
 }
 
 #[derive(Clone, Copy, ValueEnum, Default)]
@@ -46,7 +48,16 @@ enum AddressOrder {
     Down,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
+impl Command for Args {
+    type Answer = ();
+
+    /// Each answer is printed as soon as it is there.
+    fn compute(&self) -> Result<()> {
+        run(self)
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
     let addresses = match args.addresses {
         AddressOrder::Up => Addresses::Up,
         AddressOrder::Down => Addresses::Down,
@@ -85,6 +96,5 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             writeln!(out, "{answer}")?;
         }
     }
-    out.flush()?;
-    Ok(Outcome::Good)
+    Ok(out.flush()?)
 }

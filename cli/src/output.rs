@@ -1,8 +1,12 @@
 //! Where output goes: standard output in one buffer, colours only on a terminal, a reader that went away is no error, and nothing
 //! that a file says reaches the terminal but as text.
 
+use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use anstyle::{AnsiColor, Style};
+use textwrap::{WordSeparator, WordSplitter};
 
 /// Standard output, buffered.
 pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
@@ -10,8 +14,8 @@ pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
 }
 
 /// Says on standard error what went wrong, in one line. Nobody may be listening.
-pub(crate) fn complain(error: &anyhow::Error) {
-    let _ = writeln!(io::stderr(), "parkade: {}", one_line(&format!("{error:#}")));
+pub(crate) fn complain(message: &str) {
+    let _ = writeln!(io::stderr(), "parkade: {}", one_line(message));
 }
 
 /// The text with everything that a terminal would obey written out: names in files and names of files may hold anything.
@@ -42,6 +46,15 @@ pub(crate) fn count(number: impl Copy + PartialEq + From<u8> + Display, thing: &
     if number == 1.into() { format!("{number} {thing}") } else { format!("{number} {thing}s") }
 }
 
+/// How often: `never`, `once`, `2 times`.
+pub(crate) fn times(number: i64) -> String {
+    match number {
+        0 => "never".to_owned(),
+        1 => "once".to_owned(),
+        _ => format!("{number} times"),
+    }
+}
+
 /// Numbers in a sentence: `0, 1`.
 pub(crate) fn list(numbers: &[u32]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
@@ -52,33 +65,47 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
 }
 
-/// Colours, where a person looks on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Paint {
-    on: bool,
+/// Text that reports success. The runner removes the colours where standard output is no terminal or `NO_COLOR` is set.
+pub(crate) fn good(text: &str) -> String {
+    styled(AnsiColor::Green.on_default(), text)
 }
 
-impl Paint {
-    /// Colours if standard output is a terminal and nobody has asked for none.
-    pub(crate) fn for_stdout() -> Paint {
-        Paint { on: io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
-    }
+/// Text that reports a failure.
+pub(crate) fn bad(text: &str) -> String {
+    styled(AnsiColor::Red.on_default().bold(), text)
+}
 
-    pub(crate) fn good(self, text: &str) -> String {
-        self.wrap("32", text)
-    }
+/// Text that matters less.
+pub(crate) fn dim(text: &str) -> String {
+    styled(Style::new().dimmed(), text)
+}
 
-    pub(crate) fn bad(self, text: &str) -> String {
-        self.wrap("1;31", text)
-    }
+fn styled(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
+}
 
-    pub(crate) fn dim(self, text: &str) -> String {
-        self.wrap("2", text)
-    }
+/// Columns of the terminal; elsewhere a fixed number that leaves most lines whole, so that output does not depend on the place.
+pub(crate) fn width() -> usize {
+    const ELSEWHERE: usize = 200;
+    let size = io::stdout().is_terminal().then(|| terminal_size::terminal_size_of(io::stdout())).flatten();
+    size.map_or(ELSEWHERE, |(width, _)| usize::from(width.0).max(40))
+}
 
-    fn wrap(self, code: &str, text: &str) -> String {
-        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-    }
+/// A line of text after so many blanks, broken between words where a terminal would break it anywhere.
+pub(crate) fn paragraph(text: &str, indent: usize) -> String {
+    let blanks = " ".repeat(indent);
+    let width = if io::stdout().is_terminal() { width() } else { usize::MAX };
+    let lines = wrapped(&one_line(text), width.saturating_sub(indent));
+    lines.iter().map(|line| format!("{blanks}{line}\n")).collect()
+}
+
+/// The text in lines of at most `width` characters, broken between words only.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let options = textwrap::Options::new(width)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .break_words(false);
+    textwrap::wrap(text, options).into_iter().map(Cow::into_owned).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Sizes as people write them: `16GiB`, `7.2GiB`, `512 MiB`, or exact bytes.
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 
 /// Units and their bytes.
 const UNITS: [(&str, u64); 10] = [
@@ -25,7 +25,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(split);
     let unit = unit.trim();
-    let refused = || format!("{text:?} is no size: write bytes (17179869184) or a number with a unit (16GiB, 7.2GiB, 512MiB)");
+    let refused = || format!("{text:?} is not a size: write bytes (17179869184) or a number with a unit (16GiB, 7.2GiB, 512MiB)");
     let factor = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|&(_, factor)| factor).ok_or_else(refused)?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() {
@@ -33,7 +33,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     }
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| refused())? };
     let bytes = u128::from(whole) * u128::from(factor) + fraction_of(fraction, factor).ok_or_else(refused)?;
-    u64::try_from(bytes).map_err(|_| format!("{text:?} is more than 64 bits of bytes hold"))
+    u64::try_from(bytes).map_err(|_| format!("{text:?} is more than 64 bits can hold"))
 }
 
 /// `factor` times the decimal fraction `0.digits`, cut off. Digits beyond the eighteenth change no byte of any unit.

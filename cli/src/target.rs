@@ -41,7 +41,7 @@ fn resolved(path: &Path) -> Option<PathBuf> {
     Some(folder.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// Refuses a target that [`write`] could not write: to be called before work that may take long. What is there stays as it is.
+/// Refuses a target that [`write()`] could not write: to be called before work that may take long. What is there stays as it is.
 pub(crate) fn refuse_unwritable(target: &Path) -> Result<()> {
     try_beside(target).with_context(|| format!("cannot write {}", target.display()))
 }

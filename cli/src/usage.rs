@@ -5,16 +5,16 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Arg, Command, Error};
-use serde_json::json;
 
 use crate::output;
+use crate::runner::{self, Subject};
 
 /// What clap has to say instead of running a command: a mistake (exit code 2), or the help that was asked for (0).
 pub(crate) fn answer(error: &Error, program: &Command) -> ExitCode {
     if error.use_stderr() && wants_json(std::env::args_os().skip(1), program) {
         let mut out = output::stdout();
         // Nobody may be listening, and what went wrong is said below.
-        let _ = writeln!(out, "{}", json!({ "error": one_line(error) })).and_then(|()| out.flush());
+        let _ = writeln!(out, "{}", runner::failure(Subject::None, &one_line(error))).and_then(|()| out.flush());
     }
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))

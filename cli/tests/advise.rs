@@ -31,7 +31,7 @@ fn the_cure_is_the_last_line() {
     let run = call(&["advise", &file, "--capacity", "140MiB"]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let last = run.out.lines().last().expect("a line");
-    assert!(run.out.contains("fragmentation: at entry 6 60.00 MiB are asked for"), "{}", run.out);
+    assert!(run.out.contains("fragmentation: at entry 6 60.00 MiB is requested"), "{}", run.out);
     let (code, object) = json(&[&file, "--capacity", "140MiB"]);
     assert_eq!((code, &object["verified"], &object["verdict"]), (0, &true.into(), &"fragmentation".into()));
     assert_eq!((&object["capacity_bytes"], &object["options"][0]["fails_at_entry"]), (&(140 * MIB).into(), &6.into()));

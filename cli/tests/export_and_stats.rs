@@ -52,7 +52,7 @@ fn a_file_that_is_there_is_replaced_only_by_force_and_the_recording_never() {
     let other = folder.file("notes.txt", b"mine");
     let run = call(&["export", &file, "-o", &other]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
-    assert!(run.err.contains("notes.txt is there already") && run.err.contains("--force overwrites it"), "{}", run.err);
+    assert!(run.err.contains("notes.txt already exists") && run.err.contains("--force overwrites it"), "{}", run.err);
     assert_eq!(fs::read(&other).expect("the file"), b"mine");
     assert_eq!(call(&["export", &file, "-o", &other, "--force"]).code, 0);
     assert_eq!(verify(&other).code, 0);
@@ -81,7 +81,7 @@ fn an_export_says_which_failures_of_the_recording_it_has_not() {
     let run = call(&["export", &file, "-o", &out]);
     assert_eq!(run.code, 0, "{}", run.err);
     assert!(
-        run.out.contains("the recorded run was out of memory once, this one never") && run.out.contains("--limit"),
+        run.out.contains("the recorded run ran out of memory once, this one never") && run.out.contains("--limit"),
         "{}",
         run.out
     );

@@ -1,14 +1,14 @@
 //! `parkade kill` on real processes, with a driver of the test's own that lists them.
-#![cfg(target_os = "linux")]
 
 mod common;
 mod nvml;
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use common::trials::{self, Needs};
 use common::{Folder, call, call_with};
 use nvml::{call_fake, fake};
 
@@ -65,9 +65,24 @@ impl Sleeper {
     }
 }
 
-#[test]
+fn main() -> ExitCode {
+    trials::run(&[
+        (
+            "a_listed_process_ends_by_the_signal_that_was_chosen",
+            Needs::Compiler,
+            a_listed_process_ends_by_the_signal_that_was_chosen,
+        ),
+        ("without_a_terminal_or_a_yes_nothing_is_sent", Needs::Compiler, without_a_terminal_or_a_yes_nothing_is_sent),
+        ("a_process_that_only_shares_the_pid_is_left_alone", Needs::Compiler, a_process_that_only_shares_the_pid_is_left_alone),
+        ("a_process_that_stays_is_a_failed_check", Needs::Compiler, a_process_that_stays_is_a_failed_check),
+        ("what_parkade_runs_in_is_never_ended", Needs::Compiler, what_parkade_runs_in_is_never_ended),
+        ("ids_that_mean_more_than_a_process_are_refused", Needs::Nothing, ids_that_mean_more_than_a_process_are_refused),
+        ("without_a_driver_nothing_is_ended", Needs::Nothing, without_a_driver_nothing_is_ended),
+    ])
+}
+
 fn a_listed_process_ends_by_the_signal_that_was_chosen() {
-    let Some(folder) = fake("kill-ends") else { return };
+    let folder = fake("kill-ends");
     for (signal, number) in [("TERM", 15), ("KILL", 9), ("term", 15)] {
         let sleeper = Sleeper::on_gpu(&folder);
         let variables = [("FAKE_NVML_PID", sleeper.pid.as_str())];
@@ -80,9 +95,8 @@ fn a_listed_process_ends_by_the_signal_that_was_chosen() {
     }
 }
 
-#[test]
 fn without_a_terminal_or_a_yes_nothing_is_sent() {
-    let Some(folder) = fake("kill-no-terminal") else { return };
+    let folder = fake("kill-no-terminal");
     let sleeper = Sleeper::on_gpu(&folder);
     let run = call_fake(&folder, &["kill", &sleeper.pid], &[("FAKE_NVML_PID", &sleeper.pid)]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
@@ -93,9 +107,8 @@ fn without_a_terminal_or_a_yes_nothing_is_sent() {
     sleeper.end();
 }
 
-#[test]
 fn a_process_that_only_shares_the_pid_is_left_alone() {
-    let Some(folder) = fake("kill-other") else { return };
+    let folder = fake("kill-other");
     let sleeper = Sleeper::elsewhere();
     let run = call_fake(&folder, &["kill", &sleeper.pid, "--yes"], &[("FAKE_NVML_PID", &sleeper.pid)]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
@@ -107,9 +120,8 @@ fn a_process_that_only_shares_the_pid_is_left_alone() {
     sleeper.end();
 }
 
-#[test]
 fn a_process_that_stays_is_a_failed_check() {
-    let Some(folder) = fake("kill-stays") else { return };
+    let folder = fake("kill-stays");
     let sleeper = Sleeper::stubborn(&folder);
     let run = call_fake(&folder, &["kill", &sleeper.pid, "--yes", "--wait", "0.3"], &[("FAKE_NVML_PID", &sleeper.pid)]);
     assert_eq!(run.code, 1, "{}{}", run.out, run.err);
@@ -118,34 +130,31 @@ fn a_process_that_stays_is_a_failed_check() {
     sleeper.end();
 }
 
-#[test]
 fn what_parkade_runs_in_is_never_ended() {
-    let Some(folder) = fake("kill-parent") else { return };
+    let folder = fake("kill-parent");
     let own = std::process::id().to_string();
     let run = call_fake(&folder, &["kill", &own, "--yes"], &[("FAKE_NVML_PID", &own)]);
     assert_eq!(run.code, 2);
     assert_eq!(run.err, format!("parkade: process {own} is never ended: parkade runs in it\n"));
 }
 
-#[test]
 fn ids_that_mean_more_than_a_process_are_refused() {
     for pid in ["0", "1", "-1", "-9", "4294967298"] {
         let run = call(&["kill", pid, "--yes"]);
         assert_eq!((run.code, run.err), (2, format!("parkade: {pid} is never ended: a process id is a number from 2 on\n")));
     }
     let run = call(&["kill", "python3", "--yes"]);
-    assert_eq!(run.err, "parkade: \"python3\" is no process id: `parkade info` lists them\n");
+    assert_eq!(run.err, "parkade: \"python3\" is not a process id: `parkade info` lists them\n");
     for args in [&["kill"][..], &["kill", "5", "6"], &["kill", "5", "--signal", "HUP"], &["kill", "5", "--wait", "0"]] {
         assert_eq!(call(args).code, 2, "{args:?}");
     }
 }
 
 /// On a machine with a GPU the same process is not listed.
-#[test]
 fn without_a_driver_nothing_is_ended() {
     let run = call(&["kill", "4000000", "--yes"]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
-    let reasons = ["only what NVML lists can be ended: no NVML (", "holds no memory on a GPU"];
+    let reasons = ["only processes that NVML lists can be ended: no NVML (", "holds no memory on a GPU"];
     assert!(reasons.iter().any(|reason| run.err.contains(reason)), "{}", run.err);
     let help = call(&["kill", "--help"]);
     assert!(help.code == 0 && help.out.contains("Examples:\n  parkade info "), "{}", help.out);

@@ -71,7 +71,7 @@ fn other_settings_limits_and_devices_give_other_peaks() {
     let (code, part) = json(&[&file, "--capacity", "260MiB", "--settings", "per_process_memory_fraction:0.5"]);
     assert_eq!((code, &part["limit_bytes"]), (1, &(130 * MIB).into()));
     let run = call(&["replay", &file, "--limit", "130MiB"]);
-    assert!(run.out.ends_with("\nit does not fit: the first request that is out of memory is at entry 6\n"), "{}", run.out);
+    assert!(run.out.ends_with("\nit does not fit: the first request to run out of memory is at entry 6\n"), "{}", run.out);
 }
 
 #[test]

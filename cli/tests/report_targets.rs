@@ -12,7 +12,7 @@ fn only_own_files_are_overwritten() {
     let file = folder.recording("good.pickle", &good());
     let precious = folder.file("precious.html", b"<p>mine</p>");
     let run = call(&["report", &file, "-o", &precious]);
-    assert!(run.code == 2 && run.err.contains("is there already and was not made by parkade report: --force"), "{}", run.err);
+    assert!(run.code == 2 && run.err.contains("already exists and was not made by parkade report: --force"), "{}", run.err);
     assert_eq!(fs::read(&precious).expect("a file"), b"<p>mine</p>");
     assert_eq!(call(&["report", &file, "-o", &file]).code, 2, "not even the recording itself");
     assert_eq!(call(&["report", &file, "-o", &precious, "--force"]).code, 0);

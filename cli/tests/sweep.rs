@@ -223,7 +223,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-c", ""], "no capacities"),
         (&["-c", "0"], "is not a factor"),
         (&["-c", "0GiB"], "has no memory"),
-        (&["-c", "80apples"], "is no size"),
+        (&["-c", "80apples"], "is not a size"),
         (&["-c", "99999999999GiB"], "more than 64 bits"),
         (&["--addresses", "drivr"], "did you mean driver"),
         (&["--baseline", "none"], "is none of the policies"),

@@ -109,10 +109,10 @@ fn statistics_files_may_be_wrong() {
     let with = |bytes: &[u8]| call(&["verify", &file, "--stats", &folder.file("stats.json", bytes)]);
     for (bytes, text) in [
         (&b"nonsense"[..], "expected ident at line 1"),
-        (b"[1]", "it is no JSON object"),
-        (b"{}", "lack the key \"active.all.allocated\""),
-        (b"{\"a\": 18446744073709551616}", "\"a\" is no whole number"),
-        (b"{\"a\\nb\": {\"c\": 1.5}}", "\"a\\nb.c\" is no whole number"),
+        (b"[1]", "it is not a JSON object"),
+        (b"{}", "the key \"active.all.allocated\" is missing"),
+        (b"{\"a\": 18446744073709551616}", "\"a\" is not a 64-bit integer"),
+        (b"{\"a\\nb\": {\"c\": 1.5}}", "\"a\\nb.c\" is not a 64-bit integer"),
         (&b"[".repeat(100_000), "recursion limit exceeded"),
     ] {
         let run = with(bytes);

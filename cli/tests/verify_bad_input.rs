@@ -22,12 +22,12 @@ fn contradictions_name_their_entry() {
     refused_trace(
         "unknown",
         &|d| d.trace.extend(free(BASE + (1 << 30), 512)),
-        "entry 5: free_requested at 0x7f0040000000, but that was never",
+        "entry 5: free_requested at 0x7f0040000000, but nothing was allocated there",
     );
     refused_trace(
         "inside",
         &|d| d.trace.extend(free(BASE + 9 * MIB, 512)),
-        "entry 5: free_requested at 0x7f0000900000, but that was never",
+        "entry 5: free_requested at 0x7f0000900000, but nothing was allocated there",
     );
     refused_trace("reversed", &|d| d.trace.reverse(), "entry 3: alloc at 0x7f0000000000");
     refused_trace("outside", &|d| d.trace.push(entry(Action::Alloc, 512, 512)), "entry 5: alloc at 0x200");
@@ -114,7 +114,7 @@ fn what_is_no_recording_is_refused() {
     bad(
         "deep",
         &[b"\x80\x04", &b"]".repeat(1_000_000)[..], &b"a".repeat(999_999), b"."].concat(),
-        "segment 0: `segments` is a list where a dict belongs",
+        "segment 0: `segments` is a list and should be a dict",
     );
     bad("none", b"N.", "it is None, not the dict");
     bad("dict", b"}.", "it is an empty dict");
@@ -122,7 +122,7 @@ fn what_is_no_recording_is_refused() {
     refused(&format!("{}/nothing", folder.path()), "nothing: cannot be read: No such file or directory (os error 2)");
     refused(folder.path(), "cannot be read: Is a directory");
     #[cfg(target_os = "linux")]
-    refused("/dev/zero", "pickle byte 0: 0x00 is no pickle opcode");
+    refused("/dev/zero", "pickle byte 0: 0x00 is not a pickle opcode");
     let whole = write(&good(), Style::Python);
     for tenth in 1..10 {
         bad("cut", &whole[..whole.len() * tenth / 10], "it was cut short");

@@ -1,11 +1,14 @@
-// Opens report pages in a real headless Chromium, from files and without a network, and checks what a person would: that nothing complains,
-// that hovering, zooming and the slider work, that the figures are those of the page's words, and that a hostile file stays text.
+// Tests pages of `parkade report` in headless Chromium, opened from files without a network: the browser reports no error or warning;
+// hovering, zooming and the slider work; the pictures show the figures that the text states.
 //
-//     npm install --prefix ../browser playwright-core
-//     NODE_PATH=../browser/node_modules node conformance/browser/report.mjs target/release/parkade [OUT_FOLDER] [RECORDING...]
+//     npm install --prefix target/browser playwright-core
+//     NODE_PATH=target/browser/node_modules node conformance/browser/report.mjs PARKADE [OUT_FOLDER] [RECORDING...]
 //
-// Without recordings those of the repository are used. Screenshots go to OUT_FOLDER, in light and dark, 1280 and 1920 pixels wide.
-// CHROMIUM names the browser if it is not /usr/bin/chromium.
+// PARKADE is the binary, for example target/release/parkade. RECORDING is a snapshot file or a finished page (.html); the default is four
+// recordings of the repository. Pages and screenshots (light at 1280 pixels, dark at 1920) go to OUT_FOLDER, by default target/pages.
+// The variable CHROMIUM names the browser if it is not /usr/bin/chromium.
+//
+// Exit code: 1 if a check fails, 2 if an argument is missing.
 
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, statSync } from "node:fs";
@@ -14,8 +17,13 @@ import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
+const USAGE = "usage: node conformance/browser/report.mjs PARKADE [OUT_FOLDER] [RECORDING...]";
+const [binary, out = "target/pages", ...given] = process.argv.slice(2);
+if (!binary || binary === "--help") {
+  console.log(`${USAGE}\nTests pages of \`parkade report\` in headless Chromium; the head of the file explains it.`);
+  process.exit(binary ? 0 : 2);
+}
 const { chromium } = createRequire(import.meta.url)("playwright-core");
-const [binary, out = "browser-report", ...given] = process.argv.slice(2);
 const shipped = ["gpt2_varlen.limit12_oom", "gpt2_varlen.frames_tail20k", "prefetch_streams.limit6", "resnet50_sweep.default"];
 const here = resolve(import.meta.dirname, "../recordings");
 const recordings = given.length ? given : shipped.map((name) => join(here, `${name}.pickle.xz`));
@@ -34,10 +42,10 @@ async function settled(page) {
   await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
 }
 
-/** A canvas as text, to see that something changed. */
+/** A canvas as text, to detect changes. */
 const picture = (page, name) => page.locator(`section:not([hidden]) ${name}`).evaluate((canvas) => canvas.toDataURL());
 
-/** Opens a page; what it complains about is in the list. */
+/** Opens a page and collects its errors, warnings and network requests in `complaints`. */
 async function open(context, file) {
   const page = await context.newPage();
   const complaints = [];
@@ -62,7 +70,7 @@ async function examine(context, file, name) {
   const tip = await page.locator(".tip").innerText();
   check("hovering the timeline shows exact bytes", /allocated[\s\S]*[\d,]+ bytes/.test(tip));
 
-  // Zooming: a turn of the wheel in every frame, and how far the frames lie apart.
+  // Zooming: one turn of the wheel per frame; the times between frames are measured.
   const before = await picture(page, "canvas.timeline");
   await page.evaluate(() => {
     window.frames_ms = [];
@@ -97,16 +105,16 @@ async function examine(context, file, name) {
   check("the slider shows another heap", (await picture(page, "canvas.heap")) !== heap);
   const slid = await when();
   await page.locator("canvas.timeline").press("ArrowRight");
-  check("an arrow key steps on", (await when()) !== slid);
+  check("an arrow key steps to the next entry", (await when()) !== slid);
 
   await page.getByRole("button", { name: "peak reserved" }).click();
   await settled(page);
   const said = await page.locator(".fact", { hasText: "peak reserved" }).locator("dd").innerText();
   const drawn = await detail(page, "reserved");
-  check(`the heap at its peak has what the replay says: ${drawn}`, drawn === said);
+  check(`the heap at the peak of reserved bytes has the replay's figure: ${drawn}`, drawn === said);
   await page.getByRole("button", { name: "peak allocated" }).click();
   const allocated = await detail(page, "allocated");
-  check(`and so has that of the most allocated: ${allocated}`, allocated === (await page.locator(".fact", { hasText: "peak allocated" }).locator("dd").innerText()));
+  check(`so has the heap at the peak of allocated bytes: ${allocated}`, allocated === (await page.locator(".fact", { hasText: "peak allocated" }).locator("dd").innerText()));
 
   const map = await page.locator("canvas.heap").boundingBox();
   await page.locator("canvas.heap").scrollIntoViewIfNeeded();
@@ -124,34 +132,34 @@ async function examine(context, file, name) {
     check(`nothing is wider than ${width} pixels`, overflow <= 0);
     await page.screenshot({ path: join(out, `${name}.${width}.${theme}.png`), fullPage: true });
   }
-  check(`nothing complained${complaints.length ? `: ${complaints.slice(0, 3).join(" | ")}` : ""}`, complaints.length === 0);
+  check(`no errors or warnings${complaints.length ? `: ${complaints.slice(0, 3).join(" | ")}` : ""}`, complaints.length === 0);
   await page.close();
 }
 
-/** A page that holds only some moments: its slider stops there, and what it shows there is whole. */
+/** A page limited to some moments: its slider stops only at those, and each shows the whole heap. */
 async function examineSmall(context, recording) {
-  console.log("a page that may take 132 KiB");
+  console.log("a page limited to 132 KiB");
   const file = resolve(out, "small.html");
   execFileSync(binary, ["report", recording, "-o", file, "--page-size", "132KiB"]);
   const { page, complaints } = await open(context, file);
   const words = await page.locator(".heap-card .note").innerText();
   const count = Number(/at ([\d,]+) chosen moments/.exec(words)?.[1].replace(",", ""));
-  check(`it says so: ${count} moments`, count > 20);
-  check("its slider has as many places", (await page.locator(".slider").getAttribute("max")) === String(count - 1));
+  check(`its note says so: ${count} moments`, count > 20);
+  check("its slider has as many positions", (await page.locator(".slider").getAttribute("max")) === String(count - 1));
   for (const peak of ["reserved", "allocated"]) {
     await page.getByRole("button", { name: `peak ${peak}` }).click();
     await settled(page);
     const said = await page.locator(".fact", { hasText: `peak ${peak}` }).locator("dd").innerText();
-    check(`the heap at the peak of ${peak} bytes is whole: ${said}`, said === (await detail(page, peak)));
+    check(`the heap at the peak of ${peak} bytes is complete: ${said}`, said === (await detail(page, peak)));
   }
   const before = await page.locator(".when").innerText();
   await page.locator("canvas.timeline").press("ArrowRight");
-  check("an arrow key steps to the next of them", (await page.locator(".when").innerText()) !== before);
-  check(`nothing complained${complaints.length ? `: ${complaints.join(" | ")}` : ""}`, complaints.length === 0);
+  check("an arrow key steps to the next moment", (await page.locator(".when").innerText()) !== before);
+  check(`no errors or warnings${complaints.length ? `: ${complaints.join(" | ")}` : ""}`, complaints.length === 0);
   await page.close();
 }
 
-/** What is beside the heap under a name. */
+/** The figure beside the heap with this name. */
 const detail = (page, name) => page.locator(".details td", { hasText: new RegExp(`^${name}$`) }).locator("xpath=following-sibling::td").innerText();
 
 mkdirSync(out, { recursive: true });

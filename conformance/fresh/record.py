@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Makes recordings that nobody has looked at, on a real GPU, and verifies them.
+"""Records random programs on a real GPU and verifies the recordings.
 
-  record.py OUT --seeds 61-64 [--jobs 8]       records into the folder OUT: needs PyTorch and a GPU
-  record.py OUT --verify PARKADE               verifies what is there with this binary, and prints a table
+  record.py OUT --seeds 61-64 [--jobs 8]       record into the folder OUT; needs PyTorch and a GPU
+  record.py OUT --verify PARKADE               verify the recordings in OUT with this binary and print a table
 
-Five kinds of programs, drawn from the seed, each under five settings: training with variable lengths, streams, CUDA graphs that are reset,
-MemPools that are dropped, and all of it mixed. With even seeds, and wherever garbage is collected, the process has a memory limit, which the
-name of the recording says in MiB. With every batch there are two recordings whose ring buffer lost its beginning.
+There are five kinds of programs, drawn from the seed and each run under five settings: training with variable lengths, streams, CUDA
+graphs that are reset, MemPools that are dropped, and a mix of all. With even seeds, and under garbage collection, the process has a
+memory limit, which the recording's name says in MiB. Each batch has two more recordings whose ring buffer lost its beginning.
+
 Exit codes: 0 good, 1 a recording differs, 2 nothing could be recorded or verified.
 """
 
@@ -34,7 +35,7 @@ LIMITS_MIB = {"train": 700, "streams": 700, "graphs": 260, "mixed": 260, "pools"
 
 
 class Programs:
-    """The programs. `draw` decides everything that PyTorch does not."""
+    """The programs. All random choices come from `draw`."""
 
     def __init__(self, kind, seed):
         import torch
@@ -123,7 +124,7 @@ class Programs:
                 cuda.empty_cache()
 
     def capture(self, model, side, pool):
-        """Warms up and captures one step; what the graph needs to stay is in the answer."""
+        """Warms up and captures one step. Returns everything that must stay alive with the graph."""
         draw, cuda = self.draw, self.cuda
         x = self.random(draw.randint(1, 16), draw.choice([32, 64, 128, 200]), 256)
         side.wait_stream(cuda.current_stream())
@@ -237,14 +238,14 @@ def record(kind, setting, seed, limit_mib, folder):
         total = torch.cuda.get_device_properties(0).total_memory
         fraction = (limit_mib << 20) / total
         torch.cuda.set_per_process_memory_fraction(fraction)
-        # What PyTorch makes of the fraction may be a byte less.
+        # PyTorch multiplies the fraction by the total again, which may give a byte less.
         limit = f".limit{limit_mib}-{int(fraction * total)}"
     entries = 1500 if kind == "tail" else 2_000_000
     torch.cuda.memory._record_memory_history(max_entries=entries, stacks="python", context=None)
     ended = ""
     try:
         getattr(programs, "train" if kind == "tail" else kind)()
-    except Exception as error:  # PyTorch's own faults end a program too; what was recorded until then is a recording.
+    except Exception as error:  # An error in PyTorch ends the program too; what was recorded until then counts.
         ended = f"{type(error).__name__}: {str(error)[:100]}"
     torch.cuda.synchronize()
     snapshot, statistics = torch.cuda.memory._snapshot(), dict(torch.cuda.memory_stats())
@@ -274,7 +275,7 @@ def record_all(folder, seeds, jobs):
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         except subprocess.TimeoutExpired:
-            print(f"{job}: no recording; it took more than five minutes", flush=True)
+            print(f"{job}: no recording: it took more than five minutes", flush=True)
             return False
         print(done.stdout.strip() or f"{job}: no recording; {done.stderr.strip().splitlines()[-1:]}", flush=True)
         return done.returncode == 0
@@ -297,28 +298,28 @@ def verify_all(folder, parkade):
         differing += 1
         found = json.loads(done.stdout) if done.stdout else {}
         differences = found.get("statistics") or {}
-        # Those that differ in statistics are counted as mismatches too.
+        # Differing statistics are counted among the mismatches, too.
         wrong = len(differences.get("differences", []))
         print(f"| {file.name} | {found.get('entries', '')} | {found.get('mismatches', done.stderr.strip())} | {wrong} |")
-    print(f"\n{verified - differing} of {verified} verify; the others are in the table")
+    print(f"\n{verified - differing} of {verified} verify; the table lists the others")
     return verified, differing
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, metavar="OUT")
-    parser.add_argument("--seeds", default="1-2", help="the first and the last, as 1-4")
-    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--seeds", default="1-2", help="the first and the last seed, as in 1-4 (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=8, help="programs at the same time (default: %(default)s)")
     parser.add_argument("--verify", metavar="PARKADE", help="verify the recordings of the folder with this binary")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     seeds = re.fullmatch(r"(\d+)(?:-(\d+))?", options.seeds)
     if not seeds or (seeds[2] and int(seeds[2]) < int(seeds[1])):
-        parser.error(f"--seeds {options.seeds!r}: say the first and the last, as 1-4")
+        parser.error(f"--seeds {options.seeds!r}: give the first and the last seed, as in 1-4")
     if options.jobs < 1:
-        parser.error(f"--jobs {options.jobs}: at least 1")
+        parser.error(f"--jobs {options.jobs}: must be at least 1")
     if options.folder.exists() and not options.folder.is_dir():
-        parser.error(f"{options.folder} is no folder")
+        parser.error(f"{options.folder} is not a folder")
     if options.one:
         kind, setting, seed, limit_mib = options.one
         record(kind, setting, int(seed), int(limit_mib), options.folder)
@@ -331,7 +332,7 @@ def main():
         verified, differing = verify_all(options.folder, options.verify)
         return int(differing > 0)
     if importlib.util.find_spec("torch") is None:
-        parser.error("recording needs PyTorch; what is recorded is verified with --verify")
+        parser.error("recording needs PyTorch; --verify verifies recordings without it")
     return 0 if record_all(options.folder, list(range(int(seeds[1]), int(seeds[2] or seeds[1]) + 1)), options.jobs) else 2
 
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Does the conformance suite find bugs? Seeds each bug of bugs.toml into a copy of the core, alone, and runs the suite on it.
+"""Does the conformance suite find bugs? Seeds each bug of bugs.toml into a copy of the core and runs the suite on it.
 
-  run.py                      all of them; prints a table (Markdown)
-  run.py --only ID [ID ...]   some of them
-  run.py --check              only whether the list fits the sources and compiles
+  run.py                      try all bugs, one at a time, and print a table (Markdown)
+  run.py --only ID [ID ...]   try some of them
+  run.py --check              only check that the list fits the sources and that every bug compiles
 
-A bug is first shown to the laws at 250 cases. If they pass it: to the whole suite as `parkade conform` runs it, to the core's own tests,
-and to the recorded answers of the real allocator. A run that takes longer than --limit is a hang, which counts as caught.
-Exit code: 0 all caught by the suite, or by the recorded answers where the list says that no law can see the bug; 1 not; 2 the list is wrong.
+A bug is tried with the laws at 250 cases. If they pass, it is tried with the whole suite as `parkade conform` runs it, with the core's
+own tests, and with the recorded answers of the real allocator. A run that takes longer than --limit is a hang, and counts as caught.
+
+Exit code: 0 if the suite catches every bug, or the recorded answers do where the list says that no law can see it; 1 if not, or if the
+list does not fit the sources; 2 if a bug does not compile.
 """
 import argparse
 import json
@@ -21,7 +23,7 @@ SUITE = ["conform", "--json"]
 
 
 def read_list(only):
-    """The bugs of the list, whose old texts stand exactly once in their files."""
+    """Reads the list of bugs, and checks that the old text of each stands exactly once in its file."""
     listed = tomllib.loads((switch.ROOT / "conformance/mutants/bugs.toml").read_text())["bug"]
     names = [entry["id"] for entry in listed]
     wrong = [f"{name}: twice in the list" for name in set(names) if names.count(name) > 1]
@@ -41,20 +43,20 @@ def read_list(only):
 
 
 def failures(output):
-    """What a run of the suite found: names of entries and the reasons."""
+    """The entries that failed in a run of the suite, with their reasons."""
     rows = [json.loads(line) for line in output.splitlines() if line.startswith('{"group"')]
     return [(f"{row['group']}/{row['name']}", row["reason"]) for row in rows if row["status"] == "fail"]
 
 
 def law_names(found):
-    """Entries without backend, kind and adversary, each once."""
+    """The names of failed laws without their variants, each once."""
     names = [name.removeprefix("law/") for name, _ in found]
     short = ["/".join(name.split("/")[:2]) if name.startswith(("faults", "monotone", "endings/dropped", "policy")) else name.split("/")[0] for name in names]
     return list(dict.fromkeys(short))
 
 
 def ask_suite(programs, arguments, number, limit_s):
-    """(caught by, first reason, seconds); caught by nothing is an empty text."""
+    """Returns (caught by, first reason, seconds); the first is empty if nothing caught the bug."""
     code, output, seconds = switch.run([programs["parkade"], *arguments], number, limit_s)
     if code is None:
         return "a hang", f"no end after {limit_s} s", seconds
@@ -69,7 +71,7 @@ def ask_suite(programs, arguments, number, limit_s):
 
 
 def ask_tests(programs, number, limit_s):
-    """Which test programs fail, and how long all took."""
+    """Returns the test programs that fail, and the seconds that all of them took."""
     caught, seconds = [], 0.0
     for name, path in programs.items():
         if name == "parkade":
@@ -84,9 +86,9 @@ def ask_tests(programs, number, limit_s):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="ID")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--limit", type=float, default=180, metavar="SECONDS")
+    parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="bugs to try, by their ids in bugs.toml")
+    parser.add_argument("--check", action="store_true", help="check the list and run nothing")
+    parser.add_argument("--limit", type=float, default=180, metavar="SECONDS", help="the longest that a run may take (default: %(default)s)")
     options = parser.parse_args()
     listed = read_list(options.only)
     switch.copy_workspace()
@@ -101,7 +103,7 @@ def main():
     caught, _, seconds = ask_suite(programs, SUITE, 0, options.limit * 2)
     wrong = ([f"the suite: {caught}"] if caught else []) + ask_tests(programs, 0, options.limit * 2)[0]
     if wrong:
-        sys.exit(f"without any bug there are failures: {wrong}")
+        sys.exit(f"there are failures without any bug: {wrong}")
     print(f"without a bug the whole suite passes, in {seconds:.0f} s\n\n| bug | caught by | first reason | s |\n|---|---|---|---|", flush=True)
     survivors, by_suite = [], 0
     chosen = [(bug, unseen) for bug, unseen in listed if not options.only or bug.id in options.only]

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""How many of cargo-mutants' mutants of the core do the tests catch? Runs an even sample of them, all in one build (switch.py).
+"""How many of cargo-mutants' mutants of the core do the tests catch? Tries an even sample of them, all in one build (switch.py).
 
   cargo install cargo-mutants --locked
   cargo mutants --list --json -p parkade > target/mutants/list.json
-  sample.py target/mutants/list.json --count 300
+  conformance/mutants/sample.py target/mutants/list.json --count 300
 
-The list is sorted by file and line; of it every k-th mutant is taken, from a place that --seed draws, so that every file has its share.
-A mutant is shown to one program after the other until one of them fails: the core's own tests, the recorded answers, the laws at 60
-cases, the laws at 250, the other tests of the conformance suite. Results are kept in --results and not run again.
+The list is sorted by file and line. Every k-th mutant is taken, from a place that --seed draws, so each file has its share. A mutant is
+tried with one program after the other until one fails: the core's own tests, the laws at 60 cases, the recorded answers, the laws at 250
+cases, the tests with recordings. Results are kept in --results and not computed again.
+
 Exit code: 0 if at least 95 % of the mutants that compile are caught, else 1.
 """
 import argparse
@@ -21,7 +22,7 @@ import switch
 
 
 def read_mutants(path):
-    """cargo-mutants' list as bugs, numbered by their places in it."""
+    """Reads cargo-mutants' list as bugs, numbered by their places in it."""
     texts, bugs = {}, []
     for number, entry in enumerate(json.loads(path.read_text()), start=1):
         file = entry["file"]
@@ -33,14 +34,13 @@ def read_mutants(path):
             texts[file] = starts
         place = lambda point: texts[file][point["line"] - 1] + point["column"] - 1
         start, end = place(entry["span"]["start"]), place(entry["span"]["end"])
-        # The name without its place: that of a mutant which stays the same when lines move.
         name = entry["name"]
         bugs.append(switch.Bug(name, file, start, end, entry["replacement"], entry["genre"], number))
     return bugs
 
 
 def even_sample(bugs, count, seed):
-    """Every k-th, from a drawn place."""
+    """Every k-th bug, from a drawn place on."""
     step = max(len(bugs) / count, 1)
     first = random.Random(seed).random() * step
     places = [int(first + step * turn) for turn in range(int(len(bugs) / step) + 1)]
@@ -48,7 +48,7 @@ def even_sample(bugs, count, seed):
 
 
 def equivalents(bugs):
-    """The mutants that equivalent.toml names, with the reasons."""
+    """The mutants that equivalent.toml lists, with the reasons."""
     listed = tomllib.loads((switch.ROOT / "conformance/mutants/equivalent.toml").read_text())["equivalent"]
     known = {(entry["mutant"], entry["line"]): entry["why"] for entry in listed}
 
@@ -61,7 +61,7 @@ def equivalents(bugs):
 
 
 def stages(programs):
-    """Name, command and room of each program that may catch a mutant, quick ones first."""
+    """Name, command and working folder of each program that may catch a mutant, quick ones first."""
     core = [(name, [path, "-q"], "") for name, path in sorted(programs.items()) if name.startswith("core")]
     laws = lambda cases: ["conform", "--json", "--filter", "law/", "--cases", str(cases)]
     others = [(name, [path, "-q"], "conformance") for name, path in programs.items() if name not in ("parkade", "golden") and not name.startswith("core")]
@@ -75,7 +75,7 @@ def stages(programs):
 
 
 def ask(stages, number, limits):
-    """Which stage catches the mutant, or None; a time-out is said."""
+    """The name of the stage that catches the mutant, marked if it timed out; None if no stage does."""
     for name, command, room in stages:
         code, _, _ = switch.run(command, number, limits[name], switch.WORK / room)
         if code != 0:
@@ -85,12 +85,12 @@ def ask(stages, number, limits):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("list", type=pathlib.Path)
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="mutants whose names contain one of the texts")
-    parser.add_argument("--results", type=pathlib.Path, default=switch.ROOT / "target/mutants/results.jsonl")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("list", metavar="LIST", type=pathlib.Path, help="the output of `cargo mutants --list --json`")
+    parser.add_argument("--count", type=int, default=300, help="size of the sample (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="where the sample begins (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="instead of a sample, the mutants whose names contain one of these texts")
+    parser.add_argument("--results", type=pathlib.Path, default=switch.ROOT / "target/mutants/results.jsonl", help="default: target/mutants/results.jsonl")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     options = parser.parse_args()
     bugs = read_mutants(options.list)
     sample = [bug for bug in bugs if any(text in bug.id for text in options.only)] if options.only else even_sample(bugs, options.count, options.seed)
@@ -108,7 +108,7 @@ def main():
     known = {}
     if options.results.exists() and not options.only:
         known = {row["name"]: row for row in map(json.loads, options.results.read_text().splitlines())}
-    # Drawn anew, so that a sample that is cut short by --seconds is even too.
+    # In random order, so that a sample that --seconds cuts short is even, too.
     order = list(viable)
     random.Random(options.seed).shuffle(order)
     end, rows = switch.time.monotonic() + options.seconds, []

@@ -14,11 +14,11 @@ fn the_random_operations_reach_the_whole_ladder() {
     let (mut ooms, mut served, mut retries, mut collected, mut pending) = (0, 0, 0, 0, 0);
     for _ in 0..60 {
         let (setup, operations) = strategy.new_tree(&mut runner).expect("a case").current();
-        let mut world = Trial::new(&Simulated, &setup).expect("a simulated device");
+        let mut trial = Trial::new(&Simulated, &setup).expect("a simulated device");
         for operation in &operations {
-            let segments_given_back = world.core().stats().num_device_free;
-            let outcome = world.apply(operation).expect("the laws hold");
-            let stats = world.core().stats();
+            let segments_given_back = trial.core().stats().num_device_free;
+            let outcome = trial.apply(operation).expect("the laws hold");
+            let stats = trial.core().stats();
             match (operation, outcome) {
                 (Operation::Allocate(..), Outcome::OutOfMemory) => ooms += 1,
                 (Operation::Allocate(..), Outcome::Done) => {
@@ -30,8 +30,8 @@ fn the_random_operations_reach_the_whole_ladder() {
             let active = stats.family(Family::Active).all.current;
             pending += u64::from(active > stats.family(Family::Allocation).all.current);
         }
-        retries += world.core().stats().num_alloc_retries;
-        world.finish().expect("nothing is left");
+        retries += trial.core().stats().num_alloc_retries;
+        trial.finish().expect("nothing is left");
     }
     let reached = format!(
         "{served} requests served, {ooms} refused, {retries} retries, {collected} served by giving back, {pending} with pending blocks"

@@ -6,7 +6,7 @@ use parkade_conformance::backend::{Backend, Needs, Unable};
 use parkade_conformance::checks::lockstep::entries;
 use parkade_conformance::suite::{Effort, Trouble, Verdict};
 use parkade_sim::address::{Descending, Reuse};
-use parkade_sim::{Adversary, CallName, FaultError, FaultPlan, PAGE_BYTES, SimDevice, SimOptions, When};
+use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, PAGE_BYTES, SimDevice, SimOptions, When};
 
 const EFFORT: Effort = Effort { cases: 1, seed: 0 };
 
@@ -43,7 +43,7 @@ impl Backend for StandIn {
         let drift = self.drift_pages * PAGE_BYTES.cast_signed();
         let capacity = |bytes: Bytes| Bytes(bytes.get().saturating_add_signed(drift));
         let options = needs.capacity.map_or_else(SimOptions::h200, |bytes| SimOptions::new(capacity(bytes)));
-        let options = options.adversary(Adversary::Lazy).total(Bytes(150_109_880_320));
+        let options = options.event_timing(EventTiming::Lazy).total(Bytes(150_109_880_320));
         let mut device = SimDevice::new(match self.habit {
             Habit::Descending => options.address_model(Descending::new()),
             Habit::Reuse => options.address_model(Reuse::new()),
@@ -52,10 +52,6 @@ impl Backend for StandIn {
             device.set_fault_plan(FaultPlan::none().and(when, FaultError::OutOfMemory));
         }
         Ok(device)
-    }
-
-    fn facts(&self) -> Vec<(&'static str, String)> {
-        Vec::new()
     }
 
     fn is_simulated(&self) -> bool {

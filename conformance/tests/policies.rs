@@ -33,6 +33,15 @@ fn the_tutorial_shows_the_policy_that_is_tested() {
 }
 
 #[test]
+fn the_other_tutorial_shows_the_backend_that_is_tested() {
+    let (page, example) = (read("docs/writing-a-backend.md"), read("conformance/tests/own_backend.rs"));
+    let block = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
+    assert_eq!(block, Some(example.as_str()), "the first block of Rust of the page is the file, byte for byte");
+    let lines = example.lines().count();
+    assert!(lines < 150 && page.contains(&format!("a device of {lines} lines")), "{lines} lines");
+}
+
+#[test]
 fn the_tutorial_measures_a_policy_with_a_call_that_there_is() {
     let mut program = Workload::default();
     program.events.push(Event::Allocate { buffer: 0, bytes: 1 << 20, stream: 0 });

@@ -1,8 +1,9 @@
-//! The library calls behind the small tools of memory guides, before and after: clear the cache, reset the peaks, limit the memory,
-//! copy to the host.
+//! The library calls behind common memory tools, with the figures before and after each: empty the cache,
+//! reset the peaks, limit the memory, copy to the host.
 //!
-//! On the simulated device; with `--cuda` on the first GPU, where it takes less than 1 GiB and gives everything back. Ends with 0 if
-//! everything was as it should be, 1 if not, 77 if there is no GPU.
+//! `cargo run -p parkade-gpu --example memory_tools` runs on the simulated device, with `-- --cuda` on the
+//! first GPU, where it takes less than 1 GiB and releases everything. Exit code 0 if every check holds, 1 if
+//! not, 77 if there is no GPU.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::error::Error;
@@ -10,25 +11,25 @@ use std::process::ExitCode;
 
 use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
-use parkade::report::format_bytes;
 use parkade::settings::Settings;
 use parkade::stats::Family;
+use parkade::texts::format_bytes;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 use parkade_gpu::{CudaDevice, HostCopyError};
 use parkade_sim::{SimDevice, SimOptions};
 
-/// What test programs end with when they could not run.
+/// The exit code of a test program that could not run.
 const SKIPPED: u8 = 77;
 const BLOCK: Bytes = Bytes::mib(64);
-/// More than the limit below leaves on any GPU with less than 250 GB.
+/// More than the limit below allows on a GPU with less than 250 GB.
 const LARGE: Bytes = Bytes::mib(512);
 const FRACTION: f64 = 0.002;
 const WORD: u32 = 0x600d_f00d;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// What the tools need of a device beside the core's trait: contents.
+/// What the tools need of a device beside the core's trait: writing and reading memory.
 trait Contents: DeviceBackend {
     /// Writes `word` over a block.
     fn write(&mut self, address: DeviceAddress, size: Bytes, word: u32) -> Outcome<()>;
@@ -70,7 +71,7 @@ struct Figures {
     reserved: i64,
     peak_allocated: i64,
     peak_reserved: i64,
-    /// What the device has not given out.
+    /// Free memory of the device.
     device_free: u64,
 }
 
@@ -86,7 +87,7 @@ fn figures<D: DeviceBackend>(tools: &mut Tools<D>) -> Outcome<Figures> {
     })
 }
 
-/// Does a step, prints the figures before and after it, and returns them.
+/// Runs a step, prints the figures before and after it, and returns them.
 fn step<D: DeviceBackend>(
     tools: &mut Tools<D>,
     name: &str,
@@ -124,12 +125,12 @@ fn run<D: Contents>(device: D) -> Outcome<()> {
     let [_, end] = step(&mut tools, "the end", |tools| {
         tools.free(live)?;
         tools.release_cached()?;
-        Ok(String::from("everything is given back"))
+        Ok(String::from("everything is released"))
     })?;
     ensure(end.reserved == 0, "memory is left")
 }
 
-/// Three blocks, two of which are given back: they stay in the cache.
+/// Allocates three blocks and frees two, which stay in the cache.
 fn work<D: Contents>(tools: &mut Tools<D>) -> Outcome<Allocation> {
     let mut live = None;
     let [_, after] = step(tools, "some work", |tools| {
@@ -140,11 +141,11 @@ fn work<D: Contents>(tools: &mut Tools<D>) -> Outcome<Allocation> {
         Ok(format!("three blocks of {}, one of them still live", format_bytes(BLOCK.get())))
     })?;
     let block = BLOCK.get() as i64;
-    ensure((after.allocated, after.reserved) == (block, 3 * block), "the cache does not hold what was given back")?;
+    ensure((after.allocated, after.reserved) == (block, 3 * block), "the cache does not hold what was freed")?;
     live.ok_or_else(|| "no live block".into())
 }
 
-/// The safe way to the host: the whole block or an error, never a part, and no abort.
+/// A copy to the host is the whole block or an error, never a part, and never an abort.
 fn copy<D: Contents>(tools: &mut Tools<D>, live: &Allocation) -> Outcome<()> {
     let [before, after] = step(tools, "copy to the host", |tools| {
         tools.device_mut().write(live.address(), BLOCK, WORD)?;
@@ -158,29 +159,30 @@ fn copy<D: Contents>(tools: &mut Tools<D>, live: &Allocation) -> Outcome<()> {
     ensure((before.allocated, before.reserved) == (after.allocated, after.reserved), "copying changed the heap")
 }
 
-/// torch.cuda.empty_cache(): what is whole goes back to the device; live blocks stay.
+/// torch.cuda.empty_cache(): segments without live blocks are returned to the device.
 fn clear<D: Contents>(tools: &mut Tools<D>) -> Outcome<()> {
     let [before, after] = step(tools, "clear (release_cached)", |tools| {
         tools.release_cached()?;
-        Ok(String::from("cached segments go back to the device"))
+        Ok(String::from("cached segments are returned to the device"))
     })?;
-    ensure(after.allocated == before.allocated, "a live block went")?;
+    ensure(after.allocated == before.allocated, "a live block is gone")?;
     ensure(after.reserved == after.allocated, "the cache is not empty")?;
     let came_back = u64::try_from(before.reserved - after.reserved)?;
     ensure(after.device_free == before.device_free + came_back, "the device did not get the memory back")
 }
 
-/// torch.cuda.reset_peak_memory_stats(): the peaks begin anew at what is in use now; no memory moves.
+/// torch.cuda.reset_peak_memory_stats(): the peaks become the current values; no memory moves.
 fn reset<D: Contents>(tools: &mut Tools<D>) -> Outcome<()> {
     let [before, after] = step(tools, "reset (reset_peak_stats)", |tools| {
         tools.reset_peak_stats();
-        Ok(String::from("peaks begin anew"))
+        Ok(String::from("the peaks are the current values"))
     })?;
     ensure(before.peak_allocated > after.peak_allocated, "the peak did not fall")?;
     ensure((after.peak_allocated, after.peak_reserved) == (after.allocated, after.reserved), "a peak is not what is in use")
 }
 
-/// torch.cuda.set_per_process_memory_fraction(): refused by the allocator itself, before the driver is asked.
+/// torch.cuda.set_per_process_memory_fraction(): the allocator refuses requests above it without asking the
+/// driver.
 fn fraction<D: Contents>(tools: &mut Tools<D>) -> Outcome<()> {
     let [before, after] = step(tools, "fraction (set_memory_fraction)", |tools| {
         ensure(tools.set_memory_fraction(1.5).is_err(), "a fraction above 1 was taken")?;
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tool_does_what_it_says_on_the_simulated_device() {
+    fn every_tool_works_on_the_simulated_device() {
         run(SimDevice::new(SimOptions::h200())).expect("all steps");
     }
 

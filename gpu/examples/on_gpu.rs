@@ -1,7 +1,8 @@
-//! The tests of the CUDA device as one program, for a GPU machine without Rust: copy it there and run it.
+//! The tests of the CUDA device as one program, to copy to a GPU machine without Rust and run there.
 //!
-//! Prints a table. It stays below 3 GiB of device memory, but for requests that no device can serve, and gives everything back.
-//! Ends with 0 if no check fails, 1 if one does, 77 if there is no device.
+//! `cargo build --release -p parkade-gpu --example on_gpu` builds `target/release/examples/on_gpu`, which
+//! prints a table. It uses less than 3 GiB of device memory, apart from requests that no device can serve,
+//! and releases everything. Exit code 0 if every check passes, 1 if one fails, 77 if there is no device.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 #[path = "../tests/checks/mod.rs"]
@@ -14,11 +15,11 @@ use std::time::Instant;
 use parkade::device::DeviceBackend;
 use parkade_gpu::{CudaDevice, Unavailable};
 
-/// What test programs end with when they could not run.
+/// The exit code of a test program that could not run.
 const SKIPPED: u8 = 77;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    // Held throughout: the context stays, and with it the memory that the driver takes for itself.
+    // Kept open throughout, so that the context stays, with the memory that the driver takes for itself.
     let mut device = match CudaDevice::open(checks::ORDINAL) {
         Ok(device) => device,
         Err(reason) => return Ok(skip(reason)),

@@ -1,15 +1,16 @@
-//! What can go wrong with a driver: there is none to speak to, or one of its calls refuses.
+//! What can go wrong with the driver: there is none, or one of its calls fails.
 
 use parkade::device::BackendError;
 use thiserror::Error;
 
-/// A driver call that did not succeed.
+/// A driver call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("{call} failed with driver code {code}")]
 pub struct DriverError {
     /// The call, by its driver name.
     pub call: &'static str,
-    /// The driver's result code (a `CUresult`). A plain number: a newer driver has codes that older headers do not name.
+    /// The driver's result code (a `CUresult`), as a number, because a newer driver has codes that older
+    /// headers do not name.
     pub code: u32,
 }
 
@@ -22,21 +23,21 @@ impl From<DriverError> for BackendError {
 /// Why a device cannot be opened on this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Unavailable {
-    /// The driver's library is not installed.
+    /// The driver's library was not found.
     #[error("no CUDA driver (its library was not found)")]
     NoDriver,
-    /// The driver is too old, or what was found is not the driver.
+    /// The library lacks this function: the driver is too old, or the library is something else.
     #[error("the CUDA driver lacks {0}")]
     MissingSymbol(&'static str),
-    /// The driver has fewer devices.
+    /// There is no device with this index.
     #[error("no CUDA device {ordinal}: the driver counts {count}")]
     NoDevice {
-        /// The device that was to be opened.
+        /// The index of the device that was to be opened.
         ordinal: u32,
-        /// How many there are.
+        /// How many devices the driver counts.
         count: u32,
     },
-    /// The driver is there and refuses.
+    /// The driver is there, but a call failed.
     #[error(transparent)]
     Refused(#[from] DriverError),
 }

@@ -1,10 +1,11 @@
-//! Where memory is mapped in one reservation, and which of it the device may touch: books only, which ask no driver.
+//! Where memory is mapped in one reservation, and which of it the device may touch.
 //!
-//! They follow what the driver has done; what it would refuse is its own business.
+//! Book-keeping only: it records what the driver has done, makes no driver calls, and does not judge what the
+//! driver would refuse.
 
 use std::collections::BTreeMap;
 
-/// The mappings of one reservation. No two overlap: the driver refuses to map over what is mapped.
+/// The mappings of one reservation. They never overlap, because the driver refuses to map over a mapping.
 #[derive(Default, Debug)]
 pub(crate) struct Mappings {
     by_start: BTreeMap<u64, Mapping>,
@@ -18,18 +19,18 @@ struct Mapping {
 }
 
 impl Mappings {
-    /// How many there are.
+    /// How many mappings there are.
     pub(crate) fn len(&self) -> usize {
         self.by_start.len()
     }
 
-    /// Enters a mapping that was made, which the device may not touch yet.
+    /// Adds a mapping. The device has no access to it yet.
     pub(crate) fn insert(&mut self, address: u64, bytes: u64) {
         self.by_start.insert(address, Mapping { bytes, is_open: false });
     }
 
-    /// Notes that the device was given access to a range. A mapping that lies in it only in part stays as it was: what the device
-    /// may touch is said too small rather than too large.
+    /// Notes that the device was given access to a range. A mapping that lies in it only in part stays
+    /// without access, which errs on the safe side.
     pub(crate) fn open(&mut self, address: u64, bytes: u64) {
         for start in self.starts_within(address, bytes) {
             if let Some(mapping) = self.by_start.get_mut(&start) {
@@ -45,7 +46,7 @@ impl Mappings {
         }
     }
 
-    /// Whether the device may touch the whole range, which may cross from one mapping into the next.
+    /// Whether the device may touch the whole range, which may span several adjacent mappings.
     pub(crate) fn are_open(&self, address: u64, bytes: u64) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
         let Some((&first, _)) = self.by_start.range(..=address).next_back() else { return false };
@@ -62,7 +63,7 @@ impl Mappings {
         false
     }
 
-    /// What the device may touch, as (address, bytes), neighbours joined, lowest first.
+    /// The ranges that the device may touch, lowest first, adjacent ones merged: (address, bytes).
     pub(crate) fn open_runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (&start, mapping) in self.by_start.iter().filter(|(_, mapping)| mapping.is_open) {
@@ -74,7 +75,7 @@ impl Mappings {
         runs
     }
 
-    /// The starts of the mappings that lie in a range whole.
+    /// The starts of the mappings that lie wholly in a range.
     fn starts_within(&self, address: u64, bytes: u64) -> Vec<u64> {
         let end = address.saturating_add(bytes);
         let whole = |start: u64, mapping: &Mapping| mapping.bytes <= end - start;

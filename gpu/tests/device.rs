@@ -1,7 +1,6 @@
-//! The CUDA device against a real GPU, where there is one; elsewhere each test is listed as ignored, with the reason.
+//! The CUDA device on a real GPU. Without one, each test is listed as ignored, with the reason.
 //!
-//! `PARKADE_REQUIRE_CUDA=1` makes the absence of a GPU a failure, so that a machine that is there for its GPU cannot pass
-//! without it.
+//! `PARKADE_REQUIRE_CUDA=1` makes a missing GPU a failure, so that a GPU machine cannot pass without its GPU.
 
 mod checks;
 
@@ -12,7 +11,7 @@ use parkade_gpu::{CudaDevice, Unavailable};
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // They measure the device's free memory.
+    // The checks measure the device's free memory, so they run one at a time.
     arguments.test_threads = Some(1);
     let required = std::env::var_os("PARKADE_REQUIRE_CUDA").is_some_and(|value| value == "1");
     let trials = checks::ALL.map(|(name, check)| match missing() {
@@ -28,7 +27,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials.into_iter().chain([anywhere]).collect()).exit_code()
 }
 
-/// Runs with and without a GPU: what keeps a device from being opened is said in words, by both calls, and nothing panics.
+/// With and without a GPU: both calls say the same reason why a device cannot be opened, and nothing panics.
 fn agreement() -> Result<(), String> {
     let (opened, counted) = (CudaDevice::open(u32::MAX).map(drop), CudaDevice::count());
     match (opened, counted) {
@@ -38,7 +37,7 @@ fn agreement() -> Result<(), String> {
     }
 }
 
-/// Why no check can run here; `None` if they can.
+/// Why the checks cannot run here. `None` if they can.
 fn missing() -> Option<String> {
     match CudaDevice::count() {
         Err(reason) => Some(reason.to_string()),

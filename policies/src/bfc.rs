@@ -215,8 +215,4 @@ impl Policy for Bfc {
             }
         }
     }
-
-    fn keeps_memory(&self) -> bool {
-        self.preallocates
-    }
 }

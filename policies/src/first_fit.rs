@@ -7,7 +7,7 @@
 //! Different here: algorithm A reserves the high end of the block that it finds; here it is the low end, as everywhere in this allocator.
 
 use crate::growing_region::{Fit, GrowingRegion};
-use parkade::policy::Request;
+use parkade::policy::{FreeOrder, Request};
 use parkade::units::DeviceAddress;
 use parkade::{BlockId, Heap};
 
@@ -23,8 +23,8 @@ impl Fit for First {
         "first-fit"
     }
 
-    fn looks_by_address(&self) -> bool {
-        true
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::ByAddress
     }
 
     #[inline]

@@ -46,7 +46,7 @@ impl GmLake {
 
     /// The stream's largest blocks, as many as suffice together; none if all of them do not.
     fn stitched(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
-        if !request.grows || request.size < FRAGMENT_LIMIT {
+        if !request.is_expandable || request.size < FRAGMENT_LIMIT {
             return None;
         }
         let (mut blocks, mut bytes) = (Vec::new(), Bytes::ZERO);
@@ -77,7 +77,7 @@ impl Policy for GmLake {
     }
 
     #[inline]
-    fn grows(&self, pool: PoolSlot) -> bool {
+    fn is_expandable(&self, pool: PoolSlot) -> bool {
         pool.class() == PoolClass::Large
     }
 

@@ -9,7 +9,7 @@
 
 use crate::ladder;
 use parkade::BlockId;
-use parkade::policy::{Placement, Policy, Relief, Request};
+use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{Heap, PoolSlot};
 
@@ -23,9 +23,9 @@ pub trait Fit {
     /// The policy's name.
     fn name(&self) -> &'static str;
 
-    /// Whether [`Heap::lowest_at_least`] is asked.
-    fn looks_by_address(&self) -> bool {
-        false
+    /// See [`Policy::free_order`].
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::BySize
     }
 
     /// The free block that serves the request.
@@ -59,7 +59,7 @@ impl<F: Fit> Policy for GrowingRegion<F> {
         PoolClass::Large
     }
 
-    fn grows(&self, _: PoolSlot) -> bool {
+    fn is_expandable(&self, _: PoolSlot) -> bool {
         true
     }
 
@@ -67,8 +67,8 @@ impl<F: Fit> Policy for GrowingRegion<F> {
         PAGE
     }
 
-    fn looks_by_address(&self) -> bool {
-        self.0.looks_by_address()
+    fn free_order(&self) -> FreeOrder {
+        self.0.free_order()
     }
 
     #[inline]

@@ -1,7 +1,4 @@
-//! Allocation policies beside PyTorch's own: textbook rules, and the rules of other libraries' allocators.
-//!
-//! Each is a [`Policy`](parkade::policy::Policy) of the core in a file of its own; [`CATALOGUE`] has all of them by name, PyTorch's included.
-//! Like the core this crate has no std, no unsafe code, no clock and no randomness.
+#![doc = include_str!("../README.md")]
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -9,7 +9,7 @@ use alloc::collections::BTreeMap;
 
 use crate::growing_region::{Fit, GrowingRegion};
 use parkade::PoolSlot;
-use parkade::policy::Request;
+use parkade::policy::{FreeOrder, Request};
 use parkade::units::{DeviceAddress, StreamId};
 use parkade::{BlockId, Heap};
 
@@ -28,8 +28,8 @@ impl Fit for Next {
         "next-fit"
     }
 
-    fn looks_by_address(&self) -> bool {
-        true
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::ByAddress
     }
 
     fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {

@@ -13,7 +13,7 @@
 
 use crate::ladder;
 use parkade::BlockId;
-use parkade::policy::{Placement, Policy, Relief, Request};
+use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{Heap, PoolSlot};
 
@@ -51,12 +51,12 @@ impl Policy for RmmArena {
     }
 
     #[inline]
-    fn grows(&self, pool: PoolSlot) -> bool {
+    fn is_expandable(&self, pool: PoolSlot) -> bool {
         pool.class() == PoolClass::Large
     }
 
-    fn looks_by_address(&self) -> bool {
-        true
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::ByAddress
     }
 
     #[inline]

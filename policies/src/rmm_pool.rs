@@ -169,8 +169,4 @@ impl Policy for RmmPool {
             }
         }
     }
-
-    fn keeps_memory(&self) -> bool {
-        true
-    }
 }

@@ -47,7 +47,7 @@ impl Policy for Toy {
         PoolClass::Large
     }
 
-    fn grows(&self, _: parkade::PoolSlot) -> bool {
+    fn is_expandable(&self, _: parkade::PoolSlot) -> bool {
         self.grows
     }
 

@@ -1,30 +1,30 @@
-//! The one error of reading a recording.
+//! The error of reading a recording.
 
 use std::io;
 use std::path::PathBuf;
 
-use super::container::ContainerError;
-use super::format::FormatError;
-use super::pickle::PickleError;
+use crate::compression::DecompressError;
+use crate::format::FormatError;
+use crate::pickle::PickleError;
 
-/// Why a recording could not be read; the display is one line.
+/// Why a recording could not be read. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The file itself could not be read.
+    /// The file could not be read.
     #[error("{}: {cause}", path.display())]
     File {
         /// Its path.
         path: PathBuf,
-        /// What the system says; the display has it.
+        /// What the system says; part of the message.
         cause: io::Error,
     },
-    /// It could not be unpacked, or is no recording at all.
+    /// It could not be decompressed, or is another kind of file.
     #[error(transparent)]
-    Container(#[from] ContainerError),
+    Decompress(#[from] DecompressError),
     /// Its pickle is damaged, or would run code.
     #[error(transparent)]
     Pickle(#[from] PickleError),
-    /// Its contents cannot be true.
+    /// It is a sound pickle, but its contents are not a snapshot's.
     #[error(transparent)]
     Format(#[from] FormatError),
 }

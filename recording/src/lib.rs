@@ -1,52 +1,47 @@
-//! Recordings: PyTorch memory snapshot files (`_dump_snapshot`, `memory_snapshot()`), read into plain, checked data.
-//!
-//! `container` unpacks, `pickle` reads the pickle without running any of it, `format` makes a [`Recording`] of it,
-//! `write` makes a pickle of a recording. Every version of the format since 1.x is read (spec 7.8), and a file from a
-//! stranger can at worst be refused: nothing is executed, memory and time are bounded by the file's length.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-pub mod container;
+pub mod compression;
+mod data;
 mod error;
 mod format;
 pub mod message;
 mod pickle;
-mod stacks;
-mod types;
-mod write;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-pub use container::{ContainerError, Packing};
-pub use error::ReadError;
-pub use format::{FormatError, FormatProblem, Place};
-pub use pickle::{PickleError, PickleProblem, memory_bound};
-pub use stacks::{Frame, StackId, StackTable};
-pub use types::{
-    Action, Annotation, Block, BlockState, DeviceRecording, Entry, PoolId, PoolTable, RecordedSettings, Recording, Segment,
-    Tolerated,
+pub use data::{
+    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, PoolId, PoolTable, RecordedSettings, Recording,
+    Segment, StackId, StackTable, Tolerated,
 };
-pub use write::{Style, write};
+pub use error::ReadError;
+pub use format::{FormatError, FormatProblem, Place, write};
+pub use pickle::{PickleError, PickleProblem, Style, memory_bound};
 
-/// Reads a recording from a file's bytes: a pickle, plain or packed with gzip, xz or Zstandard.
+use compression::DecompressError;
+
+/// Reads a recording from the bytes of a file: a pickle, plain or compressed with gzip, xz or Zstandard.
 ///
-/// Memory in use beside `bytes` stays below the unpacked size (bounded by [`container::unpacked_limit`]) plus
-/// [`memory_bound`] of it plus the recording (48 bytes for an entry; at most six times the unpacked size, usually 0.7).
+/// Memory in use, in addition to `bytes`, is at most the decompressed size (bounded by
+/// [`compression::decompressed_limit`]), plus [`memory_bound`] of that size, plus the recording.
+/// An entry of a recording takes 48 bytes; a whole recording is usually 0.7 times the
+/// decompressed size and at most six times.
 ///
 /// # Errors
-/// [`ReadError`], a line that names the place, what is wrong there, and often what to do.
+/// [`ReadError`]: one line with the place, what is wrong there and, often, what to do about it.
 pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
-    let unpacked = container::unpack(bytes)?;
-    let loaded = pickle::load(&unpacked)?;
-    Ok(format::recording(&loaded)?)
+    let decompressed = compression::decompress(bytes)?;
+    let loaded = pickle::load(&decompressed)?;
+    Ok(format::read_snapshot(&loaded)?)
 }
 
-/// Reads a recording from a file, whatever its name.
+/// Reads a recording from a file. The file's name does not matter.
 ///
 /// # Errors
-/// As [`read`], and [`ReadError::File`] if the file cannot be read or is larger than [`container::LARGEST`].
+/// As [`read`], and [`ReadError::File`] if the file cannot be read, or [`DecompressError::TooLarge`] if it is
+/// larger than [`compression::LARGEST`].
 pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let path = path.as_ref();
     let failed = |cause| ReadError::File { path: path.to_owned(), cause };
@@ -54,21 +49,22 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let mut bytes = Vec::new();
     file.by_ref().take(HEAD).read_to_end(&mut bytes).map_err(failed)?;
     refuse_by_head(&bytes)?;
-    file.take(container::LARGEST + 1 - HEAD).read_to_end(&mut bytes).map_err(failed)?;
+    file.take(compression::LARGEST + 1 - HEAD).read_to_end(&mut bytes).map_err(failed)?;
     let length = bytes.len() as u64;
-    if length > container::LARGEST {
-        return Err(ContainerError::TooLarge { limit: container::LARGEST, packed: length }.into());
+    if length > compression::LARGEST {
+        return Err(DecompressError::TooLarge { limit: compression::LARGEST, length }.into());
     }
     read(&bytes)
 }
 
-/// How much of a file is looked at before the rest is read, in bytes.
+/// How much of a file is read and checked before the rest, in bytes.
 const HEAD: u64 = 1 << 16;
 
-/// Refuses what is no recording whatever follows, so that a disk image or an endless device is not read whole first.
+/// Refuses what cannot be a recording however it continues, so that a disk image or
+/// an endless device is not read whole.
 fn refuse_by_head(head: &[u8]) -> Result<(), ReadError> {
     match read(head) {
-        Err(error @ ReadError::Container(ContainerError::OtherKind { .. })) => Err(error),
+        Err(error @ ReadError::Decompress(DecompressError::OtherKind { .. })) => Err(error),
         Err(ReadError::Pickle(error)) if matches!(error.problem, PickleProblem::UnknownOpcode { .. }) => Err(error.into()),
         _ => Ok(()),
     }

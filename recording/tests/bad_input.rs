@@ -1,6 +1,7 @@
-//! Files that are no recordings: each is refused by a typed, one-line error with the place, and costs little.
+//! Files that are not recordings: each is refused with a typed, one-line error that names the place, at little cost.
 
-use parkade_recording::{ContainerError, FormatError, FormatProblem, PickleError, PickleProblem, Place, ReadError, read};
+use parkade_recording::compression::DecompressError;
+use parkade_recording::{FormatError, FormatProblem, PickleError, PickleProblem, Place, ReadError, read};
 
 fn refused(bytes: &[u8]) -> ReadError {
     let error = read(bytes).expect_err("this must be refused");
@@ -48,14 +49,14 @@ fn code_is_never_run() {
     assert!(message.starts_with("pickle byte 0: opcode GLOBAL (0x63) would import or call code"), "{message}");
 }
 
-/// The one use of GLOBAL and REDUCE that is let through (spec 7.6): very old C++ dumps.
+/// The one use of GLOBAL and REDUCE that is accepted (spec 7.6): very old C++ dumps.
 #[test]
 fn the_type_tag_of_old_cpp_dumps_is_the_object_itself() {
     // As old picklers do: function, (list, "List[Any]"), REDUCE.
     let mut bytes = b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\nq\x000}(X\x08\x00\x00\x00segments".to_vec();
     bytes.extend(b"h\x00(]X\x09\x00\x00\x00List[Any]tRu.");
     assert!(read(&bytes).expect("a tagged list").devices.is_empty());
-    // With anything but (object, str) it is refused, and so is the function as a value.
+    // Arguments other than (object, str) are refused, and so is the function as a value.
     let wrong = b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n(]K\x01tR.";
     assert!(matches!(pickle_error(wrong), (_, PickleProblem::Refused { code: b'R' })));
     let bare = b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n.";
@@ -106,7 +107,7 @@ fn announced_lengths_are_not_believed() {
     assert_eq!(pickle_error(b"\x8b\xff\xff\xff\xff"), (0, NegativeLength { length: -1 }));
     assert_eq!(pickle_error(b"T\x00\x00\x00\x80"), (0, NegativeLength { length: i32::MIN }));
     assert_eq!(pickle_error(b"\x80\x04\x95\xff\x00\x00\x00\x00\x00\x00\x00N."), (2, Truncated { needed: 255, left: 2 }));
-    // A memo slot far out costs nothing.
+    // A memo slot with a huge number costs nothing.
     assert!(matches!(format_error(b"Nr\xff\xff\xff\xff.").1, FormatProblem::NotASnapshot { .. }));
     assert!(matches!(format_error(b"Np99999999999999\n.").1, FormatProblem::NotASnapshot { .. }));
 }
@@ -120,10 +121,10 @@ fn bombs_are_bounded() {
     assert!(matches!(format_error(&tuples).1, FormatProblem::WrongType { expected: "dict", .. }));
     let marks = [vec![b'('; 1_000_000], vec![b'.']].concat();
     assert!(matches!(pickle_error(&marks).1, PickleProblem::StackUnderflow { .. }));
-    // Many containers for little input.
+    // Many containers from little input.
     let memo = b"}\x94".repeat(20_000_000);
     assert!(matches!(pickle_error(&memo).1, PickleProblem::TooMuchMemory { .. }));
-    // A list that holds itself, as segments and as frames.
+    // A list that contains itself, as segments and as frames.
     assert!(matches!(format_error(b"]q\x00(h\x00h\x00e.").1, FormatProblem::WrongType { .. }));
     // One empty list as the trace of a million devices, and the same entry a million times.
     let entry: &[u8] = b"}(X\x06\x00\x00\x00actionX\x05\x00\x00\x00allocX\x04\x00\x00\x00addrK\x01X\x04\x00\x00\x00sizeK\x01X\x06\x00\x00\x00streamK\x00uq\x00";
@@ -136,18 +137,18 @@ fn bombs_are_bounded() {
 
 #[test]
 fn packed_bombs_and_damage_are_refused() {
-    assert!(matches!(refused(b""), ReadError::Container(ContainerError::Empty)));
-    assert!(matches!(refused(b"\n "), ReadError::Container(ContainerError::Empty)));
+    assert!(matches!(refused(b""), ReadError::Decompress(DecompressError::Empty)));
+    assert!(matches!(refused(b"\n "), ReadError::Decompress(DecompressError::Empty)));
     for other in [&b"PK\x03\x04rest"[..], b"{\"segments\": []}", b"<!DOCTYPE html>", b"BZh91AY"] {
-        assert!(matches!(refused(other), ReadError::Container(ContainerError::OtherKind { .. })));
+        assert!(matches!(refused(other), ReadError::Decompress(DecompressError::OtherKind { .. })));
     }
     for name in ["snapshot.gz.bin", "snapshot.xz.bin", "snapshot.zst.bin"] {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
         let whole = std::fs::read(path).expect("fixture");
         for length in 6..whole.len() {
             let error = read(&whole[..length]).expect_err("cut short");
-            // Where the first of the two members ends, the pickle is what is cut short.
-            let known = matches!(error, ReadError::Container(ContainerError::Damaged { .. }) | ReadError::Pickle(_));
+            // If the file is cut where the first of its two members ends, only the pickle is cut short.
+            let known = matches!(error, ReadError::Decompress(DecompressError::Damaged { .. }) | ReadError::Pickle(_));
             assert!(known, "{name} {length}: {error}");
         }
         let mut flipped = whole.clone();
@@ -157,7 +158,7 @@ fn packed_bombs_and_damage_are_refused() {
     }
 }
 
-/// The opcodes of a dict: keys with values that are opcodes themselves.
+/// The opcodes of a dict. Its values are given as opcodes.
 fn dict(pairs: &[(&str, &[u8])]) -> Vec<u8> {
     let mut bytes = b"}(".to_vec();
     for (key, value) in pairs {
@@ -285,7 +286,7 @@ fn settings_and_annotations_are_checked() {
     assert!(problem.to_string().contains(r#"a dict with the keys ["weights"]"#), "{problem}");
 }
 
-/// Values changed after they were memoised are seen through every reference.
+/// A change to a value that was memoised before shows through every reference.
 #[test]
 fn shared_objects_stay_shared() {
     // The segments list is memoised and put into the dict empty; the segment is appended afterwards.
@@ -293,7 +294,7 @@ fn shared_objects_stay_shared() {
     bytes.extend(segment(4096, 512, &[block(4096, 512)]));
     bytes.extend(b"a0.");
     assert_eq!(read(&bytes).expect("a snapshot").devices[0].segments.len(), 1);
-    // A dict that gets more keys, one by one, after other things were written; the last of equal keys counts.
+    // A dict that gets more keys, one by one, after other values were written. Of equal keys the last counts.
     let mut bytes = b"}q\x00X\x0d\x00\x00\x00device_traces]q\x01s".to_vec();
     bytes.extend(b"h\x01(](}q\x02(");
     bytes.extend([text("action"), text("alloc"), b"u".to_vec()].concat());

@@ -1,8 +1,9 @@
-//! Reading recordings of every protocol, packing and version; the fixtures are made by tests/data/make.py.
+//! Reading recordings of every pickle protocol, compression and PyTorch version.
+//! `tests/data/make.py` makes the fixtures.
 
 use std::path::PathBuf;
 
-use parkade_recording::{Action, BlockState, Recording, StackId, Style, container, read, read_file, write};
+use parkade_recording::{Action, BlockState, Recording, StackId, Style, compression, read, read_file, write};
 
 const BASE: u64 = 0x7f30_0000_0000;
 const MIB: u64 = 1 << 20;
@@ -15,7 +16,7 @@ fn load(name: &str) -> Recording {
     read_file(fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Every field of the snapshot that make.py describes, checked once; the other forms are compared with it.
+/// Checks every field of the snapshot in `make.py` once; the other forms are compared with this one.
 #[test]
 fn a_snapshot_is_read_field_by_field() {
     let recording = load("snapshot.protocol4.pickle");
@@ -75,19 +76,19 @@ fn stacks_are_kept_once() {
 }
 
 #[test]
-fn every_protocol_and_packing_gives_the_same_recording() {
+fn every_protocol_and_compression_gives_the_same_recording() {
     let expected = load("snapshot.protocol4.pickle");
     let names = ["protocol0", "protocol1", "protocol2", "protocol3", "protocol5", "python-pickler", "unmemoised"];
     for name in names {
         assert_eq!(load(&format!("snapshot.{name}.pickle")), expected, "{name}");
     }
-    for (name, packing) in [
-        ("snapshot.gz.bin", container::Packing::Gzip),
-        ("snapshot.xz.bin", container::Packing::Xz),
-        ("snapshot.zst.bin", container::Packing::Zstd),
+    for (name, compressed) in [
+        ("snapshot.gz.bin", compression::Compression::Gzip),
+        ("snapshot.xz.bin", compression::Compression::Xz),
+        ("snapshot.zst.bin", compression::Compression::Zstd),
     ] {
         let bytes = std::fs::read(fixture(name)).expect("fixture");
-        assert_eq!(container::packing(&bytes), packing);
+        assert_eq!(compression::detect(&bytes), compressed);
         assert_eq!(read(&bytes).expect(name), expected, "{name}");
     }
 }
@@ -144,7 +145,7 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// A real file, with what its README and `summary.txt` say of it.
+/// A recording of a real run, compared with known figures.
 #[test]
 fn a_real_recording_is_read() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conformance/recordings/deep_mlp.default.pickle.xz");

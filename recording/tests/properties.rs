@@ -1,4 +1,4 @@
-//! Whatever the bytes are, reading ends, does not panic, and what is read can be written and read again.
+//! For any bytes, reading ends and does not panic, and a recording that was read can be written and read again.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Small sound files in several protocols, to be damaged.
+/// Small sound files in several protocols, for the tests to damage.
 fn seeds() -> &'static [Vec<u8>] {
     static SEEDS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     SEEDS.get_or_init(|| {
@@ -24,7 +24,7 @@ fn seeds() -> &'static [Vec<u8>] {
     })
 }
 
-/// Reads; if that succeeds, what was read must survive being written and read.
+/// If the bytes are a recording, it must be the same after writing and reading it.
 fn survives(bytes: &[u8]) {
     let Ok(mut recording) = read(bytes) else {
         return;
@@ -34,7 +34,7 @@ fn survives(bytes: &[u8]) {
     assert_eq!(normal(again), normal(recording));
 }
 
-/// NaN, which no comparison survives, out of the way.
+/// The recording without NaN, which is not equal to itself.
 fn normal(mut recording: Recording) -> Recording {
     if let Some(settings) = &mut recording.settings {
         settings.garbage_collection_threshold = settings.garbage_collection_threshold.filter(|value| !value.is_nan());
@@ -42,7 +42,7 @@ fn normal(mut recording: Recording) -> Recording {
     recording
 }
 
-/// Opcodes with plausible arguments, more likely to get far than random bytes.
+/// Opcodes with plausible arguments, which get further than random bytes.
 fn opcode() -> impl Strategy<Value = Vec<u8>> {
     let one = proptest::sample::select(b"(.012N)]}ludtesaRbQo\x85\x86\x87\x88\x89\x8f\x90\x94".to_vec());
     prop_oneof![
@@ -59,7 +59,7 @@ fn opcode() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Whole opcodes, as they occur within dicts of entries.
+/// Whole opcodes as they occur in the dicts of entries.
 fn dict_opcode() -> impl Strategy<Value = Vec<u8>> {
     let key = proptest::sample::select(vec!["action", "alloc", "addr", "size", "stream", "frames", "device_traces"]);
     prop_oneof![
@@ -74,7 +74,7 @@ fn dict_opcode() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// What reading gives, but for offsets in the file.
+/// The result of reading, without offsets in the file.
 fn outcome(bytes: &[u8]) -> Result<Recording, String> {
     read(bytes).map_err(|error| match error {
         ReadError::Pickle(error) => error.problem.to_string(),
@@ -97,7 +97,8 @@ proptest! {
         survives(&bytes);
     }
 
-    /// The short cut for simple dicts changes nothing: `N0` (None, dropped again) after EMPTY_DICT turns it off.
+    /// The short cut for simple dicts does not change the result. `N0` after EMPTY_DICT
+    /// (None, popped at once) turns it off.
     #[test]
     fn the_short_cut_is_only_a_short_cut(opcodes in vec(dict_opcode(), 0..40)) {
         let plain = [opcodes.concat(), b".".to_vec()].concat();
@@ -135,7 +136,7 @@ fn snapshots_cut_at_every_byte_are_refused() {
         for length in 0..seed.len() {
             assert!(read(&seed[..length]).is_err(), "seed {number} cut at {length}");
         }
-        // What comes after STOP does not matter.
+        // Bytes after STOP do not matter.
         let longer = [&seed[..], b"anything"].concat();
         assert_eq!(read(&longer).expect("a sound file"), read(seed).expect("a sound file"));
     }

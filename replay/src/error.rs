@@ -1,11 +1,10 @@
-//! Why a recording cannot be replayed at all.
+//! Why a recording cannot be replayed.
 
 use parkade::settings::SettingsError;
+use parkade_recording::Action;
 use thiserror::Error;
 
-use parkade_recording::Action;
-
-/// A recording that cannot be replayed. Each names the place and what is wrong there.
+/// Why a recording cannot be replayed. Displays as one line with the place and what is wrong there.
 #[derive(Clone, Debug, Error)]
 pub enum VerifyError {
     /// The trace contradicts itself.
@@ -17,7 +16,7 @@ pub enum VerifyError {
         action: &'static str,
         /// The entry's address.
         address: u64,
-        /// What cannot be.
+        /// What contradicts it.
         problem: &'static str,
     },
     /// The state before the first entry contradicts itself.
@@ -27,26 +26,22 @@ pub enum VerifyError {
         what: &'static str,
         /// Its first byte.
         address: u64,
-        /// What cannot be.
+        /// What contradicts it.
         problem: &'static str,
     },
-    /// The recording uses something that is not simulated.
-    #[error("{place}: {what} are not replayed by this version")]
-    Unsupported {
-        /// Entry or segment.
-        place: String,
-        /// What it is.
-        what: &'static str,
-    },
-    /// The settings of the recording cannot be read.
-    #[error("the recording's settings string {:?} is refused: {} (--settings gives others)", cut(text, 200), cut(&error.to_string(), 500))]
+    /// PyTorch refuses the recording's settings string.
+    #[error(
+        "the recording's settings string {:?} is refused: {} (--settings gives others)",
+        cut(text, 200),
+        cut(&error.to_string(), 500)
+    )]
     Settings {
         /// The settings string.
         text: String,
         /// PyTorch's message.
         error: SettingsError,
     },
-    /// The settings that the caller gave cannot be read.
+    /// PyTorch refuses the settings string that the caller gave.
     #[error("the settings {:?} are refused: {}", cut(text, 200), cut(&error.to_string(), 500))]
     GivenSettings {
         /// The settings string.
@@ -54,15 +49,16 @@ pub enum VerifyError {
         /// PyTorch's message.
         error: SettingsError,
     },
-    /// The file has no trace: memory history was off.
+    /// The recording has no trace: memory history was off.
     #[error("the file has no trace entries to verify: record it with torch.cuda.memory._record_memory_history()")]
     NoTrace,
-    /// More entries than a 32-bit number counts.
+    /// The trace has more entries than 32 bits count.
     #[error("the trace has {0} entries, more than 4294967295")]
     TooLong(usize),
 }
 
-/// A text as a message shows it: a file may state a settings string of a megabyte, and PyTorch repeats what it does not know.
+/// A text cut to at most `longest` characters. A settings string may have a
+/// megabyte, and PyTorch's messages repeat it.
 fn cut(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -71,7 +67,7 @@ fn cut(text: &str, longest: usize) -> String {
 }
 
 impl VerifyError {
-    pub(super) fn contradiction(entry: usize, action: Action, address: u64, problem: &'static str) -> VerifyError {
+    pub(crate) fn contradiction(entry: usize, action: Action, address: u64, problem: &'static str) -> VerifyError {
         VerifyError::Contradiction { entry, action: action.name(), address, problem }
     }
 }

@@ -54,7 +54,7 @@ fn buffers(file: &Path) -> Result<Vec<Buffer>, Box<dyn Error>> {
     }
     let recording = parkade_recording::read(&bytes)?;
     let settings = ReplaySettings::of_recording(recording.settings.as_ref())?;
-    let own = VerifyOptions { settings, limit_bytes: None, statistics: None };
+    let own = VerifyOptions { settings, limit_bytes: None, stats_file: None };
     let device = recording.devices.iter().find(|device| !device.trace.is_empty()).ok_or("the recording has no trace")?;
     Ok(Recorded::of(&Requests::of_recording(device, &own, &mut |_| ())?).buffers)
 }

@@ -22,7 +22,7 @@ use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 use parkade_policies::named;
 use parkade_research::workload::{CATALOGUE, Event};
-use parkade_sim::{Adversary, CallName, LogLevel, SimDevice, SimOptions};
+use parkade_sim::{CallName, EventTiming, LogLevel, SimDevice, SimOptions};
 
 const USAGE: &str = "usage: peer POLICY CAPACITY LIMIT|- SCRIPT [one] [stop] [fixed] | list | dump WORKLOAD | bench POLICY";
 
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 /// An allocator under a policy, on a device whose addresses ascend.
 fn core(policy: &str, capacity: Bytes) -> Result<Core, String> {
     let named = named(policy).ok_or_else(|| format!("there is no policy {policy}: docs/policies.md lists them"))?;
-    let device = SimDevice::new(SimOptions::fake_driver(capacity).adversary(Adversary::Eager));
+    let device = SimDevice::new(SimOptions::fake_driver(capacity).event_timing(EventTiming::Eager));
     Ok(Allocator::new(device, (named.make)(), ()))
 }
 

@@ -48,7 +48,7 @@ fn a_recorded_workload_reserves_what_the_replay_predicts() {
         let recording = read_file(folder.join(format!("{name}.pickle.xz"))).expect("a recording");
         let settings = ReplaySettings::of_recording_as(&Profile::PYTORCH_2_11, recording.settings.as_ref()).expect("settings");
         let options = OutlookOptions {
-            own: VerifyOptions { settings, limit_bytes: None, statistics: None },
+            own: VerifyOptions { settings, limit_bytes: None, stats_file: None },
             profile: &Profile::PYTORCH_2_11,
             settings: Settings::default(),
             limit_bytes: None,

@@ -1,9 +1,10 @@
-//! The rows of the measured facts about the driver that the simulated device alone can be held to: exact times, the H200's own size,
-//! and options that no driver has. The rest is the contract of the conformance suite, which runs on the real device too.
+//! The measured facts (`docs/driver-facts.md`) that only the simulated device can be held to: exact times,
+//! the H200's size, and options that no driver has. The other facts are in the conformance suite's contract,
+//! which runs on a real device too.
 
 use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
-use parkade_sim::{Adversary, CallName, NoCost, SimDevice, SimOptions};
+use parkade_sim::{CallName, EventTiming, NoCost, SimDevice, SimOptions};
 
 const PAGE: u64 = 2 * MIB;
 
@@ -15,14 +16,14 @@ fn free_bytes(device: &mut SimDevice) -> u64 {
     device.memory_info().unwrap().free.get()
 }
 
-/// How much free memory falls by one cudaMalloc.
-fn price(device: &mut SimDevice, bytes: u64) -> u64 {
+/// By how much one cudaMalloc reduces free memory.
+fn taken_by(device: &mut SimDevice, bytes: u64) -> u64 {
     let before = free_bytes(device);
     device.malloc(Bytes(bytes)).unwrap();
     before - free_bytes(device)
 }
 
-/// cudaMallocs of this size until one fails for want of memory.
+/// Makes cudaMallocs of this size until one is out of memory.
 fn fill(device: &mut SimDevice, bytes: u64) -> Vec<DeviceAddress> {
     let mut blocks = Vec::new();
     loop {
@@ -45,7 +46,7 @@ fn free_every_other(device: &mut SimDevice, blocks: &[DeviceAddress]) {
 #[test]
 fn sizes_without_sharing_every_malloc_takes_pages() {
     let mut device = SimDevice::new(SimOptions::new(Bytes::mib(6)).shares_pages(false));
-    assert_eq!([(); 2].map(|()| price(&mut device, 1)), [PAGE; 2]);
+    assert_eq!([(); 2].map(|()| taken_by(&mut device, 1)), [PAGE; 2]);
     assert_eq!(device.live_ranges().map(|(_, bytes)| bytes.get()).collect::<Vec<_>>(), [PAGE; 2]);
 }
 
@@ -77,7 +78,8 @@ fn holes_any_range_is_backed_by_any_pages() {
         let address = device.malloc(Bytes::mib(gib * 1024)).expect("out of scattered pages");
         device.free(address).unwrap();
     }
-    // "of 75,469,291,520 B free the largest single one that succeeds is 75,466,014,720 B": all but 3,276,800, whatever is free.
+    // facts: Holes. Of 75,469,291,520 B free, the largest single one that succeeds is 75,466,014,720 B: all
+    // but 3,276,800 B.
     let free = free_bytes(&mut device);
     let largest = free - 3_276_800;
     assert_eq!(largest % PAGE, 0);
@@ -102,16 +104,16 @@ fn time_calls_cost_the_measured_medians() {
 }
 
 #[test]
-fn waiting_free_completes_events_under_every_adversary() {
-    for adversary in [Adversary::Clock, Adversary::Eager, Adversary::Lazy, Adversary::Seeded(7)] {
-        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).adversary(adversary));
+fn waiting_free_completes_events_under_every_timing() {
+    for timing in [EventTiming::Clock, EventTiming::Eager, EventTiming::Lazy, EventTiming::Seeded(7)] {
+        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).event_timing(timing));
         let address = device.malloc(Bytes::mib(4)).unwrap();
         device.spin(StreamId(5), 1_000_000);
         let mut event = device.create_event().unwrap();
         device.record_event(&mut event, StreamId(5)).unwrap();
-        assert_eq!(device.is_complete(&event), Ok(adversary == Adversary::Eager), "{adversary:?}");
+        assert_eq!(device.is_complete(&event), Ok(timing == EventTiming::Eager), "{timing:?}");
         device.free(address).unwrap();
-        assert_eq!(device.is_complete(&event), Ok(true), "{adversary:?}");
+        assert_eq!(device.is_complete(&event), Ok(true), "{timing:?}");
     }
 }
 
@@ -130,7 +132,7 @@ fn processes_this_one_includes_the_context() {
     assert_eq!(list(&mut device), [(None, 600), (Some(77), 30)]);
     assert_eq!(free_bytes(&mut device), 370 * MIB);
     device.set_external_bytes(Bytes::mib(70));
-    assert_eq!((list(&mut device).len(), free_bytes(&mut device)), (2, 300 * MIB), "missing from the free memory, in no list");
+    assert_eq!((list(&mut device).len(), free_bytes(&mut device)), (2, 300 * MIB), "missing from free memory, and in no list");
     let mut silent = SimDevice::new(SimOptions::new(Bytes::mib(10)).reports_processes(false));
     assert_eq!(silent.processes(), Vec::<ProcessMemory>::new());
 }

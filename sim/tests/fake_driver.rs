@@ -1,4 +1,5 @@
-//! The device against the fake driver under the real allocator: the same calls must give the same log, name by name.
+//! The device against the fake driver that the real PyTorch allocator is tested on: the same calls must give
+//! the same log.
 //!
 //! The expected lines were printed by the fake driver (`oracle211 --log=2`, 1 GiB or 200 MiB).
 
@@ -24,7 +25,7 @@ fn recorded(device: &mut SimDevice, stream: u64) -> SimEvent {
 }
 
 #[test]
-fn memory_calls_are_named_and_counted_alike() {
+fn memory_calls_have_the_same_names_and_counts() {
     let mut device = fake(SimOptions::fake_driver(Bytes(1_073_741_824)));
     let c0 = device.malloc(Bytes(20_971_520)).unwrap();
     let c1 = device.malloc(Bytes(2_097_152)).unwrap();
@@ -69,7 +70,7 @@ fn failing_frees_are_logged_with_the_full_name() {
 }
 
 #[test]
-fn events_complete_and_are_logged_alike() {
+fn events_complete_and_are_logged_the_same_way() {
     let mut device = fake(SimOptions::fake_driver(Bytes::mib(100)));
     let e0 = recorded(&mut device, 4096);
     let e1 = recorded(&mut device, 8192);
@@ -108,7 +109,7 @@ fn levels_choose_what_is_logged() {
     }
 }
 
-/// One script under the three policies of the fake driver, with the addresses that it printed.
+/// One script under the fake driver's three address policies, with the addresses that it printed.
 #[test]
 fn addresses_are_those_of_each_policy() {
     let run = |options: SimOptions| {

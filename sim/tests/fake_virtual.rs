@@ -1,8 +1,9 @@
-//! The device's virtual memory against the fake driver under the real allocator with expandable segments: the same calls must
-//! give the same log.
+//! The device's virtual memory against the fake driver, which the real PyTorch allocator drove with
+//! expandable segments: the same calls must give the same log.
 //!
-//! The lines were printed by the fake driver (`oracle211 --log=2`, 1 GiB, `expandable_segments:True`); each is made a call again,
-//! and what the device logs must be the line. Lines that begin with `!` are what the script did to the driver meanwhile.
+//! The lines were printed by the fake driver (`oracle211 --log=2`, 1 GiB, `expandable_segments:True`). Each
+//! line is turned back into a call, and the device must log the same line. Lines that start with `!` are what
+//! the script told the driver to do.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{LogLevel, SimDevice, SimEvent, SimOptions, SimPhysical};
 
-/// The real allocator on: two segments, an empty cache, a failure for want of memory, one on demand, an event.
+/// The real allocator with two segments, an emptied cache, a real out of memory, a planned one, and an event.
 const LINES: [&str; 52] = [
     r#"["cuMemAddressReserve",0,1207959552,"v0"]"#,
     r#"["cuMemCreate",800,2097152,8]"#,
@@ -66,7 +67,7 @@ const LINES: [&str; 52] = [
     r#"["cudaMemGetInfo",0,1073741824,1073741824]"#,
 ];
 
-/// A device and what the lines name.
+/// A device, and what the names in the lines stand for.
 struct Replay {
     device: SimDevice,
     ranges: BTreeMap<String, DeviceAddress>,
@@ -99,7 +100,7 @@ impl Replay {
         }
     }
 
-    /// Makes the call of a line; whether it fails is the device's business.
+    /// Makes the call of a line. Whether it fails is up to the device.
     fn call(&mut self, words: &[&str]) {
         let argument = |index: usize| words.get(index + 2).copied().unwrap_or("");
         let new_name = argument(1).to_owned();
@@ -148,7 +149,8 @@ impl Replay {
         }
     }
 
-    /// Makes all calls; every line that the device logs must be the next one.
+    /// Makes all calls. Every line that the device logs must be the next expected one. Returns how many were
+    /// compared.
     fn run<'a>(&mut self, lines: impl Iterator<Item = &'a str>) -> u64 {
         let mut expected = lines.enumerate().peekable();
         let mut compared = 0;
@@ -178,7 +180,7 @@ fn bytes(word: &str) -> Bytes {
 }
 
 #[test]
-fn the_real_allocators_calls_are_logged_alike() {
+fn the_real_allocators_calls_give_the_same_log() {
     let mut replay = Replay::new();
     let compared = replay.run(LINES.into_iter());
     assert_eq!(compared, LINES.iter().filter(|line| !line.starts_with('!')).count() as u64);

@@ -1,9 +1,9 @@
-//! Laws of the device, one example each: clones, faults, wrong address models, events under every adversary.
+//! Laws of the device, by example: clones, faults, wrong address models, and events under every timing.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade_sim::address::{AddressModel, Reuse, Scripted};
-use parkade_sim::{Adversary, CallName, FaultError, FaultPlan, SimDevice, SimEvent, SimOptions, When};
+use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, SimDevice, SimEvent, SimOptions, When};
 
 const PAGE: u64 = 2 * MIB;
 
@@ -13,29 +13,29 @@ fn recorded(device: &mut SimDevice, stream: u64) -> SimEvent {
     event
 }
 
-fn with(adversary: Adversary) -> SimDevice {
-    SimDevice::new(SimOptions::new(Bytes::mib(100)).adversary(adversary))
+fn with(timing: EventTiming) -> SimDevice {
+    SimDevice::new(SimOptions::new(Bytes::mib(100)).event_timing(timing))
 }
 
 #[test]
 fn waiting_for_an_event_completes_those_before_it_and_moves_the_clock_to_its_end() {
-    for adversary in [Adversary::Clock, Adversary::Lazy, Adversary::Seeded(3)] {
-        let mut device = with(adversary);
+    for timing in [EventTiming::Clock, EventTiming::Lazy, EventTiming::Seeded(3)] {
+        let mut device = with(timing);
         device.spin(StreamId(1), 1_000_000);
         let before = recorded(&mut device, 1);
         let waited = recorded(&mut device, 1);
         device.spin(StreamId(1), 9_000_000);
         let after = recorded(&mut device, 1);
         device.wait(&waited).unwrap();
-        assert_eq!(device.now_ns(), 1_000_000, "{adversary:?}");
+        assert_eq!(device.now_ns(), 1_000_000, "{timing:?}");
         let seen = [&before, &waited, &after].map(|event| device.is_complete(event).unwrap());
-        assert_eq!(seen, [true, true, false], "{adversary:?}");
+        assert_eq!(seen, [true, true, false], "{timing:?}");
     }
 }
 
 #[test]
 fn an_event_recorded_again_follows_its_newest_record() {
-    let mut device = with(Adversary::Lazy);
+    let mut device = with(EventTiming::Lazy);
     let mut event = recorded(&mut device, 1);
     device.record_event(&mut event, StreamId(2)).unwrap();
     device.complete(StreamId(1));
@@ -48,7 +48,7 @@ fn an_event_recorded_again_follows_its_newest_record() {
 
 #[test]
 fn an_event_never_recorded_is_complete_and_one_destroyed_is_refused() {
-    let mut device = with(Adversary::Lazy);
+    let mut device = with(EventTiming::Lazy);
     let event = device.create_event().unwrap();
     assert_eq!(device.is_complete(&event), Ok(true));
     device.wait(&event).unwrap();
@@ -64,7 +64,7 @@ fn an_event_never_recorded_is_complete_and_one_destroyed_is_refused() {
 
 #[test]
 fn manual_completion_ends_the_work_too() {
-    let mut device = with(Adversary::Clock);
+    let mut device = with(EventTiming::Clock);
     let address = device.malloc(Bytes::mib(2)).unwrap();
     device.spin(StreamId(1), 1 << 40);
     device.complete_all();
@@ -74,7 +74,8 @@ fn manual_completion_ends_the_work_too() {
 
 #[test]
 fn a_clone_goes_its_own_way() {
-    let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).address_model(Reuse::new()).adversary(Adversary::Seeded(1)));
+    let mut device =
+        SimDevice::new(SimOptions::new(Bytes::mib(100)).address_model(Reuse::new()).event_timing(EventTiming::Seeded(1)));
     let address = device.malloc(Bytes::mib(10)).unwrap();
     let event = recorded(&mut device, 1);
     let mut other = device.clone();
@@ -97,7 +98,7 @@ fn a_scripted_model_can_be_fed_and_asked_through_the_device() {
     assert!(device.address_model::<Reuse>().is_none());
 }
 
-/// A model that never moves.
+/// An address model that always returns the same address.
 #[derive(Clone, Debug)]
 struct Stuck(u64);
 
@@ -112,10 +113,10 @@ impl AddressModel for Stuck {
 }
 
 #[test]
-fn a_wrong_address_model_is_an_error_and_nothing_changes() {
+fn an_unusable_address_is_an_error_and_nothing_changes() {
     let refused = Err(BackendError::Driver { call: "cudaMalloc", code: 999 });
-    for senseless in [0, 100, u64::MAX - 511] {
-        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).address_model(Stuck(senseless)));
+    for unusable in [0, 100, u64::MAX - 511] {
+        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).address_model(Stuck(unusable)));
         assert_eq!(device.malloc(Bytes::mib(2)), refused);
         assert_eq!(device.used_bytes(), Bytes::ZERO);
     }
@@ -127,7 +128,7 @@ fn a_wrong_address_model_is_an_error_and_nothing_changes() {
     assert_eq!((device.used_bytes(), device.malloc(Bytes(512))), (Bytes::ZERO, Ok(DeviceAddress(PAGE))));
 }
 
-/// A few calls of every kind that can fail; stops at the first failure.
+/// One call of every kind that can fail. Stops at the first failure.
 fn program(device: &mut SimDevice) -> Result<(), BackendError> {
     let address = device.malloc(Bytes::mib(4))?;
     device.memory_info()?;
@@ -140,7 +141,7 @@ fn program(device: &mut SimDevice) -> Result<(), BackendError> {
 }
 
 #[test]
-fn every_call_can_be_made_to_fail_and_then_has_changed_nothing() {
+fn every_call_can_be_made_to_fail_without_effect() {
     let names = [
         "cudaMalloc",
         "cudaMemGetInfo",
@@ -151,7 +152,7 @@ fn every_call_can_be_made_to_fail_and_then_has_changed_nothing() {
         "cudaFree",
     ];
     for (n, call) in (1..).zip(names) {
-        let mut device = with(Adversary::Clock);
+        let mut device = with(EventTiming::Clock);
         device.set_fault_plan(FaultPlan::none().and(When::Nth(n), FaultError::Code(719)));
         assert_eq!(program(&mut device), Err(BackendError::Driver { call, code: 719 }));
         assert_eq!(device.fault_plan().fired(), 1);
@@ -159,14 +160,14 @@ fn every_call_can_be_made_to_fail_and_then_has_changed_nothing() {
         assert_eq!((device.live_events(), device.used_bytes()), (events, used), "{call}");
         program(&mut device).expect("the fault happens once");
     }
-    let mut device = with(Adversary::Clock);
+    let mut device = with(EventTiming::Clock);
     device.set_fault_plan(FaultPlan::none().and(When::Nth(8), FaultError::OutOfMemory));
     assert_eq!((program(&mut device), device.fault_plan().fired()), (Ok(()), 0));
 }
 
 #[test]
 fn a_planned_failure_of_malloc_is_out_of_memory_when_asked() {
-    let mut device = with(Adversary::Clock);
+    let mut device = with(EventTiming::Clock);
     device.set_fault_plan(FaultPlan::none().and(When::NthOf(CallName::Malloc, 2), FaultError::OutOfMemory));
     device.malloc(Bytes(1)).unwrap();
     assert_eq!(device.malloc(Bytes(1)), Err(BackendError::OutOfMemory { requested: Bytes(1) }));
@@ -185,8 +186,8 @@ fn a_free_that_does_not_wait_completes_nothing() {
 }
 
 #[test]
-fn one_at_a_time_passes_over_what_the_clock_has_completed() {
-    let mut device = with(Adversary::Clock);
+fn complete_one_skips_what_the_clock_has_completed() {
+    let mut device = with(EventTiming::Clock);
     recorded(&mut device, 1);
     device.spin(StreamId(1), 1000);
     let pending = recorded(&mut device, 1);

@@ -1,12 +1,12 @@
-//! Random programs on the device against a naive model: ranges never overlap, the accounting is the sum of its parts, completions
-//! stay, time moves on, and the same program gives the same device.
+//! Random programs against a naive model: ranges never overlap, memory adds up, completions stay, time only
+//! advances, and the same program gives the same device.
 
 use std::collections::BTreeSet;
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade_sim::address::{Ascending, Descending, Reuse, Scripted};
-use parkade_sim::{Adversary, LogLevel, SimDevice, SimEvent, SimOptions};
+use parkade_sim::{EventTiming, LogLevel, SimDevice, SimEvent, SimOptions};
 use proptest::prelude::*;
 
 const PAGE: u64 = 2 * MIB;
@@ -51,13 +51,13 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Options, and whether small cudaMallocs share pages under them.
+/// Options, and whether small cudaMallocs share pages with them.
 fn options() -> impl Strategy<Value = (SimOptions, bool)> {
-    let adversary = prop_oneof![
-        Just(Adversary::Clock),
-        Just(Adversary::Eager),
-        Just(Adversary::Lazy),
-        any::<u64>().prop_map(Adversary::Seeded)
+    let timing = prop_oneof![
+        Just(EventTiming::Clock),
+        Just(EventTiming::Eager),
+        Just(EventTiming::Lazy),
+        any::<u64>().prop_map(EventTiming::Seeded)
     ];
     let script = prop::collection::vec((1..40_u64).prop_map(|page| page * PAGE), 0..30);
     let base = || SimOptions::new(Bytes(CAPACITY));
@@ -67,12 +67,12 @@ fn options() -> impl Strategy<Value = (SimOptions, bool)> {
         Just(base().address_model(Reuse::new())),
         script.prop_map(move |script| base().address_model(Scripted::new(script))),
     ];
-    (model, adversary, any::<bool>(), any::<bool>()).prop_map(|(options, adversary, shares, waits)| {
-        (options.adversary(adversary).shares_pages(shares).free_waits(waits), shares)
+    (model, timing, any::<bool>(), any::<bool>()).prop_map(|(options, timing, shares, waits)| {
+        (options.event_timing(timing).shares_pages(shares).free_waits(waits), shares)
     })
 }
 
-/// A naive model: live ranges in a list, and their pages counted from sizes and addresses alone.
+/// A naive model: a list of live ranges, whose pages are counted from sizes and addresses alone.
 #[derive(Default)]
 struct Naive {
     shares: bool,
@@ -82,7 +82,8 @@ struct Naive {
 }
 
 impl Naive {
-    /// Whole pages of the large ranges, and the different pages that small ones lie in (all models here place on pages).
+    /// The pages of large ranges, and the distinct pages that small ones lie in. (All address models here
+    /// place on pages.)
     fn used_bytes(&self) -> u64 {
         let small = |bytes: u64| self.shares && bytes <= MIB;
         let shared: BTreeSet<u64> = self.live.iter().filter(|live| small(live.1)).map(|live| live.0 / PAGE).collect();
@@ -113,7 +114,7 @@ fn malloc(device: &mut SimDevice, naive: &mut Naive, bytes: u64) -> Result<(), T
     Ok(())
 }
 
-/// One call about an event; a completion once seen must stay.
+/// Makes one call about an event. A completion that was seen must stay.
 fn touch_event(device: &mut SimDevice, naive: &mut Naive, index: usize, wait: bool) -> Result<(), TestCaseError> {
     let count = naive.events.len().max(1);
     if let Some((event, seen)) = naive.events.get_mut(index % count) {

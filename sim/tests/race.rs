@@ -1,15 +1,15 @@
-//! Races by example: the three classical programs of two streams, what the host does too early, and contents that follow the
-//! memory.
+//! Races by example: the three classical two-stream programs, calls that the host makes too early, and
+//! contents that follow the memory.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{
-    Access, AccessError, AccessKind, Adversary, Kernel, SimDevice, SimEvent, SimOptions, SimPhysical, UNWRITTEN, Use,
+    Access, AccessError, AccessKind, EventTiming, Kernel, RaceUse, SimDevice, SimEvent, SimOptions, SimPhysical, UNWRITTEN,
 };
 
 const PAGE: Bytes = Bytes::mib(2);
 const SIZE: Bytes = Bytes::mib(4);
-const ADVERSARIES: [Adversary; 4] = [Adversary::Clock, Adversary::Eager, Adversary::Lazy, Adversary::Seeded(5)];
+const TIMINGS: [EventTiming; 4] = [EventTiming::Clock, EventTiming::Eager, EventTiming::Lazy, EventTiming::Seeded(5)];
 
 fn device() -> SimDevice {
     SimDevice::new(SimOptions::new(Bytes::mib(256)))
@@ -40,9 +40,10 @@ fn bytes<const N: usize>(device: &mut SimDevice, address: DeviceAddress) -> [u8;
     into
 }
 
-/// x is made on one stream and read by a slow kernel on another one, in order; what comes then is the scenario.
-fn x_in_use(adversary: Adversary) -> (SimDevice, [StreamId; 2], DeviceAddress) {
-    let mut device = SimDevice::new(SimOptions::new(Bytes::mib(256)).adversary(adversary));
+/// x is written on one stream and then read by a slow kernel on another, in order. What follows is the
+/// scenario.
+fn x_in_use(timing: EventTiming) -> (SimDevice, [StreamId; 2], DeviceAddress) {
+    let mut device = SimDevice::new(SimOptions::new(Bytes::mib(256)).event_timing(timing));
     let streams = [(); 2].map(|()| device.create_stream());
     let x = device.malloc(SIZE).unwrap();
     device.fill(x, SIZE, 1, streams[0]).unwrap();
@@ -54,13 +55,13 @@ fn x_in_use(adversary: Adversary) -> (SimDevice, [StreamId; 2], DeviceAddress) {
 
 #[test]
 fn b1_reuse_without_a_wait_is_a_race() {
-    for adversary in ADVERSARIES {
-        let (mut device, [s1, _], x) = x_in_use(adversary);
+    for timing in TIMINGS {
+        let (mut device, [s1, _], x) = x_in_use(timing);
         device.fill(x.offset(PAGE), Bytes(512), 2, s1).unwrap();
         let race = &device.races()[0];
-        assert_eq!((device.races().len(), race.first.number, race.second.number), (1, 2, 3), "{adversary:?}");
+        assert_eq!((device.races().len(), race.first.number, race.second.number), (1, 2, 3), "{timing:?}");
     }
-    let (mut device, [s1, _], x) = x_in_use(Adversary::Clock);
+    let (mut device, [s1, _], x) = x_in_use(EventTiming::Clock);
     let begin_ns = device.now_ns();
     device.fill(x.offset(PAGE), Bytes(512), 2, s1).unwrap();
     let text = format!(
@@ -73,9 +74,9 @@ fn b1_reuse_without_a_wait_is_a_race() {
 }
 
 #[test]
-fn b2_reuse_after_an_event_was_seen_complete_is_none() {
-    for adversary in ADVERSARIES {
-        let (mut device, [s1, s2], x) = x_in_use(adversary);
+fn b2_reuse_after_an_event_was_seen_complete_is_not_a_race() {
+    for timing in TIMINGS {
+        let (mut device, [s1, s2], x) = x_in_use(timing);
         let done = recorded(&mut device, s2);
         let mut polls = 0;
         while !device.is_complete(&done).unwrap() {
@@ -86,13 +87,13 @@ fn b2_reuse_after_an_event_was_seen_complete_is_none() {
             }
         }
         device.fill(x, SIZE, 2, s1).unwrap();
-        assert_eq!(device.races(), [], "{adversary:?}");
+        assert_eq!(device.races(), [], "{timing:?}");
     }
 }
 
 #[test]
 fn b2_an_event_that_is_not_complete_orders_nothing() {
-    let (mut device, [s1, s2], x) = x_in_use(Adversary::Clock);
+    let (mut device, [s1, s2], x) = x_in_use(EventTiming::Clock);
     let done = recorded(&mut device, s2);
     assert_eq!(device.is_complete(&done), Ok(false));
     device.advance(1 << 30);
@@ -101,23 +102,23 @@ fn b2_an_event_that_is_not_complete_orders_nothing() {
 }
 
 #[test]
-fn b3_a_stream_that_waits_for_the_event_is_none() {
-    for adversary in ADVERSARIES {
-        let (mut device, [s1, s2], x) = x_in_use(adversary);
+fn b3_reuse_on_a_stream_that_waits_is_not_a_race() {
+    for timing in TIMINGS {
+        let (mut device, [s1, s2], x) = x_in_use(timing);
         let done = recorded(&mut device, s2);
         device.stream_wait(s1, &done);
         device.fill(x, SIZE, 2, s1).unwrap();
-        assert_eq!(device.races(), [], "{adversary:?}");
+        assert_eq!(device.races(), [], "{timing:?}");
         let before_ns = device.now_ns();
         device.synchronize_stream(s1).unwrap();
         let waited = device.now_ns() - before_ns >= 900_000;
-        assert_eq!(waited, adversary != Adversary::Eager, "{adversary:?}: the fill came after the reader");
+        assert_eq!(waited, timing != EventTiming::Eager, "{timing:?}: the fill came after the reader");
     }
 }
 
 #[test]
 fn an_event_orders_what_was_before_its_newest_record() {
-    let (mut device, [s1, s2], x) = x_in_use(Adversary::Clock);
+    let (mut device, [s1, s2], x) = x_in_use(EventTiming::Clock);
     let never = device.create_event().unwrap();
     device.stream_wait(s1, &never);
     let early = {
@@ -134,22 +135,22 @@ fn an_event_orders_what_was_before_its_newest_record() {
 
 #[test]
 fn stream_zero_is_a_stream_like_any_other() {
-    let (mut device, _, x) = x_in_use(Adversary::Clock);
+    let (mut device, _, x) = x_in_use(EventTiming::Clock);
     device.fill(x, SIZE, 2, StreamId::DEFAULT).unwrap();
     assert_eq!(device.races().len(), 2, "with the fill and with the reader");
 }
 
 #[test]
-fn two_readers_do_not_race_and_a_kernel_not_with_itself() {
-    let (mut device, [s1, s2], x) = x_in_use(Adversary::Clock);
+fn neither_two_readers_nor_one_kernel_race() {
+    let (mut device, [s1, s2], x) = x_in_use(EventTiming::Clock);
     slow_reader(&mut device, s1, x);
     device.copy(x, x.offset(Bytes(512)), Bytes(2048), s2).unwrap();
     let kinds: Vec<_> = device.races().iter().map(|race| (race.first.number, race.first.what, race.second.what)).collect();
-    assert_eq!(kinds, [(3, Use::Read, Use::Written)], "the copy writes what the second reader reads");
+    assert_eq!(kinds, [(3, RaceUse::Read, RaceUse::Written)], "the copy writes what the second reader reads");
 }
 
 #[test]
-fn the_host_reads_behind_the_default_stream_only() {
+fn a_read_waits_for_the_default_stream_only() {
     let mut device = device();
     let stream = device.create_stream();
     let x = device.malloc(SIZE).unwrap();
@@ -163,14 +164,14 @@ fn the_host_reads_behind_the_default_stream_only() {
     assert_eq!(bytes(&mut device, x.offset(PAGE)), [7, 0], "contents are in program order");
     assert_eq!(device.now_ns() - before_ns, 1000, "it did not wait");
     let race = &device.races()[0];
-    assert_eq!((race.second.stream, race.second.what, &*race.second.label), (None, Use::Read, "read"));
+    assert_eq!((race.second.stream, race.second.what, &*race.second.label), (None, RaceUse::Read, "read"));
     device.synchronize_stream(stream).unwrap();
     bytes::<8>(&mut device, x.offset(PAGE));
     assert_eq!(device.races().len(), 1);
 }
 
 #[test]
-fn unmapping_what_is_in_use_is_a_race_through_that_address_only() {
+fn unmapping_races_with_accesses_through_that_address_only() {
     let mut device = device();
     let stream = device.create_stream();
     let start = device.reserve(Bytes::mib(64)).unwrap();
@@ -194,7 +195,7 @@ fn unmapping_what_is_in_use_is_a_race_through_that_address_only() {
 }
 
 #[test]
-fn a_free_that_does_not_wait_is_a_race_and_one_that_waits_is_none() {
+fn only_a_free_that_does_not_wait_is_a_race() {
     for waits in [true, false] {
         let mut device = SimDevice::new(SimOptions::new(Bytes::mib(64)).free_waits(waits));
         let stream = device.create_stream();
@@ -205,12 +206,12 @@ fn a_free_that_does_not_wait_is_a_race_and_one_that_waits_is_none() {
         assert_eq!(device.races(), [], "the neighbour in the page");
         device.free(small[0]).unwrap();
         let freed: Vec<_> = device.races().iter().map(|race| race.second.what).collect();
-        assert_eq!(freed, if waits { vec![] } else { vec![Use::Freed] });
+        assert_eq!(freed, if waits { vec![] } else { vec![RaceUse::Freed] });
     }
 }
 
 #[test]
-fn memory_that_was_given_back_takes_its_accesses_and_contents_along() {
+fn returned_memory_loses_its_accesses_and_contents() {
     let mut device = SimDevice::new(SimOptions::new(SIZE).free_waits(false));
     let streams = [(); 2].map(|()| device.create_stream());
     let start = device.reserve(SIZE).unwrap();
@@ -247,7 +248,7 @@ fn contents_follow_the_memory_byte_for_byte() {
     assert_eq!(bytes(&mut device, second), [UNWRITTEN, 1, 2, 3, 4, 1, 2, UNWRITTEN], "and at the next address");
     let accesses = vec![Access { address: second.offset(Bytes(2)), size: Bytes(2), kind: AccessKind::Write }];
     device.kernel(Kernel { stream: StreamId::DEFAULT, duration_ns: 1, label: "secret".into(), accesses }).unwrap();
-    assert_eq!(bytes(&mut device, second.offset(Bytes(1))), [1, UNWRITTEN, UNWRITTEN, 4], "nobody said what it writes");
+    assert_eq!(bytes(&mut device, second.offset(Bytes(1))), [1, UNWRITTEN, UNWRITTEN, 4], "what a kernel writes is unknown");
 }
 
 #[test]
@@ -296,7 +297,7 @@ fn the_first_hundred_races_are_kept_and_the_rest_counted() {
 
 #[test]
 fn clones_know_the_same_order() {
-    let (mut device, [s1, s2], x) = x_in_use(Adversary::Clock);
+    let (mut device, [s1, s2], x) = x_in_use(EventTiming::Clock);
     let done = recorded(&mut device, s2);
     let (mut other, its_event) = (device.clone(), done.clone());
     other.stream_wait(s1, &its_event);

@@ -1,11 +1,11 @@
-//! The race detector against a naive checker: random programs as an explicit graph of everything that happens, its transitive
-//! closure, and every pair of accesses looked at.
+//! The race detector against a naive checker: a random program becomes a graph of everything that happens,
+//! and every pair of accesses is compared with its transitive closure.
 
 use std::collections::BTreeSet;
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
-use parkade_sim::{Access, AccessKind, Adversary, Kernel, SimDevice, SimEvent, SimOptions, SimPhysical};
+use parkade_sim::{Access, AccessKind, EventTiming, Kernel, SimDevice, SimEvent, SimOptions, SimPhysical};
 use proptest::prelude::*;
 
 const PAGE: u64 = 2 * MIB;
@@ -13,12 +13,12 @@ const CELL: u64 = 4096;
 const CELLS: u64 = 6;
 const STREAMS: usize = 3;
 const EVENTS: usize = 3;
-/// Ways to memory: two addresses of one page that was created, and two cudaMallocs that share a page.
+/// Ways to memory: two addresses of one created page, and two cudaMallocs that share a page.
 const WAYS: usize = 4;
-/// The detector keeps so many races.
+/// How many races the detector keeps.
 const MAX_RACES: usize = 100;
 
-/// Cells of a way, and whether they are read or written.
+/// Way, first cell, number of cells, and whether they are read or written.
 type Span = (usize, u64, u64, AccessKind);
 
 #[derive(Clone, Debug)]
@@ -58,14 +58,19 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn adversary() -> impl Strategy<Value = Adversary> {
-    prop_oneof![Just(Adversary::Clock), Just(Adversary::Eager), Just(Adversary::Lazy), any::<u64>().prop_map(Adversary::Seeded)]
+fn timing() -> impl Strategy<Value = EventTiming> {
+    prop_oneof![
+        Just(EventTiming::Clock),
+        Just(EventTiming::Eager),
+        Just(EventTiming::Lazy),
+        any::<u64>().prop_map(EventTiming::Seeded)
+    ]
 }
 
-/// What happens, and what is before what.
+/// Everything that happens, and what comes before what.
 #[derive(Default)]
 struct Graph {
-    /// For every node the nodes before it.
+    /// For every node, the nodes before it.
     before: Vec<BTreeSet<usize>>,
     host: Option<usize>,
     streams: [Option<usize>; STREAMS],
@@ -82,13 +87,13 @@ impl Graph {
         self.before.len() - 1
     }
 
-    /// A call of the host, behind its earlier ones and what it waits for.
+    /// A call of the host, after its earlier calls and what it waits for.
     fn call(&mut self, waits: &[Option<usize>]) {
         let edges = [&[self.host], waits].concat();
         self.host = Some(self.node(&edges));
     }
 
-    /// Something that is put on a stream by a call of its own.
+    /// Something queued on a stream by its own call.
     fn put(&mut self, stream: usize, waits: &[Option<usize>]) -> usize {
         self.call(&[]);
         let edges = [&[self.host, self.streams[stream]], waits].concat();
@@ -103,7 +108,7 @@ struct Kept {
     number: u64,
     node: usize,
     way: usize,
-    /// (memory, cell): the two addresses of the page are one memory, each cudaMalloc is one of its own.
+    /// (memory, cell). The two addresses of the page are one memory; each cudaMalloc is another.
     cells: Vec<(u64, u64)>,
     kind: AccessKind,
 }
@@ -153,7 +158,7 @@ impl Program {
             numbers: 0,
             races: Vec::new(),
         };
-        // The detector numbers what it sees, and it begins with the first access.
+        // The detector starts numbering with the first access.
         program.kernel(0, 0, &[(3, 0, 1, AccessKind::Read)]);
         program
     }
@@ -162,13 +167,14 @@ impl Program {
         (first..first + count).map(|cell| (self.memories[way], cell)).collect()
     }
 
-    /// Whether `later` hides `earlier` in a cell that both touch: ordered behind it, through the same address, not weaker.
+    /// Whether `later` hides `earlier` in a cell that both touch: ordered after it, through the same address,
+    /// and not a read after a write.
     fn hides(&self, later: &Kept, earlier: &Kept) -> bool {
         let is_behind = later.node == earlier.node || self.graph.before[later.node].contains(&earlier.node);
         later.number > earlier.number && is_behind && later.way == earlier.way && later.kind >= earlier.kind
     }
 
-    /// Every access that is not before `node`, touches one of the cells and is one of those that count.
+    /// Notes a race with every access that counts, touches one of the cells, and is not ordered before `node`.
     fn look_for_races(&mut self, node: usize, cells: &[(u64, u64)], counts: impl Fn(&Kept) -> bool) {
         self.numbers += 1;
         let before = &self.graph.before[node];
@@ -196,7 +202,8 @@ impl Program {
         }
     }
 
-    /// The host has seen an event complete: then everything before it is, and every event that was recorded before it.
+    /// The host has seen an event complete: then everything before it is done, and every event recorded
+    /// before it is complete.
     fn host_saw(&mut self, event: usize) -> Result<(), TestCaseError> {
         self.graph.call(&[self.recorded[event]]);
         let Some(node) = self.recorded[event] else { return Ok(()) };
@@ -266,11 +273,11 @@ impl Program {
             self.graph.call(&self.graph.streams.clone());
         }
         self.end(way);
-        self.memories[way] = 100 + self.numbers; // not the memory that it was, wherever it lies
+        self.memories[way] = 100 + self.numbers; // different memory, even at the same address
         self.addresses[way] = self.device.malloc(Bytes(CELLS * CELL)).unwrap();
     }
 
-    /// What a way leads to is taken away.
+    /// The memory behind a way is taken away.
     fn end(&mut self, way: usize) {
         self.graph.call(&[]);
         let cells = self.cells((way, 0, CELLS, AccessKind::Write));
@@ -289,9 +296,9 @@ impl Program {
 proptest! {
     #[test]
     fn the_detector_agrees_with_the_closure_of_the_graph(
-        adversary in adversary(), free_waits in any::<bool>(), ops in prop::collection::vec(op(), 1..80)
+        timing in timing(), free_waits in any::<bool>(), ops in prop::collection::vec(op(), 1..80)
     ) {
-        let mut program = Program::new(SimOptions::new(Bytes::mib(64)).adversary(adversary), free_waits);
+        let mut program = Program::new(SimOptions::new(Bytes::mib(64)).event_timing(timing), free_waits);
         for op in &ops {
             program.step(op)?;
             program.check()?;
@@ -299,8 +306,8 @@ proptest! {
     }
 
     #[test]
-    fn a_program_on_one_stream_never_races(adversary in adversary(), ops in prop::collection::vec(op(), 1..80)) {
-        let mut program = Program::new(SimOptions::new(Bytes::mib(64)).adversary(adversary), true);
+    fn a_program_on_one_stream_never_races(timing in timing(), ops in prop::collection::vec(op(), 1..80)) {
+        let mut program = Program::new(SimOptions::new(Bytes::mib(64)).event_timing(timing), true);
         for op in ops {
             let op = match op {
                 Op::Kernel(_, duration_ns, spans) => Op::Kernel(0, duration_ns, spans),

@@ -1,10 +1,10 @@
-//! What the virtual memory calls cost and wait for (the facts page's rows, named after them), what the contents of pages do, how
-//! the calls fail on demand.
+//! What the virtual memory calls cost and wait for (facts: Time of one call; facts: Waiting for the device),
+//! where contents go, and how the calls fail on demand.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{
-    AccessError, Adversary, CallName, FaultError, FaultPlan, SimDevice, SimEvent, SimOptions, SimPhysical, UNWRITTEN, When,
+    AccessError, CallName, EventTiming, FaultError, FaultPlan, SimDevice, SimEvent, SimOptions, SimPhysical, UNWRITTEN, When,
 };
 
 const PAGE: Bytes = Bytes::mib(2);
@@ -102,8 +102,8 @@ fn waiting_none_of_the_calls_waits() {
 
 #[test]
 fn waiting_for_a_stream_waits_for_that_stream_only() {
-    for adversary in [Adversary::Clock, Adversary::Lazy, Adversary::Seeded(3)] {
-        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).adversary(adversary));
+    for timing in [EventTiming::Clock, EventTiming::Lazy, EventTiming::Seeded(3)] {
+        let mut device = SimDevice::new(SimOptions::new(Bytes::mib(100)).event_timing(timing));
         let recorded = |device: &mut SimDevice, stream: u64| -> SimEvent {
             device.spin(StreamId(stream), 1_000_000 * stream);
             let mut event = device.create_event().unwrap();
@@ -112,13 +112,13 @@ fn waiting_for_a_stream_waits_for_that_stream_only() {
         };
         let events = [1, 9].map(|stream| recorded(&mut device, stream));
         device.synchronize_stream(StreamId(1)).unwrap();
-        assert_eq!(events.each_ref().map(|event| device.is_complete(event)), [Ok(true), Ok(false)], "{adversary:?}");
-        assert!((1_000_000..1_001_000).contains(&device.now_ns()), "{adversary:?}");
+        assert_eq!(events.each_ref().map(|event| device.is_complete(event)), [Ok(true), Ok(false)], "{timing:?}");
+        assert!((1_000_000..1_001_000).contains(&device.now_ns()), "{timing:?}");
         assert_eq!(device.waited_ns(), device.totals(CallName::StreamSynchronize).wait_ns);
     }
 }
 
-/// What is read where nothing was written.
+/// What reads return where nothing was written.
 const NOTHING: u32 = u32::from_le_bytes([UNWRITTEN; 4]);
 
 fn word(device: &mut SimDevice, address: DeviceAddress) -> Result<u32, AccessError> {

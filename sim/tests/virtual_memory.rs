@@ -1,5 +1,6 @@
-//! Virtual memory beyond the rows of the measured facts, which are the contract of the conformance suite: many places for each row,
-//! scripted addresses, and what the facts are silent about. Times are in `device_virtual_laws`.
+//! Which virtual memory calls are refused (facts: Virtual memory calls): each fact at many addresses,
+//! scripted addresses, and cases that were not measured. Prices and waiting are in `virtual_laws`; the facts
+//! themselves are in the conformance suite's contract.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB};

@@ -1,4 +1,5 @@
-//! Random virtual memory calls against a naive model, page by page: results, accounting, and the contents of every address.
+//! Random virtual memory calls against a naive model of pages: results, memory in use, and the contents of
+//! every address.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 
 const PAGE: u64 = 2 * MIB;
 const CAPACITY_PAGES: u64 = 24;
-/// Reservations are so long that calls on them meet often.
+/// Pages of a reservation: few, so that calls on it often overlap.
 const RESERVED_PAGES: u64 = 12;
 
 #[derive(Clone, Debug)]
@@ -18,7 +19,7 @@ enum Op {
     Unreserve(usize),
     Create(u64),
     Release(usize),
-    /// Memory, reservation, page in it, pages more than the memory has.
+    /// Memory, reservation, page in it, how many pages more than the memory has.
     Map(usize, usize, u64, u64),
     SetAccess(usize, u64, u64),
     Unmap(usize, u64, u64),
@@ -51,7 +52,8 @@ struct Memory {
     released: bool,
 }
 
-/// One mapped page: which memory and which page of it, where its mapping starts and ends, and whether it may be touched.
+/// One mapped page: which memory and which page of it, where its mapping starts and ends, and whether it may
+/// be touched.
 #[derive(Clone, Copy)]
 struct MappedPage {
     memory: usize,

@@ -138,8 +138,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<Vec<Allocation>, AdoptError> {
         let total = segment.check()?;
         let stream = self.heap.stream_slot(segment.stream).map_err(|_| AdoptError::TooManyStreams)?;
-        let owner = self.heap.pools().owner(segment.pool).ok_or(AdoptError::UnknownPool)?;
-        let pool = PoolSlot::of_owner(owner, segment.class);
+        let pool_number = self.heap.private_pools().number_of(segment.pool).ok_or(AdoptError::UnknownPool)?;
+        let pool = PoolSlot::of_pool(pool_number, segment.class);
         match segment.page {
             Some(page) => self.adopt_pages(segment, pool, (total, page), memory),
             None => self.adopt_whole(pool, total),

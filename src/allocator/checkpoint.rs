@@ -35,8 +35,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// [`CheckpointError::Device`].
     pub fn checkpoint_pool(&mut self, id: PoolId) -> Result<PoolCheckpoint, CheckpointError> {
         self.flush_deferred()?;
-        let owner = self.heap.private_owner(id).ok_or(CheckpointError::UnknownPool(id))?;
-        let heads = self.heap.heads_of(owner);
+        let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::UnknownPool(id))?;
+        let heads = self.heap.heads_of(pool_number);
         let segments = heads.into_iter().map(|head| self.heap.save_segment(self.heap.arena.at(head)));
         Ok(PoolCheckpoint { pool: id, segments: segments.collect::<Result<_, _>>()? })
     }
@@ -49,17 +49,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// checkpoint, as for one of another allocator: nothing has changed then. [`CheckpointError::Device`] is the exception.
     pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<Restored, CheckpointError> {
         let id = checkpoint.pool;
-        let owner = self.heap.private_owner(id).ok_or(CheckpointError::LostPool(id))?;
-        if self.heap.pools().freeable().contains(&owner) {
+        let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::LostPool(id))?;
+        if self.heap.private_pools().freeable().contains(&pool_number) {
             return Err(CheckpointError::Abandoned(id));
         }
         if !self.heap.merges_neighbours() || self.heap.mixes_streams() {
             return Err(CheckpointError::Parted);
         }
-        Fit { heap: &self.heap, owner }.check(checkpoint)?;
-        let freed = self.take_back(owner)?;
+        Fit { heap: &self.heap, pool_number }.check(checkpoint)?;
+        let freed = self.take_back(pool_number)?;
         let mut allocations = Vec::new();
-        let starts = self.heap.free_starts(owner);
+        let starts = self.heap.free_starts(pool_number);
         for segment in &checkpoint.segments {
             let start = starts.get(&segment.address.0).ok_or(CheckpointError::SegmentMissing(segment.address))?;
             self.restore_segment(*start, segment, &mut allocations)?;
@@ -72,18 +72,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// [`CheckpointError::UnknownPool`].
     pub fn pool_live_allocations_are(&self, id: PoolId, expected: &[DeviceAddress]) -> Result<bool, CheckpointError> {
-        let owner = self.heap.private_owner(id).ok_or(CheckpointError::UnknownPool(id))?;
+        let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::UnknownPool(id))?;
         let blocks = self.heap.arena.live().map(|index| self.heap.arena.at(index));
-        let live = blocks.filter(|block| block.state == BlockState::Allocated && PoolSlot(block.pool).owner() == owner);
+        let live =
+            blocks.filter(|block| block.state == BlockState::Allocated && PoolSlot(block.pool).pool_number() == pool_number);
         let live: BTreeSet<DeviceAddress> = live.map(|block| DeviceAddress(block.address)).collect();
         Ok(live == expected.iter().copied().collect())
     }
 
     /// Gives back everything that the pool has handed out, whatever goes wrong; the first error is told.
-    fn take_back(&mut self, owner: u16) -> Result<Vec<DeviceAddress>, CheckpointError> {
+    fn take_back(&mut self, pool_number: u16) -> Result<Vec<DeviceAddress>, CheckpointError> {
         let mut freed = Vec::new();
         let mut outcome = Ok(());
-        for mut index in self.heap.heads_of(owner) {
+        for mut index in self.heap.heads_of(pool_number) {
             // A block that is given back keeps its slot, whichever neighbours it takes in.
             while let Some(block) = self.heap.arena.get(index) {
                 if block.state == BlockState::Allocated {
@@ -110,7 +111,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         for saved in segment.blocks.iter().filter(|saved| saved.state != SavedState::Unmapped) {
             let block = self.heap.arena.at(index);
             let (pool, splits) = (PoolSlot(block.pool), block.size > saved.size.0);
-            let request = Request { requested: saved.size, size: saved.size, pool, stream: segment.stream, grows: false };
+            let request = Request { requested: saved.size, size: saved.size, pool, stream: segment.stream, is_expandable: false };
             self.heap.detach(index);
             let allocation = self.hand_out_part(index, &request, splits);
             index = self.heap.arena.at(allocation.id.index).next;
@@ -125,31 +126,31 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 }
 
 impl Heap {
-    fn private_owner(&self, id: PoolId) -> Option<u16> {
-        self.pools().owner(id).filter(|&owner| owner != 0)
+    fn private_pool_number(&self, id: PoolId) -> Option<u16> {
+        self.private_pools().number_of(id).filter(|&pool_number| pool_number != 0)
     }
 
     /// The first blocks of a pool's segments: first those in use, by address, then free ones, small then large, each in the order of
     /// the pool's free blocks. Segments that begin without memory are left out.
-    fn heads_of(&self, owner: u16) -> Vec<u32> {
+    fn heads_of(&self, pool_number: u16) -> Vec<u32> {
         let is_used = |block: &Block| matches!(block.state, BlockState::Allocated | BlockState::Pending);
-        let is_head = |block: &Block| block.prev == NIL && PoolSlot(block.pool).owner() == owner;
+        let is_head = |block: &Block| block.prev == NIL && PoolSlot(block.pool).pool_number() == pool_number;
         let mut heads: Vec<u32> = self.arena.live().collect();
         heads.retain(|&index| is_head(self.arena.at(index)) && is_used(self.arena.at(index)));
         heads.sort_unstable_by_key(|&index| self.arena.at(index).address);
-        heads.extend(self.free_of(owner).filter(|&index| self.arena.at(index).prev == NIL));
+        heads.extend(self.free_of(pool_number).filter(|&index| self.arena.at(index).prev == NIL));
         heads
     }
 
     /// The free blocks of a pool, small ones first.
-    fn free_of(&self, owner: u16) -> impl Iterator<Item = u32> + '_ {
-        let slots = self.pool_slots().filter(move |slot| slot.owner() == owner);
+    fn free_of(&self, pool_number: u16) -> impl Iterator<Item = u32> + '_ {
+        let slots = self.pool_slots().filter(move |slot| slot.pool_number() == pool_number);
         slots.flat_map(|slot| self.free_blocks(slot)).map(|block| block.id.index)
     }
 
     /// The free blocks of a pool by address.
-    fn free_starts(&self, owner: u16) -> BTreeMap<u64, u32> {
-        self.free_of(owner).map(|index| (self.arena.at(index).address, index)).collect()
+    fn free_starts(&self, pool_number: u16) -> BTreeMap<u64, u32> {
+        self.free_of(pool_number).map(|index| (self.arena.at(index).address, index)).collect()
     }
 
     fn save_segment(&self, head: &Block) -> Result<SavedSegment, CheckpointError> {
@@ -170,7 +171,7 @@ impl Heap {
 /// Whether a checkpoint will fit once everything that its pool has handed out is given back.
 struct Fit<'a> {
     heap: &'a Heap,
-    owner: u16,
+    pool_number: u16,
 }
 
 impl Fit<'_> {
@@ -178,7 +179,7 @@ impl Fit<'_> {
         let arena = &self.heap.arena;
         let is_start = |index: &u32| {
             let block = arena.at(*index);
-            PoolSlot(block.pool).owner() == self.owner && self.will_be_free(*index) && !self.will_be_free(block.prev)
+            PoolSlot(block.pool).pool_number() == self.pool_number && self.will_be_free(*index) && !self.will_be_free(block.prev)
         };
         let mut starts: BTreeMap<u64, u32> =
             arena.live().filter(is_start).map(|index| (arena.at(index).address, index)).collect();

@@ -1,15 +1,15 @@
 //! The allocator: the way of one request from top to bottom.
 //!
 //! A request is rounded, looked for among the free blocks, and cut to size. When no free block serves it, callbacks may free
-//! something; then the ladder is climbed ([`pressure`]). Blocks come back in [`release`], at once or after the events of other
+//! something; then the ladder is climbed ([`ladder`]). Blocks come back in [`release`], at once or after the events of other
 //! streams. What to decide at each step is the policy's business, what it costs is the device's, and everything that
 //! happens is told to the observer, in PyTorch's order (spec 2.4 and 7.4).
 
 mod adopt;
 mod checkpoint;
-mod growth;
+mod expandable;
+mod ladder;
 mod pools;
-mod pressure;
 mod release;
 #[cfg(test)]
 mod tests;
@@ -97,7 +97,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let total_memory = device.total_memory();
         let profile = policy.profile();
         let (pending, reservations) = (Pending::new(), Reservations::new());
-        let heap = Heap::new(profile, &policy, total_memory);
+        let heap = Heap::new(profile, policy.free_order(), policy.coalescing(), total_memory);
         let callbacks = Vec::new();
         Allocator { device, policy, profile, observer, heap, pending, reservations, stats, total_memory, callbacks }
     }
@@ -125,8 +125,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let size = self.policy.round(requested).filter(|&size| size >= requested).ok_or(AllocError::TooLarge { requested })?;
         let stream_slot = self.heap.stream_slot(stream)?;
         self.process_events()?;
-        let pool = PoolSlot::of_owner(self.heap.pools().owner_for(stream), self.policy.classify(size));
-        let request = Request { requested, size, pool, stream, grows: self.policy.grows(pool) };
+        let pool = PoolSlot::of_pool(self.heap.private_pools().number_for(stream), self.policy.classify(size));
+        let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
         let (block, request) = match self.policy.place(&self.heap, &request) {
             Placement::Reuse(id) => (self.take(id, &request)?, request),
             Placement::Segment(segment) => self.obtain(&request, stream_slot, segment)?,
@@ -184,7 +184,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn hand_out(&mut self, index: u32, request: &Request) -> Result<Allocation, AllocError> {
         let whole = self.heap.arena.at(index).size;
         let splits = whole > request.size.0
-            && !self.heap.pools().is_kept_whole(request.pool.owner())
+            && !self.heap.private_pools().is_kept_whole(request.pool.pool_number())
             && self.policy.splits(Bytes(whole), request);
         let part = if splits { self.policy.cut(Bytes(whole), request) } else { Bytes(whole) };
         if splits && (part != request.size || self.heap.has_buddies()) {

@@ -26,7 +26,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// If requests are sent to it already, or it is abandoned.
     pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
         self.heap.create_pool(id)?;
-        self.heap.pools_mut().begin(id, filter)
+        self.heap.private_pools_mut().begin(id, filter)
     }
 
     /// Sends no more requests to a pool. Does not count down its uses.
@@ -34,7 +34,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If none are sent to it.
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        self.heap.pools_mut().end(id)
+        self.heap.private_pools_mut().end(id)
     }
 
     /// Counts one use less; a pool without uses gives its memory back at the next chance.
@@ -42,7 +42,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If there is no such pool, or it has no uses.
     pub fn release_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        self.heap.pools_mut().release(id)
+        self.heap.private_pools_mut().release(id)
     }
 
     /// Whether the caller's current stream is being captured into a graph. Versions that look at this defer all waiting meanwhile
@@ -56,18 +56,18 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If there is no such pool.
     pub fn pool_use_count(&self, id: PoolId) -> Result<i64, PoolError> {
-        self.heap.pools().use_count(id)
+        self.heap.private_pools().use_count(id)
     }
 
     /// Whether a pool's free blocks may serve requests of the default pool when the device has no memory (spec 5.6).
     pub fn set_pool_use_on_oom(&mut self, id: PoolId, serves: bool) {
-        self.heap.pools_mut().set_serves_when_out(id, serves);
+        self.heap.private_pools_mut().set_serves_when_out(id, serves);
     }
 
     /// A pool's blocks are never split from now on. A later pool of the same id may inherit that
     /// ([`crate::profile::Profile::forgets_no_split`]).
     pub fn set_pool_no_split(&mut self, id: PoolId) {
-        self.heap.pools_mut().set_kept_whole(id);
+        self.heap.private_pools_mut().set_kept_whole(id);
     }
 
     /// Gives what a pool without uses has cached back to the device, after waiting for its events. Does nothing for a pool in use,
@@ -76,11 +76,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// What the device says.
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
-        let Some(owner) = self.heap.pools().owner(id).filter(|owner| self.heap.pools().freeable().contains(owner)) else {
+        let Some(pool_number) = self
+            .heap
+            .private_pools()
+            .number_of(id)
+            .filter(|pool_number| self.heap.private_pools().freeable().contains(pool_number))
+        else {
             return Ok(());
         };
-        self.synchronize_pool(owner)?;
-        let blocks = self.heap.releasable_of(owner);
+        self.synchronize_pool(pool_number)?;
+        let blocks = self.heap.releasable_of(pool_number);
         self.release_segments(&blocks)?;
         self.forget_empty_pools()
     }
@@ -98,10 +103,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Looks for a free block in the pools that serve when the device is out of memory. The request then goes on with the pool that
     /// has one (spec 5.6).
     pub(super) fn borrow(&mut self, request: &Request) -> Result<Option<(u32, Request)>, AllocError> {
-        if request.pool.owner() != 0 {
+        if request.pool.pool_number() != 0 {
             return Ok(None);
         }
-        for id in self.heap.pools().serving_when_out() {
+        for id in self.heap.private_pools().serving_when_out() {
             self.begin_pool(id, PoolFilter::All)?;
             let found = self.search_pool(id, request);
             self.end_pool(id)?;
@@ -114,8 +119,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     fn search_pool(&mut self, id: PoolId, request: &Request) -> Result<Option<(u32, Request)>, AllocError> {
-        let Some(owner) = self.heap.pools().owner(id) else { return Ok(None) };
-        let request = Request { pool: PoolSlot::of_owner(owner, request.pool.class()), grows: false, ..*request };
+        let Some(pool_number) = self.heap.private_pools().number_of(id) else { return Ok(None) };
+        let request = Request { pool: PoolSlot::of_pool(pool_number, request.pool.class()), is_expandable: false, ..*request };
         match self.policy.place(&self.heap, &request) {
             Placement::Reuse(block) => Ok(Some((self.take(block, &request)?, request))),
             Placement::Segment(_) => Ok(None),
@@ -124,19 +129,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Forgets pools that nobody uses and that have no memory left, with the addresses that they still reserve.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
-        for owner in self.heap.pools().freeable() {
+        for pool_number in self.heap.private_pools().freeable() {
             // A request may be on its way to a pool that is routed to.
-            if self.heap.reserved_by(owner) != Bytes::ZERO || self.heap.pools().is_routed(owner) {
+            if self.heap.reserved_by(pool_number) != Bytes::ZERO || self.heap.private_pools().is_routed(pool_number) {
                 continue;
             }
-            while let Some(index) = self.heap.bare_reservation_of(owner) {
+            while let Some(index) = self.heap.bare_reservation_of(pool_number) {
                 let (base, size) = (self.heap.arena.at(index).address, self.heap.arena.at(index).size);
                 self.release_leftovers()?;
                 self.device.unreserve(DeviceAddress(base), Bytes(size))?;
                 self.reservations.remove(base);
                 self.heap.remove_reservation(index);
             }
-            self.heap.pools_mut().forget(owner, self.profile.forgets_no_split);
+            self.heap.private_pools_mut().forget(pool_number, self.profile.forgets_no_split);
         }
         Ok(())
     }

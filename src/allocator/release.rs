@@ -110,12 +110,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Waits for the events of one pool's blocks and frees them.
-    pub(super) fn synchronize_pool(&mut self, owner: u16) -> Result<(), BackendError> {
+    pub(super) fn synchronize_pool(&mut self, pool_number: u16) -> Result<(), BackendError> {
         self.stats.num_sync_all_streams += 1;
         self.flush_deferred()?;
         loop {
             let arena = &self.heap.arena;
-            let of_pool = |block: u32| PoolSlot(arena.at(block).pool).owner() == owner;
+            let of_pool = |block: u32| PoolSlot(arena.at(block).pool).pool_number() == pool_number;
             let Some((stream, place)) = self.pending.first_where(of_pool) else { return Ok(()) };
             if let Some(event) = self.pending.event_at(stream, place) {
                 self.device.wait(event)?;

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use super::Allocator;
-use super::growth::Freed;
+use super::expandable::Freed;
 use crate::block::{BlockId, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;

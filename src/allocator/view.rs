@@ -20,7 +20,7 @@ pub struct InvalidFraction(pub f64);
 
 impl fmt::Display for InvalidFraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&crate::report::invalid_fraction_message(self.0))
+        f.write_str(&crate::texts::invalid_fraction_message(self.0))
     }
 }
 

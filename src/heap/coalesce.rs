@@ -5,9 +5,8 @@
 
 use alloc::vec::Vec;
 
-use super::Heap;
+use super::{Coalescing, Heap};
 use crate::block::{Block, BlockState, NIL};
-use crate::policy::Coalescing;
 
 /// What putting a block back absorbed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -4,14 +4,9 @@
 //! are kept by pool, stream and address. Memory comes and goes in whole pages; which pages is the allocator's business, here
 //! blocks are cut and joined.
 
-use alloc::collections::BTreeSet;
-
 use super::{Heap, PoolSlot};
 use crate::block::{Block, BlockState, Marks};
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
-
-/// Unmapped blocks of one pool, by stream and address.
-pub(super) type Unmapped = BTreeSet<(StreamId, u64, u32)>;
 
 impl Heap {
     /// Bytes without memory directly behind a free block, which it could grow into.
@@ -109,8 +104,8 @@ impl Heap {
     }
 
     /// A reserved range of a pool in which nothing has memory.
-    pub(crate) fn bare_reservation_of(&self, owner: u16) -> Option<u32> {
-        let pools = [PoolClass::Small, PoolClass::Large].map(|class| PoolSlot::of_owner(owner, class));
+    pub(crate) fn bare_reservation_of(&self, pool_number: u16) -> Option<u32> {
+        let pools = [PoolClass::Small, PoolClass::Large].map(|class| PoolSlot::of_pool(pool_number, class));
         let mut unmapped = pools.iter().flat_map(|pool| &self.unmapped[usize::from(pool.0)]).map(|&(_, _, index)| index);
         unmapped.find(|&index| !self.arena.at(index).is_split())
     }

@@ -10,15 +10,15 @@ mod pools;
 mod streams;
 mod view;
 
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::block::{Arena, Block, BlockState, Marks, NIL};
-use crate::index::{ByAddress, FreeIndex};
-use crate::policy::{Coalescing, Policy};
+use crate::index::{ByAddress, FreeIndex, FreeOrder};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
-use pools::Pools;
+use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
 pub(crate) use streams::TooManyStreams;
 pub use view::BlockView;
@@ -34,12 +34,12 @@ impl PoolSlot {
         PoolSlot(class as u16)
     }
 
-    pub(crate) const fn of_owner(owner: u16, class: PoolClass) -> PoolSlot {
-        PoolSlot(2 * owner + class as u16)
+    pub(crate) const fn of_pool(pool_number: u16, class: PoolClass) -> PoolSlot {
+        PoolSlot(2 * pool_number + class as u16)
     }
 
     /// Which pool: 0 is the default pool.
-    pub(crate) const fn owner(self) -> u16 {
+    pub(crate) const fn pool_number(self) -> u16 {
         self.0 / 2
     }
 
@@ -50,16 +50,33 @@ impl PoolSlot {
     }
 }
 
+/// Which free neighbours in a segment become one block. Neighbours that belong to different streams never do, until all streams have
+/// been waited for. Expandable segments need [`Coalescing::Neighbours`]: what is mapped is merged with what is free beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Coalescing {
+    /// All.
+    Neighbours,
+    /// Two of the same size whose common first byte, counted from the segment's, is a multiple of both together: the halves of a
+    /// block of a buddy system.
+    Buddies,
+    /// None.
+    Never,
+}
+
+/// Unmapped blocks of one pool, by stream and address.
+type Unmapped = BTreeSet<(StreamId, u64, u32)>;
+
 /// All segments and blocks of one device.
 #[derive(Clone, Debug)]
 pub struct Heap {
     pub(crate) arena: Arena,
-    pools: Vec<FreeIndex>,
+    /// The free blocks of every collection.
+    free: Vec<FreeIndex>,
     /// Addresses without memory, by pool.
-    unmapped: Vec<expandable::Unmapped>,
+    unmapped: Vec<Unmapped>,
     /// Bytes taken from the device, by owner.
     reserved_by: Vec<u64>,
-    private: Pools,
+    private_pools: PrivatePools,
     /// Stream handles by slot, in the order in which they were first seen.
     streams: Vec<StreamId>,
     /// The slots in the order of their handles.
@@ -78,33 +95,31 @@ pub struct Heap {
     mixes_streams: bool,
     /// The device's whole memory.
     device_total: u64,
-    /// Free blocks are kept by address instead of by size.
-    keeps_addresses: bool,
+    free_order: FreeOrder,
 }
 
 impl Heap {
     /// An empty heap for a device with so much memory.
-    pub(crate) fn new(profile: &Profile, policy: &impl Policy, device_total: Bytes) -> Heap {
-        let keeps_addresses = policy.looks_by_address();
+    pub(crate) fn new(profile: &Profile, free_order: FreeOrder, coalescing: Coalescing, device_total: Bytes) -> Heap {
         Heap {
             arena: Arena::default(),
-            pools: vec![FreeIndex::new(keeps_addresses), FreeIndex::new(keeps_addresses)],
-            unmapped: vec![expandable::Unmapped::default(), expandable::Unmapped::default()],
+            free: vec![FreeIndex::new(free_order), FreeIndex::new(free_order)],
+            unmapped: vec![Unmapped::default(), Unmapped::default()],
             streams: vec![StreamId::DEFAULT],
             stream_order: vec![0],
             last_stream: (StreamId::DEFAULT, 0),
             reserved: 0,
             reserved_by: vec![0],
-            private: Pools::default(),
+            private_pools: PrivatePools::default(),
             limit: None,
             tie_break: profile.tie_break,
             deferral: profile.deferral,
             is_capturing: false,
             segments_made: 0,
-            coalescing: policy.coalescing(),
+            coalescing,
             mixes_streams: false,
             device_total: device_total.0,
-            keeps_addresses,
+            free_order,
         }
     }
 
@@ -125,48 +140,50 @@ impl Heap {
         self.streams[usize::from(slot)]
     }
 
+    // Inlined, it costs nothing where nobody observes.
+    #[inline]
     pub(crate) fn pool_id(&self, pool: u16) -> PoolId {
-        self.private.id(PoolSlot(pool).owner())
+        self.private_pools.id(PoolSlot(pool).pool_number())
     }
 
     /// The collections of every pool: the default pool's two, then those of private pools, of which some may be gone by now and empty.
     pub fn pool_slots(&self) -> impl DoubleEndedIterator<Item = PoolSlot> + use<> {
-        (0..self.pools.len() as u16).map(PoolSlot)
+        (0..self.free.len() as u16).map(PoolSlot)
     }
 
-    pub(crate) fn pools(&self) -> &Pools {
-        &self.private
+    pub(crate) fn private_pools(&self) -> &PrivatePools {
+        &self.private_pools
     }
 
-    pub(crate) fn pools_mut(&mut self) -> &mut Pools {
-        &mut self.private
+    pub(crate) fn private_pools_mut(&mut self) -> &mut PrivatePools {
+        &mut self.private_pools
     }
 
     /// Makes a private pool, or counts one more use of it.
     pub(crate) fn create_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        let (owner, _) = self.private.create_or_use(id)?;
-        let owners = usize::from(owner) + 1;
-        if self.reserved_by.len() < owners {
-            self.reserved_by.resize(owners, 0);
-            self.pools.resize_with(2 * owners, || FreeIndex::new(self.keeps_addresses));
-            self.unmapped.resize_with(2 * owners, expandable::Unmapped::default);
+        let (pool_number, _) = self.private_pools.create_or_use(id)?;
+        let pools = usize::from(pool_number) + 1;
+        if self.reserved_by.len() < pools {
+            self.reserved_by.resize(pools, 0);
+            self.free.resize_with(2 * pools, || FreeIndex::new(self.free_order));
+            self.unmapped.resize_with(2 * pools, Unmapped::default);
         }
         Ok(())
     }
 
     /// Bytes that a pool has taken from the device.
-    pub(crate) fn reserved_by(&self, owner: u16) -> Bytes {
-        Bytes(self.reserved_by[usize::from(owner)])
+    pub(crate) fn reserved_by(&self, pool_number: u16) -> Bytes {
+        Bytes(self.reserved_by[usize::from(pool_number)])
     }
 
     fn take_bytes(&mut self, pool: u16, bytes: u64) {
         self.reserved += bytes;
-        self.reserved_by[usize::from(PoolSlot(pool).owner())] += bytes;
+        self.reserved_by[usize::from(PoolSlot(pool).pool_number())] += bytes;
     }
 
     fn give_bytes(&mut self, pool: u16, bytes: u64) {
         self.reserved -= bytes;
-        self.reserved_by[usize::from(PoolSlot(pool).owner())] -= bytes;
+        self.reserved_by[usize::from(PoolSlot(pool).pool_number())] -= bytes;
     }
 
     /// Adds a segment as one detached block.
@@ -202,13 +219,13 @@ impl Heap {
 
     /// A stream's free blocks by address, where they are kept so.
     pub(crate) fn by_address(&self, pool: PoolSlot, stream_slot: u16) -> Option<&ByAddress> {
-        self.pools[usize::from(pool.0)].by_address(stream_slot)
+        self.free[usize::from(pool.0)].by_address(stream_slot)
     }
 
     /// Likewise, to spoil.
     #[cfg(test)]
     pub(crate) fn by_address_mut(&mut self, pool: PoolSlot, stream_slot: u16) -> Option<&mut ByAddress> {
-        self.pools[usize::from(pool.0)].by_address_mut(stream_slot)
+        self.free[usize::from(pool.0)].by_address_mut(stream_slot)
     }
 
     /// Takes a free block out of its index.
@@ -218,7 +235,7 @@ impl Heap {
         debug_assert_eq!(block.state, BlockState::Free);
         block.state = BlockState::Detached;
         let pool = usize::from(block.pool);
-        self.pools[pool].remove(&mut self.arena, index);
+        self.free[pool].remove(&mut self.arena, index);
     }
 
     /// Puts a detached block into its index, stamped.
@@ -229,7 +246,7 @@ impl Heap {
         block.state = BlockState::Free;
         block.stamp = stamp;
         let pool = usize::from(block.pool);
-        self.pools[pool].insert(&mut self.arena, index);
+        self.free[pool].insert(&mut self.arena, index);
     }
 
     /// Cuts the low `size` bytes off a detached block. The low part is a new detached block, whose slot is returned; the rest keeps

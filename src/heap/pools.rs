@@ -84,16 +84,16 @@ struct PrivatePool {
 
 /// All private pools. An owner is a place in the heap's table: 0 is the default pool, private pools follow.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pools {
-    owners: BTreeMap<PoolId, u16>,
-    /// By owner less one.
-    private: Vec<Option<PrivatePool>>,
+pub(crate) struct PrivatePools {
+    numbers: BTreeMap<PoolId, u16>,
+    /// By number less one.
+    pools: Vec<Option<PrivatePool>>,
     routings: Vec<(PoolId, PoolFilter)>,
     serve_when_out: BTreeSet<PoolId>,
     kept_whole: BTreeSet<PoolId>,
 }
 
-impl Pools {
+impl PrivatePools {
     /// Some pool is routed to.
     #[inline]
     pub(crate) fn is_routing(&self) -> bool {
@@ -102,49 +102,50 @@ impl Pools {
 
     /// The owner that serves a request of the stream: that of the newest routing that accepts it.
     #[inline]
-    pub(crate) fn owner_for(&self, stream: StreamId) -> u16 {
+    pub(crate) fn number_for(&self, stream: StreamId) -> u16 {
         if self.routings.is_empty() {
             return 0;
         }
         let routed = self.routings.iter().rev().find(|(_, filter)| filter.accepts(stream));
-        routed.and_then(|(id, _)| self.owners.get(id)).copied().unwrap_or(0)
+        routed.and_then(|(id, _)| self.numbers.get(id)).copied().unwrap_or(0)
     }
 
-    pub(crate) fn id(&self, owner: u16) -> PoolId {
-        let private = usize::from(owner).checked_sub(1).and_then(|place| self.private.get(place)?.as_ref());
+    #[inline]
+    pub(crate) fn id(&self, pool_number: u16) -> PoolId {
+        let private = usize::from(pool_number).checked_sub(1).and_then(|place| self.pools.get(place)?.as_ref());
         private.map_or(PoolId::DEFAULT, |pool| pool.id)
     }
 
-    pub(crate) fn owner(&self, id: PoolId) -> Option<u16> {
-        if id == PoolId::DEFAULT { Some(0) } else { self.owners.get(&id).copied() }
+    pub(crate) fn number_of(&self, id: PoolId) -> Option<u16> {
+        if id == PoolId::DEFAULT { Some(0) } else { self.numbers.get(&id).copied() }
     }
 
     fn pool_mut(&mut self, id: PoolId) -> Result<&mut PrivatePool, PoolError> {
-        let owner = self.owners.get(&id).copied().ok_or(PoolError::Unknown(id))?;
-        let place = usize::from(owner).wrapping_sub(1);
-        self.private.get_mut(place).and_then(Option::as_mut).ok_or(PoolError::Unknown(id))
+        let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
+        let place = usize::from(pool_number).wrapping_sub(1);
+        self.pools.get_mut(place).and_then(Option::as_mut).ok_or(PoolError::Unknown(id))
     }
 
     /// Makes the pool or counts one more use; returns its owner, and whether it is a new place in the table.
     pub(crate) fn create_or_use(&mut self, id: PoolId) -> Result<(u16, bool), PoolError> {
-        if let Some(&owner) = self.owners.get(&id) {
+        if let Some(&pool_number) = self.numbers.get(&id) {
             let pool = self.pool_mut(id)?;
             if pool.uses <= 0 {
                 return Err(PoolError::Abandoned(id));
             }
             pool.uses += 1;
-            return Ok((owner, false));
+            return Ok((pool_number, false));
         }
         let pool = PrivatePool { id, uses: 1, freeable: false };
-        let vacant = self.private.iter().position(Option::is_none);
-        let place = vacant.unwrap_or(self.private.len());
-        let owner = u16::try_from(place + 1).ok().filter(|&owner| owner < 1 << 15).ok_or(PoolError::TooMany)?;
+        let vacant = self.pools.iter().position(Option::is_none);
+        let place = vacant.unwrap_or(self.pools.len());
+        let pool_number = u16::try_from(place + 1).ok().filter(|&pool_number| pool_number < 1 << 15).ok_or(PoolError::TooMany)?;
         match vacant {
-            Some(place) => self.private[place] = Some(pool),
-            None => self.private.push(Some(pool)),
+            Some(place) => self.pools[place] = Some(pool),
+            None => self.pools.push(Some(pool)),
         }
-        self.owners.insert(id, owner);
-        Ok((owner, vacant.is_none()))
+        self.numbers.insert(id, pool_number);
+        Ok((pool_number, vacant.is_none()))
     }
 
     pub(crate) fn begin(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
@@ -174,8 +175,8 @@ impl Pools {
     }
 
     pub(crate) fn use_count(&self, id: PoolId) -> Result<i64, PoolError> {
-        let owner = self.owners.get(&id).copied().ok_or(PoolError::Unknown(id))?;
-        let pool = usize::from(owner).checked_sub(1).and_then(|place| self.private.get(place)?.as_ref());
+        let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
+        let pool = usize::from(pool_number).checked_sub(1).and_then(|place| self.pools.get(place)?.as_ref());
         pool.map(|pool| pool.uses).ok_or(PoolError::Unknown(id))
     }
 
@@ -187,7 +188,7 @@ impl Pools {
         }
     }
 
-    /// Pools that serve a request of the default pool when the device has no memory.
+    /// PrivatePools that serve a request of the default pool when the device has no memory.
     pub(crate) fn serving_when_out(&self) -> Vec<PoolId> {
         self.serve_when_out.iter().copied().collect()
     }
@@ -196,31 +197,32 @@ impl Pools {
         self.kept_whole.insert(id);
     }
 
-    pub(crate) fn is_kept_whole(&self, owner: u16) -> bool {
-        owner != 0 && self.kept_whole.contains(&self.id(owner))
+    #[inline]
+    pub(crate) fn is_kept_whole(&self, pool_number: u16) -> bool {
+        pool_number != 0 && self.kept_whole.contains(&self.id(pool_number))
     }
 
     /// Owners whose memory may go back, in the order of their ids.
     pub(crate) fn freeable(&self) -> Vec<u16> {
-        let owners = self.owners.iter().map(|(_, &owner)| owner);
-        let is_freeable = |owner: &u16| {
-            let pool = usize::from(*owner).checked_sub(1).and_then(|place| self.private.get(place)?.as_ref());
+        let numbers = self.numbers.iter().map(|(_, &pool_number)| pool_number);
+        let is_freeable = |pool_number: &u16| {
+            let pool = usize::from(*pool_number).checked_sub(1).and_then(|place| self.pools.get(place)?.as_ref());
             pool.is_some_and(|pool| pool.freeable)
         };
-        owners.filter(is_freeable).collect()
+        numbers.filter(is_freeable).collect()
     }
 
     /// Requests are being sent to the owner.
-    pub(crate) fn is_routed(&self, owner: u16) -> bool {
-        let id = self.id(owner);
+    pub(crate) fn is_routed(&self, pool_number: u16) -> bool {
+        let id = self.id(pool_number);
         self.routings.iter().any(|(routed, _)| *routed == id)
     }
 
     /// Forgets a pool that has no memory left, and with it that it was never split, if the version does.
-    pub(crate) fn forget(&mut self, owner: u16, forgets_no_split: bool) {
-        let place = usize::from(owner).wrapping_sub(1);
-        if let Some(pool) = self.private.get_mut(place).and_then(Option::take) {
-            self.owners.remove(&pool.id);
+    pub(crate) fn forget(&mut self, pool_number: u16, forgets_no_split: bool) {
+        let place = usize::from(pool_number).wrapping_sub(1);
+        if let Some(pool) = self.pools.get_mut(place).and_then(Option::take) {
+            self.numbers.remove(&pool.id);
             if forgets_no_split {
                 self.kept_whole.remove(&pool.id);
             }

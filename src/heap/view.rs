@@ -49,16 +49,16 @@ impl Heap {
     /// Bytes taken from the device by the pool that the collection belongs to.
     #[must_use]
     pub fn reserved_in(&self, pool: PoolSlot) -> Bytes {
-        self.reserved_by(pool.owner())
+        self.reserved_by(pool.pool_number())
     }
 
-    /// The lowest address among the free blocks of the pool and stream that end behind `from` and have at least `size` bytes. Quick where
-    /// [`Policy::looks_by_address`](crate::policy::Policy::looks_by_address) says that it is asked; else it looks at all of them.
+    /// The lowest address among the free blocks of the pool and stream that end behind `from` and have at least `size` bytes. Looks at all of them
+    /// unless the heap keeps them [by address](crate::index::FreeOrder::ByAddress).
     #[must_use]
     #[inline]
     pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
-        let index = self.pools[usize::from(pool.0)].lowest_at_least(&self.arena, slot, size.0, from.0);
+        let index = self.free[usize::from(pool.0)].lowest_at_least(&self.arena, slot, size.0, from.0);
         index.map(|index| self.view(index))
     }
 
@@ -72,7 +72,7 @@ impl Heap {
     ) -> impl Iterator<Item = BlockView> + '_ {
         let others = self.stream_order.iter().filter(move |&&slot| self.stream(slot) != stream);
         others
-            .filter_map(move |&slot| self.pools[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0))
+            .filter_map(move |&slot| self.free[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0))
             .map(|index| self.view(index))
     }
 
@@ -82,7 +82,7 @@ impl Heap {
     #[inline(always)]
     pub fn first_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
-        self.pools[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))
+        self.free[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))
     }
 
     /// The largest free block of the pool and stream, of equal ones the lowest address.
@@ -90,7 +90,7 @@ impl Heap {
     #[inline]
     pub fn largest(&self, pool: PoolSlot, stream: StreamId) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
-        self.pools[usize::from(pool.0)].largest_of(&self.arena, slot).map(|index| self.view(index))
+        self.free[usize::from(pool.0)].largest_of(&self.arena, slot).map(|index| self.view(index))
     }
 
     /// Of the free blocks of the pool and stream with at least `sizes.start` and fewer than `sizes.end` bytes the one with the highest stamp; of
@@ -99,14 +99,14 @@ impl Heap {
     #[inline]
     pub fn latest(&self, pool: PoolSlot, stream: StreamId, sizes: Range<Bytes>) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
-        self.pools[usize::from(pool.0)].latest(&self.arena, slot, sizes.start.0, sizes.end.0).map(|index| self.view(index))
+        self.free[usize::from(pool.0)].latest(&self.arena, slot, sizes.start.0, sizes.end.0).map(|index| self.view(index))
     }
 
     /// The free blocks of the pool and stream with at least `size` bytes, the smallest first, of equal ones the lowest address first.
     pub fn at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         self.known_stream_slot(stream)
             .into_iter()
-            .flat_map(move |slot| self.pools[usize::from(pool.0)].at_least(&self.arena, slot, size.0))
+            .flat_map(move |slot| self.free[usize::from(pool.0)].at_least(&self.arena, slot, size.0))
             .map(|index| self.view(index))
     }
 
@@ -114,7 +114,7 @@ impl Heap {
     pub fn below(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         self.known_stream_slot(stream)
             .into_iter()
-            .flat_map(move |slot| self.pools[usize::from(pool.0)].below(&self.arena, slot, size.0))
+            .flat_map(move |slot| self.free[usize::from(pool.0)].below(&self.arena, slot, size.0))
             .map(|index| self.view(index))
     }
 
@@ -122,7 +122,7 @@ impl Heap {
     pub fn free_blocks(&self, pool: PoolSlot) -> impl Iterator<Item = BlockView> + '_ {
         self.stream_order
             .iter()
-            .flat_map(move |&slot| self.pools[usize::from(pool.0)].at_least(&self.arena, slot, 0))
+            .flat_map(move |&slot| self.free[usize::from(pool.0)].at_least(&self.arena, slot, 0))
             .map(|index| self.view(index))
     }
 
@@ -131,7 +131,7 @@ impl Heap {
     #[must_use]
     pub fn is_deferring(&self) -> bool {
         match self.deferral {
-            Deferral::WhileRouting => self.private.is_routing(),
+            Deferral::WhileRouting => self.private_pools.is_routing(),
             Deferral::WhileCapturing => self.is_capturing,
         }
     }
@@ -146,15 +146,15 @@ impl Heap {
                 self.add_releasable(PoolSlot::default_pool(class), &mut blocks);
             }
         }
-        blocks.extend(self.private.freeable().into_iter().flat_map(|owner| self.releasable_of(owner)));
+        blocks.extend(self.private_pools.freeable().into_iter().flat_map(|pool_number| self.releasable_of(pool_number)));
         blocks
     }
 
     /// What a private pool can give back.
-    pub(crate) fn releasable_of(&self, owner: u16) -> Vec<BlockId> {
+    pub(crate) fn releasable_of(&self, pool_number: u16) -> Vec<BlockId> {
         let mut blocks = Vec::new();
         for class in [PoolClass::Small, PoolClass::Large] {
-            self.add_releasable(PoolSlot::of_owner(owner, class), &mut blocks);
+            self.add_releasable(PoolSlot::of_pool(pool_number, class), &mut blocks);
         }
         blocks
     }
@@ -169,7 +169,7 @@ impl Heap {
     /// Free bytes that private pools have cached.
     #[must_use]
     pub fn cached_by_private_pools(&self) -> Bytes {
-        let private = self.pool_slots().filter(|pool| pool.owner() != 0);
+        let private = self.pool_slots().filter(|pool| pool.pool_number() != 0);
         Bytes(private.flat_map(|pool| self.free_blocks(pool)).map(|block| block.size.0).sum())
     }
 
@@ -183,7 +183,7 @@ impl Heap {
     /// The size of the largest free block, or zero.
     #[must_use]
     pub fn largest_free(&self) -> Bytes {
-        let largest = self.pools.iter().filter_map(|pool| pool.largest(&self.arena));
+        let largest = self.free.iter().filter_map(|pool| pool.largest(&self.arena));
         Bytes(largest.map(|index| self.arena.at(index).size).max().unwrap_or(0))
     }
 

@@ -2,12 +2,12 @@
 //!
 //! Bins are monotone in size, and every bin is sorted by size, rank and address, so all bins one after the other are the whole
 //! order. A bin with a few blocks is a doubly linked list through the arena, which costs no memory and mostly one step; a bin
-//! with more is a [`Crowd`]. A search thus looks into the size's own bin and, if nothing there is large enough, takes the
+//! with more is a [`OversizedBin`]. A search thus looks into the size's own bin and, if nothing there is large enough, takes the
 //! head of the next occupied one.
 
-mod crowd;
 mod descending;
 mod directory;
+mod oversized;
 #[cfg(test)]
 mod tests;
 
@@ -15,24 +15,25 @@ use alloc::vec::Vec;
 use core::iter::successors;
 
 use crate::block::{Arena, NIL};
-use crowd::Crowd;
-pub(in crate::index) use crowd::Either;
 use directory::{Bin, Directory, bin_of};
+use oversized::OversizedBin;
 
-/// A list that would grow beyond this becomes a crowd: no walk is longer.
+use super::either::Either;
+
+/// A list that would grow beyond this becomes an oversized bin: no walk is longer.
 const LONGEST_LIST: u8 = 24;
-/// A crowd that shrinks to this becomes a list. Well below the longest list, so that a bin does not turn at every step.
-const SMALLEST_CROWD: usize = 8;
-/// The count of a bin that is a crowd.
-const CROWDED: u8 = u8::MAX;
+/// An oversized bin that shrinks to this becomes a list. Well below the longest list, so that a bin does not turn at every step.
+const SMALLEST_OVERSIZED: usize = 8;
+/// The count of a bin that is an oversized bin.
+const OVERSIZED: u8 = u8::MAX;
 
 /// Free blocks ordered by size, rank and address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BinnedBlocks {
-    /// For a bin that is a list, its length and first block; for one that is a crowd, [`CROWDED`] and the place in `crowds`.
+    /// For a bin that is a list, its length and first block; for one that is an oversized bin, [`OVERSIZED`] and the place in `oversized`.
     directory: Directory,
     /// With the bin of each.
-    crowds: Vec<(usize, Crowd)>,
+    oversized: Vec<(usize, OversizedBin)>,
 }
 
 impl BinnedBlocks {
@@ -50,7 +51,7 @@ impl BinnedBlocks {
             let head = link(arena, entry.head, index);
             self.directory.set(bin, Bin { count: entry.count + 1, head });
         } else {
-            self.insert_into_crowd(arena, index, bin);
+            self.insert_into_oversized(arena, index, bin);
         }
     }
 
@@ -60,8 +61,8 @@ impl BinnedBlocks {
         let bin = bin_of(arena.at(index).size);
         let entry = self.directory.get(bin);
         debug_assert!(entry.count != 0, "a block left the free index that was not in it");
-        if entry.count == CROWDED {
-            return self.remove_from_crowd(arena, index, bin);
+        if entry.count == OVERSIZED {
+            return self.remove_from_oversized(arena, index, bin);
         }
         let head = unlink(arena, entry.head, index);
         if entry.count == 1 {
@@ -92,10 +93,10 @@ impl BinnedBlocks {
     /// The blocks with at least `size` bytes, in order.
     pub(crate) fn at_least<'a>(&'a self, arena: &'a Arena, size: u64) -> impl Iterator<Item = u32> + 'a {
         let mut bin = self.directory.first_from(bin_of(size));
-        let (mut crowd, mut next) = (None, NIL);
+        let (mut oversized, mut next) = (None, NIL);
         core::iter::from_fn(move || {
             loop {
-                if let Some(index) = crowd.as_mut().and_then(Iterator::next) {
+                if let Some(index) = oversized.as_mut().and_then(Iterator::next) {
                     return Some(index);
                 }
                 while let Some(block) = arena.get(next) {
@@ -106,8 +107,8 @@ impl BinnedBlocks {
                 }
                 let own = bin?;
                 bin = self.directory.first_after(own);
-                crowd = self.crowd(own).map(|crowd| crowd.at_least(size));
-                next = if crowd.is_some() { NIL } else { self.directory.get(own).head };
+                oversized = self.oversized(own).map(|oversized| oversized.at_least(size));
+                next = if oversized.is_some() { NIL } else { self.directory.get(own).head };
             }
         })
     }
@@ -125,8 +126,8 @@ impl BinnedBlocks {
         };
         let mut next = self.directory.first_from(bin_of(from));
         while let Some(bin) = next.filter(|&bin| bin <= end) {
-            match self.crowd(bin) {
-                Some(crowd) => crowd.at_least(from).for_each(&mut look),
+            match self.oversized(bin) {
+                Some(oversized) => oversized.at_least(from).for_each(&mut look),
                 None => list(arena, self.directory.get(bin).head).for_each(&mut look),
             }
             next = self.directory.first_after(bin);
@@ -138,38 +139,38 @@ impl BinnedBlocks {
     #[inline]
     pub(crate) fn largest(&self, arena: &Arena) -> Option<u32> {
         let bin = self.directory.last()?;
-        match self.crowd(bin) {
-            Some(crowd) => crowd.first_at_least(arena.at(crowd.last()?).size),
+        match self.oversized(bin) {
+            Some(oversized) => oversized.first_at_least(arena.at(oversized.last()?).size),
             None => list(arena, self.directory.get(bin).head)
                 .reduce(|first, index| if arena.at(index).size > arena.at(first).size { index } else { first }),
         }
     }
 
-    /// The bin's crowd, if it is one.
+    /// The bin's keys, if it is one.
     #[inline]
-    fn crowd(&self, bin: usize) -> Option<&Crowd> {
+    fn oversized(&self, bin: usize) -> Option<&OversizedBin> {
         let entry = self.directory.get(bin);
-        (entry.count == CROWDED).then(|| &self.crowds[entry.head as usize].1)
+        (entry.count == OVERSIZED).then(|| &self.oversized[entry.head as usize].1)
     }
 
     /// The first block of an occupied bin.
     #[inline]
     fn first_of(&self, bin: usize) -> Option<u32> {
         let entry = self.directory.get(bin);
-        if entry.count == CROWDED { self.crowds[entry.head as usize].1.first() } else { Some(entry.head) }
+        if entry.count == OVERSIZED { self.oversized[entry.head as usize].1.first() } else { Some(entry.head) }
     }
 
     #[inline]
     fn first_in(&self, arena: &Arena, bin: usize, size: u64) -> Option<u32> {
-        match self.crowd(bin) {
-            Some(crowd) => crowd.first_at_least(size),
+        match self.oversized(bin) {
+            Some(oversized) => oversized.first_at_least(size),
             None => list(arena, self.directory.get(bin).head).find(|&index| arena.at(index).size >= size),
         }
     }
 
     fn below_in<'a>(&'a self, arena: &'a Arena, bin: usize, size: u64) -> impl Iterator<Item = u32> + 'a {
-        match self.crowd(bin) {
-            Some(crowd) => Either::First(crowd.below(size)),
+        match self.oversized(bin) {
+            Some(oversized) => Either::First(oversized.below(size)),
             None => {
                 // A list is short: its end is found by walking it.
                 let all = list(arena, self.directory.get(bin).head);
@@ -179,44 +180,44 @@ impl BinnedBlocks {
         }
     }
 
-    /// Puts a block into a bin that is a crowd, or a list that must become one.
+    /// Puts a block into a bin that is an oversized bin, or a list that must become one.
     #[inline(never)]
-    fn insert_into_crowd(&mut self, arena: &Arena, index: u32, bin: usize) {
+    fn insert_into_oversized(&mut self, arena: &Arena, index: u32, bin: usize) {
         let entry = self.directory.get(bin);
-        let place = if entry.count == CROWDED {
+        let place = if entry.count == OVERSIZED {
             entry.head as usize
         } else {
             let mut blocks: Vec<u32> = list(arena, entry.head).collect();
             blocks.reverse();
-            self.crowds.push((bin, Crowd::new(blocks.iter().map(|&index| (index, arena.at(index))))));
-            let place = self.crowds.len() - 1;
-            self.directory.set(bin, Bin { count: CROWDED, head: place as u32 });
+            self.oversized.push((bin, OversizedBin::new(blocks.iter().map(|&index| (index, arena.at(index))))));
+            let place = self.oversized.len() - 1;
+            self.directory.set(bin, Bin { count: OVERSIZED, head: place as u32 });
             place
         };
-        let fresh = self.crowds[place].1.insert(arena.at(index), index);
+        let fresh = self.oversized[place].1.insert(arena.at(index), index);
         debug_assert!(fresh, "a block entered the free index twice");
     }
 
     #[inline(never)]
-    fn remove_from_crowd(&mut self, arena: &mut Arena, index: u32, bin: usize) {
+    fn remove_from_oversized(&mut self, arena: &mut Arena, index: u32, bin: usize) {
         let place = self.directory.get(bin).head as usize;
-        let crowd = &mut self.crowds[place].1;
-        let found = crowd.remove(arena.at(index), index);
+        let oversized = &mut self.oversized[place].1;
+        let found = oversized.remove(arena.at(index), index);
         debug_assert!(found, "a block left the free index that was not in it");
-        if crowd.len() <= SMALLEST_CROWD {
+        if oversized.len() <= SMALLEST_OVERSIZED {
             self.disband(arena, place);
         }
     }
 
-    /// Makes a crowd a list again.
+    /// Makes an oversized bin a list again.
     #[cold]
     fn disband(&mut self, arena: &mut Arena, place: usize) {
-        let (bin, crowd) = self.crowds.swap_remove(place);
-        if let Some(&(moved, _)) = self.crowds.get(place) {
-            self.directory.set(moved, Bin { count: CROWDED, head: place as u32 });
+        let (bin, oversized) = self.oversized.swap_remove(place);
+        if let Some(&(moved, _)) = self.oversized.get(place) {
+            self.directory.set(moved, Bin { count: OVERSIZED, head: place as u32 });
         }
         let mut head = NIL;
-        for index in crowd.descending() {
+        for index in oversized.descending() {
             if let Some(after) = arena.get_mut(head) {
                 after.link_prev = index;
             }
@@ -225,7 +226,7 @@ impl BinnedBlocks {
             block.link_next = head;
             head = index;
         }
-        self.directory.set(bin, Bin { count: crowd.len() as u8, head });
+        self.directory.set(bin, Bin { count: oversized.len() as u8, head });
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod bins;
 mod by_address;
+mod either;
 #[cfg(test)]
 mod ordered;
 #[cfg(test)]
@@ -15,103 +16,94 @@ mod tests;
 use alloc::vec::Vec;
 
 use crate::block::Arena;
-use bins::{BinnedBlocks, Either};
+use bins::BinnedBlocks;
 pub(crate) use by_address::{ByAddress, Entry, Spot};
+use either::Either;
 
-/// The free blocks of one pool, in one order: by size, or by address where a policy asks for that.
-///
-/// Where the order is by address `by_slot` stays empty: the look at its length, which every request takes anyway, is then what tells the two
-/// apart. Questions by size are answered there too, by a look at all blocks.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct FreeIndex {
-    /// One entry for each stream slot that ever had a free block here; empty ones stay.
-    by_slot: Vec<BinnedBlocks>,
-    /// Likewise, by address.
-    by_address: Option<Vec<ByAddress>>,
+/// The order in which a heap keeps its free blocks. Every question of [`Heap`](crate::Heap) is answered in either order, but quickly only in the order that
+/// it is about; the others look at all blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FreeOrder {
+    /// By size, then address: for [`first_at_least`](crate::Heap::first_at_least), [`largest`](crate::Heap::largest) and the like.
+    #[default]
+    BySize,
+    /// By address: for [`lowest_at_least`](crate::Heap::lowest_at_least).
+    ByAddress,
+}
+
+/// The free blocks of one pool, in the order that the policy asked for. Each has one entry for each stream slot that ever had a free block
+/// here; empty ones stay.
+#[derive(Clone, Debug)]
+pub(crate) enum FreeIndex {
+    BySize(Vec<BinnedBlocks>),
+    /// Questions by size are answered too, by a look at all blocks.
+    ByAddress(Vec<ByAddress>),
 }
 
 impl FreeIndex {
-    /// An empty one, in the order of addresses if that is asked for.
-    pub(crate) fn new(keeps_addresses: bool) -> FreeIndex {
-        FreeIndex { by_slot: Vec::new(), by_address: keeps_addresses.then(Vec::new) }
+    /// An empty one.
+    pub(crate) fn new(order: FreeOrder) -> FreeIndex {
+        match order {
+            FreeOrder::BySize => FreeIndex::BySize(Vec::new()),
+            FreeOrder::ByAddress => FreeIndex::ByAddress(Vec::new()),
+        }
     }
 
-    /// The blocks of one stream by size.
+    /// The blocks of one stream, where they are kept by size.
     #[inline(always)]
     fn by_size(&self, stream_slot: u16) -> Option<&BinnedBlocks> {
-        self.by_slot.get(usize::from(stream_slot))
+        match self {
+            FreeIndex::BySize(streams) => streams.get(usize::from(stream_slot)),
+            FreeIndex::ByAddress(_) => None,
+        }
     }
 
-    /// The blocks of one stream by address, where they are kept so.
+    /// The blocks of one stream, where they are kept by address.
     #[inline]
     pub(crate) fn by_address(&self, stream_slot: u16) -> Option<&ByAddress> {
-        self.by_address.as_ref()?.get(usize::from(stream_slot))
+        match self {
+            FreeIndex::BySize(_) => None,
+            FreeIndex::ByAddress(streams) => streams.get(usize::from(stream_slot)),
+        }
     }
 
     /// Likewise, to spoil.
     #[cfg(test)]
     pub(crate) fn by_address_mut(&mut self, stream_slot: u16) -> Option<&mut ByAddress> {
-        self.by_address.as_mut()?.get_mut(usize::from(stream_slot))
+        match self {
+            FreeIndex::BySize(_) => None,
+            FreeIndex::ByAddress(streams) => streams.get_mut(usize::from(stream_slot)),
+        }
     }
 
     /// Puts a block in. Its stream, size, rank and address must not change while it is in.
     #[inline]
     pub(crate) fn insert(&mut self, arena: &mut Arena, index: u32) {
-        match self.by_slot.get_mut(usize::from(arena.at(index).stream)) {
-            Some(blocks) => blocks.insert(arena, index),
-            None => self.insert_elsewhere(arena, index),
-        }
-    }
-
-    /// The stream's first block, or one that is kept by address.
-    #[cold]
-    #[inline(never)]
-    fn insert_elsewhere(&mut self, arena: &mut Arena, index: u32) {
-        let block = arena.at(index);
-        let slot = usize::from(block.stream);
-        let entry = Entry { address: block.address, size: block.size, index };
-        match &mut self.by_address {
-            Some(streams) => {
-                if streams.len() <= slot {
-                    streams.resize_with(slot + 1, ByAddress::default);
-                }
-                let spot = streams[slot].insert(entry);
-                let block = arena.at_mut(index);
-                (block.link_prev, block.link_next) = (spot.at, spot.place);
-            }
-            None => {
-                self.by_slot.resize_with(slot + 1, BinnedBlocks::default);
-                self.by_slot[slot].insert(arena, index);
-            }
+        match self {
+            FreeIndex::BySize(streams) => match streams.get_mut(usize::from(arena.at(index).stream)) {
+                Some(blocks) => blocks.insert(arena, index),
+                None => insert_first(streams, arena, index),
+            },
+            FreeIndex::ByAddress(streams) => insert_by_address(streams, arena, index),
         }
     }
 
     /// Takes a block out that is in.
     #[inline]
     pub(crate) fn remove(&mut self, arena: &mut Arena, index: u32) {
-        match self.by_slot.get_mut(usize::from(arena.at(index).stream)) {
-            Some(blocks) => blocks.remove(arena, index),
-            None => self.remove_elsewhere(arena, index),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn remove_elsewhere(&mut self, arena: &Arena, index: u32) {
-        let block = arena.at(index);
-        let (slot, address) = (usize::from(block.stream), block.address);
-        let went = Spot { at: block.link_prev, place: block.link_next };
-        let blocks = self.by_address.as_mut().and_then(|streams| streams.get_mut(slot));
-        debug_assert!(blocks.is_some(), "a block left the free index that was not in it");
-        if let Some(blocks) = blocks {
-            blocks.remove(address, went);
+        match self {
+            FreeIndex::BySize(streams) => match streams.get_mut(usize::from(arena.at(index).stream)) {
+                Some(blocks) => blocks.remove(arena, index),
+                None => debug_assert!(false, "a block left the free index that was not in it"),
+            },
+            FreeIndex::ByAddress(streams) => remove_by_address(streams, arena, index),
         }
     }
 
     /// The lowest address among the blocks of the stream that end behind `from` and have at least `size` bytes.
     #[inline]
     pub(crate) fn lowest_at_least(&self, arena: &Arena, stream_slot: u16, size: u64, from: u64) -> Option<u32> {
-        if let Some(streams) = &self.by_address {
+        if let FreeIndex::ByAddress(streams) = self {
             return streams.get(usize::from(stream_slot))?.lowest_at_least(size, from);
         }
         let ends_behind = |index: &u32| arena.at(*index).address + arena.at(*index).size > from;
@@ -191,8 +183,44 @@ impl FreeIndex {
 
     /// The largest free block of any stream.
     pub(crate) fn largest(&self, arena: &Arena) -> Option<u32> {
-        let streams = self.by_slot.len().max(self.by_address.as_ref().map_or(0, Vec::len)) as u16;
-        (0..streams).filter_map(|slot| self.largest_of(arena, slot)).max_by_key(|&index| arena.at(index).size)
+        let streams = match self {
+            FreeIndex::BySize(streams) => streams.len(),
+            FreeIndex::ByAddress(streams) => streams.len(),
+        };
+        (0..streams as u16).filter_map(|slot| self.largest_of(arena, slot)).max_by_key(|&index| arena.at(index).size)
+    }
+}
+
+/// Puts in the first block that its stream has here.
+#[cold]
+#[inline(never)]
+fn insert_first(streams: &mut Vec<BinnedBlocks>, arena: &mut Arena, index: u32) {
+    let slot = usize::from(arena.at(index).stream);
+    streams.resize_with(slot + 1, BinnedBlocks::default);
+    streams[slot].insert(arena, index);
+}
+
+// The order by size is PyTorch's: the other one stays out of its way.
+#[cold]
+#[inline(never)]
+fn insert_by_address(streams: &mut Vec<ByAddress>, arena: &mut Arena, index: u32) {
+    let slot = usize::from(arena.at(index).stream);
+    if streams.len() <= slot {
+        streams.resize_with(slot + 1, ByAddress::default);
+    }
+    let block = arena.at_mut(index);
+    let spot = streams[slot].insert(Entry { address: block.address, size: block.size, index });
+    (block.link_prev, block.link_next) = (spot.at, spot.place);
+}
+
+#[cold]
+#[inline(never)]
+fn remove_by_address(streams: &mut [ByAddress], arena: &Arena, index: u32) {
+    let block = arena.at(index);
+    let went = Spot { at: block.link_prev, place: block.link_next };
+    match streams.get_mut(usize::from(block.stream)) {
+        Some(blocks) => blocks.remove(block.address, went),
+        None => debug_assert!(false, "a block left the free index that was not in it"),
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::FreeIndex;
+use super::{FreeIndex, FreeOrder};
 use crate::block::{Arena, Block, BlockState, Marks, NIL};
 
 /// Streams that have blocks.
@@ -21,8 +21,8 @@ struct Both {
 
 impl Both {
     fn new() -> Both {
-        let pool = |keeps_addresses| (Arena::default(), FreeIndex::new(keeps_addresses));
-        Both { by_size: pool(false), by_address: pool(true), inside: Vec::new(), end: 0 }
+        let pool = |order| (Arena::default(), FreeIndex::new(order));
+        Both { by_size: pool(FreeOrder::BySize), by_address: pool(FreeOrder::ByAddress), inside: Vec::new(), end: 0 }
     }
 
     /// Puts in a block behind those of its rank, after a gap; those of rank 1 go down from the end of all addresses.

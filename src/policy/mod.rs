@@ -7,6 +7,7 @@
 mod boxed;
 mod pytorch;
 mod rounding;
+mod wrapper;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -17,6 +18,10 @@ use crate::profile::Profile;
 use crate::units::{Bytes, PoolClass, StreamId};
 
 pub use pytorch::PyTorch;
+use wrapper::with_wrapper;
+
+pub use crate::heap::Coalescing;
+pub use crate::index::FreeOrder;
 
 /// One request on its way through the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +34,8 @@ pub struct Request {
     pub pool: PoolSlot,
     /// The stream that it is for.
     pub stream: StreamId,
-    /// New memory for it comes from an expandable segment ([`Policy::grows`]).
-    pub grows: bool,
+    /// New memory for it comes from an expandable segment ([`Policy::is_expandable`]).
+    pub is_expandable: bool,
 }
 
 /// Where a request is to be served from.
@@ -92,19 +97,7 @@ pub enum Attempt {
     AskFor(Bytes),
 }
 
-/// Which free neighbours in a segment become one block. Neighbours that belong to different streams never do, until all streams have
-/// been waited for. Expandable segments need [`Coalescing::Neighbours`]: what is mapped is merged with what is free beside it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Coalescing {
-    /// All.
-    Neighbours,
-    /// Two of the same size whose common first byte, counted from the segment's, is a multiple of both together: the halves of a
-    /// block of a buddy system.
-    Buddies,
-    /// None.
-    Never,
-}
-
+with_wrapper! {
 /// Rules of allocation. Decides, never acts.
 ///
 /// The same policy must give the same answers to the same sequence of questions: no clock, no randomness.
@@ -124,7 +117,7 @@ pub trait Policy {
     fn classify(&self, size: Bytes) -> PoolClass;
 
     /// Whether new memory for the pool comes from expandable segments rather than from segments of their own.
-    fn grows(&self, _pool: PoolSlot) -> bool {
+    fn is_expandable(&self, _pool: PoolSlot) -> bool {
         false
     }
 
@@ -177,22 +170,9 @@ pub trait Policy {
         heap.releasable()
     }
 
-    /// Whether its rules forbid to give memory back to the device before it says that there is none left. Not asked by the allocator: a
-    /// test that looks for false alarms needs to know.
-    fn keeps_memory(&self) -> bool {
-        false
-    }
-
-    /// Whether it looks for a free block again once it has waited for events ([`Relief::Wait`]). One that does not may say that memory is out
-    /// beside a block that the wait has just made free. Not asked by the allocator either.
-    fn looks_after_waiting(&self) -> bool {
-        true
-    }
-
-    /// Whether the policy looks for free blocks by address ([`Heap::lowest_at_least`]), so that the heap keeps them in that order instead of by
-    /// size. Either way every question is answered; those by the other order look at all blocks. The same answer always.
-    fn looks_by_address(&self) -> bool {
-        false
+    /// In which order the heap keeps the free blocks that the policy looks for. The same answer always.
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::BySize
     }
 
     /// The value to stamp on a block of the pool that becomes free: the policy's own clock, if it ages blocks.
@@ -209,6 +189,7 @@ pub trait Policy {
     fn max_split_size(&self) -> i64 {
         -1
     }
+}
 }
 
 /// A policy gave an answer that cannot be acted upon. The heap is valid, and nothing is lost; what the rungs before it did stays done.

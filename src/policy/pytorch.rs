@@ -82,7 +82,7 @@ impl PyTorch {
     fn choose_among_expandable(&self, heap: &Heap, request: &Request) -> Option<(Bytes, BlockId)> {
         let mut others = heap.at_least(request.pool, request.stream, request.size);
         let first = others.next()?;
-        if !request.grows {
+        if !request.is_expandable {
             return others.find(|block| !block.is_expandable).map(|block| (block.size, block.id));
         }
         let reach = |block: &BlockView| block.size + heap.unmapped_after(block.id);
@@ -175,7 +175,7 @@ impl Policy for PyTorch {
     }
 
     #[inline]
-    fn grows(&self, _: PoolSlot) -> bool {
+    fn is_expandable(&self, _: PoolSlot) -> bool {
         self.settings.expandable_segments
     }
 
@@ -218,7 +218,7 @@ impl Policy for PyTorch {
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
         let rest = whole.0 - request.size.0;
         match request.pool.class() {
-            _ if request.grows => rest >= MIN_BLOCK,
+            _ if request.is_expandable => rest >= MIN_BLOCK,
             PoolClass::Small => rest >= MIN_BLOCK,
             PoolClass::Large => request.size.0 < self.settings.max_split_bytes && rest > SMALL_SIZE,
         }
@@ -239,12 +239,6 @@ impl Policy for PyTorch {
             4 => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
             _ => Relief::GiveUp,
         }
-    }
-
-    /// After it has waited it gives free segments back and asks the device; a part of a segment that the wait made free is only found by the
-    /// next request (spec 2.4, step 6e; pytorch#189504).
-    fn looks_after_waiting(&self) -> bool {
-        false
     }
 
     /// Garbage collection and the release of oversize blocks do not look whether a graph is captured (spec 2.7, 2.9).

@@ -3,27 +3,27 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::Settings;
+use super::dialect::{Action, CommonAction, Dialect};
 use super::error::SettingsError;
-use super::profile::{Action, CommonAction, VersionProfile};
 use super::roundup::{self, ROUNDUP_SLOTS};
 use super::tokens::Tokens;
+use super::values::Settings;
 use crate::units::MIB;
 
 /// More mebibytes would not fit into 64 bits of bytes; larger values become this one.
 const MAX_MIB: u64 = u64::MAX / MIB;
 
 /// Resets what every string resets, stores the string, and applies it from left to right.
-pub(super) fn apply(settings: &mut Settings, text: &str, profile: &VersionProfile) -> Result<(), SettingsError> {
+pub(super) fn apply(settings: &mut Settings, text: &str, dialect: &Dialect) -> Result<(), SettingsError> {
     settings.max_split_bytes = u64::MAX;
     settings.roundup_power2_divisions = [0; ROUNDUP_SLOTS];
     settings.garbage_collection_threshold = 0.0;
     settings.text = String::from(text);
-    let tokens = Tokens::new(text, profile.asserts);
-    apply_large_segment(settings, &tokens, profile)?;
+    let tokens = Tokens::new(text, dialect.asserts);
+    apply_large_segment(settings, &tokens, dialect)?;
     let mut index = 0;
     while let Some(key) = tokens.get(index) {
-        let last = match profile.action(key) {
+        let last = match dialect.action(key) {
             Some(Action::Common(action)) => apply_key(settings, &tokens, index, action)?,
             Some(Action::Device(_)) => tokens.skip_key(index)?,
             None => return Err(SettingsError::value(format!("Unrecognized key '{key}' in Accelerator allocator config."))),
@@ -34,10 +34,10 @@ pub(super) fn apply(settings: &mut Settings, text: &str, profile: &VersionProfil
 }
 
 /// The first pass: the size of large segments, which bounds other values. It looks at every token, not only at keys.
-fn apply_large_segment(settings: &mut Settings, tokens: &Tokens, profile: &VersionProfile) -> Result<(), SettingsError> {
+fn apply_large_segment(settings: &mut Settings, tokens: &Tokens, dialect: &Dialect) -> Result<(), SettingsError> {
     let mut index = 0;
     while let Some(token) = tokens.get(index) {
-        if profile.action(token) == Some(Action::Common(CommonAction::LargeSegment)) {
+        if dialect.action(token) == Some(Action::Common(CommonAction::LargeSegment)) {
             index = tokens.value_index(index)?;
             let size_mb = tokens.unsigned(index)?;
             if size_mb <= 10 {

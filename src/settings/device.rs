@@ -2,21 +2,21 @@
 
 use alloc::format;
 
+use super::dialect::{Action, DeviceAction, Dialect};
 use super::error::SettingsError;
-use super::profile::{Action, DeviceAction, VersionProfile};
 use super::reserve::ReserveSize;
 use super::tokens::{Tokens, internal_assert};
-use super::{Backend, Settings};
+use super::values::{Backend, Settings};
 
 /// The most threads that may register pinned memory.
 const MAX_REGISTER_THREADS: u64 = 128;
 
 /// Applies the CUDA keys of the string from left to right and skips the others.
-pub(super) fn apply(settings: &mut Settings, text: &str, profile: &VersionProfile) -> Result<(), SettingsError> {
-    let tokens = Tokens::new(text, profile.asserts);
+pub(super) fn apply(settings: &mut Settings, text: &str, dialect: &Dialect) -> Result<(), SettingsError> {
+    let tokens = Tokens::new(text, dialect.asserts);
     let mut index = 0;
     while let Some(key) = tokens.get(index) {
-        let last = match profile.action(key) {
+        let last = match dialect.action(key) {
             Some(Action::Device(action)) => apply_key(settings, &tokens, index, action)?,
             Some(Action::Common(_)) => tokens.skip_key(index)?,
             None => return Err(SettingsError::value(format!("Unrecognized key '{key}' in CUDA allocator config."))),
@@ -28,11 +28,11 @@ pub(super) fn apply(settings: &mut Settings, text: &str, profile: &VersionProfil
 
 /// The backend that the environment's string asks for. Only this decides it; values are not checked here, and what follows
 /// the first `backend` key is not looked at.
-pub(super) fn backend_at_load(text: &str, profile: &VersionProfile) -> Result<Backend, SettingsError> {
-    let tokens = Tokens::new(text, profile.asserts);
+pub(super) fn backend_at_load(text: &str, dialect: &Dialect) -> Result<Backend, SettingsError> {
+    let tokens = Tokens::new(text, dialect.asserts);
     let mut index = 0;
     while let Some(key) = tokens.get(index) {
-        if profile.action(key) == Some(Action::Device(DeviceAction::Backend)) {
+        if dialect.action(key) == Some(Action::Device(DeviceAction::Backend)) {
             let value = tokens.value_index(index)?;
             let backend = Backend::from_name(tokens.direct(value)?);
             return Ok(backend.unwrap_or(Backend::Native));

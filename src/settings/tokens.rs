@@ -7,9 +7,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::dialect::AssertLines;
 use super::error::{ErrorKind, SettingsError};
 use super::numbers::{self, NumberError};
-use super::profile::AssertLines;
 
 /// The tokens of a settings string.
 pub(super) struct Tokens {

@@ -1,5 +1,5 @@
 use parkade::device::ProcessMemory;
-use parkade::report::OutOfMemory;
+use parkade::texts::OutOfMemory;
 use parkade::units::Bytes;
 
 /// A row of `oom_messages.py`: the numbers of a report, and the real message made from them.
@@ -20,7 +20,7 @@ fn oom_row(row: &str) -> (OutOfMemory, &str) {
         allocated_bytes: cells[6].parse().unwrap(),
         reserved_bytes: cells[7].parse().unwrap(),
         private_cached_bytes: bytes(8),
-        advice: parkade::report::Advice::ExpandableSegments,
+        hint: parkade::texts::Hint::ExpandableSegments,
     };
     (report, cells[9])
 }

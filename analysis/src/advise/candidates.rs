@@ -1,12 +1,12 @@
-//! Settings to try: the ladders of the coarse search, and what to try next to the best of them.
+//! Settings to try: a coarse grid, and the neighbours of a setting that turned out well.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 
-/// The keys that the search sets itself; what else the recording's own settings say is kept.
+/// The keys that the search sets; every other key of the recording's own settings is kept.
 const SEARCHED: [&str; 4] =
     ["expandable_segments", "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions"];
-/// The smallest `max_split_size_mb` that PyTorch takes is 21 (spec 8).
+/// The smallest `max_split_size_mb` worth trying. PyTorch accepts 20 (spec 8.4), but whole free segments are then oversize (spec 10.18).
 const LEAST_SPLIT_MB: u64 = 21;
 const SPLITS_MB: [u64; 8] = [32, 64, 96, 128, 256, 512, 1024, 2048];
 const THRESHOLDS: [u32; 2] = [60, 80];
@@ -14,15 +14,15 @@ const DIVISIONS: [u64; 4] = [4, 8, 16, 32];
 
 /// One combination of the settings that are searched.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Candidate {
+pub(super) struct Candidate {
     /// `expandable_segments:True`.
-    pub expandable: bool,
+    pub(super) expandable: bool,
     /// `max_split_size_mb`.
-    pub split_mb: Option<u64>,
+    pub(super) split_mb: Option<u64>,
     /// `garbage_collection_threshold`, in percent.
-    pub threshold: Option<u32>,
-    /// `roundup_power2_divisions`, one for all sizes.
-    pub divisions: Option<u64>,
+    pub(super) threshold: Option<u32>,
+    /// `roundup_power2_divisions`, the same for all sizes.
+    pub(super) divisions: Option<u64>,
 }
 
 impl Candidate {
@@ -38,9 +38,8 @@ impl Candidate {
         Candidate { divisions: Some(divisions), ..self.clone() }
     }
 
-    /// Those that the coarse search tries.
-    #[must_use]
-    pub fn ladder() -> Vec<Candidate> {
+    /// The coarse grid, which is tried first.
+    pub(super) fn coarse() -> Vec<Candidate> {
         let plain = Candidate::default();
         let expandable = Candidate { expandable: true, ..Candidate::default() };
         let mut all = vec![plain.clone(), expandable.clone()];
@@ -56,9 +55,8 @@ impl Candidate {
         all
     }
 
-    /// Those next to this one, to try when this one is among the best: finer values of what it sets, and one more setting.
-    #[must_use]
-    pub fn neighbours(&self) -> Vec<Candidate> {
+    /// What to try next if this one is among the best: values close to its own, and one more key.
+    pub(super) fn neighbours(&self) -> Vec<Candidate> {
         let mut all = Vec::new();
         if let Some(split_mb) = self.split_mb {
             for near in [split_mb * 5 / 8, split_mb * 3 / 4, split_mb * 7 / 8, split_mb * 5 / 4, split_mb * 3 / 2] {
@@ -85,9 +83,8 @@ impl Candidate {
         all
     }
 
-    /// The settings string, with `kept` behind it.
-    #[must_use]
-    pub fn text(&self, kept: &str) -> String {
+    /// The settings string, followed by `kept`.
+    pub(super) fn text(&self, kept: &str) -> String {
         let mut parts = Vec::new();
         if self.expandable {
             parts.push("expandable_segments:True".to_owned());
@@ -108,15 +105,13 @@ impl Candidate {
         parts.join(",")
     }
 
-    /// The settings; `None` where this version of PyTorch refuses them, which only `kept` can bring about.
-    #[must_use]
-    pub fn settings(&self, profile: &Profile, kept: &str) -> Option<Settings> {
-        Settings::from_environment_as(&profile.settings, &self.text(kept)).ok()
+    /// The settings; `None` if this PyTorch release refuses them, which can only be because of `kept`.
+    pub(super) fn settings(&self, profile: &Profile, kept: &str) -> Option<Settings> {
+        Settings::from_environment_as(&profile.dialect, &self.text(kept)).ok()
     }
 }
 
-/// The parts of a settings string that the search does not set: they stay as they are.
-#[must_use]
+/// The parts of a settings string whose keys the search does not set.
 pub(super) fn kept(text: &str) -> String {
     let mut depth = 0_i32;
     let parts = text.split(|c| {
@@ -128,8 +123,7 @@ pub(super) fn kept(text: &str) -> String {
     parts.filter(is_kept).map(str::trim).collect::<Vec<_>>().join(",")
 }
 
-/// How many settings a string sets: fewer are easier to live with.
-#[must_use]
+/// How many of the searched keys are set.
 pub(super) fn keys(settings: &Settings) -> usize {
     let unset = Settings::default();
     usize::from(settings.expandable_segments)
@@ -143,9 +137,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_candidate_is_taken_by_pytorch_and_says_what_it_is() {
-        let ladder = Candidate::ladder();
-        for candidate in ladder.iter().flat_map(|candidate| [vec![candidate.clone()], candidate.neighbours()].concat()) {
+    fn pytorch_accepts_every_candidate_and_its_text_says_what_it_sets() {
+        let coarse = Candidate::coarse();
+        for candidate in coarse.iter().flat_map(|candidate| [vec![candidate.clone()], candidate.neighbours()].concat()) {
             let settings = candidate.settings(&Profile::PYTORCH_2_11, "").expect("settings");
             assert_eq!(settings.max_split_bytes, candidate.split_mb.map_or(u64::MAX, |mb| mb << 20));
             let percent = candidate.threshold.map_or(0.0, |percent| f64::from(percent) / 100.0);
@@ -153,11 +147,11 @@ mod tests {
             assert_eq!(settings.expandable_segments, candidate.expandable);
             assert_eq!(settings.roundup_power2_divisions[5], candidate.divisions.unwrap_or(0));
         }
-        assert!(ladder.len() >= 40);
+        assert!(coarse.len() >= 40);
     }
 
     #[test]
-    fn what_the_search_does_not_set_is_kept() {
+    fn keys_that_are_not_searched_are_kept() {
         let text = "roundup_power2_divisions:[256:1,>:4], pinned_use_cuda_host_register:True,max_split_size_mb:64,backend:native";
         assert_eq!(kept(text), "pinned_use_cuda_host_register:True,backend:native");
         assert_eq!(kept(""), "");

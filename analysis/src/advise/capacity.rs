@@ -1,39 +1,39 @@
-//! The smallest memory in which a program fits, without starting over for every size.
+//! The smallest memory in which a program fits, found without replaying the whole program for every size.
 //!
-//! Under a limit a run makes the decisions of the unlimited run until it first asks for memory beyond the limit; with
-//! `garbage_collection_threshold`, until what is reserved may first exceed that part of it. So the unlimited run is made once, noting
-//! what it asked for at which operation, and every trial goes on from a copy of it, taken where the trials begin to
-//! differ. A trial ends at its first failure.
+//! Under a limit a run decides as the unlimited run does until it first asks the device for memory beyond the limit, or, with
+//! `garbage_collection_threshold`, beyond that fraction of the limit. So the unlimited run is made once, noting how much it asked for
+//! at which operation, and every trial continues a copy of it that was taken where the trials begin to differ. A trial ends at its
+//! first failure.
 //!
-//! What is found is a size at which every request is served, by a run that was made; and within the precision below it lies one at
-//! which none was. More memory is not always better: a size above it may fail again.
+//! The size found is one in which a trial served every request; a trial failed within the precision below it. More memory is not
+//! always better: a larger size may fail again.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::stats::Family;
 use parkade::units::Bytes;
-
-use super::evaluate::Replay;
 use parkade_replay::{AfterFailure, Operation, PredictedRun, Prediction};
 
-/// How closely sizes are searched: to this part of the size ...
+use super::replay::Replay;
+
+/// Sizes are searched to within one part in this many ...
 const PRECISION: u64 = 1000;
-/// ... or this many bytes, whichever is more: the pages of the driver.
+/// ... or to within this many bytes, whichever is more: a page of the driver.
 const PRECISION_BYTES: u64 = 2 << 20;
-/// A limit that no run reaches: garbage is only collected, and blocks only age, where there is a limit at all.
+/// A limit that no run reaches. It is set because without a limit garbage is not collected and blocks do not age.
 const NEVER_REACHED: u64 = 1 << 60;
 
-/// One program under one setting, in any amount of memory.
+/// One program under one setting, tried in various amounts of memory.
 pub(super) struct Capacities<'r, 'a> {
     replay: &'r Replay<'a>,
     policy: PyTorch,
     unlimited: Prediction,
-    /// The operations of the unlimited run that asked for more than any before, and what they would have had reserved.
+    /// The operations at which the unlimited run asked for more than ever before, with the reserved bytes that it asked for.
     asks: Vec<(usize, u64)>,
-    /// The unlimited run where trials begin to differ; none if they do not.
+    /// The unlimited run, stopped where trials begin to differ; `None` if they never do.
     base: Option<PredictedRun<'a>>,
-    /// Does not suffice, as far as is known.
+    /// The largest size known to be too small.
     low: u64,
-    /// Suffices.
+    /// The smallest size known to be enough.
     high: u64,
 }
 
@@ -65,12 +65,12 @@ impl<'r, 'a> Capacities<'r, 'a> {
         found
     }
 
-    /// The run in unlimited memory.
+    /// The outcome in unlimited memory.
     pub(super) fn unlimited(&self) -> Prediction {
         self.unlimited.clone()
     }
 
-    /// The run within `available_bytes`, to its end, and the operations that were out of memory.
+    /// Runs the whole program within `available_bytes`. Returns the outcome and the operations that were out of memory.
     pub(super) fn within(&mut self, available_bytes: u64) -> (Prediction, Vec<usize>) {
         if self.most_asked() <= self.same_until(available_bytes) {
             return (self.unlimited(), Vec::new());
@@ -89,9 +89,9 @@ impl<'r, 'a> Capacities<'r, 'a> {
             }
         }
         if run.first_failure().is_none() {
-            self.suffices(available_bytes, asked);
+            self.note_enough(available_bytes, asked);
         } else {
-            self.suffices_not(available_bytes);
+            self.note_too_small(available_bytes);
         }
         (run.prediction(), failed)
     }
@@ -100,18 +100,18 @@ impl<'r, 'a> Capacities<'r, 'a> {
     pub(super) fn smallest(mut self) -> u64 {
         let (most_asked, threshold) = (self.high, self.threshold());
         if threshold < 1.0 && most_asked > self.low && !self.fits(most_asked) {
-            // Where even the threshold is above all that is asked for, nothing is ever collected.
+            // In this size the program never asks for more than the threshold, so nothing is collected.
             self.high = (most_asked as f64 / threshold).ceil() as u64;
         }
         while self.high.saturating_sub(self.low) > PRECISION_BYTES.max(self.high / PRECISION) {
-            // Nearer to what fails: such a trial ends early, one that fits goes on to the end.
+            // Below the middle, because a trial that fails ends early and one that fits runs to the end.
             self.fits(self.low + (self.high - self.low) / 3);
         }
-        // A page of an expandable segment may reach beyond a limit; but no memory holds more than itself.
+        // The last page of an expandable segment may exceed a limit, but the live bytes are always needed.
         self.high.max(self.replay.program.live.bytes)
     }
 
-    /// Tries a size, and notes the outcome.
+    /// Tries a size and notes the outcome.
     fn fits(&mut self, bytes: u64) -> bool {
         let Some(base) = &self.base else { return true };
         let mut run = base.clone();
@@ -122,22 +122,23 @@ impl<'r, 'a> Capacities<'r, 'a> {
         }
         let fits = run.first_failure().is_none();
         if fits {
-            self.suffices(bytes, asked)
+            self.note_enough(bytes, asked)
         } else {
-            self.suffices_not(bytes)
+            self.note_too_small(bytes)
         }
         fits
     }
 
-    /// A run within `bytes` never asked for more than `asked`: within that much it would have been the same, unless a threshold decides.
-    fn suffices(&mut self, bytes: u64, asked: u64) {
-        // At most what is known not to suffice: only where a recording contradicts itself.
+    /// A run within `bytes` fitted and never asked for more than `asked`. Within `asked` it would have been the same run, unless there is
+    /// a threshold, which depends on the limit.
+    fn note_enough(&mut self, bytes: u64, asked: u64) {
+        // This lowers `low` only if the recording contradicts itself.
         self.low = self.low.min(bytes.saturating_sub(1));
         let same = if self.threshold() < 1.0 { bytes } else { asked.clamp(self.low + 1, bytes.max(self.low + 1)) };
         self.high = self.high.min(same);
     }
 
-    fn suffices_not(&mut self, bytes: u64) {
+    fn note_too_small(&mut self, bytes: u64) {
         if bytes <= self.low {
             return;
         }
@@ -149,15 +150,15 @@ impl<'r, 'a> Capacities<'r, 'a> {
         while base.done() < differs && base.step() {}
     }
 
-    /// Carries out the next operation. Returns how many bytes it would have had reserved, had it got what it asked the device for; 0 if
-    /// it did not ask.
+    /// Carries out the next operation. Returns the bytes that would be reserved had the device granted what it asked for; 0 if it did
+    /// not ask.
     fn asked(&self, run: &mut PredictedRun<'a>) -> u64 {
         let (before, operation) = (reserved(run), run.next_operation());
         let (segments, reserved_before) = (run.stats().num_device_alloc, before);
         run.step();
         let after = reserved(run);
         if self.replay.settings.expandable_segments {
-            // The limit is held against the whole segment; less may be mapped, or a whole page more.
+            // The limit check counts a whole segment, although fewer pages may be mapped, or a page more.
             if after > reserved_before { self.may_ask_for(before, operation) } else { 0 }
         } else if run.stats().num_device_alloc > segments {
             after
@@ -166,7 +167,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
         }
     }
 
-    /// What would be reserved if this operation asked the device for memory.
+    /// The bytes that would be reserved if this operation asked the device for memory.
     fn may_ask_for(&self, reserved_bytes: u64, operation: Option<Operation>) -> u64 {
         let Some(Operation::Allocate { bytes, .. }) = operation else { return 0 };
         let segment = self.policy.round(Bytes(bytes)).and_then(|size| self.policy.segment_for(size));
@@ -182,7 +183,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
         if threshold > 0.0 { threshold } else { 1.0 }
     }
 
-    /// Under this limit decisions are those of the unlimited run until more than this is asked for.
+    /// Under this limit the decisions are those of the unlimited run until more than this is asked for.
     fn same_until(&self, limit_bytes: u64) -> u64 {
         if self.threshold() < 1.0 { (self.threshold() * limit_bytes as f64) as u64 } else { limit_bytes }
     }

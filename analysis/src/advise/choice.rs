@@ -1,14 +1,15 @@
-//! Which of the options to recommend.
+//! Which option to recommend.
 //!
-//! The recorded run's own settings, if they fit with more than 1 % to spare and without emptying the cache. Otherwise, of those that fit and need at most 1 % more
-//! memory than the one that needs least, the one with the fewest settings; then the one with the least driver time. Options that break
-//! something the program uses, or whose driver calls cost out of all proportion, only if nothing else fits.
+//! The recorded run's own settings, if they fit with more than 1 % to spare and without releasing the cache. Otherwise the options that
+//! fit and need at most 1 % more memory than the one that needs least; of these the one that sets the fewest keys, then the one with
+//! the least driver time. An option that breaks something the program uses, or spends far too long in the driver, is recommended only
+//! if nothing else fits.
 
-use super::search::AdvisedOption;
+use super::advised_option::AdvisedOption;
 
-/// An option that costs this many times the driver time of the cheapest one that fits ...
+/// An option thrashes if its driver time is more than this many times that of the cheapest option that fits ...
 const THRASHING_TIMES: u64 = 20;
-/// ... and at least a second is recommended only if nothing else fits.
+/// ... and more than a second.
 const THRASHING_US: u64 = 1_000_000;
 
 /// Why an option is recommended.
@@ -16,25 +17,25 @@ const THRASHING_US: u64 = 1_000_000;
 pub enum Reason {
     /// The program fits as it is.
     FitsAsItIs,
-    /// It fits, and the recorded run's own settings do not, or hardly, or only because the cache is emptied.
+    /// It fits. The recorded run's own settings do not, or only just, or only because the cache is released.
     Fits,
-    /// No memory was given, and it needs the least.
+    /// The memory is unknown, and this option needs the least.
     NeedsLeast,
 }
 
-/// What to do.
+/// The option to use.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Recommendation {
-    /// The option's place in the report.
+    /// Its index in [`Advice::options`](super::Advice::options).
     pub option: usize,
     /// Why.
     pub reason: Reason,
-    /// The line to paste.
+    /// The shell command that sets it, ready to paste.
     pub line: String,
 }
 
-/// The options to choose from, the best first: those that fit and need little more than the one that needs least. `is_short` says that
-/// the recorded run died, or that the memory is a guess: then what needs least comes first.
+/// The options to choose from, the best first: those that fit and need at most 1 % more than the one that needs least. If `is_short`
+/// (the recorded run died, or the memory is a guess), they are sorted by the memory that they need before anything else.
 pub(super) fn shortlist(options: &[AdvisedOption], is_short: bool) -> Vec<usize> {
     let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
     let within: Vec<usize> = fitting.iter().copied().filter(|&place| !options[place].reaches_beyond()).collect();
@@ -58,9 +59,9 @@ pub(super) fn shortlist(options: &[AdvisedOption], is_short: bool) -> Vec<usize>
     best
 }
 
-/// Chooses from the options, of which the first is the recorded run's own, and from their [`shortlist`]. `certain` says of an option's
-/// place whether it fits however soon other streams are done; `hides_more`, that the recording had more reserved before its first
-/// entry than there is: then nothing stays as it is.
+/// Chooses an option. The first of `options` is the recorded run's own; `shortlist` is from [`shortlist`]. `certain` tells whether the
+/// option at an index fits however soon the other streams are done. `hides_more` means that before its first entry the recording had
+/// more reserved than there is: then the own settings are never recommended as they are.
 pub(super) fn choose(
     options: &[AdvisedOption],
     shortlist: &[usize],
@@ -98,15 +99,16 @@ mod tests {
     use parkade::settings::Settings;
 
     use super::*;
-    use crate::advise::evaluate::Replay;
-    use crate::advise::evaluate::tests::cut;
+    use crate::advise::evaluate::evaluate;
+    use crate::advise::replay::Replay;
+    use crate::advise::sample_programs::cut;
     use crate::caution::{Evidence, Feature, InUse, cautions};
 
     fn option(text: &str, available_mib: Option<u64>) -> AdvisedOption {
         let (settings, available_bytes) = (Settings::from_environment(text).unwrap(), available_mib.map(|mib| mib << 20));
         let program = cut();
-        let outcome =
-            Replay { program: &program, profile: &Profile::PYTORCH_2_11, settings: &settings }.evaluate(available_bytes);
+        let replay = Replay { program: &program, profile: &Profile::PYTORCH_2_11, settings: &settings };
+        let outcome = evaluate(&replay, available_bytes);
         AdvisedOption { settings, is_own: false, is_given: false, cautions: Vec::new(), available_bytes, devices: vec![outcome] }
     }
 
@@ -116,22 +118,22 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_as_it_is_stays_and_what_does_not_is_cured() {
+    fn settings_that_fit_are_kept_and_others_replaced() {
         let all = |mib| ["", "max_split_size_mb:32", "expandable_segments:True"].map(|text| option(text, mib));
         assert_eq!(chosen(&all(Some(300)), None), Some((0, Reason::FitsAsItIs)));
-        // Both others need 180 MiB, and giving back two segments costs less than mapping pages.
+        // Both others need 180 MiB, and freeing two segments costs less than mapping pages.
         assert_eq!(chosen(&all(Some(200)), None), Some((1, Reason::Fits)));
         assert_eq!(chosen(&all(Some(150)), None), None);
         assert_eq!(chosen(&all(None), None), Some((1, Reason::NeedsLeast)));
     }
 
     #[test]
-    fn cautions_and_doubts_count_against_an_option() {
+    fn warnings_and_uncertain_timing_count_against_an_option() {
         let expandable = || option("expandable_segments:True", Some(200));
         let graphs = InUse::unknown().with(Feature::PrivatePools, Evidence::Shown).with(Feature::PoolsGivenBack, Evidence::Shown);
         let cautions = |in_use: &InUse| cautions(in_use, &expandable().settings, &Profile::PYTORCH_2_11);
         let unknown = AdvisedOption { cautions: cautions(&InUse::unknown()), ..expandable() };
-        assert_eq!(chosen(&[option("", Some(200)), unknown], None), Some((1, Reason::Fits)), "nothing is shown to break");
+        assert_eq!(chosen(&[option("", Some(200)), unknown], None), Some((1, Reason::Fits)), "nothing is known to break");
         let caution = AdvisedOption { cautions: cautions(&graphs), ..expandable() };
         assert_eq!(chosen(&[option("", Some(200)), caution.clone(), expandable()], None), Some((2, Reason::Fits)));
         assert_eq!(chosen(&[option("", Some(200)), caution], None), Some((1, Reason::Fits)), "nothing else fits");
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_one_that_a_shell_takes() {
+    fn a_shell_accepts_the_line() {
         let line = |text| recommend(&[option(text, None)], 0, Reason::NeedsLeast).line;
         assert_eq!(line(""), "unset PYTORCH_CUDA_ALLOC_CONF");
         assert_eq!(line("max_split_size_mb:32"), "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:32");

@@ -1,33 +1,31 @@
-//! What a heap holds at one moment, and why what is free in it does not serve a request.
+//! What a heap holds at one moment, and which of its free bytes a request could use.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::PoolId;
-
 use parkade_recording::{BlockState, DeviceRecording};
 
-/// A heap's bytes, by what they are for. Where a request is looked at, seen from its stream and pool.
+/// A heap's bytes by state. Free bytes are told apart by whether a request of one stream and pool could use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Held {
-    /// Taken from the device.
+    /// Reserved.
     pub reserved_bytes: u64,
-    /// In blocks that are in use.
+    /// In live blocks.
     pub live_bytes: u64,
-    /// Given back, waiting for other streams.
+    /// Freed by the program, but still in use by other streams.
     pub pending_bytes: u64,
-    /// Free, in the request's own pool and stream, or anywhere in the default pool if there is no request.
+    /// Free, in the request's own pool and stream; without a request, anywhere in the default pool.
     pub free_bytes: u64,
     /// Free, in segments of other streams.
     pub other_streams_bytes: u64,
-    /// Free, in private pools that are not the request's.
+    /// Free, in private pools other than the request's.
     pub private_pools_bytes: u64,
-    /// The largest free block of the request's own pool and stream.
+    /// The largest block among `free_bytes`.
     pub largest_free_bytes: u64,
 }
 
 impl Held {
-    /// What a heap holds, seen from a request of this stream and pool.
-    #[must_use]
-    pub fn seen_from(segments: &[SegmentInfo], stream: u64, pool: PoolId) -> Held {
+    /// What a heap holds, from the point of view of a request of this stream and pool.
+    pub(super) fn seen_from(segments: &[SegmentInfo], stream: u64, pool: PoolId) -> Held {
         let mut held = Held::default();
         for segment in segments {
             held.reserved_bytes += segment.total.get();
@@ -40,14 +38,14 @@ impl Held {
                         held.private_pools_bytes += bytes;
                     }
                     BlockActivity::Inactive if segment.stream.0 != stream => held.other_streams_bytes += bytes,
-                    BlockActivity::Inactive => held.is_free(bytes),
+                    BlockActivity::Inactive => held.add_free(bytes),
                 }
             }
         }
         held
     }
 
-    /// What a device held when its recording ended: all that a file without trace tells.
+    /// What a device held when its recording was written: all that a file without a trace shows.
     #[must_use]
     pub fn at_end(recording: &DeviceRecording) -> Held {
         let mut held = Held::default();
@@ -60,14 +58,14 @@ impl Held {
                     BlockState::Inactive if segment.pool.is_some_and(|pool| pool != (0, 0)) => {
                         held.private_pools_bytes = held.private_pools_bytes.saturating_add(block.size);
                     }
-                    BlockState::Inactive => held.is_free(block.size),
+                    BlockState::Inactive => held.add_free(block.size),
                 }
             }
         }
         held
     }
 
-    fn is_free(&mut self, bytes: u64) {
+    fn add_free(&mut self, bytes: u64) {
         self.free_bytes = self.free_bytes.saturating_add(bytes);
         self.largest_free_bytes = self.largest_free_bytes.max(bytes);
     }
@@ -75,11 +73,12 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use parkade_recording::{Block, Segment, StackId};
 
+    use super::*;
+
     #[test]
-    fn a_file_without_trace_says_what_was_held() {
+    fn a_file_without_a_trace_shows_what_was_held() {
         let block = |size, state| Block { address: 0, size, requested: None, state, stack: StackId::NONE };
         let blocks = vec![block(3, BlockState::ActiveAllocated), block(4, BlockState::Inactive), block(6, BlockState::Inactive)];
         let segment = |pool| Segment {

@@ -1,55 +1,45 @@
-//! How much memory the recorded run had, as far as a point where it was out of memory shows.
+//! How much memory the recorded run had, as far as an out-of-memory error in the recording shows.
 
 use parkade_recording::{Action, DeviceRecording};
 
-/// What the first out-of-memory point of a recording shows.
+use crate::reserved::{growth_bytes, reserved_at_start, whole_gibibytes};
+
+/// What the out-of-memory errors of a recording show about the memory there was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapacityHint {
-    /// Its entry.
+    /// The entry of the first error.
     pub entry: usize,
-    /// This many bytes could be reserved at least.
+    /// At least this many bytes could be reserved.
     pub least_bytes: u64,
-    /// But less than this many. The same where the device itself was full: then it says how much it had left.
+    /// Fewer than this many. Equal to `least_bytes` if the device itself was full, which makes the size known exactly.
     pub below_bytes: u64,
 }
 
-/// How many whole gibibytes are tried as the limit.
-const MOST_GUESSES: usize = 8;
-
 impl CapacityHint {
-    /// What to assume: the least whole gibibyte that it may have been, for people choose such; without one the least. Where the device was
-    /// full it is known.
+    /// The size to assume: the smallest whole gibibyte in the interval, because people set limits in gibibytes. If there is none, or if
+    /// the size is known exactly, `least_bytes`.
     #[must_use]
     pub fn assumed_bytes(&self) -> u64 {
         self.whole_gibibytes().next().unwrap_or(self.least_bytes)
     }
 
-    /// The whole gibibytes that the limit may have been, the least first: people choose such.
+    /// The whole gibibytes that the limit may have been, the smallest first.
     pub(super) fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
-        let gibibytes = self.least_bytes.div_ceil(1 << 30)..self.below_bytes.div_ceil(1 << 30);
-        gibibytes.take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(1 << 30))
+        whole_gibibytes(self.least_bytes, self.below_bytes)
     }
 }
 
 /// Reads the hint off a device's trace; `None` if it was never out of memory.
 ///
-/// The entry says how much memory the device had free. If that is less than was asked for, device and others left the allocator what it had
-/// reserved and this. Otherwise a limit refused: it is at least the most that was ever reserved, and less than what the request
-/// would have led to.
-#[must_use]
-pub fn hint(recording: &DeviceRecording) -> Option<CapacityHint> {
-    let at_end = recording.segments.iter().fold(0_i128, |sum, segment| sum + i128::from(segment.total_bytes));
-    let change = |action, bytes| match action {
-        Action::SegmentAlloc | Action::SegmentMap => i128::from(bytes),
-        Action::SegmentFree | Action::SegmentUnmap => -i128::from(bytes),
-        _ => 0,
-    };
-    let all: i128 = recording.trace.iter().map(|entry| change(entry.action, entry.size)).sum();
-    let mut reserved = (at_end - all).max(0);
+/// An out-of-memory entry states how much memory the device had free. If that is less than was requested, the device was full: the
+/// allocator could have had what it had reserved plus the rest. Otherwise a limit refused: it is at least the most that was ever
+/// reserved, and less than what the request would have led to.
+pub(super) fn hint(recording: &DeviceRecording) -> Option<CapacityHint> {
+    let mut reserved = reserved_at_start(recording).max(0);
     let mut most = reserved;
     let mut found: Option<CapacityHint> = None;
     for (entry, line) in recording.trace.iter().enumerate() {
-        reserved += change(line.action, line.size);
+        reserved += growth_bytes(line);
         most = most.max(reserved);
         if line.action == Action::Oom {
             let (free, wanted) = (i128::from(line.address), i128::from(line.size));
@@ -74,8 +64,9 @@ fn clamped(bytes: i128) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use parkade_recording::Entry;
+
+    use super::*;
 
     const MIB: u64 = 1 << 20;
 
@@ -91,8 +82,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_device_says_what_it_has_and_a_limit_lies_between() {
-        // The segment of 60 MiB was there before the first entry, as the list of segments does not have it.
+    fn a_full_device_states_its_size_and_a_limit_lies_in_an_interval() {
+        // The empty list of final segments contradicts the 60 MiB that are never freed; the count starts at 0.
         assert_eq!(after(30, 50), Some(CapacityHint { entry: 3, least_bytes: 90 * MIB, below_bytes: 90 * MIB }));
         assert_eq!(after(500, 150), Some(CapacityHint { entry: 3, least_bytes: 160 * MIB, below_bytes: 210 * MIB }));
         assert_eq!(hint(&DeviceRecording::default()), None);

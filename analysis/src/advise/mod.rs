@@ -1,31 +1,36 @@
-//! From a recording to advice: under which settings would the recorded program have fitted, in how much memory, and at what price?
+//! Which settings would have let a recorded program fit, in how much memory, and at what price.
 //!
-//! The way of the data: the requests of each traced device (`program`) are carried out under many settings (`candidates` says which,
-//! `search` in which order, `evaluate` one of them); for each, the smallest memory in which it fits is searched (`capacity`). `verdict`
-//! names why the program's own settings fail, `choice` picks one option, `hint` reads off an out-of-memory point how much memory
-//! there was, and `report` is all of it in one call.
+//! [`advise`] (in `advice`) does all of it. It reads the requests of each traced device (`program`) and carries them out under many
+//! settings: `candidates` lists them, `search` decides the order, `evaluate` tries one and `capacity` finds the smallest memory in which
+//! it fits. Then `verdict` says why the program's own settings fail and `choice` picks one option. If the caller does not know how much
+//! memory there was, `hint` infers it from an out-of-memory error in the recording.
 //!
-//! Memory here is what the allocator may reserve: the device's memory without the driver's own, or the limit. It is held as PyTorch
-//! holds a limit (`set_per_process_memory_fraction`). With expandable segments the last page may reach up to
-//! one page beyond a limit; a margin as small as that is called close.
+//! Memory here means what the allocator may reserve: the device's memory without the driver's own share, or the limit. It is enforced
+//! as PyTorch enforces a limit (`set_per_process_memory_fraction`). The last page of an expandable segment may exceed a limit by up to
+//! one page; an option with so little to spare counts as close.
 
+mod advice;
+mod advised_option;
 mod candidates;
 mod capacity;
 mod choice;
 mod evaluate;
 mod held;
 mod hint;
+mod options;
 mod program;
-mod report;
+mod replay;
+#[cfg(test)]
+mod sample_programs;
 mod search;
 mod verdict;
 
-pub use candidates::Candidate;
+pub use advice::{Advice, TimingFits, advise};
+pub use advised_option::AdvisedOption;
 pub use choice::{Reason, Recommendation};
-pub use evaluate::{DeviceOutcome, Space};
+pub use evaluate::DeviceOutcome;
 pub use held::Held;
-pub use hint::{CapacityHint, hint};
-pub use program::{Holder, LivePeak, Program};
-pub use report::{AdviseOptions, Progress, Report, TimingFits, advise};
-pub use search::AdvisedOption;
-pub use verdict::{Cause, Verdict};
+pub use hint::CapacityHint;
+pub use options::{AdviseOptions, MemoryBudget, Progress};
+pub use program::{LivePeak, Program};
+pub use verdict::{FirstFailure, Verdict};

@@ -1,12 +1,13 @@
-//! One device's program: its requests, where its segments lie, and what it held at its fullest moment.
-
-use rustc_hash::FxHashMap;
+//! One device's program: its requests, the addresses of its segments, and its live peak.
 
 use parkade_recording::{DeviceRecording, StackId};
 use parkade_replay::{Operation, Requests, VerifyError, VerifyOptions, learned_addresses};
-use parkade_sim::address::Learned;
+use parkade_sim::address::LearnedAddressSpace;
+use rustc_hash::FxHashMap;
 
-/// Every block is a multiple of this many bytes (spec 1.1), whatever the settings.
+use crate::stacks::{StackUse, by_stack};
+
+/// Every block size is a multiple of this, under any settings (spec 1.1).
 const MIN_BLOCK_BYTES: u64 = 512;
 
 /// The requests of one traced device, ready to be replayed.
@@ -14,47 +15,36 @@ const MIN_BLOCK_BYTES: u64 = 512;
 pub struct Program {
     /// The device's number.
     pub device: u32,
-    /// Entries of its trace.
+    /// How many entries its trace has.
     pub entries: usize,
-    /// What it asked for, and how surely that is known.
+    /// What it requested, and how reliably that is known.
     pub requests: Requests,
-    /// What it held when it held the most.
+    /// When it held the most, and what.
     pub live: LivePeak,
-    pub(super) learned: Learned,
-    /// Whether frees wait for other streams, so that their timing may decide.
+    pub(super) learned: LearnedAddressSpace,
+    /// Whether some frees wait for other streams, so that their timing may matter.
     pub is_timed: bool,
 }
 
-/// The moment at which the blocks in use were the most.
+/// The moment with the most live bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LivePeak {
-    /// Their bytes, each rounded up to 512: no settings need less.
+    /// Live bytes, each block rounded up to 512: no settings need less.
     pub bytes: u64,
-    /// The recording's entry of the request that made it so.
+    /// The recording's entry of the request that reached the peak.
     pub entry: usize,
-    /// Bytes in use before the first entry.
+    /// Live bytes before the first entry.
     pub at_start_bytes: u64,
-    /// Who held them, the most first.
-    pub holders: Vec<Holder>,
-}
-
-/// Blocks in use that were asked for at the same place of the program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Holder {
-    /// The place; none if the file does not say.
-    pub stack: StackId,
-    /// How many blocks.
-    pub blocks: usize,
-    /// Their bytes, rounded as in [`LivePeak::bytes`].
-    pub bytes: u64,
+    /// Which stacks held them, the largest first; sizes are rounded as in `bytes`.
+    pub holders: Vec<StackUse>,
 }
 
 impl Program {
-    /// Reads a traced device. `own` are the settings and the limit of the recorded run.
+    /// Reads a traced device. `own` are the settings and the limit of the recorded run; `progress` is told how many entries are read.
     ///
     /// # Errors
-    /// As for verifying the recording: see [`VerifyError`].
-    pub fn of_recording(
+    /// If the recording cannot be replayed.
+    pub(super) fn of_recording(
         recording: &DeviceRecording,
         own: &VerifyOptions,
         progress: &mut dyn FnMut(usize),
@@ -64,13 +54,13 @@ impl Program {
         Ok(Program::of_requests(requests, learned, recording))
     }
 
-    pub(super) fn of_requests(requests: Requests, learned: Learned, recording: &DeviceRecording) -> Program {
+    pub(super) fn of_requests(requests: Requests, learned: LearnedAddressSpace, recording: &DeviceRecording) -> Program {
         let live = LivePeak::find(&requests, recording);
         let (device, entries, is_timed) = (recording.device, recording.trace.len(), requests.has_deferred_frees());
         Program { device, entries, requests, live, learned, is_timed }
     }
 
-    /// Whether the recorded program went on asking after it had been out of memory.
+    /// Whether the recorded program went on allocating after an out-of-memory error.
     #[must_use]
     pub fn survived(&self) -> bool {
         let is = |failure: bool| move |(_, operation): &(usize, Operation)| matches!(operation, Operation::Allocate { failed, .. } if *failed == failure);
@@ -78,15 +68,14 @@ impl Program {
         operations.iter().position(is(true)).is_some_and(|first| operations[first..].iter().any(is(false)))
     }
 
-    /// Whether the recorded program ended out of memory: nothing was served after its last failure.
+    /// Whether the recorded program ended with an out-of-memory error: no request was served after the last one.
     #[must_use]
     pub fn died(&self) -> bool {
         self.requests.ooms > 0 && !self.survived()
     }
 
     /// Whether more than this was reserved before the first entry.
-    #[must_use]
-    pub fn hides_more_than(&self, bytes: u64) -> bool {
+    pub(super) fn hides_more_than(&self, bytes: u64) -> bool {
         self.requests.lost_beginning.is_some_and(|lost| lost.reserved_bytes > bytes)
     }
 
@@ -97,10 +86,10 @@ impl Program {
             && operations[operation..].iter().any(|(_, operation)| matches!(operation, Operation::Allocate { failed: false, .. }))
     }
 
-    /// Whether the program may go on if the request of this operation fails: the recorded one did, or it is given back before anything else
-    /// happens, as the workspace of one kernel is: libraries that ask for such (cuDNN) go on with a smaller one if there is no memory.
-    #[must_use]
-    pub fn is_workspace(&self, operation: usize) -> bool {
+    /// Whether the program may go on if the request of this operation (an index into its operations) fails. Either the recorded program
+    /// did, or the block is freed by the very next operation, as the workspace of one kernel is: a library such as cuDNN goes on with a
+    /// smaller workspace if there is no memory.
+    pub(super) fn is_workspace(&self, operation: usize) -> bool {
         let at = |place: usize| self.requests.operations.get(place).map(|&(_, operation)| operation);
         self.was_done_without(operation)
             || matches!((at(operation), at(operation + 1)),
@@ -113,7 +102,7 @@ impl LivePeak {
         let mut sizes: Vec<u64> = Vec::new();
         let (mut live, mut peak, mut peak_at, mut at_start) = (0_u64, 0_u64, None, 0);
         let early = requests.lost_beginning.map_or(0, |lost| lost.blocks);
-        // Without what was refused before it the program went on: it does not need that.
+        // Requests that failed before this one do not count as needed: the program went on without them.
         let is_served = |(_, operation): &(usize, Operation)| matches!(operation, Operation::Allocate { failed: false, .. });
         let last_served = requests.operations.iter().rposition(is_served).unwrap_or(0);
         for (place, &(_, operation)) in requests.operations.iter().enumerate() {
@@ -147,9 +136,8 @@ fn rounded(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(MIN_BLOCK_BYTES).unwrap_or(u64::MAX)
 }
 
-/// Who holds what after the operation `last`. Of blocks from before the first entry the file says where they were asked for
-/// only if they were still there at its end.
-fn holders(requests: &Requests, recording: &DeviceRecording, last: usize) -> Vec<Holder> {
+/// Which stacks hold what after the operation `last`. Blocks from before the first entry count as blocks without a stack.
+fn holders(requests: &Requests, recording: &DeviceRecording, last: usize) -> Vec<StackUse> {
     let early = requests.lost_beginning.map_or(0, |lost| lost.blocks);
     let mut live: FxHashMap<usize, (StackId, u64)> = FxHashMap::default();
     for &(entry, operation) in &requests.operations[..=last] {
@@ -162,32 +150,5 @@ fn holders(requests: &Requests, recording: &DeviceRecording, last: usize) -> Vec
             Operation::EmptyCache | Operation::AbandonPool(_) | Operation::ReleasePool(_) => {}
         }
     }
-    let mut blocks: Vec<(StackId, u64)> = live.into_values().collect();
-    blocks.sort_unstable();
-    let same_place = |one: &(StackId, u64), other: &(StackId, u64)| one.0 == other.0;
-    let mut holders: Vec<Holder> = blocks
-        .chunk_by(same_place)
-        .map(|blocks| Holder { stack: blocks[0].0, blocks: blocks.len(), bytes: blocks.iter().map(|block| block.1).sum() })
-        .collect();
-    holders.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack));
-    holders
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::advise::evaluate::tests::{allocate, free, program};
-
-    #[test]
-    fn the_fullest_moment_is_found() {
-        let program = program(&[allocate(0, 30), allocate(1, 50), free(0), allocate(2, 20), free(1), free(2)]);
-        assert_eq!((program.live.bytes >> 20, program.live.entry), (80, 1));
-        assert_eq!(program.live.holders, [Holder { stack: StackId::NONE, blocks: 2, bytes: 80 << 20 }]);
-    }
-
-    #[test]
-    fn a_workspace_is_given_back_at_once() {
-        let program = program(&[allocate(0, 30), allocate(1, 50), free(1), free(0)]);
-        assert_eq!([0, 1, 2, 3, 4].map(|operation| program.is_workspace(operation)), [false, true, false, false, false]);
-    }
+    by_stack(live.into_values().collect())
 }

@@ -1,6 +1,6 @@
-//! The search over settings: ladders first, then what lies next to the best, twice.
+//! The search over settings: a coarse grid first, then two rounds around the best options found.
 //!
-//! Every option is evaluated on all devices, for there is one environment variable for all; options are evaluated in parallel.
+//! Every option is evaluated on all devices, because one environment variable sets them all. Options are evaluated in parallel.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,158 +8,34 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use rayon::prelude::*;
 
-use super::candidates::{Candidate, kept, keys};
-use super::evaluate::{DeviceOutcome, Replay, Space};
+use super::advised_option::AdvisedOption;
+use super::candidates::{Candidate, kept};
+use super::evaluate::evaluate;
+use super::options::{AdviseOptions, MemoryBudget, Progress};
 use super::program::Program;
-use super::report::{AdviseOptions, Progress};
+use super::replay::Replay;
 use crate::caution::{Caution, InUse, cautions};
 
-/// How many of the best options have their neighbours tried in one round: first of several, then of the best alone.
+/// How many of the best options have their neighbours tried, round by round.
 const ROUNDS: [usize; 2] = [2, 1];
-/// So many options are tried at least: where the best have no neighbours left, those of worse ones.
+/// At least this many options are tried: if the best have no untried neighbours left, those of worse options are.
 const FEWEST: usize = 64;
 
-/// One setting, and what would come of it.
-#[derive(Clone, Debug)]
-pub struct AdvisedOption {
-    /// The settings.
-    pub settings: Settings,
-    /// They are the recorded run's own.
-    pub is_own: bool,
-    /// The caller asked for them.
-    pub is_given: bool,
-    /// What they may break, given what the recording shows in use or cannot show.
-    pub cautions: Vec<Caution>,
-    /// The memory that may be reserved under them, if it was said.
-    pub available_bytes: Option<u64>,
-    /// Each device's outcome.
-    pub devices: Vec<DeviceOutcome>,
-}
-
-impl AdvisedOption {
-    /// No request is out of memory.
-    #[must_use]
-    pub fn fits(&self) -> bool {
-        self.devices.iter().all(DeviceOutcome::fits)
-    }
-
-    /// The entry of the first request that is out of memory, on the first device that has one.
-    #[must_use]
-    pub fn fails_at_entry(&self) -> Option<usize> {
-        self.devices.iter().find_map(|device| device.prediction.first_failure)
-    }
-
-    /// Requests that are out of memory.
-    #[must_use]
-    pub fn ooms(&self) -> i64 {
-        self.devices.iter().map(|device| device.prediction.stats.num_ooms).sum()
-    }
-
-    /// It does not fit, but every request that fails is one that a library may do without.
-    #[must_use]
-    pub fn may_survive(&self) -> bool {
-        !self.fits() && self.devices.iter().all(|device| device.fits() || device.may_survive)
-    }
-
-    /// The most that was reserved at once, of the fullest device.
-    #[must_use]
-    pub fn peak_reserved_bytes(&self) -> i64 {
-        self.devices.iter().map(|device| device.prediction.peak_reserved_bytes()).max().unwrap_or(0)
-    }
-
-    /// The smallest memory found in which every request of every device is served, by a run that was made. Within 0.1 % or 2 MiB below
-    /// it lies one in which one was not. It is searched above the memory that there is if that does not suffice, and below it if it does.
-    #[must_use]
-    pub fn smallest_capacity_bytes(&self) -> u64 {
-        let smallest = self.devices.iter().map(|device| device.smallest_bytes).max().unwrap_or(0);
-        let fraction = self.settings.per_process_memory_fraction;
-        if fraction > 0.0 && fraction < 1.0 { (smallest as f64 / fraction).ceil() as u64 } else { smallest }
-    }
-
-    /// Releases of everything that was cached, because memory was short.
-    #[must_use]
-    pub fn retries(&self) -> i64 {
-        self.devices.iter().map(|device| device.prediction.stats.num_alloc_retries).sum()
-    }
-
-    /// Calls of the driver about memory.
-    #[must_use]
-    pub fn driver_calls(&self) -> u64 {
-        self.devices.iter().map(|device| device.prediction.driver_calls).sum()
-    }
-
-    /// What they cost on the measured device, in microseconds.
-    #[must_use]
-    pub fn driver_us(&self) -> u64 {
-        self.devices.iter().map(|device| device.prediction.driver_ns / 1000).sum()
-    }
-
-    /// What is left of the memory when the most is reserved. Negative where the last page of an expandable segment reaches beyond.
-    #[must_use]
-    pub fn headroom_bytes(&self) -> Option<i64> {
-        Some(i64::try_from(self.available_bytes?).unwrap_or(i64::MAX).saturating_sub(self.peak_reserved_bytes()))
-    }
-
-    /// More is reserved than there is: a limit lets the last page of an expandable segment reach beyond it, a device does not.
-    #[must_use]
-    pub fn reaches_beyond(&self) -> bool {
-        self.headroom_bytes().is_some_and(|headroom| headroom < 0)
-    }
-
-    /// Whether less than 1 % of memory more or less might change the answer.
-    #[must_use]
-    pub fn is_close(&self) -> bool {
-        if self.fits() && self.reaches_beyond() {
-            return true;
-        }
-        let smallest = self.devices.iter().map(|device| device.smallest_bytes).max().unwrap_or(0);
-        self.available_bytes.is_some_and(|available| available.abs_diff(smallest) < available / 100)
-    }
-
-    /// How many settings it sets.
-    #[must_use]
-    pub fn keys(&self) -> usize {
-        keys(&self.settings)
-    }
-
-    /// Whether it does something only where there is a memory limit.
-    #[must_use]
-    pub fn needs_limit(&self) -> bool {
-        self.settings.garbage_collection_threshold > 0.0
-    }
-
-    /// What they break of what the recording shows in use.
-    pub fn warnings(&self) -> impl Iterator<Item = &Caution> {
-        self.cautions.iter().filter(|caution| caution.needs_warning())
-    }
-
-    /// Whether they break anything of that.
-    #[must_use]
-    pub fn has_warnings(&self) -> bool {
-        self.warnings().next().is_some()
-    }
-
-    /// The most useful first: what fits, without warnings, in the least memory, with the fewest settings.
-    pub(super) fn rank(&self) -> (bool, bool, u64, usize, u64) {
-        (!self.fits(), self.has_warnings(), self.smallest_capacity_bytes(), self.keys(), self.driver_us())
-    }
-}
-
-/// The search under way.
+/// A search in progress.
 pub(super) struct Search<'a> {
     programs: &'a [Program],
     in_use: &'a [InUse],
     profile: &'static Profile,
-    space: Space,
+    memory: MemoryBudget,
     options: &'a AdviseOptions,
     kept: String,
     found: Vec<AdvisedOption>,
-    /// Where each found option came from, by its place.
+    /// The candidate behind each found option, by index.
     candidates: Vec<Option<Candidate>>,
     progress: &'a (dyn Fn(Progress) + Sync),
 }
 
-/// Settings that are to be tried.
+/// Settings to try.
 struct Trial {
     settings: Settings,
     candidate: Option<Candidate>,
@@ -171,23 +47,23 @@ impl<'a> Search<'a> {
     pub(super) fn new(
         programs: &'a [Program],
         in_use: &'a [InUse],
-        space: Space,
+        memory: MemoryBudget,
         options: &'a AdviseOptions,
         progress: &'a (dyn Fn(Progress) + Sync),
     ) -> Search<'a> {
         let kept = kept(&options.own.settings.settings.text);
         let profile = options.profile;
-        Search { programs, in_use, profile, space, options, kept, found: Vec::new(), candidates: Vec::new(), progress }
+        Search { programs, in_use, profile, memory, options, kept, found: Vec::new(), candidates: Vec::new(), progress }
     }
 
-    /// Tries everything; the recorded run's own settings come first.
+    /// Runs the search. The first option returned is the recorded run's own settings.
     pub(super) fn run(mut self) -> Vec<AdvisedOption> {
         let own = Trial { settings: self.options.own.settings.settings.clone(), candidate: None, is_own: true, is_given: false };
         let given = self.options.given.iter();
         let given = given.map(|settings| Trial { settings: settings.clone(), candidate: None, is_own: false, is_given: true });
         let mut trials: Vec<Trial> = [own].into_iter().chain(given).collect();
         if !self.options.only_given {
-            trials.extend(self.trials(Candidate::ladder()));
+            trials.extend(self.trials(Candidate::coarse()));
         }
         self.try_all(trials);
         if self.options.only_given {
@@ -218,7 +94,7 @@ impl<'a> Search<'a> {
         candidates.into_iter().filter_map(trial).collect()
     }
 
-    /// The best options of those with expandable segments and of the others: not every program can have the first.
+    /// The best option with expandable segments and the `count` best without: not every program can use expandable segments.
     fn best(&self, count: usize) -> Vec<Candidate> {
         let mut places: Vec<usize> = (0..self.found.len()).collect();
         places.sort_by_key(|&place| self.found[place].rank());
@@ -229,7 +105,7 @@ impl<'a> Search<'a> {
         of_kind(true).take(1).chain(of_kind(false)).collect()
     }
 
-    /// Evaluates those that were not tried yet.
+    /// Evaluates the settings that were not tried yet.
     fn try_all(&mut self, trials: Vec<Trial>) {
         let mut new: Vec<Trial> = Vec::new();
         for trial in trials {
@@ -256,7 +132,7 @@ impl<'a> Search<'a> {
         self.candidates.extend(new.into_iter().map(|trial| trial.candidate));
     }
 
-    /// What the settings may break on any of the devices, each case once.
+    /// What the settings may break on any of the devices, each known issue once.
     fn cautions(&self, settings: &Settings) -> Vec<Caution> {
         let mut found: Vec<Caution> = Vec::new();
         for caution in self.in_use.iter().flat_map(|in_use| cautions(in_use, settings, self.profile)) {
@@ -269,8 +145,11 @@ impl<'a> Search<'a> {
     }
 
     fn evaluate(&self, trial: &Trial) -> AdvisedOption {
-        let available_bytes = self.space.bytes(self.profile, &trial.settings);
-        let outcome = |program| Replay { program, profile: self.profile, settings: &trial.settings }.evaluate(available_bytes);
+        let available_bytes = self.memory.bytes(self.profile, &trial.settings);
+        let outcome = |program| {
+            let replay = Replay { program, profile: self.profile, settings: &trial.settings };
+            evaluate(&replay, available_bytes)
+        };
         AdvisedOption {
             cautions: self.cautions(&trial.settings),
             is_own: trial.is_own,

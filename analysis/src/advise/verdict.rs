@@ -1,23 +1,24 @@
-//! Why the recorded program's own settings fit or fail, in one word.
+//! Why the recorded run's own settings fit or fail.
 
-use super::evaluate::Replay;
-use super::held::Held;
-use super::program::Program;
-use super::search::AdvisedOption;
 use parkade_replay::{AfterFailure, Operation};
 
-/// The one word.
+use super::advised_option::AdvisedOption;
+use super::held::Held;
+use super::program::Program;
+use super::replay::Replay;
+
+/// Why the recorded run's own settings fit or fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Under its own settings every request is served.
+    /// Every request is served.
     Fits,
-    /// The blocks in use would fit, but what is free is cut up so that a request does not.
+    /// The live blocks would fit, but free memory is split so that a request finds no place.
     Fragmentation,
-    /// The blocks in use alone are more than the memory: no setting helps.
+    /// The live blocks alone exceed the memory: no setting helps.
     Capacity,
-    /// What is free belongs to other streams, or waits for them: the largest part of what is free when the request fails.
+    /// When the request fails, most of the free memory belongs to other streams or waits for them.
     Streams,
-    /// What is free is cached by private pools (CUDA graphs, MemPool): the largest part of what is free when the request fails.
+    /// When the request fails, most of the free memory is cached by private pools (CUDA graphs, MemPool).
     PrivatePools,
 }
 
@@ -37,27 +38,27 @@ impl Verdict {
 
 /// The first failure under the recorded run's own settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cause {
-    /// The device.
+pub struct FirstFailure {
+    /// The device's number.
     pub device: u32,
-    /// The entry of the request.
+    /// The recording's entry of the request that failed.
     pub entry: usize,
-    /// The request's bytes.
+    /// The bytes requested.
     pub wanted_bytes: u64,
-    /// What the heap held then, seen from the request.
+    /// What the heap held then, from the request's point of view.
     pub held: Held,
 }
 
-/// The verdict on the recorded run's own settings, and the first failure if there is one.
-pub(super) fn verdict(programs: &[Program], own: &AdvisedOption, replays: &[Replay<'_>]) -> (Verdict, Option<Cause>) {
+/// The verdict on the recorded run's own settings, and their first failure if there is one.
+pub(super) fn verdict(programs: &[Program], own: &AdvisedOption, replays: &[Replay<'_>]) -> (Verdict, Option<FirstFailure>) {
     let Some(place) = own.devices.iter().position(|device| !device.fits()) else { return (Verdict::Fits, None) };
-    let cause = cause(&replays[place], own.available_bytes);
+    let failure = first_failure(&replays[place], own.available_bytes);
     let holds_more = |program: &Program| own.available_bytes.is_some_and(|available| program.live.bytes > available);
     if programs.iter().any(holds_more) {
-        return (Verdict::Capacity, cause);
+        return (Verdict::Capacity, failure);
     }
-    let verdict = cause.map_or(Verdict::Fragmentation, |cause| {
-        let Held { pending_bytes, free_bytes, other_streams_bytes, private_pools_bytes, .. } = cause.held;
+    let verdict = failure.map_or(Verdict::Fragmentation, |failure| {
+        let Held { pending_bytes, free_bytes, other_streams_bytes, private_pools_bytes, .. } = failure.held;
         let streams = pending_bytes + other_streams_bytes;
         if private_pools_bytes > streams.max(free_bytes) {
             Verdict::PrivatePools
@@ -67,10 +68,10 @@ pub(super) fn verdict(programs: &[Program], own: &AdvisedOption, replays: &[Repl
             Verdict::Fragmentation
         }
     });
-    (verdict, cause)
+    (verdict, failure)
 }
 
-fn cause(replay: &Replay<'_>, available_bytes: Option<u64>) -> Option<Cause> {
+fn first_failure(replay: &Replay<'_>, available_bytes: Option<u64>) -> Option<FirstFailure> {
     let mut run = replay.run(available_bytes, AfterFailure::Stop);
     while run.step() {}
     let entry = run.first_failure()?;
@@ -78,5 +79,5 @@ fn cause(replay: &Replay<'_>, available_bytes: Option<u64>) -> Option<Cause> {
         return None;
     };
     let held = Held::seen_from(&run.segments(), stream, pool);
-    Some(Cause { device: replay.program.device, entry, wanted_bytes: bytes, held })
+    Some(FirstFailure { device: replay.program.device, entry, wanted_bytes: bytes, held })
 }

@@ -1,19 +1,19 @@
-//! What a program uses beside the plain allocator, as far as a recording shows it.
+//! Which features a program uses beside the plain allocator, as far as a recording shows.
 //!
-//! A recording is of one process's allocator. It shows private pools by the segments that it lists at its end, and by their
-//! requests; streams by their handles; uses by other streams as blocks that became free late; empty_cache as memory that goes back
-//! with no request in need of it. It does not show what other libraries or processes do with the memory: sharing between processes, NCCL's
-//! and network cards' registrations, and whose allocator a pool has are unknown, whatever the recording.
+//! A recording covers one process's allocator. It shows private pools in its final segments and in the requests, streams by their
+//! handles, use by other streams as blocks that became free late, and `empty_cache` as memory that is released without a request that
+//! needs it. It cannot show what other libraries or processes do with the memory: sharing between processes, registrations by NCCL or
+//! network cards, and pools with an allocator of their own are unknown in every recording.
 
 use std::collections::BTreeSet;
 
 use parkade::units::PoolId;
-
-use super::Evidence;
 use parkade_recording::{DeviceRecording, Segment};
 use parkade_replay::{Completion, Operation, Requests};
 
-/// Something that a program may use and that does not go with every setting.
+use super::evidence::Evidence;
+
+/// Something that a program may use and that does not work with every setting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Feature {
@@ -25,13 +25,13 @@ pub enum Feature {
     NoGraphPools,
     /// Pools that the program made itself, with `torch.cuda.MemPool`.
     UserPools,
-    /// Private pools that gave memory back: nothing uses them any more, or their cache was emptied.
+    /// Private pools that released memory, because nothing uses them any more or their cache was emptied.
     PoolsGivenBack,
     /// Requests on more than one stream.
     SeveralStreams,
-    /// Blocks that streams other than their own use (`record_stream`).
+    /// Blocks used by streams other than their own (`record_stream`).
     OtherStreams,
-    /// Calls of empty_cache that gave memory back.
+    /// Calls of `empty_cache` that released memory.
     EmptyCache,
     /// More than one device in the process.
     SeveralDevices,
@@ -39,17 +39,17 @@ pub enum Feature {
     NoLimit,
     /// Pools with an allocator of their own (`MemPool(allocator)`, sleep modes).
     PoolAllocators,
-    /// Memory that other processes open through CUDA's interprocess handles.
+    /// Memory that other processes open through CUDA IPC handles.
     OtherProcesses,
-    /// NCCL collectives inside of captured CUDA graphs.
+    /// NCCL collectives inside captured CUDA graphs.
     CapturedCollectives,
-    /// Memory that network cards or NCCL have registered.
+    /// Memory that is registered with NCCL or a network card.
     Registrations,
-    /// Settings given while the program runs, not before it starts.
+    /// Settings that are changed while the program runs.
     ChangedSettings,
     /// A device that shares its memory with the host.
     HostMemoryDevice,
-    /// A platform on which PyTorch cannot map memory itself.
+    /// A platform or build on which PyTorch cannot map memory.
     NoMapping,
 }
 
@@ -79,14 +79,14 @@ impl Feature {
 /// How many features there are.
 const FEATURES: usize = Feature::NoMapping as usize + 1;
 
-/// What a program uses.
+/// Which features a program uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InUse {
     evidence: [Evidence; FEATURES],
 }
 
 impl InUse {
-    /// What is known of a program of which nothing is known.
+    /// A program of which nothing is known.
     #[must_use]
     pub fn unknown() -> InUse {
         InUse { evidence: [Evidence::Unknown; FEATURES] }
@@ -94,8 +94,8 @@ impl InUse {
 
     /// What one device's recording shows. `requests` are those of the recording, if it has a trace.
     ///
-    /// What a recording whose beginning is lost does not show is unknown, and so is everything about pools in a file that does not name
-    /// them (before 1.13, spec 7.8).
+    /// What a recording without its beginning does not show is unknown, and so is everything about pools in a file that does not name them
+    /// (before 1.13, spec 7.8).
     #[must_use]
     pub fn of(device: &DeviceRecording, requests: Option<&Requests>) -> InUse {
         let mut in_use = InUse::unknown();
@@ -117,26 +117,26 @@ impl InUse {
     /// The same program, on this many devices.
     #[must_use]
     pub fn on_devices(mut self, devices: usize) -> InUse {
-        // A file lists every device that was allocated on.
+        // A file lists every device on which memory was allocated.
         self.set(Feature::SeveralDevices, seen(devices > 1, true));
         self
     }
 
-    /// The same program, if it is known whether it runs under a memory limit.
+    /// The same program, known to run with or without a memory limit.
     #[must_use]
     pub fn limited(mut self, is_limited: bool) -> InUse {
         self.set(Feature::NoLimit, seen(!is_limited, true));
         self
     }
 
-    /// The same program, if this is known of it from elsewhere.
+    /// The same program, with what the caller knows about one feature.
     #[must_use]
     pub fn with(mut self, feature: Feature, evidence: Evidence) -> InUse {
         self.set(feature, evidence);
         self
     }
 
-    /// Whether the program uses something.
+    /// Whether the program uses a feature.
     #[must_use]
     pub fn evidence(&self, feature: Feature) -> Evidence {
         self.evidence[feature as usize]
@@ -150,14 +150,14 @@ impl InUse {
         let named: BTreeSet<(u64, u64)> = device.segments.iter().filter_map(private_pool).collect();
         let is_said = device.segments.iter().all(|segment| segment.pool.is_some());
         let asked: &[PoolId] = requests.map_or(&[], |requests| &requests.pools);
-        // The replay works out pools that were gone before the end; what kind they were of does not show.
+        // The replay infers pools that were gone before the end, but not of which kind they were.
         let are_named = asked.iter().all(|pool| named.contains(&(pool.0, pool.1)));
         let is_sure = is_complete && is_said;
         let is_graph = |&(first, _): &(u64, u64)| first != 0;
         let has_graphs = named.iter().any(is_graph);
         let has_others = !named.iter().all(is_graph);
         self.set(Feature::PrivatePools, seen(!named.is_empty() || !asked.is_empty(), is_sure));
-        // A pool with a handle of its own (0, k) may be one that captures share (`graph_pool_handle`), or a MemPool (spec 5.1).
+        // A pool with an id of the form (0, k) may be shared by captures (`graph_pool_handle`), or be a MemPool (spec 5.1).
         self.set(Feature::GraphPools, seen(has_graphs, is_sure && are_named && !has_others));
         self.set(Feature::UserPools, if has_others { Evidence::Unknown } else { seen(false, is_sure && are_named) });
         let without = match self.evidence(Feature::GraphPools) {
@@ -169,14 +169,14 @@ impl InUse {
     }
 }
 
-/// Whether memory became free later than it was given back. At the first entry that may be the second half of a free whose first half
+/// Whether a block became free later than the program freed it. At entry 0 this may instead be the second half of a free whose first half
 /// the recording has lost.
 fn is_late(operation: &Operation) -> bool {
     let late = |completion| !matches!(completion, Completion::AtOnce | Completion::AtEntry(0));
     matches!(operation, Operation::Free { completion, .. } if late(*completion))
 }
 
-/// What it means that something is seen in a recording, or is not: only `is_sure` tells that it is not there.
+/// The evidence for something that a recording shows or does not show. Only if `is_sure` does its absence mean that it is not in use.
 fn seen(is_seen: bool, is_sure: bool) -> Evidence {
     match (is_seen, is_sure) {
         (true, _) => Evidence::Shown,

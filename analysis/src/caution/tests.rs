@@ -1,25 +1,25 @@
-//! Every known case applies to what it is about, and to nothing else.
+//! Every known issue applies to what it is about, and to nothing else.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::PoolId;
-
-use super::rules::RULES;
-use super::{Caution, Evidence, Feature, InUse, Severity, cautions};
 use parkade_recording::{DeviceRecording, Segment, StackId};
 use parkade_replay::{Completion, Operation, Requests};
+
+use super::table::KNOWN_ISSUES;
+use super::{Caution, Evidence, Feature, InUse, Severity, cautions};
 
 const NEW: Profile = Profile::PYTORCH_2_15;
 const OLD: Profile = Profile::PYTORCH_2_11;
 
-/// A program that uses nothing but these.
+/// A program that uses only these features.
 fn only(features: &[Feature]) -> InUse {
     let nothing = Feature::ALL.into_iter().fold(InUse::unknown(), |in_use, feature| in_use.with(feature, Evidence::NotShown));
     features.iter().fold(nothing, |in_use, &feature| in_use.with(feature, Evidence::Shown))
 }
 
 fn found(in_use: &InUse, settings: &str, profile: &Profile) -> Vec<Caution> {
-    let settings = Settings::from_environment_as(&profile.settings, settings).expect("settings");
+    let settings = Settings::from_environment_as(&profile.dialect, settings).expect("settings");
     cautions(in_use, &settings, profile)
 }
 
@@ -29,7 +29,7 @@ fn ids(in_use: &InUse, settings: &str, profile: &Profile) -> Vec<&'static str> {
     ids
 }
 
-/// Settings, what the program uses, the version, and all cases that apply, by name.
+/// Settings, what the program uses, the release, and the ids of all issues that apply.
 type Case = (&'static str, &'static [Feature], Profile, &'static [&'static str]);
 
 const CASES: &[Case] = &[
@@ -84,39 +84,39 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn each_case_applies_to_what_it_is_about_and_to_nothing_else() {
+fn each_issue_applies_to_what_it_is_about_and_to_nothing_else() {
     for (settings, uses, profile, expected) in CASES {
         assert_eq!(ids(&only(uses), settings, profile), *expected, "{settings} {uses:?} {}", profile.name);
     }
 }
 
 #[test]
-fn no_case_is_missing_above_and_each_has_a_name_of_its_own() {
-    let mut names: Vec<_> = RULES.iter().map(|rule| rule.id).collect();
+fn no_issue_is_missing_above_and_ids_are_unique() {
+    let mut names: Vec<_> = KNOWN_ISSUES.iter().map(|issue| issue.id).collect();
     for name in &names {
         assert!(CASES.iter().any(|(_, _, _, expected)| expected.contains(name)), "{name}");
     }
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), RULES.len());
+    assert_eq!(names.len(), KNOWN_ISSUES.len());
 }
 
 #[test]
-fn every_case_says_in_one_sentence_what_happens_and_names_its_source_and_setting() {
-    for rule in RULES {
-        let keys = NEW.settings.keys();
+fn every_issue_states_in_one_sentence_what_happens_and_names_its_source_and_setting() {
+    for issue in KNOWN_ISSUES {
+        let keys = NEW.dialect.keys();
         let known: Vec<_> = keys.collect();
-        assert!(rule.setting.split(", ").all(|key| known.contains(&key) || key == "pinned_*"), "{}", rule.id);
-        for sentence in [rule.what, rule.instead] {
-            assert!(sentence.ends_with('.') && !sentence.contains(". ") && !sentence.contains('\n'), "{}: {sentence}", rule.id);
+        assert!(issue.setting.split(", ").all(|key| known.contains(&key) || key == "pinned_*"), "{}", issue.id);
+        for sentence in [issue.what, issue.instead] {
+            assert!(sentence.ends_with('.') && !sentence.contains(". ") && !sentence.contains('\n'), "{}: {sentence}", issue.id);
         }
         let is_reference = |part: &str| part.contains('#') || part.starts_with("spec ");
-        assert!(rule.source.split(", ").all(is_reference), "{}: {}", rule.id, rule.source);
+        assert!(issue.source.split(", ").all(is_reference), "{}: {}", issue.id, issue.source);
     }
 }
 
 #[test]
-fn a_case_is_as_sure_as_the_least_sure_of_what_it_needs() {
+fn a_caution_is_as_certain_as_the_least_certain_feature_it_needs() {
     let graphs = InUse::unknown().with(Feature::GraphPools, Evidence::Shown);
     let collectives = |in_use: &InUse| {
         found(in_use, "expandable_segments:True", &OLD)
@@ -131,7 +131,7 @@ fn a_case_is_as_sure_as_the_least_sure_of_what_it_needs() {
 }
 
 #[test]
-fn what_is_shown_and_bad_comes_first() {
+fn what_is_shown_and_severe_comes_first() {
     let settings = "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8";
     let all = found(&InUse::unknown().limited(true), settings, &OLD);
     let order: Vec<_> = all.iter().map(|caution| (caution.in_use, caution.severity)).collect();
@@ -170,13 +170,13 @@ fn pools_of(in_use: &InUse) -> [Evidence; 4] {
 }
 
 #[test]
-fn pools_are_told_apart_by_their_ids_as_far_as_these_tell() {
+fn pool_ids_tell_kinds_of_pools_apart_as_far_as_possible() {
     use Evidence::{NotShown, Shown, Unknown};
     let requests = Requests::default();
     let of = |pools: &[_]| pools_of(&InUse::of(&device(pools), Some(&requests)));
     assert_eq!(of(&[Some((0, 0))]), [NotShown, NotShown, Shown, NotShown]);
     assert_eq!(of(&[Some((0, 0)), Some((3, 0))]), [Shown, Shown, NotShown, NotShown]);
-    // A handle of its own is a MemPool's, or one that captures share.
+    // Such an id is a MemPool's, or that of a pool that captures share.
     assert_eq!(of(&[Some((0, 2))]), [Shown, Unknown, Unknown, Unknown]);
     assert_eq!(of(&[Some((0, 2)), Some((1, 0))]), [Shown, Shown, NotShown, Unknown]);
     assert_eq!(of(&[None]), [Unknown; 4], "an old file does not name pools");
@@ -185,7 +185,7 @@ fn pools_are_told_apart_by_their_ids_as_far_as_these_tell() {
 }
 
 #[test]
-fn what_a_file_without_trace_or_beginning_does_not_show_is_unknown() {
+fn what_a_file_without_a_trace_or_its_beginning_does_not_show_is_unknown() {
     let lists_only = InUse::of(&device(&[Some((0, 0)), Some((1, 0))]), None);
     assert_eq!(lists_only.evidence(Feature::GraphPools), Evidence::Shown);
     for feature in [Feature::SeveralStreams, Feature::OtherStreams, Feature::EmptyCache, Feature::PoolsGivenBack] {
@@ -212,7 +212,7 @@ fn streams_and_calls_show_in_the_requests() {
 }
 
 #[test]
-fn devices_and_limits_are_told_from_elsewhere() {
+fn the_caller_tells_how_many_devices_there_are_and_whether_there_is_a_limit() {
     let in_use = InUse::unknown().on_devices(2).limited(true);
     let known = |feature| in_use.evidence(feature);
     assert_eq!((known(Feature::SeveralDevices), known(Feature::NoLimit)), (Evidence::Shown, Evidence::NotShown));

@@ -1,39 +1,43 @@
-//! Fences: blocks in use between free ones. Were a fence given back, its free neighbours and it would be one hole.
+//! Fences: blocks in use next to free ones. If a fence were freed, it and its free neighbours would coalesce into one hole.
 
 use std::cmp::Reverse;
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 
+use super::breakdown::Asked;
 use super::owners::{Owner, Owners};
-use super::stranded::Asked;
 
-/// A block in use with free memory beside it.
+/// A block in use next to free memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fence {
     /// Its first byte.
     pub address: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// Whether it was given back and waits for events.
+    /// Whether it has been freed by the program and waits for events.
     pub is_pending: bool,
-    /// The free bytes beside it.
+    /// The free bytes next to it.
     pub beside_bytes: u64,
-    /// The hole that there would be without it.
+    /// The size of the hole that freeing it would leave.
     pub opens_bytes: u64,
     /// Whether that hole would serve the request.
     pub is_enough: bool,
-    /// Whether that hole would be the whole segment, which could go back to the device.
+    /// Whether that hole would be the whole segment, which could then be released.
     pub frees_segment: bool,
-    /// Who asked for it.
+    /// Who allocated it.
     pub owner: Owner,
 }
 
-/// The fences where the request could be served (its pool, stream and class), at most `most`: first those whose removal alone
-/// would serve it, the smallest first, then those with the most free memory beside them, the ones smaller than that before the
-/// others.
-#[must_use]
-pub fn fences(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch, owners: &Owners, most: usize) -> Vec<Fence> {
+/// The fences in the pool, stream and size class that could serve the request, at most `most` of them. First those that would serve it
+/// if they alone were freed, the smallest first; then those with the most free memory beside them, small fences before large ones.
+pub(super) fn fences(
+    segments: &[SegmentInfo],
+    asked: Option<&Asked>,
+    policy: &PyTorch,
+    owners: &Owners,
+    most: usize,
+) -> Vec<Fence> {
     let mut fences = Vec::new();
     let place_of = |asked: &Asked| (asked.pool, asked.stream, policy.classify(asked.size));
     let wanted = asked.map(place_of);
@@ -62,7 +66,7 @@ pub fn fences(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch,
             });
         }
     }
-    // A block larger than the free memory beside it fences little: it is what memory is for.
+    // A block that is larger than the free memory beside it is no obstacle: using memory is what blocks are for.
     let rank = |fence: &Fence| {
         let is_small = fence.bytes < fence.beside_bytes;
         let is_key = fence.is_enough && is_small;

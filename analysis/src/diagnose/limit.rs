@@ -1,70 +1,69 @@
-//! What the memory limit was, as far as a recording shows: it does not contain it, but it shows what was served and what was
-//! refused.
+//! What the memory limit was. A recording does not state it, but shows which requests were served and which were refused.
+//!
+//! A limit here is all that the process could reserve: its memory limit (`set_per_process_memory_fraction`) or what the device had.
 
-const GIB: u64 = 1 << 30;
-/// How many limits are tried where none was given.
-const MOST_GUESSES: usize = 8;
+use crate::reserved::whole_gibibytes;
 
-/// The memory that a process could reserve: a limit (`set_per_process_memory_fraction`) or what the device had for it.
+/// What a recording shows about the limit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LimitEvidence {
-    /// Served: so much was reserved, after so many entries.
+    /// The most bytes that were reserved, and after how many entries.
     pub served: Option<(u64, usize)>,
-    /// Refused: so much would have been reserved, had the request at this entry been served without giving anything back.
+    /// The fewest reserved bytes that were refused, and the entry of the request that needed them.
     pub refused: Option<(u64, usize)>,
-    /// The free memory of the device at the out-of-memory point, if there was one, and what was tried to take of it.
+    /// The device's free memory at the out-of-memory error, if there was one.
     pub device_free_bytes: Option<u64>,
-    /// What was tried to take of it.
+    /// The bytes that the allocator tried to take of it.
     pub tried_bytes: Option<u64>,
 }
 
-/// What is known of the memory that could be reserved.
+/// What is known of the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// The caller said so.
+    /// The caller stated it.
     Given {
         /// The most that could be reserved.
         bytes: u64,
     },
-    /// The device was full: it had less free than was tried. So much could be reserved then.
+    /// The device was full: it had less free than the allocator tried to take.
     DeviceFull {
-        /// What was reserved and what the device still had free.
+        /// The reserved bytes and what the device still had free.
         bytes: u64,
     },
     /// Between what was served and what was refused.
     Between {
-        /// At least so much, for it was reserved.
+        /// The limit is at least this, which was reserved.
         at_least_bytes: u64,
-        /// Less than that, for it was refused.
+        /// The limit is below this, which was refused.
         below_bytes: u64,
     },
-    /// Less was refused than was reserved at another time, so it was no fixed limit: others used the device too.
+    /// At one time less was refused than was reserved at another, so there was no fixed limit: others used the device too.
     NotFixed {
-        /// What was reserved.
+        /// The most bytes reserved.
         reserved_bytes: u64,
-        /// What was refused.
+        /// The fewest bytes refused.
         refused_bytes: u64,
     },
-    /// Nothing was refused: at least what was reserved.
+    /// Nothing was refused.
     NeverReached {
-        /// The most that was reserved.
+        /// The limit is at least this, the most that was reserved.
         at_least_bytes: u64,
     },
 }
 
-/// What in the file cannot be under a limit that the caller said.
+/// What in a file contradicts a limit that the caller stated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contradiction {
     /// More was reserved.
     Reserved {
-        /// So much.
+        /// The bytes reserved.
         bytes: u64,
-        /// After so many entries.
+        /// After how many entries.
         entries: usize,
     },
-    /// A request was refused that would have stayed within it.
+    /// A request was refused that would have stayed within the limit.
     Refused {
-        /// So much would have been reserved.
+        /// The bytes that would have been reserved.
         bytes: u64,
         /// The request's entry.
         entry: usize,
@@ -72,28 +71,28 @@ pub enum Contradiction {
 }
 
 impl LimitEvidence {
-    /// So much is reserved after so many entries.
+    /// Notes that this much was reserved after so many entries.
     pub(super) fn serve(&mut self, reserved_bytes: u64, entries: usize) {
         if self.served.is_none_or(|(most, _)| reserved_bytes > most) {
             self.served = Some((reserved_bytes, entries));
         }
     }
 
-    /// A request was refused that would have made so much reserved.
+    /// Notes that a request was refused that would have raised reserved memory to this.
     pub(super) fn refuse(&mut self, wanted_bytes: u64, entry: usize) {
         if self.refused.is_none_or(|(least, _)| wanted_bytes < least) {
             self.refused = Some((wanted_bytes, entry));
         }
     }
 
-    /// The whole gibibytes that the limit may be, at most [`MOST_GUESSES`]: none unless something was refused.
+    /// The whole gibibytes that the limit may be, the smallest first; none unless something was refused.
     pub(super) fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
         let least = self.served.map_or(0, |(bytes, _)| bytes);
         let below = self.refused.map_or(0, |(bytes, _)| bytes);
-        (least.div_ceil(GIB)..below.div_ceil(GIB)).take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
+        whole_gibibytes(least, below)
     }
 
-    /// What contradicts a limit of `limit_bytes`, if anything does.
+    /// What contradicts a limit of `limit_bytes`, if anything.
     #[must_use]
     pub fn contradiction(&self, limit_bytes: u64) -> Option<Contradiction> {
         let reserved = self.served.filter(|&(bytes, _)| bytes > limit_bytes);
@@ -102,10 +101,9 @@ impl LimitEvidence {
         reserved.or_else(|| refused.map(|(bytes, entry)| Contradiction::Refused { bytes, entry }))
     }
 
-    /// What follows from it. `given_bytes` is what the caller said, `reserved_bytes` what was reserved at the out-of-memory
-    /// point.
-    #[must_use]
-    pub fn conclude(&self, given_bytes: Option<u64>, reserved_bytes: u64) -> Limit {
+    /// What follows from the evidence. `given_bytes` is the limit that the caller stated, `reserved_bytes` what was reserved at the
+    /// out-of-memory error.
+    pub(super) fn conclude(&self, given_bytes: Option<u64>, reserved_bytes: u64) -> Limit {
         if let Some(bytes) = given_bytes {
             return Limit::Given { bytes };
         }
@@ -128,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_served_and_refused_gives_an_interval() {
+    fn served_and_refused_bytes_give_an_interval() {
         let mut evidence = LimitEvidence::default();
         assert_eq!(evidence.conclude(None, 0), Limit::NeverReached { at_least_bytes: 0 });
         for (bytes, entries) in [(10, 1), (30, 2), (20, 3)] {
@@ -146,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_below_what_was_served_or_not_below_what_was_refused_is_contradicted() {
+    fn a_limit_below_what_was_served_or_above_what_was_refused_is_contradicted() {
         let evidence = LimitEvidence { served: Some((30, 2)), refused: Some((40, 8)), ..LimitEvidence::default() };
         assert_eq!(evidence.contradiction(29), Some(Contradiction::Reserved { bytes: 30, entries: 2 }));
         assert_eq!((evidence.contradiction(30), evidence.contradiction(39)), (None, None));
@@ -155,20 +153,16 @@ mod tests {
     }
 
     #[test]
-    fn whole_gibibytes_between_served_and_refused_are_tried() {
-        let tried = |served: u64, refused: Option<u64>| {
-            let refused = refused.map(|bytes| (bytes, 1));
-            let evidence = LimitEvidence { served: Some((served, 0)), refused, ..LimitEvidence::default() };
-            evidence.whole_gibibytes().map(|bytes| bytes / GIB).collect::<Vec<_>>()
-        };
-        assert_eq!(tried(15 * GIB + 1, Some(17 * GIB + 1)), [16, 17]);
-        assert_eq!(tried(15 * GIB, Some(17 * GIB)), [15, 16]);
-        assert!(tried(15 * GIB + 1, Some(16 * GIB)).is_empty() && tried(15 * GIB, None).is_empty());
-        assert_eq!(tried(0, Some(u64::MAX)).len(), MOST_GUESSES);
+    fn a_limit_is_guessed_only_if_something_was_refused() {
+        const GIB: u64 = 1 << 30;
+        let served = LimitEvidence { served: Some((15 * GIB, 0)), ..LimitEvidence::default() };
+        assert_eq!(served.whole_gibibytes().count(), 0);
+        let refused = LimitEvidence { refused: Some((17 * GIB, 1)), ..served };
+        assert_eq!(refused.whole_gibibytes().collect::<Vec<_>>(), [15 * GIB, 16 * GIB]);
     }
 
     #[test]
-    fn a_device_with_less_free_than_was_tried_was_full() {
+    fn a_device_with_less_free_than_was_tried_is_full() {
         let full = LimitEvidence { device_free_bytes: Some(9), tried_bytes: Some(10), ..LimitEvidence::default() };
         assert_eq!(full.conclude(None, 100), Limit::DeviceFull { bytes: 109 });
         let limited = LimitEvidence { device_free_bytes: Some(10), ..full };

@@ -1,26 +1,24 @@
-//! What an out-of-memory message alone says of the cause.
+//! What an out-of-memory message alone says about the cause.
 //!
-//! Every figure of a message is rounded to two decimals of its unit, so a comparison can hang on the last digit; then the answer
-//! is that it does. And a message says what was *tried*: a segment, which for small and middling requests is larger than what was
-//! asked for.
+//! Every figure in a message is rounded to two decimals of its unit. If a comparison depends on the last digit, the answer says so.
+//! The message states the size that was *tried*: that of a segment, which for small and medium requests is larger than the request.
 //!
-//! What private pools have cached free is in its figure of what is allocated (spec 2.13). It is not live, so it is taken out of that
-//! again; but it serves nobody but these pools.
+//! The message counts the free bytes of private pools as allocated (spec 2.13). They are not live, so they are subtracted here, but
+//! they can serve only these pools.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, MIB};
-
 use parkade_recording::message::{OutOfMemoryMessage, Size};
 
-/// How sure a comparison of rounded figures is.
+/// The result of comparing rounded figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Certainty {
     /// It is so.
     Yes,
     /// It is not so.
     No,
-    /// The figures are equal to within what their rounding hides.
+    /// The figures are equal to within their rounding.
     LastDigit,
 }
 
@@ -37,7 +35,7 @@ impl Certainty {
         }
     }
 
-    /// A word for programs.
+    /// Its name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,23 +46,23 @@ impl Certainty {
     }
 }
 
-/// What it was, as far as a message tells.
+/// Why the request failed, as far as a message tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageVerdict {
-    /// Live bytes and what was tried are more than there is.
+    /// The live bytes and the size tried exceed the memory.
     Capacity,
-    /// They would have fitted; free bytes were in the wrong places.
+    /// They would have fitted, but the free bytes were in the wrong places.
     Fragmentation,
-    /// They would have fitted only with what private pools have cached.
+    /// They would have fitted only with the free bytes of private pools.
     PrivatePools,
-    /// The device had what was tried, and the limit that the message states allowed it: something else refused.
+    /// The device had that much free, and the limit that the message states allowed it: something else refused.
     DeviceHadRoom,
-    /// It hangs on what the figures do not tell.
+    /// The figures are not precise enough to tell.
     Undecided,
 }
 
 impl MessageVerdict {
-    /// A word for programs.
+    /// Its name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,34 +75,34 @@ impl MessageVerdict {
     }
 }
 
-/// What a message says.
+/// What an out-of-memory message says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageDiagnosis {
     /// The message.
     pub message: OutOfMemoryMessage,
-    /// The smallest and the largest block that the request may have needed, under the default sizes of segments.
+    /// The smallest and the largest block, in bytes, that the request may have needed, under the default segment sizes.
     pub block_bytes: (u64, u64),
-    /// What is handed out: what the message calls allocated, without what private pools have cached free.
+    /// Live bytes: what the message calls allocated, less the free bytes of private pools.
     pub live: Size,
-    /// What is reserved and not handed out, what private pools have cached included.
+    /// Reserved bytes that are not live, those of private pools included.
     pub empty: Size,
-    /// Whether reserved and unallocated bytes alone, those of private pools not counted, are at least what was tried.
+    /// Whether the reserved but unallocated bytes, without those of private pools, are at least the size tried.
     pub unallocated_suffices: Certainty,
-    /// What must be there at once: what is live and what was tried.
+    /// The live bytes and the size tried.
     pub needed: Size,
-    /// What the process could have: what it had reserved and what the device had free, and no more than its limit.
+    /// What the process could reserve: what it had reserved plus what the device had free, at most its limit.
     pub available: Size,
-    /// Whether that suffices.
+    /// Whether `available` is at least `needed`.
     pub available_suffices: Certainty,
-    /// Whether the device had free what was tried, and the limit that the message states allowed it.
+    /// Whether the device had the size tried free, and the limit that the message states allowed it.
     pub device_had_room: Certainty,
-    /// What neither this allocator had reserved nor was free: other processes, and CUDA's own some 500 MiB.
+    /// Memory that was neither reserved by this allocator nor free: that of other processes, and about 500 MiB of CUDA's own.
     pub held_by_others: Size,
-    /// What it was.
+    /// Why the request failed.
     pub verdict: MessageVerdict,
 }
 
-/// Diagnoses from a message alone.
+/// Diagnoses an out-of-memory error from its message alone.
 #[must_use]
 pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
     let OutOfMemoryMessage { tried, total, free, limit, allocated, reserved, unallocated, private_pools, .. } = message;
@@ -116,7 +114,7 @@ pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
     let available = limit.filter(|limit| limit.bytes < reachable.bytes).unwrap_or(reachable);
     let unallocated_suffices = Certainty::at_least(unallocated, tried);
     let available_suffices = Certainty::at_least(available, needed);
-    // The private pools keep what they have.
+    // As if the private pools kept what they have.
     let suffices_without_pools = Certainty::at_least(available, allocated.plus(tried));
     let least = Size { bytes: least_bytes, within: 0 };
     let may_suffice = Certainty::at_least(available, live.plus(least)) != Certainty::No;
@@ -131,7 +129,7 @@ pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
     } else if available_suffices == Certainty::No && !may_suffice {
         MessageVerdict::Capacity
     } else {
-        // The request was smaller than the segment that was tried, perhaps by enough; or it is the last digit.
+        // The request may have been enough smaller than the segment tried; or it depends on the last digit.
         MessageVerdict::Undecided
     };
     MessageDiagnosis {
@@ -149,12 +147,12 @@ pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
     }
 }
 
-/// The smallest block for which a segment of this size is tried; the segment itself, if no rule gives such a segment.
+/// The smallest block for which a segment of this size is tried; the segment's own size if no rule leads to such a segment.
 fn smallest_block(tried: Size) -> u64 {
     let policy = PyTorch::new(Settings::default());
     let (least, most) = (tried.bytes.saturating_sub(tried.within), tried.bytes.saturating_add(tried.within));
     let is_tried = |block: u64| policy.segment_for(Bytes(block)).is_some_and(|segment| (least..=most).contains(&segment.get()));
-    // Where another segment begins to be tried (spec 1.6): at each of the classes, and above them after every granule.
+    // The block sizes at which the segment size changes (spec 1.6): where each class begins, and above them every 2 MiB.
     let granule = least.checked_next_multiple_of(2 * MIB).map_or(0, |segment| segment.saturating_sub(2 * MIB));
     [1, MIB + 1, 10 * MIB, granule.saturating_add(1)].into_iter().filter(|&block| is_tried(block)).min().unwrap_or(tried.bytes)
 }
@@ -178,7 +176,7 @@ mod tests {
 
     /// C4 of the documents' scenarios.
     #[test]
-    fn what_is_reserved_and_unallocated_would_have_sufficed() {
+    fn unallocated_bytes_that_would_have_been_enough_are_fragmentation() {
         let c4 = old("4.88 GiB", "28.60 GiB", "3.92 GiB", "33.95 GiB");
         assert_eq!(c4.message.unallocated.to_string(), "5.35 GiB");
         assert_eq!((c4.verdict, c4.unallocated_suffices), (MessageVerdict::Fragmentation, Certainty::Yes));
@@ -197,7 +195,7 @@ mod tests {
         assert!(short_bytes.abs_diff(451 * GIB / 100) <= full.needed.within + full.available.within, "{short_bytes}");
     }
 
-    /// Neither the cache nor the device has room for it, both together do.
+    /// Neither the cache nor the device has room for it, but both together do.
     #[test]
     fn memory_in_two_places_is_fragmentation() {
         let split = old("4.88 GiB", "28.60 GiB", "3.92 GiB", "30.60 GiB");
@@ -206,16 +204,16 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_on_the_last_digit_is_said_to() {
+    fn a_comparison_may_depend_on_the_last_digit() {
         let edge = old("4.88 GiB", "28.60 GiB", "0.00 GiB", "33.48 GiB");
         assert_eq!((edge.unallocated_suffices, edge.verdict), (Certainty::LastDigit, MessageVerdict::Undecided));
         assert_eq!(old("4.88 GiB", "28.60 GiB", "0.00 GiB", "33.52 GiB").verdict, MessageVerdict::Fragmentation);
         assert_eq!(old("4.88 GiB", "28.60 GiB", "0.00 GiB", "33.43 GiB").verdict, MessageVerdict::Capacity);
     }
 
-    /// 20 MiB are tried for anything from 1 to 10 MiB.
+    /// A segment of 20 MiB is tried for any request from 1 to 10 MiB.
     #[test]
-    fn a_request_smaller_than_its_segment_leaves_it_open() {
+    fn a_request_smaller_than_its_segment_is_undecided() {
         let middling = old("20.00 MiB", "28.60 GiB", "0 bytes", "28.61 GiB");
         assert_eq!((middling.block_bytes.0, middling.verdict), (MIB + 1, MessageVerdict::Undecided));
         assert_eq!(old("20.00 MiB", "28.60 GiB", "0 bytes", "28.60 GiB").block_bytes.0, MIB + 1);
@@ -231,9 +229,9 @@ mod tests {
         ))
     }
 
-    /// The message counts what private pools have cached as allocated (spec 2.13); it is free, for them alone.
+    /// The message counts the free bytes of private pools as allocated (spec 2.13).
     #[test]
-    fn what_private_pools_have_cached_is_not_needed() {
+    fn free_bytes_of_private_pools_are_not_live() {
         let pools = with_private("2.00 GiB", "0 bytes", "20.00 GiB", "15.00 GiB", "500.00 MiB");
         assert_eq!((pools.live.bytes, pools.needed.bytes), (5 * GIB, 7 * GIB));
         assert_eq!((pools.empty.bytes, pools.available.bytes), (15 * GIB + 500 * MIB, 20 * GIB + 500 * MIB));
@@ -241,16 +239,16 @@ mod tests {
         // Without the pools' memory it would fit as well.
         let pieces = with_private("2.00 GiB", "0 bytes", "20.00 GiB", "15.00 GiB", "2.50 GiB");
         assert_eq!(pieces.verdict, MessageVerdict::Fragmentation);
-        // Nor would it fit with it.
+        // With it, it would not fit either.
         let full = with_private("2.00 GiB", "0 bytes", "23.00 GiB", "1.00 GiB", "500.00 MiB");
         assert_eq!((full.verdict, full.live.bytes), (MessageVerdict::Capacity, 22 * GIB));
         let edge = with_private("2.00 GiB", "0 bytes", "22.00 GiB", "1.50 GiB", "512.00 MiB");
         assert_eq!((edge.verdict, edge.available_suffices), (MessageVerdict::Undecided, Certainty::LastDigit));
     }
 
-    /// A limit that old messages do not print, or a container's.
+    /// For example a limit that old messages do not print, or a container's.
     #[test]
-    fn a_device_with_room_was_not_what_refused() {
+    fn if_the_device_had_room_something_else_refused() {
         let room = old("20.00 MiB", "19.90 GiB", "15.92 GiB", "20.00 GiB");
         assert_eq!((room.verdict, room.device_had_room), (MessageVerdict::DeviceHadRoom, Certainty::Yes));
         assert_eq!(old("20.00 MiB", "19.90 GiB", "15.00 MiB", "20.00 GiB").verdict, MessageVerdict::Fragmentation);
@@ -267,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_counts_if_it_is_tighter_than_the_device() {
+    fn a_limit_counts_if_it_is_smaller_than_the_device() {
         let text = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 130.00 GiB \
             is free. 6.00 GiB allowed; Of the allocated memory 5.50 GiB is allocated by PyTorch, and 256.00 MiB is reserved by \
             PyTorch but unallocated.";

@@ -1,18 +1,28 @@
-//! When it began: since when the stranded bytes have stayed above a part of what they are now.
+//! When it began: since when the stranded bytes have stayed above half of what they are now.
 
-/// The lows of a timeline: of every value only those below which it never fell again. So the last moment below any level is found
-/// without keeping the whole timeline.
+/// When the stranded bytes last rose past half of what they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Onset {
+    /// The entry since which reserved minus allocated bytes have been at least `level_bytes`. `None`: since before the first entry.
+    pub entry: Option<usize>,
+    /// Half of what is stranded at the moment that is looked at.
+    pub level_bytes: u64,
+    /// The entry's time, in microseconds since 1970, if the file states it.
+    pub time_us: Option<u64>,
+}
+
+/// The lows of a timeline: only those values below which it never fell again. They are enough to find the last moment below any level.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Lows {
-    /// Moments and values; both rise.
+pub(super) struct Lows {
+    /// Moments and values, both increasing.
     lows: Vec<(usize, u64)>,
-    /// Where each of those values was left: the first moment after it.
+    /// For each of them the next moment.
     left: Vec<Option<usize>>,
 }
 
 impl Lows {
     /// Adds the value of the next moment.
-    pub fn push(&mut self, moment: usize, value: u64) {
+    pub(super) fn push(&mut self, moment: usize, value: u64) {
         if let Some(left @ None) = self.left.last_mut() {
             *left = Some(moment);
         }
@@ -24,10 +34,8 @@ impl Lows {
         self.left.push(None);
     }
 
-    /// The first moment since which every value has been at least `level`; `None` if the last value is below it, or if it was
-    /// never below: then nothing began.
-    #[must_use]
-    pub fn since(&self, level: u64) -> Option<usize> {
+    /// The first moment since which every value has been at least `level`. `None` if the last value is below it, or if none ever was.
+    pub(super) fn since(&self, level: u64) -> Option<usize> {
         let below = self.lows.partition_point(|&(_, low)| low < level);
         self.left.get(below.checked_sub(1)?).copied().flatten()
     }
@@ -40,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_crossing_counts() {
+    fn the_last_rise_past_the_level_counts() {
         let mut lows = Lows::default();
         for (moment, value) in [(0, 0), (3, 70), (4, 20), (6, 50), (9, 100)] {
             lows.push(moment, value);
@@ -54,7 +62,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_the_whole_timeline_says(values in proptest::collection::vec(0..20_u64, 0..40), level in 0..22_u64) {
+        fn the_lows_answer_as_the_whole_timeline_would(values in proptest::collection::vec(0..20_u64, 0..40), level in 0..22_u64) {
             let mut lows = Lows::default();
             for (moment, &value) in values.iter().enumerate() {
                 lows.push(moment, value);

@@ -1,36 +1,36 @@
-//! Who asked for a block: the entry that handed it out, with its stack and time; and which stacks hold the most.
+//! Who allocated a block: the entry, with its stack and time; and how much each stack holds.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade_recording::{Action, BlockState, DeviceRecording, StackId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use parkade_recording::{Action, BlockState, DeviceRecording, StackId};
+use crate::stacks::{StackUse, by_stack};
 
-/// Where a block that is in use comes from.
+/// The allocation that a live block comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner {
-    /// The entry that handed it out; `None` if that was before the first entry.
+    /// Its entry; `None` if that was before the first entry.
     pub entry: Option<usize>,
-    /// The stack of the request; [`StackId::NONE`] if the file does not say.
+    /// Its stack; [`StackId::NONE`] if the file does not state it.
     pub stack: StackId,
-    /// When that was, in microseconds since 1970, if the file says.
+    /// Its time, in microseconds since 1970, if the file states it.
     pub time_us: Option<u64>,
 }
 
-/// The owners of all blocks that are in use at one moment.
+/// The owners of all blocks in use at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Owners {
+pub(super) struct Owners {
     served: FxHashMap<u64, Owner>,
 }
 
 impl Owners {
     /// The owners after the first `entries` entries of the trace.
-    #[must_use]
-    pub fn after(recording: &DeviceRecording, entries: usize) -> Owners {
+    pub(super) fn after(recording: &DeviceRecording, entries: usize) -> Owners {
         let mut served = FxHashMap::default();
         let (before, later) = recording.trace.split_at(entries.min(recording.trace.len()));
         let later: FxHashSet<u64> =
             later.iter().filter(|entry| entry.action == Action::Alloc).map(|entry| entry.address).collect();
-        // What was in use before the first entry and still is at the end has its stack there.
+        // A block in use from before the first entry until the end has its stack in the final segments.
         for block in recording.segments.iter().flat_map(|segment| &segment.blocks) {
             if block.state != BlockState::Inactive && !later.contains(&block.address) {
                 served.insert(block.address, Owner { entry: None, stack: block.stack, time_us: None });
@@ -43,38 +43,14 @@ impl Owners {
     }
 
     /// The owner of the block in use at this address.
-    #[must_use]
-    pub fn of(&self, address: u64) -> Owner {
+    pub(super) fn of(&self, address: u64) -> Owner {
         self.served.get(&address).copied().unwrap_or(Owner { entry: None, stack: StackId::NONE, time_us: None })
     }
 }
 
-/// What one stack holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StackUse {
-    /// The stack; [`StackId::NONE`] is all blocks without one.
-    pub stack: StackId,
-    /// Bytes of its blocks that are handed out.
-    pub bytes: u64,
-    /// How many those are.
-    pub blocks: usize,
-}
-
-/// What each stack holds of a heap, the most first.
-#[must_use]
-pub fn live_by_stack(segments: &[SegmentInfo], owners: &Owners) -> Vec<StackUse> {
-    let mut uses: Vec<StackUse> = Vec::new();
-    let mut places: FxHashMap<StackId, usize> = FxHashMap::default();
-    let live = segments.iter().flat_map(|segment| &segment.blocks).filter(|block| block.state == BlockActivity::Allocated);
-    for block in live {
-        let stack = owners.of(block.address.get()).stack;
-        let place = *places.entry(stack).or_insert_with(|| {
-            uses.push(StackUse { stack, bytes: 0, blocks: 0 });
-            uses.len() - 1
-        });
-        uses[place].bytes = uses[place].bytes.saturating_add(block.size.get());
-        uses[place].blocks += 1;
-    }
-    uses.sort_by_key(|held| (std::cmp::Reverse(held.bytes), held.stack));
-    uses
+/// What each stack holds of a heap's live blocks, the largest first.
+pub(super) fn live_by_stack(segments: &[SegmentInfo], owners: &Owners) -> Vec<StackUse> {
+    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+    let live = blocks.filter(|block| block.state == BlockActivity::Allocated);
+    by_stack(live.map(|block| (owners.of(block.address.get()).stack, block.size.get())).collect())
 }

@@ -1,4 +1,4 @@
-//! One small heap for each cause, with exact figures; and the law that every byte is somewhere.
+//! One small heap for each cause, with exact figures, and the law that every reserved byte is counted exactly once.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
@@ -6,11 +6,16 @@ use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use proptest::prelude::*;
 
-use super::*;
+use super::breakdown::{Asked, Cause};
+use super::fences::fences;
+use super::limit::Limit;
+use super::owners::Owners;
+use super::stranded::stranded;
+use super::verdict::{Applies, Verdict, judge};
 
 const KIB: u64 = 1 << 10;
 
-/// What a block of a test's segment does: live with so many bytes asked for, pending, free.
+/// The state of a block in a test's segment; a live one with its requested bytes.
 #[derive(Clone, Copy, Debug)]
 enum Is {
     Live(u64),
@@ -49,7 +54,7 @@ fn under(settings: &str) -> PyTorch {
     PyTorch::new(Settings::from_environment(settings).expect("settings"))
 }
 
-/// The stranded bytes by cause, those that are not zero, and what of all can go back.
+/// The stranded bytes by cause, without the zeros, and how many of all can be released.
 fn causes(segments: &[SegmentInfo], request: u64, settings: &str) -> (Vec<(Cause, u64)>, u64) {
     let breakdown = stranded(segments, Some(&asked(request)), &under(settings));
     let strands = breakdown.strands.iter().filter(|strand| strand.bytes > 0);
@@ -67,7 +72,7 @@ fn holes_between_live_blocks_are_too_small() {
 }
 
 #[test]
-fn what_was_rounded_up_is_neither_live_nor_stranded() {
+fn rounding_is_neither_requested_nor_stranded() {
     let segment = segment_of(0, &[(8 * MIB, Is::Live(7 * MIB + 1)), (12 * MIB, Is::Live(12 * MIB))]);
     let breakdown = stranded(&[segment], Some(&asked(MIB)), &under(""));
     assert_eq!((breakdown.requested_bytes, breakdown.rounding_bytes), (19 * MIB + 1, MIB - 1));
@@ -75,19 +80,19 @@ fn what_was_rounded_up_is_neither_live_nor_stranded() {
 }
 
 #[test]
-fn what_waits_for_events_is_pending_whoever_asks() {
+fn a_block_that_waits_for_events_is_pending_for_every_request() {
     let segment = segment_of(0, &[(5 * MIB, Is::Pending), (15 * MIB, Is::Live(15 * MIB))]);
     assert_eq!(causes(&[segment], 5 * MIB, ""), (vec![(Cause::PendingEvent, 5 * MIB)], 0));
 }
 
 #[test]
-fn another_stream_s_free_block_does_not_serve() {
+fn a_free_block_of_another_stream_does_not_serve() {
     let other = SegmentInfo { stream: StreamId(8), ..segment_of(0, &[(30 * MIB, Is::Free)]) };
     assert_eq!(causes(&[other], 20 * MIB, ""), (vec![(Cause::OtherStream, 30 * MIB)], 30 * MIB));
 }
 
 #[test]
-fn a_private_pool_keeps_its_own() {
+fn a_private_pool_keeps_its_free_blocks() {
     let private = SegmentInfo { pool: PoolId(0, 1), ..segment_of(0, &[(30 * MIB, Is::Free)]) };
     assert_eq!(causes(std::slice::from_ref(&private), 20 * MIB, ""), (vec![(Cause::PrivatePool, 30 * MIB)], 0));
     let of_pool = Asked { pool: PoolId(0, 1), ..asked(20 * MIB) };
@@ -95,9 +100,9 @@ fn a_private_pool_keeps_its_own() {
     assert_eq!(breakdown.of(Cause::Fits).bytes, 30 * MIB);
 }
 
-/// No setting releases a private pool; if the rest would have held the request, one may help that.
+/// No setting releases a private pool. If the request would have fitted beside the pool, a setting may still help.
 #[test]
-fn what_is_a_private_pool_s_is_no_matter_of_settings() {
+fn settings_do_not_release_private_pools() {
     let private = SegmentInfo { pool: PoolId(0, 1), ..segment_of(0, &[(30 * MIB, Is::Free)]) };
     let judged = |free: u64, limit: u64| {
         let comb = segment_of(1 << 30, &[(free, Is::Free), (4 * MIB, Is::Live(4 * MIB)), (free, Is::Free)]);
@@ -124,7 +129,7 @@ fn an_oversize_block_waits_for_an_oversize_request() {
     let whole = [segment_of(0, &[(200 * MIB, Is::Free)])];
     assert_eq!(causes(&whole, 4 * MIB, "max_split_size_mb:128"), (vec![(Cause::Oversize, 200 * MIB)], 200 * MIB));
     assert_eq!(causes(&whole, 4 * MIB, "").0, [(Cause::Fits, 200 * MIB)]);
-    // From the limit on a block may be used that is less than 20 MiB larger.
+    // A request of at least the maximum may use a block that is less than 20 MiB larger.
     assert_eq!(causes(&whole, 180 * MIB, "max_split_size_mb:128").0, [(Cause::Oversize, 200 * MIB)]);
     assert_eq!(causes(&whole, 180 * MIB + 512, "max_split_size_mb:128").0, [(Cause::Fits, 200 * MIB)]);
 }
@@ -133,31 +138,31 @@ fn an_oversize_block_waits_for_an_oversize_request() {
 fn a_small_block_pins_its_segment() {
     let pinned = segment_of(0, &[(150 * MIB, Is::Free), (2 * MIB, Is::Live(2 * MIB)), (48 * MIB, Is::Free)]);
     assert_eq!(causes(&[pinned], 180 * MIB, ""), (vec![(Cause::Pinned, 198 * MIB)], 0));
-    // One part in ten is small, more is not.
+    // One part in ten still counts as small.
     let edge = |live: u64| segment_of(0, &[(live, Is::Live(live)), (100 * MIB - live, Is::Free)]);
     assert_eq!(causes(&[edge(10 * MIB)], 180 * MIB, "").0, [(Cause::Pinned, 90 * MIB)]);
     assert_eq!(causes(&[edge(10 * MIB + 512)], 180 * MIB, "").0, [(Cause::TooSmall, 90 * MIB - 512)]);
 }
 
-/// Whole pages can go back to the device, what shares its page with a small block cannot.
+/// Whole pages can be released, the rest of a page with a small block cannot.
 #[test]
 fn a_small_block_pins_its_pages() {
     let blocks = [(50 * MIB, Is::Free), (MIB, Is::Live(MIB)), (9 * MIB, Is::Free), (20 * MIB, Is::Live(20 * MIB))];
     let run = [SegmentInfo { expandable: true, ..segment_of(1 << 40, &blocks) }];
     let expandable = "expandable_segments:True";
     assert_eq!(causes(&run, 60 * MIB, expandable), (vec![(Cause::Pinned, 59 * MIB)], 40 * MIB));
-    // Without expandable segments its blocks serve nobody, and those that are too small remain that.
+    // With expandable segments switched off its large blocks serve no request; its small ones are pinned as before.
     assert_eq!(causes(&run, 30 * MIB, "").0, [(Cause::ExpandableOff, 50 * MIB), (Cause::Pinned, 9 * MIB)]);
 }
 
 #[test]
-fn a_whole_segment_that_is_too_small_can_go_back() {
+fn a_whole_segment_that_is_too_small_can_be_released() {
     let whole = [segment_of(0, &[(20 * MIB, Is::Free)])];
     assert_eq!(causes(&whole, 30 * MIB, ""), (vec![(Cause::TooSmall, 20 * MIB)], 20 * MIB));
 }
 
 #[test]
-fn without_a_request_only_what_needs_none_is_told_apart() {
+fn without_a_request_only_causes_that_need_none_are_told_apart() {
     let private = SegmentInfo { pool: PoolId(0, 1), ..segment_of(1 << 30, &[(30 * MIB, Is::Free)]) };
     let other = SegmentInfo { stream: StreamId(8), ..segment_of(1 << 40, &[(30 * MIB, Is::Free)]) };
     let breakdown = stranded(&[private, other], None, &under(""));
@@ -180,7 +185,7 @@ fn the_smallest_fence_that_opens_enough_comes_first() {
 }
 
 #[test]
-fn live_and_request_against_the_limit_decide() {
+fn live_bytes_and_the_request_are_compared_with_the_limit() {
     let live = Is::Live(4 * MIB);
     let comb = segment_of(0, &[(4 * MIB, live), (6 * MIB, Is::Free), (4 * MIB, live), (6 * MIB, Is::Free)]);
     let verdict = |request: u64, limit| {
@@ -225,9 +230,9 @@ fn heap_of(parts: Vec<Parts>) -> Vec<SegmentInfo> {
 }
 
 proptest! {
-    /// Live, rounding and every cause together are what is reserved; and each hole is somewhere once.
+    /// Requested, rounding and stranded bytes add up to the reserved ones, and every block is counted once.
     #[test]
-    fn every_byte_is_somewhere(
+    fn every_byte_is_counted_once(
         parts in proptest::collection::vec(any_segment(), 0..8),
         request in 1..400_u64,
         settings in prop_oneof![Just(""), Just("max_split_size_mb:30"), Just("expandable_segments:True")],

@@ -1,30 +1,30 @@
-//! The five questions of the out-of-memory workflow, answered from figures.
+//! The five questions of the documents' out-of-memory workflow, answered from figures.
 //!
-//! The measure of a capacity problem is what must be there at once: live bytes and the request. If the memory holds that, the
-//! request failed because of where the free bytes are.
+//! It is a capacity problem if the live bytes and the request together exceed the memory. Otherwise the request failed because of
+//! where the free bytes are.
 
+use super::breakdown::{Breakdown, Cause};
 use super::limit::Limit;
-use super::stranded::{Breakdown, Cause};
 
-/// What it was.
+/// Why the request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Live bytes and the request are more than there is: no arrangement helps.
+    /// The live bytes and the request exceed the memory: no arrangement helps.
     Capacity,
-    /// They would have fitted; free bytes were in the wrong places.
+    /// They would have fitted, but the free bytes were in the wrong places.
     Fragmentation,
-    /// They would have fitted; most free bytes were other streams', or waited for events.
+    /// They would have fitted, but most free bytes belonged to other streams or waited for events.
     Streams,
-    /// They would have fitted; most free bytes were in private pools.
+    /// They would have fitted, but most free bytes were in private pools.
     PrivatePools,
-    /// It depends on the limit, which is not known well enough.
+    /// It depends on the limit, which is not known precisely enough.
     Undecided,
     /// No request failed.
     NoFailure,
 }
 
 impl Verdict {
-    /// A word for programs.
+    /// Its name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,12 +45,12 @@ pub enum Applies {
     Yes,
     /// It does not.
     No,
-    /// What is known does not tell.
+    /// The figures do not tell.
     Unknown,
 }
 
 impl Applies {
-    /// A word for people and programs.
+    /// Its name, in text and in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -67,29 +67,28 @@ impl From<bool> for Applies {
     }
 }
 
-/// The workflow's answers; its fifth step, to look at the snapshot, is the rest of a diagnosis.
+/// The workflow's answers. Its fifth step, to look at the snapshot, is the rest of a diagnosis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Steps {
     /// 1: is it a real capacity problem?
     pub capacity: Applies,
     /// 2: is it fragmentation?
     pub fragmentation: Applies,
-    /// 3: may other settings help? Unknown also if less is missing than rounding takes, which settings can change. Where most of
-    /// what is free is private pools', no, or unknown if the request would have fitted beside these: no setting releases them.
+    /// 3: may other settings help? Unknown if less is missing than rounding takes, because settings can change the rounding. If most
+    /// free bytes are in private pools, which no setting releases: no, or unknown if the request would have fitted beside them.
     pub settings: Applies,
-    /// 4: would `empty_cache` give anything back?
+    /// 4: would `empty_cache` release anything?
     pub empty_cache: Applies,
-    /// What must be there at once: live bytes and the request.
+    /// The live bytes and the request together.
     pub needed_bytes: u64,
-    /// How much of it is missing, where that is known.
+    /// How many of these bytes are missing, if known and not 0.
     pub short_bytes: Option<u64>,
-    /// What could still be reserved, where that is known.
+    /// The bytes that could still be reserved, if known.
     pub unreserved_bytes: Option<u64>,
 }
 
 /// Judges a request of `asked_bytes` that failed in this heap; `None` if none failed.
-#[must_use]
-pub fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) -> (Verdict, Steps) {
+pub(super) fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) -> (Verdict, Steps) {
     let empty_cache = Applies::from(heap.releasable_bytes() > 0);
     let allocated_bytes = heap.allocated_bytes();
     let Some(asked_bytes) = asked_bytes else {
@@ -110,7 +109,7 @@ pub fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) -> (Verdi
         _ => None,
     };
     let fits = match limit {
-        // Free bytes that are reserved suffice, whatever the limit.
+        // Enough reserved bytes are free, whatever the limit is.
         _ if heap.stranded_bytes() >= asked_bytes => Some(true),
         Limit::Given { bytes } | Limit::DeviceFull { bytes } => Some(needed_bytes <= bytes),
         Limit::Between { at_least_bytes, .. } if needed_bytes <= at_least_bytes => Some(true),
@@ -128,7 +127,7 @@ pub fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) -> (Verdi
     };
     let short_bytes = most_bytes.map(|most| needed_bytes.saturating_sub(most)).filter(|&short| short > 0);
     let rounding_decides = short_bytes.is_some_and(|short| heap.rounding_bytes >= short);
-    // With the private pools as full as they are.
+    // Whether it would have fitted with the private pools keeping what they have.
     let private_bytes = heap.of(Cause::PrivatePool).bytes;
     let fits_beside = heap.stranded_bytes().saturating_sub(private_bytes) >= asked_bytes
         || most_bytes.is_some_and(|most| needed_bytes.saturating_add(private_bytes) <= most);
@@ -150,7 +149,7 @@ pub fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) -> (Verdi
     (verdict, steps)
 }
 
-/// A cause of the kind that strands the most bytes: streams and events together, private pools, or the rest together.
+/// A cause from the group that strands the most bytes. The groups are streams and events, private pools, and everything else.
 fn main_group(heap: &Breakdown) -> Option<Cause> {
     let bytes = |causes: &[Cause]| causes.iter().map(|&cause| heap.of(cause).bytes).fold(0, u64::saturating_add);
     let streams = bytes(&[Cause::PendingEvent, Cause::OtherStream]);

@@ -1,8 +1,8 @@
-//! The heap at a moment, from the log.
+//! The heap at any moment, reconstructed from the log.
 
 use super::log::{HeapLog, SegmentLife};
 
-/// A segment at a moment: of an expandable one a run that has memory.
+/// A segment at a moment; of an expandable one, a mapped run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentNow {
     /// Its first byte.
@@ -11,24 +11,24 @@ pub struct SegmentNow {
     pub size: u64,
     /// Handle of its stream.
     pub stream: u64,
-    /// The private pool that it belongs to; `(0, 0)` is the default pool.
+    /// Its pool; `(0, 0)` is the default pool.
     pub pool: (u64, u64),
     /// Whether it is a run of an expandable segment.
     pub expandable: bool,
-    /// Its blocks in use, by address; what is between them is free.
+    /// Its blocks in use, by address; everything between them is free.
     pub blocks: Vec<BlockNow>,
 }
 
 /// A block in use at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockNow {
-    /// Its place in [`HeapLog::blocks`].
+    /// Its index in [`HeapLog::blocks`].
     pub place: usize,
     /// Its first byte.
     pub address: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// It was given back and waits for other streams.
+    /// The program has freed it, but other streams still use it.
     pub is_pending: bool,
 }
 
@@ -55,7 +55,7 @@ impl HeapLog {
         let blocks = self.blocks.iter().enumerate().filter(|(_, block)| block.born <= moment && moment < block.gone);
         for (place, block) in blocks {
             let behind = segments.partition_point(|segment| segment.address <= block.address);
-            // A block outside all segments is in a trace that contradicts itself, which the replay refuses.
+            // No block is outside all segments: the replay refuses a trace that contradicts itself.
             if let Some(segment) = behind.checked_sub(1).and_then(|place| segments.get_mut(place)) {
                 let (address, size, is_pending) = (block.address, block.size, block.freed <= moment);
                 segment.blocks.push(BlockNow { place, address, size, is_pending });

@@ -1,31 +1,32 @@
-//! Who holds the memory at a moment: stacks where the file has them, sizes where it has none.
+//! Who holds the memory at a moment: grouped by stack if the file has stacks, else by block size.
 
 use std::collections::BTreeMap;
 
-use super::log::HeapLog;
 use parkade_recording::StackId;
 
-/// What blocks have in common.
+use super::log::HeapLog;
+
+/// What a group of blocks has in common.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum HolderKey {
-    /// They were asked for at this place of the program.
+    /// They were allocated at this place of the program.
     Stack(StackId),
-    /// Each has this many bytes.
+    /// Each has this size in bytes.
     Size(u64),
 }
 
-/// Blocks handed out that have something in common.
+/// A group of live blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// What it is.
+    /// What they have in common.
     pub key: HolderKey,
     /// Their bytes.
     pub bytes: u64,
-    /// How many they are.
+    /// How many there are.
     pub blocks: u64,
 }
 
-/// Who holds the blocks that are handed out at a moment, those with the most bytes first. By stack if any block of the run has one.
+/// Who holds the live blocks at a moment, the largest group first. Grouped by stack if any block of the run has one.
 #[must_use]
 pub fn holders(log: &HeapLog, moment: u32) -> Vec<Holder> {
     let has_stacks = log.blocks.iter().any(|block| block.stack != StackId::NONE);

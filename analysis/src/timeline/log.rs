@@ -1,40 +1,39 @@
-//! Which blocks and segments a recorded run had, each from which moment to which.
+//! The life of every block and segment of a recorded run: from which moment to which.
 //!
-//! The entries say where blocks and segments were and when; how large a block was beyond what was asked for, and what was there before
-//! the first entry, says the replay under the run's own settings.
+//! The trace entries state addresses and moments. The replay under the run's own settings adds what they do not state: the sizes of
+//! blocks after rounding, and the heap before the first entry.
 
 use std::collections::BTreeMap;
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::Family;
-use rustc_hash::FxHashMap;
-
 use parkade_recording::{Action, BlockState, DeviceRecording, Entry, Segment, StackId};
 use parkade_replay::{Moment, VerifyError, VerifyOptions, watch_device};
+use rustc_hash::FxHashMap;
 
-/// The moment of what did not happen before the recording's end.
+/// Stands for a moment after the recording's end.
 pub const NEVER: u32 = u32::MAX;
 
-/// A block, while it was in use.
+/// A block while it was in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockLife {
     /// Its first byte.
     pub address: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
-    /// Where in the program it was asked for.
+    /// Where the program allocated it.
     pub stack: StackId,
-    /// The first moment at which it was handed out.
+    /// The first moment at which it was allocated.
     pub born: u32,
-    /// The first moment at which its owner had given it back.
+    /// The first moment at which the program had freed it.
     pub freed: u32,
     /// The first moment at which it was free again; later than `freed` where other streams were still using it.
     pub gone: u32,
 }
 
-/// Memory of the device, while the allocator had it: a segment, or pages of an expandable one that were mapped at once.
+/// Device memory while it was reserved: a segment, or pages of an expandable one that were mapped together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentLife {
     /// Its first byte.
@@ -43,34 +42,34 @@ pub struct SegmentLife {
     pub size: u64,
     /// Handle of its stream.
     pub stream: u64,
-    /// The private pool that it belonged to; `(0, 0)` is the default pool.
+    /// Its pool; `(0, 0)` is the default pool.
     pub pool: (u64, u64),
-    /// Whether neighbours of the same stream and pool are one expandable segment with it.
+    /// Whether it is part of an expandable segment, together with neighbours of the same stream and pool.
     pub expandable: bool,
-    /// The first moment at which it was there.
+    /// The first moment at which it was reserved.
     pub born: u32,
-    /// The first moment at which it was not there any more.
+    /// The first moment at which it no longer was.
     pub gone: u32,
 }
 
-/// All of them, in the order of their births.
+/// The lives of all blocks and segments, each list in the order in which they began.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HeapLog {
     /// Blocks in use.
     pub blocks: Vec<BlockLife>,
-    /// Memory of the device.
+    /// Reserved memory.
     pub segments: Vec<SegmentLife>,
 }
 
-/// What PyTorch rounds a request up to where nothing else is known, in bytes (spec 2.2).
+/// PyTorch rounds requests up to a multiple of this many bytes (spec 1.2).
 const ROUNDING: u64 = 512;
 
 impl HeapLog {
-    /// The log of a trace, and the moments after the requests in which the recorded allocator tried again after giving back what
-    /// it had cached. `has_pools` says that there are private pools to tell apart.
+    /// The log of a trace, and the moments after the requests for which the recorded allocator released its cache and tried again.
+    /// `has_pools`: there are private pools to tell apart.
     ///
     /// # Errors
-    /// As for verifying the recording.
+    /// If the recording cannot be replayed.
     pub(super) fn of_trace(
         recording: &DeviceRecording,
         own: &VerifyOptions,
@@ -96,7 +95,7 @@ impl HeapLog {
         Ok((writer.finish(), retried))
     }
 
-    /// The log of a file that has only segments.
+    /// The log of a file without a trace: its final segments at moment 0.
     pub(super) fn of_segments(segments: &[Segment]) -> HeapLog {
         let mut log = HeapLog::default();
         for segment in segments {
@@ -114,26 +113,27 @@ impl HeapLog {
     }
 }
 
-/// Stacks of blocks that are in use at the end. The trace has no others for what was there before its first entry.
+/// The stacks of the blocks in use at the end. For blocks from before the first entry the file has no others.
 fn final_stacks(recording: &DeviceRecording) -> FxHashMap<u64, StackId> {
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     blocks.filter(|block| block.state != BlockState::Inactive).map(|block| (block.address, block.stack)).collect()
 }
 
-/// A log under way.
+/// A log being written.
 #[derive(Default)]
 struct Writer {
     log: HeapLog,
-    /// Blocks in use, by address: places in the log.
+    /// Blocks in use: address to index in the log.
     live: FxHashMap<u64, usize>,
-    /// Memory that is there, by address: places in the log.
+    /// Reserved memory: address to index in the log.
     mapped: BTreeMap<u64, usize>,
-    /// Pools of the segments that are about to come, by address.
+    /// Pools of the segments about to be reserved, by address.
     pools: FxHashMap<u64, (u64, u64)>,
     stacks: FxHashMap<u64, StackId>,
 }
 
 impl Writer {
+    /// The heap before the first entry.
     fn begin(&mut self, segments: &[SegmentInfo]) {
         for segment in segments {
             let (address, stream) = (segment.address.get(), segment.stream.get());
@@ -156,7 +156,7 @@ impl Writer {
         }
     }
 
-    /// Which pools new memory belongs to: a trace does not say, the replayed heap does.
+    /// Looks up the pools of new memory: a trace does not state them, the replayed heap does.
     fn look_up_pools(&mut self, entries: &[Entry], moment: &Moment<'_>, has_pools: bool) {
         let takes = |entry: &Entry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
         if !has_pools || !entries.iter().any(takes) {
@@ -171,7 +171,7 @@ impl Writer {
         }
     }
 
-    /// The entries of one operation, the first of which is number `first`; it changed the bytes handed out by `grown_bytes`.
+    /// Adds the entries of one operation. The first of them is entry `first`; the operation changed allocated bytes by `grown_bytes`.
     fn operation(&mut self, first: u32, entries: &[Entry], grown_bytes: i64) {
         let count = |action| entries.iter().filter(|entry| entry.action == action).count();
         let is_one_request = count(Action::Alloc) == 1 && count(Action::FreeRequested) == 0;
@@ -218,7 +218,7 @@ impl Writer {
         self.log.segments.push(segment);
     }
 
-    /// Memory goes back. Pages go back in other pieces than they came: what is left of a piece lives on as a new one.
+    /// Releases memory. Pages may be unmapped in other pieces than they were mapped; the rest of a piece lives on as a new one.
     fn unmap(&mut self, address: u64, size: u64, moment: u32) {
         let end = address.saturating_add(size);
         let end_of = |segment: &SegmentLife| segment.address.saturating_add(segment.size);
@@ -240,7 +240,7 @@ impl Writer {
         }
     }
 
-    /// What was in use from the beginning to the end has its stack in the final segments.
+    /// Blocks in use from before the first entry until the end get their stacks from the final segments.
     fn finish(mut self) -> HeapLog {
         for block in self.log.blocks.iter_mut().take_while(|block| block.born == 0) {
             if block.gone == NEVER {

@@ -1,25 +1,27 @@
-//! When the moments were: the times of some entries, from which a reader works out the others.
+//! The times of evenly spaced entries, from which a reader interpolates the others.
 
-use super::columns::put;
 use parkade_recording::DeviceRecording;
 
-/// When the moments were: the times of some of them, evenly spread.
+use super::varint::put;
+
+/// The times of evenly spaced entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TimeSamples {
     /// The first entry's time, in microseconds since 1970.
     pub start_us: u64,
-    /// Every how many entries there is a sample.
+    /// There is a sample every this many entries.
     pub every: usize,
-    /// Microseconds since the sample before, packed as numbers of a column; never negative, for clocks that are set back stand still.
+    /// Microseconds since the previous sample, packed as numbers of a column. Never negative: a clock that is set back counts as standing
+    /// still.
     pub bytes: Vec<u8>,
     /// How many samples there are.
     pub count: usize,
-    /// From the first entry to the last.
+    /// From the first entry to the last, in microseconds.
     pub duration_us: u64,
 }
 
 impl TimeSamples {
-    /// At most so many samples of a device's trace, the last entry's among them; `None` if some entry has no time.
+    /// At most so many samples of a device's trace, that of the last entry included; `None` if an entry has no time.
     #[must_use]
     pub fn of(recording: &DeviceRecording, most: usize) -> Option<TimeSamples> {
         let trace = &recording.trace;
@@ -40,8 +42,9 @@ impl TimeSamples {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use parkade_recording::{Action, Entry};
+
+    use super::*;
 
     #[test]
     fn the_first_and_the_last_entry_are_among_the_samples() {
@@ -53,7 +56,7 @@ mod tests {
         let mut recording = DeviceRecording { trace: trace.to_vec(), ..DeviceRecording::default() };
         let all = TimeSamples::of(&recording, 100).expect("times");
         assert_eq!((all.start_us, all.every, all.count, all.duration_us), (5, 1, 5, 15));
-        assert_eq!(all.bytes, [0, 2, 0, 2, 11], "a clock that was set back stands still");
+        assert_eq!(all.bytes, [0, 2, 0, 2, 11], "a clock that was set back counts as standing still");
         let some = TimeSamples::of(&recording, 3).expect("times");
         assert_eq!((some.every, some.count, some.bytes), (3, 3, vec![0, 4, 11]));
         recording.trace[1].set_time(None);

@@ -1,40 +1,40 @@
-//! The recorded requests under other settings, as a curve: reserved bytes over the recording's entries.
+//! The recorded requests under other settings, as a curve of reserved bytes over the recording's entries.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::stats::Family;
-
-use super::buckets::{Bucket, Curve};
 use parkade_replay::{AfterFailure, PredictOptions, PredictedRun, Prediction, Requests, Timing, device_like};
-use parkade_sim::address::Learned;
+use parkade_sim::address::LearnedAddressSpace;
 
-/// Under what to run the requests.
+use super::levels::{Bucket, Curve};
+
+/// The requests to run, and on what.
 #[derive(Clone, Debug)]
 pub struct WhatIf<'a> {
-    /// What the program asked for.
+    /// The program's requests.
     pub requests: &'a Requests,
-    /// Where its driver puts segments.
-    pub learned: &'a Learned,
+    /// Where its driver places segments.
+    pub learned: &'a LearnedAddressSpace,
     /// The device's number.
     pub device: u32,
     /// How many entries the recording has.
     pub entries: usize,
-    /// The version of PyTorch whose decisions are made.
+    /// The PyTorch release whose decisions are made.
     pub profile: &'static Profile,
-    /// The device's memory, which is also the limit; as much as is needed if not given.
+    /// The device's memory, which is also the limit; unlimited if `None`.
     pub capacity_bytes: Option<u64>,
 }
 
-/// What would come of it.
+/// The outcome.
 #[derive(Clone, Debug)]
 pub struct WhatIfRun {
-    /// Reserved bytes.
+    /// Reserved bytes over the recording's entries.
     pub reserved: Curve,
-    /// The rest.
+    /// Everything else about the run.
     pub prediction: Prediction,
 }
 
-/// Runs the requests under settings. A request that fails does not end the program: some catch the error and go on with less.
+/// Runs the requests under `settings`. A request that fails does not end the run: some programs catch the error and go on with less.
 #[must_use]
 pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> WhatIfRun {
     let device = device_like(what.device, what.learned, what.capacity_bytes);
@@ -54,10 +54,10 @@ pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> W
             break;
         }
         let reserved = run.stats().family(Family::ReservedBytes).all;
-        // Within an operation there may have been more than at its end.
+        // Within an operation more may be reserved than at its end.
         let most = if reserved.peak > peak { reserved.peak } else { reserved.current };
         peak = reserved.peak;
-        // What was asked for before the first entry belongs to moment 0.
+        // Requests from before the first entry belong to moment 0.
         let moment = if entry == 0 { 0 } else { entry + 1 };
         curve.add(moment, as_bytes(reserved.current), as_bytes(most));
     }
@@ -69,7 +69,7 @@ fn as_bytes(amount: i64) -> u64 {
     u64::try_from(amount).unwrap_or(0)
 }
 
-/// A curve that is drawn from left to right.
+/// A curve being drawn from left to right.
 struct Running {
     buckets: Vec<Bucket>,
     count: usize,
@@ -78,14 +78,14 @@ struct Running {
 }
 
 impl Running {
-    /// Fills up with the level as it is, until there are so many buckets.
+    /// Extends the current level until there are so many buckets.
     fn reach(&mut self, buckets: usize) {
         let level = self.level;
         self.buckets.resize(buckets.max(self.buckets.len()), Bucket { min: level, max: level, last: level });
     }
 
     fn add(&mut self, moment: usize, level: u64, most: u64) {
-        // The bucket whose range of moments has it: the last i with i * moments / count <= moment.
+        // The bucket that covers the moment: the last i with i * moments / count <= moment.
         let place = (((moment + 1) * self.count - 1) / self.moments).min(self.count - 1);
         self.reach(place + 1);
         self.level = level;

@@ -1,26 +1,27 @@
 //! A file without trace: what was held when it was written, and what that says of another amount of memory.
 
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 
-use anyhow::Result;
-use parkade_analysis::advise::{Held, Space};
+use parkade_analysis::advise::{Held, MemoryBudget};
 use parkade_recording::Recording;
-use serde_json::json;
 
-use super::{Advised, short_name};
+use super::Advised;
+use crate::recording::short_name;
 use crate::size;
+use crate::view::{all, view};
 
-fn available(space: &Space) -> Option<u64> {
+fn available(space: &MemoryBudget) -> Option<u64> {
     space.capacity_bytes.into_iter().chain(space.limit_bytes).min()
 }
 
 /// Whether the blocks in use of every device are less than the memory: all that can be said.
-pub(super) fn fits(recording: &Recording, space: &Space) -> bool {
+pub(super) fn fits(recording: &Recording, space: &MemoryBudget) -> bool {
     let most = recording.devices.iter().map(|device| Held::at_end(device).live_bytes).max().unwrap_or(0);
     available(space).is_none_or(|available| most <= available)
 }
 
-pub(super) fn print(out: &mut impl Write, advised: &Advised, space: &Space) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, advised: &Advised, space: &MemoryBudget) -> io::Result<()> {
     writeln!(out, "{} has no trace: only what was held when it was written can be said", short_name(&advised.file))?;
     for device in &advised.recording.devices {
         let held = Held::at_end(device);
@@ -51,30 +52,28 @@ pub(super) fn print(out: &mut impl Write, advised: &Advised, space: &Space) -> i
     writeln!(out, "\nfor an answer, record the way there: torch.cuda.memory._record_memory_history()")
 }
 
-pub(super) fn json(advised: &Advised, space: &Space) -> Result<String> {
-    let devices = advised.recording.devices.iter().map(|device| {
-        let held = Held::at_end(device);
-        json!({
-            "device": device.device,
-            "reserved_bytes": held.reserved_bytes,
-            "live_bytes": held.live_bytes,
-            "pending_bytes": held.pending_bytes,
-            "free_bytes": held.free_bytes,
-            "largest_free_bytes": held.largest_free_bytes,
-            "private_pools_bytes": held.private_pools_bytes,
-        })
-    });
-    let verdict = if fits(&advised.recording, space) { None } else { Some("capacity") };
-    let object = json!({
-        "file": advised.file.display().to_string(),
-        "capacity_bytes": available(space),
-        "verified": false,
-        "verdict": verdict,
-        "options": [],
-        "recommendation": null,
-        "held": devices.collect::<Vec<_>>(),
-        "not_in_file": "the trace",
-        "seconds": advised.seconds,
-    });
-    Ok(serde_json::to_string(&object)?)
+view! {
+    pub(super) struct Object(advised: &Advised, space: &MemoryBudget) {
+        file: String = advised.file.display().to_string(),
+        capacity_bytes: Option<u64> = available(space),
+        verified: bool = false,
+        verdict: Option<&'static str> = (!fits(&advised.recording, space)).then_some("capacity"),
+        options: [(); 0] = [],
+        recommendation: Option<()> = None,
+        held: Vec<HeldByDevice> = all(&advised.recording.devices, |device| HeldByDevice::of(device.device, Held::at_end(device))),
+        not_in_file: &'static str = "the trace",
+        seconds: f64 = advised.seconds,
+    }
+}
+
+view! {
+    struct HeldByDevice(device: u32, held: Held) {
+        device: u32 = device,
+        reserved_bytes: u64 = held.reserved_bytes,
+        live_bytes: u64 = held.live_bytes,
+        pending_bytes: u64 = held.pending_bytes,
+        free_bytes: u64 = held.free_bytes,
+        largest_free_bytes: u64 = held.largest_free_bytes,
+        private_pools_bytes: u64 = held.private_pools_bytes,
+    }
 }

@@ -1,150 +1,153 @@
 //! Advice as one JSON object.
 
-use std::path::Path;
-
-use anyhow::Result;
-use parkade_analysis::advise::{AdvisedOption, Cause, Program, Report};
+use parkade_analysis::StackUse;
+use parkade_analysis::advise::{
+    Advice, AdvisedOption, CapacityHint, DeviceOutcome, FirstFailure, Program, Recommendation, TimingFits,
+};
 use parkade_analysis::caution::Caution;
-use serde_json::{Value, json};
 
 use super::{Advised, words};
-use crate::verify::origin;
+use crate::view::{all, origin, view};
 
-pub(super) fn report(advised: &Advised, report: &Report) -> Result<String> {
-    let own = report.own();
-    let programs = &report.programs;
-    let hint = report.hint.map(|(device, hint)| {
-        json!({ "device": device, "entry": hint.entry, "least_bytes": hint.least_bytes, "below_bytes": hint.below_bytes })
-    });
-    let recommendation = report.recommendation.as_ref().zip(report.recommended()).map(|(recommendation, option)| {
-        json!({
-            "settings": option.settings.text,
-            "line": recommendation.line,
-            "why": words::why(report),
-            "costs": words::costs(report),
-            "also": words::also(option),
-            "close": option.is_close(),
-            "cautions": cautions(option),
-        })
-    });
-    let sum = |count: fn(&Program) -> u64| programs.iter().map(count).sum::<u64>();
-    let object = json!({
-        "file": advised.file.display().to_string(),
-        "profile": advised.profile.rules().name,
-        "capacity_bytes": own.available_bytes,
-        "limit_bytes": report.hint.is_none().then_some(report.space.limit_bytes).flatten(),
-        "recorded_limit_bytes": report.recorded_limit,
-        "hides_more": report.hides_more,
-        "capacity_hint": hint,
-        "verified": sum(|program| program.requests.mismatches) == 0,
-        "mismatches": sum(|program| program.requests.mismatches),
-        "decisions": sum(|program| program.requests.decisions),
-        "own_settings": own.settings.text,
-        "own_settings_origin": origin(advised.own.origin),
-        "verdict": report.verdict.name(),
-        "close": report.recommended().unwrap_or(own).is_close(),
-        "survives_oom": programs.iter().any(Program::survived),
-        "cause": report.cause.as_ref().map(cause),
-        "live": programs.iter().map(|program| live(advised, program)).collect::<Vec<_>>(),
-        "recommendation": recommendation,
-        "options": report.options.iter().enumerate().map(|(place, _)| option(report, place)).collect::<Vec<_>>(),
-        "notes": words::notes(advised, report),
-        "seconds": advised.seconds,
-    });
-    Ok(serde_json::to_string(&object)?)
-}
-
-/// The object of a recording that could not be advised on.
-pub(super) fn failed(file: &Path, error: &anyhow::Error) -> Result<String> {
-    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
-    Ok(serde_json::to_string(&json!({ "file": file.display().to_string(), "error": causes.join(": ") }))?)
-}
-
-fn cause(cause: &Cause) -> Value {
-    let held = cause.held;
-    json!({
-        "device": cause.device,
-        "entry": cause.entry,
-        "wanted_bytes": cause.wanted_bytes,
-        "reserved_bytes": held.reserved_bytes,
-        "live_bytes": held.live_bytes,
-        "pending_bytes": held.pending_bytes,
-        "free_bytes": held.free_bytes,
-        "largest_free_bytes": held.largest_free_bytes,
-        "other_streams_bytes": held.other_streams_bytes,
-        "private_pools_bytes": held.private_pools_bytes,
-    })
-}
-
-fn live(advised: &Advised, program: &Program) -> Value {
-    let holders = program.live.holders.iter().take(words::HOLDERS).map(|holder| {
-        let stack: Vec<String> = words::stack(advised, holder.stack).collect();
-        json!({ "bytes": holder.bytes, "blocks": holder.blocks, "stack": stack })
-    });
-    json!({
-        "device": program.device,
-        "peak_bytes": program.live.bytes,
-        "at_entry": program.live.entry,
-        "holders": holders.collect::<Vec<_>>(),
-        "lost_beginning_blocks": program.requests.lost_beginning.map(|lost| lost.blocks),
-    })
-}
-
-fn cautions(option: &AdvisedOption) -> Vec<Value> {
-    let caution = |caution: &Caution| {
-        json!({
-            "id": caution.id,
-            "setting": caution.setting,
-            "in_use": caution.in_use.name(),
-            "severity": caution.severity.name(),
-            "what": caution.what,
-            "instead": caution.instead,
-            "source": caution.source,
-        })
-    };
-    option.cautions.iter().map(caution).collect()
-}
-
-fn option(report: &Report, place: usize) -> Value {
-    let option: &AdvisedOption = &report.options[place];
-    let timing = report.timings.iter().find(|timing| timing.option == place).map(|timing| {
-        json!({
-            "fit": timing.fit,
-            "of": timing.of,
-            "least_peak_reserved_bytes": timing.least_peak_reserved_bytes,
-            "most_peak_reserved_bytes": timing.most_peak_reserved_bytes,
-        })
-    });
-    let mut object = json!({
-        "settings": option.settings.text,
-        "own": option.is_own,
-        "given": option.is_given,
-        "fits": option.fits(),
-        "fails_at_entry": option.fails_at_entry(),
-        "ooms": option.ooms(),
-        "may_survive": option.may_survive(),
-        "close": option.is_close(),
-        "peak_reserved_bytes": option.peak_reserved_bytes(),
-        "headroom_bytes": option.headroom_bytes(),
-        "smallest_capacity_bytes": option.smallest_capacity_bytes(),
-        "retries": option.retries(),
-        "driver_calls": option.driver_calls(),
-        "driver_us": option.driver_us(),
-        "needs_limit": option.needs_limit(),
-        "timings": timing,
-        "cautions": cautions(option),
-    });
-    if let (Value::Object(object), true) = (&mut object, option.devices.len() > 1) {
-        let devices = option.devices.iter().map(|device| {
-            json!({
-                "device": device.device,
-                "fits": device.fits(),
-                "fails_at_entry": device.prediction.first_failure,
-                "peak_reserved_bytes": device.prediction.peak_reserved_bytes(),
-                "smallest_bytes": device.smallest_bytes,
-            })
-        });
-        object.insert("devices".to_owned(), devices.collect());
+view! {
+    pub(super) struct Object<'a>(advised: &'a Advised, report: &'a Advice) {
+        file: String = advised.file.display().to_string(),
+        profile: &'static str = advised.profile.rules().name,
+        capacity_bytes: Option<u64> = report.own().available_bytes,
+        limit_bytes: Option<u64> = report.hint.is_none().then_some(report.memory.limit_bytes).flatten(),
+        recorded_limit_bytes: Option<u64> = report.recorded_limit,
+        hides_more: bool = report.hides_more,
+        capacity_hint: Option<Hint> = report.hint.map(|(device, hint)| Hint::of(device, hint)),
+        verified: bool = sum(report, |program| program.requests.mismatches) == 0,
+        mismatches: u64 = sum(report, |program| program.requests.mismatches),
+        decisions: u64 = sum(report, |program| program.requests.decisions),
+        own_settings: &'a str = &report.own().settings.text,
+        own_settings_origin: &'static str = origin(advised.own.origin),
+        verdict: &'static str = report.verdict.name(),
+        close: bool = report.recommended().unwrap_or(report.own()).is_close(),
+        survives_oom: bool = report.programs.iter().any(Program::survived),
+        cause: Option<Failure> = report.first_failure.as_ref().map(Failure::of),
+        live: Vec<Live> = all(&report.programs, |program| Live::of(advised, program)),
+        recommendation: Option<Recommended<'a>> =
+            report.recommendation.as_ref().zip(report.recommended()).map(|(line, option)| Recommended::of(report, line, option)),
+        options: Vec<Tried<'a>> = all(report.options.iter().enumerate(), |(place, option)| Tried::of(report, place, option)),
+        notes: Vec<String> = words::notes(advised, report),
+        seconds: f64 = advised.seconds,
     }
-    object
+}
+
+fn sum(report: &Advice, count: fn(&Program) -> u64) -> u64 {
+    report.programs.iter().map(count).sum()
+}
+
+view! {
+    struct Hint(device: u32, hint: CapacityHint) {
+        device: u32 = device,
+        entry: usize = hint.entry,
+        least_bytes: u64 = hint.least_bytes,
+        below_bytes: u64 = hint.below_bytes,
+    }
+}
+
+view! {
+    struct Recommended<'a>(report: &'a Advice, recommendation: &'a Recommendation, option: &'a AdvisedOption) {
+        settings: &'a str = &option.settings.text,
+        line: &'a str = &recommendation.line,
+        why: String = words::why(report),
+        costs: String = words::costs(report),
+        also: Option<&'static str> = words::also(option),
+        close: bool = option.is_close(),
+        cautions: Vec<Warning> = all(&option.cautions, Warning::of),
+    }
+}
+
+view! {
+    /// Where the recorded run's own settings fail.
+    struct Failure(cause: &FirstFailure) {
+        device: u32 = cause.device,
+        entry: usize = cause.entry,
+        wanted_bytes: u64 = cause.wanted_bytes,
+        reserved_bytes: u64 = cause.held.reserved_bytes,
+        live_bytes: u64 = cause.held.live_bytes,
+        pending_bytes: u64 = cause.held.pending_bytes,
+        free_bytes: u64 = cause.held.free_bytes,
+        largest_free_bytes: u64 = cause.held.largest_free_bytes,
+        other_streams_bytes: u64 = cause.held.other_streams_bytes,
+        private_pools_bytes: u64 = cause.held.private_pools_bytes,
+    }
+}
+
+view! {
+    /// What a device's program holds when it holds the most.
+    struct Live(advised: &Advised, program: &Program) {
+        device: u32 = program.device,
+        peak_bytes: u64 = program.live.bytes,
+        at_entry: usize = program.live.entry,
+        holders: Vec<LiveHolder> =
+            all(program.live.holders.iter().take(words::HOLDERS), |holder| LiveHolder::of(advised, holder)),
+        lost_beginning_blocks: Option<usize> = program.requests.lost_beginning.map(|lost| lost.blocks),
+    }
+}
+
+view! {
+    struct LiveHolder(advised: &Advised, holder: &StackUse) {
+        bytes: u64 = holder.bytes,
+        blocks: usize = holder.blocks,
+        stack: Vec<String> = words::stack(advised, holder.stack).collect(),
+    }
+}
+
+view! {
+    struct Warning(caution: &Caution) {
+        id: &'static str = caution.id,
+        setting: &'static str = caution.setting,
+        in_use: &'static str = caution.in_use.name(),
+        severity: &'static str = caution.severity.name(),
+        what: &'static str = caution.what,
+        instead: &'static str = caution.instead,
+        source: &'static str = caution.source,
+    }
+}
+
+view! {
+    struct Tried<'a>(report: &'a Advice, place: usize, option: &'a AdvisedOption) {
+        settings: &'a str = &option.settings.text,
+        own: bool = option.is_own,
+        given: bool = option.is_given,
+        fits: bool = option.fits(),
+        fails_at_entry: Option<usize> = option.fails_at_entry(),
+        ooms: i64 = option.ooms(),
+        may_survive: bool = option.may_survive(),
+        close: bool = option.is_close(),
+        peak_reserved_bytes: i64 = option.peak_reserved_bytes(),
+        headroom_bytes: Option<i64> = option.headroom_bytes(),
+        smallest_capacity_bytes: u64 = option.smallest_capacity_bytes(),
+        retries: i64 = option.retries(),
+        driver_calls: u64 = option.driver_calls(),
+        driver_us: u64 = option.driver_us(),
+        needs_limit: bool = option.needs_limit(),
+        timings: Option<Timings> = report.timings.iter().find(|timing| timing.option == place).map(Timings::of),
+        cautions: Vec<Warning> = all(&option.cautions, Warning::of),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        devices: Option<Vec<Device>> = (option.devices.len() > 1).then(|| all(&option.devices, Device::of)),
+    }
+}
+
+view! {
+    struct Timings(timing: &TimingFits) {
+        fit: usize = timing.fit,
+        of: usize = timing.of,
+        least_peak_reserved_bytes: i64 = timing.least_peak_reserved_bytes,
+        most_peak_reserved_bytes: i64 = timing.most_peak_reserved_bytes,
+    }
+}
+
+view! {
+    struct Device(device: &DeviceOutcome) {
+        device: u32 = device.device,
+        fits: bool = device.fits(),
+        fails_at_entry: Option<usize> = device.prediction.first_failure,
+        peak_reserved_bytes: i64 = device.prediction.peak_reserved_bytes(),
+        smallest_bytes: u64 = device.smallest_bytes,
+    }
 }

@@ -1,6 +1,6 @@
 //! What is said about the options, in words.
 
-use parkade_analysis::advise::{AdvisedOption, Cause, Program, Reason, Report, Verdict};
+use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, Program, Reason, Verdict};
 use parkade_analysis::caution::{Caution, Severity};
 use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
@@ -21,7 +21,7 @@ pub(super) fn name(option: &AdvisedOption) -> String {
 }
 
 /// Why this one.
-pub(crate) fn why(report: &Report) -> String {
+pub(crate) fn why(report: &Advice) -> String {
     let (Some(recommendation), Some(option)) = (&report.recommendation, report.recommended()) else { return String::new() };
     let smallest = show_bytes(option.smallest_capacity_bytes());
     let own = report.own();
@@ -34,15 +34,15 @@ pub(crate) fn why(report: &Report) -> String {
     let is_cut = report.programs.iter().any(|program| program.requests.lost_beginning.is_some());
     let far = if is_cut { "as far as the file goes " } else { "" };
     match recommendation.reason {
-        Reason::FitsAsItIs => format!("{far}it fits as it is: {smallest} suffice"),
-        Reason::Fits => format!("{far}it fits: {smallest} suffice{others}"),
+        Reason::FitsAsItIs => format!("{far}it fits as it is: {smallest} is enough"),
+        Reason::Fits => format!("{far}it fits: {smallest} is enough{others}"),
         Reason::NeedsLeast if option.is_own => format!("{far}it fits in {smallest}"),
         Reason::NeedsLeast => format!("{far}it fits in {smallest}{others}"),
     }
 }
 
 /// What it costs, beside the recorded run's own settings.
-pub(crate) fn costs(report: &Report) -> String {
+pub(crate) fn costs(report: &Advice) -> String {
     let (Some(option), own) = (report.recommended(), report.own()) else { return String::new() };
     let time = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
     let beside = if option.is_own { String::new() } else { format!(" (under {}: {})", name(own), time(own)) };
@@ -55,7 +55,7 @@ pub(crate) fn costs(report: &Report) -> String {
 }
 
 /// That no setting helps, and what is missing.
-pub(crate) fn no_setting(report: &Report) -> String {
+pub(crate) fn no_setting(report: &Advice) -> String {
     if report.verdict == Verdict::PrivatePools {
         return "no setting helps: private pools keep what they have cached; drop the CUDA graphs or MemPools that are no longer \
                 needed, then call torch.cuda.empty_cache()"
@@ -65,7 +65,7 @@ pub(crate) fn no_setting(report: &Report) -> String {
     let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
     let short = match live.checked_sub(available) {
         Some(short) if short > 0 => format!("short by {}", show_bytes(short)),
-        _ => "no setting that was tried packs it so tightly".to_owned(),
+        _ => "no setting tried packs it tightly enough".to_owned(),
     };
     let (holds, has) = (show_bytes(live), show_bytes(available));
     format!("no setting helps: the program holds {holds}, the device has {has}, {short}")
@@ -99,28 +99,32 @@ fn place(advised: &Advised, id: StackId) -> Option<String> {
 }
 
 /// Why the recorded run's own settings fail.
-pub(crate) fn verdict(report: &Report) -> String {
-    let Some(cause) = &report.cause else { return String::new() };
-    let Cause { wanted_bytes, held, entry, .. } = cause;
+pub(crate) fn verdict(report: &Advice) -> String {
+    let Some(cause) = &report.first_failure else { return String::new() };
+    let FirstFailure { wanted_bytes, held, entry, .. } = cause;
     let what = match report.verdict {
         Verdict::Capacity => return at_most(report, cause.device),
-        Verdict::PrivatePools => format!("{} are cached by private pools", show_bytes(held.private_pools_bytes)),
+        Verdict::PrivatePools => format!("{} is cached by private pools", show_bytes(held.private_pools_bytes)),
         Verdict::Streams => {
-            format!("{} are cached for other streams or wait for them", show_bytes(held.other_streams_bytes + held.pending_bytes))
+            format!("{} is cached for other streams or waits for them", show_bytes(held.other_streams_bytes + held.pending_bytes))
         }
         Verdict::Fragmentation | Verdict::Fits => {
-            format!("{} are free, but the largest hole is {}", show_bytes(held.free_bytes), show_bytes(held.largest_free_bytes))
+            format!("{} is free, but the largest hole is {}", show_bytes(held.free_bytes), show_bytes(held.largest_free_bytes))
         }
     };
-    format!("at entry {entry} {} are asked for, {} are in use; {what}", show_bytes(*wanted_bytes), show_bytes(held.live_bytes))
+    format!("at entry {entry} {} is requested, {} is in use; {what}", show_bytes(*wanted_bytes), show_bytes(held.live_bytes))
 }
 
 /// The most that a device's program needs at once, beside what there is.
-fn at_most(report: &Report, device: u32) -> String {
+fn at_most(report: &Advice, device: u32) -> String {
     let Some(program) = report.programs.iter().find(|program| program.device == device) else { return String::new() };
     let (live, available) = (program.live.bytes, report.own().available_bytes.unwrap_or(0));
     let more = show_bytes(live.saturating_sub(available));
-    format!("at entry {} in use and asked for together are {}, {more} more than there is", program.live.entry, show_bytes(live))
+    format!(
+        "at entry {} the memory in use and the request add up to {}, {more} more than there is",
+        program.live.entry,
+        show_bytes(live)
+    )
 }
 
 /// What the program holds when it holds the most, where no setting helps.
@@ -133,7 +137,7 @@ pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
 }
 
 /// What a person should know beside the numbers.
-pub(super) fn notes(advised: &Advised, report: &Report) -> Vec<String> {
+pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some((device, hint)) = report.hint {
         let about = if hint.least_bytes == hint.below_bytes {
@@ -150,7 +154,7 @@ pub(super) fn notes(advised: &Advised, report: &Report) -> Vec<String> {
         };
         notes.push(format!("no --capacity: the out-of-memory error at entry {} shows that device {device} {about}", hint.entry));
     } else if report.own().available_bytes.is_none() {
-        notes.push("no --capacity: every setting is shown with the memory that it needs".to_owned());
+        notes.push("no --capacity: every setting is shown with the memory it needs".to_owned());
     }
     if advised.own.origin == SettingsOrigin::Assumed {
         notes.push("not in the file: the settings; PyTorch's defaults are assumed to be the run's own".to_owned());
@@ -161,46 +165,46 @@ pub(super) fn notes(advised: &Advised, report: &Report) -> Vec<String> {
     notes
 }
 
-fn notes_of(program: &Program, report: &Report) -> Vec<String> {
+fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     let requests = &program.requests;
     if let Some(lost) = requests.lost_beginning {
         notes.push(format!(
-            "not in the file: what was before the first entry. The {} blocks in use then ({}) count as asked for just before it; what \
-             had been cut up by then is not known, so real needs are rather higher",
+            "not in the file: what was before the first entry. The {} blocks in use then ({}) count as requested just before it; how \
+             they were split is unknown, so real needs are likely to be higher",
             lost.blocks,
             show_bytes(program.live.at_start_bytes)
         ));
         if report.hides_more {
             notes.push(format!(
-                "careful: before its first entry {} were already reserved, more than the memory: what the cut hides needed more, or would \
+                "careful: before its first entry {} were already reserved, more than the memory: what is cut off needed more, or would \
                  have failed, under the run's own settings",
                 show_bytes(lost.reserved_bytes)
             ));
         }
         let more_than = |available: &u64| program.live.at_start_bytes > *available;
         if report.own().available_bytes.as_ref().is_some_and(more_than) {
-            notes.push("these blocks alone are more than the memory".to_owned());
+            notes.push("these blocks alone exceed the memory".to_owned());
         }
     }
     if program.survived() {
         notes.push(format!(
-            "the recorded program was out of memory {} times and went on: it survives such errors, as cuDNN does with a smaller workspace",
-            requests.ooms
+            "the recorded program ran out of memory {} and continued: it survives such errors, as cuDNN does with a smaller workspace",
+            output::times(requests.ooms.cast_signed())
         ));
     } else if requests.ooms > 0 {
-        notes.push("the recorded run died out of memory: what it would have asked for next is not in the file".to_owned());
+        notes.push("the recorded run ended out of memory: what it would have requested next is not in the file".to_owned());
     }
     if requests.mismatches > 0 {
         notes.push(format!(
             "{} differences in {} recorded decisions from PyTorch's under the recording's own settings (see parkade verify; --recorded-limit \
-             gives its limit): the requests are less sure",
+             gives its limit): the requests are less certain",
             requests.mismatches, requests.decisions
         ));
     }
     let device_errors = report.own().devices.iter().map(|device| device.prediction.device_errors).sum::<u64>();
     if device_errors > 0 {
-        notes.push(format!("{device_errors} requests failed for another reason than memory"));
+        notes.push(format!("{} failed for another reason than memory", output::count(device_errors, "request")));
     }
     for timing in &report.timings {
         let option = &report.options[timing.option];

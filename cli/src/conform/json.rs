@@ -1,45 +1,21 @@
-//! A run as JSON: one object a line for each entry.
+//! A run as JSON: one object for each entry.
 
-use std::io::Write;
-
-use anyhow::Result;
 use parkade_conformance::suite::Row;
-use serde::Serialize;
 
-use super::Run;
+use crate::view::view;
 
-#[derive(Serialize)]
-struct Line<'a> {
-    group: &'static str,
-    name: &'a str,
-    backend: &'static str,
-    status: &'static str,
-    reason: &'a str,
-    says: &'static str,
-    operations: u64,
-    seconds: f64,
-    measured: &'a str,
-    text: &'a str,
-    script: Option<&'a str>,
-}
-
-pub(super) fn print(out: &mut impl Write, run: &Run) -> Result<()> {
-    for row in &run.rows {
-        let Row { group, name, says, backend, status, reason, script, evidence, took } = row;
-        let line = Line {
-            group: group.name(),
-            name,
-            backend,
-            status: status.name(),
-            reason,
-            says,
-            operations: evidence.operations,
-            seconds: took.as_secs_f64(),
-            measured: &evidence.measured,
-            text: &evidence.text,
-            script: script.as_deref(),
-        };
-        writeln!(out, "{}", serde_json::to_string(&line)?)?;
+view! {
+    pub(super) struct Line<'a>(row: &'a Row) {
+        group: &'static str = row.group.name(),
+        name: &'a str = &row.name,
+        backend: &'static str = row.backend,
+        status: &'static str = row.status.name(),
+        reason: &'a str = &row.reason,
+        says: &'static str = row.says,
+        operations: u64 = row.evidence.operations,
+        seconds: f64 = row.took.as_secs_f64(),
+        measured: &'a str = &row.evidence.measured,
+        text: &'a str = &row.evidence.text,
+        script: Option<&'a str> = row.script.as_deref(),
     }
-    Ok(())
 }

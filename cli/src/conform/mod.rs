@@ -9,22 +9,23 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use parkade_conformance::backend::{Backend, Cuda, Needs, Simulated};
 use parkade_conformance::checks::policies;
 use parkade_conformance::checks::policies::Share;
-use parkade_conformance::suite::{Effort, Entry, Row, Summary};
+use parkade_conformance::suite::{Effort, Entry, Reference, Row, Summary};
 use parkade_conformance::{checks, suite};
 use parkade_policies::{CATALOGUE, Named, named};
 
-use crate::{Outcome, output};
+use crate::args::Json;
+use crate::runner::{Command, Form, Lines, Outcome, Subject};
 
 /// Check the laws of the allocator, the device contract, the documents' scenarios and PyTorch's own allocator tests.
 ///
-/// On the simulated device (the default) this needs no GPU. On a real one it fills the device's memory with a ballast for some entries and
-/// gives all of it back; nobody else should be using it meanwhile. A law that is broken is shown with the shortest sequence found
-/// that breaks it, as a script for `parkade ops`.
+/// On the simulated device (the default) this needs no GPU. On a real one some entries fill the device's memory and
+/// release it again; nothing else should use the device meanwhile. A broken law is shown with the shortest sequence found that breaks
+/// it, as a script for `parkade ops`.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade conform
@@ -34,7 +35,7 @@ use crate::{Outcome, output};
   parkade conform --backend cuda --device 1 --report conformance.md
   parkade conform --json > conformance.jsonl
 
-Exit code: 0 everything passed or was skipped, 1 something failed, 2 it could not be run.")]
+Exit code: 0 everything passed or was skipped, 1 something failed, 2 could not run.")]
 pub(crate) struct Args {
     /// What to run on.
     #[arg(long, value_enum, default_value_t)]
@@ -42,26 +43,25 @@ pub(crate) struct Args {
     /// The index of the CUDA device.
     #[arg(long, default_value_t = 0, value_name = "N")]
     device: u32,
-    /// Only entries whose group/name contains this text.
+    /// Run only entries whose group/name contains this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Only the laws of policies, for the policy of this name, or for `all` of them, with all the sequences [default: everything, with a
-    /// tenth of the sequences for each policy].
+    /// Check only the laws of policies, for this policy or for `all`, with every sequence [default: everything, with a tenth of the
+    /// sequences for each policy].
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// Random sequences a law and adversary [default: 1200 simulated, 60 on a real device].
+    /// Random sequences for each law and event timing [default: 1200 simulated, 60 on a real device].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cases: Option<u32>,
-    /// From which the sequences are drawn: the same seed draws the same.
+    /// The seed of the random sequences.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Print one JSON object a line for each entry.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: Json,
     /// Write a report (Markdown), with what the scenarios showed.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// List the entries and run none.
+    /// List the entries without running them.
     #[arg(long)]
     list: bool,
 }
@@ -76,7 +76,7 @@ enum BackendName {
 }
 
 /// A finished run.
-struct Run {
+pub(crate) struct Run {
     facts: Vec<(&'static str, String)>,
     effort: Effort,
     filter: Option<String>,
@@ -90,23 +90,65 @@ impl Run {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    match args.backend {
-        BackendName::Sim => run_on(&Simulated, Vec::new(), args, 1200),
-        BackendName::Cuda => {
-            let backend = Cuda::new(args.device);
-            if !args.list {
-                // Before anything is done: whoever has no such device learns it in one line.
-                backend.open(&Needs::default()).map_err(|unable| anyhow::anyhow!("cannot run on CUDA: {unable}"))?;
+/// What is to be printed.
+pub(crate) enum Answer {
+    /// Every entry's title and what it says.
+    List(Vec<(String, &'static str)>),
+    Run(Run),
+}
+
+impl Command for Args {
+    type Answer = Answer;
+
+    fn compute(&self) -> Result<Answer> {
+        match self.backend {
+            BackendName::Sim => run_on(&Simulated, Vec::new(), self, 1200),
+            BackendName::Cuda => {
+                let backend = Cuda::new(self.device);
+                if !self.list {
+                    // Before anything is done: whoever has no such device learns it in one line.
+                    backend.open(&Needs::default()).map_err(|unable| anyhow!("cannot run on CUDA: {unable}"))?;
+                }
+                run_on(&backend, checks::cuda_entries(), self, 60)
             }
-            run_on(&backend, checks::cuda_entries(), args, 60)
         }
+    }
+
+    fn outcome(&self, answer: &Answer) -> Outcome {
+        match answer {
+            Answer::Run(run) if run.summary().failed > 0 => Outcome::CheckFailed,
+            _ => Outcome::Good,
+        }
+    }
+
+    fn form(&self) -> Form {
+        if self.list { Form::Text } else { self.json.form() }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Command
+    }
+
+    fn text(&self, answer: &Answer, out: &mut dyn Write) -> Result<()> {
+        match answer {
+            Answer::Run(run) => table::print(out, run)?,
+            Answer::List(entries) => {
+                let width = entries.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
+                entries.iter().try_for_each(|(title, says)| writeln!(out, "{title:width$}  {says}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn json(&self, answer: &Answer, lines: &mut Lines) -> Result<()> {
+        let Answer::Run(run) = answer else { return Ok(()) };
+        run.rows.iter().try_for_each(|row| lines.add_as_declared(&json::Line::of(row)))
     }
 }
 
-fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &Args, cases: u32) -> Result<Outcome> {
+fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &Args, cases: u32) -> Result<Answer> {
     let mut entries = match args.policy.as_deref() {
-        None => parkade_scenarios::everything(backend).into_iter().chain(own).collect(),
+        None => parkade_scenarios::everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
         Some("all") => policies::entries(backend, None, Share::Whole),
         Some(name) => policies::entries(backend, Some(policy_named(name)?), Share::Whole),
     };
@@ -117,51 +159,30 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
         }
     }
     if args.list {
-        return list(&entries);
+        return Ok(Answer::List(entries.iter().map(|entry| (entry.title(), entry.says)).collect()));
     }
     // A report that cannot be written is known before minutes are spent on it; an earlier one stays until there is a new one.
     let report = args.report.as_deref().map(report::Draft::begin).transpose()?;
     let effort = Effort { cases: args.cases.unwrap_or(cases), seed: args.seed };
     let start = Instant::now();
     let hangs_after = (!backend.is_simulated()).then(|| watch::hangs_after(&effort));
-    let watch = watch::Watch::new(entries.len(), args.json, hangs_after);
-    let reference = if backend.is_simulated() { Vec::new() } else { parkade_scenarios::everything(&Simulated) };
-    let rows = suite::run(backend, &entries, &reference, &effort, &watch);
+    let watch = watch::Watch::new(entries.len(), args.json.json, hangs_after);
+    let reference = (!backend.is_simulated()).then(|| Reference::new(Simulated, parkade_scenarios::everything(&Simulated, None)));
+    let rows = suite::run(backend, &entries, reference.as_ref(), &effort, &watch);
     watch.finish();
-    let run = Run { facts: backend.facts(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
-    let outcome = if run.summary().failed == 0 { Outcome::Good } else { Outcome::CheckFailed };
-    let printed = print(args, &run);
+    let run = Run { facts: backend.describe(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
     if let Some(draft) = report {
         draft.finish(&report::markdown(&run))?;
     }
-    match printed {
-        // Whoever reads only the first lines still gets the exit code.
-        Err(error) if output::is_broken_pipe(&error) => Ok(outcome),
-        printed => printed.map(|()| outcome),
-    }
+    Ok(Answer::Run(run))
+}
+
+/// This binary, whose commands some scenarios run.
+fn own_path() -> Option<PathBuf> {
+    std::env::current_exe().ok()
 }
 
 fn policy_named(name: &str) -> Result<&'static Named> {
     let names = || CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
     named(name).with_context(|| format!("there is no policy {name:?}: the policies are {}, and all", names()))
-}
-
-fn list<B: Backend>(entries: &[Entry<B>]) -> Result<Outcome> {
-    let mut out = output::stdout();
-    let width = entries.iter().map(|entry| entry.title().len()).max().unwrap_or(0);
-    for entry in entries {
-        writeln!(out, "{:width$}  {}", entry.title(), entry.says)?;
-    }
-    out.flush()?;
-    Ok(Outcome::Good)
-}
-
-fn print(args: &Args, run: &Run) -> Result<()> {
-    let mut out = output::stdout();
-    if args.json {
-        json::print(&mut out, run)?;
-    } else {
-        table::print(&mut out, run, output::Paint::for_stdout())?;
-    }
-    Ok(out.flush()?)
 }

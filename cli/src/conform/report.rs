@@ -49,7 +49,11 @@ pub(super) fn markdown(run: &Run) -> String {
     }
     let summary = run.summary();
     let (cases, seed) = (run.effort.cases, run.effort.seed);
-    let _ = writeln!(out, "- parkade {}, seed {seed}, {cases} random sequences a law and adversary", env!("CARGO_PKG_VERSION"));
+    let _ = writeln!(
+        out,
+        "- parkade {}, seed {seed}, {cases} random sequences for each law and event timing",
+        env!("CARGO_PKG_VERSION")
+    );
     if let Some(filter) = &run.filter {
         let _ = writeln!(out, "- only entries whose name contains `{}`", cell(filter));
     }
@@ -80,7 +84,7 @@ fn write_group(out: &mut String, group: Group, rows: &[&Row]) {
     out.push('\n');
     for row in rows.iter().filter(|row| row.script.is_some()) {
         let script = row.script.as_deref().unwrap_or("");
-        let _ = writeln!(out, "`{}` is repeated by this script for `parkade ops`:\n\n```\n{script}```\n", row.name);
+        let _ = writeln!(out, "`{}` fails with this script for `parkade ops`:\n\n```\n{script}```\n", row.name);
     }
 }
 
@@ -100,7 +104,7 @@ fn write_texts(out: &mut String, run: &Run) {
             let _ = writeln!(out, "{}", line.trim_end());
         }
         let more = row.evidence.text.lines().count().saturating_sub(SHOWN_LINES);
-        let _ = writeln!(out, "{}```\n", if more > 0 { format!("... {more} lines more\n") } else { String::new() });
+        let _ = writeln!(out, "{}```\n", if more > 0 { format!("... {more} more lines\n") } else { String::new() });
     }
 }
 

@@ -5,33 +5,33 @@ use std::io::{self, Write};
 use parkade_conformance::suite::{Row, Status};
 
 use super::Run;
-use crate::output::{self, Paint};
+use crate::output;
 
 /// A script longer than this is cut on the terminal; `--json` and the report have all of it.
 const SCRIPT_LINES: usize = 40;
 
-pub(super) fn print(out: &mut impl Write, run: &Run, paint: Paint) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, run: &Run) -> io::Result<()> {
     let width = run.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let mut group = None;
     for row in &run.rows {
         if group != Some(row.group) {
             group = Some(row.group);
-            writeln!(out, "{}", paint.dim(row.group.name()))?;
+            writeln!(out, "{}", output::dim(row.group.name()))?;
         }
         let status = match row.status {
-            Status::Pass => paint.good("pass"),
-            Status::Fail => paint.bad("FAIL"),
-            Status::Skip => paint.dim("skip"),
+            Status::Pass => output::good("pass"),
+            Status::Fail => output::bad("FAIL"),
+            Status::Skip => output::dim("skip"),
         };
         let name = format!("{:width$}", row.name);
         writeln!(out, "  {name}  {status}  {:>7.3} s  {}", row.took.as_secs_f64(), note(row))?;
     }
     for row in run.rows.iter().filter(|row| row.status == Status::Fail) {
-        print_failure(out, row, paint)?;
+        print_failure(out, row)?;
     }
     let summary = run.summary();
     let failed = format!("{} failed", summary.failed);
-    let failed = if summary.failed == 0 { failed } else { paint.bad(&failed) };
+    let failed = if summary.failed == 0 { failed } else { output::bad(&failed) };
     writeln!(
         out,
         "{} passed, {failed}, {} skipped; {} random operations, seed {}, {:.1} s",
@@ -52,8 +52,8 @@ fn note(row: &Row) -> String {
     }
 }
 
-fn print_failure(out: &mut impl Write, row: &Row, paint: Paint) -> io::Result<()> {
-    writeln!(out, "\n{} {}/{}: {}", paint.bad("FAIL"), row.group.name(), row.name, row.says)?;
+fn print_failure(out: &mut dyn Write, row: &Row) -> io::Result<()> {
+    writeln!(out, "\n{} {}/{}: {}", output::bad("FAIL"), row.group.name(), row.name, row.says)?;
     for line in row.reason.lines() {
         writeln!(out, "  {}", output::one_line(line))?;
     }

@@ -5,12 +5,13 @@ use std::io::{self, Write};
 use anyhow::Result;
 use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
 use parkade_recording::message::{OutOfMemoryMessage, Size};
-use serde_json::{Value, json};
 
-use super::table::{STEPS, WIDTH, step};
+use super::json::Step;
+use super::table::{step, width};
 use super::words::wrapped;
-use crate::output::Paint;
+use crate::output;
 use crate::size::show_bytes;
+use crate::view::{all, view};
 
 pub(super) fn diagnose(text: &str) -> Result<MessageDiagnosis> {
     Ok(diagnose_message(OutOfMemoryMessage::parse(text)?))
@@ -143,7 +144,7 @@ fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     let named: Vec<String> = named.map(|(pid, used)| format!("process {pid} has {used}")).collect();
     let named = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
     notes.push(format!(
-        "of the device's {}, {} were neither reserved here nor free: other processes, and CUDA's own some 500 MiB{named}",
+        "of the device's {}, {} were neither reserved here nor free: other processes, and CUDA's own about 500 MiB{named}",
         message.total, diagnosis.held_by_others
     ));
     if let Some(private) = message.private_pools {
@@ -154,54 +155,57 @@ fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     notes
 }
 
-pub(super) fn print(out: &mut impl Write, diagnosis: &MessageDiagnosis, paint: Paint) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, diagnosis: &MessageDiagnosis) -> io::Result<()> {
     writeln!(
         out,
         "an out-of-memory message of device {}\n\n{}\n",
         diagnosis.message.device,
-        paint.bad(&wrapped(&headline(diagnosis), WIDTH).join("\n"))
+        output::bad(&wrapped(&headline(diagnosis), width()).join("\n"))
     )?;
     for (place, (answer, finding)) in steps(diagnosis).iter().enumerate() {
         let word = format!("{:<7}", answer.name());
-        let word = if *answer == Applies::Yes { paint.bad(&word) } else { word };
+        let word = if *answer == Applies::Yes { output::bad(&word) } else { word };
         step(out, place, &word, finding)?;
     }
-    writeln!(out, "\n{}", paint.dim("how sure this is"))?;
+    writeln!(out, "\n{}", output::dim("how sure this is"))?;
     for note in notes(diagnosis) {
-        wrapped(&note, WIDTH).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+        wrapped(&note, width()).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
     }
     Ok(())
 }
 
-pub(super) fn json(diagnosis: &MessageDiagnosis) -> Result<String> {
-    let message = &diagnosis.message;
-    let size = |size: Size| json!({ "bytes": size.bytes, "within_bytes": size.within });
-    let rows = steps(diagnosis).into_iter().zip(STEPS);
-    let rows: Vec<Value> =
-        rows.map(|((answer, finding), name)| json!({ "step": name, "applies": answer.name(), "finding": finding })).collect();
-    Ok(serde_json::to_string(&json!({
-        "device": message.device,
-        "verdict": diagnosis.verdict.name(),
-        "headline": headline(diagnosis),
-        "steps": rows,
-        "tried": size(message.tried),
-        "block_bytes_least": diagnosis.block_bytes.0,
-        "block_bytes_most": diagnosis.block_bytes.1,
-        "total": size(message.total),
-        "free": size(message.free),
-        "limit": message.limit.map(size),
-        "allocated": size(message.allocated),
-        "reserved": size(message.reserved),
-        "unallocated": size(message.unallocated),
-        "private_pools": message.private_pools.map(size),
-        "live": size(diagnosis.live),
-        "empty": size(diagnosis.empty),
-        "needed": size(diagnosis.needed),
-        "available": size(diagnosis.available),
-        "held_by_others": size(diagnosis.held_by_others),
-        "unallocated_suffices": diagnosis.unallocated_suffices.name(),
-        "available_suffices": diagnosis.available_suffices.name(),
-        "device_had_room": diagnosis.device_had_room.name(),
-        "notes": notes(diagnosis),
-    }))?)
+view! {
+    pub(super) struct Object(diagnosis: &MessageDiagnosis) {
+        device: u32 = diagnosis.message.device,
+        verdict: &'static str = diagnosis.verdict.name(),
+        headline: String = headline(diagnosis),
+        steps: Vec<Step> =
+            all(steps(diagnosis).into_iter().enumerate(), |(place, (answer, finding))| Step::of(place, answer.name(), finding)),
+        tried: Figure = Figure::of(diagnosis.message.tried),
+        block_bytes_least: u64 = diagnosis.block_bytes.0,
+        block_bytes_most: u64 = diagnosis.block_bytes.1,
+        total: Figure = Figure::of(diagnosis.message.total),
+        free: Figure = Figure::of(diagnosis.message.free),
+        limit: Option<Figure> = diagnosis.message.limit.map(Figure::of),
+        allocated: Figure = Figure::of(diagnosis.message.allocated),
+        reserved: Figure = Figure::of(diagnosis.message.reserved),
+        unallocated: Figure = Figure::of(diagnosis.message.unallocated),
+        private_pools: Option<Figure> = diagnosis.message.private_pools.map(Figure::of),
+        live: Figure = Figure::of(diagnosis.live),
+        empty: Figure = Figure::of(diagnosis.empty),
+        needed: Figure = Figure::of(diagnosis.needed),
+        available: Figure = Figure::of(diagnosis.available),
+        held_by_others: Figure = Figure::of(diagnosis.held_by_others),
+        unallocated_suffices: &'static str = diagnosis.unallocated_suffices.name(),
+        available_suffices: &'static str = diagnosis.available_suffices.name(),
+        device_had_room: &'static str = diagnosis.device_had_room.name(),
+        notes: Vec<String> = notes(diagnosis),
+    }
+}
+
+view! {
+    struct Figure(size: Size) {
+        bytes: u64 = size.bytes,
+        within_bytes: u64 = size.within,
+    }
 }

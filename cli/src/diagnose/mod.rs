@@ -9,26 +9,27 @@ mod words;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
+use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, MessageDiagnosis, diagnose_device};
 use parkade_recording::Recording;
-use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_profile};
+use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_release};
 
-use crate::verify::{self, Profile};
-use crate::{Outcome, output, size};
+use crate::args::{Json, Profile};
+use crate::runner::{Command, Form, Lines, Subject};
+use crate::{output, progress, recording, size};
 
 /// The most of a text on standard input that is searched for a message.
 const LONGEST_TEXT: u64 = 64 << 20;
 /// How many fences are found; a person is shown fewer.
 const FENCES: usize = 20;
 
-/// Say why a recorded program was out of memory, step by step, and where the memory was.
+/// Explain step by step why a recorded program ran out of memory, and where the memory was.
 ///
 /// Looks at the first out-of-memory point of a PyTorch memory snapshot; without one, at the request that brought reserved memory
 /// to its peak. Every reserved byte is live, lost to rounding, or stranded for exactly one cause. The heap is that of the replay,
-/// which is verified against the recording first.
+/// which is first verified against the recording.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade diagnose snapshot.pickle --limit 16GiB
@@ -36,40 +37,39 @@ const FENCES: usize = 20;
   parkade diagnose --message 'CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; ...'
   parkade diagnose --message - < train.log
 
-Exit code: 0 diagnosed, 2 it could not be.")]
+Exit code: 0 diagnosed, 2 could not run.")]
 pub(crate) struct Args {
     /// The recording.
     #[arg(required_unless_present = "message")]
     file: Option<PathBuf>,
-    /// An out-of-memory message of any version of PyTorch, or a log with one in it; - reads standard input.
+    /// An out-of-memory message of any PyTorch version, or a log that contains one; - reads standard input.
     #[arg(long, value_name = "TEXT")]
     #[arg(conflicts_with_all = ["file", "entry", "device", "limit", "capacity", "settings", "profile"])]
     message: Option<String>,
-    /// The memory limit of the run (set_per_process_memory_fraction), which a recording does not contain.
+    /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// The memory that the device had for the allocator (without the driver's own, some 500 MiB).
+    /// The device memory available to the allocator (without the driver's own, about 500 MiB).
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     capacity: Option<u64>,
     /// The entry of the trace to look at, counted from 0.
     #[arg(long, value_name = "N")]
     entry: Option<usize>,
-    /// The device to look at. Without this, every one.
+    /// The device to look at [default: all].
     #[arg(long, value_name = "N")]
     device: Option<u32>,
     /// The settings of the run, where the recording does not state them or states them wrongly.
     #[arg(long)]
     settings: Option<String>,
-    /// The version of PyTorch that made the recording; without it what the file shows, else 2.11.
+    /// The PyTorch version that made the recording [default: what the file shows, else 2.11].
     #[arg(long, value_enum)]
     profile: Option<Profile>,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: Json,
 }
 
 /// A diagnosed recording.
-struct Diagnosed {
+pub(crate) struct Diagnosed {
     file: PathBuf,
     recording: Recording,
     settings: ReplaySettings,
@@ -91,52 +91,56 @@ impl Diagnosed {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let printed = match (&args.message, &args.file) {
-        (Some(text), _) => diagnose_text(args, text),
-        (None, Some(file)) => diagnose_file(args, file).with_context(|| file.display().to_string()),
-        (None, None) => bail!("a recording or --message is needed"),
-    };
-    match printed {
-        Err(error) if output::is_broken_pipe(&error) => Ok(Outcome::Good),
-        Err(error) => {
-            if args.json {
-                let mut out = output::stdout();
-                writeln!(out, "{}", json::failed(args.file.as_deref(), &error)?)?;
-                out.flush()?;
+/// What was found out: of a recording, or of a message alone.
+pub(crate) enum Found {
+    Recording(Box<Diagnosed>),
+    Message(Box<MessageDiagnosis>),
+}
+
+impl Command for Args {
+    type Answer = Found;
+
+    fn compute(&self) -> Result<Found> {
+        match (&self.message, &self.file) {
+            (Some(text), _) => Ok(Found::Message(Box::new(diagnose_text(text)?))),
+            (None, Some(file)) => {
+                let diagnosed = diagnose(self, file).with_context(|| file.display().to_string());
+                Ok(Found::Recording(Box::new(diagnosed?)))
             }
-            Err(error)
+            (None, None) => bail!("a recording or --message is needed"),
         }
-        Ok(()) => Ok(Outcome::Good),
+    }
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Named(self.file.as_deref())
+    }
+
+    fn text(&self, found: &Found, out: &mut dyn Write) -> Result<()> {
+        Ok(match found {
+            Found::Recording(diagnosed) => table::print(out, diagnosed),
+            Found::Message(diagnosis) => message::print(out, diagnosis),
+        }?)
+    }
+
+    fn json(&self, found: &Found, lines: &mut Lines) -> Result<()> {
+        match found {
+            Found::Recording(diagnosed) => lines.add(&json::Object::of(diagnosed)),
+            Found::Message(diagnosis) => lines.add(&message::Object::of(diagnosis)),
+        }
     }
 }
 
-fn diagnose_text(args: &Args, text: &str) -> Result<()> {
-    let diagnosis = if text == "-" {
-        let mut bytes = Vec::new();
-        std::io::stdin().lock().take(LONGEST_TEXT).read_to_end(&mut bytes).context("standard input")?;
-        message::diagnose(&String::from_utf8_lossy(&bytes))?
-    } else {
-        message::diagnose(text)?
-    };
-    let mut out = output::stdout();
-    if args.json {
-        writeln!(out, "{}", message::json(&diagnosis)?)?;
-    } else {
-        message::print(&mut out, &diagnosis, output::Paint::for_stdout())?;
+fn diagnose_text(text: &str) -> Result<MessageDiagnosis> {
+    if text != "-" {
+        return message::diagnose(text);
     }
-    Ok(out.flush()?)
-}
-
-fn diagnose_file(args: &Args, file: &Path) -> Result<()> {
-    let diagnosed = diagnose(args, file)?;
-    let mut out = output::stdout();
-    if args.json {
-        writeln!(out, "{}", json::diagnosed(&diagnosed)?)?;
-    } else {
-        table::print(&mut out, &diagnosed, output::Paint::for_stdout())?;
-    }
-    Ok(out.flush()?)
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().take(LONGEST_TEXT).read_to_end(&mut bytes).context("standard input")?;
+    message::diagnose(&String::from_utf8_lossy(&bytes))
 }
 
 fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
@@ -144,14 +148,14 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     let given =
         |profile: &'static Rules| args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose();
     given(args.profile.unwrap_or_default().rules())?;
-    let recording = verify::read(file)?;
-    let shown = newer_profile(&recording, None).filter(|_| args.profile.is_none());
+    let recording = recording::read(file)?;
+    let shown = newer_release(&recording, None).filter(|_| args.profile.is_none());
     let profile = shown.map_or_else(|| args.profile.unwrap_or_default().rules(), |(profile, _)| profile);
     let settings = match given(profile)? {
         Some(settings) => settings,
         None => ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?,
     };
-    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, statistics: None };
+    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let options = DiagnoseOptions { own, capacity_bytes: args.capacity, entry: args.entry, fences: FENCES };
     let numbers: Vec<u32> = recording.devices.iter().map(|device| device.device).collect();
     let chosen: Vec<_> = recording.devices.iter().filter(|one| args.device.is_none_or(|number| one.device == number)).collect();
@@ -163,16 +167,13 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     if args.entry.is_some() && chosen.len() > 1 {
         bail!("--entry belongs to one device, and the file has {}: choose one with --device", output::list(&numbers));
     }
-    let bar = verify::progress_bar(args.json);
-    bar.set_length(chosen.iter().map(|device| device.trace.len() as u64).sum());
+    let bar = progress::entries(args.json.json);
+    bar.set_length(recording::entries(&chosen));
     let (mut devices, mut done) = (Vec::new(), 0);
     for device in &chosen {
         let diagnosis = diagnose_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
         done += device.trace.len();
-        devices.push(match diagnosis {
-            Err(error) if chosen.len() > 1 => return Err(anyhow!("device {}: {error}", device.device)),
-            diagnosis => diagnosis?,
-        });
+        devices.push(recording::of_device(diagnosis, device.device, chosen.len())?);
     }
     bar.finish_and_clear();
     Ok(Diagnosed { file: file.to_owned(), recording, settings, limit: args.limit, devices })

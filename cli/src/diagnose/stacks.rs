@@ -3,6 +3,7 @@
 use parkade_recording::{Frame, Recording, StackId};
 
 use crate::output;
+use crate::view::view;
 
 /// What libraries lie under.
 const LIBRARIES: &str = "site-packages/";
@@ -26,7 +27,14 @@ fn place(frame: &Frame) -> String {
 }
 
 /// The whole stack for programs, the innermost call first.
-pub(super) fn json(recording: &Recording, stack: StackId) -> Vec<serde_json::Value> {
-    let frames = recording.stacks.frames(stack);
-    frames.map(|frame| serde_json::json!({ "name": &*frame.name, "filename": &*frame.filename, "line": frame.line })).collect()
+pub(super) fn view(recording: &Recording, stack: StackId) -> Vec<Call> {
+    recording.stacks.frames(stack).map(Call::of).collect()
+}
+
+view! {
+    pub(super) struct Call(frame: &Frame) {
+        name: String = frame.name.to_string(),
+        filename: String = frame.filename.to_string(),
+        line: u32 = frame.line,
+    }
 }

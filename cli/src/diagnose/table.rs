@@ -8,85 +8,88 @@ use parkade_analysis::diagnose::{Applies, Breakdown, Diagnosis, Fence, Verdict, 
 use parkade_recording::StackId;
 
 use super::{Diagnosed, stacks, words};
-use crate::output::{self, Paint, count};
+use crate::output::{self, count};
+use crate::recording::short_name;
 use crate::size::show_bytes;
 
 /// How many stacks and fences are shown.
 const SHOWN: usize = 5;
-/// How many characters a line of text has at most, where words allow.
-pub(super) const WIDTH: usize = 100;
 /// The names of the workflow's steps.
 pub(super) const STEPS: [&str; 5] = ["capacity", "fragmentation", "settings", "empty_cache", "snapshot"];
 
-pub(super) fn print(out: &mut impl Write, diagnosed: &Diagnosed, paint: Paint) -> io::Result<()> {
+/// How many characters a line of text has at most, where words allow.
+pub(super) fn width() -> usize {
+    output::width().min(100)
+}
+
+pub(super) fn print(out: &mut dyn Write, diagnosed: &Diagnosed) -> io::Result<()> {
     for (place, diagnosis) in diagnosed.devices.iter().enumerate() {
         if place > 0 {
             writeln!(out)?;
         }
-        device(out, diagnosed, diagnosis, paint)?;
+        device(out, diagnosed, diagnosis)?;
     }
     Ok(())
 }
 
-fn device(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
-    let name = diagnosed.file.file_name().unwrap_or(diagnosed.file.as_os_str()).to_string_lossy();
+fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
     let number = if diagnosed.recording.devices.len() > 1 { format!(" device {}", diagnosis.device) } else { String::new() };
     let trace = diagnosed.recording.devices.iter().find(|device| device.device == diagnosis.device);
     let entries = trace.map_or(0, |device| device.trace.len());
-    writeln!(out, "{}{number}: {}", output::one_line(&name), words::occasion(diagnosis, entries))?;
+    writeln!(out, "{}{number}: {}", short_name(&diagnosed.file), words::occasion(diagnosis, entries))?;
     let headline = words::headline(diagnosis);
     let is_good = diagnosis.verdict == Verdict::NoFailure;
-    let headline = words::wrapped(&headline, WIDTH).join("\n");
-    writeln!(out, "\n{}", if is_good { headline } else { paint.bad(&headline) })?;
+    let headline = words::wrapped(&headline, width()).join("\n");
+    writeln!(out, "\n{}", if is_good { headline } else { output::bad(&headline) })?;
     if let Some(warning) = words::warning(diagnosis) {
-        writeln!(out, "{}", paint.bad(&warning))?;
+        writeln!(out, "{}", output::bad(&warning))?;
     }
     let asked = diagnosis.request.and_then(|request| stacks::line(&diagnosed.recording, request.stack));
     if let Some(line) = asked {
-        writeln!(out, "{} {line}", paint.dim("asked for by"))?;
+        writeln!(out, "{} {line}", output::dim("asked for by"))?;
     }
     writeln!(out)?;
-    steps(out, diagnosed, diagnosis, paint)?;
-    bytes(out, diagnosis, paint)?;
-    fences(out, diagnosed, diagnosis, paint)?;
-    live(out, diagnosed, diagnosis, paint)?;
+    steps(out, diagnosed, diagnosis)?;
+    bytes(out, diagnosis)?;
+    fences(out, diagnosed, diagnosis)?;
+    live(out, diagnosed, diagnosis)?;
     if let Some(onset) = &diagnosis.onset {
-        writeln!(out, "\n{}", paint.dim("when it began"))?;
+        writeln!(out, "\n{}", output::dim("when it began"))?;
         indented(out, &words::onset(&diagnosed.recording, diagnosis, onset))?;
     }
-    writeln!(out, "\n{}", paint.dim("how sure this is"))?;
+    writeln!(out, "\n{}", output::dim("how sure this is"))?;
     for note in words::notes(diagnosed, diagnosis) {
         indented(out, &output::one_line(&note))?;
     }
     Ok(())
 }
 
-fn steps(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
+fn steps(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
     let steps = &diagnosis.steps;
     let answers = [steps.capacity, steps.fragmentation, steps.settings, steps.empty_cache];
     for (place, (finding, answer)) in words::findings(diagnosed, diagnosis).iter().zip(answers).enumerate() {
         let word = format!("{:<7}", answer.name());
-        let word = if answer == Applies::Yes { paint.bad(&word) } else { word };
+        let word = if answer == Applies::Yes { output::bad(&word) } else { word };
         step(out, place, &word, finding)?;
     }
     writeln!(out, "  5 {:<13}  {:<7}  where the bytes are, who holds them, since when:", STEPS[4], "below")
 }
 
 /// One step: its number and name, whether it applies, what it found.
-pub(super) fn step(out: &mut impl Write, place: usize, word: &str, finding: &str) -> io::Result<()> {
-    let mut lines = words::wrapped(finding, WIDTH - 26).into_iter();
+pub(super) fn step(out: &mut dyn Write, place: usize, word: &str, finding: &str) -> io::Result<()> {
+    let mut lines = words::wrapped(finding, width() - 26).into_iter();
     writeln!(out, "  {} {:<13}  {word}  {}", place + 1, STEPS[place], lines.next().unwrap_or_default())?;
     lines.try_for_each(|line| writeln!(out, "{:28}{line}", ""))
 }
 
-fn indented(out: &mut impl Write, text: &str) -> io::Result<()> {
-    words::wrapped(text, WIDTH).iter().try_for_each(|line| writeln!(out, "  {line}"))
+fn indented(out: &mut dyn Write, text: &str) -> io::Result<()> {
+    words::wrapped(text, width()).iter().try_for_each(|line| writeln!(out, "  {line}"))
 }
 
-fn bytes(out: &mut impl Write, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
+fn bytes(out: &mut dyn Write, diagnosis: &Diagnosis) -> io::Result<()> {
     let heap = &diagnosis.heap;
     let title = format!("where the {} reserved bytes are ({})", show_bytes(heap.reserved_bytes), count(heap.segments, "segment"));
-    writeln!(out, "\n{}", paint.dim(&title))?;
+    writeln!(out, "\n{}", output::dim(&title))?;
     row(out, heap.requested_bytes, &format!("live, in {}", count(heap.live_blocks, "block")))?;
     row(out, heap.rounding_bytes, "lost to rounding in these")?;
     for strand in heap.strands.iter().filter(|strand| strand.bytes > 0) {
@@ -112,15 +115,15 @@ fn met(met: &Breakdown) -> String {
     format!("{} reserved, {} of it empty", show_bytes(met.reserved_bytes), show_bytes(met.stranded_bytes()))
 }
 
-fn row(out: &mut impl Write, bytes: u64, text: &str) -> io::Result<()> {
+fn row(out: &mut dyn Write, bytes: u64, text: &str) -> io::Result<()> {
     writeln!(out, "  {:>12}  {text}", show_bytes(bytes))
 }
 
-fn fences(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
+fn fences(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
     if diagnosis.fences.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n{}", paint.dim("blocks that fence the holes"))?;
+    writeln!(out, "\n{}", output::dim("blocks that fence the holes"))?;
     for fence in diagnosis.fences.iter().take(SHOWN) {
         row(out, fence.bytes, &fence_text(diagnosis, fence))?;
         if let Some(line) = stacks::line(&diagnosed.recording, fence.owner.stack) {
@@ -152,12 +155,12 @@ fn fence_text(diagnosis: &Diagnosis, fence: &Fence) -> String {
     format!("{effect}{state}{age}")
 }
 
-fn live(out: &mut impl Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis, paint: Paint) -> io::Result<()> {
+fn live(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
     // One row "without a stack" says nothing.
     if diagnosis.stacks.iter().all(|held| held.stack == StackId::NONE) {
         return Ok(());
     }
-    writeln!(out, "\n{}", paint.dim("stacks that hold the most live bytes"))?;
+    writeln!(out, "\n{}", output::dim("stacks that hold the most live bytes"))?;
     // Stacks that differ only between the two calls that are shown are one row.
     let mut rows: BTreeMap<String, (u64, usize)> = BTreeMap::new();
     for held in &diagnosis.stacks {

@@ -1,6 +1,7 @@
 //! A diagnosis in words: the headline, what each step found, what each cause means, and what the file does not tell.
 
-use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why, phase_at};
+use parkade_analysis::annotations::phase_at;
+use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why};
 use parkade_recording::Recording;
 
 use super::Diagnosed;
@@ -230,7 +231,7 @@ pub(super) fn onset(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset)
     let phase = phase.map_or_else(String::new, |phase| match (phase.open.last(), &phase.last_ended) {
         (Some(open), _) => format!(", in {}", output::one_line(open)),
         (None, Some((name, 1))) => format!(", after the first {}", output::one_line(name)),
-        (None, Some((name, times))) => format!(", after {times} times {}", output::one_line(name)),
+        (None, Some((name, times))) => format!(", after {} {times} times", output::one_line(name)),
         (None, None) => ", before the first annotated phase".to_owned(),
     });
     format!(
@@ -322,17 +323,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
         // A number and its unit stay together.
         let paragraph =
             UNITS.iter().fold(paragraph.to_owned(), |text, unit| text.replace(&format!(" {unit}"), &format!("\u{a0}{unit}")));
-        let mut line = String::new();
-        for word in paragraph.split(' ') {
-            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
-                lines.push(std::mem::take(&mut line));
-            }
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(&word.replace('\u{a0}', " "));
-        }
-        lines.push(line);
+        lines.extend(output::wrapped(&paragraph, width).iter().map(|line| line.replace('\u{a0}', " ")));
     }
     lines
 }

@@ -9,8 +9,9 @@ use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 use parkade::settings::{ErrorKind, Settings, SettingsError};
 
-use crate::verify::Profile;
-use crate::{Outcome, output};
+use crate::args::Profile;
+use crate::output;
+use crate::runner::{Command, Form, Outcome};
 use shell::Shell;
 
 /// The variable that is set: of PyTorch's names the one that wins.
@@ -18,11 +19,11 @@ const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
 /// Print the line that sets PyTorch's allocator settings in a shell.
 ///
-/// The settings are checked as a PyTorch process checks them when it starts, with its own messages. Standard output has the line
-/// alone, standard error what it does. Exit code: 0, or 1 if PyTorch refuses the settings.
+/// The settings are checked as a PyTorch process checks them when it starts, with its own messages. Standard output has only the line,
+/// standard error explains what it does. Exit code: 0, or 1 if PyTorch rejects the settings.
 ///
-/// The variable is PYTORCH_CUDA_ALLOC_CONF. PYTORCH_ALLOC_CONF is the newer name for the same, but where both are set
-/// PYTORCH_CUDA_ALLOC_CONF wins, all of it, in PyTorch 2.11 and 2.15. PyTorch reads it once, when it starts.
+/// The variable is PYTORCH_CUDA_ALLOC_CONF. PYTORCH_ALLOC_CONF is the newer name, but if both are set PYTORCH_CUDA_ALLOC_CONF wins
+/// entirely, in PyTorch 2.11 and 2.15. PyTorch reads it once, at start.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade enable expandable_segments
@@ -34,38 +35,59 @@ pub(crate) struct Args {
     /// KEY=VALUE, KEY alone for KEY=True, or a whole string KEY:VALUE,KEY:VALUE as PyTorch takes it.
     #[arg(required = true, value_name = "SETTING")]
     settings: Vec<String>,
-    /// The shell that the line is for.
+    /// The shell to write the line for.
     #[arg(long, value_enum, default_value_t)]
     shell: Shell,
-    /// The version of PyTorch that is to take them.
+    /// The PyTorch version that will read them.
     #[arg(long, value_enum, default_value_t)]
     profile: Profile,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let text = args.settings.iter().map(|setting| as_pytorch_writes(setting)).collect::<Vec<_>>().join(",");
-    // A shell would take a line's end for the end of the command.
-    ensure!(!text.contains(char::is_control), "the settings {:?} have a control character in them", output::shorten(&text, 200));
-    let settings = match parse(args.profile, &text) {
-        Ok(settings) => settings,
-        Err(error) => {
-            output::complain(&anyhow::anyhow!(refusal(args.profile, &text, &error)));
-            return Ok(Outcome::CheckFailed);
-        }
-    };
-    let mut err = std::io::stderr().lock();
-    for note in notes::of(&settings) {
-        // Nobody may be listening.
-        let _ = writeln!(err, "# {}", output::one_line(&note));
+impl Command for Args {
+    type Answer = Result<Line, String>;
+
+    fn compute(&self) -> Result<Result<Line, String>> {
+        let text = self.settings.iter().map(|setting| as_pytorch_writes(setting)).collect::<Vec<_>>().join(",");
+        // A shell would take a line's end for the end of the command.
+        let is_one_line = !text.contains(char::is_control);
+        ensure!(is_one_line, "the settings {:?} have a control character in them", output::shorten(&text, 200));
+        Ok(match parse(self.profile, &text) {
+            Ok(settings) => Ok(Line { notes: notes::of(&settings), line: self.shell.line(VARIABLE, &text) }),
+            Err(error) => Err(refusal(self.profile, &text, &error)),
+        })
     }
-    let mut out = output::stdout();
-    writeln!(out, "{}", args.shell.line(VARIABLE, &text))?;
-    out.flush()?;
-    Ok(Outcome::Good)
+
+    fn outcome(&self, line: &Result<Line, String>) -> Outcome {
+        if line.is_ok() { Outcome::Good } else { Outcome::CheckFailed }
+    }
+
+    fn form(&self) -> Form {
+        Form::Data
+    }
+
+    fn text(&self, line: &Result<Line, String>, out: &mut dyn Write) -> Result<()> {
+        let Ok(line) = line else { return Ok(()) };
+        let mut err = std::io::stderr().lock();
+        for note in &line.notes {
+            // Nobody may be listening.
+            let _ = writeln!(err, "# {}", output::one_line(note));
+        }
+        Ok(writeln!(out, "{}", line.line)?)
+    }
+
+    fn remarks(&self, line: &Result<Line, String>) -> Vec<String> {
+        line.as_ref().err().into_iter().cloned().collect()
+    }
+}
+
+/// The line to run, and what it does.
+pub(crate) struct Line {
+    notes: Vec<String>,
+    line: String,
 }
 
 fn parse(profile: Profile, text: &str) -> Result<Settings, SettingsError> {
-    Settings::from_environment_as(&profile.rules().settings, text)
+    Settings::from_environment_as(&profile.rules().dialect, text)
 }
 
 /// A setting in PyTorch's way of writing. A key alone switches something on; what has a colon first is PyTorch's way already.
@@ -91,7 +113,7 @@ fn refusal(profile: Profile, text: &str, error: &SettingsError) -> String {
     if let Some(other) = other {
         says += &format!(" (PyTorch {} takes it: --profile {0})", other.rules().name);
     } else if error.message().starts_with("Unrecognized key") {
-        let mut keys: Vec<&str> = rules.settings.keys().collect();
+        let mut keys: Vec<&str> = rules.dialect.keys().collect();
         keys.sort_unstable();
         says += &format!(" (known: {})", keys.join(", "));
     } else if error.kind() == ErrorKind::InvalidNumber {

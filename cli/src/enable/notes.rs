@@ -1,8 +1,8 @@
 //! What settings do, and what is often misunderstood about them: read from what PyTorch's parser made of the string, which may be
 //! other than what was meant.
 
-use parkade::report::{format_bytes, format_double};
 use parkade::settings::{Backend, Settings};
+use parkade::texts::{format_bytes, format_double};
 
 /// A line for each thing that is set.
 pub(super) fn of(settings: &Settings) -> Vec<String> {
@@ -25,7 +25,7 @@ pub(super) fn of(settings: &Settings) -> Vec<String> {
     if settings.per_process_memory_fraction < 1.0 {
         let percent = format_double(settings.per_process_memory_fraction * 100.0);
         notes.push(format!(
-            "per_process_memory_fraction: no more than {percent} % of the device's total memory, the CUDA context (some 500 MiB) not \
+            "per_process_memory_fraction: no more than {percent} % of the device's total memory, the CUDA context (about 500 MiB) not \
              counted; a request beyond it is out of memory although the device has room"
         ));
     }

@@ -1,73 +1,56 @@
 //! `parkade export`: the replayed run as a snapshot file that PyTorch's own viewers open.
 
+mod json;
+
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use parkade::profile::Profile as Rules;
 use parkade::stats::Family;
 use parkade_recording::{Action, DeviceRecording, Recording, Style, write};
 use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
-use parkade_replay::{AfterFailure, ReplaySettings, VerifyOptions, newer_profile, verify_device};
-use serde_json::{Value, json};
+use parkade_replay::{AfterFailure, VerifyOptions, verify_device};
 
-use crate::verify::{self, Profile};
-use crate::{Outcome, output, replay, size, target};
+use crate::args::{self, Json};
+use crate::runner::{Command, Form, Lines, Subject};
+use crate::{output, progress, recording, size, target};
 
 /// Write the run that a recorded program would have had under other settings as a snapshot file.
 ///
 /// The file opens where PyTorch's own do: https://pytorch.org/memory_viz, torch/cuda/_memory_viz.py, parkade verify. The requests are
-/// the recording's, with their stacks, times and annotations; every decision is made anew, as by parkade replay. If the recording
-/// lost its beginning, the blocks that were in use by then are asked for before everything else.
+/// the recording's, with their stacks, times and annotations; every decision is made again, as by parkade replay. If the recording
+/// lost its beginning, the blocks in use before its first entry are requested first.
 ///
-/// Without --settings the trace is the recording's, entry by entry, if that has its beginning and its settings, is verified, and had no
-/// memory limit or gets the same one by --limit: else what failed or was tried again for want of memory succeeds, which is said.
-/// Addresses of expandable segments may be others.
+/// Without --settings the trace equals the recording's, entry by entry, if the recording has its beginning and its settings, verifies,
+/// and had no memory limit or is given the same one by --limit. Otherwise requests that failed or were retried for want of memory may
+/// succeed, which is reported. Addresses of expandable segments may differ.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade export snapshot.pickle --settings expandable_segments:True -o expandable.pickle
   parkade export snapshot.pickle --settings '' --limit 12GiB --stop-at-oom -o oom.pickle
   parkade verify oom.pickle --limit 12GiB
 
-Exit code: 0 the file is written (whether or not the run was out of memory), 2 it is not.")]
+Exit code: 0 the file is written (even if the run ran out of memory), 2 could not run.")]
 pub(crate) struct Args {
-    /// The recording.
-    file: PathBuf,
-    /// The snapshot file to write, not packed. A file that is there is not overwritten without --force.
+    #[command(flatten)]
+    replay: args::Replay,
+    /// The snapshot file to write, uncompressed. An existing file is not overwritten without --force.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' is PyTorch's defaults. Without this, the recording's own.
-    #[arg(long, value_name = "SETTINGS")]
-    settings: Option<String>,
-    /// The memory that the device has for the allocator (without the driver's own, some 500 MiB); also the limit, unless that is
-    /// given. Without this, as much as is needed.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
-    capacity: Option<u64>,
-    /// The memory limit (set_per_process_memory_fraction).
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
-    limit: Option<u64>,
-    /// The memory limit of the recorded run, which a recording does not contain; it tells calls of empty_cache from memory given
-    /// back because of the limit.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
-    recorded_limit: Option<u64>,
-    /// The version of PyTorch whose decisions are made, and whose file is written.
-    #[arg(long, value_enum, default_value_t)]
-    profile: Profile,
-    /// Only this device. Without this, all of them.
+    /// Only this device [default: all].
     #[arg(long, value_name = "NUMBER")]
     device: Option<u32>,
-    /// End at the first request that is out of memory, as a program does that dies of it. Without this, it goes on with its other
-    /// requests.
+    /// Stop at the first out-of-memory error, as a program that does not catch it would. Without this option the replay continues with
+    /// the other requests.
     #[arg(long)]
     stop_at_oom: bool,
-    /// Overwrite whatever is there, but for the recording itself.
+    /// Overwrite an existing file, but never the recording itself.
     #[arg(long)]
     force: bool,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: Json,
 }
 
 /// What a device's recorded run met for want of memory.
@@ -80,61 +63,75 @@ struct Shortage {
 }
 
 /// The exported run, and beside each of its replayed devices what the recorded one met.
-struct Made {
+pub(crate) struct Made {
     exported: Exported,
     recorded: Vec<Shortage>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let made = match make(args) {
-        Ok(made) => made,
-        Err(error) => {
-            if args.json {
-                let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
-                let mut out = output::stdout();
-                writeln!(out, "{}", json!({ "file": args.file.display().to_string(), "error": causes.join(": ") }))?;
-                out.flush()?;
-            }
-            return Err(error.context(args.file.display().to_string()));
-        }
-    };
-    match print(args, &made) {
-        Err(error) if !output::is_broken_pipe(&error) => Err(error),
-        _ => Ok(Outcome::Good),
-    }
-}
+impl Command for Args {
+    type Answer = Made;
 
-fn make(args: &Args) -> Result<Made> {
-    // Before the file is read: whoever mistyped the settings need not wait.
-    let profile = args.profile.rules();
-    let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose()?;
-    target::refuse_source(&args.file, &args.output)?;
-    // A pipe or a terminal loses nothing.
-    if !args.force && fs::metadata(&args.output).is_ok_and(|data| data.is_file()) {
-        bail!("{} is there already: --force overwrites it", args.output.display());
+    fn compute(&self) -> Result<Made> {
+        let args = &self.replay;
+        // Before the file is read: whoever mistyped the settings need not wait.
+        let given = args.given()?;
+        target::refuse_source(&args.file, &self.output)?;
+        // A pipe or a terminal loses nothing.
+        if !self.force && fs::metadata(&self.output).is_ok_and(|data| data.is_file()) {
+            bail!("{} already exists: --force overwrites it", self.output.display());
+        }
+        let recording = recording::read(&args.file)?;
+        let own = args.recorded.own(&recording)?;
+        let settings = given.unwrap_or_else(|| own.settings.clone()).settings;
+        let limit_bytes = args.limit(settings.per_process_memory_fraction)?;
+        let options = ExportOptions {
+            own,
+            profile: args.profile.rules(),
+            settings,
+            limit_bytes,
+            capacity_bytes: args.capacity,
+            after_failure: if self.stop_at_oom { AfterFailure::Stop } else { AfterFailure::GoOn },
+            device: self.device,
+        };
+        let bar = progress::entries(self.json.json);
+        bar.set_length(recording.devices.iter().map(|device| device.trace.len() as u64).sum());
+        let exported = export(&recording, &options, &mut |entries| bar.set_position(entries as u64));
+        bar.finish_and_clear();
+        let exported = exported?;
+        target::write(&self.output, &write(&exported.recording, Style::Python))?;
+        let recorded = shortages(&recording, &exported, &options.own)?;
+        Ok(Made { exported, recorded })
     }
-    let recording = verify::read(&args.file)?;
-    let recorded_profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
-    let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
-    let settings = given.unwrap_or_else(|| own.clone()).settings;
-    let limit_bytes = replay::limit(args.limit, args.capacity, settings.per_process_memory_fraction, profile)?;
-    let options = ExportOptions {
-        own: VerifyOptions { settings: own, limit_bytes: args.recorded_limit, statistics: None },
-        profile,
-        settings,
-        limit_bytes,
-        capacity_bytes: args.capacity,
-        after_failure: if args.stop_at_oom { AfterFailure::Stop } else { AfterFailure::GoOn },
-        device: args.device,
-    };
-    let bar = verify::progress_bar(args.json);
-    bar.set_length(recording.devices.iter().map(|device| device.trace.len() as u64).sum());
-    let exported = export(&recording, &options, &mut |entries| bar.set_position(entries as u64));
-    bar.finish_and_clear();
-    let exported = exported?;
-    target::write(&args.output, &write(&exported.recording, Style::Python))?;
-    let recorded = shortages(&recording, &exported, &options.own)?;
-    Ok(Made { exported, recorded })
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::File(&self.replay.file)
+    }
+
+    fn text(&self, made: &Made, out: &mut dyn Write) -> Result<()> {
+        let exported = &made.exported;
+        for (device, &recorded) in exported.devices.iter().zip(&made.recorded) {
+            let is_one_of_many = exported.recording.devices.len() > 1;
+            let name = if is_one_of_many { format!("device {}: ", device.device) } else { String::new() };
+            let reserved = device.stats.family(Family::ReservedBytes).all.peak;
+            let entries = count(device.entries as u64, "entry", "entries");
+            writeln!(out, "{name}{entries}, {} reserved at most", size::show(reserved))?;
+            for note in notes(&self.replay, device, recorded) {
+                writeln!(out, "  {note}")?;
+            }
+        }
+        for device in &exported.kept_devices {
+            writeln!(out, "device {device}: no trace, its segments are as recorded")?;
+        }
+        Ok(writeln!(out, "written to {}", output::one_line(&self.output.display().to_string()))?)
+    }
+
+    fn json(&self, made: &Made, lines: &mut Lines) -> Result<()> {
+        lines.add(&json::Object::of(self, made))
+    }
 }
 
 fn shortages(recording: &Recording, exported: &Exported, own: &VerifyOptions) -> Result<Vec<Shortage>> {
@@ -148,64 +145,35 @@ fn shortages(recording: &Recording, exported: &Exported, own: &VerifyOptions) ->
     recording.devices.iter().filter(replayed).map(of_device).collect()
 }
 
-fn print(args: &Args, made: &Made) -> Result<()> {
-    let exported = &made.exported;
-    let mut out = output::stdout();
-    if args.json {
-        writeln!(out, "{}", object(args, made))?;
-        return Ok(out.flush()?);
-    }
-    for (device, &recorded) in exported.devices.iter().zip(&made.recorded) {
-        let is_one_of_many = exported.recording.devices.len() > 1;
-        let name = if is_one_of_many { format!("device {}: ", device.device) } else { String::new() };
-        let reserved = device.stats.family(Family::ReservedBytes).all.peak;
-        let entries = count(device.entries as u64, "entry", "entries");
-        writeln!(out, "{name}{entries}, {} reserved at most", size::show(reserved))?;
-        for note in notes(args, device, recorded) {
-            writeln!(out, "  {note}")?;
-        }
-    }
-    for device in &exported.kept_devices {
-        writeln!(out, "device {device}: no trace, its segments are as recorded")?;
-    }
-    writeln!(out, "written to {}", output::one_line(&args.output.display().to_string()))?;
-    Ok(out.flush()?)
-}
-
-/// How often, in words.
-fn times(count: i64) -> String {
-    match count {
-        0 => "never".to_owned(),
-        1 => "once".to_owned(),
-        _ => format!("{count} times"),
-    }
-}
-
 /// So many of something.
 fn count(count: u64, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
 
-fn notes(args: &Args, device: &ExportedDevice, recorded: Shortage) -> Vec<String> {
+fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(entry) = device.first_failure {
-        notes.push(format!("out of memory {}, first at entry {entry} of the file", times(device.stats.num_ooms)));
+        notes.push(format!("out of memory {}, first at entry {entry} of the file", output::times(device.stats.num_ooms)));
     }
     let hint = if args.limit.is_none() && args.capacity.is_none() { " (--limit gives it a memory limit)" } else { "" };
     let (ooms, retries) = (device.stats.num_ooms, device.stats.num_alloc_retries);
     if recorded.ooms > ooms {
-        notes.push(format!("the recorded run was out of memory {}, this one {}{hint}", times(recorded.ooms), times(ooms)));
+        notes.push(format!(
+            "the recorded run ran out of memory {}, this one {}{hint}",
+            output::times(recorded.ooms),
+            output::times(ooms)
+        ));
     }
     if let Some(recorded) = recorded.retries.filter(|&recorded| recorded > retries) {
-        let (recorded, retries) = (times(recorded), times(retries));
-        notes.push(format!("the recorded run gave memory back and asked again {recorded}, this one {retries}{hint}"));
+        let (recorded, retries) = (output::times(recorded), output::times(retries));
+        notes.push(format!("the recorded run released memory and retried {recorded}, this one {retries}{hint}"));
     }
     if let Some(blocks) = device.early_blocks {
         let blocks = match blocks {
             1 => "the block in use by then is".to_owned(),
             _ => format!("the {blocks} blocks in use by then are"),
         };
-        notes.push(format!("the recording lost its beginning: {blocks} asked for first"));
+        notes.push(format!("the recording lost its beginning: {blocks} requested first"));
     }
     if device.mismatches > 0 {
         let decisions = count(device.mismatches, "decision of the recording is", "decisions of the recording are");
@@ -218,37 +186,4 @@ fn notes(args: &Args, device: &ExportedDevice, recorded: Shortage) -> Vec<String
         ));
     }
     notes
-}
-
-fn object(args: &Args, made: &Made) -> Value {
-    let exported = &made.exported;
-    let devices: Vec<Value> = exported
-        .devices
-        .iter()
-        .zip(&made.recorded)
-        .map(|(device, recorded)| {
-            json!({
-                "device": device.device,
-                "entries": device.entries,
-                "ooms": device.stats.num_ooms,
-                "retries": device.stats.num_alloc_retries,
-                "recorded_ooms": recorded.ooms,
-                "recorded_retries": recorded.retries,
-                "fails_at_entry": device.first_failure,
-                "peak_allocated_bytes": device.stats.family(Family::AllocatedBytes).all.peak,
-                "peak_reserved_bytes": device.stats.family(Family::ReservedBytes).all.peak,
-                "early_blocks": device.early_blocks,
-                "mismatches": device.mismatches,
-                "device_errors": device.device_errors,
-            })
-        })
-        .collect();
-    json!({
-        "file": args.file.display().to_string(),
-        "output": args.output.display().to_string(),
-        "settings": exported.recording.settings.as_ref().and_then(|settings| settings.text.clone()),
-        "profile": args.profile.rules().name,
-        "devices": devices,
-        "kept_devices": exported.kept_devices,
-    })
 }

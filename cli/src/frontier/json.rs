@@ -1,111 +1,105 @@
 //! The frontier for programs: one JSON object, or comma-separated values.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::Result;
 use parkade_research::frontier::{Point, Why};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::Args;
 use super::model::checkpointing_name;
 use super::table::{not_monotone, why};
+use crate::view::{all, view};
 
-pub(super) fn points(args: &Args, points: &[Point]) -> Result<String> {
-    let object = json!({
-        "context_bytes": args.context,
-        "steps": args.steps,
-        "most_batch": args.most_batch,
-        "scratch": !args.no_scratch,
-        "seed": args.seed,
-        "not_monotone": not_monotone(points),
-        "points": points.iter().map(point).collect::<Vec<_>>(),
-    });
-    Ok(serde_json::to_string(&object)?)
-}
-
-/// The object of a search that could not be made.
-pub(super) fn failed(error: &anyhow::Error) -> Result<String> {
-    Ok(serde_json::to_string(&json!({ "error": format!("{error:#}") }))?)
-}
-
-fn point(point: &Point) -> Value {
-    let (case, transformer) = (&point.case, &point.case.transformer);
-    json!({
-        "model": case.model,
-        "parameters": transformer.parameters(),
-        "device_bytes": case.device_bytes,
-        "usable_bytes": case.usable_bytes,
-        "precision": case.numbers.name(),
-        "optimizer": optimizer(point),
-        "checkpointing": checkpointing_name(transformer.checkpointing),
-        "sequence": transformer.sequence,
-        "accumulation": transformer.accumulation,
-        "state_bytes": case.state_bytes(),
-        "policy": point.policy,
-        "batch": point.batch,
-        "reserved_bytes": point.reserved_bytes,
-        "load_bytes": point.load_bytes,
-        "fails_below_batch": point.fails_below_batch,
-        "bound_batch": point.bound.batch,
-        "bound_load_bytes": point.bound.load_bytes,
-        "runs": point.runs,
-        "next": next(&point.why),
-    })
-}
-
-fn optimizer(point: &Point) -> String {
-    format!("{:?}", point.case.transformer.optimizer).to_lowercase()
-}
-
-fn kind(why: &Why) -> &'static str {
-    match why {
-        Why::States { .. } => "states",
-        Why::Load { .. } => "load",
-        Why::Stranded { .. } => "stranded",
-        Why::Fault { .. } => "fault",
-        Why::NotTried => "not-tried",
+view! {
+    pub(super) struct Object<'a>(args: &Args, points: &'a [Point]) {
+        context_bytes: u64 = args.context,
+        steps: u64 = args.steps,
+        most_batch: u64 = args.most_batch,
+        scratch: bool = !args.no_scratch,
+        seed: u64 = args.seed,
+        not_monotone: usize = not_monotone(points),
+        points: Vec<WithNext<'a>> = all(points, |point| WithNext { row: Row::of(point), next: Next::of(&point.why) }),
     }
 }
 
-fn next(reason: &Why) -> Value {
-    let kind = kind(reason);
-    match reason {
-        Why::States { state_bytes } => json!({ "why": kind, "state_bytes": state_bytes }),
-        Why::Load { batch, load_bytes } => json!({ "why": kind, "batch": batch, "load_bytes": load_bytes }),
-        Why::Stranded { batch, asked_bytes, live_bytes, reserved_bytes } => json!({
-            "why": kind,
-            "batch": batch,
-            "asked_bytes": asked_bytes,
-            "live_bytes": live_bytes,
-            "reserved_bytes": reserved_bytes,
-        }),
-        Why::Fault { batch, reason } => json!({ "why": kind, "batch": batch, "reason": reason }),
-        Why::NotTried => json!({ "why": kind }),
+#[derive(Serialize)]
+struct WithNext<'a> {
+    #[serde(flatten)]
+    row: Row<'a>,
+    next: Next,
+}
+
+view! {
+    /// What JSON and CSV have in common.
+    struct Row<'a>(point: &'a Point) {
+        model: &'a str = &point.case.model,
+        parameters: u64 = point.case.transformer.parameters(),
+        device_bytes: u64 = point.case.device_bytes,
+        usable_bytes: u64 = point.case.usable_bytes,
+        precision: &'static str = point.case.numbers.name(),
+        optimizer: String = format!("{:?}", point.case.transformer.optimizer).to_lowercase(),
+        checkpointing: String = checkpointing_name(point.case.transformer.checkpointing),
+        sequence: u64 = point.case.transformer.sequence,
+        accumulation: u64 = point.case.transformer.accumulation,
+        state_bytes: u64 = point.case.state_bytes(),
+        policy: &'static str = point.policy,
+        batch: u64 = point.batch,
+        reserved_bytes: u64 = point.reserved_bytes,
+        load_bytes: u64 = point.load_bytes,
+        fails_below_batch: Option<u64> = point.fails_below_batch,
+        bound_batch: u64 = point.bound.batch,
+        bound_load_bytes: u64 = point.bound.load_bytes,
+        runs: u32 = point.runs,
     }
 }
 
-pub(super) fn csv(out: &mut impl Write, points: &[Point]) -> io::Result<()> {
-    writeln!(
-        out,
-        "model,parameters,device_bytes,usable_bytes,precision,optimizer,checkpointing,sequence,accumulation,state_bytes,policy,batch,\
-         reserved_bytes,load_bytes,fails_below_batch,bound_batch,bound_load_bytes,runs,next,next_in_words"
-    )?;
+/// Why the next batch does not fit.
+#[derive(Serialize)]
+#[serde(tag = "why", rename_all = "kebab-case")]
+enum Next {
+    States { state_bytes: u64 },
+    Load { batch: u64, load_bytes: u64 },
+    Stranded { batch: u64, asked_bytes: u64, live_bytes: u64, reserved_bytes: u64 },
+    Fault { batch: u64, reason: String },
+    NotTried,
+}
+
+impl Next {
+    fn of(why: &Why) -> Next {
+        match *why {
+            Why::States { state_bytes } => Next::States { state_bytes },
+            Why::Load { batch, load_bytes } => Next::Load { batch, load_bytes },
+            Why::Stranded { batch, asked_bytes, live_bytes, reserved_bytes } => {
+                Next::Stranded { batch, asked_bytes, live_bytes, reserved_bytes }
+            }
+            Why::Fault { batch, ref reason } => Next::Fault { batch, reason: reason.clone() },
+            Why::NotTried => Next::NotTried,
+        }
+    }
+
+    /// The word for it.
+    fn kind(&self) -> &'static str {
+        match self {
+            Next::States { .. } => "states",
+            Next::Load { .. } => "load",
+            Next::Stranded { .. } => "stranded",
+            Next::Fault { .. } => "fault",
+            Next::NotTried => "not-tried",
+        }
+    }
+}
+
+/// The columns, in words too.
+pub(super) fn csv(out: &mut dyn Write, points: &[Point]) -> Result<()> {
+    #[derive(Serialize)]
+    struct InWords {
+        next: &'static str,
+        next_in_words: String,
+    }
+    let mut writer = csv::Writer::from_writer(out);
     for point in points {
-        let (case, transformer) = (&point.case, &point.case.transformer);
-        let Point { policy, batch, reserved_bytes, load_bytes, bound, runs, .. } = point;
-        let fails_below = point.fails_below_batch.map_or_else(String::new, |batch| batch.to_string());
-        write!(out, "{},{},{},{}", quoted(&case.model), transformer.parameters(), case.device_bytes, case.usable_bytes)?;
-        let checkpointing = checkpointing_name(transformer.checkpointing);
-        write!(out, ",{},{},{checkpointing}", case.numbers.name(), optimizer(point))?;
-        write!(out, ",{},{},{}", transformer.sequence, transformer.accumulation, case.state_bytes())?;
-        write!(out, ",{policy},{batch},{reserved_bytes},{load_bytes},{fails_below}")?;
-        write!(out, ",{},{},{runs}", bound.batch, bound.load_bytes)?;
-        writeln!(out, ",{},{}", kind(&point.why), quoted(&why(&point.why)))?;
+        writer.serialize((Row::of(point), InWords { next: Next::of(&point.why).kind(), next_in_words: why(&point.why) }))?;
     }
-    Ok(())
-}
-
-/// A field of a CSV file, in quotation marks where it needs them.
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+    Ok(writer.flush()?)
 }

@@ -16,15 +16,17 @@ use parkade_research::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers
 use parkade_research::workload::generators::Optimizer;
 use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
 
-use crate::{Outcome, output, size, verify};
+use crate::args::Json;
+use crate::runner::{Command, Form, Lines, Outcome};
+use crate::{output, progress, size};
 
-/// The out-of-memory frontier of training a transformer: the largest batch that fits, per policy.
+/// Find the out-of-memory frontier of training a transformer: the largest batch that fits, per policy.
 ///
-/// A transformer's training is generated from its sizes, and run under each policy on simulated devices. For every combination of device,
-/// sequence, checkpointing, precision, optimizer and accumulation the largest batch is found by bisection: it fits, and one sample more
-/// does not. Whether a batch fits need not be monotone, so some larger batches are tried besides, and how often one fitted although
-/// a smaller one does not is said. Beside it stands the largest batch whose live bytes fit at all, which no policy exceeds, and why the
-/// next one fails.
+/// A transformer's training is generated from its sizes and run under each policy on simulated devices. For every combination of device,
+/// sequence, checkpointing, precision, optimizer and accumulation the largest batch is found by bisection: it fits, and one more sample
+/// does not. Whether a batch fits need not be monotone, so some larger batches are tried too, and how often one fits although a smaller
+/// one does not is reported. Also shown are the largest batch whose live bytes fit at all, which no policy exceeds, and why the next one
+/// fails.
 ///
 /// Devices are cards by name, with the memory that a CUDA program sees in total: A100-40GB (42,298,834,944 bytes, 39.39 GiB, as reported),
 /// H100-80GB (81,082 MiB, 79.18 GiB, as reported), H200-141GB (150,109,880,320 bytes, 139.80 GiB, measured); or sizes, which are exact:
@@ -36,52 +38,51 @@ use crate::{Outcome, output, size, verify};
   parkade frontier --model layers=24,hidden=2048,heads=16 --devices 24GB --policies pytorch,pytorch-expandable --csv
   parkade frontier --model 7b --precision half,half-master,fp32 --optimizer sgd,adam --json
 
-Exit code: 0 some batch fits somewhere, 1 none does anywhere, 2 it could not be run.")]
+Exit code: 0 some batch fits somewhere, 1 none does, 2 could not run.")]
 pub(crate) struct Args {
     /// A preset (gpt2, gpt2-medium, gpt2-large, gpt2-xl, 3b, 7b, 13b), sizes, or both: 7b,layers=16,tied=false. The sizes are layers, hidden,
-    /// heads, vocabulary, sequence, ratio, attention (fused, materialized), tied. May be given several times.
+    /// heads, vocabulary, sequence, ratio, attention (fused, materialized), tied. May be repeated.
     #[arg(long, value_name = "MODEL", default_value = "7b")]
     model: Vec<String>,
     /// The devices' memory: cards by name, or sizes.
     #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = Device::parse, default_value = "A100-40GB,H100-80GB,H200-141GB")]
     devices: Vec<Device>,
-    /// Policies by name; `all` is each that there is.
+    /// Policies by name, or `all`.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
-    /// What is computed again: none, layer, other (every other layer), sqrt, or a number of layers that are recomputed together.
+    /// What is recomputed: none, layer, other (every other layer), sqrt, or a number of layers that are recomputed together.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = model::checkpointing, default_value = "none")]
     checkpointing: Vec<Checkpointing>,
-    /// Tokens of a sample; the model's own if not given.
+    /// Tokens of a sample [default: the model's own].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     sequences: Vec<u64>,
-    /// How numbers are kept: half (two bytes), half-master (and a copy of the weights and states of four bytes), fp32.
+    /// How numbers are stored: half (2 bytes), half-master (plus a 4-byte copy of the weights and states), fp32.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = model::numbers, default_value = "half")]
     precision: Vec<Numbers>,
     /// What updates the weights.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_value = "adam")]
     optimizer: Vec<OptimizerName>,
-    /// Micro-batches of a step, over which the batch is spread.
+    /// Micro-batches of a step, over which the batch is split.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
     accumulation: Vec<u64>,
-    /// Steps that are trained; the optimizer's states come with the end of the first.
+    /// Training steps; the optimizer's states are allocated at the end of the first.
     #[arg(long, value_name = "N", default_value_t = 3)]
     steps: u64,
-    /// No larger batch is tried.
+    /// The largest batch to try.
     #[arg(long, value_name = "N", default_value_t = 4096)]
     most_batch: u64,
     /// What the driver's context takes of each device.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, default_value_t = CONTEXT_BYTES)]
     context: u64,
-    /// Without scratch memory and libraries' workspaces, whose lifetimes are mixed with the others'.
+    /// Leave out scratch memory and libraries' workspaces, whose lifetimes overlap with the others'.
     #[arg(long)]
     no_scratch: bool,
     /// The seed of the sizes of scratch memory.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Print comma-separated values, a row for each combination.
+    #[command(flatten)]
+    json: Json,
+    /// Print comma-separated values, one row for each combination.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
 }
@@ -126,40 +127,36 @@ impl From<OptimizerName> for Optimizer {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let searched = search(args);
-    let mut out = output::stdout();
-    let points = match searched {
-        Ok(points) => points,
-        Err(error) => {
-            if args.json {
-                writeln!(out, "{}", json::failed(&error)?)?;
-                out.flush()?;
-            }
-            return Err(error);
-        }
-    };
-    if args.json {
-        writeln!(out, "{}", json::points(args, &points)?)?;
-    } else if args.csv {
-        json::csv(&mut out, &points)?;
-    } else {
-        table::print(&mut out, args, &points)?;
-    }
-    out.flush()?;
-    Ok(if points.iter().any(|point| point.batch > 0) { Outcome::Good } else { Outcome::CheckFailed })
-}
+impl Command for Args {
+    type Answer = Vec<Point>;
 
-fn search(args: &Args) -> Result<Vec<Point>> {
-    let grid = grid(args)?;
-    let bar = progress_bar(args, &grid);
-    let points = grid.walk(&|| bar.inc(1));
-    bar.finish_and_clear();
-    Ok(points?)
+    fn compute(&self) -> Result<Vec<Point>> {
+        let grid = grid(self)?;
+        let bar = progress_bar(self, &grid);
+        let points = grid.walk(&|| bar.inc(1));
+        bar.finish_and_clear();
+        Ok(points?)
+    }
+
+    fn outcome(&self, points: &Vec<Point>) -> Outcome {
+        if points.iter().any(|point| point.batch > 0) { Outcome::Good } else { Outcome::CheckFailed }
+    }
+
+    fn form(&self) -> Form {
+        if self.csv { Form::Data } else { self.json.form() }
+    }
+
+    fn text(&self, points: &Vec<Point>, out: &mut dyn Write) -> Result<()> {
+        if self.csv { json::csv(out, points) } else { Ok(table::print(out, self, points)?) }
+    }
+
+    fn json(&self, points: &Vec<Point>, lines: &mut Lines) -> Result<()> {
+        lines.add(&json::Object::of(self, points))
+    }
 }
 
 fn progress_bar(args: &Args, grid: &Grid) -> ProgressBar {
-    let bar = verify::progress_bar_of("combinations", args.json || args.csv || !std::io::stderr().is_terminal());
+    let bar = progress::of("combinations", args.json.json || args.csv || !std::io::stderr().is_terminal());
     bar.set_length(grid.points() as u64);
     bar
 }

@@ -2,14 +2,15 @@
 
 use std::io::{self, Write};
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_research::frontier::{Case, Point, Why};
 
 use super::Args;
 use super::model::checkpointing_name;
 use crate::output;
+use crate::table::Table;
 
-pub(super) fn print(out: &mut impl Write, args: &Args, points: &[Point]) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, args: &Args, points: &[Point]) -> io::Result<()> {
     let context = format_bytes(args.context);
     writeln!(out, "{} of training; {context} of each device go to the driver's context", output::count(args.steps, "step"))?;
     for of_case in points.chunk_by(|a, b| a.case == b.case) {
@@ -52,7 +53,7 @@ pub(super) fn not_monotone(points: &[Point]) -> usize {
     points.iter().filter(|point| point.fails_below_batch.is_some()).count()
 }
 
-fn heading(out: &mut impl Write, args: &Args, case: &Case) -> io::Result<()> {
+fn heading(out: &mut dyn Write, args: &Args, case: &Case) -> io::Result<()> {
     let device = args.devices.iter().find(|device| device.bytes == case.device_bytes);
     let device = device.map_or_else(|| case.device_bytes.to_string(), |device| output::one_line(&device.text));
     let transformer = &case.transformer;
@@ -75,15 +76,12 @@ fn heading(out: &mut impl Write, args: &Args, case: &Case) -> io::Result<()> {
 
 const HEADS: [&str; 5] = ["policy", "batch", "reserved", "live", "the next one"];
 
-fn rows(out: &mut impl Write, points: &[Point]) -> io::Result<()> {
-    let rows: Vec<[String; HEADS.len()]> = std::iter::once(HEADS.map(str::to_owned)).chain(points.iter().map(cells)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
-    for [policy, batch, reserved, live, why] in &rows {
-        let [a, b, c, d] = [widths[0], widths[1], widths[2], widths[3]];
-        writeln!(out, "  {policy:<a$}  {batch:>b$}  {reserved:>c$}  {live:>d$}  {why}")?;
+fn rows(out: &mut dyn Write, points: &[Point]) -> io::Result<()> {
+    let mut table = Table::plain(2, HEADS);
+    for point in points {
+        table.row(cells(point));
     }
-    Ok(())
+    write!(out, "{}", table.text_with_left(&[0, 4]))
 }
 
 fn cells(point: &Point) -> [String; HEADS.len()] {

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
-use serde_json::json;
 
-use crate::{Outcome, output};
+use crate::args::{Json, interval};
+use crate::output;
+use crate::runner::{Command, Form, Lines};
 use source::Source;
 
 /// Seconds between two looks, where they are not given.
@@ -21,48 +22,39 @@ const EVERY_SECOND: &str = "1";
 
 /// Show every GPU with its memory and the processes that hold it.
 ///
-/// NVML, the driver's management library, is asked; without it the CUDA driver, which tells neither processes nor what they hold, and
-/// takes a context's memory (some 500 MiB a device) while it is asked. Exit code: 0, or 2 if neither is here.
+/// The figures come from NVML, the driver's management library; without it from the CUDA driver, which lists no processes and uses a
+/// context's memory (about 500 MiB on each device) meanwhile. Exit code: 0, or 2 if neither is present.
 ///
-/// "used" is what the driver has given out, as nvidia-smi shows it. It is more than an allocator's "reserved"
-/// (torch.cuda.memory_reserved): the process's CUDA context is in it, and libraries' own memory. "listed" is what the listed processes
-/// hold of it, "unlisted" the difference.
+/// "used" is what the driver has given out, as nvidia-smi shows it. It exceeds an allocator's "reserved"
+/// (torch.cuda.memory_reserved) by the process's CUDA context and libraries' own memory. "listed" is what the listed processes hold of
+/// it, "unlisted" the difference.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade info
   parkade info --watch               again every second, until Ctrl-C
   parkade info --watch 10 --json >> memory.jsonl")]
 pub(crate) struct Args {
-    /// Look again every so many seconds, until interrupted: in place on a terminal, else one block after the other.
+    /// Repeat after this many seconds until interrupted: in place on a terminal, else one block after the other.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = EVERY_SECOND, value_parser = interval,
           allow_hyphen_values = true)]
     watch: Option<Duration>,
-    /// Print one JSON object a look, with exact bytes.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: Json,
 }
 
-/// Reads a number of seconds, none of which is an eternity.
-pub(crate) fn interval(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is no number of seconds from 0.01 to 86400"))
-}
+impl Command for Args {
+    type Answer = ();
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let mut out = output::stdout();
-    let looked = Source::open().and_then(|mut source| {
-        let is_terminal = io::stdout().is_terminal();
-        let look = Look { json: args.json, in_place: args.watch.is_some() && is_terminal && !args.json };
-        look.show(&mut source, &mut out, || args.watch.map(std::thread::sleep).is_some())
-    });
-    if let Err(error) = &looked
-        && args.json
-        && !output::is_broken_pipe(error)
-    {
-        writeln!(out, "{}", json!({ "error": format!("{error:#}") }))?;
-        out.flush()?;
+    /// Every look is printed at once.
+    fn compute(&self) -> Result<()> {
+        let in_place = self.watch.is_some() && io::stdout().is_terminal() && !self.json.json;
+        let look = Look { json: self.json.json, in_place };
+        look.show(&mut Source::open()?, &mut output::stdout(), || self.watch.map(std::thread::sleep).is_some())
     }
-    looked.map(|()| Outcome::Good)
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
 }
 
 /// How it is shown.
@@ -78,7 +70,9 @@ impl Look {
         loop {
             let reading = source.read()?;
             if self.json {
-                writeln!(out, "{}", json::object(&reading))?;
+                let mut lines = Lines::default();
+                lines.add(&json::Object::of(&reading))?;
+                write!(out, "{}", lines.text())?;
             } else if self.in_place {
                 // Over the text before, line by line: clearing first would flicker. Nothing is left to undo when it is interrupted.
                 let clear = if is_first { "\x1b[2J" } else { "" };

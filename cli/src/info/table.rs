@@ -2,16 +2,17 @@
 
 use std::fmt::Write as _;
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 
 use super::source::{Device, Process, Reading};
 use crate::output;
+use crate::table::Table;
 
 const HEADS: [&str; 8] = ["gpu", "name", "total", "free", "used", "driver's own", "listed", "unlisted"];
-/// Columns of text, to the left; the others are numbers.
-const TEXT_COLUMNS: [usize; 1] = [1];
+/// The column of text, to the left; the others are numbers.
+const NAME: usize = 1;
 
-const USED: &str = "used: what the driver has given out, as nvidia-smi shows it. Each process's CUDA context (some 500 MiB) is in it, so \
+const USED: &str = "used: what the driver has given out, as nvidia-smi shows it. Each process's CUDA context (about 500 MiB) is in it, so \
                     it is more than an allocator's reserved.";
 const UNLISTED: &str =
     "unlisted: used that no listed process holds: the driver's own work for them, and processes that it does not list.";
@@ -33,20 +34,23 @@ pub(super) fn text(reading: &Reading) -> String {
     }
     let rows: Vec<[String; 8]> = reading.devices.iter().map(row).collect();
     let shown: Vec<usize> = (0..HEADS.len()).filter(|&column| rows.iter().any(|row| !row[column].is_empty())).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.max().unwrap_or(0).max(HEADS[column].len())
-    };
-    let join = |cells: &[String; 8]| {
-        let cells = shown.iter().map(|&column| match TEXT_COLUMNS.contains(&column) {
-            true => format!("{:<1$}", cells[column], width(column)),
-            false => format!("{:>1$}", cells[column], width(column)),
-        });
-        cells.collect::<Vec<_>>().join("  ")
-    };
-    line(&mut text, &join(&HEADS.map(String::from)));
-    for (device, cells) in reading.devices.iter().zip(&rows) {
-        line(&mut text, &join(cells));
+    let columns = |cells: &[String; HEADS.len()]| shown.iter().map(|&column| cells[column].clone()).collect::<Vec<_>>();
+    let mut table = Table::plain(0, columns(&HEADS.map(String::from)));
+    for row in &rows {
+        table.row(columns(row));
+    }
+    let name = shown.iter().position(|&column| column == NAME).unwrap_or(usize::MAX);
+    let table = table.text_with_left(&[name]);
+    let mut lines = table.lines();
+    line(&mut text, lines.next().unwrap_or_default());
+    // Where the terminal is so narrow that rows are broken, the details come after all of them.
+    let is_broken = lines.clone().count() > rows.len();
+    if is_broken {
+        lines.by_ref().for_each(|row| line(&mut text, row));
+    }
+    for device in &reading.devices {
+        let row = lines.next().map_or_else(|| format!("gpu {}", device.index), str::to_owned);
+        line(&mut text, &row);
         for detail in details(device) {
             line(&mut text, &format!("     {detail}"));
         }

@@ -38,6 +38,10 @@ fn device(index: u32, processes: &[(u32, Option<u64>)]) -> NvmlDevice {
 // Pids that no machine has, so that no name is found.
 const BIG: u32 = 4_000_000_000;
 
+fn object(reading: &Reading) -> serde_json::Value {
+    serde_json::to_value(json::Object::of(reading)).expect("an object")
+}
+
 fn read(devices: Vec<NvmlDevice>) -> Reading {
     Source::Nvml(Box::new(Fake(devices))).read().expect("a reading")
 }
@@ -90,7 +94,7 @@ fn what_is_refused_is_told_and_the_rest_is_shown() {
         assert!(text.contains(&format!("     {part} unknown: nvmlDeviceGetMemoryInfo: no permission")), "{text}");
     }
     assert!(text.contains("\n  1  NVIDIA H200  140.00 GiB"), "{text}");
-    let object = json::object(&reading);
+    let object = object(&reading);
     let lost = &object["devices"][0];
     assert!(lost["memory_error"].is_string() && lost["total_bytes"].is_null() && lost["unlisted_bytes"].is_null(), "{lost}");
     assert!(lost["processes_error"].is_string() && lost["processes"].is_null(), "{lost}");
@@ -98,7 +102,7 @@ fn what_is_refused_is_told_and_the_rest_is_shown() {
 
 #[test]
 fn json_has_exact_bytes() {
-    let object = json::object(&read(vec![device(5, &[(BIG, Some(1_234_567_891)), (BIG + 1, None)])]));
+    let object = object(&read(vec![device(5, &[(BIG, Some(1_234_567_891)), (BIG + 1, None)])]));
     assert_eq!((&object["source"], &object["driver"]), (&"nvml".into(), &"580.95.05".into()));
     let device = &object["devices"][0];
     assert_eq!((&device["index"], &device["uuid"], &device["used_bytes"]), (&5.into(), &"GPU-5".into(), &(3 * GIB).into()));
@@ -111,7 +115,7 @@ fn json_has_exact_bytes() {
 
 #[test]
 fn memory_that_processes_share_is_not_a_debt() {
-    let object = json::object(&read(vec![device(0, &[(BIG, Some(2 * GIB)), (BIG + 1, Some(u64::MAX - 1))])]));
+    let object = object(&read(vec![device(0, &[(BIG, Some(2 * GIB)), (BIG + 1, Some(u64::MAX - 1))])]));
     assert_eq!(object["devices"][0]["unlisted_bytes"], 0);
 }
 
@@ -149,7 +153,7 @@ gpu
      memory unknown: cuDevicePrimaryCtxRetain failed with driver code 2
 used: everything that is not free, parkade's own CUDA context included.";
     assert!(text.starts_with(expected), "{text}");
-    let object = json::object(&reading);
+    let object = object(&reading);
     assert_eq!((&object["source"], &object["no_nvml"]), (&"cuda".into(), &"no NVML (libnvidia-ml.so.1: not found)".into()));
     let device = &object["devices"][0];
     assert!(
@@ -168,6 +172,6 @@ fn no_device_is_an_error() {
 fn seconds_are_positive_and_finite() {
     assert_eq!((interval("2"), interval("0.5")), (Ok(Duration::from_secs(2)), Ok(Duration::from_millis(500))));
     for text in ["0", "-1", "nan", "inf", "1e9", "", "soon"] {
-        assert!(interval(text).is_err_and(|error| error.contains("is no number of seconds")), "{text}");
+        assert!(interval(text).is_err_and(|error| error.contains("is not a number of seconds")), "{text}");
     }
 }

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlLibrary};
 
-use crate::info::interval;
-use crate::{Outcome, output};
+use crate::args::interval;
+use crate::output;
+use crate::runner::{Command, Outcome};
 use host::{Host, Linux, Process};
 
 /// How often it is looked whether it has.
@@ -26,8 +27,8 @@ const MOST_ANCESTORS: usize = 1000;
 
 /// End one process that holds memory on a GPU.
 ///
-/// The process is named by its id, must be in the driver's list (NVML) of those that use a GPU, and is shown with its user and its
-/// memory before you are asked. Only "yes", typed on a terminal, ends it. Exit code: 0 it has ended, 1 it has not, 2 nothing was sent.
+/// The process must be in the driver's list (NVML) of those that use a GPU, and is shown with its user and its memory before you are
+/// asked. Only "yes", typed on a terminal, ends it. Exit code: 0 it has ended, 1 it has not, 2 no signal was sent.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade info                       which processes hold memory
@@ -38,13 +39,13 @@ pub(crate) struct Args {
     /// The process's id.
     #[arg(allow_hyphen_values = true)]
     pid: String,
-    /// Do not ask; everything else is looked at as always.
+    /// Do not ask; all other checks are made as usual.
     #[arg(long)]
     yes: bool,
     /// The signal: TERM lets the process clean up, KILL does not.
     #[arg(long, value_enum, ignore_case = true, default_value_t)]
     signal: Signal,
-    /// How long the process may take to end, and the driver to take its memory back.
+    /// How long to wait for the process to end and the driver to reclaim its memory.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval, allow_hyphen_values = true)]
     wait: Duration,
 }
@@ -67,19 +68,28 @@ impl fmt::Display for Signal {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let pid = process_id(&args.pid)?;
-    let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
-    ensure!(args.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without the question");
-    let nvml = NvmlLibrary::open().context("only what NVML lists can be ended")?;
-    let killing = Killing { nvml: &nvml, host: &Linux, pid, signal: args.signal, patience: args.wait };
-    killing.run(&mut output::stdout(), |question| if args.yes { Ok(true) } else { ask(question) })
+impl Command for Args {
+    type Answer = Outcome;
+
+    /// What is done is printed at once.
+    fn compute(&self) -> Result<Outcome> {
+        let pid = process_id(&self.pid)?;
+        let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+        ensure!(self.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without the question");
+        let nvml = NvmlLibrary::open().context("only processes that NVML lists can be ended")?;
+        let killing = Killing { nvml: &nvml, host: &Linux, pid, signal: self.signal, patience: self.wait };
+        killing.run(&mut output::stdout(), |question| if self.yes { Ok(true) } else { ask(question) })
+    }
+
+    fn outcome(&self, outcome: &Outcome) -> Outcome {
+        *outcome
+    }
 }
 
 /// A pid that means one process: not a group of them, and not the one that starts all others.
 fn process_id(text: &str) -> Result<u32> {
     let shown = output::shorten(text, 40);
-    let Ok(number) = text.parse::<i64>() else { bail!("{shown:?} is no process id: `parkade info` lists them") };
+    let Ok(number) = text.parse::<i64>() else { bail!("{shown:?} is not a process id: `parkade info` lists them") };
     match u32::try_from(number) {
         Ok(pid) if pid > 1 && i32::try_from(pid).is_ok() => Ok(pid),
         _ => bail!("{shown} is never ended: a process id is a number from 2 on"),

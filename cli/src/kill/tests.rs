@@ -238,7 +238,7 @@ fn pids_that_mean_more_or_less_than_a_process_are_refused() {
         assert!(process_id(text).expect_err(text).to_string().contains("is never ended"), "{text}");
     }
     for text in ["", "python3", "12x", " 12", "99999999999999999999", "0x10"] {
-        assert!(process_id(text).expect_err(text).to_string().contains("is no process id"), "{text}");
+        assert!(process_id(text).expect_err(text).to_string().contains("is not a process id"), "{text}");
     }
     assert_eq!((process_id("2").ok(), process_id("2147483647").ok()), (Some(2), Some(2_147_483_647)));
 }

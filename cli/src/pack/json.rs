@@ -1,52 +1,55 @@
 //! A packing as one JSON object.
 
-use std::path::Path;
-
-use anyhow::Result;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use super::{Args, Packed};
+use crate::view::{all, view};
 
-/// The object of a packed file. With several devices, `devices` has each one's numbers.
-pub(super) fn packed(args: &Args, packed: &[Packed]) -> Result<String> {
-    let mut object = Map::new();
-    object.insert("file".to_owned(), args.file.display().to_string().into());
-    object.insert("seed".to_owned(), args.seed.into());
-    object.insert("budget".to_owned(), args.budget.into());
-    match packed {
-        [one] => object.extend(numbers(one)),
-        many => {
-            object.insert("devices".to_owned(), many.iter().map(|one| Value::Object(numbers(one))).collect());
-        }
+view! {
+    /// With several devices, `devices` has the numbers of each.
+    pub(super) struct Object(args: &Args, packed: &[Packed]) {
+        file: String = args.file.display().to_string(),
+        seed: u64 = args.seed,
+        budget: u64 = args.budget,
+        #[serde(flatten)]
+        numbers: OneOrMany = match packed {
+            [one] => OneOrMany::One(Numbers::of(one)),
+            many => OneOrMany::Many { devices: all(many, Numbers::of) },
+        },
     }
-    Ok(serde_json::to_string(&Value::Object(object))?)
 }
 
-/// The object of a file that could not be packed.
-pub(super) fn failed(file: &Path, error: &anyhow::Error) -> Result<String> {
-    Ok(serde_json::to_string(&json!({ "file": file.display().to_string(), "error": format!("{error:#}") }))?)
+#[derive(Serialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(Numbers),
+    Many { devices: Vec<Numbers> },
 }
 
-fn numbers(packed: &Packed) -> Map<String, Value> {
-    let value = json!({
-        "buffers": packed.instance.buffers().len(),
-        "load_bytes": packed.instance.load(),
-        "bound_bytes": packed.found.bound,
-        "packing_bytes": packed.found.packing.height,
-        "ratio": packed.ratio(),
-        "is_best": packed.is_best(),
-        "steps": packed.found.steps,
-        "seconds": packed.seconds,
-        "lost_beginning": packed.has_lost_beginning,
-    });
-    let mut object = value.as_object().cloned().unwrap_or_default();
-    if let (Some(refused), Some(load)) = (packed.refused, packed.load_with_last_refused()) {
-        object.insert("refused_requests".to_owned(), refused.requests.into());
-        object.insert("refused_bytes".to_owned(), refused.bytes.into());
-        object.insert("load_with_last_refused_bytes".to_owned(), load.into());
+view! {
+    struct Numbers(packed: &Packed) {
+        buffers: usize = packed.instance.buffers().len(),
+        load_bytes: u64 = packed.instance.load(),
+        bound_bytes: u64 = packed.found.bound,
+        packing_bytes: u64 = packed.found.packing.height,
+        ratio: f64 = packed.ratio(),
+        is_best: bool = packed.is_best(),
+        steps: u64 = packed.found.steps,
+        seconds: f64 = packed.seconds,
+        lost_beginning: bool = packed.has_lost_beginning,
+        #[serde(flatten)]
+        refused: Option<LeftOut> =
+            packed.refused.zip(packed.load_with_last_refused()).map(|(refused, load)| LeftOut::of(refused, load)),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        device: Option<u32> = packed.device,
     }
-    if let Some(device) = packed.device {
-        object.insert("device".to_owned(), device.into());
+}
+
+view! {
+    /// Requests of a recording that were out of memory.
+    struct LeftOut(refused: super::Refused, load: u64) {
+        refused_requests: u64 = refused.requests,
+        refused_bytes: u64 = refused.bytes,
+        load_with_last_refused_bytes: u64 = load,
     }
-    object
 }

@@ -9,53 +9,51 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
-use parkade::profile::Profile as Rules;
 use parkade_recording::Recording;
-use parkade_replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
+use parkade_replay::Requests;
 use parkade_research::packing::{
     self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
 
-use crate::{Outcome, output, size, target, verify};
+use crate::args::{Json, RecordedLimit};
+use crate::runner::{Command, Form, Lines, Subject};
+use crate::{progress, recording, target};
 
-/// Pack a program's buffers offline: sizes and lifetimes known, addresses to be found.
+/// Pack a program's buffers offline: sizes and lifetimes are known, addresses are searched for.
 ///
-/// What is found is a bound for every allocator that does not move memory: none can be expected to need less, and none can need less than
-/// the load, the most bytes that live at once. The file is a recording, whose requests are rounded up to 512 bytes (no setting of
-/// PyTorch's makes blocks smaller, and that of the recording does not count), or a CSV file with the columns id,lower,upper,size, id being
-/// optional. The work is counted in steps, so the answer is the same on every machine.
+/// The result is what an allocator that does not move memory can hope for; none can need less than the load, the most bytes live at
+/// once. The file is a recording, whose requests are rounded up to 512 bytes (PyTorch's smallest block, whatever the settings), or a
+/// CSV file with the columns id,lower,upper,size, where id is optional. Work is counted in steps, so the answer is the same on every
+/// machine.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade pack snapshot.pickle
   parkade pack A.1048576.csv --budget 3000000000 -o placed.csv
 
-Exit code: 0 packed and checked, 2 it could not be run.")]
+Exit code: 0 packed and checked, 2 could not run.")]
 pub(crate) struct Args {
     /// The recording, or the CSV file.
     file: PathBuf,
-    /// The device of a recording with several.
+    /// The device, if the recording has several.
     #[arg(long)]
     device: Option<u32>,
-    /// The memory limit of the recorded run, which a recording does not contain.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
-    recorded_limit: Option<u64>,
+    #[command(flatten)]
+    recorded: RecordedLimit,
     /// The seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many steps to work, about: one order is always tried, whatever it costs. Some ten million
-    /// take a second.
+    /// How many steps to work, approximately: one order is always tried. About ten million take a second.
     #[arg(long, value_name = "STEPS", default_value_t = DEFAULT_STEPS)]
     budget: u64,
     /// Write where each buffer lies: CSV with the columns id,lower,upper,size,offset, and alignment if the file has it.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: Json,
 }
 
 /// One device's buffers, or a file's.
-struct Packed {
+pub(crate) struct Packed {
     device: Option<u32>,
     /// What its file has, or would have.
     listed: CsvFile,
@@ -87,26 +85,28 @@ impl Packed {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let packed = match pack_file(args) {
-        Ok(packed) => packed,
-        Err(error) => {
-            if args.json {
-                let mut out = output::stdout();
-                writeln!(out, "{}", json::failed(&args.file, &error)?)?;
-                out.flush()?;
-            }
-            return Err(error.context(args.file.display().to_string()));
-        }
-    };
-    let mut out = output::stdout();
-    if args.json {
-        writeln!(out, "{}", json::packed(args, &packed)?)?;
-    } else {
-        table::print(&mut out, &args.file, &packed, output::Paint::for_stdout())?;
+impl Command for Args {
+    type Answer = Vec<Packed>;
+
+    fn compute(&self) -> Result<Vec<Packed>> {
+        pack_file(self)
     }
-    out.flush()?;
-    Ok(Outcome::Good)
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::File(&self.file)
+    }
+
+    fn text(&self, packed: &Vec<Packed>, out: &mut dyn Write) -> Result<()> {
+        Ok(table::print(out, &self.file, packed)?)
+    }
+
+    fn json(&self, packed: &Vec<Packed>, lines: &mut Lines) -> Result<()> {
+        lines.add(&json::Object::of(self, packed))
+    }
 }
 
 fn pack_file(args: &Args) -> Result<Vec<Packed>> {
@@ -119,10 +119,10 @@ fn pack_file(args: &Args) -> Result<Vec<Packed>> {
             if args.device.is_some() {
                 bail!("--device is for recordings; a CSV file has no devices");
             }
-            let (instance, found, seconds) = solve(listed.buffers.clone(), effort, args.json)?;
+            let (instance, found, seconds) = solve(listed.buffers.clone(), effort, args.json.json)?;
             vec![Packed { device: None, listed, instance, found, seconds, has_lost_beginning: false, refused: None }]
         }
-        None => pack_recording(args, &verify::read(&args.file)?, effort)?,
+        None => pack_recording(args, &recording::read(&args.file)?, effort)?,
     };
     if let Some(path) = &args.output {
         let [one] = packed.as_slice() else { return Err(too_many_devices(packed.len())) };
@@ -149,33 +149,31 @@ fn read_buffers(file: &Path) -> Result<Option<CsvFile>> {
 const HEAD: u64 = 1 << 12;
 
 fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<Vec<Packed>> {
-    let profile = newer_profile(recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
-    let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;
-    let own = VerifyOptions { settings, limit_bytes: args.recorded_limit, statistics: None };
+    let own = args.recorded.own(recording)?;
     let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
     let chosen: Vec<_> = traced.clone().filter(|device| args.device.is_none_or(|wanted| wanted == device.device)).collect();
     if chosen.is_empty() {
         match args.device.filter(|_| traced.clone().next().is_some()) {
             Some(wanted) => bail!("device {wanted} has no trace entries; those that have: {}", numbers(traced.map(|d| d.device))),
-            None => bail!("the file has no trace entries to pack: record it with torch.cuda.memory._record_memory_history()"),
+            None => bail!("the file has no trace entries to pack: {}", recording::RECORD_IT),
         }
     }
-    let is_one_of_many = chosen.len() > 1;
-    if is_one_of_many && args.output.is_some() {
+    let is_one_of_several = chosen.len() > 1;
+    if is_one_of_several && args.output.is_some() {
         return Err(too_many_devices(chosen.len()));
     }
     let each = chosen.into_iter().map(|device| {
-        let named =
-            |error: anyhow::Error| if is_one_of_many { error.context(format!("device {}", device.device)) } else { error };
-        let bar = verify::progress_bar(args.json);
+        let (number, devices) = (device.device, if is_one_of_several { 2 } else { 1 });
+        let bar = progress::entries(args.json.json);
         bar.set_length(device.trace.len() as u64);
         let requests = Requests::of_recording(device, &own, &mut |entries| bar.set_position(entries as u64));
         bar.finish_and_clear();
-        let requests = requests.map_err(|error| named(error.into()))?;
+        let requests = recording::of_device(requests, number, devices)?;
         let Recorded { buffers, refused } = Recorded::of(&requests);
         let ids = (0..buffers.len()).map(|number| number.to_string()).collect();
         let listed = CsvFile { ids, buffers, has_alignment: false };
-        let (instance, found, seconds) = solve(listed.buffers.clone(), effort, args.json).map_err(named)?;
+        let solved = solve(listed.buffers.clone(), effort, args.json.json);
+        let (instance, found, seconds) = recording::of_device(solved, number, devices)?;
         let (device, has_lost_beginning) = (Some(device.device), requests.lost_beginning.is_some());
         Ok(Packed { device, listed, instance, found, seconds, has_lost_beginning, refused: Some(refused) })
     });
@@ -194,7 +192,7 @@ fn numbers(devices: impl Iterator<Item = u32>) -> String {
 fn solve(buffers: Vec<Buffer>, effort: Effort, is_hidden: bool) -> Result<(Instance, Found, f64)> {
     let start = Instant::now();
     let instance = Instance::new(buffers)?;
-    let bar = verify::progress_bar_of("steps at most", is_hidden);
+    let bar = progress::of("steps at most", is_hidden);
     bar.set_length(effort.steps);
     let found = pack_watched(&instance, &effort, &mut |steps| bar.set_position(steps));
     bar.finish_and_clear();

@@ -3,26 +3,27 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 
 use super::Packed;
-use crate::output::{self, Paint};
+use crate::output;
+use crate::recording::short_name;
 
-pub(super) fn print(out: &mut impl Write, file: &Path, packed: &[Packed], paint: Paint) -> io::Result<()> {
-    let name = output::one_line(&file.file_name().unwrap_or(file.as_os_str()).to_string_lossy());
+pub(super) fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::Result<()> {
+    let name = short_name(file);
     for one in packed {
         let device = one.device.filter(|_| packed.len() > 1).map_or_else(String::new, |device| format!(" device {device}"));
         let found = &one.found;
         writeln!(out, "{name}{device}: {} buffers", one.instance.buffers().len())?;
         writeln!(out, "  load     {:>12}  the most bytes that live at once", format_bytes(one.instance.load()))?;
         let verdict = if one.is_best() {
-            paint.good("the best there is")
+            output::good("the best there is")
         } else {
             format!("the best there is needs {} or more", format_bytes(found.bound))
         };
         let height = format_bytes(found.packing.height);
         writeln!(out, "  packing  {height:>12}  {:.4} of the load: {verdict}", one.ratio())?;
-        writeln!(out, "{}", paint.dim(&format!("  {} steps, {:.1} s", found.steps, one.seconds)))?;
+        writeln!(out, "{}", output::dim(&format!("  {} steps, {:.1} s", found.steps, one.seconds)))?;
         if let Some(line) = refused(one) {
             writeln!(out, "  {line}")?;
         }

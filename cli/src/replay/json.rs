@@ -1,98 +1,124 @@
 //! A replayed recording as one JSON object.
 
-use std::path::Path;
-
-use anyhow::Result;
 use parkade_replay::{Operation, Outlook};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
-use super::Replayed;
-use crate::verify::origin;
+use super::{Args, Replayed};
+use crate::view::{all, origin, view};
 
-/// The object of a replayed recording. With several devices the numbers are sums, and `devices` has each one's.
-pub(super) fn replayed(replayed: &Replayed) -> Result<String> {
-    let devices = &replayed.devices;
-    let mut object = json!({
-        "file": replayed.file.display().to_string(),
-        "settings": replayed.settings.settings.text,
-        "settings_origin": origin(replayed.settings.origin),
-        "profile": replayed.profile.rules().name,
-        "capacity_bytes": replayed.capacity,
-        "limit_bytes": replayed.limit,
-        "seconds": replayed.seconds,
-    });
-    if let Value::Object(object) = &mut object {
-        match devices.as_slice() {
-            [device] => object.extend(numbers(device)),
-            devices => {
-                let each: Vec<Map<String, Value>> = devices.iter().map(numbers).collect();
-                object.extend(sums(&each));
-                object.insert("fits".to_owned(), replayed.fits().into());
-                let first = devices.iter().find_map(|device| device.prediction.first_failure);
-                object.insert("fails_at_entry".to_owned(), json!(first));
-                let named = devices.iter().zip(each).map(|(device, mut numbers)| {
-                    numbers.insert("device".to_owned(), device.device.into());
-                    Value::Object(numbers)
-                });
-                object.insert("devices".to_owned(), named.collect());
-            }
-        }
-    }
-    Ok(serde_json::to_string(&object)?)
-}
-
-/// The object of a recording that could not be replayed.
-pub(super) fn failed(file: &Path, error: &anyhow::Error) -> Result<String> {
-    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
-    Ok(serde_json::to_string(&json!({ "file": file.display().to_string(), "error": causes.join(": ") }))?)
-}
-
-fn numbers(outlook: &Outlook) -> Map<String, Value> {
-    let Outlook { requests, prediction, .. } = outlook;
-    let empty_caches = requests.operations.iter().filter(|(_, operation)| *operation == Operation::EmptyCache).count();
-    let lost = requests.lost_beginning.map(|lost| json!({ "segments": lost.segments, "blocks": lost.blocks }));
-    let object = json!({
-        "fits": outlook.fits(),
-        "ooms": prediction.stats.num_ooms,
-        "fails_at_entry": prediction.first_failure,
-        "peak_allocated_bytes": prediction.peak_allocated_bytes(),
-        "peak_reserved_bytes": prediction.peak_reserved_bytes(),
-        "retries": prediction.stats.num_alloc_retries,
-        "driver_calls": prediction.driver_calls,
-        "driver_ns": prediction.driver_ns,
-        "empty_cache_calls": empty_caches,
-        "recorded": {
-            "peak_reserved_bytes": requests.recorded_peak_reserved_bytes,
-            "ooms": requests.ooms,
-            "mismatches": requests.mismatches,
-            "lost_beginning": lost,
+view! {
+    /// With several devices the numbers are sums, and `devices` has those of each.
+    pub(super) struct Object(args: &Args, replayed: &Replayed) {
+        file: String = args.replay.file.display().to_string(),
+        settings: String = replayed.settings.settings.text.clone(),
+        settings_origin: &'static str = origin(replayed.settings.origin),
+        profile: &'static str = args.replay.profile.rules().name,
+        capacity_bytes: Option<u64> = args.replay.capacity,
+        limit_bytes: Option<u64> = replayed.limit,
+        seconds: f64 = replayed.seconds,
+        #[serde(flatten)]
+        numbers: OneOrMany = match replayed.devices.as_slice() {
+            [device] => OneOrMany::One(Box::new(Numbers::of(device))),
+            devices => OneOrMany::Many(Sums::of(devices, replayed.fits())),
         },
-        "device_errors": prediction.device_errors,
-    });
-    let mut object = if let Value::Object(object) = object { object } else { Map::new() };
-    if let Some(range) = outlook.timing {
-        for (name, extreme) in [("earliest", range.earliest), ("latest", range.latest)] {
-            object.insert(format!("peak_reserved_bytes_{name}"), extreme.peak_reserved_bytes.into());
-            object.insert(format!("fits_{name}"), extreme.fits.into());
-        }
-        object.insert("peak_reserved_bytes_least".to_owned(), range.least_peak_reserved_bytes.into());
-        object.insert("peak_reserved_bytes_most".to_owned(), range.most_peak_reserved_bytes.into());
     }
-    object
 }
 
-/// The sums of those numbers that add up; absurd sizes cannot break them.
-fn sums(each: &[Map<String, Value>]) -> Map<String, Value> {
-    let keys = [
-        "ooms",
-        "peak_allocated_bytes",
-        "peak_reserved_bytes",
-        "retries",
-        "driver_calls",
-        "driver_ns",
-        "empty_cache_calls",
-        "device_errors",
-    ];
-    let sum = |key| each.iter().filter_map(|numbers| numbers.get(key)?.as_i64()).fold(0, i64::saturating_add);
-    keys.into_iter().map(|key| (key.to_owned(), sum(key).into())).collect()
+#[derive(Serialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(Box<Numbers>),
+    Many(Sums),
+}
+
+view! {
+    struct Numbers(outlook: &Outlook) {
+        fits: bool = outlook.fits(),
+        ooms: i64 = outlook.prediction.stats.num_ooms,
+        fails_at_entry: Option<usize> = outlook.prediction.first_failure,
+        peak_allocated_bytes: i64 = outlook.prediction.peak_allocated_bytes(),
+        peak_reserved_bytes: i64 = outlook.prediction.peak_reserved_bytes(),
+        retries: i64 = outlook.prediction.stats.num_alloc_retries,
+        driver_calls: u64 = outlook.prediction.driver_calls,
+        driver_ns: u64 = outlook.prediction.driver_ns,
+        empty_cache_calls: usize =
+            outlook.requests.operations.iter().filter(|(_, operation)| *operation == Operation::EmptyCache).count(),
+        recorded: Recorded = Recorded::of(outlook),
+        device_errors: u64 = outlook.prediction.device_errors,
+        #[serde(flatten)]
+        timing: Option<Timing> = outlook.timing.map(Timing::of),
+    }
+}
+
+view! {
+    struct Recorded(outlook: &Outlook) {
+        peak_reserved_bytes: i64 = outlook.requests.recorded_peak_reserved_bytes,
+        ooms: u64 = outlook.requests.ooms,
+        mismatches: u64 = outlook.requests.mismatches,
+        lost_beginning: Option<Lost> = outlook.requests.lost_beginning.map(|lost| Lost::of(lost.segments, lost.blocks)),
+    }
+}
+
+view! {
+    struct Lost(segments: usize, blocks: usize) {
+        segments: usize = segments,
+        blocks: usize = blocks,
+    }
+}
+
+view! {
+    /// Where other streams delay frees.
+    struct Timing(range: parkade_replay::TimingRange) {
+        peak_reserved_bytes_earliest: i64 = range.earliest.peak_reserved_bytes,
+        fits_earliest: bool = range.earliest.fits,
+        peak_reserved_bytes_latest: i64 = range.latest.peak_reserved_bytes,
+        fits_latest: bool = range.latest.fits,
+        peak_reserved_bytes_least: i64 = range.least_peak_reserved_bytes,
+        peak_reserved_bytes_most: i64 = range.most_peak_reserved_bytes,
+    }
+}
+
+#[derive(Serialize)]
+struct Device {
+    device: u32,
+    #[serde(flatten)]
+    numbers: Numbers,
+}
+
+/// The numbers of several devices; those that add up are sums.
+#[derive(Serialize)]
+struct Sums {
+    ooms: i64,
+    peak_allocated_bytes: i64,
+    peak_reserved_bytes: i64,
+    retries: i64,
+    driver_calls: i64,
+    driver_ns: i64,
+    empty_cache_calls: i64,
+    device_errors: i64,
+    fits: bool,
+    fails_at_entry: Option<usize>,
+    devices: Vec<Device>,
+}
+
+impl Sums {
+    fn of(outlooks: &[Outlook], fits: bool) -> Sums {
+        let devices = all(outlooks, |outlook| Device { device: outlook.device, numbers: Numbers::of(outlook) });
+        // Absurd sizes cannot break them.
+        let sum = |number: &dyn Fn(&Numbers) -> i64| devices.iter().map(|one| number(&one.numbers)).fold(0, i64::saturating_add);
+        let signed = |number: u64| i64::try_from(number).unwrap_or(0);
+        Sums {
+            ooms: sum(&|one| one.ooms),
+            peak_allocated_bytes: sum(&|one| one.peak_allocated_bytes),
+            peak_reserved_bytes: sum(&|one| one.peak_reserved_bytes),
+            retries: sum(&|one| one.retries),
+            driver_calls: sum(&|one| signed(one.driver_calls)),
+            driver_ns: sum(&|one| signed(one.driver_ns)),
+            empty_cache_calls: sum(&|one| signed(one.empty_cache_calls as u64)),
+            device_errors: sum(&|one| signed(one.device_errors)),
+            fits,
+            fails_at_entry: outlooks.iter().find_map(|outlook| outlook.prediction.first_failure),
+            devices,
+        }
+    }
 }

@@ -1,51 +1,47 @@
 //! A replayed recording as a short table, with what a person should know beneath it.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use parkade_replay::{Extreme, Outlook, SettingsOrigin};
 
-use super::{Replayed, short_name};
-use crate::output::{self, Paint};
-use crate::size;
+use super::Replayed;
+use crate::recording::short_name;
+use crate::table::{Mark, Table};
+use crate::{output, size};
 
-const HEADS: [&str; 8] = ["settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
+const HEADS: [&str; 9] =
+    ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
 /// The column that is coloured.
-const FITS: usize = 1;
+const FITS: usize = 2;
 
-pub(super) fn print(out: &mut impl Write, replayed: &Replayed, paint: Paint) -> io::Result<()> {
-    let name = short_name(&replayed.file);
+pub(super) fn print(out: &mut dyn Write, file: &Path, replayed: &Replayed) -> io::Result<()> {
+    let name = short_name(file);
     let is_one_of_many = replayed.devices.len() > 1;
     let name_of = |device: &Outlook| if is_one_of_many { format!("{name} device {}", device.device) } else { name.clone() };
-    let rows: Vec<(String, [String; HEADS.len()])> =
-        replayed.devices.iter().map(|device| (name_of(device), cells(replayed, device))).collect();
-    let name_width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).max("recording".len());
-    let widths: Vec<usize> = (0..HEADS.len())
-        .map(|column| rows.iter().map(|(_, cells)| cells[column].chars().count()).max().unwrap_or(0).max(HEADS[column].len()))
-        .collect();
-    let heads: Vec<String> = HEADS.iter().zip(&widths).map(|(head, &width)| format!("{head:>width$}")).collect();
-    writeln!(out, "{}", paint.dim(&format!("{:<name_width$}  {}", "recording", heads.join("  "))))?;
-    for ((name, cells), device) in rows.iter().zip(&replayed.devices) {
-        let mut cells: Vec<String> = cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:>width$}")).collect();
-        cells[FITS] = if device.fits() { paint.good(&cells[FITS]) } else { paint.bad(&cells[FITS]) };
-        writeln!(out, "{name:<name_width$}  {}", cells.join("  "))?;
+    let mut table = Table::new(HEADS);
+    for device in &replayed.devices {
+        table.marked(cells(replayed, device, name_of(device)), FITS, Mark::of(device.fits()));
     }
-    for ((name, _), device) in rows.iter().zip(&replayed.devices) {
+    write!(out, "{}", table.text())?;
+    for device in &replayed.devices {
         let notes = notes(replayed, device);
         if !notes.is_empty() {
-            writeln!(out, "\n{name}")?;
+            writeln!(out, "\n{}", name_of(device))?;
         }
         for note in notes {
-            writeln!(out, "  {}", output::one_line(&note))?;
+            write!(out, "{}", output::paragraph(&note, 2))?;
         }
     }
-    writeln!(out, "\n{}", verdict(replayed, paint))
+    writeln!(out, "\n{}", verdict(replayed))
 }
 
-fn cells(replayed: &Replayed, device: &Outlook) -> [String; HEADS.len()] {
+fn cells(replayed: &Replayed, device: &Outlook, name: String) -> [String; HEADS.len()] {
     let prediction = &device.prediction;
     let text = &replayed.settings.settings.text;
     let settings = if text.is_empty() { "default".to_owned() } else { output::one_line(&output::shorten(text, 60)) };
     [
+        name,
         settings,
         if device.fits() { "yes" } else { "no" }.to_owned(),
         prediction.stats.num_ooms.to_string(),
@@ -57,14 +53,14 @@ fn cells(replayed: &Replayed, device: &Outlook) -> [String; HEADS.len()] {
     ]
 }
 
-fn verdict(replayed: &Replayed, paint: Paint) -> String {
+fn verdict(replayed: &Replayed) -> String {
     let failed = replayed.devices.iter().find_map(|device| device.prediction.first_failure.map(|entry| (device, entry)));
     match failed {
-        None => paint.good("it fits"),
+        None => output::good("it fits"),
         Some((device, entry)) if replayed.devices.len() > 1 => {
-            paint.bad(&format!("it does not fit: device {} is out of memory at entry {entry} first", device.device))
+            output::bad(&format!("it does not fit: device {} is out of memory at entry {entry} first", device.device))
         }
-        Some((_, entry)) => paint.bad(&format!("it does not fit: the first request that is out of memory is at entry {entry}")),
+        Some((_, entry)) => output::bad(&format!("it does not fit: the first request to run out of memory is at entry {entry}")),
     }
 }
 
@@ -94,25 +90,26 @@ fn notes(replayed: &Replayed, device: &Outlook) -> Vec<String> {
     }
     if let Some(lost) = requests.lost_beginning {
         notes.push(format!(
-            "not in the file: what was before the first entry; the {} blocks in use then count as asked for before it",
+            "not in the file: what was before the first entry; the {} blocks in use then count as requested before it",
             lost.blocks
         ));
     }
     if requests.ooms > 0 {
         notes.push(format!(
-            "the recorded run was out of memory {} times; what it would have gone on to ask for is not in the file",
-            requests.ooms
+            "the recorded run ran out of memory {}; what it would have requested next is not in the file",
+            output::times(requests.ooms.cast_signed())
         ));
     }
     if requests.mismatches > 0 {
         notes.push(format!(
             "{} recorded decisions differ from PyTorch's under the recording's own settings (see parkade verify; \
-             --recorded-limit gives its limit): the requests are less sure",
+             --recorded-limit gives its limit): the requests are less certain",
             requests.mismatches
         ));
     }
     if device.prediction.device_errors > 0 {
-        notes.push(format!("{} requests failed for another reason than memory", device.prediction.device_errors));
+        notes
+            .push(format!("{} failed for another reason than memory", output::count(device.prediction.device_errors, "request")));
     }
     notes
 }

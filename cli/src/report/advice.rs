@@ -2,7 +2,7 @@
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_analysis::advise::{AdviseOptions, Recommendation, Report, Space, Verdict, advise};
+use parkade_analysis::advise::{self, AdviseOptions, MemoryBudget, Recommendation, Verdict};
 use parkade_recording::DeviceRecording;
 use parkade_replay::{VerifyError, VerifyOptions};
 
@@ -58,15 +58,15 @@ pub(super) fn of_device(
     own: &VerifyOptions,
     profile: &'static Profile,
     given: Vec<Settings>,
-    space: Space,
+    memory: MemoryBudget,
 ) -> Result<Advice, VerifyError> {
     let is_long = device.trace.len() > SEARCHED_ENTRIES;
-    let options = AdviseOptions { own: own.clone(), profile, space, given, only_given: is_long };
-    let report = advise(&[device], &options, &|_| ()).map_err(|(_, error)| error)?;
+    let options = AdviseOptions { own: own.clone(), profile, memory, given, only_given: is_long };
+    let report = advise::advise(&[device], &options, &|_| ()).map_err(|(_, error)| error)?;
     Ok(of_report(&report, is_long))
 }
 
-fn of_report(report: &Report, is_long: bool) -> Advice {
+fn of_report(report: &advise::Advice, is_long: bool) -> Advice {
     let mut lines = Vec::new();
     if report.verdict != Verdict::Fits {
         lines.push(format!("{}: {}", report.verdict.name(), words::verdict(report)));
@@ -81,9 +81,9 @@ fn of_report(report: &Report, is_long: bool) -> Advice {
         lines.push(words::why(report));
         lines.push(format!("costs: {}", words::costs(report)));
         lines.extend(words::also(option).map(str::to_owned));
-        lines.extend(option.warnings().map(|caution| format!("beware: {} {}", caution.what, caution.instead)));
+        lines.extend(option.warnings().map(|caution| format!("warning: {} {}", caution.what, caution.instead)));
         if option.is_close() {
-            lines.push("close: less than 1 % of memory more or less may change this".to_owned());
+            lines.push("close: 1 % more or less memory may change this".to_owned());
         }
     }
     let more = if is_long { "parkade advise searches more" } else { "parkade advise shows them all" };

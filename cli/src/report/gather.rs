@@ -2,22 +2,22 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
-use parkade_analysis::advise::Space;
-use parkade_analysis::timeline::{
-    Curve, Holder, Levels, Phase, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, phases, what_if,
-};
+use parkade_analysis::advise::MemoryBudget;
+use parkade_analysis::annotations::{Scope, scopes};
+use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, what_if};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
 use parkade_replay::{
-    DeviceVerdict, ProfileEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_profile, verify_device,
+    DeviceVerdict, ReleaseEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_release, verify_device,
 };
 use rayon::prelude::*;
 
-use super::Args;
-use super::advice::{self, Advice, Tried};
-use crate::verify;
+use super::advice::{Advice, Tried};
+use super::{Args, advice};
+use crate::args::Profile;
+use crate::{progress, recording};
 
 /// Buckets of the curves that a page always has.
 const OVERVIEW_BUCKETS: usize = 4096;
@@ -37,11 +37,11 @@ const TRIED: [&str; 5] = [
 ];
 
 /// A report.
-pub(super) struct Report {
+pub(crate) struct Report {
     pub(super) file: PathBuf,
     pub(super) settings: ReplaySettings,
     /// What showed the version, if the file showed it.
-    pub(super) evidence: Option<ProfileEvidence>,
+    pub(super) evidence: Option<ReleaseEvidence>,
     pub(super) limit_bytes: Option<u64>,
     pub(super) capacity_bytes: Option<u64>,
     /// The most that a page may take.
@@ -58,7 +58,7 @@ pub(super) struct Device {
     pub(super) timeline: Timeline,
     pub(super) curves: Curves,
     pub(super) times: Option<TimeSamples>,
-    pub(super) phases: Vec<Phase>,
+    pub(super) phases: Vec<Scope>,
     /// The moment with the most bytes handed out.
     pub(super) peak_allocated_moment: u32,
     /// The moment with the most bytes taken from the device.
@@ -90,34 +90,31 @@ pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
 
 pub(super) fn gather(args: &Args) -> Result<Report> {
     // Before the file is read: whoever mistyped the settings need not wait.
-    let given_profile = args.profile.map(verify::Profile::rules);
+    let given_profile = args.profile.map(Profile::rules);
     for text in &args.settings {
         ReplaySettings::given_as(given_profile.unwrap_or(&Rules::PYTORCH_2_15), text)?;
     }
-    let recording = verify::read(&args.file)?;
-    let shown = newer_profile(&recording, None);
+    let recording = recording::read(&args.file)?;
+    let shown = newer_release(&recording, None);
     let recorded_profile = shown.map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let settings = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     let profile = given_profile.unwrap_or(recorded_profile);
     let tried = tried_settings(args, profile, &settings)?;
     let chosen = chosen_devices(&recording, args.device)?;
-    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, statistics: None };
+    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let capacity_bytes = args.capacity.or(args.limit);
-    let bar = verify::progress_bar(args.json);
-    bar.set_length(chosen.iter().map(|device| device.trace.len() as u64).sum());
+    let bar = progress::entries(args.json.json);
+    bar.set_length(recording::entries(&chosen));
     let mut devices = Vec::new();
     for device in &chosen {
         let mut gathered = gather_device(device, &recording, &own, &tried, profile, capacity_bytes);
         // Only pages say what to do, and the search takes longer than all the rest.
         if let (Ok(gathered), true) = (&mut gathered, args.output.is_some() && !device.trace.is_empty()) {
             let given = tried.iter().filter(|(_, is_own, _)| !is_own).map(|(.., settings)| settings.clone()).collect();
-            let space = Space { capacity_bytes, limit_bytes: None };
+            let space = MemoryBudget { capacity_bytes, limit_bytes: None };
             gathered.advice = Some(advice::of_device(device, &own, profile, given, space)?);
         }
-        devices.push(match gathered {
-            Err(error) if chosen.len() > 1 => return Err(anyhow!("device {}: {error}", device.device)),
-            gathered => gathered?,
-        });
+        devices.push(recording::of_device(gathered, device.device, chosen.len())?);
         bar.inc(device.trace.len() as u64);
     }
     bar.finish_and_clear();
@@ -138,7 +135,7 @@ fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&Dev
     let devices: Vec<&DeviceRecording> = recording.devices.iter().filter(has_something).collect();
     let Some(number) = device else {
         if devices.is_empty() {
-            bail!("the file has no trace entries and no segments: record it with torch.cuda.memory._record_memory_history()");
+            bail!("the file has no trace entries and no segments: {}", recording::RECORD_IT);
         }
         return Ok(devices);
     };
@@ -203,7 +200,7 @@ fn gather_device(
     };
     let tried: Vec<(Tried, Curve)> = if is_traced { settings.par_iter().map(try_one).collect() } else { Vec::new() };
     let peak_allocated_moment = Levels::peak_moment(&timeline.levels.allocated) as u32;
-    let mut phases = phases(&recording.annotations, device);
+    let mut phases = scopes(&recording.annotations, device);
     if phases.len() > MOST_PHASES {
         phases.sort_by_key(|phase| std::cmp::Reverse(phase.to - phase.from));
         phases.truncate(MOST_PHASES);

@@ -1,85 +1,100 @@
 //! A report as one JSON object.
 
-use std::path::Path;
+use parkade_analysis::annotations::Scope;
+use parkade_analysis::timeline::{Bucket, Curve, Holder, Marker};
 
-use anyhow::Result;
-use parkade_analysis::timeline::Curve;
-use serde_json::{Value, json};
-
-use super::gather::{Device, Report, curves};
+use super::advice::Tried;
+use super::gather::{Curves, Device, Report, curves};
 use super::words;
-use crate::verify::origin;
+use crate::view::{all, origin, view};
 
 /// Buckets of the curves.
 const BUCKETS: usize = 1000;
 
-pub(super) fn report(report: &Report) -> Result<String> {
-    let devices: Vec<Value> = report.devices.iter().map(|of| device(report, of)).collect();
-    let object = json!({
-        "file": report.file.display().to_string(),
-        "settings": report.settings.settings.text,
-        "settings_origin": origin(report.settings.origin),
-        "profile": report.settings.profile.name,
-        "limit_bytes": report.limit_bytes,
-        "capacity_bytes": report.capacity_bytes,
-        "devices": devices,
-    });
-    Ok(serde_json::to_string(&object)?)
+view! {
+    pub(super) struct Object(report: &Report) {
+        file: String = report.file.display().to_string(),
+        settings: String = report.settings.settings.text.clone(),
+        settings_origin: &'static str = origin(report.settings.origin),
+        profile: &'static str = report.settings.profile.name,
+        limit_bytes: Option<u64> = report.limit_bytes,
+        capacity_bytes: Option<u64> = report.capacity_bytes,
+        devices: Vec<OfDevice> = all(&report.devices, |device| OfDevice::of(report, device)),
+    }
 }
 
-/// The object of a recording that could not be shown.
-pub(super) fn failed(file: &Path, error: &anyhow::Error) -> Result<String> {
-    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
-    Ok(serde_json::to_string(&json!({ "file": file.display().to_string(), "error": causes.join(": ") }))?)
+view! {
+    struct OfDevice(report: &Report, device: &Device) {
+        device: u32 = device.number,
+        entries: usize = device.timeline.entries,
+        what_happened: String = words::what_happened(report, device),
+        mismatches: Option<u64> = device.verdict.as_ref().map(|verdict| verdict.mismatches),
+        peak_allocated_bytes: u64 = device.curves.allocated.peak(),
+        peak_active_bytes: u64 = device.curves.active.peak(),
+        peak_reserved_bytes: u64 = device.curves.reserved.peak(),
+        peak_allocated_entry: u32 = device.peak_allocated_moment,
+        peak_reserved_entry: u32 = device.peak_reserved_moment,
+        curves: Drawn = Drawn::of(&curves(&device.timeline.levels, BUCKETS)),
+        markers: Vec<Marked> = all(&device.timeline.markers, Marked::of),
+        phases: Vec<Span> = all(&device.phases, Span::of),
+        holders_at_peak: Vec<Held> = all(device.holders.iter().take(50), |holder| Held::of(report, holder)),
+        what_if: Vec<WhatIf> = all(&device.tried, |(tried, curve)| WhatIf::of(report, tried, curve)),
+        notes: Vec<String> = words::notes(report, device),
+    }
 }
 
-fn device(report: &Report, device: &Device) -> Value {
-    let curves = curves(&device.timeline.levels, BUCKETS);
-    let tried = device.tried.iter().map(|(tried, curve)| {
-        json!({
-            "settings": tried.label,
-            "is_own": tried.is_own,
-            "fits": tried.fits(report.capacity_bytes),
-            "fails_at_entry": tried.fails_at_entry,
-            "peak_reserved_bytes": tried.peak_reserved_bytes,
-            "retries": tried.retries,
-            "driver_calls": tried.driver_calls,
-            "driver_us": tried.driver_ns / 1000,
-            "reserved_bytes": numbers(curve),
-        })
-    });
-    let markers = device.timeline.markers.iter();
-    let markers = markers.map(|marker| json!({ "entry": marker.moment, "kind": marker.kind.name(), "bytes": marker.bytes }));
-    let phases = device.phases.iter();
-    let phases = phases.map(|phase| json!({ "name": &*phase.name, "from": phase.from, "to": phase.to, "depth": phase.depth }));
-    let holders = device.holders.iter().take(50);
-    let holders = holders
-        .map(|holder| json!({ "what": words::holder(report, holder.key), "bytes": holder.bytes, "blocks": holder.blocks }));
-    json!({
-        "device": device.number,
-        "entries": device.timeline.entries,
-        "what_happened": words::what_happened(report, device),
-        "mismatches": device.verdict.as_ref().map(|verdict| verdict.mismatches),
-        "peak_allocated_bytes": device.curves.allocated.peak(),
-        "peak_active_bytes": device.curves.active.peak(),
-        "peak_reserved_bytes": device.curves.reserved.peak(),
-        "peak_allocated_entry": device.peak_allocated_moment,
-        "peak_reserved_entry": device.peak_reserved_moment,
-        "curves": {
-            "allocated_bytes": numbers(&curves.allocated),
-            "active_bytes": numbers(&curves.active),
-            "reserved_bytes": numbers(&curves.reserved),
-        },
-        "markers": markers.collect::<Vec<_>>(),
-        "phases": phases.collect::<Vec<_>>(),
-        "holders_at_peak": holders.collect::<Vec<_>>(),
-        "what_if": tried.collect::<Vec<_>>(),
-        "notes": words::notes(report, device),
-    })
+view! {
+    struct Drawn(curves: &Curves) {
+        allocated_bytes: Numbers = Numbers::of(&curves.allocated),
+        active_bytes: Numbers = Numbers::of(&curves.active),
+        reserved_bytes: Numbers = Numbers::of(&curves.reserved),
+    }
 }
 
-/// Each bucket's least, most and last.
-fn numbers(curve: &Curve) -> Value {
-    let list = |of: fn(&parkade_analysis::timeline::Bucket) -> u64| curve.buckets.iter().map(of).collect::<Vec<u64>>();
-    json!({ "min": list(|bucket| bucket.min), "max": list(|bucket| bucket.max), "last": list(|bucket| bucket.last) })
+view! {
+    /// Each bucket's least, most and last.
+    struct Numbers(curve: &Curve) {
+        min: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.min),
+        max: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.max),
+        last: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.last),
+    }
+}
+
+view! {
+    struct Marked(marker: &Marker) {
+        entry: u32 = marker.moment,
+        kind: &'static str = marker.kind.name(),
+        bytes: Option<u64> = marker.bytes,
+    }
+}
+
+view! {
+    struct Span(phase: &Scope) {
+        name: String = phase.name.to_string(),
+        from: u32 = phase.from,
+        to: u32 = phase.to,
+        depth: u32 = phase.depth,
+    }
+}
+
+view! {
+    struct Held(report: &Report, holder: &Holder) {
+        what: String = words::holder(report, holder.key),
+        bytes: u64 = holder.bytes,
+        blocks: u64 = holder.blocks,
+    }
+}
+
+view! {
+    struct WhatIf(report: &Report, tried: &Tried, curve: &Curve) {
+        settings: String = tried.label.clone(),
+        is_own: bool = tried.is_own,
+        fits: Option<bool> = tried.fits(report.capacity_bytes),
+        fails_at_entry: Option<usize> = tried.fails_at_entry,
+        peak_reserved_bytes: i64 = tried.peak_reserved_bytes,
+        retries: i64 = tried.retries,
+        driver_calls: u64 = tried.driver_calls,
+        driver_us: u64 = tried.driver_ns / 1000,
+        reserved_bytes: Numbers = Numbers::of(curve),
+    }
 }

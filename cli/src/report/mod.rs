@@ -21,14 +21,15 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
-use crate::verify::Profile;
-use crate::{Outcome, output, size};
+use crate::args::{Json, Profile};
+use crate::runner::{Command, Form, Lines, Subject};
+use crate::{output, size};
 
 use gather::Report;
 
 /// Show what happened in a recorded run: memory over time, the heap at any moment, other settings.
 ///
-/// With --output, one page that any browser opens, without a network. With --svg, a picture. Without either, text for the terminal.
+/// With --output, one page that any browser opens, without network access. With --svg, a picture. With neither, text for the terminal.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade report snapshot.pickle -o report.html
@@ -37,11 +38,11 @@ use gather::Report;
   parkade report snapshot.pickle --svg heap.svg --entry 8652
   parkade report snapshot.pickle
 
-Exit code: 0 shown, 2 it could not be run.")]
+Exit code: 0 shown, 2 could not run.")]
 pub(crate) struct Args {
     /// The recording.
     file: PathBuf,
-    /// Write a page here. A file that is no page or picture of parkade's is not overwritten without --force.
+    /// Write a page here. A file that parkade did not make is not overwritten without --force.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write a picture here: the timeline, or with --entry the heap.
@@ -53,71 +54,69 @@ pub(crate) struct Args {
     /// Only this device.
     #[arg(long, value_name = "N")]
     device: Option<u32>,
-    /// The memory limit of the recorded run (set_per_process_memory_fraction), which a recording does not contain.
+    /// The memory limit of the recorded run (set_per_process_memory_fraction), which the recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// The memory that other settings are tried with; the limit if not given, else as much as is needed.
+    /// The memory with which other settings are tried [default: --limit, else as much as is needed].
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     capacity: Option<u64>,
-    /// Try these settings too, as in PYTORCH_CUDA_ALLOC_CONF. Can be given several times.
+    /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated.
     #[arg(long, value_name = "SETTINGS")]
     settings: Vec<String>,
-    /// The version of PyTorch whose decisions are made under other settings; without it what the file shows, else 2.11.
+    /// The PyTorch version whose decisions are made under other settings [default: what the file shows, else 2.11].
     #[arg(long, value_enum)]
     profile: Option<Profile>,
-    /// Where the log of all blocks of the run would make the page larger than this, the heap is shown at chosen moments only. The
-    /// rest of a page takes some 80 KiB whatever is given here.
+    /// If the log of all blocks would make the page larger than this, the heap is shown at chosen moments only. The rest of a page
+    /// takes about 80 KiB in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "10MiB")]
     page_size: u64,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Overwrite whatever is there, but for the recording.
+    #[command(flatten)]
+    json: Json,
+    /// Overwrite an existing file, but never the recording.
     #[arg(long)]
     force: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    match show(args) {
-        Err(error) if output::is_broken_pipe(&error) => Ok(Outcome::Good),
-        Err(error) if args.json => {
-            let mut out = output::stdout();
-            writeln!(out, "{}", json::failed(&args.file, &error)?)?;
-            out.flush()?;
-            Err(error)
-        }
-        shown => shown.map(|()| Outcome::Good),
-    }
-}
+impl Command for Args {
+    type Answer = Report;
 
-fn show(args: &Args) -> Result<()> {
-    // Before the file is read, which may take a while.
-    target::check(&args.file, args.output.as_deref(), args.svg.as_deref(), args.force)?;
-    let report = gather::gather(args).with_context(|| args.file.display().to_string())?;
-    let picture = args.svg.as_ref().map(|target| Ok::<_, anyhow::Error>((target, picture(&report, args.entry)?))).transpose()?;
-    if let Some(target) = &args.output {
-        crate::target::write(target, page::page(&report)?.as_bytes())?;
-    }
-    if let Some((target, picture)) = picture {
-        crate::target::write(target, picture.as_bytes())?;
-    }
-    let mut out = output::stdout();
-    if args.json {
-        writeln!(out, "{}", json::report(&report)?)?;
-    } else if args.output.is_none() && args.svg.is_none() {
-        text::print(&mut out, &report, output::Paint::for_stdout())?;
-    } else {
-        for target in [&args.output, &args.svg].into_iter().flatten() {
-            let bytes = fs::metadata(target).map_or(0, |data| data.len());
-            writeln!(
-                out,
-                "wrote {} ({})",
-                output::one_line(&target.display().to_string()),
-                parkade::report::format_bytes(bytes)
-            )?;
+    fn compute(&self) -> Result<Report> {
+        // Before the file is read, which may take a while.
+        target::check(&self.file, self.output.as_deref(), self.svg.as_deref(), self.force)?;
+        let report = gather::gather(self).with_context(|| self.file.display().to_string())?;
+        let picture = self.svg.as_ref().map(|_| picture(&report, self.entry)).transpose()?;
+        if let Some(target) = &self.output {
+            crate::target::write(target, page::page(&report)?.as_bytes())?;
         }
+        if let (Some(target), Some(picture)) = (&self.svg, picture) {
+            crate::target::write(target, picture.as_bytes())?;
+        }
+        Ok(report)
     }
-    Ok(out.flush()?)
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Named(Some(&self.file))
+    }
+
+    fn text(&self, report: &Report, out: &mut dyn Write) -> Result<()> {
+        if self.output.is_none() && self.svg.is_none() {
+            text::print(out, report)?;
+        }
+        for target in [&self.output, &self.svg].into_iter().flatten() {
+            let bytes = fs::metadata(target).map_or(0, |data| data.len());
+            let (name, size) = (output::one_line(&target.display().to_string()), parkade::texts::format_bytes(bytes));
+            writeln!(out, "wrote {name} ({size})")?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, report: &Report, lines: &mut Lines) -> Result<()> {
+        lines.add(&json::Object::of(report))
+    }
 }
 
 /// The picture of the only device.

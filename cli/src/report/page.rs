@@ -3,14 +3,15 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use parkade::report::format_bytes;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use parkade::texts::format_bytes;
 use parkade_analysis::timeline::{HolderKey, MarkerKind};
 use parkade_recording::StackId;
 
 use super::advice::Tried;
 use super::data::{self, Piece};
 use super::gather::{Device, Report};
-use super::markup::{base64, counted, escape, fill, grouped};
+use super::markup::{counted, escape, fill, grouped};
 use super::{OWN_MARK, words};
 use crate::size;
 
@@ -78,7 +79,7 @@ fn section(report: &Report, device: &Device, piece: &Piece, is_first: bool) -> S
         ("holders", holders(report, device)),
         ("tried", tried(report, device)),
         ("advice", advice(device)),
-        ("data", base64(&piece.bytes)),
+        ("data", BASE64_STANDARD.encode(&piece.bytes)),
     ];
     let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     fill(DEVICE, &values)

@@ -4,12 +4,13 @@
 
 use std::fmt::Write as _;
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_analysis::timeline::{Curve, Marker, MarkerKind, NEVER, SegmentNow};
 
 use super::gather::{Device, Report, curves};
 use super::markup::{counted, escape, grouped, point};
-use super::{OWN_MARK, text, words};
+use super::{OWN_MARK, words};
+use crate::output;
 
 const WIDTH: f64 = 1000.0;
 const STYLE: &str = "text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#5b6470}\
@@ -23,7 +24,7 @@ const STYLE: &str = "text{font:12px system-ui,-apple-system,'Segoe UI',sans-seri
 fn begin(height: f64, title: &str, subtitle: &str) -> String {
     let title = escape(title);
     let mut lines = String::new();
-    for (number, line) in text::wrapped(subtitle, 150).iter().take(2).enumerate() {
+    for (number, line) in output::wrapped(subtitle, 150).iter().take(2).enumerate() {
         let _ = write!(lines, "<text x=\"16\" y=\"{}\">{}</text>", 46 + 16 * number, escape(line));
     }
     format!(
@@ -160,7 +161,7 @@ const ROW: f64 = 14.0;
 const ROW_STEP: f64 = 18.0;
 /// Rows that a heap at its largest fills.
 const ROWS: f64 = 26.0;
-/// Space between two segments of a row.
+/// MemoryBudget between two segments of a row.
 const GAP: f64 = 2.0;
 
 /// The heap of a device at a moment: segments to scale, those of one pool and stream together, large ones first; one that is longer

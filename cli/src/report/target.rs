@@ -28,7 +28,7 @@ fn refuse_to_overwrite(target: &Path, force: bool) -> Result<()> {
     let mut head = Vec::new();
     let is_own = file.take(1024).read_to_end(&mut head).is_ok() && String::from_utf8_lossy(&head).contains(OWN_MARK);
     if !is_own && !head.is_empty() && !force {
-        bail!("{} is there already and was not {OWN_MARK}: --force overwrites it", target.display());
+        bail!("{} already exists and was not {OWN_MARK}: --force overwrites it", target.display());
     }
     Ok(())
 }

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_analysis::timeline::{Curve, MarkerKind};
 
 use super::gather::{Device, Report, curves};
 use super::markup::grouped;
 use super::words;
-use crate::output::{self, Paint};
+use crate::output::{self, wrapped};
+use crate::recording::short_name;
 use crate::size;
 
 /// Columns of the graph; the labels at its left take the rest of 80.
@@ -22,51 +23,34 @@ const RESERVED: char = '░';
 /// How many holders are listed.
 const HOLDERS: usize = 5;
 
-pub(super) fn print(out: &mut impl Write, report: &Report, paint: Paint) -> io::Result<()> {
-    let name = report.file.file_name().unwrap_or(report.file.as_os_str()).to_string_lossy();
+pub(super) fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
+    let name = short_name(&report.file);
     for (place, device) in report.devices.iter().enumerate() {
         if place > 0 {
             writeln!(out)?;
         }
         let of = if report.devices.len() > 1 { format!(" device {}", device.number) } else { String::new() };
-        writeln!(out, "{}{of}", output::one_line(&name))?;
+        writeln!(out, "{}{of}", name)?;
         for line in wrapped(&words::what_happened(report, device), 80) {
             writeln!(out, "{line}")?;
         }
         let settings = format!("settings {}; {}", words::settings(report), words::exactness(device));
-        writeln!(out, "{}\n", paint.dim(&output::one_line(&settings)))?;
+        writeln!(out, "{}\n", output::dim(&output::one_line(&settings)))?;
         if device.timeline.entries > 0 {
-            graph(out, report, device, paint)?;
+            graph(out, report, device)?;
         }
         holders(out, report, device)?;
-        tried(out, report, device, paint)?;
+        tried(out, report, device)?;
         for note in words::notes(report, device) {
             for line in wrapped(&output::one_line(&note), 80) {
-                writeln!(out, "{}", paint.dim(&line))?;
+                writeln!(out, "{}", output::dim(&line))?;
             }
         }
     }
     Ok(())
 }
 
-/// The lines of a text that are at most so long.
-pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.last_mut().map_or(0, |line| line.chars().count());
-        match lines.last_mut() {
-            Some(line) if last == 0 => line.push_str(word),
-            Some(line) if last + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
-fn graph(out: &mut impl Write, report: &Report, device: &Device, paint: Paint) -> io::Result<()> {
+fn graph(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()> {
     let curves = curves(&device.timeline.levels, COLUMNS);
     let top = curves.reserved.peak().max(report.limit_bytes.unwrap_or(0)).max(1);
     let heights = |curve: &Curve| -> Vec<usize> {
@@ -96,7 +80,7 @@ fn graph(out: &mut impl Write, report: &Report, device: &Device, paint: Paint) -
         writeln!(out, "{label:>10} {}{cells}", if label.is_empty() { '│' } else { '┤' })?;
     }
     writeln!(out, "{:>10} └{}", "", "─".repeat(active.len()))?;
-    markers(out, device, active.len(), paint)?;
+    markers(out, device, active.len())?;
     let last = format!("entry {}", grouped(device.timeline.entries as u64));
     writeln!(out, "{:>10}  0{last:>width$}", "", width = active.len().saturating_sub(1))?;
     let limit = report.limit_bytes.map_or_else(String::new, |limit| format!("  ┄ limit {}", format_bytes(limit)));
@@ -104,7 +88,7 @@ fn graph(out: &mut impl Write, report: &Report, device: &Device, paint: Paint) -
 }
 
 /// One line with a letter for each column in which something happened: the most serious of it.
-fn markers(out: &mut impl Write, device: &Device, columns: usize, paint: Paint) -> io::Result<()> {
+fn markers(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
     let moments = device.timeline.entries + 1;
     let mut worst: Vec<Option<MarkerKind>> = vec![None; columns];
     for marker in &device.timeline.markers {
@@ -117,7 +101,7 @@ fn markers(out: &mut impl Write, device: &Device, columns: usize, paint: Paint) 
     }
     let letter = |kind: &Option<MarkerKind>| match kind {
         None => " ".to_owned(),
-        Some(MarkerKind::OutOfMemory) => paint.bad("X"),
+        Some(MarkerKind::OutOfMemory) => output::bad("X"),
         Some(MarkerKind::Retry) => "R".to_owned(),
         Some(MarkerKind::EmptyCache) => "e".to_owned(),
     };
@@ -136,7 +120,7 @@ fn markers(out: &mut impl Write, device: &Device, columns: usize, paint: Paint) 
     writeln!(out, "{:>10}  {}", "", said.join("  "))
 }
 
-fn holders(out: &mut impl Write, report: &Report, device: &Device) -> io::Result<()> {
+fn holders(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()> {
     let total = device.curves.allocated.peak();
     if total == 0 {
         return Ok(());
@@ -152,15 +136,15 @@ fn holders(out: &mut impl Write, report: &Report, device: &Device) -> io::Result
     writeln!(out)
 }
 
-fn tried(out: &mut impl Write, report: &Report, device: &Device, paint: Paint) -> io::Result<()> {
+fn tried(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()> {
     if device.tried.is_empty() {
         return Ok(());
     }
-    writeln!(out, "{}", paint.dim("peak reserved  fits   retries  settings"))?;
+    writeln!(out, "{}", output::dim("peak reserved  fits   retries  settings"))?;
     for (tried, _) in &device.tried {
         let fits = match tried.fits(report.capacity_bytes) {
-            Some(true) => paint.good("yes  "),
-            Some(false) => paint.bad("no   "),
+            Some(true) => output::good("yes  "),
+            Some(false) => output::bad("no   "),
             None => "-    ".to_owned(),
         };
         let (peak, retries) = (size::show(tried.peak_reserved_bytes), tried.retries);
@@ -169,15 +153,4 @@ fn tried(out: &mut impl Write, report: &Report, device: &Device, paint: Paint) -
         writeln!(out, "{peak:>13}  {fits}  {retries:>7}  {label}{own}")?;
     }
     writeln!(out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_broken_between_words() {
-        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
-        assert_eq!(wrapped("indivisible", 3), ["indivisible"]);
-    }
 }

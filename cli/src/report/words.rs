@@ -1,6 +1,6 @@
 //! What a report says in words: one sentence of what happened, how exact it is, what the file does not have.
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
 use parkade_recording::{Frame, StackId, StackTable};
 use parkade_replay::SettingsOrigin;

@@ -1,74 +1,68 @@
 //! Statistics as one JSON object.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 
-use parkade_analysis::measures::Measures;
-use serde_json::{Map, Value, json};
+use parkade_analysis::fragmentation::Fragmentation;
 
 use super::{Args, Device, LeftOut, Moment, Shown};
+use crate::view::{all, view};
 
-/// The object of a recording's statistics.
-pub(super) fn object(args: &Args, shown: &Shown) -> Value {
-    json!({
-        "file": args.file.display().to_string(),
-        "settings": shown.settings,
-        "replayed": args.settings.is_some(),
-        "limit_bytes": args.limit,
-        "mismatches": shown.mismatches(),
-        "devices": shown.devices.iter().map(device).collect::<Vec<Value>>(),
-        "left_out": shown.left_out.iter().map(left_out).collect::<Vec<Value>>(),
-    })
+view! {
+    pub(super) struct Object<'a>(args: &Args, shown: &'a Shown) {
+        file: String = args.file.display().to_string(),
+        settings: &'a str = &shown.settings,
+        replayed: bool = args.settings.is_some(),
+        limit_bytes: Option<u64> = args.limit,
+        mismatches: u64 = shown.mismatches(),
+        devices: Vec<OfDevice<'a>> = all(&shown.devices, OfDevice::of),
+        left_out: Vec<Missing<'a>> = all(&shown.left_out, Missing::of),
+    }
 }
 
-/// The object of a recording that could not be read.
-pub(super) fn failed(file: &Path, error: &anyhow::Error) -> Value {
-    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
-    json!({ "file": file.display().to_string(), "error": causes.join(": ") })
+view! {
+    struct Missing<'a>(device: &'a LeftOut) {
+        device: u32 = device.number,
+        reason: &'a str = &device.reason,
+    }
 }
 
-fn left_out(device: &LeftOut) -> Value {
-    json!({ "device": device.number, "reason": device.reason })
+view! {
+    struct OfDevice<'a>(device: &'a Device) {
+        device: u32 = device.number,
+        entries: usize = device.entries,
+        steps_marked_by: Option<&'a str> = device.mark.as_deref(),
+        lost_steps: usize = device.lost_steps,
+        mismatches: u64 = device.mismatches,
+        decisions: u64 = device.decisions,
+        assumed_limit_bytes: Option<u64> = device.assumed_limit_bytes,
+        moments: Vec<At> = all(&device.moments, At::of),
+        end_without_trace: Option<Figures> = device.end.as_ref().map(Figures::of),
+    }
 }
 
-fn device(device: &Device) -> Value {
-    json!({
-        "device": device.number,
-        "entries": device.entries,
-        "steps_marked_by": device.mark,
-        "lost_steps": device.lost_steps,
-        "mismatches": device.mismatches,
-        "decisions": device.decisions,
-        "assumed_limit_bytes": device.assumed_limit_bytes,
-        "moments": device.moments.iter().map(moment).collect::<Vec<Value>>(),
-        "end_without_trace": device.end.as_ref().map(measures),
-    })
+view! {
+    struct At(moment: &Moment) {
+        entry: usize = moment.sample.entry,
+        step: Option<usize> = moment.step,
+        memory_stats: BTreeMap<String, i64> = moment.sample.stats.entries().into_iter().collect(),
+        measures: Figures = Figures::of(&moment.sample.fragmentation),
+        peak_allocated_bytes_since_last: i64 = moment.sample.peak_allocated_bytes,
+        peak_reserved_bytes_since_last: i64 = moment.sample.peak_reserved_bytes,
+    }
 }
 
-fn moment(moment: &Moment) -> Value {
-    let sample = &moment.sample;
-    let stats: Map<String, Value> = sample.stats.entries().into_iter().map(|(key, value)| (key, value.into())).collect();
-    json!({
-        "entry": sample.entry,
-        "step": moment.step,
-        "memory_stats": stats,
-        "measures": measures(&sample.measures),
-        "peak_allocated_bytes_since_last": sample.peak_allocated_bytes,
-        "peak_reserved_bytes_since_last": sample.peak_reserved_bytes,
-    })
-}
-
-fn measures(measures: &Measures) -> Value {
-    json!({
-        "reserved_bytes": measures.reserved_bytes,
-        "allocated_bytes": measures.allocated_bytes,
-        "pending_bytes": measures.pending_bytes,
-        "requested_bytes": measures.requested_bytes,
-        "rounding_bytes": measures.rounding_bytes(),
-        "free_bytes": measures.free_bytes,
-        "free_segments_bytes": measures.free_segments_bytes,
-        "stranded_bytes": measures.stranded_bytes,
-        "largest_hole_bytes": measures.largest_hole_bytes,
-        "holes": measures.holes,
-        "fragmentation": measures.fragmentation(),
-    })
+view! {
+    struct Figures(measures: &Fragmentation) {
+        reserved_bytes: u64 = measures.reserved_bytes,
+        allocated_bytes: u64 = measures.allocated_bytes,
+        pending_bytes: u64 = measures.pending_bytes,
+        requested_bytes: u64 = measures.requested_bytes,
+        rounding_bytes: u64 = measures.rounding_bytes(),
+        free_bytes: u64 = measures.free_bytes,
+        free_segments_bytes: u64 = measures.free_segments_bytes,
+        stranded_bytes: u64 = measures.stranded_bytes,
+        largest_hole_bytes: u64 = measures.largest_hole_bytes,
+        holes: u64 = measures.holes,
+        fragmentation: Option<f64> = measures.ratio(),
+    }
 }

@@ -6,21 +6,23 @@ mod table;
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade::report::format_bytes;
-use parkade_analysis::measures::{Measures, ReplayedRun, Sample, recorded_run, replayed_run, steps};
+use parkade::texts::format_bytes;
+use parkade_analysis::annotations::steps;
+use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
 use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::{ReplaySettings, VerifyOptions, newer_profile};
+use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
 
-use crate::verify::{self, Profile};
-use crate::{Outcome, output, replay, size};
+use crate::args::{Json, Profile};
+use crate::runner::{Command, Form, Lines, Outcome, Subject};
+use crate::{args, recording, size};
 
-/// Show what torch.cuda.memory_stats() and memory_summary() would have said, and how fragmented the memory was.
+/// Show what torch.cuda.memory_stats() and memory_summary() would have reported, and how fragmented memory was.
 ///
 /// The recorded run is replayed under its own settings, so its statistics are known after every entry; with --settings the same requests
-/// under others. They count from the first entry on, as if the counters had been reset there.
+/// under others. Counting starts at the first entry, as if the counters had been reset there.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade stats snapshot.pickle
@@ -29,37 +31,37 @@ use crate::{Outcome, output, replay, size};
   parkade stats snapshot.pickle --every 1000 --settings expandable_segments:True --csv
 
 Exit code: 0 shown, 1 shown, but decisions of the recorded run differ, so that the figures may not be its own
-(--limit gives the memory limit that it had), 2 it could not be run.")]
+(--limit gives the memory limit that it had), 2 could not run.")]
 pub(crate) struct Args {
     /// The recording.
     file: PathBuf,
-    /// The state after this entry of the trace, counted from 0. Without this, at the end.
+    /// The state after this entry of the trace, counted from 0 [default: the last].
     #[arg(long, value_name = "NUMBER", group = "when")]
     entry: Option<usize>,
     /// The state after every so many entries, and at the end.
     #[arg(long, value_name = "ENTRIES", group = "when", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
-    /// The state after each step of the program: where an annotation ends whose name begins with PREFIX. Without PREFIX the profiler's steps,
-    /// or the optimizer's.
+    /// The state after each step of the program: where an annotation ends whose name begins with PREFIX. Without PREFIX, the profiler's or
+    /// the optimizer's steps.
     #[arg(long, value_name = "PREFIX", group = "when", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "not given, given, given with a prefix")]
     steps: Option<Option<String>>,
-    /// Replay under these settings, as in PYTORCH_CUDA_ALLOC_CONF; '' is PyTorch's defaults. Without this, the run as recorded.
+    /// Replay under these settings, as in PYTORCH_CUDA_ALLOC_CONF; '' means PyTorch's defaults. Without this option, the run as recorded.
     #[arg(long, value_name = "SETTINGS")]
     settings: Option<String>,
-    /// The memory that the device has for the allocator; with --settings.
+    /// The device memory available to the allocator; with --settings.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, requires = "settings")]
     capacity: Option<u64>,
     /// The memory limit (set_per_process_memory_fraction): with --settings the one to replay under, without it that of the recorded run.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// With --settings: the memory limit of the recorded run, which a recording does not contain.
+    /// With --settings: the memory limit of the recorded run, which the recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, requires = "settings")]
     recorded_limit: Option<u64>,
-    /// The version of PyTorch whose decisions are made; without it what the file shows, else 2.11.
+    /// The PyTorch version whose allocator decisions are made [default: what the file shows, else 2.11].
     #[arg(long, value_enum)]
     profile: Option<Profile>,
-    /// Only this device. Without this, all of them.
+    /// Only this device [default: all].
     #[arg(long, value_name = "NUMBER")]
     device: Option<u32>,
     /// Show all 122 keys of memory_stats() instead of the summary.
@@ -68,9 +70,8 @@ pub(crate) struct Args {
     /// Print the rows as comma-separated values.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: Json,
 }
 
 impl Args {
@@ -91,7 +92,7 @@ struct Device {
     lost_steps: usize,
     moments: Vec<Moment>,
     /// What the file's end shows, where there is no trace.
-    end: Option<Measures>,
+    end: Option<Fragmentation>,
     /// How many decisions of the recording differ from the core's, of how many.
     mismatches: u64,
     decisions: u64,
@@ -106,7 +107,7 @@ struct LeftOut {
 }
 
 /// What there is to show.
-struct Shown {
+pub(crate) struct Shown {
     settings: String,
     devices: Vec<Device>,
     left_out: Vec<LeftOut>,
@@ -157,56 +158,53 @@ struct Moment {
 /// Whose statistics they are.
 enum Run {
     Recorded(Box<VerifyOptions>),
-    Replayed(Box<ReplayedRun>),
+    Replayed(Box<ReplayOptions>),
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let shown = match read(args) {
-        Ok(shown) => shown,
-        Err(error) => {
-            if args.json {
-                let mut out = output::stdout();
-                writeln!(out, "{}", json::failed(&args.file, &error))?;
-                out.flush()?;
-            }
-            return Err(error.context(args.file.display().to_string()));
-        }
-    };
-    // Under other settings the figures are the replay's, whatever the recording's were.
-    let differs = args.settings.is_none() && shown.mismatches() > 0;
-    let outcome = if differs { Outcome::CheckFailed } else { Outcome::Good };
-    match print(args, &shown) {
-        // Whoever reads only the first lines still gets the exit code.
-        Err(error) if output::is_broken_pipe(&error) => Ok(outcome),
-        printed => printed.map(|()| outcome),
+impl Command for Args {
+    type Answer = Shown;
+
+    fn compute(&self) -> Result<Shown> {
+        read(self)
     }
-}
 
-fn print(args: &Args, shown: &Shown) -> Result<()> {
-    let mut out = output::stdout();
-    if args.json {
-        writeln!(out, "{}", json::object(args, shown))?;
-    } else if args.csv {
-        table::csv(&mut out, &shown.devices)?;
+    fn outcome(&self, shown: &Shown) -> Outcome {
+        // Under other settings the figures are the replay's, whatever the recording's were.
+        let differs = self.settings.is_none() && shown.mismatches() > 0;
+        if differs { Outcome::CheckFailed } else { Outcome::Good }
+    }
+
+    fn form(&self) -> Form {
+        if self.csv { Form::Data } else { self.json.form() }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::File(&self.file)
+    }
+
+    fn text(&self, shown: &Shown, out: &mut dyn Write) -> Result<()> {
+        if self.csv { table::csv(out, &shown.devices) } else { Ok(table::print(out, self, shown)?) }
+    }
+
+    fn json(&self, shown: &Shown, lines: &mut Lines) -> Result<()> {
+        lines.add(&json::Object::of(self, shown))
+    }
+
+    fn remarks(&self, shown: &Shown) -> Vec<String> {
         // Rows for a program to read have no place for them.
-        for remark in shown.remarks(args) {
-            output::complain(&anyhow!(remark));
-        }
-    } else {
-        table::print(&mut out, args, shown)?;
+        if self.csv { shown.remarks(self) } else { Vec::new() }
     }
-    Ok(out.flush()?)
 }
 
 fn read(args: &Args) -> Result<Shown> {
     // Before the file is read: whoever mistyped the settings need not wait.
     let given_profile = args.profile.unwrap_or_default().rules();
     let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(given_profile, text)).transpose()?;
-    let recording = verify::read(&args.file)?;
-    let shown_profile = newer_profile(&recording, None).map(|(profile, _)| profile);
+    let recording = recording::read(&args.file)?;
+    let shown_profile = newer_release(&recording, None).map(|(profile, _)| profile);
     let recorded_profile = args.profile.map_or(shown_profile.unwrap_or(&Rules::PYTORCH_2_11), Profile::rules);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
-    let own = |limit_bytes| VerifyOptions { settings: own, limit_bytes, statistics: None };
+    let own = |limit_bytes| VerifyOptions { settings: own, limit_bytes, stats_file: None };
     let (run, settings) = match given {
         None => {
             let own = own(args.limit);
@@ -215,11 +213,11 @@ fn read(args: &Args) -> Result<Shown> {
         }
         Some(given) => {
             let fraction = given.settings.per_process_memory_fraction;
-            let limit_bytes = replay::limit(args.limit, args.capacity, fraction, given_profile)?;
+            let limit_bytes = args::limit(args.limit, args.capacity, fraction, given_profile)?;
             let (profile, settings, capacity_bytes) = (given_profile, given.settings, args.capacity);
             let text = settings.text.clone();
             (
-                Run::Replayed(Box::new(ReplayedRun {
+                Run::Replayed(Box::new(ReplayOptions {
                     own: own(args.recorded_limit),
                     profile,
                     settings,
@@ -282,7 +280,7 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
         assumed_limit_bytes: None,
     };
     if entries == 0 {
-        found.end = Some(Measures::of_recorded(&device.segments));
+        found.end = Some(Fragmentation::of_recorded(&device.segments));
         return Ok(found);
     }
     let (at, numbers) = match (args.entry, args.every, &args.steps) {
@@ -297,10 +295,10 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
         _ => (vec![entries - 1], None),
     };
     let sampled = match run {
-        Run::Recorded(own) => recorded_run(device, own, &at),
-        Run::Replayed(options) => replayed_run(device, options, &at),
+        Run::Recorded(own) => sample_recorded_run(device, own, &at),
+        Run::Replayed(options) => sample_replayed_run(device, options, &at),
     };
-    let sampled = sampled.map_err(|error| anyhow!("device {}: {error}", device.device))?;
+    let sampled = recording::of_device(sampled, device.device, usize::MAX)?;
     (found.mismatches, found.decisions) = (sampled.mismatches, sampled.decisions);
     found.assumed_limit_bytes = sampled.assumed_limit_bytes;
     let step = |place: usize| numbers.as_ref().and_then(|numbers| numbers.get(place).copied());

@@ -2,17 +2,19 @@
 
 use std::io::{self, Write};
 
-use parkade::report::{format_bytes, memory_summary};
-use parkade_analysis::measures::Measures;
+use anyhow::Result;
+use parkade::texts::{format_bytes, memory_summary};
+use parkade_analysis::fragmentation::Fragmentation;
 
 use super::{Args, Device, Moment, Shown};
 use crate::output;
 use crate::size;
+use crate::table::Table;
 
 /// From here on the documents call fragmentation a risk.
 const RISK: f64 = 0.3;
 
-pub(super) fn print(out: &mut impl Write, args: &Args, shown: &Shown) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, args: &Args, shown: &Shown) -> io::Result<()> {
     for (place, device) in shown.devices.iter().enumerate() {
         if place > 0 {
             writeln!(out)?;
@@ -32,7 +34,7 @@ pub(super) fn print(out: &mut impl Write, args: &Args, shown: &Shown) -> io::Res
     Ok(())
 }
 
-fn single(out: &mut impl Write, args: &Args, device: &Device) -> io::Result<()> {
+fn single(out: &mut dyn Write, args: &Args, device: &Device) -> io::Result<()> {
     let Some(Moment { sample, .. }) = device.moments.first() else { return Ok(()) };
     if args.keys {
         for (key, value) in sample.stats.entries() {
@@ -42,12 +44,12 @@ fn single(out: &mut impl Write, args: &Args, device: &Device) -> io::Result<()> 
         write!(out, "{}", memory_summary(device.number, &sample.stats, false))?;
     }
     writeln!(out, "device {}, after entry {} of {}", device.number, sample.entry, device.entries)?;
-    measures(out, &sample.measures)
+    measures(out, &sample.fragmentation)
 }
 
-fn measures(out: &mut impl Write, measures: &Measures) -> io::Result<()> {
+fn measures(out: &mut dyn Write, measures: &Fragmentation) -> io::Result<()> {
     let size = format_bytes;
-    let fragmentation = measures.fragmentation().map_or("-".to_owned(), |share| {
+    let fragmentation = measures.ratio().map_or("-".to_owned(), |share| {
         format!("{}{}", percent(share), if share > RISK { ", a risk by the rule of 30 %" } else { "" })
     });
     let rows = [
@@ -83,7 +85,7 @@ const HEADS: [&str; 11] = [
     "oom",
 ];
 
-fn series(out: &mut impl Write, device: &Device) -> io::Result<()> {
+fn series(out: &mut dyn Write, device: &Device) -> io::Result<()> {
     if let Some(mark) = &device.mark {
         write!(out, "device {}: steps end with {}", device.number, output::one_line(&output::shorten(mark, 80)))?;
         let lost =
@@ -92,22 +94,17 @@ fn series(out: &mut impl Write, device: &Device) -> io::Result<()> {
     } else {
         writeln!(out, "device {}", device.number)?;
     }
-    let rows: Vec<[String; HEADS.len()]> = device.moments.iter().map(cells).collect();
-    let widths: Vec<usize> = (0..HEADS.len())
-        .map(|column| rows.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0).max(HEADS[column].len()))
-        .collect();
-    let heads = HEADS.map(str::to_owned);
     // The first column is empty where the rows are no steps.
     let first = usize::from(device.mark.is_none());
-    for row in std::iter::once(&heads).chain(&rows) {
-        let cells: Vec<String> = row.iter().zip(&widths).skip(first).map(|(cell, &width)| format!("{cell:>width$}")).collect();
-        writeln!(out, "{}", cells.join("  "))?;
+    let mut table = Table::plain(0, HEADS.into_iter().skip(first));
+    for moment in &device.moments {
+        table.row(cells(moment).into_iter().skip(first));
     }
-    Ok(())
+    write!(out, "{}", table.text_with_left(&[]))
 }
 
 fn cells(moment: &Moment) -> [String; HEADS.len()] {
-    let (sample, measures) = (&moment.sample, &moment.sample.measures);
+    let (sample, measures) = (&moment.sample, &moment.sample.fragmentation);
     [
         moment.step.map_or_else(String::new, |step| step.to_string()),
         sample.entry.to_string(),
@@ -115,7 +112,7 @@ fn cells(moment: &Moment) -> [String; HEADS.len()] {
         format_bytes(measures.reserved_bytes),
         size::show(sample.peak_allocated_bytes),
         size::show(sample.peak_reserved_bytes),
-        measures.fragmentation().map_or_else(|| "-".to_owned(), percent),
+        measures.ratio().map_or_else(|| "-".to_owned(), percent),
         format_bytes(measures.largest_hole_bytes),
         format_bytes(measures.stranded_bytes),
         format_bytes(measures.pending_bytes),
@@ -123,30 +120,47 @@ fn cells(moment: &Moment) -> [String; HEADS.len()] {
     ]
 }
 
+/// The columns before all keys of memory_stats().
+const COLUMNS: [&str; 12] = [
+    "device",
+    "step",
+    "entry",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "fragmentation",
+    "largest_hole_bytes",
+    "stranded_bytes",
+    "free_segments_bytes",
+    "pending_bytes",
+    "rounding_bytes",
+    "holes",
+];
+
 /// All numbers of the rows, exact: the measures, then all keys of memory_stats().
-pub(super) fn csv(out: &mut impl Write, devices: &[Device]) -> io::Result<()> {
-    let moments = || devices.iter().flat_map(|device| device.moments.iter().map(move |moment| (device, moment)));
-    let Some((_, first)) = moments().next() else { return Ok(()) };
-    let keys: Vec<String> = first.sample.stats.entries().into_iter().map(|(key, _)| key).collect();
-    let own = "device,step,entry,peak_allocated_bytes,peak_reserved_bytes,fragmentation,largest_hole_bytes,stranded_bytes,\
-               free_segments_bytes,pending_bytes,rounding_bytes,holes";
-    writeln!(out, "{own},{}", keys.join(","))?;
-    for (device, Moment { step, sample }) in moments() {
-        let measures = &sample.measures;
-        let step = step.map_or_else(String::new, |step| step.to_string());
-        let (allocated, reserved) = (sample.peak_allocated_bytes, sample.peak_reserved_bytes);
-        let fragmentation = measures.fragmentation().map_or_else(String::new, |share| share.to_string());
-        write!(out, "{},{step},{},{allocated},{reserved},{fragmentation}", device.number, sample.entry)?;
-        let Measures { largest_hole_bytes, stranded_bytes, free_segments_bytes, pending_bytes, holes, .. } = measures;
-        write!(
-            out,
-            ",{largest_hole_bytes},{stranded_bytes},{free_segments_bytes},{pending_bytes},{},{holes}",
-            measures.rounding_bytes()
-        )?;
-        for (_, value) in sample.stats.entries() {
-            write!(out, ",{value}")?;
+pub(super) fn csv(out: &mut dyn Write, devices: &[Device]) -> Result<()> {
+    let mut writer = csv::Writer::from_writer(out);
+    let moments = devices.iter().flat_map(|device| device.moments.iter().map(move |moment| (device, moment)));
+    for (place, (device, Moment { step, sample })) in moments.enumerate() {
+        let (measures, (keys, values)): (_, (Vec<_>, Vec<_>)) =
+            (&sample.fragmentation, sample.stats.entries().into_iter().unzip());
+        if place == 0 {
+            writer.write_record(COLUMNS.map(str::to_owned).into_iter().chain(keys))?;
         }
-        writeln!(out)?;
+        let own: [String; COLUMNS.len()] = [
+            device.number.to_string(),
+            step.map_or_else(String::new, |step| step.to_string()),
+            sample.entry.to_string(),
+            sample.peak_allocated_bytes.to_string(),
+            sample.peak_reserved_bytes.to_string(),
+            measures.ratio().map_or_else(String::new, |share| share.to_string()),
+            measures.largest_hole_bytes.to_string(),
+            measures.stranded_bytes.to_string(),
+            measures.free_segments_bytes.to_string(),
+            measures.pending_bytes.to_string(),
+            measures.rounding_bytes().to_string(),
+            measures.holes.to_string(),
+        ];
+        writer.write_record(own.into_iter().chain(values.iter().map(i64::to_string)))?;
     }
-    Ok(())
+    Ok(writer.flush()?)
 }

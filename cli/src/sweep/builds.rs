@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use parkade_research::study::sweep::{BUILD, Row};
-use serde_json::{Value, json};
 
 use crate::output;
+use crate::view::{all, view};
 
 /// The longest name of a build that is shown, in characters: a file may hold anything.
 const LONGEST_NAME: usize = 60;
@@ -57,8 +57,8 @@ fn were(jobs: u64) -> String {
     if jobs == 1 { "1 job was".to_owned() } else { format!("{jobs} jobs were") }
 }
 
-/// How many rows each build made.
-fn by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
+/// How many rows each build made: `{"0.1.0-0123456789abcdef": 11, ...}`.
+pub(crate) fn rows_by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
     let mut builds = BTreeMap::new();
     for row in rows {
         *builds.entry(row.build.as_str()).or_default() += 1;
@@ -68,7 +68,7 @@ fn by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
 
 /// What must be known of rows that are not all this build's, a line each.
 pub(crate) fn lines(rows: &[Row], overlap: &Overlap) -> Vec<String> {
-    let builds = by_build(rows);
+    let builds = rows_by_build(rows);
     let named = |(build, rows): (&&str, &u64)| {
         let this = if *build == BUILD { " (this one)" } else { "" };
         format!("{rows} by {}{this}", output::shorten(build, LONGEST_NAME))
@@ -83,19 +83,23 @@ pub(crate) fn lines(rows: &[Row], overlap: &Overlap) -> Vec<String> {
     mixed.into_iter().chain(overlap.line()).collect()
 }
 
-/// The rows by build: `{"0.1.0-0123456789abcdef": 11, ...}`.
-pub(crate) fn rows_by_build(rows: &[Row]) -> Value {
-    json!(by_build(rows))
-}
-
 /// Whether more than one build made them.
 pub(crate) fn are_mixed(rows: &[Row]) -> bool {
-    by_build(rows).len() > 1
+    rows_by_build(rows).len() > 1
 }
 
-/// `{"jobs": 11, "differ": 2, "kept": [{"file": "a.jsonl", "rows": 2}]}`.
-pub(crate) fn overlap(overlap: &Overlap) -> Value {
-    let kept: Vec<Value> =
-        overlap.kept.iter().map(|(file, rows)| json!({ "file": file.display().to_string(), "rows": rows })).collect();
-    json!({ "jobs": overlap.jobs, "differ": overlap.differing(), "kept": kept })
+view! {
+    /// `{"jobs": 11, "differ": 2, "kept": [{"file": "a.jsonl", "rows": 2}]}`.
+    pub(super) struct OfOverlap(overlap: &Overlap) {
+        jobs: u64 = overlap.jobs,
+        differ: u64 = overlap.differing(),
+        kept: Vec<Kept> = all(&overlap.kept, Kept::of),
+    }
+}
+
+view! {
+    struct Kept(kept: &(PathBuf, u64)) {
+        file: String = kept.0.display().to_string(),
+        rows: u64 = kept.1,
+    }
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
+use crate::output;
 use crate::report::markup::escape;
+use crate::table::Table;
 
 /// A table: the first column is text, the others are numbers.
 pub(super) struct Grid {
@@ -35,24 +37,11 @@ impl Head {
 
 impl Grid {
     pub(super) fn text(&self) -> String {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-            cells.chain([self.header[column].short.chars().count()]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
-        let line = |cells: &mut dyn Iterator<Item = &str>| {
-            let mut line = String::new();
-            for (column, (cell, &width)) in cells.zip(&widths).enumerate() {
-                let _ = if column == 0 { write!(line, "{cell:<width$}") } else { write!(line, "  {cell:>width$}") };
-            }
-            line.trim_end().to_owned() + "\n"
-        };
-        let mut text = format!("{}\n", self.title);
-        text += &line(&mut self.header.iter().map(|head| head.short.as_str()));
+        let mut table = Table::plain(0, self.header.iter().map(|head| output::one_line(&head.short)));
         for row in &self.rows {
-            text += &line(&mut row.iter().map(String::as_str));
+            table.row(row.iter().map(|cell| output::one_line(cell)));
         }
-        text
+        format!("{}\n{}", self.title, table.text())
     }
 
     pub(super) fn markdown(&self) -> String {

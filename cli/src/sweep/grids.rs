@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use parkade_research::study::sweep::{BoundRatios, Capacity, Cell, Level, Plan, PolicySummary, Summary};
 
+use super::finished::about_artefacts;
 use super::grid::{Grid, Head};
-use super::show;
 use crate::size;
 
 /// The capacity whose driver time is shown beside that with plenty: the factor that is nearest to this.
@@ -153,7 +153,7 @@ fn driver(plan: &Plan, summary: &Summary) -> Grid {
     });
     let note = "What the driver's calls of a program cost, as measured on an H200, waiting not included: geometric means over the n workloads \
                 that fit in that memory, with bootstrap intervals (BCa). Means over different workloads do not compare.";
-    let note = format!("{note}{}", show::about_artefacts(plan));
+    let note = format!("{note}{}", about_artefacts(plan));
     Grid { title: "Driver time".to_owned(), note, rows: rows.collect(), header }
 }
 
@@ -176,7 +176,7 @@ fn cells_of_driver(plan: &Plan, summary: &Summary, place: usize) -> Grid {
     let cell = |cell: &Cell| cell.driver_ns[place].map_or_else(none, |level| with_range(milliseconds(level), number));
     let title = format!("Driver time, {}", capacity(plan.capacities[place]));
     let note = format!("Milliseconds of the driver's calls, waiting not included; {NONE} where it does not fit.");
-    let note = if plan.capacities[place] == Capacity::Plenty { note + &show::about_artefacts(plan) } else { note };
+    let note = if plan.capacities[place] == Capacity::Plenty { note + &about_artefacts(plan) } else { note };
     by_workload(plan, summary, title, note, &cell)
 }
 

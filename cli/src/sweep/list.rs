@@ -1,32 +1,20 @@
 //! `--list`: what there is to be named.
 
-use std::io::Write;
+use std::io::{self, Write};
 
-use anyhow::Result;
 use parkade_policies::CATALOGUE as POLICIES;
 use parkade_research::study::Addresses;
-use parkade_research::workload::{self, CATALOGUE};
-use serde_json::{Value, json};
+use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
 
-use crate::output;
+use crate::view::{all, view};
 
-pub(super) fn show(is_json: bool) -> Result<()> {
-    let mut out = output::stdout();
-    if is_json {
-        writeln!(out, "{}", object())?;
-    } else {
-        lines(&mut out)?;
-    }
-    Ok(out.flush()?)
-}
-
-fn lines(out: &mut impl Write) -> std::io::Result<()> {
+pub(super) fn print(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "workloads")?;
     for known in &CATALOGUE {
         writeln!(out, "  {:<26} {}", known.name, known.says)?;
     }
     writeln!(out, "  {:<26} the requests of a recorded program (a PyTorch memory snapshot)", "FILE")?;
-    writeln!(out, "\ngenerators, and the options that their descriptions can have (NAME:option=value,...)")?;
+    writeln!(out, "\ngenerators and the options of their descriptions (NAME:option=value,...)")?;
     for name in workload::generator_names() {
         writeln!(out, "  {name:<26} {}", workload::keys(name).unwrap_or_default().join(", "))?;
     }
@@ -41,15 +29,41 @@ fn lines(out: &mut impl Write) -> std::io::Result<()> {
     Ok(())
 }
 
-fn object() -> Value {
-    let workloads = CATALOGUE.iter().map(|known| json!({ "name": known.name, "says": known.says, "description": known.text }));
-    let generators = workload::generator_names().map(|name| json!({ "name": name, "options": workload::keys(name) }));
-    let policies = POLICIES.iter().map(|policy| json!({ "name": policy.name, "says": policy.says, "source": policy.source }));
-    let models = Addresses::ALL.into_iter().map(|model| json!({ "name": model.name(), "says": model.says() }));
-    json!({
-        "workloads": workloads.collect::<Vec<_>>(),
-        "generators": generators.collect::<Vec<_>>(),
-        "policies": policies.collect::<Vec<_>>(),
-        "address_models": models.collect::<Vec<_>>(),
-    })
+view! {
+    pub(super) struct Object() {
+        workloads: Vec<Workload> = all(&CATALOGUE, Workload::of),
+        generators: Vec<Generator> = all(workload::generator_names(), Generator::of),
+        policies: Vec<Policy> = all(POLICIES, Policy::of),
+        address_models: Vec<Model> = all(Addresses::ALL, Model::of),
+    }
+}
+
+view! {
+    struct Workload(known: &'static NamedWorkload) {
+        name: &'static str = known.name,
+        says: &'static str = known.says,
+        description: &'static str = known.text,
+    }
+}
+
+view! {
+    struct Generator(name: &'static str) {
+        name: &'static str = name,
+        options: Option<Vec<&'static str>> = workload::keys(name).map(|keys| keys.to_vec()),
+    }
+}
+
+view! {
+    struct Policy(policy: &'static parkade_policies::Named) {
+        name: &'static str = policy.name,
+        says: &'static str = policy.says,
+        source: &'static str = policy.source,
+    }
+}
+
+view! {
+    struct Model(model: Addresses) {
+        name: &'static str = model.name(),
+        says: &'static str = model.says(),
+    }
 }

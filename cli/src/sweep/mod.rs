@@ -1,12 +1,13 @@
 //! `parkade sweep`: workloads x policies x capacities x seeds, and what they say together.
 //!
-//! `names` makes a plan of the arguments, `list` says what can be named, `rows` keeps the file of rows, `show` puts out what all rows
-//! say: `grids` are its tables, in four notations by `grid`; `page` and `plot` its page, `csv` its rows; `builds` says who made the rows.
+//! `names` makes a plan of the arguments, `list` says what can be named, `rows` keeps the file of rows. `finished` is the result with all
+//! rows, `show` puts it out: `json`, tables (`grids`, in four notations by `grid`), a page (`page`, `plot`). `builds` says who made the rows.
 
 pub(crate) mod builds;
-mod csv;
+pub(crate) mod finished;
 mod grid;
 mod grids;
+mod json;
 mod list;
 mod names;
 mod page;
@@ -14,37 +15,40 @@ mod plot;
 pub(crate) mod rows;
 pub(crate) mod show;
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_research::study::sweep::{BoundRatios, PreparedWorkload, Row, Share, bound_ratios, run_jobs};
 use rayon::prelude::*;
-use serde_json::json;
 
-use crate::verify::progress_bar_of;
-use crate::{Outcome, output};
-
+use crate::runner::{Command, Form, Lines};
+use crate::view::view;
+use crate::{output, progress};
 use builds::Overlap;
+use finished::Finished;
 use names::Study;
 use rows::{Header, Shard};
-use show::{Finished, Shown};
+use show::Shown;
 
 /// Run programs under allocation policies on simulated devices, and compare how much memory they need and what the driver costs.
 ///
-/// Each workload is run under each policy in each capacity, and in plenty; and the smallest memory in which it fits is searched. LOAD is
-/// the most bytes that live at once, each request rounded up to 512 bytes: nothing can need less. The smallest memory is looked for in
-/// steps of 1/256 of LOAD (at least one page of 2 MiB), and is the smallest of those tried in which the program fits: a program
-/// that fits may fail with a little more, and how many showed that is said. Policies are compared workload by workload, seeds averaged before: geometric means with
-/// bootstrap intervals (BCa, 95 %), Wilcoxon's signed-rank test with Holm's correction, matched-pairs rank-biserial effects. A program that
-/// fits in no memory under a policy counts in none of its means, and as worse than all that fits in the test.
+/// Each workload is run under each policy in each capacity and with plenty of memory, and the smallest memory in which it fits is
+/// searched for. LOAD is the most bytes live at once, each request rounded up to 512 bytes: nothing can need less. The search goes in
+/// steps of 1/256 of LOAD (at least one page of 2 MiB) and takes the smallest memory tried in which the program fits; a program that
+/// fits may still fail with slightly more, and how often that happened is reported. Policies are compared workload by workload, with
+/// seeds averaged first: geometric means with bootstrap intervals (BCa, 95 %), Wilcoxon's signed-rank test with Holm's correction,
+/// matched-pairs rank-biserial effects. A program that fits in no memory under a policy is left out of its means, and ranks last in
+/// the test.
 ///
-/// BoundRatios the policies stand two bounds over LOAD: the page ideal, which is enough for one that remaps pages of 2 MiB as it likes, and
-/// the best packing found offline, every lifetime known beforehand.
+/// Two bounds over LOAD are shown beside the policies: the page ideal, for an allocator that can remap pages of 2 MiB at will, and the
+/// best packing found offline, with every lifetime known in advance.
 ///
-/// A row depends on its job alone: any number of threads, and any spread over machines, gives the same bytes.
+/// A row depends on its job alone, so any number of threads or machines gives the same bytes.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade sweep --list
@@ -54,11 +58,11 @@ use show::{Finished, Shown};
   parkade sweep --shard 1/3 -o part1.jsonl
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
 
-A file of rows (-o) is continued where it ends: the same command after an interruption does only what is missing. Each row names the
-build that made it, by version and a hash of the sources and releases that decide: rows of another build are not continued without
---force, and then the result says how many there are of which build.
+A file of rows (-o) is continued where it ends: after an interruption the same command does only what is missing. Each row names the
+build that made it, by its version and a hash of the sources that decide. Rows of another build are not continued without --force;
+the result then says how many rows each build made.
 
-Exit code: 0 done, 2 it could not be run.")]
+Exit code: 0 done, 2 could not run.")]
 pub(crate) struct Args {
     /// Workloads: names, descriptions of generated ones, recordings, or all. Separated by commas, or given several times.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
@@ -69,63 +73,116 @@ pub(crate) struct Args {
     /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB).
     #[arg(short, long, value_name = "LIST", default_value = "1.0,1.02,1.05,1.1,1.25")]
     capacities: Vec<String>,
-    /// How many seeds each generated workload is made from: 1, 2 and so on. Once only where the seed decides about nothing.
+    /// How many seeds to generate each workload from (1, 2 and so on). A workload that ignores its seed is run once.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seeds: u64,
-    /// Before each program, take so many times LOAD from the device in one piece and give it back to the allocator.
+    /// Before each program, reserve this many times LOAD in one piece and leave it in the allocator's cache.
     #[arg(long, value_name = "FACTOR")]
     prealloc: Option<Share>,
-    /// How hard to look for the packing that is shown beside the policies, in steps for each program; 0 for no bounds.
+    /// Steps spent on the packing shown beside the policies, for each program; 0 omits the bounds.
     #[arg(long, value_name = "STEPS", default_value_t = 100_000_000)]
     bounds: u64,
-    /// Where the device places segments: driver (as NVIDIA's was measured to), ascending, descending, lowest-hole.
+    /// Where the device places segments: driver (as measured of NVIDIA's), ascending, descending, lowest-hole.
     #[arg(long, value_name = "MODEL", default_value = "driver")]
     addresses: String,
-    /// Do only the jobs whose number leaves this rest: 2/3 is the second of three parts.
+    /// Run only this part of the jobs: 2/3 is the second of three parts.
     #[arg(long, value_name = "I/N", default_value = "1/1")]
     shard: Shard,
     /// Write the rows here, a line of JSON each, or continue the file.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Continue a file although another build of parkade made rows of it, which then stand beside this one's.
+    /// Continue a file even if another build of parkade made some of its rows.
     #[arg(long, requires = "output")]
     force: bool,
-    /// How many jobs at once; as many as there are processors if not given.
+    /// How many jobs to run at once [default: the number of processors].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
     shown: Shown,
-    /// Say which workloads, generators, policies and address models there are; with --json as one object.
+    /// List the workloads, generators, policies and address models; with --json as one object.
     #[arg(long)]
     list: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    sweep(args).map_err(|error| args.shown.say_failed(error))
+/// What is to be printed.
+pub(crate) enum Answer {
+    List,
+    /// The rows of one part.
+    Part(Vec<Row>),
+    Whole(Box<Finished>),
 }
 
-fn sweep(args: &Args) -> Result<Outcome> {
-    if args.list {
-        return list::show(args.shown.json).map(|()| Outcome::Good);
+impl Command for Args {
+    type Answer = Answer;
+
+    fn compute(&self) -> Result<Answer> {
+        if self.list {
+            return Ok(Answer::List);
+        }
+        let study = names::study(self)?;
+        if self.shard.parts > 1 && self.output.is_none() {
+            bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");
+        }
+        if self.shard.parts > 1 {
+            show::check_part(&self.shown)?;
+        }
+        show::check(&self.shown, &study.plan)?;
+        show::check_files(&self.shown, self.output.as_deref(), &study.files)?;
+        warn_of_same_programs(&study);
+        let rows = do_jobs(self, &study)?;
+        if self.shard.parts > 1 {
+            return Ok(Answer::Part(rows));
+        }
+        let beside = find_bounds(self, &study)?;
+        let Study { plan, sources, policies, .. } = study;
+        let finished = Finished { sources, policies, beside, ..self.shown.finish(plan, rows, Overlap::default())? };
+        self.shown.write_files(&finished)?;
+        Ok(Answer::Whole(Box::new(finished)))
     }
-    let study = names::study(args)?;
-    if args.shard.parts > 1 && args.output.is_none() {
-        bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");
+
+    fn form(&self) -> Form {
+        self.shown.form()
     }
-    if args.shard.parts > 1 {
-        show::check_part(&args.shown)?;
+
+    fn text(&self, answer: &Answer, out: &mut dyn Write) -> Result<()> {
+        match answer {
+            Answer::List => Ok(list::print(out)?),
+            Answer::Whole(finished) => self.shown.text(finished, out),
+            Answer::Part(rows) => {
+                let (path, count) = (output::one_line(&self.path()), output::count(rows.len() as u64, "row"));
+                writeln!(out, "part {}: {count} in {path}; parkade merge puts the parts together", self.shard)?;
+                for line in builds::lines(rows, &Overlap::default()) {
+                    writeln!(out, "{}", output::one_line(&line))?;
+                }
+                Ok(())
+            }
+        }
     }
-    show::check(&args.shown, &study.plan)?;
-    show::check_files(&args.shown, args.output.as_deref(), &study.files)?;
-    warn_of_same_programs(&study);
-    let rows = do_jobs(args, &study)?;
-    if args.shard.parts > 1 {
-        return say_part(args, &rows);
+
+    fn json(&self, answer: &Answer, lines: &mut Lines) -> Result<()> {
+        match answer {
+            Answer::List => lines.add(&list::Object::of()),
+            Answer::Whole(finished) => Shown::json(finished, lines),
+            Answer::Part(rows) => lines.add(&Part::of(self, rows)),
+        }
     }
-    let beside = find_bounds(args, &study)?;
-    let (plan, sources, policies, overlap) = (&study.plan, &study.sources, &study.policies, &Overlap::default());
-    let finished = Finished { plan, rows: &rows, sources, policies, beside: &beside, overlap };
-    show::show(&args.shown, &finished).map(|()| Outcome::Good)
+}
+
+impl Args {
+    /// The file of rows.
+    fn path(&self) -> String {
+        self.output.as_ref().map_or_else(String::new, |path| path.display().to_string())
+    }
+}
+
+view! {
+    struct Part<'a>(args: &Args, rows: &'a [Row]) {
+        part: String = args.shard.to_string(),
+        file: String = args.path(),
+        jobs: usize = rows.len(),
+        programs: BTreeMap<&'a str, u64> = builds::rows_by_build(rows),
+        mixed: bool = builds::are_mixed(rows),
+    }
 }
 
 /// In one line.
@@ -156,7 +213,7 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     };
     let jobs: Vec<u64> = args.shard.jobs(&study.plan).skip(rows.len()).collect();
     let pool = threads(args, jobs.len())?;
-    let bar = progress_bar_of("jobs", args.shown.json);
+    let bar = progress::of("jobs", args.shown.json.json);
     bar.set_length((rows.len() + jobs.len()) as u64);
     bar.set_position(rows.len() as u64);
     let done = run_jobs(&study.plan, &study.sources, &study.policies, &jobs, &pool, |row| {
@@ -204,7 +261,7 @@ fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
     if args.bounds == 0 {
         return Ok(Vec::new());
     }
-    let bar = progress_bar_of("bounds", args.shown.json);
+    let bar = progress::of("bounds", args.shown.json.json);
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
     let programs: u64 = study.plan.workloads.iter().map(|workload| workload.seeds).sum();
     let pool = threads(args, usize::try_from(programs).unwrap_or(usize::MAX))?;
@@ -218,22 +275,4 @@ fn append(file: &mut File, row: &Row) -> io::Result<()> {
     let mut line = serde_json::to_vec(row)?;
     line.push(b'\n');
     file.write_all(&line)
-}
-
-fn say_part(args: &Args, rows: &[Row]) -> Result<Outcome> {
-    let mut out = output::stdout();
-    let path = args.output.as_deref().unwrap_or(Path::new("")).display().to_string();
-    if args.shown.json {
-        let part = json!({ "part": args.shard.to_string(), "file": path, "jobs": rows.len(), "programs": builds::rows_by_build(rows),
-                           "mixed": builds::are_mixed(rows) });
-        writeln!(out, "{part}")?;
-    } else {
-        let (path, count) = (output::one_line(&path), output::count(rows.len() as u64, "row"));
-        writeln!(out, "part {}: {count} in {path}; parkade merge puts the parts together", args.shard)?;
-        for line in builds::lines(rows, &Overlap::default()) {
-            writeln!(out, "{}", output::one_line(&line))?;
-        }
-    }
-    out.flush()?;
-    Ok(Outcome::Good)
 }

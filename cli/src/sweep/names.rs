@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use parkade::profile::Profile as Rules;
 use parkade_policies::{CATALOGUE as POLICIES, Named, named};
 use parkade_recording::DeviceRecording;
-use parkade_replay::{ReplaySettings, Requests, VerifyOptions, newer_profile};
+use parkade_replay::{Requests, VerifyOptions};
 use parkade_research::study::Addresses;
 use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, PreparedWorkload, Source};
 use parkade_research::workload::recorded::of_requests;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
 
 use super::Args;
-use crate::{size, verify};
+use crate::{recording, size};
 
 /// What is to be done, and with what.
 pub(super) struct Study {
@@ -195,13 +194,11 @@ fn described(text: &str) -> Result<Found> {
 
 /// Each device of a recording is a workload.
 fn of_recording(path: &Path) -> Result<Vec<Found>> {
-    let recording = verify::read(path)?;
-    let profile = newer_profile(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
-    let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;
-    let own = VerifyOptions { settings, limit_bytes: None, statistics: None };
-    let traced: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
+    let recording = recording::read(path)?;
+    let own = VerifyOptions { settings: recording::own_settings(&recording)?, limit_bytes: None, stats_file: None };
+    let traced = recording::traced(&recording);
     if traced.is_empty() {
-        bail!("the file has no trace entries: record it with torch.cuda.memory._record_memory_history()");
+        bail!("the file has no trace entries: {}", recording::RECORD_IT);
     }
     let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let stem = ["xz", "gz", "zst", "pickle", "pkl"]
@@ -234,19 +231,10 @@ fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Strin
     if names.is_empty() { "; --list names all".to_owned() } else { format!(": did you mean {}?", names.join(" or ")) }
 }
 
-/// How many characters must be inserted, removed or replaced (Levenshtein), looking at no more than 60 of each.
+/// How many characters must be inserted, removed or replaced, looking at no more than 60 of each.
 fn distance(one: &str, other: &str) -> usize {
-    let [one, other] = [one, other].map(|text| text.chars().take(60).collect::<Vec<char>>());
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (place, a) in one.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], place + 1);
-        for (column, b) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
+    let [one, other] = [one, other].map(|text| text.chars().take(60).collect::<String>());
+    strsim::levenshtein(&one, &other)
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! The page of a sweep: three plots and the tables, without a network and without a script.
 
-use parkade::report::format_bytes;
+use parkade::texts::format_bytes;
 use parkade_policies::Named;
 use parkade_research::study::sweep::{Capacity, Level, Plan, Share, Source, Summary};
 use parkade_research::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, live_curve};
 
+use super::finished::{Finished, about_artefacts, subject, takes_everything};
 use super::grids;
 use super::plot::{Axis, Plot, Scale};
-use super::show::{Finished, about_artefacts, subject, takes_everything};
 use crate::report::markup::{escape, fill};
 
 const PAGE: &str = include_str!("page/page.html");
@@ -17,10 +17,10 @@ const POINTS: usize = 400;
 /// What needs more than so many times its load is drawn at the edge.
 const WIDEST: f64 = 2.0;
 
-pub(super) fn page(finished: &Finished<'_>, summary: &Summary, curve: Option<&str>) -> String {
-    let plan = finished.plan;
+pub(super) fn page(finished: &Finished, summary: &Summary, curve: Option<&str>) -> String {
+    let plan = &finished.plan;
     let plots = [frontier(finished), over_time(finished, summary, curve).unwrap_or_default(), cost(plan, summary)];
-    let tables: String = grids::all(plan, summary, finished.beside).iter().map(super::grid::Grid::html).collect();
+    let tables: String = grids::all(plan, summary, &finished.beside).iter().map(super::grid::Grid::html).collect();
     let about_builds: String =
         finished.about_builds().iter().map(|line| format!("<p class=\"meta warning\">{}</p>\n", escape(line))).collect();
     let values = [
@@ -40,8 +40,8 @@ fn card(title: &str, note: &str, plot: &Plot) -> String {
 }
 
 /// The share of programs that fit, over the memory that there is.
-fn frontier(finished: &Finished<'_>) -> String {
-    let plan = finished.plan;
+fn frontier(finished: &Finished) -> String {
+    let plan = &finished.plan;
     let mut ratios = vec![Vec::new(); plan.policies.len()];
     let mut programs = vec![0_usize; plan.policies.len()];
     for row in finished.rows.iter().filter(|row| row.capacity == Capacity::Smallest) {
@@ -82,13 +82,13 @@ fn frontier(finished: &Finished<'_>) -> String {
 }
 
 /// What is reserved over the length of one program.
-fn over_time(finished: &Finished<'_>, summary: &Summary, curve: Option<&str>) -> Option<String> {
-    let plan = finished.plan;
+fn over_time(finished: &Finished, summary: &Summary, curve: Option<&str>) -> Option<String> {
+    let plan = &finished.plan;
     let chosen = match curve {
         Some(name) => plan.workloads.iter().position(|workload| workload.name == name),
         None => most_different(plan, summary),
     };
-    let (source, policies) = (finished.sources.get(chosen?)?, finished.policies);
+    let (source, policies) = (finished.sources.get(chosen?)?, &finished.policies);
     let workload = (source.make)(1);
     let load = live_curve(&workload, LOAD_UNIT_BYTES, POINTS);
     let options = RunOptions {

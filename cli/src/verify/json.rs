@@ -1,156 +1,168 @@
 //! A verified recording as one JSON object.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 
-use anyhow::Result;
-use parkade_replay::{DeviceVerdict, Guess, ProfileEvidence, SettingsOrigin, StatisticsCheck};
-use serde_json::{Value, json};
+use parkade_replay::{DeviceVerdict, Guess, ReleaseEvidence, StatsCheck};
 
 use super::Verified;
+use crate::view::{all, origin, view};
 
-/// The object of a verified recording. With several devices the numbers are sums, and `devices` has each one's.
-pub(super) fn verified(verified: &Verified) -> Result<String> {
-    let devices = &verified.devices;
-    let sum = |number: fn(&DeviceVerdict) -> u64| devices.iter().map(number).sum::<u64>();
-    let first = devices.iter().find(|device| device.first.is_some());
-    let mut object = json!({
-        "file": verified.file.display().to_string(),
-        "settings": verified.settings.settings.text,
-        "settings_refusal": verified.settings.refusal.as_ref().map(ToString::to_string),
-        "settings_origin": origin(verified.settings.origin),
-        "profile": verified.profile.name,
-        "profile_seen_from": verified.evidence.map(ProfileEvidence::words),
-        "limit_bytes": verified.limit,
-        "fraction_of_unknown_memory": fraction(verified),
-        "entries": sum(|device| device.entries as u64),
-        "decisions": sum(|device| device.decisions),
-        "mismatches": verified.mismatches(),
-        "first_mismatch": first.map_or(Value::Null, first_mismatch),
-        "peak_allocated_bytes": total(devices, DeviceVerdict::peak_allocated_bytes),
-        "peak_reserved_bytes": total(devices, DeviceVerdict::peak_reserved_bytes),
-        "ooms": sum(|device| device.ooms),
-        "retries": devices.iter().map(|device| device.stats.num_alloc_retries).sum::<i64>(),
-        "seconds": verified.seconds,
-        "tolerated": tolerated(verified),
-    });
-    if let [device] = devices.as_slice() {
-        object["not_in_file"] = not_in_file(device);
-        object["statistics"] = device.statistics.as_ref().map_or(Value::Null, statistics);
-    } else {
-        object["devices"] = devices.iter().map(device_object).collect();
+view! {
+    /// With several devices the numbers are sums, and `devices` has those of each.
+    pub(super) struct Object(verified: &Verified) {
+        file: String = verified.file.display().to_string(),
+        settings: String = verified.settings.settings.text.clone(),
+        settings_refusal: Option<String> = verified.settings.refusal.as_ref().map(ToString::to_string),
+        settings_origin: &'static str = origin(verified.settings.origin),
+        profile: &'static str = verified.profile.name,
+        profile_seen_from: Option<&'static str> = verified.evidence.map(ReleaseEvidence::words),
+        limit_bytes: Option<u64> = verified.limit,
+        fraction_of_unknown_memory: Option<f64> =
+            verified.has_unknown_fraction().then_some(verified.settings.settings.per_process_memory_fraction),
+        entries: u64 = sum(verified, |device| device.entries as u64),
+        decisions: u64 = sum(verified, |device| device.decisions),
+        mismatches: u64 = verified.mismatches(),
+        first_mismatch: Option<Mismatch> = verified.devices.iter().find_map(Mismatch::first),
+        peak_allocated_bytes: i64 = total(verified, DeviceVerdict::peak_allocated_bytes),
+        peak_reserved_bytes: i64 = total(verified, DeviceVerdict::peak_reserved_bytes),
+        ooms: u64 = sum(verified, |device| device.ooms),
+        retries: i64 = verified.devices.iter().map(|device| device.stats.num_alloc_retries).sum(),
+        seconds: f64 = verified.seconds,
+        tolerated: Tolerated = Tolerated::of(verified),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        not_in_file: Option<NotInFile> = only(verified).map(NotInFile::of),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        statistics: Option<Option<Statistics>> = only(verified).map(|device| device.stats_check.as_ref().map(Statistics::of)),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        devices: Option<Vec<Device>> = only(verified).is_none().then(|| all(&verified.devices, Device::of)),
     }
-    Ok(serde_json::to_string(&object)?)
 }
 
-/// The fraction of the device's memory that the settings allow, where nothing says how much that is.
-fn fraction(verified: &Verified) -> Option<f64> {
-    verified.has_unknown_fraction().then_some(verified.settings.settings.per_process_memory_fraction)
+/// The recording's only device.
+fn only(verified: &Verified) -> Option<&DeviceVerdict> {
+    if let [device] = verified.devices.as_slice() { Some(device) } else { None }
+}
+
+fn sum(verified: &Verified, number: fn(&DeviceVerdict) -> u64) -> u64 {
+    verified.devices.iter().map(number).sum()
 }
 
 /// A sum that absurd sizes cannot break.
-fn total(devices: &[DeviceVerdict], number: fn(&DeviceVerdict) -> i64) -> i64 {
-    devices.iter().map(number).fold(0, i64::saturating_add)
+fn total(verified: &Verified, number: fn(&DeviceVerdict) -> i64) -> i64 {
+    verified.devices.iter().map(number).fold(0, i64::saturating_add)
 }
 
-/// The object of a recording that could not be verified.
-pub(super) fn failed(file: &Path, error: &anyhow::Error) -> Result<String> {
-    let causes: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
-    Ok(serde_json::to_string(&json!({ "file": file.display().to_string(), "error": causes.join(": ") }))?)
+view! {
+    struct Device(device: &DeviceVerdict) {
+        device: u32 = device.device,
+        entries: usize = device.entries,
+        decisions: u64 = device.decisions,
+        mismatches: u64 = device.mismatches,
+        first_mismatch: Option<Mismatch> = Mismatch::first(device),
+        peak_allocated_bytes: i64 = device.peak_allocated_bytes(),
+        peak_reserved_bytes: i64 = device.peak_reserved_bytes(),
+        ooms: u64 = device.ooms,
+        retries: i64 = device.stats.num_alloc_retries,
+        not_in_file: NotInFile = NotInFile::of(device),
+    }
 }
 
-fn device_object(device: &DeviceVerdict) -> Value {
-    json!({
-        "device": device.device,
-        "entries": device.entries,
-        "decisions": device.decisions,
-        "mismatches": device.mismatches,
-        "first_mismatch": if device.first.is_some() { first_mismatch(device) } else { Value::Null },
-        "peak_allocated_bytes": device.peak_allocated_bytes(),
-        "peak_reserved_bytes": device.peak_reserved_bytes(),
-        "ooms": device.ooms,
-        "retries": device.stats.num_alloc_retries,
-        "not_in_file": not_in_file(device),
-    })
+view! {
+    struct Mismatch(device: u32, first: &parkade_replay::Mismatch) {
+        device: u32 = device,
+        entry: Option<usize> = first.entry,
+        recorded: String = first.recorded.clone(),
+        replayed: String = first.replayed.clone(),
+    }
 }
 
-fn first_mismatch(device: &DeviceVerdict) -> Value {
-    let first = device.first.as_ref();
-    json!({
-        "device": device.device,
-        "entry": first.and_then(|first| first.entry),
-        "recorded": first.map(|first| &first.recorded),
-        "replayed": first.map(|first| &first.replayed),
-    })
+impl Mismatch {
+    fn first(device: &DeviceVerdict) -> Option<Mismatch> {
+        device.first.as_ref().map(|first| Mismatch::of(device.device, first))
+    }
 }
 
-fn not_in_file(device: &DeviceVerdict) -> Value {
-    let not = &device.not_in_file;
-    let statistics = device.statistics.as_ref();
-    json!({
-        "lost_beginning": not.lost_beginning.map(|lost| json!({
-            "segments": lost.segments,
-            "blocks": lost.blocks,
-            "reserved_bytes": lost.reserved_bytes,
-            "assumed_sizes": lost.assumed_sizes,
-            "inferred_sizes": lost.inferred_sizes,
-            "unknown_ages": not.unknown_ages,
-            "assumed_collections": not.assumed_collections,
-        })),
-        "empty_cache_calls": not.empty_caches,
-        "device_refusals": not.refusals,
-        "guessed_pools": not.guess.as_ref().map(guess),
-        "silent_empty_cache_calls": statistics.map(|check| check.silent_empty_caches),
-        "peaks_reset_between_entries": statistics.and_then(|check| check.peaks_reset).map(|(from, to)| [from, to]),
-    })
+view! {
+    struct NotInFile(device: &DeviceVerdict) {
+        lost_beginning: Option<LostBeginning> = LostBeginning::find(device),
+        empty_cache_calls: u64 = device.not_in_file.empty_caches,
+        device_refusals: u64 = device.not_in_file.refusals,
+        guessed_pools: Option<GuessedPools> = device.not_in_file.guess.as_ref().map(GuessedPools::of),
+        silent_empty_cache_calls: Option<i64> = device.stats_check.as_ref().map(|check| check.silent_empty_caches),
+        peaks_reset_between_entries: Option<(usize, usize)> = device.stats_check.as_ref().and_then(|check| check.peaks_reset),
+    }
 }
 
-/// Private pools that were worked out from the trace.
-fn guess(guess: &Guess) -> Value {
-    let segments = guess.segments.iter().map(|segment| {
-        json!({
-            "address": segment.address,
-            "pool": segment.pool,
-            "made_at_entry": segment.made_at,
-            "gone_at_entry": segment.gone_at,
+#[derive(serde::Serialize)]
+struct LostBeginning {
+    segments: usize,
+    blocks: usize,
+    reserved_bytes: u64,
+    assumed_sizes: usize,
+    inferred_sizes: usize,
+    unknown_ages: bool,
+    assumed_collections: u64,
+}
+
+impl LostBeginning {
+    fn find(device: &DeviceVerdict) -> Option<LostBeginning> {
+        let not = &device.not_in_file;
+        not.lost_beginning.map(|lost| LostBeginning {
+            segments: lost.segments,
+            blocks: lost.blocks,
+            reserved_bytes: lost.reserved_bytes,
+            assumed_sizes: lost.assumed_sizes,
+            inferred_sizes: lost.inferred_sizes,
+            unknown_ages: not.unknown_ages,
+            assumed_collections: not.assumed_collections,
         })
-    });
-    json!({
-        "pools": guess.pools,
-        "requests": guess.requests,
-        "windows": guess.windows,
-        "contradictions": guess.contradictions,
-        "segments": segments.collect::<Vec<_>>(),
-    })
+    }
 }
 
-fn statistics(check: &StatisticsCheck) -> Value {
-    let differences = check.differences.iter();
-    json!({
-        "compared": check.compared,
-        "unknowable": check.unknowable,
-        "differences": differences
-            .map(|difference| json!({ "key": difference.key, "recorded": difference.recorded, "replayed": difference.replayed }))
-            .collect::<Vec<_>>(),
-        "unknown_keys": check.unknown_keys,
-    })
+view! {
+    /// Private pools that were worked out from the trace.
+    struct GuessedPools(guess: &Guess) {
+        pools: usize = guess.pools,
+        requests: u64 = guess.requests,
+        windows: u64 = guess.windows,
+        contradictions: u64 = guess.contradictions,
+        segments: Vec<GuessedSegment> = all(&guess.segments, GuessedSegment::of),
+    }
 }
 
-fn tolerated(verified: &Verified) -> Value {
-    let tolerated = &verified.recording.tolerated;
-    json!({
-        "unknown_top_keys": tolerated.unknown_top_keys,
-        "unknown_segment_keys": tolerated.unknown_segment_keys,
-        "unknown_block_keys": tolerated.unknown_block_keys,
-        "unknown_entry_keys": tolerated.unknown_entry_keys,
-        "unknown_actions": tolerated.unknown_actions,
-    })
+view! {
+    struct GuessedSegment(segment: &parkade_replay::GuessedSegment) {
+        address: u64 = segment.address,
+        pool: usize = segment.pool,
+        made_at_entry: Option<usize> = segment.made_at,
+        gone_at_entry: Option<usize> = segment.gone_at,
+    }
 }
 
-pub(crate) const fn origin(origin: SettingsOrigin) -> &'static str {
-    match origin {
-        SettingsOrigin::Recorded => "recorded",
-        SettingsOrigin::RecordedValues => "recorded values",
-        SettingsOrigin::Assumed => "assumed",
-        SettingsOrigin::Given => "given",
+view! {
+    struct Statistics(check: &StatsCheck) {
+        compared: usize = check.compared,
+        unknowable: usize = check.unknowable,
+        differences: Vec<StatisticDifference> = all(&check.differences, StatisticDifference::of),
+        unknown_keys: Vec<String> = check.unknown_keys.clone(),
+    }
+}
+
+view! {
+    struct StatisticDifference(difference: &parkade_replay::StatsDifference) {
+        key: String = difference.key.clone(),
+        recorded: i64 = difference.recorded,
+        replayed: i64 = difference.replayed,
+    }
+}
+
+view! {
+    /// What the file has that is not known, with how often.
+    struct Tolerated(verified: &Verified) {
+        unknown_top_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_top_keys.clone(),
+        unknown_segment_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_segment_keys.clone(),
+        unknown_block_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_block_keys.clone(),
+        unknown_entry_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_entry_keys.clone(),
+        unknown_actions: BTreeMap<String, u64> = verified.recording.tolerated.unknown_actions.clone(),
     }
 }

@@ -4,29 +4,26 @@ mod json;
 mod table;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
-use clap::{Parser, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use indicatif::ProgressBar;
 use parkade::profile::Profile as Rules;
-use parkade_recording::{self, ReadError, Recording};
-use parkade_replay::{
-    DeviceVerdict, ProfileEvidence, ReplaySettings, StatisticsFile, VerifyOptions, newer_profile, verify_device,
-};
+use parkade_recording::Recording;
+use parkade_replay::{DeviceVerdict, ReleaseEvidence, ReplaySettings, StatsFile, VerifyOptions, newer_release, verify_device};
 use rayon::prelude::*;
 
-use crate::{Outcome, output, size};
-
-pub(crate) use json::origin;
+use crate::args::{Json, Profile};
+use crate::runner::{self, Command, Form, Lines, Outcome, Subject};
+use crate::{output, progress, recording, size};
 
 /// Replay recordings under their own settings and compare every decision.
 ///
-/// A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), plain or packed with gzip, xz or Zstandard. Every
-/// address, segment, release and out-of-memory point is compared, and the segments and blocks at the end.
+/// A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), plain or compressed with gzip, xz or Zstandard. Every
+/// address, segment, release and out-of-memory point is compared, as are the segments and blocks at the end.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade verify snapshot.pickle
@@ -38,43 +35,20 @@ pub(crate) struct Args {
     /// The recordings.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// The memory limit of the run (set_per_process_memory_fraction), which a recording does not contain.
+    /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// The version of PyTorch that made the recording; without it what the file shows, else 2.11.
+    /// The PyTorch version that made the recording [default: what the file shows, else 2.11].
     #[arg(long, value_enum)]
     profile: Option<Profile>,
-    /// The output of torch.cuda.memory_stats() at the end of the run, as JSON, to compare too. For one recording.
+    /// The output of torch.cuda.memory_stats() at the end of the run, as JSON, to compare as well. For one recording.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// The settings of the run, where the recording does not state them or states them wrongly.
     #[arg(long)]
     settings: Option<String>,
-    /// Print one JSON object a recording.
-    #[arg(long)]
-    json: bool,
-}
-
-/// A version of PyTorch whose decisions can be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub(crate) enum Profile {
-    /// PyTorch 2.11.
-    #[default]
-    #[value(name = "2.11")]
-    V2_11,
-    /// PyTorch 2.15.
-    #[value(name = "2.15")]
-    V2_15,
-}
-
-impl Profile {
-    /// Its rules.
-    pub(crate) const fn rules(self) -> &'static Rules {
-        match self {
-            Profile::V2_11 => &Rules::PYTORCH_2_11,
-            Profile::V2_15 => &Rules::PYTORCH_2_15,
-        }
-    }
+    #[command(flatten)]
+    json: Json,
 }
 
 /// A verified recording.
@@ -85,7 +59,7 @@ struct Verified {
     limit: Option<u64>,
     profile: &'static Rules,
     /// What showed the version, if it was not given or assumed.
-    evidence: Option<ProfileEvidence>,
+    evidence: Option<ReleaseEvidence>,
     devices: Vec<DeviceVerdict>,
     seconds: f64,
 }
@@ -101,62 +75,66 @@ impl Verified {
     }
 }
 
-/// What is left of a recording once it is verified: a line of JSON or rows of the table. The recording itself is gone, or a hundred
-/// of them would be in memory at once.
-struct Report {
+/// What is left of a recording once it is verified. The recording itself is gone, or a hundred of them would be in memory at once.
+pub(crate) struct Report {
     differs: bool,
-    shown: Shown,
+    json: serde_json::Value,
+    part: table::Part,
 }
 
-enum Shown {
-    Json(String),
-    Rows(table::Part),
-}
+impl Command for Args {
+    type Answer = Vec<Result<Report>>;
 
-pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    if args.stats.is_some() && args.files.len() != 1 {
-        bail!("--stats belongs to one recording, and {} are given", args.files.len());
+    fn compute(&self) -> Result<Vec<Result<Report>>> {
+        if self.stats.is_some() && self.files.len() != 1 {
+            bail!("--stats belongs to one recording, and {} are given", self.files.len());
+        }
+        let statistics = self.stats.as_deref().map(read_statistics).transpose()?;
+        let bar = progress::entries(self.json.json);
+        let done = AtomicU64::new(0);
+        let of_file = |file: &PathBuf| {
+            let verified = verify(file, self, statistics.as_ref(), &bar, &done)?;
+            let part = table::Part::of(&verified, &short_name(file, &self.files));
+            Ok(Report { differs: verified.mismatches() > 0, json: serde_json::to_value(json::Object::of(&verified))?, part })
+        };
+        let reports = self.files.par_iter().map(of_file).collect();
+        bar.finish_and_clear();
+        Ok(reports)
     }
-    let statistics = args.stats.as_deref().map(read_statistics).transpose()?;
-    let bar = progress_bar(args.json);
-    let done = AtomicU64::new(0);
-    let results: Vec<Result<Report>> = args
-        .files
-        .par_iter()
-        .map(|file| {
-            let verified = verify(file, args, statistics.as_ref(), &bar, &done);
-            verified.and_then(|verified| report(&verified, args)).with_context(|| file.display().to_string())
+
+    fn outcome(&self, reports: &Vec<Result<Report>>) -> Outcome {
+        let of_file = |report: &Result<Report>| match report {
+            Ok(report) if report.differs => Outcome::CheckFailed,
+            Ok(_) => Outcome::Good,
+            Err(_) => Outcome::CouldNotRun,
+        };
+        reports.iter().map(of_file).max().unwrap_or(Outcome::Good)
+    }
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Command
+    }
+
+    fn text(&self, reports: &Vec<Result<Report>>, out: &mut dyn std::io::Write) -> Result<()> {
+        let parts: Vec<_> = reports.iter().flatten().map(|report| &report.part).collect();
+        Ok(table::print(out, &parts, reports.len() - parts.len())?)
+    }
+
+    fn json(&self, reports: &Vec<Result<Report>>, lines: &mut Lines) -> Result<()> {
+        self.files.iter().zip(reports).try_for_each(|(file, report)| match report {
+            Ok(report) => lines.add(&report.json),
+            Err(error) => lines.add(&runner::failure(Subject::File(file), &format!("{error:#}"))),
         })
-        .collect();
-    bar.finish_and_clear();
-    let outcome = results.iter().map(outcome_of).max().unwrap_or(Outcome::Good);
-    let printed = print(args, &results);
-    for error in results.iter().filter_map(|result| result.as_ref().err()) {
-        output::complain(error);
     }
-    match printed {
-        // Whoever reads only the first lines still gets the exit code of all.
-        Err(error) if output::is_broken_pipe(&error) => Ok(outcome),
-        printed => printed.map(|()| outcome),
-    }
-}
 
-fn outcome_of(result: &Result<Report>) -> Outcome {
-    match result {
-        Ok(report) if report.differs => Outcome::CheckFailed,
-        Ok(_) => Outcome::Good,
-        Err(_) => Outcome::CouldNotRun,
+    fn remarks(&self, reports: &Vec<Result<Report>>) -> Vec<String> {
+        let failed = self.files.iter().zip(reports).filter_map(|(file, report)| Some((file, report.as_ref().err()?)));
+        failed.map(|(file, error)| format!("{}: {error:#}", file.display())).collect()
     }
-}
-
-fn report(verified: &Verified, args: &Args) -> Result<Report> {
-    let differs = verified.mismatches() > 0;
-    let shown = if args.json {
-        Shown::Json(json::verified(verified)?)
-    } else {
-        Shown::Rows(table::Part::of(verified, &short_name(&verified.file, &args.files)))
-    };
-    Ok(Report { differs, shown })
 }
 
 /// The file's own name, or its whole path where another file has the same name.
@@ -166,31 +144,10 @@ fn short_name(file: &Path, files: &[PathBuf]) -> String {
     output::one_line(&name.to_string_lossy())
 }
 
-fn print(args: &Args, results: &[Result<Report>]) -> Result<()> {
-    let mut out = output::stdout();
-    let mut table = table::Table::default();
-    for (file, result) in args.files.iter().zip(results) {
-        match result {
-            Ok(Report { shown: Shown::Json(line), .. }) => writeln!(out, "{line}")?,
-            Ok(Report { shown: Shown::Rows(part), .. }) => table.add(part),
-            Err(error) if args.json => writeln!(out, "{}", json::failed(file, error)?)?,
-            Err(_) => table.failed += 1,
-        }
-    }
-    table.print(&mut out, output::Paint::for_stdout())?;
-    Ok(out.flush()?)
-}
-
-fn verify(
-    file: &Path,
-    args: &Args,
-    statistics: Option<&StatisticsFile>,
-    bar: &ProgressBar,
-    done: &AtomicU64,
-) -> Result<Verified> {
+fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &ProgressBar, done: &AtomicU64) -> Result<Verified> {
     let start = Instant::now();
-    let recording = read(file)?;
-    let shown = newer_profile(&recording, statistics).filter(|_| args.profile.is_none());
+    let recording = recording::read(file)?;
+    let shown = newer_release(&recording, statistics).filter(|_| args.profile.is_none());
     let (profile, evidence) = match shown {
         Some((profile, evidence)) => (profile, Some(evidence)),
         None => (args.profile.unwrap_or_default().rules(), None),
@@ -199,15 +156,15 @@ fn verify(
         Some(text) => ReplaySettings::given_as(profile, text)?,
         None => ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?,
     };
-    let options = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, statistics: statistics.cloned() };
-    let traced: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
+    let options = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: statistics.cloned() };
+    let traced = recording::traced(&recording);
     if traced.is_empty() {
-        bail!("the file has no trace entries to verify: record it with torch.cuda.memory._record_memory_history()");
+        bail!("the file has no trace entries to verify: {}", recording::RECORD_IT);
     }
     if statistics.is_some() && traced.len() > 1 {
         bail!("--stats belongs to one device, and the recording has {}", traced.len());
     }
-    bar.inc_length(traced.iter().map(|device| device.trace.len() as u64).sum());
+    bar.inc_length(recording::entries(&traced));
     let mut devices = Vec::new();
     for device in &traced {
         let mut reported = 0;
@@ -219,47 +176,20 @@ fn verify(
         };
         let verdict = verify_device(device, &options, &mut progress);
         progress(device.trace.len());
-        devices.push(match verdict {
-            Err(error) if traced.len() > 1 => return Err(anyhow!("device {}: {error}", device.device)),
-            verdict => verdict?,
-        });
+        devices.push(recording::of_device(verdict, device.device, traced.len())?);
     }
     let seconds = start.elapsed().as_secs_f64();
     let (file, limit) = (file.to_owned(), args.limit);
     Ok(Verified { file, recording, settings, limit, profile, evidence, devices, seconds })
 }
 
-/// Reads a recording; the error does not name the file.
-pub(crate) fn read(file: &Path) -> Result<Recording> {
-    parkade_recording::read_file(file).map_err(|error| match error {
-        // The path comes before every error of this file.
-        ReadError::File { cause, .. } => anyhow!("cannot be read: {cause}"),
-        error => error.into(),
-    })
-}
-
-/// A bar of a recording's entries on standard error, which only a terminal shows.
-pub(crate) fn progress_bar(is_hidden: bool) -> ProgressBar {
-    progress_bar_of("entries", is_hidden)
-}
-
-/// A bar of something else.
-pub(crate) fn progress_bar_of(what: &str, is_hidden: bool) -> ProgressBar {
-    if is_hidden {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template(&format!("{{bar:40}} {{human_pos}} of {{human_len}} {what}"))
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(0).with_style(style)
-}
-
-fn read_statistics(file: &Path) -> Result<StatisticsFile> {
+fn read_statistics(file: &Path) -> Result<StatsFile> {
     let name = || format!("the statistics {}", file.display());
     let text = std::fs::read(file).with_context(name)?;
     let value: serde_json::Value = serde_json::from_slice(&text).with_context(name)?;
     let mut entries = BTreeMap::new();
     flatten("", &value, &mut entries).with_context(name)?;
-    StatisticsFile::new(entries).with_context(name)
+    StatsFile::new(entries).with_context(name)
 }
 
 /// Both of PyTorch's forms: flat keys with dots, and nested dictionaries. JSON nests at most as deep as its parser allows.
@@ -276,7 +206,7 @@ fn flatten(prefix: &str, value: &serde_json::Value, entries: &mut BTreeMap<Strin
             entries.insert(prefix.to_owned(), number.as_i64().unwrap_or_default());
             Ok(())
         }
-        _ if prefix.is_empty() => bail!("it is no JSON object: is this the output of torch.cuda.memory_stats()?"),
-        _ => bail!("{prefix:?} is no whole number of 64 bits: is this the output of torch.cuda.memory_stats()?"),
+        _ if prefix.is_empty() => bail!("it is not a JSON object: is this the output of torch.cuda.memory_stats()?"),
+        _ => bail!("{prefix:?} is not a 64-bit integer: is this the output of torch.cuda.memory_stats()?"),
     }
 }

@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use parkade_recording::DeviceRecording;
-use parkade_replay::{DeviceVerdict, Doing, Guess, SettingsOrigin};
+use parkade_replay::{Decision, DeviceVerdict, Guess, SettingsOrigin};
 
 use super::Verified;
-use crate::output::{self, Paint};
-use crate::size;
+use crate::table::{Mark, Table};
+use crate::{output, size};
 
 /// How many of a block's last entries, or of many names, are shown.
 const HISTORY: usize = 6;
@@ -19,20 +19,13 @@ pub(super) struct Part {
 }
 
 struct Row {
-    name: String,
-    cells: [String; 7],
+    cells: [String; HEADS.len()],
     is_good: bool,
 }
 
-/// The parts of all recordings, printed at the end, when the widths are known.
-#[derive(Default)]
-pub(super) struct Table<'a> {
-    parts: Vec<&'a Part>,
-    /// How many recordings could not be verified.
-    pub(super) failed: usize,
-}
-
-const HEADS: [&str; 7] = ["entries", "decisions", "mismatches", "oom", "peak allocated", "peak reserved", "seconds"];
+const HEADS: [&str; 8] = ["recording", "entries", "decisions", "mismatches", "oom", "peak allocated", "peak reserved", "seconds"];
+/// The column that is coloured.
+const MISMATCHES: usize = 3;
 
 impl Part {
     pub(super) fn of(verified: &Verified, name: &str) -> Part {
@@ -42,6 +35,7 @@ impl Part {
             let name = if is_one_of_many { format!("{name} device {}", device.device) } else { name.to_owned() };
             let seconds = if place == 0 { format!("{:.2}", verified.seconds) } else { String::new() };
             let cells = [
+                name.clone(),
                 device.entries.to_string(),
                 device.decisions.to_string(),
                 device.mismatches.to_string(),
@@ -50,8 +44,8 @@ impl Part {
                 size::show(device.peak_reserved_bytes()),
                 seconds,
             ];
-            part.rows.push(Row { name: name.clone(), cells, is_good: device.mismatches == 0 });
-            let notes: Vec<String> = notes(verified, device).iter().map(|note| output::one_line(note)).collect();
+            part.rows.push(Row { cells, is_good: device.mismatches == 0 });
+            let notes: Vec<String> = notes(verified, device);
             if !notes.is_empty() {
                 part.notes.push((name, notes));
             }
@@ -64,47 +58,34 @@ impl Part {
     }
 }
 
-impl<'a> Table<'a> {
-    pub(super) fn add(&mut self, part: &'a Part) {
-        self.parts.push(part);
+/// Prints what was verified, and how many recordings could not be.
+pub(super) fn print(out: &mut dyn Write, parts: &[&Part], failed: usize) -> io::Result<()> {
+    if parts.is_empty() {
+        return Ok(());
     }
+    let mut table = Table::new(HEADS);
+    for row in parts.iter().flat_map(|part| &part.rows) {
+        table.marked(&row.cells, MISMATCHES, Mark::of(row.is_good));
+    }
+    write!(out, "{}", table.text())?;
+    for (name, notes) in parts.iter().flat_map(|part| &part.notes) {
+        writeln!(out, "\n{name}")?;
+        for note in notes {
+            write!(out, "{}", output::paragraph(note.trim_start(), 2 + note.len() - note.trim_start().len()))?;
+        }
+    }
+    writeln!(out, "\n{}", verdict(parts, failed))
+}
 
-    pub(super) fn print(&self, out: &mut impl Write, paint: Paint) -> io::Result<()> {
-        if self.parts.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<&Row> = self.parts.iter().flat_map(|part| &part.rows).collect();
-        let name_width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max("recording".len());
-        let widths: Vec<usize> = (0..HEADS.len())
-            .map(|column| rows.iter().map(|row| row.cells[column].len()).max().unwrap_or(0).max(HEADS[column].len()))
-            .collect();
-        let heads: Vec<String> = HEADS.iter().zip(&widths).map(|(head, &width)| format!("{head:>width$}")).collect();
-        writeln!(out, "{}", paint.dim(&format!("{:<name_width$}  {}", "recording", heads.join("  "))))?;
-        for row in rows {
-            let mut cells: Vec<String> = row.cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:>width$}")).collect();
-            cells[2] = if row.is_good { paint.good(&cells[2]) } else { paint.bad(&cells[2]) };
-            let line = format!("{:<name_width$}  {}", row.name, cells.join("  "));
-            writeln!(out, "{}", line.trim_end())?;
-        }
-        for (name, notes) in self.parts.iter().flat_map(|part| &part.notes) {
-            writeln!(out, "\n{name}")?;
-            for note in notes {
-                writeln!(out, "  {note}")?;
-            }
-        }
-        writeln!(out, "\n{}", self.verdict(paint))
-    }
-
-    fn verdict(&self, paint: Paint) -> String {
-        let verified = self.parts.len();
-        let different = self.parts.iter().filter(|part| !part.is_good()).count();
-        let found = match (different, verified) {
-            (0, _) => paint.good("every decision is the same"),
-            (1, 1) => paint.bad("the recording differs"),
-            _ => paint.bad(&format!("{different} of {verified} recordings differ")),
-        };
-        if self.failed == 0 { found } else { format!("{found}; {} could not be verified", self.failed) }
-    }
+fn verdict(parts: &[&Part], failed: usize) -> String {
+    let verified = parts.len();
+    let different = parts.iter().filter(|part| !part.is_good()).count();
+    let found = match (different, verified) {
+        (0, _) => output::good("every decision is the same"),
+        (1, 1) => output::bad("the recording differs"),
+        _ => output::bad(&format!("{different} of {verified} recordings differ")),
+    };
+    if failed == 0 { found } else { format!("{found}; {failed} could not be verified") }
 }
 
 fn notes(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
@@ -222,7 +203,7 @@ fn guessed(guess: &Guess) -> Vec<String> {
 }
 
 fn statistics(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
-    let Some(check) = &device.statistics else { return Vec::new() };
+    let Some(check) = &device.stats_check else { return Vec::new() };
     let mut notes = Vec::new();
     let unknowable =
         if check.unknowable > 0 { format!(", {} that the file cannot tell", check.unknowable) } else { String::new() };
@@ -271,7 +252,7 @@ fn divergence(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
 fn history(recording: &DeviceRecording, address: u64, until: usize) -> Vec<String> {
     let of_block = recording.trace[..until].iter().enumerate().filter(|(_, entry)| entry.address == address);
     let mut lines: Vec<String> =
-        of_block.rev().take(HISTORY).map(|(n, entry)| format!("    entry {n}: {}", Doing::from(entry))).collect();
+        of_block.rev().take(HISTORY).map(|(n, entry)| format!("    entry {n}: {}", Decision::from(entry))).collect();
     lines.reverse();
     let end = if lines.is_empty() { " nothing" } else { "" };
     lines.insert(0, format!("  before that, on both sides, at {address:#x}:{end}"));

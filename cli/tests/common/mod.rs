@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod documented;
 pub(crate) mod sweeps;
+pub(crate) mod trials;
 
 use std::fs;
 use std::io::Write;

@@ -1,7 +1,4 @@
-//! parkade's answers beside the real PyTorch allocator's.
-//!
-//! [`ops`] runs scripts of allocator operations and prints what the program around the real allocator prints, [`golden`] holds its
-//! recorded answers, and [`shipped`] the recordings of real runs that ship with the repository.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod golden;

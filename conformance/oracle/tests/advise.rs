@@ -1,4 +1,6 @@
-//! Advice on real recordings: what it says would have happened did happen on the GPU.
+//! Advice on recordings of real runs: what it predicts is what happened on the GPU.
+
+mod support;
 
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
@@ -8,32 +10,33 @@ use parkade::stats::Family;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
-use parkade_analysis::advise::{AdviseOptions, AdvisedOption, Program, Reason, Report, Space, Verdict, advise};
-use parkade_oracle::shipped::read;
+use parkade_analysis::advise::{Advice, AdviseOptions, AdvisedOption, MemoryBudget, Program, Reason, Verdict, advise};
 use parkade_recording::{Action, Block, BlockState, DeviceRecording, Entry, Segment, StackId};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 use parkade_sim::{SimDevice, SimOptions};
 
+use support::read;
+
 const MIB: u64 = 1 << 20;
 const GIB: f64 = 1_073_741_824.0;
 
-fn advised(recording: &DeviceRecording, own: &VerifyOptions, gib: Option<f64>, given: &[&str], only_given: bool) -> Report {
+fn advised(recording: &DeviceRecording, own: &VerifyOptions, gib: Option<f64>, given: &[&str], only_given: bool) -> Advice {
     let options = AdviseOptions {
         own: own.clone(),
         profile: &Profile::PYTORCH_2_11,
-        space: Space { capacity_bytes: gib.map(|gib| (gib * GIB) as u64), limit_bytes: None },
+        memory: MemoryBudget { capacity_bytes: gib.map(|gib| (gib * GIB) as u64), limit_bytes: None },
         given: given.iter().map(|text| Settings::from_environment(text).expect("settings")).collect(),
         only_given,
     };
     advise(&[recording], &options, &|_| ()).expect("advice")
 }
 
-fn on(name: &str, gib: Option<f64>, given: &[&str]) -> Report {
+fn on(name: &str, gib: Option<f64>, given: &[&str]) -> Advice {
     let shipped = read(name);
     advised(shipped.device(), &shipped.options, gib, given, true)
 }
 
-fn option<'a>(report: &'a Report, text: &str) -> &'a AdvisedOption {
+fn option<'a>(report: &'a Advice, text: &str) -> &'a AdvisedOption {
     report.options.iter().find(|option| option.settings.text == text).expect("the option was tried")
 }
 
@@ -60,7 +63,7 @@ fn gpt2_under_16_gib_fails_and_fits_as_it_did() {
     assert_eq!(recommendation.reason, Reason::Fits);
 }
 
-/// The smallest memory over the peak of live bytes, as the real allocator's requests showed, searched there to 0.2 %.
+/// The smallest memory divided by the peak of live bytes, as found with the real allocator by bisection to 0.2 %.
 #[test]
 fn the_smallest_memory_is_the_real_allocators() {
     let report = on(
@@ -82,9 +85,9 @@ fn the_smallest_memory_is_the_real_allocators() {
     assert_eq!(report.recommendation.expect("the least").reason, Reason::NeedsLeast);
 }
 
-/// A few of the runs of which only the outcome is known; `advise_outcomes.py` compares all.
+/// A few of the runs of which only the outcome is known; `conformance/advise_outcomes.py` compares all of them.
 #[test]
-fn real_outcomes_are_told() {
+fn real_outcomes_are_predicted() {
     let collected = "garbage_collection_threshold:0.8,max_split_size_mb:64";
     for (program, settings, gib, fits) in [
         ("gpt2_varlen", "max_split_size_mb:128", 15.7204, true),
@@ -110,7 +113,7 @@ fn an_error_in_the_recording_shows_the_memory_and_the_answer_fits_the_truth() {
     let cure = report.recommended().expect("a cure");
     assert_eq!(cure.settings.text, "expandable_segments:True");
     assert!(!report.programs.iter().any(Program::survived), "it died");
-    // Collection depends on the limit of 16 GiB, which the file does not say and which explains every decision.
+    // Garbage collection depends on the limit of 16 GiB, which the file does not contain and which explains every decision.
     let collecting = read("gpt2_varlen.limit16_gc");
     let unknown = VerifyOptions { limit_bytes: None, ..collecting.options.clone() };
     let report = advised(collecting.device(), &unknown, None, &["expandable_segments:True"], true);
@@ -133,8 +136,8 @@ fn a_recording_that_lost_its_beginning_gets_an_answer() {
     assert_eq!((below.verdict, below.recommendation), (Verdict::Capacity, None));
 }
 
-/// What the program of pytorch#193400 does: 64 MiB stay from the start; each cycle takes 91 and 45.5 MiB, then 2 MiB that stay, and gives
-/// the first two back. Returns the recording and the reserved mebibytes after each cycle.
+/// The program of pytorch#193400: 64 MiB stay allocated from the start; each cycle allocates 91 MiB, 45.5 MiB, and 2 MiB that
+/// stay, and frees the first two. Returns the recording and the reserved MiB after each cycle.
 fn cycles(settings: &Settings, cycles: usize) -> (DeviceRecording, Vec<i64>) {
     let device = SimDevice::new(SimOptions::new(Bytes(16 << 30)));
     let mut allocator = Allocator::new(device, PyTorch::new(settings.clone()), Vec::<TraceEntry>::new());
@@ -146,8 +149,8 @@ fn cycles(settings: &Settings, cycles: usize) -> (DeviceRecording, Vec<i64>) {
     for _ in 0..cycles {
         let (large, small) = (ask(&mut allocator, 91 << 10), ask(&mut allocator, 91 << 9));
         kept.push(ask(&mut allocator, 2 << 10));
-        allocator.free(large).expect("given back");
-        allocator.free(small).expect("given back");
+        allocator.free(large).expect("freed");
+        allocator.free(small).expect("freed");
         reserved.push(allocator.stats().family(Family::ReservedBytes).all.current / MIB as i64);
     }
     let action = |action: TraceAction| Action::from_name(action.name().as_bytes()).expect("the same names");
@@ -181,14 +184,14 @@ fn cycles(settings: &Settings, cycles: usize) -> (DeviceRecording, Vec<i64>) {
 }
 
 #[test]
-fn the_two_good_settings_that_are_fatal_together_are_found_out() {
+fn two_settings_that_help_alone_and_harm_together_are_found() {
     let text = "max_split_size_mb:128,expandable_segments:True";
     let own = ReplaySettings::given(text).expect("settings");
     let (recording, reserved) = cycles(&own.settings, 101);
     let published = [0, 20, 40, 60, 80, 100].map(|cycle| reserved[cycle]);
     assert_eq!(published, [220, 2_980, 5_760, 8_520, 11_300, 14_060], "pytorch#193400");
-    let own = VerifyOptions { settings: own, limit_bytes: None, statistics: None };
-    // Under a limit it fits after all, by giving back thousands of mebibytes each time that it is reached: no reason to stay.
+    let own = VerifyOptions { settings: own, limit_bytes: None, stats_file: None };
+    // Under a limit it fits, but only by releasing thousands of MiB each time the limit is reached, so another setting is better.
     let report = advised(&recording, &own, Some(12.0), &[], false);
     assert_eq!(report.programs[0].requests.mismatches, 0);
     assert!(report.own().fits() && report.own().retries() > 0);

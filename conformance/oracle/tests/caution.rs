@@ -1,18 +1,18 @@
-//! What real recordings show to be in use, and which cautions follow.
+//! Which features recordings of real runs show in use, and which cautions follow.
+
+mod support;
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade_analysis::caution::{Caution, Evidence, Feature, InUse, Severity, cautions};
-use parkade_oracle::shipped::{Shipped, folder, read, read_from};
+use parkade_oracle::shipped::Shipped;
 use parkade_replay::Requests;
+
+use support::{read, read_with_pools};
 
 fn in_use(shipped: &Shipped) -> InUse {
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");
     InUse::of(shipped.device(), Some(&requests)).on_devices(shipped.recording.devices.len())
-}
-
-fn pools(name: &str) -> Shipped {
-    read_from(&folder().join("pools"), name)
 }
 
 fn found(in_use: &InUse, settings: &str) -> Vec<Caution> {
@@ -47,34 +47,34 @@ fn prefetching_shows_its_streams() {
 
 #[test]
 fn graphs_show_by_their_pools_and_shared_handles_may_be_graphs() {
-    let reset = in_use(&pools("graph_reset.expandable.1"));
+    let reset = in_use(&read_with_pools("graph_reset.expandable.1"));
     assert_eq!(reset.evidence(Feature::GraphPools), Evidence::Shown);
     assert_eq!(reset.evidence(Feature::PoolsGivenBack), Evidence::Shown);
     assert_eq!(warned_of(&reset, "expandable_segments:True"), ["expandable-pools-given-back"]);
     let hang = found(&reset, "expandable_segments:True");
     let hang = hang.iter().find(|caution| caution.id == "expandable-captured-collectives").expect("a note");
     assert_eq!((hang.in_use, hang.severity), (Evidence::Unknown, Severity::Breaks), "no trace shows what NCCL does");
-    let shared = in_use(&pools("graph_shared.default.2"));
+    let shared = in_use(&read_with_pools("graph_shared.default.2"));
     assert_eq!(shared.evidence(Feature::PrivatePools), Evidence::Shown);
     assert_eq!(shared.evidence(Feature::GraphPools), Evidence::Unknown);
 }
 
 #[test]
 fn pools_that_were_gone_before_the_end_show_without_their_kind() {
-    let pools = in_use(&pools("mempool.default.2"));
+    let pools = in_use(&read_with_pools("mempool.default.2"));
     assert_eq!(pools.evidence(Feature::PrivatePools), Evidence::Shown);
     assert_eq!(pools.evidence(Feature::UserPools), Evidence::Unknown);
 }
 
 #[test]
-fn what_a_cut_recording_does_not_show_is_unknown() {
+fn features_that_a_cut_recording_does_not_show_are_unknown() {
     let cut = in_use(&read("gpt2_varlen.frames_tail20k"));
     assert_eq!(cut.evidence(Feature::GraphPools), Evidence::Unknown);
     assert_eq!(cut.evidence(Feature::OtherStreams), Evidence::Unknown);
 }
 
 #[test]
-fn collecting_garbage_without_a_limit_is_told_to_be_without_effect() {
+fn garbage_collection_without_a_limit_is_said_to_have_no_effect() {
     let training = in_use(&read("gpt2_varlen.default"));
     let told =
         |in_use: &InUse| found(in_use, "garbage_collection_threshold:0.8").first().map(|caution| (caution.id, caution.in_use));

@@ -1,19 +1,23 @@
-//! Diagnoses of real recordings: every byte is accounted for wherever one looks, and what is found is what happened.
+//! Diagnoses of recordings of real runs: every byte is accounted for at any entry, and the findings are what happened.
+
+mod support;
 
 use parkade::policy::PyTorch;
 use parkade::stats::Family;
 use parkade_analysis::diagnose::{
     Applies, Cause, DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Limit, Verdict, Why, diagnose_device, stranded,
 };
-use parkade_oracle::shipped::{Shipped, names, read};
+use parkade_oracle::shipped::Shipped;
 use parkade_recording::{Action, StackId};
 use parkade_replay::{VerifyOptions, watch_device};
+
+use support::{names, read};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 fn options(shipped: &Shipped, limit_bytes: Option<u64>) -> DiagnoseOptions {
-    let own = VerifyOptions { limit_bytes, statistics: None, ..shipped.options.clone() };
+    let own = VerifyOptions { limit_bytes, stats_file: None, ..shipped.options.clone() };
     DiagnoseOptions { own, capacity_bytes: None, entry: None, fences: 5 }
 }
 
@@ -22,10 +26,10 @@ fn diagnosed(name: &str, limit_bytes: Option<u64>) -> Diagnosis {
     diagnose_device(shipped.device(), &options(&shipped, limit_bytes), &mut |_| ()).expect("a diagnosis")
 }
 
-/// At a few moments of every recording, with whatever was live, pending, private or free then.
+/// At a few moments of every recording.
 #[test]
-fn every_byte_of_every_recording_is_somewhere() {
-    // A longer run of a program that is there anyway.
+fn every_byte_of_every_recording_is_accounted_for() {
+    // gpt2_varlen.default is left out: shorter runs of the same program are among the others.
     for name in names().into_iter().filter(|name| name != "gpt2_varlen.default") {
         let shipped = read(&name);
         let device = shipped.device();
@@ -66,7 +70,7 @@ fn a_request_that_fits_nowhere_is_fragmentation() {
     assert_eq!(diagnosis.exactness.map(|verdict| verdict.mismatches), Some(0));
 }
 
-/// The interval has the limit in it, and the limit decides.
+/// The interval contains the true limit, and the verdict depends on it.
 #[test]
 fn without_a_limit_an_interval_is_inferred() {
     let inferred = |name: &str| {
@@ -84,27 +88,27 @@ fn without_a_limit_an_interval_is_inferred() {
     assert_eq!(diagnosis.verdict, Verdict::NoFailure);
     let (least, below, diagnosis) = inferred("resnet50_sweep.limit5_oom");
     assert!((least..below).contains(&(5 * GIB)) && below - least < GIB / 16, "{least} {below}");
-    // 118 MiB were empty and 49 MiB asked for: whatever the limit was.
+    // 118 MiB were free and 49 MiB requested: fragmentation under any limit.
     assert_eq!(diagnosis.verdict, Verdict::Fragmentation);
 }
 
-/// Its collections depend on the limit: without one the replay would be another run.
+/// The run's garbage collections depend on the limit, so a replay without one would differ.
 #[test]
 fn a_limit_that_garbage_collection_needs_is_found() {
     let (given, found) = (diagnosed("gpt2_varlen.limit16_gc", Some(16 * GIB)), diagnosed("gpt2_varlen.limit16_gc", None));
     assert_eq!((found.assumed_limit_bytes, found.exactness.map(|verdict| verdict.mismatches)), (Some(16 * GIB), Some(0)));
     assert_eq!((given.heap, given.verdict), (found.heap, found.verdict));
-    // One block of 96 MiB keeps a segment of 1.53 GiB from being used or given back.
+    // One block of 96 MiB keeps a segment of 1.53 GiB from being used or released.
     let fence = found.fences[0];
     assert_eq!((fence.bytes, fence.frees_segment, fence.owner.entry), (96 * MIB, true, Some(13_619)));
 }
 
-/// No failure: the peak, with most of what is empty cached for another stream than the one that asks.
+/// There, most of the free memory is cached for other streams than the requesting one.
 #[test]
-fn without_a_failure_the_peak_is_looked_at() {
+fn without_a_failure_the_peak_is_diagnosed() {
     let diagnosis = diagnosed("prefetch_streams.limit6", None);
     assert_eq!((diagnosis.why, diagnosis.verdict), (Why::Peak, Verdict::NoFailure));
-    assert_eq!(diagnosis.given_back, GivenBack::default(), "it was served by the device at once");
+    assert_eq!(diagnosis.given_back, GivenBack::default(), "the device served it at once");
     assert_eq!(diagnosis.heap.main_cause(), Some(Cause::OtherStream));
     let peak = diagnosis.exactness.map(|verdict| verdict.peak_reserved_bytes().unsigned_abs()).expect("a verdict");
     assert!(diagnosis.reserved_after_bytes * 100 >= peak * 99, "{} {peak}", diagnosis.reserved_after_bytes);
@@ -128,7 +132,7 @@ fn a_recording_that_lost_its_beginning_names_what_it_can() {
 }
 
 #[test]
-fn any_entry_can_be_looked_at() {
+fn any_entry_can_be_diagnosed() {
     let shipped = read("gpt2_varlen.limit12_oom");
     let device = shipped.device();
     let at = |entry| {
@@ -139,7 +143,7 @@ fn any_entry_can_be_looked_at() {
     let diagnosis = at(served).expect("a diagnosis");
     assert_eq!((diagnosis.why, diagnosis.verdict, diagnosis.ooms), (Why::Chosen, Verdict::NoFailure, 1));
     assert_eq!(diagnosis.request.map(|request| request.requested_bytes), Some(device.trace[served].size));
-    // Wherever it lies in its operation: a freed block is two entries, the ladder many.
+    // Any entry of an operation: a free has two, the steps of the retry ladder many.
     for entry in (7249..7255).chain([7267]) {
         let diagnosis = at(entry).expect("a diagnosis");
         assert!(diagnosis.heap.reserved_bytes > 10 * GIB, "entry {entry}");
@@ -151,7 +155,7 @@ fn any_entry_can_be_looked_at() {
     assert!(matches!(at(device.trace.len()), Err(DiagnoseError::NoSuchEntry { entries: 8653, .. })));
 }
 
-/// Only the segments at the end, as `memory_snapshot()` gives them.
+/// Such a file has only the segments at the end, as `memory_snapshot()` returns them.
 #[test]
 fn a_file_without_a_trace_is_diagnosed_at_its_end() {
     let shipped = read("resnet50_sweep.default");

@@ -1,17 +1,21 @@
-//! The replayed run as a snapshot file: it verifies, and under the recording's own settings it is the recording. And a run's statistics
-//! step by step.
+//! Exported snapshots verify, and under the recording's own settings they equal the recording. Also: a run's stats after each
+//! step.
+
+mod support;
 
 use parkade::profile::Profile;
 use parkade::stats::Family;
-use parkade_analysis::measures::{Measures, recorded_run, steps};
-use parkade_oracle::shipped::{Shipped, folder, names, names_in, read, read_from};
-use parkade_recording;
+use parkade_analysis::annotations::steps;
+use parkade_analysis::fragmentation::{Fragmentation, sample_recorded_run};
+use parkade_oracle::shipped::Shipped;
 use parkade_recording::{Action, BlockState, DeviceRecording, Entry, Recording, Style, write};
 use parkade_replay::export::{ExportOptions, Exported, export};
 use parkade_replay::{AfterFailure, ReplaySettings, VerifyOptions, verify_device};
 
+use support::{all_with_pools, names, read, read_with_pools};
+
 fn options(shipped: &Shipped) -> ExportOptions {
-    // With its statistics: whether a request was refused no entry says.
+    // The stats file is needed: no entry says whether a request was refused by the limit.
     let own = shipped.options.clone();
     ExportOptions {
         profile: &Profile::PYTORCH_2_11,
@@ -29,12 +33,12 @@ fn under(shipped: &Shipped, settings: &str, limit_bytes: Option<u64>) -> ExportO
     ExportOptions { settings, limit_bytes, ..options(shipped) }
 }
 
-/// Writes it, reads it back, and verifies what was read.
+/// Exports a recording, writes and reads the file, and verifies it.
 fn check(recording: &Recording, options: &ExportOptions, name: &str) -> (Exported, Recording) {
     let exported = export(recording, options, &mut |_| ()).expect("an export");
     let back = parkade_recording::read(&write(&exported.recording, Style::Python)).expect("what is written can be read");
     let settings = ReplaySettings::of_recording(back.settings.as_ref()).expect("settings");
-    let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, statistics: None };
+    let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, stats_file: None };
     for device in &back.devices {
         let verdict = verify_device(device, &own, &mut |_| ()).expect("a verdict");
         assert_eq!((verdict.mismatches, &verdict.first), (0, &None), "{name}");
@@ -42,8 +46,8 @@ fn check(recording: &Recording, options: &ExportOptions, name: &str) -> (Exporte
     (exported, back)
 }
 
-/// What an entry says beside its address.
-fn beside_address(recording: &Recording, entry: &Entry) -> (Action, u64, u64, Option<u64>, Vec<u32>) {
+/// The contents of an entry, except its address.
+fn without_address(recording: &Recording, entry: &Entry) -> (Action, u64, u64, Option<u64>, Vec<u32>) {
     let lines = recording.stacks.frames(entry.stack).map(|frame| frame.line).collect();
     (entry.action, entry.size, entry.stream, entry.time(), lines)
 }
@@ -52,21 +56,20 @@ fn has_whole_trace(name: &str) -> bool {
     !name.contains("tail")
 }
 
-/// The others would take a debug build half a minute.
+/// The larger recordings would take a debug build half a minute.
 fn is_small(shipped: &Shipped) -> bool {
     shipped.device().trace.len() < 10_000
 }
 
 #[test]
 fn under_its_own_settings_a_recording_is_exported_as_it_is() {
-    let pools = folder().join("pools");
     let plain = names().into_iter().filter(|name| has_whole_trace(name)).map(|name| read(&name)).filter(is_small);
-    for shipped in plain.chain(names_in(&pools).into_iter().map(|name| read_from(&pools, &name))) {
+    for shipped in plain.chain(all_with_pools()) {
         let (_, back) = check(&shipped.recording, &options(&shipped), &shipped.name);
         let (own, exported) = (&shipped.recording, &back);
         let (recorded, replayed) = (&own.devices[0].trace, &back.devices[0].trace);
         for (number, (recorded, replayed)) in recorded.iter().zip(replayed).enumerate() {
-            assert_eq!(beside_address(own, recorded), beside_address(exported, replayed), "{} entry {number}", shipped.name);
+            assert_eq!(without_address(own, recorded), without_address(exported, replayed), "{} entry {number}", shipped.name);
         }
         assert_eq!(recorded.len(), replayed.len(), "{}", shipped.name);
         assert_eq!(own.annotations, back.annotations, "{}", shipped.name);
@@ -77,9 +80,8 @@ fn under_its_own_settings_a_recording_is_exported_as_it_is() {
 fn under_other_settings_the_file_verifies_and_has_the_programs_requests() {
     let settings =
         ["", "expandable_segments:True", "max_split_size_mb:64,garbage_collection_threshold:0.6", "roundup_power2_divisions:4"];
-    let pools = folder().join("pools");
-    let graphs = read_from(&pools, "graph_shared.default.2");
-    // Of private pools that are gone at the end a file of 2.11 shows too little to tell them apart under every setting.
+    let graphs = read_with_pools("graph_shared.default.2");
+    // A file of 2.11 shows too little about private pools that are gone at the end to tell them apart under every setting.
     let shipped =
         [(read("prefetch_streams.limit6"), &settings[..]), (read("deep_mlp.default"), &settings), (graphs, &settings[..2])];
     for (shipped, settings) in shipped {
@@ -99,9 +101,9 @@ fn under_other_settings_the_file_verifies_and_has_the_programs_requests() {
     }
 }
 
-/// Where the file has stacks, every request has its own, and so has every block in use at the end, also one from before the first entry.
+/// Stacks are kept for every request and for every block in use at the end, including those from before the first entry.
 #[test]
-fn a_lost_beginning_is_asked_for_first_and_stacks_are_kept() {
+fn blocks_of_a_lost_beginning_are_requested_first_and_stacks_are_kept() {
     let shipped = read("gpt2_varlen.frames_tail20k");
     let (exported, back) = check(&shipped.recording, &under(&shipped, "expandable_segments:True", None), &shipped.name);
     let early = exported.devices[0].early_blocks.expect("a lost beginning");
@@ -132,9 +134,9 @@ fn a_run_that_is_out_of_memory_has_its_point_in_the_trace() {
     assert_eq!((stopped.devices[0].first_failure, back.devices[0].trace.len()), (Some(first), first + 1));
 }
 
-/// The recording says how much the device had: what was reserved and what was free.
+/// The recording shows the device's memory: what was reserved and what was free.
 #[test]
-fn the_device_of_a_recorded_failure_has_the_memory_that_it_had() {
+fn the_simulated_device_has_as_much_memory_as_at_the_recorded_failure() {
     let shipped = read("gpt2_varlen.limit12_oom");
     let (_, back) = check(&shipped.recording, &options(&shipped), &shipped.name);
     let free = |recording: &Recording| {
@@ -164,16 +166,16 @@ fn every_device_is_replayed_and_one_without_a_trace_kept() {
     assert_eq!(missing.to_string(), "the file has nothing of device 1; it has device 0, 2, 5");
 }
 
-/// `memory_stats()` after each training step of the real run, which died in its third.
+/// `memory_stats()` after each training step of the real run, which ran out of memory in its third step.
 #[test]
-fn statistics_after_each_step_are_those_of_the_real_run() {
+fn stats_after_each_step_are_those_of_the_real_run() {
     let truth: [(i64, i64, i64, i64, i64); 2] =
         [(1501, 1_568_827_392, 5_939_134_464, 530_421_760, 143), (2459, 1_568_806_400, 5_943_328_768, 532_539_904, 145)];
     let shipped = read("gpt2_varlen.limit12_oom");
     let found = steps(&shipped.recording.annotations, shipped.device(), None).expect("steps");
     assert_eq!((found.mark.as_str(), found.steps.len(), found.lost), ("Optimizer.step#AdamW.step", 2, 0));
     let at: Vec<usize> = found.steps.iter().map(|step| step.last_entry).collect();
-    let samples = recorded_run(shipped.device(), &shipped.options, &at).expect("samples").samples;
+    let samples = sample_recorded_run(shipped.device(), &shipped.options, &at).expect("samples").samples;
     let figures = samples.iter().map(|sample| {
         let all = |family| sample.stats.family(family).all;
         (
@@ -185,19 +187,19 @@ fn statistics_after_each_step_are_those_of_the_real_run() {
         )
     });
     assert_eq!(figures.collect::<Vec<_>>(), truth);
-    // The peaks since the step before: those of the whole run are the largest of them.
+    // Each sample has the peak since the step before; the largest is the peak of the whole run.
     let most = samples.iter().map(|sample| sample.peak_allocated_bytes).max();
     assert_eq!(most, samples.last().map(|sample| sample.stats.family(Family::AllocatedBytes).all.peak));
 }
 
 /// The heap at the end is the one that the file lists.
 #[test]
-fn measures_at_the_end_are_those_of_the_files_segments() {
+fn fragmentation_at_the_end_are_those_of_the_files_segments() {
     for name in ["prefetch_streams.default", "deep_mlp.expandable"] {
         let shipped = read(name);
         let last = shipped.device().trace.len() - 1;
-        let samples = recorded_run(shipped.device(), &shipped.options, &[0, last]).expect("samples").samples;
-        assert_eq!(samples[1].measures, Measures::of_recorded(&shipped.device().segments), "{name}");
+        let samples = sample_recorded_run(shipped.device(), &shipped.options, &[0, last]).expect("samples").samples;
+        assert_eq!(samples[1].fragmentation, Fragmentation::of_recorded(&shipped.device().segments), "{name}");
         assert_eq!((samples[0].entry, samples[1].entry), (0, last));
     }
 }

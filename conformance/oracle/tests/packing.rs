@@ -1,10 +1,13 @@
-//! Real recordings, packed offline: as low as their load, or nearly.
+//! Recordings of real runs, packed offline: the height is the load, or little more.
 
-use parkade_oracle::shipped::read;
+mod support;
+
 use parkade_replay::Requests;
 use parkade_research::packing::{Effort, Instance, Recorded, check, pack};
 
-/// The packing over the load, with this many steps of work.
+use support::read;
+
+/// The height of the packing divided by the load, after this many steps of work.
 fn ratio(name: &str, steps: u64) -> f64 {
     let shipped = read(name);
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");
@@ -27,14 +30,14 @@ fn a_sweep_over_batch_sizes_and_one_of_several_streams_are_packed_within_a_twent
     }
 }
 
-/// What lives longest in the requests is what is allocated at most in the replay: the load is the peak of live bytes.
+/// The load of the packer's buffers is the replay's peak of live bytes.
 #[test]
 fn the_load_is_the_recorded_peak_of_live_bytes() {
     let shipped = read("deep_mlp.default");
     let verdict = shipped.verify(shipped.device()).expect("a verdict");
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");
     let load = Instance::new(Recorded::of(&requests).buffers).expect("buffers").load();
-    // Blocks may be larger than the rounded requests: a rest that is too small is not split off.
+    // Blocks may be larger than the rounded requests: a remainder that is too small is not split off.
     let peak = verdict.peak_allocated_bytes().cast_unsigned();
     assert!(load <= peak && peak - load < 32 << 20, "{load} {peak}");
 }

@@ -1,16 +1,20 @@
-//! Real recordings, replayed as requests: under their own settings they need what they needed, and under each other's too.
+//! The requests of recorded runs, replayed: they need the recorded memory under their own settings and under each other's.
+
+mod support;
 
 use parkade::profile::Profile;
 use parkade::units::Bytes;
-use parkade_oracle::shipped::{Shipped, names, read};
+use parkade_oracle::shipped::Shipped;
 use parkade_recording::Action;
 use parkade_replay::{
     AfterFailure, Operation, OutlookOptions, PredictOptions, Prediction, Requests, Timing, placed_steps, predict, replay_device,
 };
-use parkade_sim::address::{DriverLike, Learned, Scripted};
+use parkade_sim::address::{LearnedAddressSpace, ObservedDriver, Scripted};
 use parkade_sim::{SimDevice, SimOptions};
 
-/// Complete from their beginning.
+use support::{names, read};
+
+/// The recordings that have their beginning.
 fn complete() -> Vec<Shipped> {
     names().into_iter().filter(|name| !name.contains("tail")).map(|name| read(&name)).collect()
 }
@@ -40,8 +44,10 @@ fn with_its_own_settings_and_addresses_every_recording_needs_what_it_needed() {
         let trace = &shipped.device().trace;
         let addresses: Vec<u64> =
             trace.iter().filter(|entry| entry.action == Action::SegmentAlloc).map(|entry| entry.address).collect();
-        let learned = Learned::from_steps(&placed_steps(shipped.device()));
-        for options in [device().address_model(Scripted::new(addresses)), device().address_model(DriverLike::learned(&learned))] {
+        let learned = LearnedAddressSpace::from_steps(&placed_steps(shipped.device()));
+        for options in
+            [device().address_model(Scripted::new(addresses)), device().address_model(ObservedDriver::learned(&learned))]
+        {
             let prediction = under(&shipped, &requests, options);
             assert_eq!(prediction.device_errors, 0, "{}", shipped.name);
             assert_eq!(prediction.peak_reserved_bytes(), verdict.peak_reserved_bytes(), "{}", shipped.name);
@@ -54,9 +60,9 @@ fn with_its_own_settings_and_addresses_every_recording_needs_what_it_needed() {
 #[test]
 fn every_segment_of_a_recording_is_where_the_learned_model_puts_it() {
     for shipped in complete() {
-        let learned = Learned::from_steps(&placed_steps(shipped.device()));
+        let learned = LearnedAddressSpace::from_steps(&placed_steps(shipped.device()));
         assert_eq!(learned.unexplained, 0, "{}", shipped.name);
-        // Expandable segments are no cudaMallocs: there is nothing to learn.
+        // Expandable segments do not come from cudaMalloc, so there is nothing to learn.
         let places_any = shipped.device().trace.iter().any(|entry| entry.action == Action::SegmentAlloc);
         if !places_any {
             assert_eq!(learned.placements, 0, "{}", shipped.name);
@@ -66,7 +72,7 @@ fn every_segment_of_a_recording_is_where_the_learned_model_puts_it() {
     }
 }
 
-/// All on one stream, so that no timing of the GPU decides.
+/// All use one stream, so the GPU's timing decides nothing.
 #[test]
 fn runs_of_one_program_predict_each_other() {
     let pairs = [
@@ -77,15 +83,15 @@ fn runs_of_one_program_predict_each_other() {
     ];
     for (source, target) in pairs {
         let (source, target) = (read(source), read(target));
-        let learned = Learned::from_steps(&placed_steps(source.device()));
-        let prediction = under(&target, &requests(&source), device().address_model(DriverLike::learned(&learned)));
+        let learned = LearnedAddressSpace::from_steps(&placed_steps(source.device()));
+        let prediction = under(&target, &requests(&source), device().address_model(ObservedDriver::learned(&learned)));
         let verdict = target.verify(target.device()).expect("a verdict");
         assert_eq!(prediction.peak_reserved_bytes(), verdict.peak_reserved_bytes(), "{} -> {}", source.name, target.name);
         assert!(prediction.first_failure.is_some(), "{} -> {}", source.name, target.name);
     }
 }
 
-/// A recording that lost its beginning asks for what was in use then first, and for everything behind that in its order.
+/// A recording that lost its beginning first requests what was in use at its first entry, then everything after it in order.
 #[test]
 fn a_lost_beginning_leaves_all_later_requests() {
     for (name, lost) in [("deep_mlp.default", 500), ("prefetch_streams.default", 3_000), ("gpt2_varlen.limit12_oom", 5_000)] {

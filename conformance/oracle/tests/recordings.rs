@@ -1,8 +1,26 @@
-//! Real recordings: all of them verify; forged ones do not; and ones that lost their beginning still do.
+//! Recordings of real runs verify, also if they lost their beginning, and forged ones do not.
 
-use parkade_oracle::shipped::{Shipped, describe, folder, limit_of, names, names_in, read, read_from};
+mod support;
+
+use parkade_oracle::shipped::{Shipped, folder};
 use parkade_recording::{Action, DeviceRecording, Entry};
-use parkade_replay::{NotInFile, ReplaySettings, StatisticsFile, VerifyOptions, verify_device};
+use parkade_replay::{DeviceVerdict, NotInFile, ReplaySettings, StatsFile, VerifyError, VerifyOptions, verify_device};
+
+use support::{all_with_pools, names, read};
+
+/// A verdict in one line, for messages.
+fn describe(verdict: &Result<DeviceVerdict, VerifyError>) -> String {
+    match verdict {
+        Ok(verdict) => format!(
+            "{} mismatches, first {:?}, {:?}, stats {:?}",
+            verdict.mismatches,
+            verdict.first,
+            verdict.not_in_file,
+            verdict.stats_check.as_ref().map(|check| &check.differences)
+        ),
+        Err(error) => error.to_string(),
+    }
+}
 
 #[test]
 fn every_recording_verifies_and_its_statistics_are_equal() {
@@ -14,41 +32,40 @@ fn every_recording_verifies_and_its_statistics_are_equal() {
         let verdict = verdict.unwrap_or_else(|_| panic!("{name}: {text}"));
         assert_eq!(verdict.mismatches, 0, "{name}: {text}");
         assert!(verdict.decisions >= verdict.entries as u64, "{name}: every entry was compared");
-        let statistics = verdict.statistics.expect("statistics were given");
+        let statistics = verdict.stats_check.expect("statistics were given");
         assert_eq!(statistics.differences, [], "{name}");
         assert_eq!(statistics.compared + statistics.unknowable, 122, "{name}");
-        // Only the recording that lost its beginning has statistics that nobody can know.
+        // Only the recording that lost its beginning has stats that cannot be known.
         assert_eq!(statistics.unknowable > 0, name.contains("tail"), "{name}");
         assert_eq!(verdict.not_in_file.lost_beginning.is_some(), name.contains("tail"), "{name}");
         assert_eq!(verdict.not_in_file.refusals, 0, "{name}: the limit explains every refusal");
     }
 }
 
-#[test]
-fn limits_are_in_the_names() {
-    let gib = |name| limit_of(name).map(|limit| limit >> 30);
-    assert_eq!(gib("gpt2_varlen.limit12_oom"), Some(12));
-    assert_eq!(gib("prefetch_streams.limit6"), Some(6));
-    assert_eq!(gib("deep_mlp.default"), None);
-}
+// ---- forgeries must be detected
 
-// ---- what is wrong must be seen
-
-/// The recordings that forgeries are made of: small, and between them with oversize pressure, streams and out of memory.
+/// The recordings that forgeries are made from: small, and between them with oversize blocks, streams and out-of-memory errors.
 const FORGED: [&str; 4] = ["deep_mlp.default", "prefetch_streams.limit6", "gpt2_varlen.limit12_oom", "resnet50_sweep.limit5_oom"];
 
-/// A forgery passes only if it verifies without a mismatch.
+/// A copy of the recording's device whose trace was changed.
+fn forged(shipped: &Shipped, forge: impl FnOnce(&mut Vec<Entry>)) -> DeviceRecording {
+    let mut device = shipped.device().clone();
+    forge(&mut device.trace);
+    device
+}
+
+/// Whether a forgery is detected: it is refused, or has a mismatch.
 fn is_seen(shipped: &Shipped, device: &DeviceRecording) -> bool {
     shipped.verify(device).map_or(true, |verdict| verdict.mismatches > 0)
 }
 
-/// The places of some entries with an action, spread over the trace.
+/// The places of up to about `count` entries with an action, spread over the trace.
 fn some(trace: &[Entry], action: Action, count: usize) -> Vec<usize> {
     let places: Vec<usize> = (0..trace.len()).filter(|&at| trace[at].action == action).collect();
     places.iter().step_by((places.len() / count).max(1)).copied().collect()
 }
 
-/// Renames an address in an allocation and in everything that happens to the block until it is free.
+/// Changes the address of an allocation, and of everything that happens to its block until it is free.
 fn move_block(trace: &mut [Entry], alloc: usize, to: u64) {
     let from = trace[alloc].address;
     trace[alloc].address = to;
@@ -68,13 +85,13 @@ fn an_allocation_at_another_free_place_is_seen() {
         let shipped = read(name);
         let trace = &shipped.device().trace;
         for alloc in some(trace, Action::Alloc, 20) {
-            // Inside the same segment most of the time, and always a legal address.
+            // Mostly inside the same segment.
             for distance in [512, 4 << 20] {
-                let forged = shipped.forged(|trace| {
+                let changed = forged(&shipped, |trace| {
                     let to = trace[alloc].address + distance;
                     move_block(trace, alloc, to);
                 });
-                assert!(is_seen(&shipped, &forged), "{name}: entry {alloc} moved by {distance}");
+                assert!(is_seen(&shipped, &changed), "{name}: entry {alloc} moved by {distance}");
             }
         }
     }
@@ -87,21 +104,21 @@ fn another_size_is_seen() {
         let trace = &shipped.device().trace;
         for action in [Action::Alloc, Action::SegmentAlloc, Action::FreeCompleted, Action::FreeRequested, Action::Oom] {
             for at in some(trace, action, 8) {
-                // A larger request would be out of memory as well, and leave the same trace: a failure is forged by a small one.
+                // A larger request would fail as well and leave the same trace, so a failure is forged with a small request.
                 let size = if action == Action::Oom { 512 } else { trace[at].size + (8 << 20) };
-                let forged = shipped.forged(|trace| trace[at].size = size);
-                assert!(is_seen(&shipped, &forged), "{name}: entry {at}, {action:?}");
+                let changed = forged(&shipped, |trace| trace[at].size = size);
+                assert!(is_seen(&shipped, &changed), "{name}: entry {at}, {action:?}");
             }
         }
-        // Two requests that change places in the list of sizes.
+        // Two requests swap their sizes.
         let allocs = some(trace, Action::Alloc, 40);
         for pair in allocs.windows(2).filter(|pair| trace[pair[0]].size.abs_diff(trace[pair[1]].size) > 1 << 20) {
-            let forged = shipped.forged(|trace| {
+            let changed = forged(&shipped, |trace| {
                 let size = trace[pair[0]].size;
                 trace[pair[0]].size = trace[pair[1]].size;
                 trace[pair[1]].size = size;
             });
-            assert!(is_seen(&shipped, &forged), "{name}: entries {pair:?} swapped their sizes");
+            assert!(is_seen(&shipped, &changed), "{name}: entries {pair:?} swapped their sizes");
         }
     }
 }
@@ -112,13 +129,13 @@ fn an_entry_that_is_missing_or_there_twice_is_seen() {
         let shipped = read(name);
         let trace = &shipped.device().trace;
         for action in [Action::SegmentFree, Action::SegmentAlloc, Action::Alloc, Action::FreeRequested, Action::FreeCompleted] {
-            // Without its first entry a recording is only a shorter one: the segment was there before.
+            // Without its first entry a recording is only shorter: the segment was there before.
             for at in some(trace, action, 8).into_iter().filter(|&at| at > 0) {
-                let without = shipped.forged(|trace| {
+                let without = forged(&shipped, |trace| {
                     trace.remove(at);
                 });
                 assert!(is_seen(&shipped, &without), "{name}: entry {at}, {action:?}, left out");
-                let twice = shipped.forged(|trace| trace.insert(at, trace[at]));
+                let twice = forged(&shipped, |trace| trace.insert(at, trace[at]));
                 assert!(is_seen(&shipped, &twice), "{name}: entry {at}, {action:?}, twice");
             }
         }
@@ -130,8 +147,8 @@ fn another_stream_is_seen() {
     for name in FORGED {
         let shipped = read(name);
         for at in some(&shipped.device().trace, Action::Alloc, 10) {
-            let forged = shipped.forged(|trace| trace[at].stream ^= 0x7000);
-            assert!(is_seen(&shipped, &forged), "{name}: entry {at}");
+            let changed = forged(&shipped, |trace| trace[at].stream ^= 0x7000);
+            assert!(is_seen(&shipped, &changed), "{name}: entry {at}");
         }
     }
 }
@@ -151,7 +168,7 @@ fn another_limit_is_seen() {
 
 #[test]
 fn other_settings_are_seen() {
-    // The first of them asks for powers of two only, so that some settings change nothing.
+    // The first one requests only powers of two, so some settings change nothing.
     for name in &FORGED[1..] {
         let shipped = read(name);
         for text in ["max_split_size_mb:32", "roundup_power2_divisions:2", "large_segment_size_mb:40"] {
@@ -167,8 +184,8 @@ fn other_settings_are_seen() {
 fn every_statistic_that_is_off_by_one_is_seen() {
     let shipped = read("deep_mlp.default");
     let right = shipped.verify(shipped.device()).expect("a verdict").stats.entries();
-    // This program resets its peaks, and a call of empty_cache that frees nothing leaves no entry: peaks in the file may be lower
-    // and the number of waits higher than the trace shows. Wrong peaks are tried in the next test.
+    // This program resets its peaks, so peaks in the file may be lower than the trace shows; the next test forges peaks. A
+    // call of empty_cache that frees nothing leaves no entry, so the number of waits may be higher.
     for (key, _) in right.iter().filter(|(key, _)| !key.ends_with(".peak")) {
         for off in [1, -1] {
             if key == "num_sync_all_streams" && off == 1 {
@@ -190,18 +207,18 @@ fn peaks_that_no_reset_explains_are_seen() {
     }
 }
 
-/// The mismatches when one statistic of the file is off.
+/// The number of mismatches when one entry of the stats file is off.
 fn with_statistic(shipped: &Shipped, key: &str, off: i64) -> u64 {
     let path = folder().join(format!("{}.stats.json", shipped.name));
     let text = std::fs::read(path).expect("the statistics");
     let mut entries: std::collections::BTreeMap<String, i64> = serde_json::from_slice(&text).expect("numbers");
     *entries.get_mut(key).expect("a key") += off;
-    let statistics = Some(StatisticsFile::new(entries).expect("all keys"));
-    let options = VerifyOptions { statistics, ..shipped.options.clone() };
+    let stats_file = Some(StatsFile::new(entries).expect("all keys"));
+    let options = VerifyOptions { stats_file, ..shipped.options.clone() };
     verify_device(shipped.device(), &options, &mut |_| ()).expect("a verdict").mismatches
 }
 
-// ---- the window law
+// ---- recordings without their beginning
 
 /// Verifies a recording without its first entries.
 fn verify_cut(shipped: &Shipped, lost: usize) -> NotInFile {
@@ -212,7 +229,7 @@ fn verify_cut(shipped: &Shipped, lost: usize) -> NotInFile {
     verdict.not_in_file
 }
 
-/// How many places each recording is cut at; `PARKADE_CUTS` says another number.
+/// The number of places at which each recording is cut: `PARKADE_CUTS`, or 16.
 fn cuts() -> usize {
     std::env::var("PARKADE_CUTS").ok().and_then(|number| number.parse().ok()).unwrap_or(16)
 }
@@ -241,8 +258,9 @@ fn small_recordings_verify_from_every_entry() {
 
 #[test]
 fn a_size_that_shows_only_in_a_request_that_did_not_fit_is_inferred() {
-    // A block with 876 KiB of its own behind its rounded request (allocated at 36564, freed at 37704) has a free neighbour from 37132
-    // on. Cut between, only a request that is served from elsewhere tells where the one ends and the other begins.
+    // A block (allocated at entry 36564, freed at 37704) is 876 KiB larger than its rounded request, and the block behind it
+    // is free from 37132 on. If the cut is in between, only a request that is served from elsewhere shows where the one ends
+    // and the other begins.
     let shipped = read("gpt2_varlen.default");
     for lost in (37_133..37_705).step_by(13) {
         let not = verify_cut(&shipped, lost);
@@ -267,17 +285,24 @@ fn a_collection_that_no_ages_explain_is_seen() {
     let mut cut = shipped.without_beginning(13_620);
     let released = some(&cut.trace, Action::SegmentFree, usize::MAX)[0];
     let served = released + cut.trace[released..].iter().position(|entry| entry.action == Action::Alloc).expect("a request");
-    // Its first victim stays until the request is served: without it not enough was reclaimed.
+    // The first released segment is kept until the request is served; without it, too little was reclaimed.
     cut.trace[released..=served].rotate_left(1);
     assert!(is_seen(&shipped, &cut), "entry {released} after entry {served}");
+}
+
+/// The places right before and inside each run of entries that belong to one operation: a request that climbs the retry
+/// ladder, an `empty_cache`, events that complete.
+fn places_inside_operations(trace: &[Entry]) -> Vec<usize> {
+    let inner = |action| matches!(action, Action::SegmentAlloc | Action::SegmentFree | Action::FreeCompleted | Action::Oom);
+    (1..trace.len()).filter(|&at| inner(trace[at - 1].action) && trace[at - 1].action != Action::FreeCompleted).collect()
 }
 
 #[test]
 fn a_trace_that_begins_in_the_middle_of_an_operation_verifies() {
     for name in ["deep_mlp.default", "prefetch_streams.limit6", "gpt2_varlen.limit12_oom", "resnet50_sweep.limit5_oom"] {
         let shipped = read(name);
-        let places = shipped.places_inside_operations();
-        assert!(places.len() > 20, "{name} has ladders");
+        let places = places_inside_operations(&shipped.device().trace);
+        assert!(places.len() > 20, "{name} has requests that climb the retry ladder");
         let step = (places.len() / (2 * cuts())).max(1);
         for &lost in places.iter().step_by(step) {
             verify_cut(&shipped, lost);
@@ -293,43 +318,37 @@ fn the_shortest_traces() {
         for lost in [entries - 1, entries - 2, entries - 3] {
             verify_cut(&shipped, lost);
         }
-        assert!(shipped.verify(&shipped.without_beginning(entries)).is_err(), "{name}: no trace is no verification");
+        assert!(shipped.verify(&shipped.without_beginning(entries)).is_err(), "{name}: without a trace nothing can be verified");
     }
 }
 
 // ---- private pools that were gone before the end
 
-/// Programs that drop MemPools and reset graphs while they run.
-fn dropping_pools() -> Vec<Shipped> {
-    let folder = folder().join("pools");
-    names_in(&folder).iter().map(|name| read_from(&folder, name)).collect()
-}
-
 #[test]
-fn pools_that_were_gone_before_the_end_are_worked_out_and_said() {
-    let recordings = dropping_pools();
+fn pools_that_were_gone_before_the_end_are_inferred_and_reported() {
+    let recordings = all_with_pools();
     assert_eq!(recordings.len(), 12);
     for shipped in recordings {
         let verdict = shipped.verify(shipped.device()).unwrap_or_else(|error| panic!("{}: {error}", shipped.name));
         assert_eq!(verdict.mismatches, 0, "{}: {:?}", shipped.name, verdict.first);
-        let statistics = verdict.statistics.expect("statistics were given");
+        let statistics = verdict.stats_check.expect("statistics were given");
         assert_eq!((statistics.compared, statistics.differences.len()), (122, 0), "{}", shipped.name);
-        let guess = verdict.not_in_file.guess.unwrap_or_else(|| panic!("{}: guessed without saying it", shipped.name));
+        let guess = verdict.not_in_file.guess.unwrap_or_else(|| panic!("{}: the guess is not reported", shipped.name));
         assert!(guess.is_sound() && guess.pools > 0 && guess.segments.len() >= guess.pools, "{}", shipped.name);
         assert!(guess.segments.iter().all(|segment| segment.gone_at.is_some()), "{}: the file names all others", shipped.name);
     }
 }
 
 #[test]
-fn pools_are_no_excuse_for_another_placement() {
-    for shipped in dropping_pools() {
+fn a_moved_block_is_not_explained_by_pools() {
+    for shipped in all_with_pools() {
         let trace = &shipped.device().trace;
         for alloc in some(trace, Action::Alloc, 40) {
-            let forged = shipped.forged(|trace| {
+            let changed = forged(&shipped, |trace| {
                 let to = trace[alloc].address + 512;
                 move_block(trace, alloc, to);
             });
-            assert!(is_seen(&shipped, &forged), "{}: entry {alloc} moved", shipped.name);
+            assert!(is_seen(&shipped, &changed), "{}: entry {alloc} moved", shipped.name);
         }
     }
 }

@@ -1,16 +1,18 @@
-//! Workloads of real recordings, and generated ones beside them.
+//! Workloads made from recordings of real runs, and a generated one compared with its recording.
 
-use parkade_oracle::shipped::{folder, names, names_in, read, read_from};
+mod support;
+
 use parkade_replay::Requests;
 use parkade_research::packing::{Instance, Recorded};
 use parkade_research::workload::generators::mlp::Mlp;
 use parkade_research::workload::{Event, recorded};
 
-/// The workload of a recording and the packer's buffers of it are made by different code, and mean the same lifetimes.
+use support::{all_with_pools, names, read};
+
+/// Different code makes the workload and the packer's buffers from a recording; the lifetimes must be the same.
 #[test]
 fn the_workload_of_a_recording_has_the_load_that_the_packer_knows() {
-    let pools = folder().join("pools");
-    let with_pools = names_in(&pools).into_iter().map(|name| (read_from(&pools, &name), true));
+    let with_pools = all_with_pools().into_iter().map(|shipped| (shipped, true));
     let all: Vec<_> = names().into_iter().map(|name| (read(&name), false)).chain(with_pools).collect();
     assert_eq!(all.len(), 22);
     for (shipped, has_pools) in all {
@@ -29,7 +31,7 @@ fn the_workload_of_a_recording_has_the_load_that_the_packer_knows() {
     }
 }
 
-/// From the first forward on, the generated perceptron asks for what the recorded program asked for, in its order.
+/// The generated perceptron makes the requests of the recorded program.
 #[test]
 fn the_generated_perceptron_asks_as_the_recorded_program() {
     let shipped = read("deep_mlp.default");
@@ -39,7 +41,7 @@ fn the_generated_perceptron_asks_as_the_recorded_program() {
     };
     let recorded = sizes(&recorded::of_requests("deep_mlp", &requests).workload.events);
     let generated = sizes(&Mlp::default().workload(1).expect("a workload").events);
-    // Weights, the batch, and all of forward but its sum, before which cuBLAS asks for its workspaces at a moment of its own.
+    // Weights, the batch, and the forward pass without its sum, before which cuBLAS requests its workspaces.
     let large = |sizes: &[u64]| sizes.iter().copied().filter(|&bytes| bytes > 128).take(40 + 1 + 40 + 2).collect::<Vec<_>>();
     let sorted = |mut sizes: Vec<u64>| {
         sizes.sort_unstable();

@@ -1,53 +1,56 @@
-//! The scenarios of the source documents, row by row: what the text says, what is true, shown with statistics and pictures of the heap.
-//!
-//! A row's name is its id in the list of scenarios (A1 ... C6); where a row is about several settings, each is an entry of its own. Rows
-//! whose outcome PyTorch 2.11 showed on an H200 must give its figures to the byte. The text of each entry is the same on every
-//! backend; the tests hold the simulated device's as snapshots.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-mod curves;
-mod driver;
+mod allocator;
 mod experiments;
-mod fragmentation;
-mod fuzz;
-mod knobs;
-mod ladder;
-mod messages;
-mod sizes;
+mod models;
+mod page;
+mod recordings;
+mod row;
 mod story;
 mod streams;
-mod warmup;
+mod tools;
+
+use std::path::Path;
 
 use parkade_conformance::backend::Backend;
 use parkade_conformance::suite::Entry;
 
+pub use page::page;
+pub use row::{Finding, Row, id_of};
+
 /// Everything that `parkade conform` runs on a backend: the suite and the scenarios, group by group.
+///
+/// `parkade` is as for [`entries`].
 #[must_use]
-pub fn everything<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub fn everything<B: Backend + 'static>(backend: &B, parkade: Option<&Path>) -> Vec<Entry<B>> {
     let mut all = parkade_conformance::checks::entries(backend);
-    all.extend(entries(backend));
+    all.extend(entries(backend, parkade));
     all.sort_by_key(|entry| entry.group);
     all
 }
 
-/// The scenarios alone.
+/// The scenarios alone, in the order of their ids.
+///
+/// Some run commands of the binary `parkade`. Where its path is not given, these are skipped.
 #[must_use]
-pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
-    [
-        sizes::entries(),
-        fragmentation::entries(),
-        driver::entries(),
-        ladder::entries(),
-        knobs::entries(),
-        warmup::entries(),
-        streams::entries(),
-        fuzz::entries(backend),
-        experiments::entries(),
-        messages::entries(),
-        curves::entries(backend),
+pub fn entries<B: Backend + 'static>(backend: &B, parkade: Option<&Path>) -> Vec<Entry<B>> {
+    let mut entries: Vec<Entry<B>> = [
+        allocator::entries(backend),
+        streams::entries(backend),
+        experiments::entries(backend),
+        tools::entries(backend, parkade),
+        models::entries(backend),
     ]
     .into_iter()
     .flatten()
-    .collect()
+    .collect();
+    let place = |entry: &Entry<B>| rows().position(|row| row.id == id_of(&entry.name));
+    entries.sort_by_cached_key(place);
+    entries
+}
+
+/// One row for each scenario of the documents, in the order of their ids.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    [allocator::ROWS, streams::ROWS, experiments::ROWS, tools::ROWS, models::ROWS].into_iter().flatten()
 }

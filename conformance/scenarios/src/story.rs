@@ -1,4 +1,4 @@
-//! A story: a bench, what it said so far, and the words for what must be so.
+//! A story: an allocator on a stage, what happened so far, and the checks on what must be so.
 
 use std::fmt::Write;
 
@@ -6,32 +6,43 @@ use parkade::stats::{Family, Stats};
 use parkade::units::{Bytes, DeviceAddress, MIB};
 use parkade_conformance::backend::{Backend, Needs, TestDevice};
 use parkade_conformance::stage::{Request, Stage};
-use parkade_conformance::suite::{Evidence, Trouble, Verdict};
+use parkade_conformance::suite::{Entry, Evidence, Group, Trouble, Verdict};
 use parkade_recording::message::OutOfMemoryMessage;
 
-/// The statistics that PyTorch's experiments on the H200 noted, in the order of their lines.
+pub(crate) use parkade::texts::{format_bytes, memory_summary};
+
+/// An entry whose check needs its backend alone.
+pub(crate) fn scenario<B: Backend>(
+    name: impl Into<String>,
+    says: &'static str,
+    check: impl Fn(&B) -> Verdict + Send + Sync + 'static,
+) -> Entry<B> {
+    Entry::new(Group::Scenario, name, says, move |backend, _| check(backend))
+}
+
+/// The statistics that were recorded with PyTorch on the H200, in the order in which they were recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Figures {
+pub(crate) struct Figures {
     /// `allocated_bytes.all.current`.
-    pub(super) allocated: i64,
+    pub(crate) allocated: i64,
     /// `reserved_bytes.all.current`.
-    pub(super) reserved: i64,
+    pub(crate) reserved: i64,
     /// `inactive_split_bytes.all.current`.
-    pub(super) split_free: i64,
+    pub(crate) split_free: i64,
     /// `num_alloc_retries`.
-    pub(super) retries: i64,
+    pub(crate) retries: i64,
     /// `num_ooms`.
-    pub(super) ooms: i64,
+    pub(crate) ooms: i64,
     /// `segment.all.current`.
-    pub(super) segments: i64,
+    pub(crate) segments: i64,
     /// `num_device_alloc`.
-    pub(super) device_allocs: i64,
+    pub(crate) device_allocs: i64,
     /// `num_device_free`.
-    pub(super) device_frees: i64,
+    pub(crate) device_frees: i64,
 }
 
 impl From<[i64; 8]> for Figures {
-    /// In the order of the lines of the experiments.
+    /// In the order of the fields.
     fn from([allocated, reserved, split_free, retries, ooms, segments, device_allocs, device_frees]: [i64; 8]) -> Figures {
         Figures { allocated, reserved, split_free, retries, ooms, segments, device_allocs, device_frees }
     }
@@ -53,90 +64,96 @@ impl Figures {
     }
 }
 
-/// Bytes of so many hundredths of a GiB, rounded down.
-pub(super) const fn gib_hundredths(hundredths: u64) -> Bytes {
+/// So many hundredths of a GiB, rounded down to whole bytes.
+pub(crate) const fn gib_hundredths(hundredths: u64) -> Bytes {
     Bytes((hundredths << 30) / 100)
 }
 
-/// Bytes of so many MiB.
-pub(super) const fn mib(count: u64) -> Bytes {
+/// So many MiB.
+pub(crate) const fn mib(count: u64) -> Bytes {
     Bytes(count * MIB)
 }
 
-/// Says that something must be so.
-pub(super) fn claim(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Trouble> {
+/// Fails the scenario with `otherwise` unless `holds`.
+pub(crate) fn claim(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Trouble> {
     if holds { Ok(()) } else { Err(Trouble::fail(otherwise())) }
 }
 
-/// A bench, and what is told of it.
-pub(super) struct Story<D: TestDevice> {
-    pub(super) bench: Stage<D>,
+/// An error of the code under test, as a failure of the scenario.
+pub(crate) fn failed(error: impl std::fmt::Display) -> Trouble {
+    Trouble::fail(error.to_string())
+}
+
+/// An allocator on a stage, and the evidence gathered so far.
+pub(crate) struct Story<D: TestDevice> {
+    pub(crate) stage: Stage<D>,
     evidence: Evidence,
 }
 
 impl<D: TestDevice> Story<D> {
     /// On a whole device.
-    pub(super) fn new<B: Backend<Device = D>>(backend: &B, settings: &str, limit: Option<Bytes>) -> Result<Self, Trouble> {
+    pub(crate) fn new<B: Backend<Device = D>>(backend: &B, settings: &str, limit: Option<Bytes>) -> Result<Self, Trouble> {
         Story::on(backend, &Needs::default(), settings, limit)
     }
 
-    /// On a device that has so much memory and no more.
-    pub(super) fn within<B: Backend<Device = D>>(backend: &B, capacity: Bytes, settings: &str) -> Result<Self, Trouble> {
+    /// On a device with this capacity.
+    pub(crate) fn within<B: Backend<Device = D>>(backend: &B, capacity: Bytes, settings: &str) -> Result<Self, Trouble> {
         Story::on(backend, &Needs { capacity: Some(capacity), ..Needs::default() }, settings, None)
     }
 
     fn on<B: Backend<Device = D>>(backend: &B, needs: &Needs, settings: &str, limit: Option<Bytes>) -> Result<Self, Trouble> {
-        let bench = Stage::new(backend, needs, settings, limit)?;
-        let mut story = Story { bench, evidence: Evidence::default() };
+        let stage = Stage::new(backend, needs, settings, limit)?;
+        let mut story = Story { stage, evidence: Evidence::default() };
         let settings = if settings.is_empty() { "(none)" } else { settings };
-        let limit = limit.map_or_else(|| "none".to_owned(), |limit| parkade::report::format_bytes(limit.get()));
+        let limit = limit.map_or_else(|| "none".to_owned(), |limit| format_bytes(limit.get()));
         story.say(&format!("settings {settings}, limit {limit}"));
         if let Some(capacity) = needs.capacity {
-            story.say(&format!("a device with {} and no more", parkade::report::format_bytes(capacity.get())));
+            story.say(&format!("a device with {} and no more", format_bytes(capacity.get())));
         }
         Ok(story)
     }
 
-    /// Tells something, which is the same on every backend and in every run.
-    pub(super) fn say(&mut self, line: &str) {
+    /// Adds a line to the text, which must be the same on every backend and in every run.
+    pub(crate) fn say(&mut self, line: &str) {
         self.evidence.text.push_str(line);
         self.evidence.text.push('\n');
     }
 
-    /// Tells something that was measured.
-    pub(super) fn measure(&mut self, line: &str) {
+    /// Adds a line that may differ between backends and runs.
+    pub(crate) fn measure(&mut self, line: &str) {
         self.evidence.measured.push_str(line);
         self.evidence.measured.push('\n');
     }
 
-    /// Counts operations that no method of the story carried out.
-    pub(super) fn count(&mut self, operations: u64) {
+    /// Counts operations that were not made through the story.
+    pub(crate) fn count(&mut self, operations: u64) {
         self.evidence.operations += operations;
     }
 
-    /// A request that must be served.
-    pub(super) fn alloc(&mut self, name: &str, bytes: Bytes) -> Result<(), Trouble> {
+    /// Makes a request that must be served.
+    pub(crate) fn alloc(&mut self, name: &str, bytes: Bytes) -> Result<(), Trouble> {
         self.evidence.operations += 1;
-        self.bench.alloc(name, bytes)?.served()
+        self.stage.alloc(name, bytes)?.served()
     }
 
-    /// A request that must be out of memory.
-    pub(super) fn refuse(&mut self, name: &str, bytes: Bytes) -> Result<(), Trouble> {
+    /// Makes a request that must be out of memory.
+    pub(crate) fn refuse(&mut self, name: &str, bytes: Bytes) -> Result<(), Trouble> {
         self.evidence.operations += 1;
-        let text = self.bench.alloc(name, bytes)?.refusal()?;
+        let text = self.stage.alloc(name, bytes)?.refusal()?;
         self.tell_refusal(&text)
     }
 
-    /// A request that may be either. True if it was served.
-    pub(super) fn ask(&mut self, name: &str, bytes: Bytes) -> Result<bool, Trouble> {
+    /// Makes a request that may be served or refused. True if it was served.
+    pub(crate) fn ask(&mut self, name: &str, bytes: Bytes) -> Result<bool, Trouble> {
         self.evidence.operations += 1;
-        match self.bench.alloc(name, bytes)? {
+        match self.stage.alloc(name, bytes)? {
             Request::Served => Ok(true),
             Request::OutOfMemory(text) => self.tell_refusal(&text).map(|()| false),
         }
     }
 
-    /// An error's text has what the device and other processes hold in it: told is the allocator's part, and the whole is measured.
+    /// An error's text also says what the device and other processes hold: only the allocator's part goes into the text, the whole
+    /// into what was measured.
     fn tell_refusal(&mut self, text: &str) -> Result<(), Trouble> {
         let message = OutOfMemoryMessage::parse(text).map_err(|error| Trouble::fail(format!("{text}: {error}")))?;
         self.say(&format!("out of memory: {message}"));
@@ -144,45 +161,45 @@ impl<D: TestDevice> Story<D> {
         Ok(())
     }
 
-    /// Gives memory back.
-    pub(super) fn free(&mut self, name: &str) -> Result<(), Trouble> {
+    /// Frees an allocation.
+    pub(crate) fn free(&mut self, name: &str) -> Result<(), Trouble> {
         self.evidence.operations += 1;
-        self.bench.free(name)
+        self.stage.free(name)
     }
 
-    /// Tells the statistics and draws the heap.
-    pub(super) fn show(&mut self, title: &str) {
-        let (figures, picture) = (self.bench.figures(), self.bench.picture());
+    /// Adds the statistics and a picture of the heap to the text.
+    pub(crate) fn show(&mut self, title: &str) {
+        let (figures, picture) = (self.stage.figures(), self.stage.picture());
         self.say(&format!("\n== {title} ==\n{figures}{picture}"));
     }
 
-    /// Tells the statistics alone, where the heap has too many segments to be drawn.
-    pub(super) fn show_figures(&mut self, title: &str) {
-        let figures = self.bench.figures();
+    /// Adds only the statistics to the text, where the heap has too many segments to draw.
+    pub(crate) fn show_figures(&mut self, title: &str) {
+        let figures = self.stage.figures();
         self.say(&format!("\n== {title} ==\n{figures}"));
     }
 
-    /// The statistics must be these.
-    pub(super) fn expect(&self, when: &str, figures: impl Into<Figures>) -> Result<(), Trouble> {
-        let (expected, found) = (figures.into(), Figures::of(self.bench.stats()));
+    /// Fails unless the statistics are these.
+    pub(crate) fn expect(&self, when: &str, figures: impl Into<Figures>) -> Result<(), Trouble> {
+        let (expected, found) = (figures.into(), Figures::of(self.stage.stats()));
         claim(expected == found, || format!("{when}: expected {expected:?}, found {found:?}"))
     }
 
     /// The statistics now.
-    pub(super) fn figures(&self) -> Figures {
-        Figures::of(self.bench.stats())
+    pub(crate) fn figures(&self) -> Figures {
+        Figures::of(self.stage.stats())
     }
 
-    /// The allocator must have made these calls since it was last asked, and no other. They are told.
-    pub(super) fn expect_calls(&mut self, when: &str, expected: &[&str]) -> Result<(), Trouble> {
-        let found = self.bench.calls();
+    /// Fails unless the allocator made exactly these calls since it was last asked. Adds them to the text.
+    pub(crate) fn expect_calls(&mut self, when: &str, expected: &[&str]) -> Result<(), Trouble> {
+        let found = self.stage.calls();
         claim(found == expected, || format!("{when}: expected the calls {expected:?}, found {found:?}"))?;
         self.tell_calls(when, &found);
         Ok(())
     }
 
-    /// Tells calls.
-    pub(super) fn tell_calls(&mut self, when: &str, calls: &[String]) {
+    /// Adds calls to the text.
+    pub(crate) fn tell_calls(&mut self, when: &str, calls: &[String]) {
         let mut text = format!("{when}: ");
         // Runs of the same call are counted.
         for (number, run) in calls.chunk_by(|one, other| one == other).enumerate() {
@@ -196,16 +213,16 @@ impl<D: TestDevice> Story<D> {
         self.say(&text);
     }
 
-    /// Two named allocations must, or must not, begin at the same address.
-    pub(super) fn expect_same_place(&self, address: DeviceAddress, name: &str, is_same: bool) -> Result<(), Trouble> {
-        let found = self.bench.address(name)?;
+    /// Fails unless the allocation begins at this address, or, with `is_same` false, if it does.
+    pub(crate) fn expect_same_place(&self, address: DeviceAddress, name: &str, is_same: bool) -> Result<(), Trouble> {
+        let found = self.stage.address(name)?;
         let word = if is_same { "not " } else { "" };
         claim((found == address) == is_same, || format!("{name} lies at {found}, which is {word}{address}"))
     }
 
-    /// Gives everything back, looks whether that is so, and hands the evidence over.
-    pub(super) fn finish(self) -> Verdict {
-        self.bench.finish()?;
+    /// Frees everything, checks that the device got it all back, and returns the evidence.
+    pub(crate) fn finish(self) -> Verdict {
+        self.stage.finish()?;
         Ok(self.evidence)
     }
 }

@@ -1,7 +1,6 @@
 //! The CUDA device as the suite drives it: with streams of its own, and a ballast that leaves it as much memory as a test wants.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
@@ -91,7 +90,7 @@ impl Backend for Cuda {
         Ok(rig)
     }
 
-    fn facts(&self) -> Vec<(&'static str, String)> {
+    fn describe(&self) -> Vec<(&'static str, String)> {
         *self.kept() = Kept::default();
         let version = NvmlLibrary::open().and_then(|library| library.driver_version());
         let driver = version.unwrap_or_else(|error| format!("version unknown ({error})"));
@@ -263,10 +262,6 @@ impl TestDevice for Rig {
     fn settle(&mut self) {
         // Work that failed shows in the next call, whatever it is.
         let _ = self.device().synchronize();
-    }
-
-    fn pause(&mut self, duration_ns: u64) {
-        std::thread::sleep(Duration::from_nanos(duration_ns));
     }
 
     fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)> {

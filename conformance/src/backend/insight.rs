@@ -1,4 +1,4 @@
-//! What a device made of arithmetic can tell and do, and a real one cannot.
+//! What a simulated device can tell and do, and a real one cannot.
 
 use std::fmt;
 

@@ -3,7 +3,7 @@
 use parkade::device::BackendError;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::address::{Ascending, Descending, Reuse};
-use parkade_sim::{AccessError, Adversary, RaceAccess, SimDevice, SimOptions, Use};
+use parkade_sim::{AccessError, EventTiming as DeviceTiming, RaceAccess, RaceUse, SimDevice, SimOptions};
 
 use super::{Backend, EventTiming, Holdings, Insight, Needs, Places, Race, RaceSide, STREAMS, TestDevice, Touch, Unable};
 
@@ -23,15 +23,15 @@ impl Backend for Simulated {
 
     fn open(&self, needs: &Needs) -> Result<SimDevice, Unable> {
         let options = needs.capacity.map_or_else(SimOptions::h200, SimOptions::new);
-        let options = options.adversary(adversary(needs.timing)).free_waits(needs.free_waits);
-        Ok(SimDevice::new(match needs.places {
+        let options = options.event_timing(device_timing(needs.simulation.timing)).free_waits(needs.simulation.free_waits);
+        Ok(SimDevice::new(match needs.simulation.places {
             Places::Ascending => options.address_model(Ascending::new()),
             Places::Descending => options.address_model(Descending::new()),
             Places::Reuse => options.address_model(Reuse::new()),
         }))
     }
 
-    fn facts(&self) -> Vec<(&'static str, String)> {
+    fn describe(&self) -> Vec<(&'static str, String)> {
         vec![("device", "simulated, after the measured driver of an NVIDIA H200".to_owned())]
     }
 
@@ -102,21 +102,21 @@ impl TestDevice for SimDevice {
 }
 
 /// The simulated device's name for it.
-fn adversary(timing: EventTiming) -> Adversary {
+fn device_timing(timing: EventTiming) -> DeviceTiming {
     match timing {
-        EventTiming::Clock => Adversary::Clock,
-        EventTiming::Eager => Adversary::Eager,
-        EventTiming::Lazy => Adversary::Lazy,
-        EventTiming::Seeded(seed) => Adversary::Seeded(seed),
+        EventTiming::Clock => DeviceTiming::Clock,
+        EventTiming::Eager => DeviceTiming::Eager,
+        EventTiming::Lazy => DeviceTiming::Lazy,
+        EventTiming::Seeded(seed) => DeviceTiming::Seeded(seed),
     }
 }
 
 fn side(access: &RaceAccess) -> RaceSide {
     let touch = match access.what {
-        Use::Read => Touch::Read,
-        Use::Written => Touch::Written,
-        Use::Unmapped => Touch::Unmapped,
-        Use::Freed => Touch::Freed,
+        RaceUse::Read => Touch::Read,
+        RaceUse::Written => Touch::Written,
+        RaceUse::Unmapped => Touch::Unmapped,
+        RaceUse::Freed => Touch::Freed,
     };
     RaceSide { touch, stream: access.stream, address: access.address, size: access.size, text: access.to_string() }
 }

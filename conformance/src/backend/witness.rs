@@ -83,12 +83,29 @@ pub struct WitnessedEvent<E> {
 /// A call that the allocator made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MadeCall {
-    /// Which.
-    pub name: CallName,
-    /// Its size, where it has one.
-    pub bytes: u64,
-    /// Whether the device did it.
-    pub done: bool,
+    pub(crate) name: CallName,
+    pub(crate) bytes: u64,
+    pub(crate) done: bool,
+}
+
+impl MadeCall {
+    /// The call's name, as CUDA's documentation has it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name.as_str()
+    }
+
+    /// Its size, where it has one; else 0.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether the device did it, rather than refuse.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
 }
 
 #[derive(Debug)]
@@ -158,13 +175,13 @@ impl<D> WitnessedDevice<D> {
     }
 
     /// Makes calls of the allocator fail by a plan, whose counts begin now. A call that fails does not reach the device.
-    pub fn plan_faults(&self, plan: FaultPlan) {
+    pub(crate) fn plan_faults(&self, plan: FaultPlan) {
         self.0.borrow_mut().faults = plan;
     }
 
     /// How many planned failures have happened.
     #[must_use]
-    pub fn faults_fired(&self) -> u64 {
+    pub(crate) fn faults_fired(&self) -> u64 {
         self.0.borrow().faults.fired()
     }
 

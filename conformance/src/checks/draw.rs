@@ -1,9 +1,9 @@
-//! What every random check draws with: a runner that follows from the seed, the timings of events, and plain integers.
+//! What every random check draws with: a runner that follows from the seed, the timings of events, what the device allows, and integers.
 
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::backend::{Backend, EventTiming};
-use crate::suite::Effort;
+use crate::suite::{Effort, Requirement};
 
 /// So often a failing sequence is made smaller; more would take minutes on a real device.
 const SHRINKS: u32 = 4000;
@@ -31,6 +31,12 @@ pub fn timings<B: Backend>(backend: &B) -> Vec<(&'static str, EventTiming)> {
     } else {
         vec![("device", EventTiming::Clock)]
     }
+}
+
+/// Whether expandable segments may be drawn: without virtual memory there are none.
+#[must_use]
+pub fn may_expand<B: Backend>(backend: &B) -> bool {
+    Requirement::ExpandableSegments.unmet(&backend.facts()).is_none()
 }
 
 /// A sequence of numbers that is the same on every machine (SplitMix64, Steele, Lea and Flood, 2014).

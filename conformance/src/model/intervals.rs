@@ -66,7 +66,7 @@ pub struct FreeRun {
 /// Who holds what.
 #[derive(Clone, Default, Debug)]
 pub struct Model {
-    /// Allocations that are out, in the order in which the world holds them.
+    /// Allocations that are out, in the order in which the trial holds them.
     pub live: Vec<Live>,
     /// Allocations given back that may still be in use.
     pub leaving: Vec<Leaving>,

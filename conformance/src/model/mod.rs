@@ -1,8 +1,8 @@
 //! The reference model: what an allocator may do, written a second time, the slow and obvious way.
 //!
-//! Nothing here calls the core or shares code with it. It knows intervals ([`intervals`]), PyTorch's rules about sizes ([`sizes`]), the
-//! steps taken when no free block serves a request ([`ladder`]), private pools ([`routing`]) and what makes a trace plausible
-//! ([`history`]).
+//! Nothing here calls the core or shares code with it. It knows intervals (`intervals`), PyTorch's rules about sizes (`sizes`), the
+//! steps taken when no free block serves a request (`ladder`), private pools (`routing`) and what makes a trace plausible
+//! (`history`).
 
 pub mod history;
 pub mod intervals;

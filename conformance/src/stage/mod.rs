@@ -1,6 +1,6 @@
-//! A bench for stories: an allocator on a device, whose allocations have names, and which can be drawn.
+//! A stage: an allocator on a device, on which a scenario is played. Its allocations have names, and its heap can be drawn.
 //!
-//! What a bench tells is the same on every backend: segments are numbered in the order in which they were made, and places are
+//! What it tells is the same on every backend: segments are numbered in the order in which they were made, and places are
 //! distances from their starts.
 
 mod picture;
@@ -240,6 +240,6 @@ impl<D: TestDevice> Stage<D> {
 }
 
 fn call_text(call: &MadeCall) -> String {
-    let size = if call.bytes > 0 { format!(" {}", parkade::report::format_bytes(call.bytes)) } else { String::new() };
+    let size = if call.bytes > 0 { format!(" {}", parkade::texts::format_bytes(call.bytes)) } else { String::new() };
     format!("{}{size}{}", call.name.as_str(), if call.done { "" } else { " refused" })
 }

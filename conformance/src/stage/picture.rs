@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use parkade::report::format_bytes;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::texts::format_bytes;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::StreamId;
 

@@ -1,6 +1,6 @@
 //! Who wants to know how far a run is.
 
-use super::run::Row;
+use super::row::Row;
 
 /// Is told of entries as they begin and end, from several threads.
 pub trait Progress: Sync {

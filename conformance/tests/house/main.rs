@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod citations;
+mod imports;
 mod source;
 
 use source::{code_of, dependencies, files, impurities, missing_attributes};
@@ -38,25 +40,21 @@ fn the_core_depends_on_nothing() {
     assert_eq!(dependencies(&read(&root().join("Cargo.toml"))), [""; 0]);
 }
 
-/// The names of the functions that a text declares or defines between this line and the next closing brace in the first column.
-fn functions(text: &str, opening: &str) -> Vec<String> {
-    let block = text.lines().skip_while(|line| !line.starts_with(opening)).skip(1).take_while(|line| *line != "}");
-    let names = block.filter_map(|line| line.strip_prefix("    ")?.strip_prefix("fn ")?.split(['(', '<']).next());
-    names.map(str::to_owned).collect()
+/// The roots of all crates.
+fn crate_roots() -> Vec<PathBuf> {
+    let roots = files(&root()).into_iter().filter(|path| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs"));
+    let roots: Vec<PathBuf> = roots.collect();
+    assert!(roots.len() > 10, "{roots:?}");
+    roots
 }
 
-/// A method with a body of its own in the trait is easily forgotten by whoever passes questions on, and then nobody's rules decide.
 #[test]
-fn who_wraps_a_policy_passes_every_question_on() {
-    let asked = functions(&read(&root().join("src/policy/mod.rs")), "pub trait Policy");
-    assert!(asked.len() > 15, "{asked:?}");
-    for wrapper in ["src/policy/boxed.rs", "replay/src/collections.rs", "conformance/src/checks/policies/watched.rs"] {
-        let text = read(&root().join(wrapper));
-        let opening = text.lines().find(|line| line.starts_with("impl") && line.contains("Policy for")).expect("a policy");
-        let passed_on = functions(&text, opening);
-        let missing: Vec<&String> = asked.iter().filter(|name| !passed_on.contains(name)).collect();
-        assert!(missing.is_empty(), "{wrapper} decides by itself: {missing:?}");
-    }
+fn no_files_of_different_folders_use_each_other_in_a_circle() {
+    let circles: Vec<Vec<PathBuf>> =
+        crate_roots().iter().flat_map(|root| imports::circles(&imports::Crate::read(root).uses())).collect();
+    let named: Vec<Vec<_>> =
+        circles.iter().map(|circle| circle.iter().map(|file| file.strip_prefix(root()).unwrap_or(file)).collect()).collect();
+    assert!(named.is_empty(), "{named:#?}");
 }
 
 #[test]
@@ -67,6 +65,59 @@ fn modules_are_small() {
         let lines = read(&path).lines().count();
         assert!(lines <= LONGEST_MODULE, "{name} has {lines} lines, more than {LONGEST_MODULE}");
     }
+}
+
+/// Every text of the repository with these endings, by its name.
+fn texts(endings: &[&str]) -> Vec<(PathBuf, String)> {
+    let has_ending = |path: &PathBuf| path.extension().is_some_and(|own| endings.iter().any(|ending| own == *ending));
+    files(&root()).into_iter().filter(has_ending).map(|path| (path.clone(), read(&path))).collect()
+}
+
+#[test]
+fn every_cited_section_of_the_specification_is_there() {
+    let spec = read(&root().join("docs/spec.md"));
+    let sections = citations::sections(&spec);
+    let mut cited = 0;
+    for (path, text) in texts(&["rs", "md", "py", "cpp", "sh"]) {
+        for (line, section) in citations::cited_sections(&text) {
+            assert!(sections.contains(section), "{}:{line} cites spec {section}, which docs/spec.md has not", path.display());
+            cited += 1;
+        }
+    }
+    assert!(cited > 200, "{cited}");
+}
+
+#[test]
+fn every_cited_fact_is_there() {
+    let page = read(&root().join("docs/driver-facts.md"));
+    let headings = citations::headings(&page);
+    let mut cited = 0;
+    for (path, text) in texts(&["rs"]).into_iter().filter(|(path, _)| !path.to_string_lossy().contains("tests/house")) {
+        for (line, fact) in citations::cited_facts(&text) {
+            let is_there = headings.iter().any(|heading| fact.trim_start_matches(['"', '`']).starts_with(heading));
+            assert!(is_there, "{}:{line} cites facts: {fact}, which docs/driver-facts.md has not", path.display());
+            cited += 1;
+        }
+    }
+    assert!(cited > 20, "{cited}");
+}
+
+#[test]
+fn every_link_between_pages_leads_somewhere() {
+    for (path, text) in texts(&["md"]) {
+        let broken = citations::broken_links(&text, path.parent().expect("a folder"));
+        assert!(broken.is_empty(), "{}: {broken:?}", path.display());
+    }
+}
+
+#[test]
+fn citations_are_recognised() {
+    let page = "# Title\n## 2. Path\n### 2.10.1 More\ntext 3.1\n";
+    assert_eq!(citations::sections(page).into_iter().collect::<Vec<_>>(), ["2", "2.10.1"]);
+    let text = "a (spec 2.4). inspec 3.1\nspec 10.18 and spec 5.";
+    assert_eq!(citations::cited_sections(text), [(1, "2.4"), (2, "10.18"), (2, "5")]);
+    assert_eq!(citations::cited_facts("x // facts: Holes, first row\nlet facts: u64;"), [(1, "Holes, first row")]);
+    assert_eq!(citations::broken_links("[a](nowhere.md#x) [b](https://x) [c](#d)", &root()), ["nowhere.md#x"]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! The CUDA device as the core sees it.
+//! [`DeviceBackend`] for the CUDA device.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use super::CudaDevice;
+use super::cuda_device::CudaDevice;
 use crate::driver::{CudaEvent, CudaPhysical, INVALID_VALUE, Memory, OUT_OF_MEMORY, Reservation, synchronize_stream};
 use crate::error::DriverError;
 
@@ -55,8 +55,9 @@ impl DeviceBackend for CudaDevice {
         CudaPhysical::create(&self.context, size.get()).map_err(|error| no_room(error, size))
     }
 
-    /// Outside this device's reservations the driver is asked too: only it can say why it refuses. If it does not, the addresses
-    /// are somebody else's in this process; then the mapping, which nobody has access to, is taken back and refused here.
+    /// Outside this device's reservations the driver is asked too, because only it knows the code of its
+    /// refusal. If it accepts, the addresses belong to somebody else in this process; then the mapping, which
+    /// has no access yet, is undone and refused.
     fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &CudaPhysical) -> Result<(), BackendError> {
         let (start, bytes) = (address.get(), size.get());
         match self.reservation("cuMemMap", address, size) {
@@ -116,7 +117,7 @@ impl DeviceBackend for CudaDevice {
     }
 }
 
-/// The driver's answer to a request for memory.
+/// The core's error for a request for memory that failed.
 fn no_room(error: DriverError, requested: Bytes) -> BackendError {
     if error.code == OUT_OF_MEMORY { BackendError::OutOfMemory { requested } } else { error.into() }
 }

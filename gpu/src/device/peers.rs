@@ -1,16 +1,16 @@
-//! Other devices of the host: letting them into this one's mappings, and copying from theirs.
+//! Other devices of the host: giving them access to this device's mappings, and copying from theirs.
 //!
-//! A mapping is opened to each device by itself (cuMemSetAccess). Ranges of cudaMalloc have no such doors and stay closed to
-//! peers.
+//! Access to a mapping is given to each device separately (cuMemSetAccess). Ranges of cudaMalloc stay closed
+//! to peers.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use super::CudaDevice;
+use super::cuda_device::CudaDevice;
 use crate::driver::{PEER_ACCESS_NOT_ENABLED, Peer, can_access_peer};
 use crate::error::DriverError;
 
 impl CudaDevice {
-    /// Whether this device can reach memory on the device with this index. No device is its own peer.
+    /// Whether this device can reach memory on the device with this index. False for this device itself.
     ///
     /// # Errors
     /// If there is no such device.
@@ -18,11 +18,12 @@ impl CudaDevice {
         can_access_peer(&self.context, ordinal)
     }
 
-    /// Opens what this device may touch of its mappings to the device with this index too, now and whenever access is given from
-    /// now on. Nothing changes for a device that was let in before.
+    /// Gives the device with this index access to all mappings that this device may touch, now and whenever
+    /// this device gets access to more. Does nothing if it has access already.
     ///
     /// # Errors
-    /// If there is no such device, it cannot reach this one's memory, or the driver refuses; then it has access to nothing.
+    /// If there is no such device, it cannot reach this one's memory, or a driver call fails. Then it has
+    /// access to nothing.
     pub fn let_peer_access(&mut self, ordinal: u32) -> Result<(), DriverError> {
         if self.peers.iter().any(|peer| peer.ordinal() == ordinal) {
             return Ok(());
@@ -36,13 +37,13 @@ impl CudaDevice {
         outcome
     }
 
-    /// Queues copying `size` bytes from a mapping of another device, which has let this one in, into memory of this device. What
-    /// the other device's streams still write there is not waited for.
+    /// Queues a copy of `size` bytes from a mapping of another device into memory of this device. It does not
+    /// wait for work on the other device's streams that still writes there.
     ///
     /// # Errors
-    /// If the other device has not let this one in ([`CudaDevice::let_peer_access`]), the bytes at `from` are not all mapped with
-    /// access in one reservation of the other device, those at `to` are not memory of this one, the stream is not this device's,
-    /// or the driver refuses.
+    /// If the other device has not given this one access ([`CudaDevice::let_peer_access`]), the bytes at
+    /// `from` are not all mapped with access in one reservation of the other device, those at `to` are not
+    /// memory of this one, the stream is not this device's, or the driver call fails.
     pub fn copy_from_peer(
         &mut self,
         peer: &CudaDevice,

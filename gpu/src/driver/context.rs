@@ -1,7 +1,8 @@
-//! A device's primary context: the one that the CUDA runtime, and with it PyTorch, uses too.
+//! A device's primary context: the one that the CUDA runtime, and so PyTorch, uses too.
 //!
-//! Calls of the driver act on the calling thread's current context. Each of ours makes its own current first and leaves the
-//! thread as it was, so that a device may be used from any thread and beside other users of CUDA.
+//! Driver calls act on the calling thread's current context. Each of our calls makes its context current
+//! first and restores the previous one afterwards, so a device may be used from any thread and beside other
+//! users of CUDA.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -10,8 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice};
 
+use super::call::{Handle, call, check};
 use super::table::{Table, table};
-use super::{Handle, call, check};
 use crate::error::{DriverError, Unavailable};
 
 /// A device's primary context, retained until dropped.
@@ -20,14 +21,14 @@ pub(crate) struct Context {
     pub(super) device: CUdevice,
     handle: Handle<CUctx_st>,
     calls: AtomicU64,
-    /// Events that live.
+    /// Live events.
     pub(super) events: AtomicUsize,
-    /// Physical memory that is ours.
+    /// Live handles of created memory.
     pub(super) handles: AtomicUsize,
 }
 
 impl Context {
-    /// Retains the primary context of a device, after a look at whether there are a driver and a device at all.
+    /// Retains the primary context of a device, after checking that there is a driver and such a device.
     pub(crate) fn open(ordinal: u32) -> Result<Arc<Context>, Unavailable> {
         let (table, count) = table_and_count()?;
         let place = i32::try_from(ordinal).ok().filter(|&place| place < count);
@@ -49,7 +50,7 @@ impl Context {
         Ok(u32::try_from(table_and_count()?.1).unwrap_or(0))
     }
 
-    /// Makes the context current on this thread until the answer is dropped.
+    /// Makes the context current on this thread until the returned guard is dropped.
     pub(super) fn enter(&self) -> Result<Entered<'_>, DriverError> {
         let mut previous = ptr::null_mut();
         // SAFETY: writes one handle, possibly null, through the pointer.
@@ -65,22 +66,22 @@ impl Context {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Calls made so far, other than those that make the context current.
+    /// How many driver calls were made, without those that make the context current.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Events made through this context that are not destroyed.
+    /// Live events of this context.
     pub(crate) fn live_events(&self) -> usize {
         self.events.load(Ordering::Relaxed)
     }
 
-    /// Memory created through this context that is not released.
+    /// Live handles of memory created in this context.
     pub(crate) fn live_handles(&self) -> usize {
         self.handles.load(Ordering::Relaxed)
     }
 
-    /// Free and total memory in bytes as the driver sees them now.
+    /// Free and total memory now, in bytes.
     pub(crate) fn memory_info(&self) -> Result<(u64, u64), DriverError> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0_usize, 0_usize);
@@ -89,7 +90,7 @@ impl Context {
         Ok((free as u64, total as u64))
     }
 
-    /// Waits until the device has done everything that the context was given, on all its streams.
+    /// Waits for all work on all streams of the context.
     pub(crate) fn synchronize(&self) -> Result<(), DriverError> {
         let _entered = self.enter()?;
         // SAFETY: takes nothing.
@@ -97,7 +98,7 @@ impl Context {
     }
 }
 
-/// The driver, initialised, and how many devices it has.
+/// Initialises the driver. Returns its functions and how many devices it has.
 fn table_and_count() -> Result<(&'static Table, c_int), Unavailable> {
     let table = table()?;
     // SAFETY: takes a number, which must be 0.
@@ -109,26 +110,27 @@ fn table_and_count() -> Result<(&'static Table, c_int), Unavailable> {
 }
 
 impl Drop for Context {
-    /// Lets go of the context; the driver destroys it if nobody else holds it.
+    /// Releases the context. The driver destroys it if nobody else retains it.
     fn drop(&mut self) {
-        // SAFETY: retained once in `open`, released once here. Nobody is left to tell of an error.
+        // SAFETY: retained once in `open`, released once here. An error cannot be reported.
         unsafe { (self.table.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 }
 
-/// While this lives, the context is current on the thread that made it.
+/// A guard: while it lives, the context is current on the thread that created it.
 pub(super) struct Entered<'a> {
     context: &'a Context,
     previous: CUcontext,
 }
 
 impl Drop for Entered<'_> {
-    /// Gives the thread back what it had, also when that is nothing: otherwise it would be left with a context that may be gone
-    /// when it looks again. A thread of PyTorch's has the primary context already, and pays for neither change.
+    /// Restores the thread's previous context, even if there was none: otherwise the thread would keep a
+    /// context that may be destroyed later. A PyTorch thread has the primary context already, so neither
+    /// change costs it anything.
     fn drop(&mut self) {
         if self.previous != self.context.handle.0 {
-            // SAFETY: null, or a handle that was current on this thread a moment ago. If this fails, the thread's next CUDA call
-            // will too.
+            // SAFETY: null, or a handle that was current on this thread when the guard was created. If this
+            // fails, so will the thread's next CUDA call.
             unsafe { (self.context.table.cuCtxSetCurrent)(self.previous) };
         }
     }

@@ -1,4 +1,4 @@
-//! Events: marks in a stream's queue of work.
+//! Events: marks in a stream's queue.
 
 use std::ptr;
 use std::sync::Arc;
@@ -6,19 +6,20 @@ use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{CUevent_flags, CUevent_st};
 
+use super::call::{Handle, NOT_READY, call};
 use super::context::Context;
 use super::stream::{Stream, raw};
-use super::{Handle, NOT_READY, call};
 use crate::error::DriverError;
 
-/// An event of a [`CudaDevice`](crate::CudaDevice), destroyed when dropped. It keeps the device's context alive.
+/// An event of a [`CudaDevice`](crate::CudaDevice), destroyed when dropped. It keeps the device's context
+/// alive.
 pub struct CudaEvent {
     context: Arc<Context>,
     handle: Handle<CUevent_st>,
 }
 
 impl CudaEvent {
-    /// An event without a time stamp, which makes it cheaper; PyTorch's allocator makes its events so.
+    /// Creates an event without time stamps, which is cheaper, as PyTorch's allocator does.
     pub(crate) fn create(context: &Arc<Context>) -> Result<CudaEvent, DriverError> {
         let _entered = context.enter()?;
         let mut handle = ptr::null_mut();
@@ -28,27 +29,28 @@ impl CudaEvent {
         Ok(CudaEvent { context: Arc::clone(context), handle: Handle(handle) })
     }
 
-    /// Puts the event at the end of the stream's queue; without a stream, of the default stream's.
+    /// Records the event on a stream; `None` is the default stream.
     pub(crate) fn record(&self, stream: Option<&Stream>) -> Result<(), DriverError> {
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: both handles live. If they are of different contexts the driver refuses.
+        // SAFETY: both handles are live. If they belong to different contexts, the driver refuses.
         unsafe { call!(context.cuEventRecord(self.handle.0, raw(stream))) }
     }
 
-    /// Lets the stream's later work wait for what is before the event in its own; an event never recorded is not waited for.
+    /// Makes the stream's later work wait for the work before the event. An event never recorded is not
+    /// waited for.
     pub(crate) fn hold_back(&self, stream: Option<&Stream>) -> Result<(), DriverError> {
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: both handles live. The flags must be 0.
+        // SAFETY: both handles are live. The flags must be 0.
         unsafe { call!(context.cuStreamWaitEvent(raw(stream), self.handle.0, 0)) }
     }
 
-    /// Whether everything before the event is done; true of an event never recorded.
+    /// Whether everything before the event is done. True for an event never recorded.
     pub(crate) fn is_complete(&self) -> Result<bool, DriverError> {
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the handle lives.
+        // SAFETY: the handle is live.
         match unsafe { call!(context.cuEventQuery(self.handle.0)) } {
             Ok(()) => Ok(true),
             Err(error) if error.code == NOT_READY => Ok(false),
@@ -60,7 +62,7 @@ impl CudaEvent {
     pub(crate) fn wait(&self) -> Result<(), DriverError> {
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the handle lives.
+        // SAFETY: the handle is live.
         unsafe { call!(context.cuEventSynchronize(self.handle.0)) }
     }
 }
@@ -69,7 +71,7 @@ impl Drop for CudaEvent {
     fn drop(&mut self) {
         let context = &self.context;
         let Ok(_entered) = context.enter() else { return };
-        // SAFETY: created once, destroyed once, and its context still lives. Nobody is left to tell of an error.
+        // SAFETY: created once, destroyed once, and its context is alive. An error cannot be reported.
         if unsafe { call!(context.cuEventDestroy_v2(self.handle.0)) }.is_ok() {
             context.events.fetch_sub(1, Ordering::Relaxed);
         }

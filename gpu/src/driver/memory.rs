@@ -1,23 +1,23 @@
-//! Ranges of device memory, taken with the driver's counterparts of cudaMalloc and cudaFree.
+//! Ranges of device memory: cuMemAlloc and cuMemFree, the driver's counterparts of cudaMalloc and cudaFree.
 
 use std::sync::Arc;
 
+use super::call::{INVALID_VALUE, OUT_OF_MEMORY, call, size_of};
 use super::context::Context;
 use super::span::Span;
-use super::{INVALID_VALUE, OUT_OF_MEMORY, call, size_of};
 use crate::error::DriverError;
 
-/// A range of device memory, given back when dropped.
+/// A range of device memory, freed when dropped.
 pub(crate) struct Memory {
     context: Arc<Context>,
     address: u64,
     bytes: u64,
-    /// Whether the driver still counts the range as ours.
+    /// Whether the range is not freed yet.
     held: bool,
 }
 
 impl Memory {
-    /// Takes `bytes` of device memory. Its contents are whatever was there.
+    /// Allocates `bytes` of device memory. The contents are unspecified.
     pub(crate) fn take(context: &Arc<Context>, bytes: u64) -> Result<Memory, DriverError> {
         let size = size_of("cuMemAlloc_v2", bytes, OUT_OF_MEMORY)?;
         let _entered = context.enter()?;
@@ -35,14 +35,14 @@ impl Memory {
         self.address
     }
 
-    /// Gives the range back, once; after an error it is still ours.
+    /// Frees the range, once. After an error it is still held.
     pub(crate) fn give_back(&mut self) -> Result<(), DriverError> {
         if !self.held {
             return Ok(());
         }
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: taken once and, as `held` says, not given back yet. The driver waits for the device first.
+        // SAFETY: allocated once and, as `held` says, not freed yet. The driver waits for the device first.
         unsafe { call!(context.cuMemFree_v2(self.address)) }?;
         self.held = false;
         Ok(())
@@ -59,7 +59,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // Nobody is left to tell of an error.
+        // An error cannot be reported from here.
         let _: Result<(), DriverError> = self.give_back();
     }
 }

@@ -1,20 +1,20 @@
-//! Other devices of the host that may be let into this one's mappings.
+//! Other devices of the host that can get access to this one's mappings.
 
 use cudarc::driver::sys::{CUdevice, CUresult};
 
+use super::call::{call, check};
 use super::context::Context;
-use super::{call, check};
 use crate::error::DriverError;
 
 /// Driver code: there is no such device.
 const INVALID_DEVICE: u32 = CUresult::CUDA_ERROR_INVALID_DEVICE as u32;
-/// Driver code: one device cannot reach the other.
+/// Driver code: one device cannot reach the other's memory.
 const PEER_ACCESS_UNSUPPORTED: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED as u32;
 
-/// Driver code: the device was not let in.
+/// Driver code: the peer has not given access.
 pub(crate) const PEER_ACCESS_NOT_ENABLED: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED as u32;
 
-/// A device that can reach the memory of the one that it was made for.
+/// A device that can reach the memory of the device that it was created for.
 #[derive(Clone, Copy)]
 pub(crate) struct Peer {
     ordinal: u32,
@@ -41,7 +41,7 @@ impl Peer {
     }
 }
 
-/// Whether the context's device can reach memory on the device with this index. No device is its own peer.
+/// Whether the context's device can reach memory on the device with this index. False for the device itself.
 pub(crate) fn can_access_peer(context: &Context, ordinal: u32) -> Result<bool, DriverError> {
     let device = device_at(context, ordinal)?;
     can_access(context, context.device, device)

@@ -1,36 +1,38 @@
-//! Reserved addresses, and what is mapped behind them.
+//! Reserved addresses and the mappings in them.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdevice, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType};
 
+use super::call::{INVALID_VALUE, call, size_of};
 use super::context::Context;
 use super::peer::Peer;
+use super::physical::CudaPhysical;
 use super::span::Span;
-use super::{CudaPhysical, INVALID_VALUE, call, size_of};
 use crate::error::DriverError;
 use crate::mappings::Mappings;
 
-/// A range of reserved addresses with the mappings in it, given back when dropped.
+/// A range of reserved addresses with its mappings, freed when dropped.
 ///
-/// Its calls stay inside the range, so that they touch nobody else's addresses; what the driver refuses inside is asked of it.
+/// Its calls stay inside the range, so they touch nobody else's addresses. What to refuse inside the range is
+/// left to the driver.
 pub(crate) struct Reservation {
     context: Arc<Context>,
     address: u64,
     bytes: u64,
-    /// Whether the driver still counts the range as ours.
+    /// Whether the range is not freed yet.
     held: bool,
     mappings: Mappings,
 }
 
 impl Reservation {
-    /// Reserves addresses, wherever the driver likes, on its own alignment.
+    /// Reserves addresses. The driver chooses the place and the alignment.
     pub(crate) fn take(context: &Arc<Context>, bytes: u64) -> Result<Reservation, DriverError> {
         let size = size_of("cuMemAddressReserve", bytes, INVALID_VALUE)?;
         let _entered = context.enter()?;
         let mut address = 0;
-        // SAFETY: writes one address through the pointer. An alignment and an address of 0 leave both to the driver; the flags
-        // must be 0.
+        // SAFETY: writes one address through the pointer. Alignment 0 and address 0 leave both to the driver;
+        // the flags must be 0.
         unsafe { call!(context.cuMemAddressReserve(&raw mut address, size, 0, 0, 0)) }?;
         Ok(Reservation { context: Arc::clone(context), address, bytes, held: true, mappings: Mappings::default() })
     }
@@ -48,12 +50,12 @@ impl Reservation {
         self.mappings.len()
     }
 
-    /// Whether a range lies inside.
+    /// Whether a range lies in this one.
     pub(crate) fn contains(&self, address: u64, bytes: u64) -> bool {
         address.checked_sub(self.address).is_some_and(|offset| offset < self.bytes && bytes <= self.bytes - offset)
     }
 
-    /// Puts memory behind addresses of the range.
+    /// Maps memory at addresses in the range.
     pub(crate) fn map(&mut self, address: u64, bytes: u64, memory: &CudaPhysical) -> Result<(), DriverError> {
         self.contain("cuMemMap", address, bytes)?;
         memory.map(address, bytes)?;
@@ -61,7 +63,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Lets this device and the peers read and write what is mapped in a part of the range.
+    /// Gives this device and the peers read and write access to the mappings in a part of the range.
     pub(crate) fn set_access(&mut self, address: u64, bytes: u64, peers: &[Peer]) -> Result<(), DriverError> {
         let devices: Vec<CUdevice> = std::iter::once(self.context.device).chain(peers.iter().map(Peer::device)).collect();
         self.give_access(address, bytes, &devices, CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)?;
@@ -69,7 +71,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Lets a peer read and write everything that the device itself may; nothing if that fails.
+    /// Gives a peer read and write access to all mappings that the device may touch; to none if that fails.
     pub(crate) fn open_to(&self, peer: &Peer) -> Result<(), DriverError> {
         let read_write = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let opened = self
@@ -83,7 +85,7 @@ impl Reservation {
         opened
     }
 
-    /// Takes a peer's access away. An error is not told: this undoes a step that failed.
+    /// Takes a peer's access away. Errors are ignored, because this undoes a step that failed.
     pub(crate) fn close_to(&self, peer: &Peer) {
         for (address, bytes) in self.mappings.open_runs() {
             let none = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -100,29 +102,30 @@ impl Reservation {
         let accesses: Vec<CUmemAccessDesc> = devices.iter().map(access).collect();
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: reads as many descriptions through the pointer as it is told; the addresses are ours, and the driver checks
-        // what is mapped there.
+        // SAFETY: reads `accesses.len()` descriptions through the pointer. The addresses are ours, and the
+        // driver checks what is mapped there.
         unsafe { call!(context.cuMemSetAccess(address, size, accesses.as_ptr(), accesses.len())) }
     }
 
-    /// Takes memory away from behind a part of the range. Does not wait for work that uses it.
+    /// Unmaps a part of the range. Does not wait for work that uses it.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), DriverError> {
         let size = self.contain("cuMemUnmap", address, bytes)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the addresses are ours. Work that still uses the memory fails on the device; it reaches no other memory.
+        // SAFETY: the addresses are ours. Work that still uses the memory fails on the device and reaches no
+        // other memory.
         unsafe { call!(context.cuMemUnmap(address, size)) }?;
         self.mappings.remove(address, bytes);
         Ok(())
     }
 
-    /// Gives the addresses back; the driver refuses all but the whole, and while something is mapped. After an error they are
-    /// ours.
+    /// Frees the addresses. The driver refuses a part of the range, and a range with mappings. After an error
+    /// they are still held.
     pub(crate) fn give_back(&mut self, address: u64, bytes: u64) -> Result<(), DriverError> {
         let size = self.contain("cuMemAddressFree", address, bytes)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the addresses are ours and, as `held` says, not given back yet.
+        // SAFETY: the addresses are ours and, as `held` says, not freed yet.
         unsafe { call!(context.cuMemAddressFree(address, size)) }?;
         self.held = false;
         Ok(())
@@ -137,7 +140,7 @@ impl Reservation {
         Ok(Span::new(&self.context, address, bytes))
     }
 
-    /// Refuses what is not a part of the range.
+    /// Refuses addresses outside the range. Returns the size as the driver takes it.
     fn contain(&self, call: &'static str, address: u64, bytes: u64) -> Result<usize, DriverError> {
         let inside = self.held && self.contains(address, bytes);
         if inside { size_of(call, bytes, INVALID_VALUE) } else { Err(DriverError { call, code: INVALID_VALUE }) }
@@ -145,8 +148,8 @@ impl Reservation {
 }
 
 impl Drop for Reservation {
-    /// Unmaps everything, in one call, which may meet gaps (facts: Virtual memory calls), then gives the addresses back. Whoever
-    /// drops it while work may use it waits for that first. Nobody is left to tell of an error.
+    /// Unmaps everything in one call, which may cross gaps (facts: Virtual memory calls), then frees the
+    /// addresses. The owner waits first for work that may use them. An error cannot be reported from here.
     fn drop(&mut self) {
         if self.held {
             let (address, bytes) = (self.address, self.bytes);

@@ -1,4 +1,4 @@
-//! A kernel that takes a time that was asked for and touches no memory: declared work, as the simulated device has it.
+//! A kernel that runs for a given time and touches no memory, like declared work on the simulated device.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunc_st, CUmod_st};
 
+use super::call::{Handle, INVALID_VALUE, call};
 use super::context::Context;
 use super::stream::{Stream, raw};
-use super::{Handle, INVALID_VALUE, call};
 use crate::error::DriverError;
 
-/// The longest that one launch may take, in nanoseconds: a kernel cannot be stopped, and a device that also drives a screen has
-/// its watchdog.
+/// The longest time for one launch, in nanoseconds. A kernel cannot be stopped, and a device that also drives
+/// a screen has a watchdog.
 pub const LONGEST_SPIN_NS: u64 = 5_000_000_000;
 
-/// The kernel's text, with the zero that ends it for the driver.
+/// The kernel's text, with the terminating zero that the driver needs.
 const TEXT: &str = concat!(include_str!("spin.ptx"), "\0");
 /// The kernel's name in the text.
 const NAME: &CStr = c"spin";
 
-/// The kernel as the driver has translated it for the device, unloaded when dropped.
+/// The kernel as compiled by the driver for the device, unloaded when dropped.
 pub(crate) struct Spin {
     context: Arc<Context>,
     module: Handle<CUmod_st>,
@@ -28,20 +28,22 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Loads the kernel, which may wait for work that is running.
+    /// Loads the kernel, which may wait for running work.
     pub(crate) fn load(context: &Arc<Context>) -> Result<Spin, DriverError> {
         let _entered = context.enter()?;
         let mut module = ptr::null_mut();
-        // SAFETY: writes one handle through the first pointer and reads the text through the second up to its zero.
+        // SAFETY: writes one handle through the first pointer and reads the text through the second up to its
+        // zero.
         unsafe { call!(context.cuModuleLoadData(&raw mut module, TEXT.as_ptr().cast())) }?;
         let mut spin = Spin { context: Arc::clone(context), module: Handle(module), function: Handle(ptr::null_mut()) };
         let function = &raw mut spin.function.0;
-        // SAFETY: writes one handle through the pointer and reads the name up to its zero; the module was loaded above.
+        // SAFETY: writes one handle through the pointer and reads the name up to its zero; the module was
+        // loaded above.
         unsafe { call!(context.cuModuleGetFunction(function, module, NAME.as_ptr())) }?;
         Ok(spin)
     }
 
-    /// Puts the kernel at the end of the stream's queue.
+    /// Queues the kernel on a stream; `None` is the default stream.
     pub(crate) fn launch(&self, duration_ns: u64, stream: Option<&Stream>) -> Result<(), DriverError> {
         if duration_ns > LONGEST_SPIN_NS {
             return Err(DriverError { call: "cuLaunchKernel", code: INVALID_VALUE });
@@ -51,8 +53,9 @@ impl Spin {
         let context = &self.context;
         let _entered = context.enter()?;
         let stream = raw(stream);
-        // SAFETY: the function and the stream live. The kernel has one parameter, of 64 bits, which the driver copies before it
-        // returns; the other way to pass parameters must be null then. The kernel touches no memory.
+        // SAFETY: the function and the stream are live. The kernel has one 64-bit parameter, which the driver
+        // copies before it returns; the other way to pass parameters must be null then. The kernel touches no
+        // memory.
         unsafe {
             call!(context.cuLaunchKernel(self.function.0, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), ptr::null_mut()))
         }
@@ -63,7 +66,7 @@ impl Drop for Spin {
     fn drop(&mut self) {
         let context = &self.context;
         let Ok(_entered) = context.enter() else { return };
-        // SAFETY: loaded once, unloaded once, and its context still lives. Nobody is left to tell of an error.
+        // SAFETY: loaded once, unloaded once, and its context is alive. An error cannot be reported.
         let _: Result<(), DriverError> = unsafe { call!(context.cuModuleUnload(self.module.0)) };
     }
 }

@@ -1,22 +1,22 @@
-//! Streams: queues of work that run beside each other.
+//! Streams: queues of work that run concurrently.
 
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUstream, CUstream_flags, CUstream_st};
 
+use super::call::{Handle, call};
 use super::context::Context;
-use super::{Handle, call};
 use crate::error::DriverError;
 
-/// A stream of our own, destroyed when dropped.
+/// A stream, destroyed when dropped.
 pub(crate) struct Stream {
     context: Arc<Context>,
     handle: Handle<CUstream_st>,
 }
 
 impl Stream {
-    /// A stream that does not wait for the default stream nor lets it wait, like those that PyTorch makes.
+    /// Creates a non-blocking stream, which does not synchronize with the default stream, as PyTorch does.
     pub(crate) fn create(context: &Arc<Context>) -> Result<Stream, DriverError> {
         let _entered = context.enter()?;
         let mut handle = ptr::null_mut();
@@ -25,30 +25,30 @@ impl Stream {
         Ok(Stream { context: Arc::clone(context), handle: Handle(handle) })
     }
 
-    /// The raw handle as a number, by which the core names the stream.
+    /// The raw handle as a number: the core's id of the stream.
     pub(crate) fn number(&self) -> u64 {
         self.handle.0.addr() as u64
     }
 }
 
-/// Waits until everything that the stream was given is done; without a stream, the default stream.
+/// Waits for all work on a stream; `None` is the default stream.
 pub(crate) fn synchronize(context: &Context, stream: Option<&Stream>) -> Result<(), DriverError> {
     let _entered = context.enter()?;
-    // SAFETY: the handle lives.
+    // SAFETY: the handle is live.
     unsafe { call!(context.cuStreamSynchronize(raw(stream))) }
 }
 
-/// The raw handle; without a stream that of the default stream, which is null and always exists.
+/// The raw handle. `None` is the default stream, whose handle is null and always valid.
 pub(super) fn raw(stream: Option<&Stream>) -> CUstream {
     stream.map_or(ptr::null_mut(), |stream| stream.handle.0)
 }
 
 impl Drop for Stream {
-    /// The driver lets what is queued finish.
+    /// Queued work still runs; the driver does not wait for it.
     fn drop(&mut self) {
         let context = &self.context;
         let Ok(_entered) = context.enter() else { return };
-        // SAFETY: created once, destroyed once, and its context still lives. Nobody is left to tell of an error.
+        // SAFETY: created once, destroyed once, and its context is alive. An error cannot be reported.
         let _: Result<(), DriverError> = unsafe { call!(context.cuStreamDestroy_v2(self.handle.0)) };
     }
 }

@@ -1,8 +1,8 @@
-//! The driver's functions that we use, looked up by name once: that all of them are there is known before the first is called.
+//! The driver functions that we use, looked up by name once, so a missing one is found before the first call.
 //!
-//! Signatures are held to cudarc's bindings at compile time, with one difference: a result is a number here, not an enum. cudarc
-//! would panic on a missing symbol, and a code unknown to its enum, which a newer driver may return, would be undefined
-//! behaviour.
+//! Signatures are checked against cudarc's bindings at compile time, with one difference: a result is a
+//! number here, not an enum. cudarc panics on a missing symbol, and a code that its enum lacks, which a newer
+//! driver may return, would be undefined behaviour.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -26,13 +26,14 @@ macro_rules! driver_table {
 
         impl Table {
             fn look_up() -> Result<Table, Unavailable> {
-                // SAFETY: opening the driver's library runs its initialisers, which the driver supports in any process. That it
-                // can be opened was asked before, so this does not panic.
+                // SAFETY: opening the driver's library runs its initialisers, which the driver supports in
+                // any process. The caller has checked that it can be opened, so this does not panic.
                 let library = unsafe { sys::culib() };
                 Ok(Table {
                     $($name: {
-                        // SAFETY: the symbol's type is that of cudarc's bindings, checked above; `CUresult` is a C enum of 32
-                        // bits, and the library stays open until the process ends, so a copy of the pointer stays valid.
+                        // SAFETY: the symbol has the type of cudarc's bindings, as checked above; `CUresult`
+                        // is a C enum of 32 bits. The library stays open until the process ends, so a copy of
+                        // the pointer stays valid.
                         let symbol = unsafe { library.get::<unsafe extern "C" fn($($argument),*) -> u32>(stringify!($name)) };
                         *symbol.map_err(|_| Unavailable::MissingSymbol(stringify!($name)))?
                     },)*
@@ -88,13 +89,13 @@ driver_table! {
     cuEventDestroy_v2(CUevent);
 }
 
-/// The table, looked up by whoever asks first. A failure is not remembered: the next one who asks looks again.
+/// The table, looked up on first use. A failure is not cached: the next call tries again.
 pub(super) fn table() -> Result<&'static Table, Unavailable> {
     static TABLE: OnceLock<Table> = OnceLock::new();
     if let Some(table) = TABLE.get() {
         return Ok(table);
     }
-    // SAFETY: as for opening it in `look_up`; this opens it and closes it again.
+    // SAFETY: opening the library, as in `look_up`; this opens it and closes it again.
     if !unsafe { sys::is_culib_present() } {
         return Err(Unavailable::NoDriver);
     }

@@ -1,11 +1,11 @@
-//! The books against page arrays, and the cases that a sequence at random would miss.
+//! The book-keeping against an array of pages, and the cases that a random sequence would miss.
 
 use super::Mappings;
 
 const PAGE: u64 = 2 << 20;
 const BASE: u64 = 0x7000_0000_0000;
 
-/// Mappings of these many pages one behind the other, from `BASE`.
+/// Adjacent mappings of these numbers of pages, from `BASE` on.
 fn mapped(pages: &[u64]) -> Mappings {
     let (mut mappings, mut at) = (Mappings::default(), BASE);
     for &count in pages {
@@ -72,16 +72,16 @@ fn the_end_of_the_address_space_does_not_overflow() {
     assert_eq!(mappings.len(), 0);
 }
 
-/// One page of the model: which mapping holds it, and whether the device may touch it.
+/// One page of the model: which mapping has it, and whether the device may touch it.
 #[derive(Clone, Copy, PartialEq)]
 struct Page {
     mapping: u64,
     is_open: bool,
 }
 
-/// Sequences at random over 24 pages, each answer compared with that of an array of pages.
+/// A random sequence over 24 pages. Each answer is compared with that of an array of pages.
 #[test]
-fn the_books_agree_with_an_array_of_pages() {
+fn mappings_agree_with_an_array_of_pages() {
     const PAGES: usize = 24;
     let mut state = 20_261_u64;
     let mut below = |bound: usize| {
@@ -94,7 +94,7 @@ fn the_books_agree_with_an_array_of_pages() {
         let count = 1 + below(PAGES - first);
         let range = first..first + count;
         let (address, bytes) = (BASE + first as u64 * PAGE, count as u64 * PAGE);
-        // What the driver would refuse does not reach the books: mapping over what is mapped, cutting a mapping.
+        // What the driver refuses is never recorded: mapping over a mapping, and cutting one.
         let cuts = |edge: usize| {
             edge > 0
                 && edge < PAGES
@@ -127,5 +127,5 @@ fn the_books_agree_with_an_array_of_pages() {
         let open_pages = pages.iter().flatten().filter(|page| page.is_open).count() as u64;
         assert_eq!(mappings.open_runs().iter().map(|&(_, bytes)| bytes).sum::<u64>(), open_pages * PAGE);
     }
-    assert!(open_answers > 1_000, "only {open_answers} ranges were open: the sequence tests nothing");
+    assert!(open_answers > 1_000, "only {open_answers} ranges were open: the sequence tests too little");
 }

@@ -1,35 +1,36 @@
-//! Why NVML has no answer: it is not there, or refuses.
+//! What can go wrong with NVML: the library is not there, or a call fails.
 
 use thiserror::Error;
 
-/// NVML could not be asked, or a call did not succeed.
+/// NVML could not be opened, or a call failed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum NvmlError {
     /// The library could not be opened.
     #[error("no NVML ({reason})")]
     NoLibrary {
-        /// The loader's reason, which names the library.
+        /// The loader's error, which names the library.
         reason: String,
     },
-    /// The driver is too old, or what was found is not NVML.
+    /// The library lacks this function: the driver is too old, or the library is something else.
     #[error("NVML lacks {0}: a driver from version 450 on has it")]
     MissingSymbol(&'static str),
-    /// A call did not succeed.
+    /// A call failed.
     #[error("{call}: {} (NVML code {code})", meaning(*code))]
     Refused {
         /// The call, by its name in NVML.
         call: &'static str,
-        /// NVML's result code (an `nvmlReturn_t`). A plain number: a newer library has codes that older headers do not name.
+        /// NVML's result code (an `nvmlReturn_t`), as a number, because a newer library has codes that older
+        /// headers do not name.
         code: u32,
     },
 }
 
-/// Code: the device or the driver has no such thing.
+/// Result code: not supported by this device or driver.
 pub(super) const NOT_SUPPORTED: u32 = 3;
-/// Code: more entries than there was room for.
+/// Result code: there are more entries than the buffer has room for.
 pub(super) const INSUFFICIENT_SIZE: u32 = 7;
 
-/// What a result code means, and the way out where there is one.
+/// What a result code means, and what to do about it if something can be done.
 const fn meaning(code: u32) -> &'static str {
     match code {
         2 => "an argument is not valid",

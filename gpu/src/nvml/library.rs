@@ -3,16 +3,16 @@
 use super::error::{NOT_SUPPORTED, NvmlError};
 use super::processes::{RawList, merge};
 use super::table::{Device, Table};
-use super::{GpuProcess, Nvml, NvmlDevice, NvmlMemory};
+use super::types::{GpuProcess, Nvml, NvmlDevice, NvmlMemory};
 
-/// NVIDIA's library, opened and initialised until dropped.
+/// NVIDIA's library. It stays open and initialised until dropped.
 pub struct NvmlLibrary(Table);
 
 impl NvmlLibrary {
     /// Opens the library that the loader finds (`libnvidia-ml.so.1`; `nvml.dll` on Windows).
     ///
     /// # Errors
-    /// If there is none, it lacks a function, or it finds no driver to speak to.
+    /// If there is none, it lacks a function, or it finds no driver.
     pub fn open() -> Result<NvmlLibrary, NvmlError> {
         Table::open().map(NvmlLibrary)
     }
@@ -44,12 +44,12 @@ impl Nvml for NvmlLibrary {
     }
 }
 
-/// With what is reserved told apart, if the driver can.
+/// Memory with the reserved part reported separately, if the driver can do that.
 fn memory(device: &Device<'_>) -> Result<NvmlMemory, NvmlError> {
     device.detailed_memory().unwrap_or_else(|| device.memory()).or_else(|_| device.memory())
 }
 
-/// A device that cannot draw has no list of those who do.
+/// All processes. A device without graphics has no list of graphics processes.
 fn processes(device: &Device<'_>) -> Result<Vec<GpuProcess>, NvmlError> {
     let compute = device.compute_processes()?;
     let graphics = match device.graphics_processes() {
@@ -63,9 +63,9 @@ fn processes(device: &Device<'_>) -> Result<Vec<GpuProcess>, NvmlError> {
 mod tests {
     use super::*;
 
-    /// On a machine without the library this is the error; on one with it the numbers hang together.
+    /// Without the library, opening fails with the right error; with it, the numbers add up.
     #[test]
-    fn the_library_is_there_or_it_says_why_not() {
+    fn the_library_opens_or_says_why_not() {
         match NvmlLibrary::open() {
             Err(NvmlError::NoLibrary { reason }) => assert!(reason.contains("libnvidia-ml.so.1"), "{reason}"),
             Err(error) => assert!(error.to_string().contains("nvmlInit_v2"), "{error}"),

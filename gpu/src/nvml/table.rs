@@ -1,9 +1,10 @@
-//! NVML's functions that we use, looked up by name once, and the calls through them.
+//! The NVML functions that we use, looked up by name once, and safe calls to them.
 //!
-//! Signatures are those of NVIDIA's `nvml.h`, whose functions and structures keep their meaning under a name with a version (the one
-//! exception, lists of processes, is read so that it cannot matter: `processes`). A result is a number here, not an enum: a newer
-//! library has codes that no enum of ours names. What makes the functions safe to call: the library stays open and initialised while
-//! a `Table` lives, handles of devices come from it and live no longer, and every buffer is as large as the library is told.
+//! Signatures are those of NVIDIA's `nvml.h`. A function or structure with a version in its name keeps its
+//! meaning, with one exception: lists of processes, which `processes` reads in a way that works for all
+//! widths. A result is a number, not an enum, because a newer library has codes that an enum would lack. The
+//! functions are safe to call because the library stays open and initialised while a `Table` lives, device
+//! handles come from it and live no longer, and every buffer has the size that the library is told.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_uint, c_void};
@@ -11,20 +12,20 @@ use std::ptr;
 
 use libloading::Library;
 
-use super::NvmlMemory;
 use super::error::{INSUFFICIENT_SIZE, NvmlError};
 use super::processes::{RawList, UNWRITTEN, WIDEST_ENTRY};
+use super::types::NvmlMemory;
 
-/// The library's name for the loader.
+/// The file name of the library.
 const LIBRARY: &str = if cfg!(windows) { "nvml.dll" } else { "libnvidia-ml.so.1" };
-/// Room for a text; NVML's longest is 96 bytes.
+/// Size of the buffer for a text. NVML's longest is 96 bytes.
 const TEXT_BYTES: usize = 128;
-/// Room for processes at first.
+/// Room for processes in the first attempt.
 const FEW_PROCESSES: usize = 64;
-/// No device has more processes than Linux has pids.
+/// The most processes to make room for: Linux has no more pids.
 const MOST_PROCESSES: usize = 1 << 22;
 
-/// The library's name for a device. It is never dereferenced on this side.
+/// The library's handle of a device. It is never dereferenced here.
 type RawDevice = *mut c_void;
 
 /// `nvmlMemory_t`.
@@ -46,7 +47,7 @@ struct DetailedMemory {
     used: u64,
 }
 
-/// The structure's own description of itself: its size, and its version in the highest byte.
+/// The structure's version field: its size, and the version in the highest byte.
 const DETAILED_MEMORY_VERSION: c_uint = size_of::<DetailedMemory>() as c_uint | 2 << 24;
 
 type Plain = unsafe extern "C" fn() -> u32;
@@ -56,21 +57,21 @@ type GetDevice = unsafe extern "C" fn(c_uint, *mut RawDevice) -> u32;
 type GetDeviceText = unsafe extern "C" fn(RawDevice, *mut c_char, c_uint) -> u32;
 type GetMemory = unsafe extern "C" fn(RawDevice, *mut Memory) -> u32;
 type GetDetailedMemory = unsafe extern "C" fn(RawDevice, *mut DetailedMemory) -> u32;
-/// The list is `nvmlProcessInfo_t`, of 64-bit alignment.
+/// The list has entries of `nvmlProcessInfo_t`, aligned to 64 bits.
 type GetProcesses = unsafe extern "C" fn(RawDevice, *mut c_uint, *mut u64) -> u32;
 
-/// A function with its name, for errors.
+/// A function with its name, which errors need.
 #[derive(Clone, Copy)]
 struct Named<F> {
     name: &'static str,
     function: F,
 }
 
-/// A function of the library, found by its name.
+/// Looks up a function of the library by name.
 macro_rules! look_up {
     ($library:expr, $name:literal as $function:ty) => {{
-        // SAFETY: the type is that of the function of this name in `nvml.h`, with a structure's address for a structure's, and results
-        // of 32 bits. The pointer is copied into a value that keeps the library open.
+        // SAFETY: the type is that of this function in `nvml.h`, with `u32` for the result enum. The pointer
+        // is copied into a value that keeps the library open.
         let symbol = unsafe { $library.get::<$function>($name) };
         symbol.map(|symbol| Named { name: $name, function: *symbol }).map_err(|_| NvmlError::MissingSymbol($name))
     }};
@@ -86,12 +87,12 @@ impl Session {
     fn open() -> Result<Session, NvmlError> {
         // SAFETY: opening NVML runs its initialisers, which the driver supports in any process.
         let library = unsafe { Library::new(LIBRARY) };
-        // The loader's own words, which name the library, are the source of the error.
+        // The source of the error is the loader's text, which names the library.
         let reason = |error: libloading::Error| error.source().map_or_else(|| error.to_string(), ToString::to_string);
         let library = library.map_err(|error| NvmlError::NoLibrary { reason: reason(error) })?;
         let initialise = look_up!(library, "nvmlInit_v2" as Plain)?;
         let shutdown = look_up!(library, "nvmlShutdown" as Plain)?.function;
-        // SAFETY: takes nothing. NVML counts its users in a process, each of which shuts it down once.
+        // SAFETY: takes no arguments. NVML counts initialisations, and each is matched by one shutdown.
         check(initialise.name, unsafe { (initialise.function)() })?;
         Ok(Session { library, shutdown })
     }
@@ -99,12 +100,12 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // SAFETY: takes nothing; initialised once in `open`. Nobody is left to tell of an error.
+        // SAFETY: takes no arguments; initialised once in `open`. An error cannot be reported.
         unsafe { (self.shutdown)() };
     }
 }
 
-/// The functions of a library that is open and initialised while this lives.
+/// The functions of the library, which stays open and initialised while this lives.
 pub(super) struct Table {
     get_driver_version: Named<GetText>,
     get_count: Named<GetNumber>,
@@ -119,11 +120,11 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Opens the library, initialises it and looks everything up.
+    /// Opens and initialises the library, and looks up all functions.
     pub(super) fn open() -> Result<Table, NvmlError> {
         let session = Session::open()?;
         let library = &session.library;
-        // Of the lists both versions write the same entries.
+        // Versions 2 and 3 of the lists write the same entries.
         Ok(Table {
             get_driver_version: look_up!(library, "nvmlSystemGetDriverVersion" as GetText)?,
             get_count: look_up!(library, "nvmlDeviceGetCount_v2" as GetNumber)?,
@@ -143,7 +144,7 @@ impl Table {
     /// The driver's version.
     pub(super) fn driver_version(&self) -> Result<String, NvmlError> {
         let call = self.get_driver_version;
-        // SAFETY: writes at most as many bytes as it is told, the final zero included.
+        // SAFETY: writes at most as many bytes as it is told, including the final zero.
         text(call.name, |buffer, bytes| unsafe { (call.function)(buffer, bytes) })
     }
 
@@ -155,7 +156,7 @@ impl Table {
         Ok(count)
     }
 
-    /// The device of this index.
+    /// The device with this index.
     pub(super) fn device(&self, index: u32) -> Result<Device<'_>, NvmlError> {
         let mut handle = ptr::null_mut();
         // SAFETY: writes one handle through the pointer.
@@ -164,7 +165,7 @@ impl Table {
     }
 }
 
-/// A device of an initialised library.
+/// A device; its handle is valid while the table lives.
 pub(super) struct Device<'a> {
     table: &'a Table,
     handle: RawDevice,
@@ -179,7 +180,7 @@ impl Device<'_> {
         self.text(self.table.get_uuid)
     }
 
-    /// Total, free and used memory, where used is everything that is not free.
+    /// Total, free and used memory, where everything that is not free is used.
     pub(super) fn memory(&self) -> Result<NvmlMemory, NvmlError> {
         let call = self.table.get_memory;
         let mut memory = Memory::default();
@@ -189,11 +190,12 @@ impl Device<'_> {
         Ok(NvmlMemory { total_bytes: total, free_bytes: free, used_bytes: used, reserved_bytes: None })
     }
 
-    /// The same with what is reserved apart; `None` if the driver has no such function.
+    /// Memory with the reserved part reported separately. `None` if the driver has no such function.
     pub(super) fn detailed_memory(&self) -> Option<Result<NvmlMemory, NvmlError>> {
         let call = self.table.get_detailed_memory?;
         let mut memory = DetailedMemory { version: DETAILED_MEMORY_VERSION, total: 0, reserved: 0, free: 0, used: 0 };
-        // SAFETY: the device is the library's; writes one structure, of the version that it finds in it, through the pointer.
+        // SAFETY: the device is the library's; writes one structure, of the version in its version field,
+        // through the pointer.
         let code = unsafe { (call.function)(self.handle, &raw mut memory) };
         let DetailedMemory { version: _, total, reserved, free, used } = memory;
         let read = NvmlMemory { total_bytes: total, free_bytes: free, used_bytes: used, reserved_bytes: Some(reserved) };
@@ -208,14 +210,14 @@ impl Device<'_> {
         self.processes(self.table.get_graphics_processes)
     }
 
-    /// One of the lists. It may grow between two looks, so the room does too.
+    /// Reads one of the lists. It may grow between two attempts, so the room grows too.
     fn processes(&self, call: Named<GetProcesses>) -> Result<RawList, NvmlError> {
         let mut room = FEW_PROCESSES;
         loop {
             let mut words = vec![UNWRITTEN; room * WIDEST_ENTRY];
             let mut count = room as c_uint;
-            // SAFETY: the device is the library's; it writes at most `room` entries, for which there is room at their widest, and
-            // their number.
+            // SAFETY: the device is the library's; it writes at most `room` entries, for which there is room
+            // even at the greatest width, and their number.
             let code = unsafe { (call.function)(self.handle, &raw mut count, words.as_mut_ptr()) };
             let wanted = count as usize;
             if code == INSUFFICIENT_SIZE && room < MOST_PROCESSES {
@@ -227,12 +229,13 @@ impl Device<'_> {
     }
 
     fn text(&self, call: Named<GetDeviceText>) -> Result<String, NvmlError> {
-        // SAFETY: the device is the library's; writes at most as many bytes as it is told, the final zero included.
+        // SAFETY: the device is the library's; writes at most as many bytes as it is told, including the
+        // final zero.
         text(call.name, |buffer, bytes| unsafe { (call.function)(self.handle, buffer, bytes) })
     }
 }
 
-/// A text that a call writes.
+/// Returns the text that a call writes.
 fn text(call: &'static str, write: impl FnOnce(*mut c_char, c_uint) -> u32) -> Result<String, NvmlError> {
     let mut buffer = [0_u8; TEXT_BYTES];
     check(call, write(buffer.as_mut_ptr().cast(), TEXT_BYTES as c_uint))?;

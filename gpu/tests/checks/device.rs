@@ -1,4 +1,4 @@
-//! Checks of the device alone: memory, refusals, events, streams, threads, and what is left when it is dropped.
+//! Checks of the device: memory, refusals, events, streams, threads, and what is left after it is dropped.
 
 use std::error::Error;
 use std::thread;
@@ -12,18 +12,18 @@ use super::{ORDINAL, Outcome, ensure, free_bytes};
 
 const GIB: u64 = 1024 * MIB;
 const PAGE: u64 = 2 * MIB;
-/// A handle that no driver gave out.
+/// A handle that no driver returned.
 const MADE_UP: StreamId = StreamId(0xdead_beef_f000);
-/// Driver codes (facts: Virtual memory calls, and cuda.h).
+/// Driver codes of `cuda.h`.
 const INVALID_VALUE: u32 = 1;
 const INVALID_HANDLE: u32 = 400;
-/// Work that keeps a stream busy for some 30 ms: so many times writing so much.
+/// Work that keeps a stream busy for some 30 ms: this many fills of this size.
 const BUSY_FILLS: u32 = 256;
 const BUSY_BYTES: Bytes = Bytes::mib(512);
-/// How often a call is repeated to tell what it costs.
+/// How often a call is repeated to measure its time.
 const TIMED_CALLS: u32 = 10_000;
 
-/// Facts, Sizes and addresses: more than 1 MiB takes whole pages of its own.
+/// A cudaMalloc of more than 1 MiB takes whole pages (facts: Sizes and addresses).
 pub(super) fn malloc_takes_whole_pages() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     for size in [2 * MIB, 2 * MIB + 1, 20 * MIB, 20 * MIB + 1, GIB] {
@@ -35,7 +35,7 @@ pub(super) fn malloc_takes_whole_pages() -> Outcome {
         ensure(address.get().is_multiple_of(512), || format!("{address} is not on a 512-byte boundary"))?;
         device.free(address)?;
         let after = free_bytes(&mut device)?;
-        ensure(after == before, || format!("{size} bytes taken and given back: {before} bytes free before, {after} after"))?;
+        ensure(after == before, || format!("{size} bytes allocated and freed: {before} bytes free before, {after} after"))?;
     }
     Ok(String::from("2 MiB, 20 MiB, one byte more, and 1 GiB: whole 2 MiB pages"))
 }
@@ -105,7 +105,7 @@ pub(super) fn made_up_streams() -> Outcome {
     let (mut event, gone, memory) = (device.create_event()?, device.create_stream()?, device.malloc(Bytes(PAGE))?);
     device.destroy_stream(gone)?;
     let calls = device.driver_calls();
-    // 1 and 2 mean something to the driver: the legacy and the per-thread default stream. They are not ours to use.
+    // The driver knows 1 and 2: the legacy and the per-thread default stream. The device does not own them.
     for stream in [MADE_UP, gone, StreamId(1), StreamId(2)] {
         let answer = device.record_event(&mut event, stream);
         let refused = BackendError::Driver { call: "cuEventRecord", code: INVALID_HANDLE };
@@ -123,7 +123,7 @@ pub(super) fn made_up_streams() -> Outcome {
 }
 
 pub(super) fn dropped_device() -> Outcome {
-    let mut witness = CudaDevice::open(ORDINAL)?; // keeps the context, whose own memory would come and go otherwise
+    let mut witness = CudaDevice::open(ORDINAL)?; // keeps the context, so that its own memory does not change
     let before = free_bytes(&mut witness)?;
     let mut device = CudaDevice::open(ORDINAL)?;
     device.malloc(Bytes(64 * MIB))?;
@@ -147,7 +147,7 @@ pub(super) fn other_thread() -> Outcome {
     let mut device = worker.join().map_err(|_| "the thread panicked")??;
     ensure(device.holdings().ranges == 0, || format!("{} ranges are left", device.holdings().ranges))?;
     usable(&mut device)?;
-    Ok(String::from("taken here, given back there"))
+    Ok(String::from("allocated here, freed there"))
 }
 
 pub(super) fn outliving_event() -> Outcome {
@@ -162,7 +162,7 @@ pub(super) fn outliving_event() -> Outcome {
     Ok(String::from("it keeps the context alive"))
 }
 
-/// Takes memory, writes it, reads it and gives it back.
+/// Allocates, writes, reads and frees memory.
 fn usable(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     const WORD: u32 = 0x5eed_cafe;
     let address = device.malloc(Bytes(20 * MIB))?;

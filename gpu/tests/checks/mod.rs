@@ -1,7 +1,7 @@
-//! What must hold on a real GPU: one list for the test target and for the example that carries it to a machine without Rust.
+//! What must hold on a real GPU: one list, used by the tests and by the example `on_gpu`.
 //!
-//! Each check opens its own devices, gives back everything, and answers with a few words about what it saw. They measure the
-//! device's free memory, so they run one after the other and on a device that nobody else uses.
+//! Each check opens its own devices, releases everything, and returns a few words about what it saw. The
+//! checks measure the device's free memory, so they run one at a time, on a device that nobody else uses.
 
 mod device;
 mod virtual_memory;
@@ -15,13 +15,13 @@ use parkade_gpu::CudaDevice;
 /// What a check saw, or why it failed.
 pub(crate) type Outcome = Result<String, Box<dyn Error>>;
 
-/// A check, with the name under which it is listed.
+/// A check with its name.
 pub(crate) type Check = (&'static str, fn() -> Outcome);
 
-/// The device that is checked.
+/// The index of the device under test.
 pub(crate) const ORDINAL: u32 = 0;
 
-/// All checks, the simple ones first.
+/// All checks, simple ones first.
 pub(crate) const ALL: [Check; 16] = [
     ("a_device_says_who_it_is", work::identity),
     ("malloc_takes_whole_pages_and_free_gives_them_back", device::malloc_takes_whole_pages),
@@ -41,7 +41,7 @@ pub(crate) const ALL: [Check; 16] = [
     ("a_device_dropped_in_mid_use_gives_back_everything", virtual_memory::dropped_in_mid_use),
 ];
 
-/// An error with a text of its own.
+/// Fails with a text unless the condition holds.
 pub(crate) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Box<dyn Error>> {
     if holds { Ok(()) } else { Err(says().into()) }
 }

@@ -1,5 +1,5 @@
-//! Checks of virtual memory: what is mapped holds what was written, wherever it is mapped; the driver's refusals reach the
-//! caller; and everything comes back, also from a device that is dropped in mid-use.
+//! Checks of virtual memory: mapped memory holds what was written, wherever it is mapped; the driver's
+//! refusals reach the caller; and everything is released, even by a device that is dropped while in use.
 
 use std::error::Error;
 
@@ -14,15 +14,16 @@ const LARGE: Bytes = Bytes(20 * MIB);
 /// Driver codes (facts: Virtual memory calls).
 const INVALID_VALUE: u32 = 1;
 const NOT_SUPPORTED: u32 = 801;
-/// Each piece of this size is written with a word of its own.
+/// Each piece of this size is filled with a different word.
 const PIECE: Bytes = Bytes(64 << 10);
-/// A kernel that is still running when a device is dropped.
+/// The time of a kernel that is still running when a device is dropped.
 const BUSY_NS: u64 = 100_000_000;
 
 /// A call that the driver refuses.
 type Call<'a> = &'a dyn Fn(&mut CudaDevice) -> Result<(), BackendError>;
 
-/// A large handle between two small ones, in one reservation: written across their borders, read back whole.
+/// A large piece of memory between two small ones, in one reservation: written across their borders, and read
+/// back whole.
 pub(super) fn holds_what_is_written() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     ensure(device.granularity_bytes()? == PAGE, || String::from("the granularity is not 2 MiB"))?;
@@ -62,7 +63,7 @@ pub(super) fn holds_what_is_written() -> Outcome {
     Ok(format!("{whole} bytes in three handles, {} pieces", whole.get() / PIECE.get()))
 }
 
-/// The same handle mapped at another address, and memory copied on the device.
+/// Memory mapped again at another address, and copied on the device.
 pub(super) fn survives_remapping() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     warm_up(&mut device)?;
@@ -114,7 +115,7 @@ pub(super) fn aliases_share() -> Outcome {
     Ok(String::from("one page at two addresses, its handle released"))
 }
 
-/// Facts, Virtual memory calls: each refusal is the driver's own, and changes nothing.
+/// Each refusal is the driver's own and changes nothing (facts: Virtual memory calls).
 pub(super) fn refusals_are_the_drivers() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     let size = Bytes(64 * MIB);
@@ -155,15 +156,16 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
     release_all(&mut device, memory)?;
     device.unreserve(base, size)?;
     let gone = device.unreserve(base, size).is_err() && device.unmap(base, size).is_err();
-    ensure(gone, || String::from("addresses that were given back were accepted"))?;
+    ensure(gone, || String::from("freed addresses were accepted"))?;
     let before = free_bytes(&mut device)?;
-    // Less than the driver's total but more than is free, since the context itself takes some; then more than there is.
+    // First the driver's total, which is more than is free because the context takes some; then more than the
+    // total.
     let total = Bytes(device.total_memory().get() / PAGE.get() * PAGE.get());
     for requested in [total, total + Bytes(1024 * MIB)] {
         let refused = device.create(requested).err();
         ensure(refused == Some(BackendError::OutOfMemory { requested }), || format!("{requested} bytes: {refused:?}"))?;
     }
-    // That it is no whole number of pages comes first.
+    // A size that is not whole pages is refused for that first.
     let refused = device.create(total + Bytes(1025 * MIB)).err();
     let expected = Some(BackendError::Driver { call: "cuMemCreate", code: INVALID_VALUE });
     ensure(refused == expected, || format!("1 MiB more than whole pages: {refused:?}"))?;
@@ -173,7 +175,7 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
     Ok(format!("{refusals} refusals, with the codes of the facts"))
 }
 
-/// Mappings, a range, streams, a kernel and a queued fill: nothing of it is given back by hand.
+/// Mappings, a range, a stream, a running kernel and a queued fill: the dropped device releases all of it.
 pub(super) fn dropped_in_mid_use() -> Outcome {
     let mut witness = CudaDevice::open(ORDINAL)?;
     warm_up(&mut witness)?;
@@ -202,7 +204,7 @@ pub(super) fn dropped_in_mid_use() -> Outcome {
     Ok(format!("{} bytes came back under a running kernel", (whole + LARGE).get()))
 }
 
-/// Creates memory of these sizes and maps it, one behind the other.
+/// Creates memory of these sizes and maps it at consecutive addresses.
 fn mapped(device: &mut CudaDevice, base: DeviceAddress, sizes: &[Bytes]) -> Result<Vec<CudaPhysical>, Box<dyn Error>> {
     let (mut memory, mut at) = (Vec::new(), base);
     for &size in sizes {
@@ -218,7 +220,7 @@ fn release_all(device: &mut CudaDevice, memory: Vec<CudaPhysical>) -> Result<(),
     memory.into_iter().try_for_each(|piece| device.release(piece).map_err(|(_, error)| error.into()))
 }
 
-/// Queues the writing of a word of its own over each piece.
+/// Queues a fill of each piece with a different word.
 fn write_pieces(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt: u32) -> Result<(), Box<dyn Error>> {
     for (word, offset) in (0_u32..).zip((0..size.get()).step_by(PIECE.get() as usize)) {
         device.fill(base.offset(Bytes(offset)), PIECE, word.wrapping_mul(0x9e37_79b1) ^ salt, StreamId::DEFAULT)?;
@@ -226,7 +228,7 @@ fn write_pieces(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt:
     Ok(())
 }
 
-/// The first piece with a word in it that is not what was written there.
+/// The first piece that is not what was written there.
 fn wrong_piece(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt: u32) -> Result<Option<usize>, Box<dyn Error>> {
     let mut bytes = vec![0; usize::try_from(size.get())?];
     device.read(base, &mut bytes)?;
@@ -237,7 +239,7 @@ fn wrong_piece(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt: 
     Ok((0_u32..).zip(bytes.chunks_exact(PIECE.get() as usize)).position(is_wrong))
 }
 
-/// Uses each call once, so that what the driver takes for itself on first use is taken.
+/// Uses each call once, so that the driver has taken what it takes on first use.
 fn warm_up(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     let stream = device.create_stream()?;
     device.spin(stream, 1_000)?;
@@ -246,7 +248,7 @@ fn warm_up(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     usable(device)
 }
 
-/// Reserves, maps, writes, reads, copies and gives everything back.
+/// Reserves, maps, writes, reads, copies and releases everything.
 fn usable(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     let (base, range) = (device.reserve(LARGE)?, device.malloc(LARGE)?);
     let memory = mapped(device, base, &[LARGE])?;
@@ -261,7 +263,7 @@ fn usable(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     Ok(device.free(range)?)
 }
 
-/// Nothing is held, and the device has the memory that it had before.
+/// Checks that nothing is held and that free memory is as before.
 fn ends_empty(device: &mut CudaDevice, before: u64) -> Result<(), Box<dyn Error>> {
     ensure(device.holdings() == Holdings::default(), || format!("left: {:?}", device.holdings()))?;
     let after = free_bytes(device)?;

@@ -1,5 +1,5 @@
-//! Checks of declared work: a kernel takes the time that was asked for, streams run beside each other, and one waits for another
-//! where it is told to; and what the device says of itself.
+//! Checks of work: a kernel takes the requested time, streams run concurrently, and one waits for another
+//! when told to; and the device's identity.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use parkade_gpu::{CudaDevice, LONGEST_SPIN_NS};
 use super::{ORDINAL, Outcome, ensure};
 
 const MS_NS: u64 = 1_000_000;
-/// A handle that no driver gave out.
+/// A handle that no driver returned.
 const MADE_UP: StreamId = StreamId(0xdead_beef_f000);
 
 pub(super) fn takes_its_time() -> Outcome {

@@ -1,19 +1,19 @@
-//! What can be wrong with a snapshot whose pickle is sound, each problem with the place that has it.
+//! What can be wrong with a snapshot whose pickle is sound, and where in the snapshot it is.
 
-/// A snapshot that makes no sense; the display is one line.
+/// A snapshot that makes no sense. Displays as one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct FormatError {
-    /// Where.
+    /// Where it is.
     pub place: Place,
-    /// What.
+    /// What is wrong.
     pub problem: FormatProblem,
 }
 
-/// A place of a snapshot. Numbers count from 0, as in Python.
+/// A place in a snapshot. Numbers count from 0, as in Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Place {
-    /// The whole.
+    /// The snapshot as a whole.
     #[error("the snapshot")]
     Snapshot,
     /// An item of `segments`.
@@ -58,97 +58,97 @@ pub enum Place {
 /// What is wrong at a place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatProblem {
-    /// The root is no snapshot.
+    /// The file is not a snapshot.
     #[error(
         "it is {found}, not the dict of torch.cuda.memory._snapshot() with `segments` or `device_traces`, \
          nor the list of memory_snapshot(); dump one of these"
     )]
     NotASnapshot {
-        /// What it is.
+        /// What it is, with its article.
         found: String,
     },
-    /// A key that must be there is not.
+    /// A required key is missing.
     #[error("`{key}` is missing; no version of PyTorch leaves it out")]
     Missing {
         /// The key.
         key: &'static str,
     },
     /// A value of the wrong type.
-    #[error("`{key}` is {} where {} belongs", with_article(found), with_article(expected))]
+    #[error("`{key}` is {} and should be {}", with_article(found), with_article(expected))]
     WrongType {
         /// The key.
         key: &'static str,
-        /// The type that it should have.
+        /// The type that it should have, by Python's name.
         expected: &'static str,
-        /// The type that it has.
+        /// The type that it has, by Python's name.
         found: &'static str,
     },
     /// A number out of range.
-    #[error("`{key}` is {value}, which is not within {range}")]
+    #[error("`{key}` is {value}, which is outside {range}")]
     OutOfRange {
         /// The key.
         key: &'static str,
         /// Its value.
         value: String,
-        /// What would do.
+        /// The range that is accepted.
         range: &'static str,
     },
-    /// A text that is none of the known ones.
-    #[error("`{key}` is {value:?}, which is none of {known}")]
+    /// A name that is not one of the known ones.
+    #[error("`{key}` is {value:?}, which is not one of {known}")]
     UnknownName {
         /// The key.
         key: &'static str,
         /// Its value, cut at 80 bytes.
         value: String,
-        /// The known ones.
+        /// The known names.
         known: &'static str,
     },
-    /// Memory that ends beyond the address space.
-    #[error("{size} bytes at address {address} end beyond 64 bits")]
+    /// Memory that extends past the end of the address space.
+    #[error("{size} bytes at address {address} extend past 64 bits")]
     EndsBeyond {
         /// The address.
         address: u64,
         /// The size.
         size: u64,
     },
-    /// A block that does not begin where the one before ended.
-    #[error("it is at address {found} but the blocks before it end at {expected}; blocks must tile their segment")]
+    /// A block that does not begin where the one before it ends.
+    #[error("it is at address {found}, but the blocks before it end at {expected}; blocks must fill their segment without gaps")]
     Gap {
-        /// Where it should be.
+        /// The address where it should be.
         expected: u64,
-        /// Where it is.
+        /// The address where it is.
         found: u64,
     },
     /// Blocks that are shorter or longer than their segment.
-    #[error("its blocks have {blocks} bytes but `total_size` is {total}; blocks must tile their segment")]
+    #[error("its blocks add up to {blocks} bytes, but `total_size` is {total}; blocks must fill their segment without gaps")]
     WrongSum {
-        /// Sum of the blocks.
+        /// The sum of its blocks, in bytes.
         blocks: u64,
-        /// The segment's length.
+        /// The segment's length, in bytes.
         total: u64,
     },
-    /// Two segments at the same place.
+    /// Two segments that overlap.
     #[error("it overlaps segment {other} of device {device}, at address {address}")]
     Overlap {
         /// The other segment's index.
         other: usize,
         /// The device.
         device: u32,
-        /// The first byte that both have.
+        /// The first address that belongs to both.
         address: u64,
     },
     /// A dict with more keys than any version of PyTorch writes.
     #[error("it has more than {limit} keys")]
     TooManyKeys {
-        /// The bound.
+        /// The most keys that a dict may have.
         limit: usize,
     },
-    /// The same few objects repeated to more than the file's length can account for.
-    #[error("the same dicts occur again and again, more than a file of this length can hold; no snapshot does that")]
+    /// A few objects are repeated so often that they expand to more than the file's length allows.
+    #[error("the same dicts occur over and over, more of them than a file of this length can contain; no snapshot does that")]
     Repeated,
 }
 
-/// A type's name in a sentence.
+/// A type's name with its article.
 pub(crate) fn with_article(name: &str) -> String {
     match name {
         "None" => name.to_owned(),

@@ -1,4 +1,4 @@
-//! Looking up the keys of a kind of dict: once for each shape of it, not once for each dict.
+//! Looking up the keys of dicts: once for each shape that such dicts have, not once for each dict.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,24 @@ use super::error::FormatProblem;
 use super::names;
 use crate::pickle::{Dict, Loaded, Value};
 
-/// Most keys that a dict of a snapshot may have; 2.11 writes 12 at most.
+/// The most keys that a dict in a snapshot may have; PyTorch 2.11 writes at most 12.
 const MAX_KEYS: usize = 64;
-/// The place of a key that a shape does not have.
+/// The position of a key that a shape does not have.
 const NOWHERE: u8 = u8::MAX;
 
-/// The keys of one kind of dict, and where they are in each shape met so far.
+/// The keys of one kind of dict, and their positions in each shape seen so far.
 pub(crate) struct Fields<const N: usize> {
     /// The keys that are looked up.
     names: [&'static str; N],
-    /// Keys that are known and not needed.
+    /// Keys that are known but not needed.
     ignored: &'static [&'static str],
-    /// By shape.
+    /// By the number of the shape.
     places: Vec<Option<Places<N>>>,
     /// Unknown keys of dicts without a shape.
     unknown: BTreeMap<String, u64>,
 }
 
-/// Where the keys are in dicts of one shape.
+/// The positions of the keys in dicts of one shape.
 struct Places<const N: usize> {
     places: [u8; N],
     /// How many dicts had this shape.
@@ -36,13 +36,13 @@ impl<const N: usize> Fields<N> {
         Fields { names, ignored, places: Vec::new(), unknown: BTreeMap::new() }
     }
 
-    /// The values of the keys, [`Value::ABSENT`] for those that are not there.
+    /// The values of the keys; [`Value::ABSENT`] for those that the dict does not have.
     ///
     /// # Errors
-    /// If the value is no dict (`key` names it), or has too many keys.
+    /// If the value is not a dict, or has too many keys. `key` is the value's name in messages.
     #[inline]
     pub(crate) fn look_up(&mut self, loaded: &Loaded<'_>, dict: Value, key: &'static str) -> Result<[Value; N], FormatProblem> {
-        match loaded.heap.as_dict(dict) {
+        match loaded.objects.as_dict(dict) {
             Some(Dict::Shaped { shape, values }) => {
                 let places = self.places_of(loaded, shape)?;
                 places.uses += 1;
@@ -67,7 +67,7 @@ impl<const N: usize> Fields<N> {
 
     #[cold]
     fn learn(&mut self, loaded: &Loaded<'_>, shape: u32) -> Result<(), FormatProblem> {
-        let keys = loaded.heap.shapes.keys(shape);
+        let keys = loaded.objects.shapes.keys(shape);
         if keys.len() > MAX_KEYS {
             return Err(FormatProblem::TooManyKeys { limit: MAX_KEYS });
         }
@@ -115,7 +115,7 @@ impl<const N: usize> Fields<N> {
         self.ignored.iter().any(|name| name.as_bytes() == text)
     }
 
-    /// The unknown keys that were met, and how often.
+    /// The unknown keys that were seen, and how often.
     pub(crate) fn into_unknown(self) -> BTreeMap<String, u64> {
         let mut unknown = self.unknown;
         for places in self.places.into_iter().flatten() {

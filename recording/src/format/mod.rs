@@ -1,159 +1,30 @@
-//! From pickled values to a [`Recording`]: the snapshot's format in all its versions (spec 7.2 to 7.8), and its checks.
+//! The snapshot format: from plain Python data to a [`Recording`](crate::Recording) and back (spec 7.2 to 7.8).
+//!
+//! This is the place for the next format. A key that a newer PyTorch writes is added to the `NAMES` of the reader it
+//! belongs to (`segments`, `trace`, `settings`, `annotations`, `stacks`), to the type in `data` and to
+//! `write`; a snapshot of another outer shape gets its case in `snapshot`.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `snapshot` | the root: which form the file has, its devices |
+//! | `segments`, `trace`, `settings`, `annotations`, `stacks` | the parts |
+//! | `fields`, `values`, `names` | looking up keys, typed values, text from a stranger's file |
+//! | `budget`, `error` | what a file may expand to; what can be wrong with it |
+//! | `write` | a recording back to a snapshot |
 
+mod annotations;
+mod budget;
 mod error;
 mod fields;
-mod frames;
 mod names;
 mod segments;
 mod settings;
+mod snapshot;
+mod stacks;
 mod trace;
 mod values;
-
-use std::collections::BTreeMap;
+mod write;
 
 pub use error::{FormatError, FormatProblem, Place};
-pub(crate) use settings::DIVISION_KEYS;
-
-use super::pickle::{Loaded, Tag, Value};
-use super::types::{DeviceRecording, Recording, Segment, Tolerated};
-use fields::Fields;
-use frames::Stacks;
-use segments::Segments;
-use trace::Traces;
-use values::optional;
-
-/// What the file's length still accounts for, in bytes. A file in which the same dict or list occurs in a million
-/// places, a few bytes each, would otherwise unfold to far more than its length.
-pub(crate) struct Budget {
-    left: usize,
-}
-
-impl Budget {
-    /// Least bytes of a segment: a dict of three keys, two bytes for each key and value, and a list of one block.
-    const SEGMENT: usize = 29;
-    /// Least bytes of a block (size, state), and of an annotation (name, stage).
-    const BLOCK: usize = 11;
-    /// Least bytes of a trace entry (action, address, size, stream).
-    const ENTRY: usize = 19;
-
-    fn new(length: usize) -> Self {
-        Budget { left: length.saturating_add(1 << 16) }
-    }
-
-    /// Takes the bytes of so many dicts of a kind.
-    pub(crate) fn spend(&mut self, dicts: usize, bytes_each: usize) -> Result<(), FormatProblem> {
-        let left = self.left.checked_sub(dicts.saturating_mul(bytes_each));
-        self.left = left.ok_or(FormatProblem::Repeated)?;
-        Ok(())
-    }
-}
-
-/// The parts of the snapshot's root.
-struct Root<'l> {
-    segments: &'l [Value],
-    traces: &'l [Value],
-    settings: Value,
-    annotations: &'l [Value],
-    unknown: BTreeMap<String, u64>,
-}
-
-/// Makes the recording of a pickle.
-///
-/// # Errors
-/// [`FormatError`], naming the segment, block or entry, for anything that cannot be true of a recording.
-pub(crate) fn recording(loaded: &Loaded<'_>) -> Result<Recording, FormatError> {
-    let whole = |problem| FormatError { place: Place::Snapshot, problem };
-    let root = root(loaded).map_err(whole)?;
-    let mut budget = Budget::new(loaded.length());
-    let (mut stacks, mut segments, mut traces) = (Stacks::new(), Segments::new(), Traces::new());
-    let found = segments.read(loaded, root.segments, &mut stacks, &mut budget)?;
-    let mut devices = by_device(found);
-    for (device, &list) in root.traces.iter().enumerate() {
-        read_trace(loaded, device, list, &mut devices, &mut traces, &mut stacks, &mut budget)?;
-    }
-    let settings = match root.settings.tag() {
-        Tag::Absent | Tag::None => None,
-        _ => Some(settings::read_settings(loaded, root.settings)?),
-    };
-    budget.spend(root.annotations.len(), Budget::BLOCK).map_err(whole)?;
-    let annotations = settings::read_annotations(loaded, root.annotations, &mut stacks)?;
-    let (pools, unknown_entry_keys, unknown_actions) = traces.finish();
-    let (unknown_segment_keys, unknown_block_keys) = segments.finish();
-    let tolerated = Tolerated {
-        unknown_top_keys: root.unknown,
-        unknown_entry_keys,
-        unknown_segment_keys,
-        unknown_block_keys,
-        unknown_actions,
-    };
-    let devices = devices.into_values().collect();
-    Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), pools, tolerated })
-}
-
-/// Finds the parts, in the whole dict or in the bare list of segments that `memory_snapshot()` gives.
-fn root<'l>(loaded: &'l Loaded<'_>) -> Result<Root<'l>, FormatProblem> {
-    if let Some(segments) = loaded.heap.as_items(loaded.root) {
-        let none: &[Value] = &[];
-        return Ok(Root { segments, traces: none, settings: Value::ABSENT, annotations: none, unknown: BTreeMap::new() });
-    }
-    if loaded.heap.as_dict(loaded.root).is_none() {
-        return Err(FormatProblem::NotASnapshot { found: error::with_article(loaded.type_name(loaded.root)) });
-    }
-    const NAMES: [&str; 4] = ["segments", "device_traces", "allocator_settings", "external_annotations"];
-    let mut fields = Fields::new(NAMES, &[]);
-    let [segments, traces, settings, annotations] = fields.look_up(loaded, loaded.root, "snapshot")?;
-    let unknown = fields.into_unknown();
-    if segments == Value::ABSENT && traces == Value::ABSENT {
-        let keys: Vec<&str> = unknown.keys().take(5).map(String::as_str).collect();
-        let found = if keys.is_empty() { "an empty dict".to_owned() } else { format!("a dict with the keys {keys:?}") };
-        return Err(FormatProblem::NotASnapshot { found });
-    }
-    let list = |value, key| Ok(optional(value, |value| values::items(loaded, value, key))?.unwrap_or(&[]));
-    Ok(Root {
-        segments: list(segments, NAMES[0])?,
-        traces: list(traces, NAMES[1])?,
-        settings,
-        annotations: list(annotations, NAMES[3])?,
-        unknown,
-    })
-}
-
-fn by_device(segments: Vec<(u32, Segment)>) -> BTreeMap<u32, DeviceRecording> {
-    let mut devices = BTreeMap::new();
-    for (device, segment) in segments {
-        device_of(&mut devices, device).segments.push(segment);
-    }
-    devices
-}
-
-fn device_of(devices: &mut BTreeMap<u32, DeviceRecording>, device: u32) -> &mut DeviceRecording {
-    devices.entry(device).or_insert_with(|| DeviceRecording { device, ..DeviceRecording::default() })
-}
-
-fn read_trace(
-    loaded: &Loaded<'_>,
-    device: usize,
-    list: Value,
-    devices: &mut BTreeMap<u32, DeviceRecording>,
-    traces: &mut Traces,
-    stacks: &mut Stacks,
-    budget: &mut Budget,
-) -> Result<(), FormatError> {
-    let whole = |problem| FormatError { place: Place::Trace { device }, problem };
-    let list = values::items(loaded, list, "device_traces").map_err(whole)?;
-    if list.is_empty() {
-        return Ok(());
-    }
-    let number = match u32::try_from(device) {
-        Ok(number @ 0..=127) => number,
-        _ => {
-            let value = device.to_string();
-            return Err(whole(FormatProblem::OutOfRange { key: "device_traces", value, range: "0 ..= 127" }));
-        }
-    };
-    let trace = traces.read(loaded, device, list, stacks, budget)?;
-    if !trace.is_empty() {
-        device_of(devices, number).trace = trace;
-    }
-    Ok(())
-}
+pub(crate) use snapshot::read_snapshot;
+pub use write::write;

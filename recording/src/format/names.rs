@@ -1,15 +1,15 @@
-//! Texts as people will see them: names from a stranger's file, cut to a bound, and counted by name.
+//! Names from a stranger's file, cut to a length that can be shown, and counted.
 
 use std::collections::BTreeMap;
 
-/// Longest name that is kept of something unknown, in bytes.
+/// The longest name that is kept, in bytes.
 const LONGEST_NAME: usize = 80;
-/// Names that are counted one by one.
+/// How many names are counted separately.
 const MOST_NAMES: usize = 256;
 /// The name under which the others are counted.
 const OTHERS: &str = "...";
 
-/// A text as it may be shown: cut, and with a replacement character for what is not UTF-8.
+/// A text that can be shown: cut, and with replacement characters for bytes that are not UTF-8.
 pub(crate) fn shown(text: &[u8]) -> String {
     let cut = text.get(..LONGEST_NAME).unwrap_or(text);
     let mut shown = String::from_utf8_lossy(cut).into_owned();
@@ -19,7 +19,7 @@ pub(crate) fn shown(text: &[u8]) -> String {
     shown
 }
 
-/// Counts a name, keeping the number of names bounded.
+/// Counts a name; the number of names stays bounded.
 pub(crate) fn count(names: &mut BTreeMap<String, u64>, name: String, times: u64) {
     let name = if names.len() < MOST_NAMES || names.contains_key(&name) { name } else { OTHERS.to_owned() };
     *names.entry(name).or_insert(0) += times;

@@ -1,34 +1,34 @@
-//! Reading the segments (spec 7.3) and their blocks, in the shapes of all versions (spec 7.8).
+//! Reading segments and their blocks (spec 7.3), in the form of every version (spec 7.8).
 
 use std::collections::BTreeMap;
 
-use super::Budget;
+use super::budget::Budget;
 use super::error::{FormatError, FormatProblem, Place};
 use super::fields::Fields;
-use super::frames::Stacks;
+use super::stacks::StackReader;
 use super::values::{self, optional};
+use crate::data::{Block, BlockState, Segment, StackId};
 use crate::pickle::{Loaded, Value};
-use crate::stacks::StackId;
-use crate::types::{Block, BlockState, Segment};
 
-/// Length of a segment of the small pool (spec: `kSmallBuffer`), in bytes; used for files that do not say which pool.
+/// The length of a segment of the small pool (spec 1.6, `kSmallBuffer`), in bytes,
+/// for files that do not name the pool.
 const SMALL_SEGMENT: u64 = 2 << 20;
 
 /// Reads segments.
-pub(crate) struct Segments {
+pub(crate) struct SegmentReader {
     fields: Fields<12>,
     block_fields: Fields<6>,
     history_fields: Fields<3>,
 }
 
-/// A segment without its blocks, and the value that they are in.
+/// A segment whose blocks are not read yet, and the value that contains them.
 struct Head {
     device: u32,
     segment: Segment,
     blocks: Value,
 }
 
-impl Segments {
+impl SegmentReader {
     pub(crate) fn new() -> Self {
         const SEGMENT: [&str; 12] = [
             "device",
@@ -45,7 +45,7 @@ impl Segments {
             "blocks",
         ];
         const BLOCK: [&str; 6] = ["address", "size", "requested_size", "state", "frames", "history"];
-        Segments {
+        SegmentReader {
             fields: Fields::new(SEGMENT, &[]),
             block_fields: Fields::new(BLOCK, &[]),
             history_fields: Fields::new(["real_size", "frames", "addr"], &[]),
@@ -60,7 +60,7 @@ impl Segments {
         &mut self,
         loaded: &Loaded<'_>,
         list: &[Value],
-        stacks: &mut Stacks,
+        stacks: &mut StackReader,
         budget: &mut Budget,
     ) -> Result<Vec<(u32, Segment)>, FormatError> {
         let whole = |problem| FormatError { place: Place::Snapshot, problem };
@@ -71,7 +71,7 @@ impl Segments {
             let head = head.map_err(|problem| FormatError { place: Place::Segment { segment: number }, problem })?;
             heads.push((number, head));
         }
-        // Before the blocks are read: a list of blocks that many segments share is refused here, not unfolded.
+        // Before the blocks are read: segments that share one list of blocks are refused here, not expanded.
         heads.sort_by_key(|(_, head)| (head.device, head.segment.address));
         check_overlap(&heads)?;
         let mut segments = Vec::with_capacity(heads.len());
@@ -83,7 +83,7 @@ impl Segments {
         Ok(segments)
     }
 
-    fn head(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut Stacks) -> Result<Head, FormatProblem> {
+    fn head(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut StackReader) -> Result<Head, FormatProblem> {
         let [device, address, total, allocated, active, requested, stream, kind, pool, expandable, frames, blocks] =
             self.fields.look_up(loaded, dict, "segments")?;
         let size = |value, key| optional(value, |value| values::unsigned(loaded, value, key));
@@ -119,7 +119,7 @@ impl Segments {
         number: usize,
         segment: &Segment,
         list: Value,
-        stacks: &mut Stacks,
+        stacks: &mut StackReader,
         budget: &mut Budget,
     ) -> Result<Vec<Block>, FormatError> {
         let whole = |problem| FormatError { place: Place::Segment { segment: number }, problem };
@@ -141,7 +141,13 @@ impl Segments {
     }
 
     /// Reads a block, which must begin at `expected`.
-    fn block(&mut self, loaded: &Loaded<'_>, dict: Value, expected: u64, stacks: &mut Stacks) -> Result<Block, FormatProblem> {
+    fn block(
+        &mut self,
+        loaded: &Loaded<'_>,
+        dict: Value,
+        expected: u64,
+        stacks: &mut StackReader,
+    ) -> Result<Block, FormatProblem> {
         let [address, size, requested, state, frames, history] = self.block_fields.look_up(loaded, dict, "blocks")?;
         let size = values::positive(loaded, size, "size")?;
         let address = optional(address, |address| values::unsigned(loaded, address, "address"))?.unwrap_or(expected);
@@ -169,12 +175,12 @@ impl Segments {
         Ok(Block { address, size, requested, state, stack })
     }
 
-    /// The request that a block of 1.x and 2.0 serves: the first of its `history`, as PyTorch's viewers take it.
+    /// The request that a block serves in files of 1.x and 2.0: the first of its `history`, as in PyTorch's viewers.
     fn last_request(
         &mut self,
         loaded: &Loaded<'_>,
         history: Value,
-        stacks: &mut Stacks,
+        stacks: &mut StackReader,
     ) -> Result<Option<(u64, StackId)>, FormatProblem> {
         let Some(history) = optional(history, |list| values::items(loaded, list, "history"))? else {
             return Ok(None);
@@ -186,7 +192,7 @@ impl Segments {
         Ok(Some((values::unsigned(loaded, real_size, "real_size")?, stacks.read(loaded, frames)?)))
     }
 
-    /// The unknown keys of segments, and of blocks.
+    /// The unknown keys of segments, and those of blocks.
     pub(crate) fn finish(self) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
         (self.fields.into_unknown(), self.block_fields.into_unknown())
     }

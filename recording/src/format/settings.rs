@@ -1,11 +1,10 @@
-//! Reading `allocator_settings` and `external_annotations` (spec 7.5).
+//! Reading `allocator_settings` (spec 7.5).
 
 use super::error::{FormatError, FormatProblem, Place};
 use super::fields::Fields;
-use super::frames::Stacks;
 use super::values::{self, optional};
+use crate::data::RecordedSettings;
 use crate::pickle::{Loaded, Value};
-use crate::types::{Annotation, RecordedSettings};
 
 /// The keys of `roundup_power2_divisions`: where each interval begins, in MiB (spec 7.5).
 pub(crate) const DIVISION_KEYS: [&str; 16] =
@@ -54,25 +53,4 @@ fn read_divisions(loaded: &Loaded<'_>, dict: Value, key: &'static str) -> Result
         *division = optional(value, |value| values::unsigned(loaded, value, key))?.unwrap_or(0);
     }
     Ok(divisions)
-}
-
-/// Reads the annotations. Their texts are shared: one scope name may occur a million times.
-///
-/// # Errors
-/// [`FormatError`] at the first annotation that makes no sense.
-pub(crate) fn read_annotations(loaded: &Loaded<'_>, list: &[Value], stacks: &mut Stacks) -> Result<Vec<Annotation>, FormatError> {
-    let mut fields = Fields::new(["name", "stage", "device", "time_us"], &[]);
-    let mut annotation = |dict: Value| -> Result<Annotation, FormatProblem> {
-        let [name, stage, device, time_us] = fields.look_up(loaded, dict, "external_annotations")?;
-        Ok(Annotation {
-            name: stacks.text(loaded, name, "name")?,
-            stage: stacks.text(loaded, stage, "stage")?,
-            device: optional(device, |value| values::signed(loaded, value, "device"))?,
-            time_us: optional(time_us, |value| values::signed(loaded, value, "time_us"))?,
-        })
-    };
-    let read = |(number, &dict): (usize, &Value)| {
-        annotation(dict).map_err(|problem| FormatError { place: Place::Annotation { annotation: number }, problem })
-    };
-    list.iter().enumerate().map(read).collect()
 }

@@ -1,36 +1,36 @@
-//! Reading the trace of a device (spec 7.4), the bulk of every recording.
+//! Reading a device's trace (spec 7.4), which is most of every recording.
 
 use std::collections::BTreeMap;
 
-use super::Budget;
+use super::budget::Budget;
 use super::error::{FormatError, FormatProblem, Place};
 use super::fields::Fields;
-use super::frames::Stacks;
 use super::names;
+use super::stacks::StackReader;
 use super::values::{self, optional};
+use crate::data::{Action, Entry, PoolId, PoolTable};
 use crate::pickle::{Loaded, Value};
-use crate::types::{Action, Entry, PoolId, PoolTable};
 
 /// Reads the traces of all devices.
-pub(crate) struct Traces {
+pub(crate) struct TraceReader {
     fields: Fields<8>,
     pub(crate) pools: PoolTable,
     pub(crate) unknown_actions: BTreeMap<String, u64>,
-    /// The last text objects met as `action`, and what they mean.
+    /// The last text objects seen as `action`, and the actions they name.
     recent: [(Value, Option<Action>); RECENT],
     next_recent: usize,
-    /// The last pool object met, and its place.
+    /// The last pool object seen, and its index.
     last_pool: (Value, PoolId),
 }
 
-/// Action texts to remember; there are nine actions, each one object in most files.
+/// How many action texts are remembered. There are nine actions, and most files share one text object for each.
 const RECENT: usize = 12;
 
-impl Traces {
+impl TraceReader {
     pub(crate) fn new() -> Self {
         const NAMES: [&str; 8] = ["action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id"];
         const IGNORED: &[&str] = &["compile_context", "user_metadata", "forward_frames"];
-        Traces {
+        TraceReader {
             fields: Fields::new(NAMES, IGNORED),
             pools: PoolTable::default(),
             unknown_actions: BTreeMap::new(),
@@ -40,16 +40,16 @@ impl Traces {
         }
     }
 
-    /// Reads one device's list of entries, leaving out those with an unknown action.
+    /// Reads one device's entries, without those of unknown actions.
     ///
     /// # Errors
-    /// [`FormatError`] at the first entry that makes no sense.
+    /// [`FormatError`] for the first entry that makes no sense.
     pub(crate) fn read(
         &mut self,
         loaded: &Loaded<'_>,
         device: usize,
         list: &[Value],
-        stacks: &mut Stacks,
+        stacks: &mut StackReader,
         budget: &mut Budget,
     ) -> Result<Vec<Entry>, FormatError> {
         budget.spend(list.len(), Budget::ENTRY).map_err(|problem| FormatError { place: Place::Trace { device }, problem })?;
@@ -66,7 +66,7 @@ impl Traces {
         Ok(trace)
     }
 
-    fn entry(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut Stacks) -> Result<Option<Entry>, FormatProblem> {
+    fn entry(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut StackReader) -> Result<Option<Entry>, FormatProblem> {
         let [action, addr, device_free, size, stream, time_us, frames, pool_id] =
             self.fields.look_up(loaded, dict, "device_traces")?;
         let Some(action) = self.action(loaded, action)? else {
@@ -124,7 +124,7 @@ impl Traces {
         Ok(place)
     }
 
-    /// The pools, the unknown keys and the unknown actions that were met.
+    /// The pools, the unknown keys and the unknown actions that were seen.
     pub(crate) fn finish(self) -> (PoolTable, BTreeMap<String, u64>, BTreeMap<String, u64>) {
         (self.pools, self.fields.into_unknown(), self.unknown_actions)
     }

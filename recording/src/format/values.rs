@@ -1,4 +1,4 @@
-//! Typed access to single values, each failure naming the key.
+//! Typed access to single values. Every failure names the key.
 
 use super::error::FormatProblem;
 use super::names;
@@ -6,7 +6,7 @@ use crate::pickle::{Loaded, Tag, Value};
 
 type Found<T> = Result<T, FormatProblem>;
 
-/// Turns an absent value or None into `None`; a present one is read by `read`.
+/// `None` for an absent value or Python's None; anything else is read by `read`.
 #[inline]
 pub(crate) fn optional<T>(value: Value, read: impl FnOnce(Value) -> Found<T>) -> Found<Option<T>> {
     match value.tag() {
@@ -24,16 +24,16 @@ pub(crate) fn wrong_type(loaded: &Loaded<'_>, value: Value, key: &'static str, e
 }
 
 fn integer(loaded: &Loaded<'_>, value: Value, key: &'static str, range: &'static str) -> Found<i128> {
-    match loaded.heap.as_int(value) {
+    match loaded.objects.as_int(value) {
         Some(number) => Ok(number),
         None if value.tag() == Tag::HugeInt => {
-            Err(FormatProblem::OutOfRange { key, value: "more than 128 bits long".to_owned(), range })
+            Err(FormatProblem::OutOfRange { key, value: "an integer of more than 128 bits".to_owned(), range })
         }
         None => Err(wrong_type(loaded, value, key, "int")),
     }
 }
 
-/// An address, a size, a time: 0 to 2^64 - 1.
+/// An address, a size or a time: 0 to 2^64 - 1.
 #[inline]
 pub(crate) fn unsigned(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<u64> {
     if value.tag() == Tag::Int && value.as_small_int() >= 0 {
@@ -49,7 +49,7 @@ fn unsigned_slow(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<
     u64::try_from(number).map_err(|_| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
 
-/// A size that cannot be 0.
+/// A size of at least 1.
 #[inline]
 pub(crate) fn positive(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<u64> {
     match unsigned(loaded, value, key)? {
@@ -65,7 +65,7 @@ pub(crate) fn signed(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Fo
     i64::try_from(number).map_err(|_| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
 
-/// A stream handle: a pointer or a small number, and a negative one by its bits.
+/// A stream handle: a pointer or a small number. A negative one keeps its bits.
 #[inline]
 pub(crate) fn stream(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<u64> {
     if value.tag() == Tag::Int {
@@ -77,7 +77,7 @@ pub(crate) fn stream(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Fo
     handle.ok_or_else(|| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
 
-/// A device number. `c10::DeviceIndex` is a signed byte.
+/// A device number, at most 127: `c10::DeviceIndex` is a signed byte.
 pub(crate) fn device(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<u32> {
     const RANGE: &str = "0 ..= 127";
     let number = integer(loaded, value, key, RANGE)?;
@@ -89,7 +89,7 @@ pub(crate) fn device(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Fo
 
 /// A boolean, or 0 or 1.
 pub(crate) fn boolean(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<bool> {
-    match (value.tag(), loaded.heap.as_int(value)) {
+    match (value.tag(), loaded.objects.as_int(value)) {
         (Tag::Bool, _) => Ok(value == Value::boolean(true)),
         (_, Some(number @ (0 | 1))) => Ok(number == 1),
         _ => Err(wrong_type(loaded, value, key, "bool")),
@@ -98,7 +98,7 @@ pub(crate) fn boolean(loaded: &Loaded<'_>, value: Value, key: &'static str) -> F
 
 /// A number that may be a float.
 pub(crate) fn float(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<f64> {
-    loaded.heap.as_float(value).ok_or_else(|| wrong_type(loaded, value, key, "float"))
+    loaded.objects.as_float(value).ok_or_else(|| wrong_type(loaded, value, key, "float"))
 }
 
 /// A text's bytes.
@@ -107,26 +107,26 @@ pub(crate) fn text<'l>(loaded: &'l Loaded<'_>, value: Value, key: &'static str) 
     loaded.texts.get(value).ok_or_else(|| wrong_type(loaded, value, key, "str"))
 }
 
-/// The items of a list (a tuple will do).
+/// The items of a list or a tuple.
 pub(crate) fn items<'l>(loaded: &'l Loaded<'_>, value: Value, key: &'static str) -> Found<&'l [Value]> {
-    loaded.heap.as_items(value).ok_or_else(|| wrong_type(loaded, value, key, "list"))
+    loaded.objects.as_items(value).ok_or_else(|| wrong_type(loaded, value, key, "list"))
 }
 
 /// A pool id: a pair of numbers.
 pub(crate) fn pool(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<(u64, u64)> {
-    match loaded.heap.as_items(value) {
+    match loaded.objects.as_items(value) {
         Some(&[first, second]) => Ok((unsigned(loaded, first, key)?, unsigned(loaded, second, key)?)),
         _ => Err(wrong_type(loaded, value, key, "tuple of two ints")),
     }
 }
 
-/// Memory that ends within 64 bits.
+/// The end of memory, which must be within 64 bits.
 #[inline]
 pub(crate) fn check_end(address: u64, size: u64) -> Found<u64> {
     address.checked_add(size).ok_or(FormatProblem::EndsBeyond { address, size })
 }
 
-/// A text that is none of the known ones.
+/// The problem of a name that is not one of the known ones.
 #[cold]
 pub(crate) fn unknown_name(key: &'static str, value: &[u8], known: &'static str) -> FormatProblem {
     FormatProblem::UnknownName { key, value: names::shown(value), known }

@@ -1,100 +1,18 @@
-//! PyTorch's out-of-memory messages, read back: text in, plain data out.
+//! PyTorch's out-of-memory messages: from text to plain data.
 //!
-//! Three generations are understood. Until 1.3 the last figure in the parenthesis is what is cached and not allocated (`cached`), from
-//! then to 2.0 all that is reserved (`reserved in total by PyTorch`); since 2.1 the message is in sentences (spec 2.13), which 2.1
-//! misspelt (`capacty`). A message may be broken into lines anywhere, and stand inside a longer log.
+//! Three generations of messages are understood:
+//! - up to PyTorch 1.3, figures in parentheses, of which the last is the memory cached and not allocated (`cached`);
+//! - up to 2.0, the same, but the last is all reserved memory (`reserved in total by PyTorch`);
+//! - since 2.1, sentences (spec 2.13). Version 2.1 misspelled a word (`capacty`).
 //!
-//! Sizes in messages have two decimals of their unit, so each figure is known within half of its last digit.
+//! The text may be a longer log, and the message may have line breaks anywhere.
+//! Sizes are printed with two decimals, so each is known to within half of its last digit.
 
-mod reader;
+mod out_of_memory;
+mod parse;
 mod size;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
-pub use self::size::Size;
-
-/// What a message says.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OutOfMemoryMessage {
-    /// What was asked of the device: a segment, which may be larger than the request.
-    pub tried: Size,
-    /// The device's index.
-    pub device: u32,
-    /// The device's memory.
-    pub total: Size,
-    /// What of it nobody held.
-    pub free: Size,
-    /// Who held memory, where NVML told; messages before 2.1 have nobody.
-    pub processes: Vec<ProcessUse>,
-    /// The process's limit, where one was set.
-    pub limit: Option<Size>,
-    /// Bytes of blocks that were handed out, and what `private_pools` says.
-    pub allocated: Size,
-    /// Bytes that the process's allocator had taken from the device.
-    pub reserved: Size,
-    /// The other reserved bytes.
-    pub unallocated: Size,
-    /// What the message calls allocated in private pools, where there was any: what these have cached free (spec 2.13).
-    pub private_pools: Option<Size>,
-}
-
-/// A process that held memory of the device.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ProcessUse {
-    /// Its number; `None` is the process whose message this is.
-    pub pid: Option<u32>,
-    /// What it held.
-    pub used: Size,
-}
-
-/// Why a text is not such a message.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum MessageError {
-    /// It does not contain one.
-    #[error("there is no out-of-memory message (`out of memory. Tried to allocate`) in the text")]
-    NotFound,
-    /// A message without figures: the request was of an exabyte or more, or was rejected before the device was asked.
-    #[error("the message has no figures: {0}")]
-    NoFigures(&'static str),
-    /// It ends, or goes on in another way, where this should come.
-    #[error("expected {expected} at `{at}`; is the message complete?")]
-    Expected {
-        /// What should come.
-        expected: &'static str,
-        /// The next few words of the text.
-        at: String,
-    },
-}
-
-impl OutOfMemoryMessage {
-    /// Reads the first complete out-of-memory message of a text.
-    ///
-    /// # Errors
-    /// If there is none; of a text with incomplete ones, or ones of no known form, what is wrong with the first.
-    pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
-        reader::parse(text)
-    }
-
-    /// Whether what was reserved and not handed out is at least what was tried: then memory was there, in pieces.
-    #[must_use]
-    pub fn is_fragmentation(&self) -> bool {
-        self.unallocated.bytes >= self.tried.bytes
-    }
-}
-
-impl fmt::Display for OutOfMemoryMessage {
-    /// The part that follows from the allocator alone; what the device and other processes had is left out.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tried to allocate {}", self.tried)?;
-        if let Some(limit) = self.limit {
-            write!(f, ", {limit} allowed")?;
-        }
-        write!(f, ", {} allocated", self.allocated)?;
-        if let Some(private) = self.private_pools {
-            write!(f, " ({private} of it in private pools)")?;
-        }
-        write!(f, ", {} reserved but unallocated", self.unallocated)
-    }
-}
+pub use out_of_memory::{MessageError, OutOfMemoryMessage, ProcessUse};
+pub use size::Size;

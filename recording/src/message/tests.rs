@@ -1,11 +1,11 @@
 use parkade::device::ProcessMemory;
-use parkade::report::{Advice, MORE_THAN_ONE_EXABYTE, OutOfMemory, rejection_message};
+use parkade::texts::{Hint, MORE_THAN_ONE_EXABYTE, OutOfMemory, rejection_message};
 use parkade::units::Bytes;
 use proptest::prelude::*;
 
 use super::{MessageError, OutOfMemoryMessage, Size};
 
-/// The message of the document, broken into lines as it is there.
+/// The message of the document, with its line breaks.
 const DOCUMENT: &str = "OutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59\nGiB total capacity; 28.60 GiB \
     already allocated; 3.92 GiB free; 33.95 GiB\nreserved in total by PyTorch). If reserved memory is substantially greater than \
     allocated memory, consider\nsetting max_split_size_mb to counteract fragmentation.";
@@ -25,7 +25,7 @@ fn the_old_form_is_read() {
 }
 
 #[test]
-fn the_oldest_form_says_what_is_cached_beside_what_is_allocated() {
+fn the_oldest_form_gives_cached_instead_of_reserved_memory() {
     let text = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.93 GiB total capacity; 6.41 GiB already \
         allocated; 12.44 MiB free; 100.00 MiB cached)";
     let message = OutOfMemoryMessage::parse(text).expect("a message");
@@ -74,7 +74,7 @@ fn what_comes_before_a_message_does_not_hide_it() {
         let message = OutOfMemoryMessage::parse(&format!("{before}{DOCUMENT}"));
         assert_eq!(message.map(|message| message.tried.bytes), Ok(gib(488)), "{before}");
     }
-    // Of several complete ones the first counts; of none, the first that is one at all says what is wrong with it.
+    // Of several complete messages the first counts; if none is complete, the error is about the first.
     let second = DOCUMENT.replace("4.88", "9.99");
     let message = OutOfMemoryMessage::parse(&format!("{retry}{DOCUMENT}\n{second}")).expect("a message");
     assert_eq!(message.tried.bytes, gib(488));
@@ -83,9 +83,9 @@ fn what_comes_before_a_message_does_not_hide_it() {
     assert!(error.to_string().starts_with("expected what is allocated at `28.6"), "{error}");
 }
 
-/// A log may be all beginnings of messages. Each is read up to where the next begins, no further.
+/// A log may consist of beginnings of messages. Each is read only up to the next.
 #[test]
-fn many_beginnings_are_read_in_little_time() {
+fn many_beginnings_take_linear_time() {
     let beginning =
         "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free. ";
     let text = beginning.repeat(100_000) + DOCUMENT;
@@ -97,7 +97,7 @@ fn many_beginnings_are_read_in_little_time() {
 #[test]
 fn a_size_that_no_double_holds_is_within_what_is_said() {
     let told = 3_535_117_072_110_410_796;
-    let text = parkade::report::format_bytes(told);
+    let text = parkade::texts::format_bytes(told);
     let message = format!(
         "CUDA out of memory. Tried to allocate {text}. GPU 0 has a total capacity of 1.00 GiB of which 1.00 GiB is free. Of the \
          allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
@@ -110,21 +110,18 @@ fn process() -> impl Strategy<Value = ProcessMemory> {
     (any::<Option<u32>>(), any::<u64>()).prop_map(|(pid, used)| ProcessMemory { pid, used: Bytes(used) })
 }
 
-/// Any size, most of them of the sizes that devices have.
+/// Any size; most are in the range that devices have.
 fn bytes() -> impl Strategy<Value = u64> {
     prop_oneof![0..1_u64 << 11, 0..1_u64 << 21, 0..1_u64 << 31, 0..1_u64 << 40, any::<u64>()]
 }
 
 fn report() -> impl Strategy<Value = OutOfMemory> {
     let figures = (bytes(), bytes(), bytes(), 0..1_u64 << 50, 0..1_u64 << 50, 0..1_u64 << 50);
-    let advice = prop_oneof![
-        Just(Advice::ExpandableSegments),
-        Just(Advice::Addresses),
-        bytes().prop_map(|b| Advice::LargerReserve(Bytes(b)))
-    ];
-    let rest = (any::<u32>(), proptest::collection::vec(process(), 0..4), proptest::option::of(bytes()), advice, any::<bool>());
+    let hint =
+        prop_oneof![Just(Hint::ExpandableSegments), Just(Hint::Addresses), bytes().prop_map(|b| Hint::LargerReserve(Bytes(b)))];
+    let rest = (any::<u32>(), proptest::collection::vec(process(), 0..4), proptest::option::of(bytes()), hint, any::<bool>());
     (figures, rest).prop_map(
-        |((segment, total, free, allocated, private, rest), (device, processes, limit, advice, has_private))| {
+        |((segment, total, free, allocated, private, rest), (device, processes, limit, hint, has_private))| {
             let private = if has_private { private } else { 0 };
             OutOfMemory {
                 segment_bytes: Bytes(segment),
@@ -136,7 +133,7 @@ fn report() -> impl Strategy<Value = OutOfMemory> {
                 allocated_bytes: allocated as i64,
                 reserved_bytes: (allocated + private + rest) as i64,
                 private_cached_bytes: Bytes(private),
-                advice,
+                hint,
             }
         },
     )

@@ -25,13 +25,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// All that is left.
+    /// Everything that is left.
     #[inline]
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.input.get(self.at..).unwrap_or(&[])
     }
 
-    /// The next byte, left where it is; 0, which is no opcode, at the end.
+    /// The next byte, which stays where it is; at the end 0, which is not an opcode.
     #[inline]
     pub(crate) fn peek(&self) -> u8 {
         self.input.get(self.at).copied().unwrap_or(0)
@@ -48,7 +48,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Steps over that many bytes and gives the offset of the first.
+    /// Skips `length` bytes; returns their offset and length.
     #[inline]
     pub(crate) fn skip(&mut self, length: u64) -> Result<(usize, usize), PickleProblem> {
         let left = self.input.len() - self.at;
@@ -60,14 +60,14 @@ impl<'a> Cursor<'a> {
         Ok((start, length as usize))
     }
 
-    /// A counted run of bytes.
+    /// The next `length` bytes.
     #[inline]
     pub(crate) fn bytes(&mut self, length: u64) -> Result<&'a [u8], PickleProblem> {
         let (start, length) = self.skip(length)?;
         Ok(self.input.get(start..start + length).unwrap_or(&[]))
     }
 
-    /// A line, without its end.
+    /// A line, without its line feed.
     pub(crate) fn line(&mut self) -> Result<&'a [u8], PickleProblem> {
         let rest = self.rest();
         match rest.iter().position(|&byte| byte == b'\n') {

@@ -1,30 +1,30 @@
-//! What can be wrong with a pickle, each problem with the byte offset of the opcode that met it.
+//! What can be wrong with a pickle, with the byte offset of the opcode.
 
 use super::opcode;
 
-/// A pickle that cannot be read; the display is one line.
+/// A pickle that cannot be read. Displays as one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("pickle byte {offset}: {problem}")]
 pub struct PickleError {
-    /// Offset of the offending opcode in the unpacked file, in bytes.
+    /// Offset of the opcode in the decompressed file, in bytes.
     pub offset: u64,
     /// What is wrong there.
     pub problem: PickleProblem,
 }
 
-/// The kinds of [`PickleError`].
+/// What is wrong with a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PickleProblem {
     /// The file ends before the opcode or its argument does.
-    #[error("the file ends where {needed} more bytes are needed ({left} left); it was cut short, copy or dump it again")]
+    #[error("the file ends where {needed} more bytes are needed ({left} left); it was cut short: copy or dump it again")]
     Truncated {
         /// Bytes that the opcode needs.
         needed: u64,
-        /// Bytes that are left.
+        /// Bytes that the file still has.
         left: u64,
     },
     /// A text argument has no end of line.
-    #[error("the file ends within a line of text; it was cut short, copy or dump it again")]
+    #[error("the file ends within a line of text; it was cut short: copy or dump it again")]
     UnfinishedLine,
     /// The opcode would import or call Python code.
     #[error(
@@ -36,50 +36,50 @@ pub enum PickleProblem {
         /// The opcode's byte.
         code: u8,
     },
-    /// The opcode is known but no snapshot has it (sets).
+    /// The opcode is a pickle's, but no snapshot has it (sets).
     #[error("opcode {} (0x{code:02x}) has no place in a memory snapshot", opcode::name(*code).unwrap_or("?"))]
     Unsupported {
         /// The opcode's byte.
         code: u8,
     },
-    /// No pickle protocol up to 5 has the opcode.
-    #[error("0x{code:02x} is no pickle opcode; this is not a pickle, or it is damaged")]
+    /// The byte is not an opcode of any pickle protocol up to 5.
+    #[error("0x{code:02x} is not a pickle opcode; this is not a pickle, or it is damaged")]
     UnknownOpcode {
         /// The byte found.
         code: u8,
     },
-    /// A protocol from the future.
+    /// A protocol newer than 5.
     #[error("pickle protocol {version} is unknown (0 to 5 are read); dump with protocol=4")]
     Protocol {
         /// The version that the file states.
         version: u8,
     },
-    /// An opcode takes more values than there are.
-    #[error("opcode {} needs a value where the stack has none; the file is damaged", opcode::name(*code).unwrap_or("?"))]
+    /// An opcode needs more values than the stack has.
+    #[error("opcode {} needs a value, but the stack is empty; the file is damaged", opcode::name(*code).unwrap_or("?"))]
     StackUnderflow {
         /// The opcode's byte.
         code: u8,
     },
-    /// An opcode takes everything since the last MARK, and there is none.
+    /// An opcode needs everything since the last MARK, and there is no MARK.
     #[error("opcode {} has no MARK to go back to; the file is damaged", opcode::name(*code).unwrap_or("?"))]
     MissingMark {
         /// The opcode's byte.
         code: u8,
     },
-    /// A reference to a memo slot that was never filled.
+    /// A memo slot is read that was never written.
     #[error("memo slot {index} is read but was never written; the file is damaged")]
     MissingMemo {
         /// The slot.
         index: u64,
     },
-    /// A list or dict operation on something else.
-    #[error("opcode {} works on a {expected}, not on a {found}; the file is damaged", opcode::name(*code).unwrap_or("?"))]
+    /// A list or dict operation on another type.
+    #[error("opcode {} needs a {expected}, not a {found}; the file is damaged", opcode::name(*code).unwrap_or("?"))]
     WrongTarget {
         /// The opcode's byte.
         code: u8,
-        /// What it needs.
+        /// The type that it needs.
         expected: &'static str,
-        /// What is there.
+        /// The type that it found.
         found: &'static str,
     },
     /// A key without a value.
@@ -91,13 +91,13 @@ pub enum PickleProblem {
     /// A list or a dict as the key of a dict.
     #[error("a {found} cannot be the key of a dict; the file is damaged")]
     UnhashableKey {
-        /// What the key is.
+        /// The key's type.
         found: &'static str,
     },
-    /// A number in text form that is none.
+    /// A text that should be a number and is not.
     #[error("the text is not a number; the file is damaged")]
     BadNumber,
-    /// A quoted or escaped text that does not decode.
+    /// A quoted or escaped text that cannot be decoded.
     #[error("the text has a bad quote or escape; the file is damaged")]
     BadText,
     /// A length below zero.
@@ -106,10 +106,10 @@ pub enum PickleProblem {
         /// The length.
         length: i32,
     },
-    /// A file that builds far more than it says.
-    #[error("the values need more than {limit} bytes, out of proportion for a file of this length; no snapshot does that")]
+    /// A file whose values need far more memory than its length justifies.
+    #[error("the values need more than {limit} bytes, far too much for a file of this length; no snapshot does that")]
     TooMuchMemory {
-        /// The bound, in bytes: see [`memory_bound`](super::memory_bound).
+        /// The limit, in bytes: see [`memory_bound`](super::load::memory_bound).
         limit: u64,
     },
 }

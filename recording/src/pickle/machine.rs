@@ -1,13 +1,13 @@
-//! The pickle machine: one loop over the opcodes, a value stack, and nothing that could import or call anything.
+//! The pickle machine: one loop over the opcodes, and a value stack. Nothing in it can import or call anything.
 //!
-//! Source of the semantics: `Lib/pickle.py` of CPython; of the opcodes that matter: spec 7.6. There is no recursion over
-//! what the file says, here or in anything that is built from it.
+//! Sources: `Lib/pickle.py` of CPython (semantics), spec 7.6 (the opcodes that snapshots use). Nothing here
+//! recurses over the file's nesting, nor does anything built from it.
 
 use super::cursor::Cursor;
 use super::error::{PickleError, PickleProblem};
-use super::heap::Heap;
-use super::literal;
+use super::literals;
 use super::memo::Memo;
+use super::objects::Objects;
 use super::opcode::*;
 use super::template::Template;
 use super::texts::Texts;
@@ -17,26 +17,27 @@ use super::value::Value;
 pub(crate) struct Machine<'a> {
     pub(crate) cursor: Cursor<'a>,
     pub(crate) texts: Texts<'a>,
-    pub(crate) heap: Heap,
+    pub(crate) objects: Objects,
     pub(crate) memo: Memo,
     pub(crate) stack: Vec<Value>,
     /// Stack heights at the open MARKs.
     pub(crate) marks: Vec<usize>,
-    /// Stack height below which the opcodes may not reach: the last MARK.
+    /// The stack height at the last MARK, below which opcodes may not reach.
     pub(crate) fence: usize,
-    /// The form of the last dict of scalars.
+    /// The form of the last dict.
     pub(crate) template: Template,
 }
 
-/// What a step did.
+/// What a step led to.
 enum Step {
-    Goes,
+    GoOn,
     Done(Value),
 }
 
 pub(crate) type Outcome = Result<(), PickleProblem>;
 
-/// Opcodes between two looks at the memory account; each adds at most some hundred bytes that the file does not have.
+/// How many opcodes pass between two checks of the memory in use. Each adds at most a few
+/// hundred bytes to what the file has.
 const OPCODES_PER_CHECK: u32 = 1 << 16;
 
 impl<'a> Machine<'a> {
@@ -44,7 +45,7 @@ impl<'a> Machine<'a> {
         Machine {
             cursor: Cursor { input, at: 0 },
             texts: Texts::new(input),
-            heap: Heap::for_input(input.len()),
+            objects: Objects::for_input(input.len()),
             memo: Memo::for_input(input.len()),
             stack: Vec::new(),
             marks: Vec::new(),
@@ -53,28 +54,28 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs to STOP and gives the value that the file is. Bytes after STOP are not looked at.
+    /// Runs to STOP and returns the root value. Bytes after STOP are ignored.
     pub(crate) fn run(&mut self, memory_bound: u64) -> Result<Value, PickleError> {
         loop {
             for _ in 0..OPCODES_PER_CHECK {
                 let offset = self.cursor.at as u64;
                 match self.step() {
-                    Ok(Step::Goes) => {}
+                    Ok(Step::GoOn) => {}
                     Ok(Step::Done(value)) => return Ok(value),
                     Err(problem) => return Err(PickleError { offset, problem }),
                 }
             }
-            if self.held() > memory_bound || self.heap.full() {
+            if self.held() > memory_bound || self.objects.full() {
                 let problem = PickleProblem::TooMuchMemory { limit: memory_bound };
                 return Err(PickleError { offset: self.cursor.at as u64, problem });
             }
         }
     }
 
-    /// Bytes in use beside the input.
+    /// Bytes of memory in use, without the input.
     fn held(&self) -> u64 {
         let values = self.stack.len() * size_of::<Value>() + self.marks.len() * size_of::<usize>();
-        (values + self.heap.held() + self.memo.held() + self.texts.held()) as u64
+        (values + self.objects.held() + self.memo.held() + self.texts.held()) as u64
     }
 
     #[inline]
@@ -125,7 +126,7 @@ impl<'a> Machine<'a> {
             EMPTY_DICT => self.begin_dict()?,
             SETITEMS => self.set_items(code)?,
             EMPTY_LIST => {
-                let list = self.heap.new_list();
+                let list = self.objects.new_list();
                 self.stack.push(list);
             }
             APPEND => self.append(code)?,
@@ -136,10 +137,10 @@ impl<'a> Machine<'a> {
             STOP => return Ok(Step::Done(self.pop(code)?)),
             _ => self.rare_step(code)?,
         }
-        Ok(Step::Goes)
+        Ok(Step::GoOn)
     }
 
-    /// LONG1, whose usual length is the six or seven bytes of an address or a time.
+    /// LONG1. It usually has the six or seven bytes of an address or a time.
     #[inline]
     pub(crate) fn long1(&mut self) -> Result<Value, PickleProblem> {
         let length = self.cursor.byte()?;
@@ -152,7 +153,7 @@ impl<'a> Machine<'a> {
                 return Ok(value);
             }
         }
-        Ok(literal::integer_from_bytes(self.cursor.bytes(u64::from(length))?, &mut self.heap))
+        Ok(literals::integer_from_bytes(self.cursor.bytes(u64::from(length))?, &mut self.objects))
     }
 
     #[inline]

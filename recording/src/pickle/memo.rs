@@ -1,7 +1,7 @@
-//! The memo: the numbered slots in which a pickle keeps the objects that it refers to again.
+//! The memo: numbered slots for the objects that a pickle refers to more than once.
 //!
-//! Picklers number from zero without gaps, so the slots are a vector. A file that numbers with gaps gets a map for those
-//! beyond the gap: a single `LONG_BINPUT 0xffffffff` must not cost 32 GiB.
+//! Picklers number from zero without gaps, so the slots are a vector. In a file with gaps, the slots beyond the
+//! first gap are in a map: a single `LONG_BINPUT 0xffffffff` must not cost 32 GiB.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use super::value::Value;
 pub(crate) struct Memo {
     dense: Vec<Value>,
     sparse: BTreeMap<u64, Value>,
-    /// How often a slot was written again, or beyond a gap.
+    /// How often a slot was overwritten, or written beyond a gap.
     changes: u64,
 }
 
 impl Memo {
-    /// No slots, with the addresses for as many as a recording of so many bytes needs.
+    /// No slots, with the capacity that a recording of `length` bytes needs.
     pub(crate) fn for_input(length: usize) -> Self {
         Memo { dense: Vec::with_capacity(length / 30), sparse: BTreeMap::new(), changes: 0 }
     }
 
-    /// MEMOIZE: the next slot, whose number is how many there are.
+    /// MEMOIZE: writes the next slot, whose number is the number of slots.
     #[inline]
     pub(crate) fn push(&mut self, value: Value) {
         if self.sparse.is_empty() {
@@ -31,7 +31,7 @@ impl Memo {
         }
     }
 
-    /// PUT and its kin: a slot by number.
+    /// PUT, BINPUT and LONG_BINPUT: writes a slot by number.
     #[inline]
     pub(crate) fn put(&mut self, index: u64, value: Value) {
         let next = self.dense.len() as u64;
@@ -41,7 +41,7 @@ impl Memo {
                 self.changes += 1;
             }
             None if index == next => {
-                // The slot was beyond a gap until now: it is written again.
+                // If the slot was beyond a gap, it is overwritten.
                 if !self.sparse.is_empty() && self.sparse.remove(&index).is_some() {
                     self.changes += 1;
                 }
@@ -54,7 +54,7 @@ impl Memo {
         }
     }
 
-    /// The value of a slot, if it was ever written.
+    /// The value of a slot; `None` if it was never written.
     #[inline]
     pub(crate) fn get(&self, index: u64) -> Option<Value> {
         match self.dense.get(index as usize) {
@@ -63,8 +63,7 @@ impl Memo {
         }
     }
 
-    /// A number that is the same as long as every slot that was ever written holds what it held, those beyond a gap included. It
-    /// may grow where none changed.
+    /// A count that stays the same as long as no slot changes its value. It may grow although none does.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes
@@ -76,18 +75,18 @@ impl Memo {
         !self.sparse.is_empty()
     }
 
-    /// How many slots there are before any gap.
+    /// The number of slots before the first gap.
     #[inline]
     pub(crate) fn length(&self) -> usize {
         self.dense.len()
     }
 
-    /// Takes back what was memoised since there were so many slots, if there are no gaps.
+    /// Undoes what was memoised since there were `length` slots. There must not be gaps.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.dense.truncate(length);
     }
 
-    /// Bytes in use.
+    /// Bytes of memory in use.
     pub(crate) fn held(&self) -> usize {
         self.dense.len() * size_of::<Value>() + self.sparse.len() * 4 * size_of::<u64>()
     }
@@ -98,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_with_gaps_cost_what_they_hold() {
+    fn slots_beyond_a_gap_cost_little() {
         let mut memo = Memo::for_input(0);
         memo.put(u64::from(u32::MAX), Value::NONE);
         memo.put(1, Value::int32(1));

@@ -1,61 +1,39 @@
-//! A reader for pickles of plain data: dicts, lists, tuples, texts, numbers, booleans and None, protocols 0 to 5.
+//! Pickles of plain data: dicts, lists, tuples, text, numbers, booleans and None. Protocols 0 to 5 are read.
 //!
-//! Written for files from strangers. Nothing is imported or called: an opcode that would is refused by name and offset.
-//! Memory is bounded by [`memory_bound`], time is linear in the file's length, and nothing recurses over the file's nesting.
+//! The reader is written for files from strangers. Nothing is imported or called: an opcode that would is
+//! refused by name and offset. Memory is bounded by [`memory_bound`], time is linear in the file's length, and
+//! nothing recurses over the file's nesting.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `load` | a whole pickle: the entry point |
+//! | `machine`, `rare_opcodes`, `stack`, `memo`, `cursor` | the pickle machine |
+//! | `fast_dict`, `template` | short cuts for the dicts that most of a recording consists of |
+//! | `value`, `objects`, `shape`, `texts`, `literals` | what was read, and how it is stored |
+//! | `opcode`, `error` | opcode names; what can be wrong with a pickle |
+//! | `writer` | writing pickles |
 
 mod cursor;
 mod error;
-mod heap;
-mod literal;
+mod fast_dict;
+mod literals;
+mod load;
 mod machine;
 mod memo;
-pub(crate) mod opcode;
-mod rare;
-mod record;
+mod objects;
+mod opcode;
+mod rare_opcodes;
 mod shape;
 mod stack;
 mod template;
 mod texts;
 mod value;
+mod writer;
 
 pub use error::{PickleError, PickleProblem};
-pub(crate) use heap::{Dict, Heap};
-pub(crate) use texts::Texts;
+pub use load::memory_bound;
+pub(crate) use load::{Loaded, load};
+pub(crate) use objects::Dict;
 pub(crate) use value::{Tag, Value};
-
-/// Bytes of memory that reading a pickle of so many bytes may use beside the file itself: four times its length, or
-/// 64 MiB for small files. Real recordings use less than twice their length. What is counted is what is in use; the
-/// vectors that hold it may have up to twice that in address space.
-pub fn memory_bound(length: usize) -> u64 {
-    (length as u64).saturating_mul(4).max(64 << 20)
-}
-
-/// A pickle that was read: its root, and what it refers to.
-pub(crate) struct Loaded<'a> {
-    pub(crate) root: Value,
-    pub(crate) heap: Heap,
-    pub(crate) texts: Texts<'a>,
-}
-
-impl Loaded<'_> {
-    /// Length of the file, in bytes.
-    pub(crate) fn length(&self) -> usize {
-        self.texts.input_length()
-    }
-
-    /// Python's name of a value's type, for messages.
-    pub(crate) fn type_name(&self, value: Value) -> &'static str {
-        self.heap.type_name(value)
-    }
-}
-
-/// Reads a pickle.
-///
-/// # Errors
-/// [`PickleError`], with the byte offset, for anything that is not a whole pickle of plain data.
-pub(crate) fn load(input: &[u8]) -> Result<Loaded<'_>, PickleError> {
-    let mut machine = machine::Machine::new(input);
-    let root = machine.run(memory_bound(input.len()))?;
-    let machine::Machine { heap, texts, .. } = machine;
-    Ok(Loaded { root, heap, texts })
-}
+pub(crate) use writer::Pickler;
+pub use writer::Style;

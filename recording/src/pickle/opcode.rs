@@ -1,6 +1,6 @@
-//! The pickle opcodes, by the names of Python's `pickletools`, and which of them this reader refuses.
+//! The pickle opcodes, under the names of Python's `pickletools`, and which of them the reader refuses.
 //!
-//! Source: `Lib/pickle.py` of CPython (protocols 0 to 5); the subset that memory snapshots use is in spec 7.6.
+//! Sources: `Lib/pickle.py` of CPython (protocols 0 to 5), spec 7.6 (those that memory snapshots use).
 
 macro_rules! opcodes {
     ($($name:ident = $code:literal),* $(,)?) => {
@@ -30,10 +30,10 @@ opcodes! {
     BYTEARRAY8 = 0x96, NEXT_BUFFER = 0x97, READONLY_BUFFER = 0x98,
 }
 
-/// Whether an opcode would import a name, call something, or take data from outside of the file.
+/// Whether an opcode would import a name, call something, or use data from outside the file.
 ///
-/// `GLOBAL` and `REDUCE` are listed too: the machine lets exactly one harmless use of them through (spec 7.6,
-/// `restore_type_tag`) before it asks here.
+/// `GLOBAL` and `REDUCE` are among them. The machine lets one harmless use of them through
+/// (`restore_type_tag`, spec 7.6) before it asks here.
 pub(crate) fn reaches_outside(code: u8) -> bool {
     matches!(
         code,

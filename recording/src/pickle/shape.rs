@@ -1,7 +1,8 @@
-//! Shapes: the sequences of keys that dicts have, kept once for all dicts that have the same ones.
+//! Shapes: the sequences of keys that dicts have, each stored once.
 //!
-//! A recording has a million dicts with the same seven keys. Shapes form a tree: each is its parent plus one key, and the
-//! step from parent to child remembers its last answer, so building one more dict of a known shape compares seven words.
+//! A recording has a million dicts with the same seven keys. Shapes form a tree: each is its
+//! parent plus one key. Every shape remembers the child found last, so one more dict of a known
+//! shape costs seven comparisons of a word.
 
 use std::collections::HashMap;
 
@@ -10,9 +11,9 @@ use super::value::Value;
 
 /// Dicts with more keys than this have no shape.
 pub(crate) const MAX_KEYS: usize = 64;
-/// Keys longer than this, in bytes, make no shape.
+/// Dicts with a key longer than this, in bytes, have no shape.
 const MAX_KEY_LENGTH: usize = 128;
-/// At most this many shapes; further ones are refused. Real files have about twenty.
+/// The most shapes that are kept. Real files have about twenty.
 const MAX_SHAPES: usize = 4096;
 
 /// The shape of the empty dict.
@@ -21,9 +22,9 @@ pub(crate) const EMPTY: u32 = 0;
 struct Node {
     parent: u32,
     length: u32,
-    /// The key by which this shape differs from its parent, as first seen.
+    /// The key that this shape adds to its parent, as first seen.
     key: Value,
-    /// The last key that was asked for, and the child it leads to.
+    /// The key that was looked up last, and the child it leads to.
     last_key: Value,
     last_child: u32,
 }
@@ -41,14 +42,14 @@ impl Shapes {
         Shapes { nodes: vec![root], children: HashMap::new(), key_numbers: HashMap::new() }
     }
 
-    /// Number of keys of a shape.
+    /// The number of keys of a shape.
     #[inline]
     pub(crate) fn length(&self, shape: u32) -> usize {
         self.nodes.get(shape as usize).map_or(0, |node| node.length as usize)
     }
 
-    /// The shape with one more key; `None` if there is no shape for it (a key that is no short text, or too many of
-    /// them), and the dict must be kept loosely.
+    /// The shape with one more key. `None` if there is no such shape, because the key is not a short text or
+    /// there are too many; then the dict must be loose.
     #[inline]
     pub(crate) fn step(&mut self, shape: u32, key: Value, texts: &Texts<'_>) -> Option<u32> {
         let node = self.nodes.get(shape as usize)?;
@@ -98,7 +99,7 @@ impl Shapes {
         Some(child)
     }
 
-    /// The keys of a shape, in the order in which the dict got them. A key may occur twice; the later one counts.
+    /// The keys of a shape, in the order in which they were added. A key may occur twice; the later one counts.
     pub(crate) fn keys(&self, shape: u32) -> Vec<Value> {
         let mut keys = Vec::with_capacity(self.length(shape));
         let mut at = shape;

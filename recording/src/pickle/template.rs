@@ -1,33 +1,31 @@
-//! Dicts like the one before: in a trace a million follow each other that differ in their values only.
+//! Dicts like the one before: a trace has a million in a row that differ in their values only.
 //!
-//! The keys of such dicts are references to the memo, the same bytes each time, so they are compared as bytes, and nothing is looked up.
-//! Whatever differs is left to [`record`](super::record), which then learns the new form.
+//! The keys of such dicts are references to the memo, the same bytes each time, so they are compared as bytes
+//! and never looked up. A dict that differs is read by [`fast_dict`](super::fast_dict), which learns its form.
 
-use super::heap::Container;
-use super::machine::Machine;
 use super::memo::Memo;
 use super::opcode::*;
 use super::shape;
 use super::value::Value;
 
-/// Dicts with more keys than this are not learnt; the entries of traces have eight to eleven.
+/// The most keys of a dict whose form is learned; trace entries have eight to eleven.
 const MOST_KEYS: usize = 16;
 
-/// A key as its bytes: `BINGET` or `LONG_BINGET`, and the slot.
+/// A key as bytes: `BINGET` or `LONG_BINGET`, and the memo slot.
 #[derive(Clone, Copy)]
-struct Key {
+pub(super) struct Key {
     bytes: u64,
     mask: u64,
     length: usize,
 }
 
-/// The form of the last dict that was read pair by pair.
+/// The form of the last dict that was read key by key.
 pub(crate) struct Template {
-    keys: Vec<Key>,
-    /// The shape of the whole dict; [`shape::EMPTY`] if nothing is learnt.
-    shape: u32,
-    /// What the memo's changes were: a slot that is written again may mean another key.
-    changes: u64,
+    pub(super) keys: Vec<Key>,
+    /// The shape of the whole dict; [`shape::EMPTY`] if no form is known.
+    pub(super) shape: u32,
+    /// The memo's change count when the form was learned: a slot that was overwritten since may be another key.
+    pub(super) changes: u64,
     learns: bool,
 }
 
@@ -36,7 +34,7 @@ impl Template {
         Template { keys: Vec::with_capacity(MOST_KEYS), shape: shape::EMPTY, changes: 0, learns: false }
     }
 
-    /// A dict begins that is read pair by pair.
+    /// Starts learning from a dict that is read key by key.
     pub(crate) fn begin(&mut self, changes: u64) {
         self.keys.clear();
         self.shape = shape::EMPTY;
@@ -44,7 +42,7 @@ impl Template {
         self.learns = true;
     }
 
-    /// Its next key begins here.
+    /// Learns a key, which begins here.
     #[inline]
     pub(crate) fn add_key(&mut self, ahead: &[u8]) {
         let length = match ahead.first() {
@@ -61,7 +59,7 @@ impl Template {
         }
     }
 
-    /// It is complete.
+    /// The dict is complete.
     pub(crate) fn finish(&mut self, shape: u32) {
         if self.learns {
             self.shape = shape;
@@ -69,42 +67,10 @@ impl Template {
     }
 }
 
-impl Machine<'_> {
-    /// Reads the rest of a dict after its MARK if it has the keys of the last one and simple values. If not, false, and nothing is read.
-    #[inline]
-    pub(crate) fn like_the_last(&mut self, dict: Value) -> bool {
-        let template = &self.template;
-        if template.shape == shape::EMPTY || template.changes != self.memo.changes() || self.memo.has_gaps() {
-            return false;
-        }
-        let (input, mut at) = (self.cursor.input, self.cursor.at);
-        let (start, slots) = (self.heap.slots.len(), self.memo.length());
-        for key in &template.keys {
-            match value_after(key, input, &mut at, &mut self.memo) {
-                Some(value) => self.heap.slots.push(value),
-                None => {
-                    self.heap.slots.truncate(start);
-                    self.memo.truncate(slots);
-                    return false;
-                }
-            }
-        }
-        if input.get(at) != Some(&SETITEMS) {
-            self.heap.slots.truncate(start);
-            self.memo.truncate(slots);
-            return false;
-        }
-        self.cursor.at = at + 1;
-        let shape = template.shape;
-        self.heap.set_container(dict, Container::Dict { start: start as u32, shape });
-        true
-    }
-}
-
-/// The value behind a key, if the key is there and the value is simple.
+/// The value that follows a key, if the key is next and the value is simple.
 #[inline(always)]
-fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo) -> Option<Value> {
-    // Enough for the key, an opcode, a length and eight bytes.
+pub(super) fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo) -> Option<Value> {
+    // Long enough for the key, an opcode, a length and eight bytes.
     let ahead = input.get(*at..)?.first_chunk::<16>()?;
     let word = |from: usize| ahead.get(from..from + 8).and_then(<[u8]>::first_chunk::<8>).map(|bytes| u64::from_le_bytes(*bytes));
     if word(0)? & key.mask != key.bytes {
@@ -132,7 +98,7 @@ fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo) -> Opti
             let bytes = argument & 0xff;
             let text = Value::text(*at as u64 + 1, bytes)?;
             let end = *at + 1 + bytes as usize;
-            // Its last byte must be there; a MEMOIZE behind it, if that is not, is not there either.
+            // The text must be complete.
             if end > input.len() {
                 return None;
             }
@@ -155,8 +121,8 @@ fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use super::super::heap::Dict;
-    use super::super::load;
+    use super::super::load::load;
+    use super::super::objects::Dict;
 
     /// The one key and value of each dict of a list that begins with two texts, `a` in slot 0 and `b` in slot 1.
     fn read(items: &[&[u8]]) -> Vec<(Vec<u8>, i64)> {
@@ -169,13 +135,13 @@ mod tests {
     /// The one key and value of each dict of a list.
     fn read_pickle(bytes: &[u8]) -> Vec<(Vec<u8>, i64)> {
         let mut bytes = bytes.to_vec();
-        // What follows the end lets the short cut look ahead.
+        // Bytes after the end, so that the short cut can look ahead.
         bytes.extend([0; 32]);
         let loaded = load(&bytes).expect("a pickle");
-        let items = loaded.heap.as_items(loaded.root).expect("a list");
-        let pairs = items.iter().filter_map(|&item| match loaded.heap.as_dict(item)? {
+        let items = loaded.objects.as_items(loaded.root).expect("a list");
+        let pairs = items.iter().filter_map(|&item| match loaded.objects.as_dict(item)? {
             Dict::Shaped { shape, values } => {
-                let key = loaded.texts.get(loaded.heap.shapes.keys(shape)[0]).expect("a text");
+                let key = loaded.texts.get(loaded.objects.shapes.keys(shape)[0]).expect("a text");
                 Some((key.to_vec(), values[0].as_small_int()))
             }
             Dict::Loose(_) => panic!("a loose dict"),
@@ -197,20 +163,21 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_written_again_is_another_key() {
+    fn a_slot_that_is_overwritten_is_another_key() {
         assert_eq!(read(&[A[0], A[1], b"h\x01q\x00", A[2]]), pairs(&[("a", 1), ("a", 2), ("b", 3)]));
     }
 
-    /// The first dict is read while slot 1 lies beyond a gap; once slot 1 is written again there is no gap, and its key is another.
+    /// While the first dict is read, slot 1 is beyond a gap. Overwriting slot 1
+    /// closes the gap, and makes it another key.
     #[test]
-    fn a_slot_beyond_a_gap_that_is_written_again_is_another_key() {
+    fn a_slot_beyond_a_gap_that_is_overwritten_is_another_key() {
         let bytes = b"\x80\x02](\x8c\x01aq\x01}(h\x01K\x01u\x8c\x01xq\x00\x8c\x01bq\x01}(h\x01K\x02u}(h\x01K\x03ue.";
         assert_eq!(read_pickle(bytes), pairs(&[("a", 1), ("b", 2), ("b", 3)]));
     }
 
-    /// The text is memoised once, whichever way reads the dict: the next slot is 2, then 3.
+    /// A text is memoised once, even if the dict is read a second time: the next slots are 2 and 3.
     #[test]
-    fn what_a_dict_memoises_before_it_turns_out_different_is_memoised_once() {
+    fn a_text_read_before_a_dict_turns_out_different_is_memoised_once() {
         let texts: [&[u8]; 3] = [b"}(h\x00\x8c\x01x\x94u", b"}(h\x00\x8c\x01y\x94u", b"}(h\x00\x8c\x01z\x94h\x01K\x00u"];
         let use_slot: &[u8] = b"}(h\x04K\x09u";
         let read = read(&[texts[0], texts[1], texts[2], use_slot]);

@@ -1,13 +1,13 @@
-//! Where the bytes of texts are: in the file itself, or, for the escaped texts of protocol 0, decoded beside it.
+//! The bytes of texts: in the file itself, or, for the escaped texts of protocol 0, decoded in memory.
 
 use super::value::{Tag, Value};
 
-/// The bytes behind every text value of one pickle.
+/// The bytes of every text value of one pickle.
 pub(crate) struct Texts<'a> {
     input: &'a [u8],
-    /// Decoded texts; offset `input.len() + n` of a text value means byte `n` here.
+    /// Decoded texts. Offset `input.len() + n` of a text value is byte `n` here.
     decoded: Vec<u8>,
-    /// Places of the texts that do not fit a value.
+    /// Offset and length of the texts that do not fit in a value.
     long: Vec<(usize, usize)>,
 }
 
@@ -16,7 +16,7 @@ impl<'a> Texts<'a> {
         Texts { input, decoded: Vec::new(), long: Vec::new() }
     }
 
-    /// The value for the text at a place of the input (which must lie within it).
+    /// The value of the text at a place in the input, which must be within it.
     #[inline]
     pub(crate) fn at(&mut self, offset: usize, length: usize) -> Value {
         match Value::text(offset as u64, length as u64) {
@@ -27,19 +27,19 @@ impl<'a> Texts<'a> {
 
     #[cold]
     fn long_text(&mut self, offset: usize, length: usize) -> Value {
-        let index = self.long.len() as u32; // A long text takes 16 MiB of input: the count fits.
+        let index = self.long.len() as u32; // Fits: each long text takes 16 MiB of input.
         self.long.push((offset, length));
         Value::with_index(Tag::LongText, index)
     }
 
-    /// Keeps a decoded text and gives its value.
+    /// Stores a decoded text and returns its value.
     pub(crate) fn keep(&mut self, text: &[u8]) -> Value {
         let offset = self.input.len() + self.decoded.len();
         self.decoded.extend_from_slice(text);
         self.at(offset, text.len())
     }
 
-    /// The bytes of a text, or `None` if the value is no text. UTF-8 in all but hostile or very odd files.
+    /// The bytes of a text; `None` if the value is not a text. They are UTF-8 except in hostile or very odd files.
     #[inline]
     pub(crate) fn get(&self, value: Value) -> Option<&[u8]> {
         let (offset, length) = match value.tag() {
@@ -48,18 +48,18 @@ impl<'a> Texts<'a> {
             _ => return None,
         };
         match offset.checked_sub(self.input.len()) {
-            // An empty decoded text may sit at the very end of the input; both tables then give "".
+            // An empty text at the very end of the input may be either kind; both give "".
             Some(beyond) => self.decoded.get(beyond..beyond + length),
             None => self.input.get(offset..offset + length),
         }
     }
 
-    /// Length of the input, in bytes.
+    /// The length of the input, in bytes.
     pub(crate) fn input_length(&self) -> usize {
         self.input.len()
     }
 
-    /// Bytes held beside the input.
+    /// Bytes of memory in use, without the input.
     pub(crate) fn held(&self) -> usize {
         self.decoded.len() + self.long.len() * size_of::<(usize, usize)>()
     }

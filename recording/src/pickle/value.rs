@@ -1,10 +1,10 @@
 //! One pickled value in eight bytes: a tag in the low four bits, a payload in the other sixty.
 //!
-//! What does not fit (integers beyond 59 bits, floats, very long texts) lies in a side table of the
-//! [heap](super::heap) or of the [texts](super::texts) and the payload is its index. Values are plain copies, so a tree of
-//! any depth is dropped without recursion.
+//! Integers over 60 bits, floats and very long texts do not fit: they are stored in a table of
+//! [`objects`](super::objects) or [`texts`](super::texts), and the payload is their index. Values are plain
+//! copies, so a tree of any depth is dropped without recursion.
 
-/// A value, or an id of one that lies elsewhere. Equal bits mean the same object, not only an equal one.
+/// A value, or the index of one that is stored elsewhere. Equal bits mean the same object, not just an equal one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Value(u64);
 
@@ -12,24 +12,24 @@ pub(crate) struct Value(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Tag {
-    /// No value: an unfilled memo slot, an absent key.
+    /// No value: an empty memo slot, a key that a dict does not have.
     Absent = 0,
     None = 1,
     Bool = 2,
     /// An integer of at most 60 bits, in the payload.
     Int = 3,
-    /// An integer of at most 128 bits, in the heap.
+    /// An integer of at most 128 bits; an index.
     WideInt = 4,
-    /// An integer beyond 128 bits; its value is not kept, as nothing in a snapshot is that large.
+    /// An integer over 128 bits. Its value is not kept: nothing in a snapshot is that large.
     HugeInt = 5,
     Float = 6,
     /// A text: 36 bits of offset, 24 of length.
     Text = 7,
-    /// A text that is too long or too far for that; an index.
+    /// A text that is too long, or too far into the file, for that; an index.
     LongText = 8,
-    /// Bytes; nothing in a snapshot is bytes, so only the type is kept.
+    /// Bytes. Only the type is kept: nothing in a snapshot is bytes.
     Bytes = 9,
-    /// A list, dict or tuple: an index of the heap's containers.
+    /// A list, dict or tuple; an index.
     Container = 10,
     /// The function `torch.jit._pickle.restore_type_tag` (spec 7.6), which is never called.
     TypeTagFunction = 11,
@@ -37,7 +37,7 @@ pub(crate) enum Tag {
 
 const TAG_BITS: u32 = 4;
 const TEXT_LENGTH_BITS: u32 = 24;
-/// The largest offset that a [`Tag::Text`] holds.
+/// The first offset that is too large for a [`Tag::Text`].
 const TEXT_OFFSET_LIMIT: u64 = 1 << (64 - TAG_BITS - TEXT_LENGTH_BITS);
 const INT_LIMIT: i64 = 1 << (63 - TAG_BITS);
 
@@ -82,7 +82,7 @@ impl Value {
         Value::with_index(Tag::Bool, u32::from(value))
     }
 
-    /// An integer, if it fits the payload.
+    /// An integer, if it fits in the payload.
     #[inline]
     pub(crate) fn small_int(value: i64) -> Option<Value> {
         if (-INT_LIMIT..INT_LIMIT).contains(&value) { Some(Value(((value << TAG_BITS) as u64) | Tag::Int as u64)) } else { None }
@@ -94,7 +94,7 @@ impl Value {
         Value(((i64::from(value) << TAG_BITS) as u64) | Tag::Int as u64)
     }
 
-    /// A text by place, if it fits the payload.
+    /// A text by offset and length, if they fit in the payload.
     #[inline]
     pub(crate) fn text(offset: u64, length: u64) -> Option<Value> {
         if offset < TEXT_OFFSET_LIMIT && length < 1 << TEXT_LENGTH_BITS {
@@ -123,7 +123,7 @@ impl Value {
         ((payload >> TEXT_LENGTH_BITS) as usize, (payload & ((1 << TEXT_LENGTH_BITS) - 1)) as usize)
     }
 
-    /// Python's name of the type, for messages. Containers say "container": the heap knows more.
+    /// Python's name of the type, for messages; "container" for a list, dict or tuple, which `Objects` tells apart.
     pub(crate) fn type_name(self) -> &'static str {
         match self.tag() {
             Tag::Absent => "missing value",

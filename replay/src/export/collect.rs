@@ -1,26 +1,27 @@
-//! Carrying out the requests, and giving what the core does then the times and the stack of the request.
+//! Collecting the trace of a predicted run, with times and stacks from the recording.
 //!
-//! PyTorch gathers one context for a call of the allocator, and every entry that the call makes has it (spec 7.4). An entry that the
-//! recording has too, at the same request, has its time and stack from there.
+//! PyTorch captures one stack for each call of the allocator, and every entry that the call leads to has it
+//! (spec 7.4). An entry that the recording has too, at the same request, gets its time and stack from there.
 
 use std::ops::Range;
 
 use parkade::stats::Family;
 use parkade::trace::TraceEntry;
-
-use super::heap::Blame;
-use super::{ExportOptions, ExportedDevice};
-use crate::{Doing, Operation, PredictOptions, PredictedRun, Requests, Timing, device_like, learned_addresses};
 use parkade_recording::{Action, DeviceRecording, Entry, PoolTable, StackId};
 
-/// A replayed device.
-pub(super) struct Collected {
-    pub(super) device: DeviceRecording,
-    pub(super) found: ExportedDevice,
+use super::final_heap::Provenance;
+use super::options::{ExportOptions, ExportedDevice};
+use crate::decision::Decision;
+use crate::predict::{Operation, PredictOptions, PredictedRun, Requests, Timing, device_like, learned_addresses};
+
+/// A predicted device.
+pub(crate) struct Collected {
+    pub(crate) device: DeviceRecording,
+    pub(crate) found: ExportedDevice,
 }
 
-/// Replays one device. `pools` takes the pools of the entries, if entries name theirs.
-pub(super) fn replay(
+/// Predicts one device. `pools` receives the pools of the entries, if entries are to name theirs.
+pub(crate) fn replay(
     recording: &DeviceRecording,
     requests: &Requests,
     options: &ExportOptions,
@@ -38,7 +39,7 @@ pub(super) fn replay(
     let mut collector = Collector {
         recording,
         trace: Vec::with_capacity(recording.trace.len()),
-        blame: Blame::new(recording, requests),
+        provenance: Provenance::new(recording, requests),
         recorded_memory: recorded_memory(recording).filter(|_| options.capacity_bytes.is_none()),
         pools,
         first_failure: None,
@@ -59,7 +60,7 @@ pub(super) fn replay(
     if run.done() == requests.operations.len() {
         collector.snapshots_before(recording.trace.len(), prediction.stats.family(Family::ActiveBytes).all.current);
     }
-    let segments = collector.blame.segments(&run.segments());
+    let segments = collector.provenance.segments(&run.segments());
     let found = ExportedDevice {
         device: recording.device,
         entries: collector.trace.len(),
@@ -72,10 +73,11 @@ pub(super) fn replay(
     Collected { device: DeviceRecording { device: recording.device, segments, trace: collector.trace }, found }
 }
 
-/// The memory that the recorded process could have, if an out-of-memory point shows it: what it had reserved and what was free.
+/// The memory that the recorded process could have, in bytes, if an out-of-memory entry shows it: what it
+/// had reserved then plus what was free.
 fn recorded_memory(recording: &DeviceRecording) -> Option<u64> {
     let mut reserved = 0_i128;
-    // What was before the first entry is what is missing from the end.
+    // What was reserved before the first entry is the difference to the end.
     let at_end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
     let mut found = None;
     for entry in &recording.trace {
@@ -92,21 +94,21 @@ fn recorded_memory(recording: &DeviceRecording) -> Option<u64> {
 struct Collector<'a> {
     recording: &'a DeviceRecording,
     trace: Vec<Entry>,
-    blame: Blame,
+    provenance: Provenance,
     recorded_memory: Option<u64>,
     pools: Option<&'a mut PoolTable>,
     first_failure: Option<usize>,
-    /// The recording's entry up to which its snapshots are in the trace.
+    /// The recording's snapshot entries before this entry are in the trace.
     next_snapshot: usize,
-    /// The recording's first entry that no entry of the trace has its time from.
+    /// The recording's first entry from which no time has been taken.
     next_recorded: usize,
 }
 
-/// How many entries of a request are looked through for the one that an entry of the replay corresponds to.
+/// How many of the recording's entries are searched for the one that corresponds to a predicted entry.
 const LONGEST_LOOK: usize = 64;
 
 impl Collector<'_> {
-    /// Adds the snapshots that the program took before the entry at `at`. Their size is that of all active blocks.
+    /// Adds the snapshot entries from before the entry `at`. The size of such an entry is that of all active blocks.
     fn snapshots_before(&mut self, at: usize, active_bytes: i64) {
         let passed = self.recording.trace.get(self.next_snapshot..at).unwrap_or(&[]);
         for recorded in passed.iter().filter(|entry| entry.action == Action::Snapshot) {
@@ -117,7 +119,8 @@ impl Collector<'_> {
         self.next_snapshot = self.next_snapshot.max(at);
     }
 
-    /// Adds what the operation did that was made from the recording's entries `at`, of which the last may belong to the next one.
+    /// Adds the entries of an operation that the recording has at the entries `at`, of which
+    /// the last may belong to the next one.
     fn add(&mut self, at: Range<usize>, operation: Operation, done: impl Iterator<Item = TraceEntry>, reserved_bytes: i64) {
         // A request is at its last entry, everything else at its first.
         let is_request = matches!(operation, Operation::Allocate { .. });
@@ -133,10 +136,10 @@ impl Collector<'_> {
             if entry.action == Action::Oom {
                 self.first_failure.get_or_insert(self.trace.len());
                 let reserved = u64::try_from(reserved_bytes).unwrap_or(0);
-                // The simulated device has as much as is needed, the recorded one had not.
+                // The recorded device had less memory than the simulated one.
                 entry.address = self.recorded_memory.map_or(entry.address, |memory| memory.saturating_sub(reserved));
             }
-            self.blame.see(&entry);
+            self.provenance.see(&entry);
             self.trace.push(entry);
         }
         if is_request {
@@ -144,15 +147,15 @@ impl Collector<'_> {
         }
     }
 
-    /// What happened, with the time and the stack of the recording.
+    /// A predicted entry, with its time and stack from the recording.
     fn entry(&mut self, happened: &TraceEntry, at: usize, end: usize, operation: Operation) -> Entry {
-        let Doing { action, address, size, stream } = Doing::from(happened);
+        let Decision { action, address, size, stream } = Decision::from(happened);
         let mut entry = Entry::new(action, address, size, stream);
         let trace = &self.recording.trace;
-        if self.blame.is_early(operation) {
-            // Asked for before the first entry; its stack is known only where a block at the end shows it.
+        if self.provenance.is_early(operation) {
+            // Requested before the first entry: the stack is known only if a block at the end has it.
             entry.set_time(trace.first().and_then(Entry::time));
-            entry.stack = self.blame.early_stack(operation);
+            entry.stack = self.provenance.early_stack(operation);
             return entry;
         }
         let ahead = trace.get(self.next_recorded..end).unwrap_or(&[]);

@@ -1,7 +1,7 @@
 //! The device on which a workload runs.
 
 use parkade::units::Bytes;
-use parkade_sim::address::{Ascending, Descending, DriverLike, Reuse};
+use parkade_sim::address::{Ascending, Descending, ObservedDriver, Reuse};
 use parkade_sim::{SimDevice, SimOptions};
 
 /// More memory than any workload needs: 4 TiB.
@@ -10,7 +10,7 @@ pub const PLENTY_BYTES: u64 = 1 << 42;
 /// Where the device places `cudaMalloc`'s memory, which matters if a policy breaks ties by address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Addresses {
-    /// Where NVIDIA's driver was seen to place it ([`DriverLike`]), in a process of its own.
+    /// Where NVIDIA's driver was seen to place it ([`ObservedDriver`]), in a process of its own.
     #[default]
     Driver,
     /// Each range above the previous one.
@@ -90,7 +90,7 @@ impl RunOptions {
     pub(super) fn device(&self) -> SimDevice {
         let options = SimOptions::new(Bytes(self.capacity_bytes));
         SimDevice::new(match self.addresses {
-            Addresses::Driver => options.address_model(DriverLike::new()),
+            Addresses::Driver => options.address_model(ObservedDriver::new()),
             Addresses::Ascending => options.address_model(Ascending::new()),
             Addresses::Descending => options.address_model(Descending::new()),
             Addresses::LowestHole => options.address_model(Reuse::new()),

@@ -1,8 +1,14 @@
-//! The two address models without memory: each range directly above, or directly below, the one before, never reused.
+//! The two address models that never reuse an address: each range goes directly above, or directly below,
+//! the previous one.
 
-use super::{ASCENDING_START, AddressModel, DESCENDING_END};
+use super::model::AddressModel;
 
-/// Addresses that only go up (the fake driver's policy `up`).
+/// Where the fake driver's ascending addresses start.
+pub const ASCENDING_START: u64 = 0x1000_0000_0000;
+/// Where the fake driver's descending addresses end.
+pub const DESCENDING_END: u64 = 0x1f00_0000_0000;
+
+/// Addresses that only go up, like the fake driver's policy `up`.
 #[derive(Clone, Debug)]
 pub struct Ascending {
     next: u64,
@@ -10,14 +16,14 @@ pub struct Ascending {
 }
 
 impl Ascending {
-    /// From [`ASCENDING_START`], without gaps.
+    /// Starts at [`ASCENDING_START`], without gaps.
     #[must_use]
     pub fn new() -> Self {
         Ascending::starting_at(ASCENDING_START, 0)
     }
 
-    /// From `start`, with `gap_bytes` left free behind every range. For addresses on page boundaries both must be multiples
-    /// of 2 MiB.
+    /// Starts at `start` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if
+    /// addresses are to lie on page boundaries.
     #[must_use]
     pub fn starting_at(start: u64, gap_bytes: u64) -> Self {
         Ascending { next: start, gap_bytes }
@@ -44,7 +50,7 @@ impl AddressModel for Ascending {
     }
 }
 
-/// Addresses that only go down (the fake driver's policy `down`).
+/// Addresses that only go down, like the fake driver's policy `down`.
 #[derive(Clone, Debug)]
 pub struct Descending {
     next_end: u64,
@@ -52,14 +58,14 @@ pub struct Descending {
 }
 
 impl Descending {
-    /// Down from [`DESCENDING_END`], without gaps.
+    /// Starts below [`DESCENDING_END`], without gaps.
     #[must_use]
     pub fn new() -> Self {
         Descending::ending_at(DESCENDING_END, 0)
     }
 
-    /// Down from `end`, with `gap_bytes` left free behind every range. For addresses on page boundaries both must be multiples
-    /// of 2 MiB.
+    /// Starts below `end` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if
+    /// addresses are to lie on page boundaries.
     #[must_use]
     pub fn ending_at(end: u64, gap_bytes: u64) -> Self {
         Descending { next_end: end, gap_bytes }
@@ -75,7 +81,7 @@ impl Default for Descending {
 impl AddressModel for Descending {
     fn place(&mut self, bytes_reserved: u64, _request: u64) -> Option<u64> {
         let needed = bytes_reserved.checked_add(self.gap_bytes)?;
-        // Address zero is no address.
+        // Zero is the null pointer.
         self.next_end = self.next_end.checked_sub(needed).filter(|&address| address > 0)?;
         Some(self.next_end)
     }
@@ -104,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_lie_behind_a_range() {
+    fn gaps_lie_above_a_range() {
         let mut up = Ascending::starting_at(PAGE, PAGE);
         assert_eq!((up.place(PAGE, 1), up.place(PAGE, 1)), (Some(PAGE), Some(3 * PAGE)));
         let mut down = Descending::ending_at(10 * PAGE, PAGE);
@@ -112,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_address_space_is_said_and_nothing_moves() {
+    fn an_exhausted_address_space_is_reported_and_nothing_moves() {
         let mut up = Ascending::starting_at(u64::MAX - 3 * PAGE, 0);
         assert_eq!(up.place(4 * PAGE, 1), None);
         assert_eq!(up.place(PAGE, 1), Some(u64::MAX - 3 * PAGE));

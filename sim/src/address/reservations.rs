@@ -1,18 +1,21 @@
-//! The address model of the fake driver's reservations: upwards, each on a boundary of 1 GiB, with 1 GiB or more between two.
+//! The address model of the fake driver's reservations: ascending, on multiples of 1 GiB, at least 1 GiB apart.
 
-use super::{AddressModel, RESERVATION_START};
+use super::model::AddressModel;
 
-/// What lies between two reservations at least, and the boundary on which each begins, in bytes.
+/// Where the fake driver's reservations start.
+pub const RESERVATION_START: u64 = 0x2000_0000_0000;
+
+/// The least distance between two reservations, and the alignment of each, in bytes.
 const SPACING_BYTES: u64 = 1 << 30;
 
-/// Addresses that only go up, by the size rounded up to 1 GiB plus 1 GiB.
+/// Addresses that only go up: each time by the size rounded up to 1 GiB, plus 1 GiB.
 #[derive(Clone, Debug)]
 pub struct AscendingReservations {
     next: u64,
 }
 
 impl AscendingReservations {
-    /// From [`RESERVATION_START`].
+    /// Starts at [`RESERVATION_START`].
     #[must_use]
     pub fn new() -> Self {
         AscendingReservations { next: RESERVATION_START }

@@ -1,9 +1,11 @@
-//! The address model that fills holes: freed ranges coalesce and the lowest one that is long enough is used first.
+//! The address model that fills holes: freed ranges coalesce, and the lowest one that is long enough is used
+//! first.
 
-use super::super::holes::Holes;
-use super::{ASCENDING_START, AddressModel};
+use super::linear::ASCENDING_START;
+use super::model::AddressModel;
+use crate::range_maps::Holes;
 
-/// Lowest freed hole first, first fit; new addresses above all others (the fake driver's policy `reuse`).
+/// First fit in freed ranges, then new addresses above all others, like the fake driver's policy `reuse`.
 #[derive(Clone, Debug)]
 pub struct Reuse {
     holes: Holes,
@@ -11,7 +13,7 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    /// With fresh addresses from [`ASCENDING_START`].
+    /// New addresses start at [`ASCENDING_START`].
     #[must_use]
     pub fn new() -> Self {
         Reuse { holes: Holes::default(), next: ASCENDING_START }
@@ -47,7 +49,7 @@ impl AddressModel for Reuse {
 mod tests {
     use super::*;
 
-    /// The addresses are those of the real fake driver with FAKE_ADDR_POLICY=reuse.
+    /// The expected addresses were printed by the fake driver with `FAKE_ADDR_POLICY=reuse`.
     #[test]
     fn holes_join_and_the_lowest_is_used_first() {
         const PAGE: u64 = 2 << 20;

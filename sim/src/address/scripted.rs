@@ -1,19 +1,20 @@
 //! The address model that repeats a recording: each cudaMalloc gets the next address of a list.
 //!
-//! A list can end early or name a place that is taken (a recording with a cut-off beginning, or a replay that diverged). Then
-//! the range goes far away from everything a driver gives out, and the model counts it: a replay with such a count above zero
-//! did not follow its recording.
+//! The list can run out or name an address that is taken: because the recording lost its beginning, or
+//! because the replay diverged. Then the range goes far above all addresses that a driver returns, and the
+//! model counts a fallback. A replay with fallbacks did not follow its recording.
 
 use std::collections::VecDeque;
 
-use super::super::intervals::Intervals;
-use super::super::{PAGE_BYTES, SPACING_BYTES};
-use super::AddressModel;
+use super::model::AddressModel;
+use crate::memory::{PAGE_BYTES, SPACING_BYTES};
+use crate::range_maps::Intervals;
 
-/// Start of the addresses used when the script has none: above every GPU's 49-bit addresses, and below 2^53, so that readers
-/// of JSON keep them exact.
+/// Where fallback addresses start: above the 49-bit addresses of GPUs, and below 2^53, so that JSON readers
+/// keep them exact.
 pub const FALLBACK_START: u64 = 1 << 52;
-/// The same for reservations, so that the two models of a device never go to the same place.
+/// Where fallback addresses of reservations start, so that the two models of a device never return the same
+/// address.
 pub const RESERVATION_FALLBACK_START: u64 = FALLBACK_START + (1 << 51);
 
 /// Addresses from a list.
@@ -23,7 +24,7 @@ pub struct Scripted {
     live: Intervals<()>,
     alignment_bytes: u64,
     fallback_start: u64,
-    /// Bytes above `fallback_start` that were given out.
+    /// Bytes above `fallback_start` that are used up.
     fallback_bytes: u64,
     fallbacks: u64,
 }
@@ -35,13 +36,14 @@ impl Default for Scripted {
 }
 
 impl Scripted {
-    /// A model that gives out `addresses` in order, for example those of a recording's `segment_alloc` entries.
+    /// Returns `addresses` in order, for example those of a recording's `segment_alloc` entries.
     #[must_use]
     pub fn new(addresses: impl IntoIterator<Item = u64>) -> Self {
         Scripted::beginning(addresses, SPACING_BYTES, FALLBACK_START)
     }
 
-    /// The same for reservations, which begin on pages and fall back to [`RESERVATION_FALLBACK_START`].
+    /// The same for reservations, which start on page boundaries and fall back to
+    /// [`RESERVATION_FALLBACK_START`].
     #[must_use]
     pub fn for_reservations(addresses: impl IntoIterator<Item = u64>) -> Self {
         Scripted::beginning(addresses, PAGE_BYTES, RESERVATION_FALLBACK_START)
@@ -63,34 +65,34 @@ impl Scripted {
         self.next.push_back(address);
     }
 
-    /// Drops what is left of the list.
+    /// Drops the rest of the list.
     pub fn clear(&mut self) {
         self.next.clear();
     }
 
-    /// How many addresses are left.
+    /// How many addresses are left in the list.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.next.len()
     }
 
-    /// How often a range could not go where the list said, or the list was empty.
+    /// How many ranges could not go where the list said, or found it empty.
     #[must_use]
     pub fn fallbacks(&self) -> u64 {
         self.fallbacks
     }
 
-    /// The next address of the list if a range of this size can go there. Used up either way.
-    fn take_scripted(&mut self, bytes_reserved: u64) -> Option<u64> {
+    /// The next address of the list, if a range of this size can go there. It is used up either way.
+    fn take_next(&mut self, bytes_reserved: u64) -> Option<u64> {
         let address = self.next.pop_front()?;
         let usable = address > 0 && address.is_multiple_of(self.alignment_bytes);
         (usable && self.live.insert(address, bytes_reserved, ())).then_some(address)
     }
 
-    fn take_far_away(&mut self, bytes_reserved: u64) -> Option<u64> {
+    fn take_fallback(&mut self, bytes_reserved: u64) -> Option<u64> {
         self.fallbacks += 1;
         let mut address = self.fallback_start.checked_add(self.fallback_bytes)?;
-        // A script may name an address up here too: step over what is taken, on page boundaries.
+        // The list may name addresses up here too: skip what is taken, in whole pages.
         while let Some(end) = self.live.overlap_end(address, bytes_reserved) {
             address = end.checked_next_multiple_of(PAGE_BYTES)?;
         }
@@ -103,7 +105,7 @@ impl Scripted {
 
 impl AddressModel for Scripted {
     fn place(&mut self, bytes_reserved: u64, _request: u64) -> Option<u64> {
-        self.take_scripted(bytes_reserved).or_else(|| self.take_far_away(bytes_reserved))
+        self.take_next(bytes_reserved).or_else(|| self.take_fallback(bytes_reserved))
     }
 
     fn release(&mut self, address: u64, _bytes_reserved: u64) {
@@ -122,7 +124,7 @@ mod tests {
     const PAGE: u64 = 2 << 20;
 
     #[test]
-    fn follows_the_list_then_goes_far_away() {
+    fn follows_the_list_then_falls_back() {
         let mut model = Scripted::new([0x7f00_0000_0000, 0x7e00_0000_0000]);
         assert_eq!(model.place(10 * PAGE, 0), Some(0x7f00_0000_0000));
         assert_eq!(model.place(PAGE, 0), Some(0x7e00_0000_0000));
@@ -135,11 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_or_senseless_place_is_used_up_and_counted() {
+    fn a_taken_or_invalid_address_is_used_up_and_counted() {
         let a = 0x7f00_0000_0000;
         let mut model = Scripted::new([a, a + 9 * PAGE, 0, a + 100, u64::MAX - 511, a]);
         assert_eq!(model.place(10 * PAGE, 0), Some(a));
-        for (i, why) in ["overlaps", "no address", "not aligned", "over the end"].iter().enumerate() {
+        for (i, why) in ["overlaps", "null", "not aligned", "past the end"].iter().enumerate() {
             assert_eq!(model.place(PAGE, 0), Some(FALLBACK_START + i as u64 * PAGE), "{why}");
         }
         model.release(a, 10 * PAGE);
@@ -148,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn reservations_begin_on_pages_and_have_a_far_away_of_their_own() {
+    fn reservations_start_on_pages_and_have_fallbacks_of_their_own() {
         let mut model = Scripted::for_reservations([7 * PAGE, 9 * PAGE + 512]);
         assert_eq!([(); 2].map(|()| model.place(PAGE, PAGE)), [Some(7 * PAGE), Some(RESERVATION_FALLBACK_START)]);
     }
 
     #[test]
-    fn far_away_steps_over_what_a_script_put_there() {
+    fn fallbacks_skip_what_the_list_put_there() {
         let mut model = Scripted::new([FALLBACK_START + PAGE]);
         assert_eq!(model.place(PAGE, 0), Some(FALLBACK_START + PAGE));
         assert_eq!(model.place(2 * PAGE, 0), Some(FALLBACK_START + 2 * PAGE));

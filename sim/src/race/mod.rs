@@ -1,11 +1,12 @@
-//! The race detector: which accesses are kept, and which of them a new one races with.
+//! The race detector: which accesses it keeps, and which of them a new access races with.
 //!
-//! Accesses are kept by physical bytes, so a race is found through whichever addresses the bytes are touched. Memory given back
-//! takes its accesses along: what comes to lie there later is other memory.
+//! Accesses are kept by physical byte, so a race is found whichever addresses the bytes are touched through.
+//! When memory is returned its accesses are dropped: what is placed there later is different memory.
 //!
-//! Kept is only what can still be in a race. What the host knows to be done goes, since everything launched later is behind it.
-//! An access hides an earlier one of the same bytes through the same address if it is ordered behind it and writes, or both read.
-//! So there are at most two accesses a byte, stream and address, however long the program runs without a wait.
+//! Only accesses that can still be in a race are kept. Those that the host knows to be done are dropped,
+//! because everything launched later comes after them. A later access hides an earlier one of the same bytes
+//! through the same address if it is ordered after it and writes, or both read. So at most two accesses are
+//! kept per byte, stream and address, however long a program runs without a wait.
 
 mod order;
 mod report;
@@ -18,25 +19,25 @@ use std::sync::Arc;
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use self::order::Clocks;
-use super::access::{ByteRange, bytes_of};
-use super::pages::PageRun;
-use super::pieces::Pieces;
-use super::program::{AccessKind, Touched};
+use order::Clocks;
 
-pub(super) use self::order::Order;
-pub use self::report::{Race, RaceAccess, Use};
+use crate::kernel::{AccessKind, PhysicalAccess};
+use crate::memory::{ByteRange, PageRun, bytes_of};
+use crate::range_maps::Pieces;
 
-/// How many races are kept; later ones are only counted.
+pub(crate) use order::Order;
+pub use report::{Race, RaceAccess, RaceUse};
+
+/// How many races are kept. Later ones are only counted.
 const MAX_RACES: usize = 100;
-/// With fewer pieces than this it is not worth looking for accesses that the host knows to be done.
+/// With fewer pieces than this, sweeping out finished accesses is not worth the time.
 const MIN_SWEEP_PIECES: usize = 1024;
 
-/// When something runs, in nanoseconds of the clock.
+/// When work runs, in nanoseconds on the device's clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) start_ns: u64,
-    pub(super) end_ns: u64,
+pub(crate) struct Span {
+    pub(crate) start_ns: u64,
+    pub(crate) end_ns: u64,
 }
 
 /// An access that is kept for some bytes.
@@ -45,7 +46,7 @@ struct Kept {
     access: Arc<RaceAccess>,
     stream: u64,
     kind: AccessKind,
-    /// How far the addresses that it used are above the physical bytes: which mapping it went through.
+    /// Address minus physical byte: identifies the mapping that it went through.
     shift: u64,
 }
 
@@ -55,43 +56,43 @@ impl PartialEq for Kept {
     }
 }
 
-/// The detector of one device. It begins with the first access; before it there is nothing that an order could be about.
+/// The detector of one device. It is created with the first access; before that there is nothing to order.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Detector {
+pub(crate) struct Detector {
     clocks: Clocks,
     kept: Pieces<Vec<Kept>>,
-    /// How many numbers were given out.
+    /// How many accesses were numbered.
     numbers: u64,
     found: Vec<Race>,
     more: u64,
-    /// With so many pieces it is time to look for ones that can go.
+    /// When there are more pieces than this, finished accesses are swept out.
     sweep_at: usize,
 }
 
-/// Order.
+/// Order between streams and the host.
 impl Detector {
-    /// What an event knows that is put on a stream now.
-    pub(super) fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
+    /// What is done once an event that is recorded on a stream now is complete.
+    pub(crate) fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
         self.clocks.recorded(stream)
     }
 
     /// A stream waits for an event.
-    pub(super) fn stream_waits(&mut self, stream: u64, order: &Order) {
+    pub(crate) fn stream_waits(&mut self, stream: u64, order: &Order) {
         self.clocks.stream_waits(stream, order);
     }
 
     /// The host has seen an event complete.
-    pub(super) fn host_waits(&mut self, order: &Order) {
+    pub(crate) fn host_waits(&mut self, order: &Order) {
         self.clocks.host_waits(order);
     }
 
     /// The host has waited for a stream.
-    pub(super) fn host_waits_for(&mut self, stream: u64) {
+    pub(crate) fn host_waits_for(&mut self, stream: u64) {
         self.clocks.host_waits_for(stream);
     }
 
     /// The host has waited for the device.
-    pub(super) fn host_waits_for_all(&mut self) {
+    pub(crate) fn host_waits_for_all(&mut self) {
         self.clocks.host_waits_for_all(self.numbers);
         self.kept = Pieces::default();
     }
@@ -99,9 +100,9 @@ impl Detector {
 
 /// Accesses.
 impl Detector {
-    /// Work with accesses was put on a stream.
-    pub(super) fn launched(&mut self, stream: StreamId, label: Cow<'static, str>, span: Span, touched: &[Touched]) {
-        for Touched { access, ranges } in touched.iter().filter(|touched| !touched.ranges.is_empty()) {
+    /// Work with accesses was queued on a stream.
+    pub(crate) fn launched(&mut self, stream: StreamId, label: Cow<'static, str>, span: Span, touched: &[PhysicalAccess]) {
+        for PhysicalAccess { access, ranges } in touched.iter().filter(|touched| !touched.ranges.is_empty()) {
             let number = self.next_number();
             let side = Arc::new(RaceAccess {
                 number,
@@ -124,44 +125,44 @@ impl Detector {
         self.sweep_if_due();
     }
 
-    /// The host reads. It is done when it returns, so nothing later can be in a race with it.
-    pub(super) fn read_by_host(&mut self, read: &Touched, now_ns: u64) {
-        let side = self.host_side("read", Use::Read, (read.access.address.get(), read.access.size.get()), now_ns);
+    /// The host reads. The read is done when it returns, so nothing later can race with it.
+    pub(crate) fn read_by_host(&mut self, read: &PhysicalAccess, now_ns: u64) {
+        let side = self.host_side("read", RaceUse::Read, (read.access.address.get(), read.access.size.get()), now_ns);
         self.report(&side, &read.ranges, |_, kept, clocks| {
             kept.kind == AccessKind::Write && !clocks.host_knows(kept.stream, kept.access.number)
         });
     }
 
-    /// The host unmapped a range of addresses behind which these bytes were. Only accesses through these addresses count.
-    pub(super) fn unmapped(&mut self, address: u64, bytes: u64, ranges: &[ByteRange], now_ns: u64) {
-        let side = self.host_side("cuMemUnmap", Use::Unmapped, (address, bytes), now_ns);
+    /// The host unmapped a range that had these bytes. Only accesses through these addresses count.
+    pub(crate) fn unmapped(&mut self, address: u64, bytes: u64, ranges: &[ByteRange], now_ns: u64) {
+        let side = self.host_side("cuMemUnmap", RaceUse::Unmapped, (address, bytes), now_ns);
         self.report_end(&side, ranges);
     }
 
-    /// The host freed a range and has waited for what it waits for.
-    pub(super) fn freed(&mut self, address: u64, bytes: u64, ranges: &[ByteRange], now_ns: u64) {
-        let side = self.host_side("cudaFree", Use::Freed, (address, bytes), now_ns);
+    /// The host freed a range, after the wait that cudaFree may include.
+    pub(crate) fn freed(&mut self, address: u64, bytes: u64, ranges: &[ByteRange], now_ns: u64) {
+        let side = self.host_side("cudaFree", RaceUse::Freed, (address, bytes), now_ns);
         self.report_end(&side, ranges);
         for range in ranges {
             self.kept.update(range.start, range.end(), |_| None);
         }
     }
 
-    /// Pages were given back.
-    pub(super) fn given_back(&mut self, runs: &[PageRun]) {
+    /// Pages were returned.
+    pub(crate) fn given_back(&mut self, runs: &[PageRun]) {
         for &run in runs {
             let (start, bytes) = bytes_of(run);
             self.kept.update(start, start.saturating_add(bytes), |_| None);
         }
     }
 
-    /// The races found first.
-    pub(super) fn found(&self) -> &[Race] {
+    /// The first races found.
+    pub(crate) fn found(&self) -> &[Race] {
         &self.found
     }
 
-    /// How many there were beyond those.
-    pub(super) fn more(&self) -> u64 {
+    /// How many more races were found.
+    pub(crate) fn more(&self) -> u64 {
         self.more
     }
 
@@ -170,7 +171,7 @@ impl Detector {
         self.numbers
     }
 
-    fn host_side(&mut self, label: &'static str, what: Use, (address, bytes): (u64, u64), now_ns: u64) -> Arc<RaceAccess> {
+    fn host_side(&mut self, label: &'static str, what: RaceUse, (address, bytes): (u64, u64), now_ns: u64) -> Arc<RaceAccess> {
         Arc::new(RaceAccess {
             number: self.next_number(),
             label: Cow::Borrowed(label),
@@ -189,7 +190,7 @@ impl Detector {
         });
     }
 
-    /// Reports the kept accesses of some bytes that race with a new use, each once.
+    /// Reports the kept accesses of some bytes that race with a new one, each once.
     fn report(&mut self, second: &Arc<RaceAccess>, ranges: &[ByteRange], races: impl Fn(&ByteRange, &Kept, &Clocks) -> bool) {
         let mut firsts = BTreeMap::new();
         for range in ranges {
@@ -207,7 +208,7 @@ impl Detector {
         }
     }
 
-    /// Keeps an access, and drops what it hides and what is done.
+    /// Keeps an access, and drops those that it hides and those that are done.
     fn keep(&mut self, access: &Arc<RaceAccess>, stream: u64, kind: AccessKind, ranges: &[ByteRange]) {
         let clocks = &self.clocks;
         for range in ranges {
@@ -226,7 +227,7 @@ impl Detector {
         }
     }
 
-    /// Drops what the host knows to be done, each time that the pieces have doubled.
+    /// Drops what the host knows to be done, each time the number of pieces has doubled.
     fn sweep_if_due(&mut self) {
         if self.kept.count() > self.sweep_at.max(MIN_SWEEP_PIECES) {
             let clocks = &self.clocks;

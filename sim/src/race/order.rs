@@ -1,8 +1,8 @@
-//! What is known to be done: vector clocks over the streams and the host.
+//! What is known to be done: vector clocks of the streams and the host.
 //!
-//! Accesses are numbered 1, 2, 3 over the whole device, and streams are first in first out. So what somebody knows of a stream is
-//! one number: everything on the stream up to it is done. Work that is launched knows what its stream has waited for, and what
-//! the host knew at the launch; the host's knowledge never shrinks.
+//! Accesses are numbered 1, 2, 3, ... over the whole device, and streams are first in, first out. So what is
+//! known about a stream is one number: all its accesses up to that number are done. Launched work knows what
+//! its stream has waited for and what the host knew at the launch. The host's knowledge never shrinks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,18 +30,18 @@ impl Order {
 
 #[derive(Clone, Default, Debug)]
 struct StreamClock {
-    /// The number of the last access put on it.
+    /// The number of the last access queued on it.
     last: u64,
-    /// What it has waited for, beyond what the host knew then.
+    /// What it has waited for, beyond what the host knew at that time.
     knows: Order,
 }
 
 /// The clocks of the host and of all streams.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Clocks {
-    /// The host knows that everything up to this number is done.
+    /// The host knows that all accesses up to this number are done.
     floor: u64,
-    /// What it knows beyond that.
+    /// What the host knows beyond that.
     host: Order,
     streams: BTreeMap<u64, StreamClock>,
 }
@@ -52,18 +52,19 @@ impl Clocks {
         number <= self.floor || self.host.knows(stream, number)
     }
 
-    /// Whether what is put on `stream` now begins after an access on `other`.
+    /// Whether work queued on `stream` now starts after an access on `other`.
     pub(super) fn stream_knows(&self, stream: u64, other: u64, number: u64) -> bool {
         let waited = || self.streams.get(&stream).is_some_and(|clock| clock.knows.knows(other, number));
         stream == other || self.host_knows(other, number) || waited()
     }
 
-    /// An access was put on a stream.
+    /// An access was queued on a stream.
     pub(super) fn launched(&mut self, stream: u64, number: u64) {
         self.streams.entry(stream).or_default().last = number;
     }
 
-    /// What whoever waits for a mark that is put on the stream now knows more than the host does; `None` if it is nothing.
+    /// What is known to be done, beyond what the host knows, once a mark recorded on the stream now is
+    /// complete. `None` if nothing.
     pub(super) fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
         let order = self.news(stream);
         (!order.last.is_empty()).then(|| Arc::new(order))
@@ -89,7 +90,7 @@ impl Clocks {
         self.streams.remove(&stream);
     }
 
-    /// The host has waited for everything up to a number, which is the last one given out.
+    /// The host has waited for everything up to `number`, the last access.
     pub(super) fn host_waits_for_all(&mut self, number: u64) {
         *self = Clocks { floor: number, ..Clocks::default() };
     }

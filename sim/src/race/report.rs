@@ -1,4 +1,4 @@
-//! A race as it is reported: two uses of the same bytes, and its text.
+//! A race as it is reported: two uses of the same bytes, and the text for it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use crate::program::AccessKind;
+use crate::kernel::AccessKind;
 
-/// What was done with bytes.
+/// What one side of a race did with the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Use {
-    /// They were read.
+pub enum RaceUse {
+    /// Read them.
     Read,
-    /// They were written.
+    /// Wrote them.
     Written,
-    /// They were taken away from behind the address (cuMemUnmap).
+    /// Unmapped them from the address (cuMemUnmap).
     Unmapped,
-    /// They were given back (cudaFree).
+    /// Freed them (cudaFree).
     Freed,
 }
 
-impl From<AccessKind> for Use {
+impl From<AccessKind> for RaceUse {
     fn from(kind: AccessKind) -> Self {
         match kind {
-            AccessKind::Read => Use::Read,
-            AccessKind::Write => Use::Written,
+            AccessKind::Read => RaceUse::Read,
+            AccessKind::Write => RaceUse::Written,
         }
     }
 }
@@ -33,48 +33,49 @@ impl From<AccessKind> for Use {
 /// One of the two sides of a race.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RaceAccess {
-    /// Its number among all uses on the device that the detector saw, from 1 in program order.
+    /// Its number among all uses that the detector saw on the device, from 1, in program order.
     pub number: u64,
-    /// The kernel's label, or the name of what the host did.
+    /// The kernel's label, or the name of the host's call.
     pub label: Cow<'static, str>,
-    /// The stream, or `None` for the host.
+    /// The stream; `None` for the host.
     pub stream: Option<StreamId>,
     /// What it did.
-    pub what: Use,
-    /// Where the bytes begin that it touches.
+    pub what: RaceUse,
+    /// The address of the first byte that it touches.
     pub address: DeviceAddress,
-    /// How many they are.
+    /// How many bytes it touches.
     pub size: Bytes,
-    /// When it begins on the device's clock, in nanoseconds.
+    /// When it starts on the device's clock, in nanoseconds.
     pub start_ns: u64,
-    /// When it ends.
+    /// When it ends on the device's clock, in nanoseconds.
     pub end_ns: u64,
 }
 
-/// Two uses of the same physical bytes, at least one of which is no read, and of which the second may begin before the first
-/// ends:
-/// - both on streams, without order between them. Order comes from being on one stream, from a stream that waits for an event,
-///   and from what the host has waited for before it launches;
-/// - or the second by the host, which reads, unmaps or frees what it does not know to be done.
+/// Two uses of the same physical bytes, not both reads, of which the second may start before the first ends:
+/// - both on streams, with no order between them. Order comes from being on the same stream, from a stream
+///   that waits for an event, and from what the host waited for before the launch;
+/// - or the second by the host, which reads, unmaps or frees bytes while it does not know that the first use
+///   is done.
 ///
-/// It is a property of the program, not of the times: a race is reported also where the clock kept both apart. Each pair of uses
-/// is reported once. Where several ordered accesses through the same address are all in a race with a later one, only the last
-/// of them is reported (a read does not hide a write); whoever is ordered behind that one is ordered behind the others too.
+/// A race is a property of the program, not of its timing: it is reported even if the two did not overlap on
+/// the clock. Each pair is reported once. If several ordered accesses through one address all race with a
+/// later one, only the last of them is reported (but a read does not hide a write); work ordered after that
+/// one is ordered after the others too.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Race {
-    /// The side that the program asked for first.
+    /// The use that the program asked for first.
     pub first: Arc<RaceAccess>,
-    /// The side that it asked for later.
+    /// The use that it asked for later.
     pub second: Arc<RaceAccess>,
 }
 
 impl fmt::Display for RaceAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.what {
-            Use::Read => "read",
-            Use::Written => "written",
-            Use::Unmapped => "unmapped",
-            Use::Freed => "freed",
+            RaceUse::Read => "read",
+            RaceUse::Written => "written",
+            RaceUse::Unmapped => "unmapped",
+            RaceUse::Freed => "freed",
         };
         write!(f, "{what} by `{}` ", self.label)?;
         match self.stream {

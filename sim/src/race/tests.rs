@@ -1,13 +1,13 @@
-//! What the detector keeps and drops, without a device around it.
+//! What the detector keeps and drops, tested without a device.
 
-use super::super::program::Access;
 use super::*;
+use crate::kernel::Access;
 
 const AT: Span = Span { start_ns: 0, end_ns: 0 };
 
-fn touched(kind: AccessKind, start: u64, bytes: u64) -> [Touched; 1] {
+fn touched(kind: AccessKind, start: u64, bytes: u64) -> [PhysicalAccess; 1] {
     let access = Access { address: DeviceAddress(1000 + start), size: Bytes(bytes), kind };
-    [Touched { access, ranges: vec![ByteRange { start, bytes, address: 1000 + start }] }]
+    [PhysicalAccess { access, ranges: vec![ByteRange { start, bytes, address: 1000 + start }] }]
 }
 
 fn launch(detector: &mut Detector, stream: u64, kind: AccessKind, start: u64, bytes: u64) {
@@ -60,7 +60,7 @@ fn without_any_wait_a_byte_keeps_two_accesses_a_stream() {
 fn what_the_host_knows_to_be_done_is_dropped() {
     let mut detector = Detector::default();
     for round in 0..50_000 {
-        // Every access has a place of its own.
+        // Every access has its own bytes.
         launch(&mut detector, round % 4, AccessKind::Write, round * 200, 100);
         if round % 8 == 7 {
             (0..4).for_each(|stream| detector.host_waits_for(stream));

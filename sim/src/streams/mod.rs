@@ -1,39 +1,44 @@
-//! Streams: queues of declared work with event marks in them, and which marks are visibly done.
+//! Streams: queues of declared work with marks in them (recorded events), and which marks are seen as done.
 //!
-//! Marks are numbered 1, 2, 3 in the order of recording, over all streams; done is a prefix of a stream's, which only grows. So
-//! an event, once complete, stays complete, and a stream is first in first out, whatever the adversary does. A stream that waits
-//! for a mark of another one carries that on: its later marks are done only after it, and once one of them is done, so is that
-//! mark.
+//! Marks are numbered 1, 2, 3, ... in recording order over all streams. The marks of a stream that are done
+//! are a prefix that only grows. So a complete event stays complete, and a stream is first in, first out,
+//! under every [`EventTiming`]. If a stream waits for a mark of another stream, its later marks are done only
+//! after that mark, and completing one of them completes that mark.
 
+mod event;
+mod event_timing;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use self::stream::{Pending, Stream, Waits};
-use super::adversary::{Adversary, Draws};
+use event_timing::Draws;
+use stream::{Mark, Pending, Stream, Waits};
 
-pub(super) use self::stream::Mark;
+pub use event::SimEvent;
+pub use event_timing::EventTiming;
 
-/// Handles of created streams are its multiples.
+/// Handles of created streams are multiples of this.
 const HANDLE_STEP: u64 = 0x1000;
 
-/// All streams of a device. A stream comes into being when it is first used.
+/// All streams of a device. A stream is created when it is first used.
 #[derive(Clone, Debug)]
-pub(super) struct Streams {
-    adversary: Adversary,
+pub(crate) struct Streams {
+    timing: EventTiming,
     by_handle: BTreeMap<u64, Stream>,
     last_created: u64,
-    /// How many marks there ever were.
+    /// How many marks were ever recorded.
     marks: u64,
 }
 
 impl Streams {
-    pub(super) fn new(adversary: Adversary) -> Self {
-        Streams { adversary, by_handle: BTreeMap::new(), last_created: 0, marks: 0 }
+    pub(crate) fn new(timing: EventTiming) -> Self {
+        Streams { timing, by_handle: BTreeMap::new(), last_created: 0, marks: 0 }
     }
 
-    /// Makes a stream; its handle.
-    pub(super) fn create(&mut self) -> u64 {
+    /// Creates a stream and returns its handle.
+    pub(crate) fn create(&mut self) -> u64 {
         loop {
             self.last_created = self.last_created.wrapping_add(HANDLE_STEP);
             if self.last_created != 0 && !self.by_handle.contains_key(&self.last_created) {
@@ -43,17 +48,17 @@ impl Streams {
         }
     }
 
-    /// Ends a stream, at once if it is idle and else when it is. Marks on it stay what they are.
-    pub(super) fn destroy(&mut self, handle: u64, now_ns: u64) {
+    /// Destroys a stream, once it is idle. Its marks stay valid.
+    pub(crate) fn destroy(&mut self, handle: u64, now_ns: u64) {
         if let Some(stream) = self.by_handle.get_mut(&handle) {
             stream.is_destroyed = true;
         }
         self.by_handle.retain(|_, stream| !stream.is_over(now_ns));
     }
 
-    /// Puts work of this duration at the end of a stream; when it begins and ends.
-    pub(super) fn launch(&mut self, handle: u64, duration_ns: u64, now_ns: u64) -> (u64, u64) {
-        if self.adversary == Adversary::Eager {
+    /// Queues work of this duration. Returns when it starts and ends.
+    pub(crate) fn launch(&mut self, handle: u64, duration_ns: u64, now_ns: u64) -> (u64, u64) {
+        if self.timing == EventTiming::Eager {
             return (now_ns, now_ns); // work takes no time
         }
         let stream = self.stream(handle);
@@ -62,8 +67,8 @@ impl Streams {
         (start_ns, stream.busy_until_ns)
     }
 
-    /// Lets what is put on a stream from now on begin only after a mark.
-    pub(super) fn wait(&mut self, handle: u64, mark: Mark) {
+    /// Makes work queued on a stream from now on start only after a mark.
+    pub(crate) fn wait(&mut self, handle: u64, mark: Mark) {
         let is_done = self.by_handle.get(&mark.stream).is_none_or(|stream| stream.done >= mark.sequence);
         if is_done || mark.stream == handle {
             return;
@@ -74,9 +79,9 @@ impl Streams {
         stream.waits.add(mark);
     }
 
-    /// Puts a mark at the end of a stream.
-    pub(super) fn record(&mut self, handle: u64, now_ns: u64) -> Mark {
-        let eager = self.adversary == Adversary::Eager;
+    /// Records a mark at the end of a stream.
+    pub(crate) fn record(&mut self, handle: u64, now_ns: u64) -> Mark {
+        let eager = self.timing == EventTiming::Eager;
         let sequence = self.marks + 1;
         let stream = self.stream(handle);
         stream.recorded = sequence;
@@ -90,8 +95,8 @@ impl Streams {
         Mark { stream: handle, sequence }
     }
 
-    /// Whether everything before the mark is visibly done. Asking can make completions visible (see [`Adversary`]).
-    pub(super) fn is_done(&mut self, mark: Mark, now_ns: u64) -> bool {
+    /// Whether the mark is seen as done. Asking can make completions visible (see [`EventTiming`]).
+    pub(crate) fn is_done(&mut self, mark: Mark, now_ns: u64) -> bool {
         let settles = self.settles();
         let Some(stream) = self.by_handle.get_mut(&mark.stream) else { return true };
         if !settles || stream.done >= mark.sequence {
@@ -103,8 +108,8 @@ impl Streams {
         is_done
     }
 
-    /// When the work before a mark ends; zero if it is visibly done.
-    pub(super) fn ready_at_ns(&self, mark: Mark) -> u64 {
+    /// When the work before a mark ends; zero if it is done.
+    pub(crate) fn ready_at_ns(&self, mark: Mark) -> u64 {
         let pending = self.by_handle.get(&mark.stream).map(|stream| &stream.pending);
         let Some(pending) = pending else { return 0 };
         match pending.binary_search_by_key(&mark.sequence, |pending| pending.sequence) {
@@ -113,13 +118,13 @@ impl Streams {
         }
     }
 
-    /// Completes a mark and those before it in its stream: somebody has waited for it.
-    pub(super) fn complete_through(&mut self, mark: Mark) {
+    /// Completes a mark and those before it in its stream, because the host has waited for it.
+    pub(crate) fn complete_through(&mut self, mark: Mark) {
         self.complete_waits(Waits(vec![mark]));
     }
 
     /// Completes everything in a stream.
-    pub(super) fn complete(&mut self, handle: u64, now_ns: u64) {
+    pub(crate) fn complete(&mut self, handle: u64, now_ns: u64) {
         if let Some(stream) = self.by_handle.get_mut(&handle) {
             let waits = stream.complete_all(now_ns);
             self.complete_waits(waits);
@@ -127,17 +132,17 @@ impl Streams {
     }
 
     /// Completes everything in every stream.
-    pub(super) fn complete_all(&mut self, now_ns: u64) {
+    pub(crate) fn complete_all(&mut self, now_ns: u64) {
         for stream in self.by_handle.values_mut() {
-            stream.complete_all(now_ns); // what they waited for is among it
+            stream.complete_all(now_ns); // all streams, so what they wait for is included
         }
     }
 
-    /// Completes the oldest mark of a stream that is not done yet; says how many that were, zero or one.
-    pub(super) fn complete_one(&mut self, handle: u64, now_ns: u64) -> u64 {
-        let by_time = self.adversary == Adversary::Clock;
+    /// Completes the oldest mark of a stream that is not done. Returns how many it completed: zero or one.
+    pub(crate) fn complete_one(&mut self, handle: u64, now_ns: u64) -> u64 {
+        let by_time = self.timing == EventTiming::Clock;
         let Some(stream) = self.by_handle.get_mut(&handle) else { return 0 };
-        // What the clock has completed already is not pending, though nobody has asked yet.
+        // What the clock has completed is not pending, even if no query has settled it yet.
         let mut waits = if by_time { stream.settle(now_ns) } else { Waits::default() };
         let oldest = stream.pop_oldest();
         let completed = u64::from(oldest.is_some());
@@ -146,7 +151,7 @@ impl Streams {
         completed
     }
 
-    /// Completes marks, those before them in their streams, and what those streams had waited for.
+    /// Completes marks, those before them in their streams, and the marks that those had waited for.
     fn complete_waits(&mut self, mut waits: Waits) {
         while let Some(mark) = waits.0.pop() {
             if let Some(stream) = self.by_handle.get_mut(&mark.stream) {
@@ -156,31 +161,31 @@ impl Streams {
     }
 
     /// When a stream is idle.
-    pub(super) fn stream_idle_at_ns(&self, handle: u64) -> u64 {
+    pub(crate) fn stream_idle_at_ns(&self, handle: u64) -> u64 {
         self.by_handle.get(&handle).map_or(0, |stream| stream.busy_until_ns)
     }
 
     /// When the whole device is idle.
-    pub(super) fn idle_at_ns(&self) -> u64 {
+    pub(crate) fn idle_at_ns(&self) -> u64 {
         self.by_handle.values().map(|stream| stream.busy_until_ns).max().unwrap_or(0)
     }
 
     fn settles(&self) -> bool {
-        matches!(self.adversary, Adversary::Clock | Adversary::Seeded(_))
+        matches!(self.timing, EventTiming::Clock | EventTiming::Seeded(_))
     }
 
     fn stream(&mut self, handle: u64) -> &mut Stream {
-        let (adversary, marks) = (self.adversary, self.marks);
+        let (timing, marks) = (self.timing, self.marks);
         let stream = self.by_handle.entry(handle).or_insert_with(|| Stream {
-            // Marks of a stream of this handle that was destroyed are done.
+            // Marks of a destroyed stream with the same handle are done.
             recorded: marks,
             done: marks,
             pending: VecDeque::new(),
             busy_until_ns: 0,
             waits: Waits::default(),
             is_destroyed: false,
-            draws: match adversary {
-                Adversary::Seeded(seed) => Some(Draws::new(seed, handle)),
+            draws: match timing {
+                EventTiming::Seeded(seed) => Some(Draws::new(seed, handle)),
                 _ => None,
             },
         });
@@ -188,6 +193,3 @@ impl Streams {
         stream
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,26 +1,27 @@
-//! One stream: its pending marks in order, and what it waits for.
+//! One stream: its pending marks in order, and the marks of other streams that it waits for.
 
 use std::collections::VecDeque;
 
-use super::super::adversary::Draws;
+use super::event_timing::Draws;
 
-/// A recorded event's place in its stream.
+/// The place of a recorded event in its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Mark {
     pub(super) stream: u64,
     pub(super) sequence: u64,
 }
 
+/// A recorded mark that is not done yet.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) sequence: u64,
     /// When the work before the mark ends.
     pub(super) ready_at_ns: u64,
-    /// Marks of other streams that the stream waited for since its mark before.
+    /// Marks of other streams that the stream has waited for since its previous mark.
     pub(super) waits: Waits,
 }
 
-/// Marks that are waited for: the newest one of each stream.
+/// Marks that are waited for: only the newest of each stream.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Waits(pub(super) Vec<Mark>);
 
@@ -41,29 +42,30 @@ impl Waits {
     }
 }
 
+/// One stream.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// Its newest mark; before there is one, the newest of any stream when this one began.
+    /// Its newest mark; before it has one, the newest mark of any stream when this stream was created.
     pub(super) recorded: u64,
     pub(super) done: u64,
     pub(super) pending: VecDeque<Pending>,
-    /// When the work declared so far ends; in the past for an idle stream.
+    /// When all work queued so far ends; in the past for an idle stream.
     pub(super) busy_until_ns: u64,
-    /// What it waited for since its newest mark.
+    /// What it has waited for since its newest mark.
     pub(super) waits: Waits,
     pub(super) is_destroyed: bool,
     pub(super) draws: Option<Draws>,
 }
 
 impl Stream {
-    /// Completes the oldest pending mark; what the stream had waited for before it.
+    /// Completes the oldest pending mark. Returns what the stream had waited for before it.
     pub(super) fn pop_oldest(&mut self) -> Option<Waits> {
         let oldest = self.pending.pop_front()?;
         self.done = oldest.sequence;
         Some(oldest.waits)
     }
 
-    /// The methods that complete marks return what is thereby done in other streams.
+    /// Completes marks up to a number. Returns what is therefore done in other streams.
     pub(super) fn complete_through(&mut self, sequence: u64) -> Waits {
         let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.sequence <= sequence) {
@@ -72,6 +74,7 @@ impl Stream {
         waits
     }
 
+    /// Completes all marks and ends all work. Returns what is therefore done in other streams.
     pub(super) fn complete_all(&mut self, now_ns: u64) -> Waits {
         let mut waits = self.complete_through(self.recorded);
         waits.append(std::mem::take(&mut self.waits));
@@ -79,7 +82,8 @@ impl Stream {
         waits
     }
 
-    /// Lets finished marks become visible as the adversary likes.
+    /// Makes finished marks visible, as the event timing decides. Returns what is therefore done in other
+    /// streams.
     pub(super) fn settle(&mut self, now_ns: u64) -> Waits {
         let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.ready_at_ns <= now_ns) {
@@ -91,7 +95,7 @@ impl Stream {
         waits
     }
 
-    /// Whether it was destroyed and nothing is left of it that anybody could ask for.
+    /// Whether it was destroyed and has neither pending marks nor running work.
     pub(super) fn is_over(&self, now_ns: u64) -> bool {
         self.is_destroyed && self.pending.is_empty() && self.busy_until_ns <= now_ns
     }

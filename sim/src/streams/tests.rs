@@ -1,10 +1,10 @@
-//! When marks are done, under every adversary.
+//! When marks are done, under every event timing.
 
 use super::*;
 
 #[test]
 fn by_the_clock_a_mark_is_done_when_the_work_before_it_ends() {
-    let mut streams = Streams::new(Adversary::Clock);
+    let mut streams = Streams::new(EventTiming::Clock);
     streams.launch(0, 100, 10);
     let first = streams.record(0, 10);
     streams.launch(0, 50, 20);
@@ -21,12 +21,12 @@ fn by_the_clock_a_mark_is_done_when_the_work_before_it_ends() {
 
 #[test]
 fn eager_is_done_at_once_and_lazy_never() {
-    let mut eager = Streams::new(Adversary::Eager);
+    let mut eager = Streams::new(EventTiming::Eager);
     eager.launch(0, 100, 0);
     let mark = eager.record(0, 0);
     assert!(eager.is_done(mark, 0));
     assert_eq!(eager.idle_at_ns(), 0);
-    let mut lazy = Streams::new(Adversary::Lazy);
+    let mut lazy = Streams::new(EventTiming::Lazy);
     let mark = lazy.record(0, 0);
     assert!(!lazy.is_done(mark, u64::MAX));
     lazy.complete_through(mark);
@@ -35,7 +35,7 @@ fn eager_is_done_at_once_and_lazy_never() {
 
 #[test]
 fn a_stream_that_waits_begins_after_the_mark() {
-    let mut streams = Streams::new(Adversary::Clock);
+    let mut streams = Streams::new(EventTiming::Clock);
     streams.launch(1, 100, 0);
     let first = streams.record(1, 0);
     streams.launch(1, 1000, 0);
@@ -45,7 +45,7 @@ fn a_stream_that_waits_begins_after_the_mark() {
     streams.wait(3, second);
     assert_eq!(streams.stream_idle_at_ns(3), 110);
     assert!(!streams.is_done(second, 109) && streams.is_done(second, 110));
-    let mut eager = Streams::new(Adversary::Eager);
+    let mut eager = Streams::new(EventTiming::Eager);
     let mark = eager.record(1, 0);
     eager.wait(2, mark);
     assert_eq!(eager.launch(2, 10, 5), (5, 5));
@@ -53,9 +53,9 @@ fn a_stream_that_waits_begins_after_the_mark() {
 
 #[test]
 fn what_is_done_makes_done_what_was_waited_for() {
-    for adversary in [Adversary::Clock, Adversary::Lazy, Adversary::Seeded(1)] {
+    for timing in [EventTiming::Clock, EventTiming::Lazy, EventTiming::Seeded(1)] {
         for way in 0..4 {
-            let mut streams = Streams::new(adversary);
+            let mut streams = Streams::new(timing);
             streams.launch(1, 100, 0);
             let earlier = streams.record(1, 0);
             let first = streams.record(1, 0);
@@ -74,7 +74,7 @@ fn what_is_done_makes_done_what_was_waited_for() {
                 }
             }
             let done = [earlier, first, second, third, later].map(|mark| streams.is_done(mark, 0));
-            assert_eq!(done, [true, true, true, true, false], "{adversary:?}, way {way}");
+            assert_eq!(done, [true, true, true, true, false], "{timing:?}, way {way}");
         }
     }
 }
@@ -82,7 +82,7 @@ fn what_is_done_makes_done_what_was_waited_for() {
 #[test]
 fn of_two_marks_of_a_stream_the_newer_one_is_waited_for() {
     for swap in [false, true] {
-        let mut streams = Streams::new(Adversary::Lazy);
+        let mut streams = Streams::new(EventTiming::Lazy);
         let mut marks = [(); 3].map(|()| streams.record(1, 0));
         let first_two = if swap { [marks[1], marks[0]] } else { [marks[0], marks[1]] };
         first_two.into_iter().for_each(|mark| streams.wait(2, mark));
@@ -95,7 +95,7 @@ fn of_two_marks_of_a_stream_the_newer_one_is_waited_for() {
 
 #[test]
 fn handles_are_new_and_a_destroyed_stream_finishes_its_work() {
-    let mut streams = Streams::new(Adversary::Clock);
+    let mut streams = Streams::new(EventTiming::Clock);
     streams.launch(0x2000, 10, 0);
     assert_eq!([(); 2].map(|()| streams.create()), [0x1000, 0x3000]);
     streams.launch(0x1000, 50, 0);
@@ -109,12 +109,12 @@ fn handles_are_new_and_a_destroyed_stream_finishes_its_work() {
     let again = streams.record(0x1000, 50);
     streams.launch(0x1000, 50, 50);
     assert!(streams.is_done(mark, 50) && streams.is_done(again, 50), "an old mark stays done");
-    assert_eq!(streams.create(), 0x4000, "none twice");
+    assert_eq!(streams.create(), 0x4000, "never a second time");
 }
 
 #[test]
 fn one_at_a_time_completes_the_oldest_mark() {
-    let mut streams = Streams::new(Adversary::Lazy);
+    let mut streams = Streams::new(EventTiming::Lazy);
     assert_eq!(streams.complete_one(3, 0), 0);
     let marks = [(); 3].map(|()| streams.record(3, 0));
     assert_eq!(streams.complete_one(3, 0), 1);
@@ -127,7 +127,7 @@ fn one_at_a_time_completes_the_oldest_mark() {
 #[test]
 fn seeded_is_never_early_always_ordered_and_comes_in_the_end() {
     for seed in 0..50 {
-        let mut streams = Streams::new(Adversary::Seeded(seed));
+        let mut streams = Streams::new(EventTiming::Seeded(seed));
         streams.launch(0, 100, 0);
         let marks = [(); 5].map(|()| streams.record(0, 0));
         assert!(!streams.is_done(marks[4], 99));

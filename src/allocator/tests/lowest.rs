@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::heap::{Heap, PoolSlot};
-use crate::policy::{Attempt, Placement, Policy, Relief, Request};
+use crate::policy::{Attempt, FreeOrder, Placement, Policy, Relief, Request};
 use crate::units::{Bytes, DeviceAddress, PoolClass};
 
 /// First fit, which never gives anything back.
@@ -22,12 +22,12 @@ impl Policy for Lowest {
         PoolClass::Large
     }
 
-    fn grows(&self, _: PoolSlot) -> bool {
+    fn is_expandable(&self, _: PoolSlot) -> bool {
         true
     }
 
-    fn looks_by_address(&self) -> bool {
-        true
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::ByAddress
     }
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::directory::bin_of;
-use super::{BinnedBlocks, CROWDED, LONGEST_LIST};
+use super::{BinnedBlocks, LONGEST_LIST, OVERSIZED};
 use crate::block::{Arena, Block, BlockState, NIL};
 use crate::index::ordered::OrderedBlocks;
 
@@ -89,15 +89,15 @@ impl Both {
         self.well_formed();
     }
 
-    /// Lists are short, links agree, crowds are known to the directory.
+    /// Lists are short, links agree, oversized bins are known to the directory.
     fn well_formed(&self) {
-        let mut crowds = 0;
+        let mut oversized = 0;
         let mut next = self.bins.directory.first_from(0);
         while let Some(bin) = next {
             let entry = self.bins.directory.get(bin);
-            if entry.count == CROWDED {
-                assert_eq!(self.bins.crowds[entry.head as usize].0, bin);
-                crowds += 1;
+            if entry.count == OVERSIZED {
+                assert_eq!(self.bins.oversized[entry.head as usize].0, bin);
+                oversized += 1;
             } else {
                 assert!((1..=LONGEST_LIST).contains(&entry.count));
                 let mut before = NIL;
@@ -112,7 +112,7 @@ impl Both {
             }
             next = self.bins.directory.first_after(bin);
         }
-        assert_eq!(crowds, self.bins.crowds.len());
+        assert_eq!(oversized, self.bins.oversized.len());
     }
 }
 
@@ -128,7 +128,7 @@ fn size() -> impl Strategy<Value = u64> {
     prop_oneof![
         // Few sizes, many times each: exact bins, one wide one, the last one.
         8 => prop::sample::select(alloc::vec![512, 1024, 2 << 20, 20 << 20, 1 << 47, u64::MAX]),
-        // Crowded wide bins, whose sizes differ.
+        // Oversized wide bins, whose sizes differ.
         8 => (0..2_000_u64).prop_map(|step| (64 << 20) + step * 512),
         4 => (0..1_000_u64).prop_map(|step| (1 << 41) + step),
         // Not multiples of a unit.
@@ -161,7 +161,7 @@ fn perform(both: &mut Both, step: Step) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Growing mostly, shrinking mostly, then to nothing: bins turn into crowds and back.
+    /// Growing mostly, shrinking mostly, then to nothing: bins turn into oversized ones and back.
     #[test]
     fn bins_answer_as_the_tree_does(up in vec(step(8), 0..600), down in vec(step(2), 0..600)) {
         let mut both = Both::default();
@@ -177,7 +177,7 @@ proptest! {
             both.remove(0);
             both.same_first(1);
         }
-        prop_assert!(both.bins.crowds.is_empty() && both.bins.directory.first_from(0).is_none());
+        prop_assert!(both.bins.oversized.is_empty() && both.bins.directory.first_from(0).is_none());
     }
 
     /// A larger size never has a smaller bin.
@@ -190,7 +190,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 
-    /// Thousands of blocks: crowds of many chunks, which split and join.
+    /// Thousands of blocks: oversized bins of many chunks, which split and join.
     #[test]
     fn thousands_of_blocks_keep_their_order(blocks in vec((size(), 0..2_u32), 5_000), places in vec(any::<usize>(), 4_900)) {
         let mut both = Both::default();
@@ -227,9 +227,9 @@ fn bins_have_the_promised_widths() {
     assert_eq!((bin_of(1 << 47), bin_of(u64::MAX)), (4_095, 4_095));
 }
 
-/// A crowd that is taken from its low end, as allocation does, or from its high end, joins chunks on the way.
+/// An oversized bin that is taken from its low end, as allocation does, or from its high end, joins chunks on the way.
 #[test]
-fn crowds_drain_from_either_end() {
+fn oversized_bins_drain_from_either_end() {
     for low in [true, false] {
         let mut both = Both::default();
         for number in 0..3_000 {
@@ -245,9 +245,9 @@ fn crowds_drain_from_either_end() {
     }
 }
 
-/// A crowd of one size takes in another size of its bin, on either side, and lets it go again.
+/// An oversized bin of one size takes in another size of its bin, on either side, and lets it go again.
 #[test]
-fn an_equal_crowd_takes_other_sizes() {
+fn an_oversized_bin_of_one_size_takes_other_sizes() {
     let usual = (64 << 20) + 1_024;
     for other in [usual - 512, usual + 512, usual - 1, usual + 1] {
         assert_eq!(bin_of(usual), bin_of(other));

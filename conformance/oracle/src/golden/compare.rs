@@ -1,19 +1,21 @@
-//! Comparing two runs of one script, line by line: the real allocator's answers and the core's.
+//! The comparison of two runs of one script, line by line: the real allocator's answers and the core's.
 //!
-//! The rules are those of `conformance/oracle/differential/compare.py`. Everything must be equal, but for what follows from the real
-//! allocator's hash order of streams, and only from the operation on in which it shows. Where several streams' events complete in one
-//! operation,
+//! The rules are those of `differential/compare.py`. Everything must be equal except what follows from an order that the real
+//! allocator takes from a hash map, and that only from the operation on in which the order shows.
+//!
+//! Streams. Where events of several streams complete in one operation,
 //! - the order of `free_completed` entries within that operation may differ;
-//! - from then on the counters peak, allocated and freed of inactive_split and inactive_split_bytes may (the order of merging decides
-//!   the steps between; the current value must still be equal);
-//! - from then on the stale `requested` of inactive blocks in snapshots may.
+//! - from then on, the counters peak, allocated and freed of `inactive_split` and `inactive_split_bytes` may differ, because
+//!   the order of coalescing decides the steps in between; the current value must still be equal;
+//! - from then on, the stale `requested` of inactive blocks in snapshots may differ.
 //!
-//! A restored checkpoint goes through its pool's segments in the hash order of their blocks. In a `ckpt_load`
-//! - the order of segments in the entries, in `freed` and in `allocd` may differ, not the order within a segment; of several
-//!   missing segments another may be named;
-//! - from then on peaks may differ, until they are reset.
+//! Restored checkpoints go through their pool's segments in the hash order of the blocks. In a `ckpt_load`,
+//! - the order of segments in the entries, in `freed` and in `allocd` may differ, but not the order within a segment; if several
+//!   segments are missing, another one may be named;
+//! - from then on, peaks may differ until they are reset.
 //!
-//! The registration counter of segments (`reg`) is the real one's own in 2.11 and is not compared; in 2.15 it orders blocks.
+//! The registration counter of segments (`reg`) is internal to the real allocator in 2.11 and is not compared; in 2.15 it orders
+//! blocks.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +24,8 @@ use serde_json::{Map, Value};
 
 use super::difference::Difference;
 
-/// A line without the registration counters of its segments: every `"reg":N,`.
-#[must_use]
-pub fn without_registration(line: &str) -> String {
+/// A line without the registration counters of its segments: every `"reg":N,` is removed.
+pub(super) fn without_registration(line: &str) -> String {
     let mut parts = line.split("\"reg\":");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -35,7 +36,7 @@ pub fn without_registration(line: &str) -> String {
 
 type Counters = BTreeMap<String, Value>;
 
-/// Follows two runs and knows what may differ by now.
+/// A comparison in progress: the two runs' stats so far, and the orders that have shown.
 #[derive(Clone, Default, Debug)]
 pub struct Comparison {
     theirs: Counters,
@@ -43,11 +44,11 @@ pub struct Comparison {
     order_showed: bool,
     restore_order_showed: bool,
     compares_registration: bool,
-    /// Operations in which another order was tolerated.
+    /// The number of operations in which another order was tolerated.
     pub tolerated: u64,
 }
 
-/// Statistics whose peaks depend on the order in which a pool's segments are restored.
+/// Stats whose peaks depend on the order in which a pool's segments are restored.
 const RESTORE_PEAKS: [&str; 8] = [
     "allocation.",
     "active.",
@@ -59,25 +60,25 @@ const RESTORE_PEAKS: [&str; 8] = [
     "inactive_split_bytes.",
 ];
 
-/// What PyTorch says where a saved segment is missing, without its address.
+/// PyTorch's message for a missing segment of a checkpoint, up to the address.
 const MISSING: &str = " could not find 0x";
 
 impl Comparison {
-    /// A comparison of two runs under a version's rules.
+    /// A comparison under the rules of a PyTorch release.
     #[must_use]
     pub fn new(profile: &Profile) -> Comparison {
         Comparison { compares_registration: profile.tie_break == TieBreak::SegmentAge, ..Comparison::default() }
     }
 
-    /// Compares the next line of each.
+    /// Compares the next line of each run.
     ///
     /// # Errors
-    /// What differs.
+    /// What differs, or that a line is not a JSON object.
     pub fn line(&mut self, theirs: &str, ours: &str) -> Result<(), Difference> {
         let (mut theirs, mut ours) = (object(theirs)?, object(ours)?);
         update(&mut self.theirs, &mut theirs);
         update(&mut self.ours, &mut ours);
-        match theirs["op"].as_str().unwrap_or_default() {
+        match theirs.get("op").and_then(Value::as_str).unwrap_or_default() {
             "reset_peak" => self.restore_order_showed = false,
             operation if operation.starts_with("ckpt_load") => self.restore(&theirs, &mut ours),
             _ => {}
@@ -99,7 +100,7 @@ impl Comparison {
         self.counters(&self.theirs, &self.ours)
     }
 
-    /// Puts the segments of a restore into the real one's order, if only that differs.
+    /// Puts the segments of a restore into the real allocator's order, if only the order differs.
     fn restore(&mut self, theirs: &Map<String, Value>, ours: &mut Map<String, Value>) {
         let says_missing =
             |line: &Map<String, Value>| line.get("msg").and_then(Value::as_str).is_some_and(|m| m.contains(MISSING));
@@ -108,7 +109,11 @@ impl Comparison {
         }
         let fields = ["ev", "freed", "allocd"];
         let differ: Vec<&str> = fields.into_iter().filter(|&field| theirs.get(field) != ours.get(field)).collect();
-        if differ.is_empty() || differ.iter().any(|field| by_segment(theirs.get(*field)) != by_segment(ours.get(*field))) {
+        let only_order = |field: &&str| match (theirs.get(*field), ours.get(*field)) {
+            (Some(theirs), Some(ours)) => by_segment(theirs) == by_segment(ours),
+            _ => false,
+        };
+        if differ.is_empty() || !differ.iter().all(only_order) {
             return;
         }
         for field in differ {
@@ -169,10 +174,10 @@ impl Comparison {
     }
 }
 
-/// Trace entries, pointers or names of restored blocks, by the segment that they lie in.
-fn by_segment(items: Option<&Value>) -> BTreeMap<String, Vec<&Value>> {
+/// Groups trace entries, pointers or names of restored blocks by their segment.
+fn by_segment(items: &Value) -> BTreeMap<String, Vec<&Value>> {
     let mut segments: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
-    for item in items.and_then(Value::as_array).into_iter().flatten() {
+    for item in items.as_array().into_iter().flatten() {
         let pointer = item.as_str().or_else(|| item[1].as_str()).unwrap_or_default();
         let segment = pointer.rsplit('_').next().and_then(|pointer| pointer.split('+').next()).unwrap_or_default();
         segments.entry(segment.to_owned()).or_default().push(item);
@@ -191,7 +196,7 @@ fn differ(what: &str, theirs: &Value, ours: &Value) -> Difference {
     Difference::new(format!("{what}\n    real    {theirs:.600}\n    parkade {ours:.600}"))
 }
 
-/// Takes a line's changed statistics into the statistics so far.
+/// Moves a line's changed stats into the stats so far.
 fn update(counters: &mut Counters, line: &mut Map<String, Value>) {
     if let Some(Value::Object(changes)) = line.remove("st") {
         counters.extend(changes);

@@ -1,8 +1,8 @@
-//! Where an answer differs from the real allocator's, or cannot be compared with it.
+//! How an answer differs from the real allocator's.
 
 use std::fmt;
 
-/// What differs, in words.
+/// What differs, as text of one line or more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference(String);
 
@@ -19,8 +19,3 @@ impl fmt::Display for Difference {
 }
 
 impl std::error::Error for Difference {}
-
-/// `Ok` if it holds, else what `says` says.
-pub(crate) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Difference> {
-    if holds { Ok(()) } else { Err(Difference(says())) }
-}

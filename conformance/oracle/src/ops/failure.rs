@@ -1,13 +1,14 @@
-//! Failures in the harness's terms.
+//! Failures as the harness prints them: which C++ exception it would have caught, and its message.
 
 use parkade::profile::Profile;
 use parkade::settings::SettingsError;
 use parkade::{AllocError, FreeError, PoolError};
 
-use super::words::Unreadable;
+use super::line::Unreadable;
 
-/// Why an operation failed, in the harness's terms: which exception it would have caught.
+/// Why an operation failed.
 pub(super) struct Failure {
+    /// `c10` for `c10::Error`, `oom` for `c10::OutOfMemoryError`, `std` for any other `std::exception`.
     pub(super) kind: &'static str,
     pub(super) message: String,
 }
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_that_fails_a_request_does_so_in_the_words_of_the_version() {
+    fn a_request_that_a_pool_refuses_fails_with_the_message_of_the_release() {
         let error = AllocError::Pool(PoolError::Abandoned(PoolId(0, 1)));
         let of = |profile: &Profile| Failure::alloc(profile)(error.clone()).message;
         assert_eq!(of(&Profile::PYTORCH_2_15), PoolError::Abandoned(PoolId(0, 1)).message(&Profile::PYTORCH_2_15));

@@ -1,16 +1,19 @@
-//! Scripts of allocator operations, run on the core over a simulated device, with the answers as the real allocator's harness
-//! prints them: one JSON object a line.
+//! Scripts of allocator operations, run on the core over a simulated device.
 //!
-//! This is the far end of the differential test: the same script goes through PyTorch's own allocator, and the lines must be
-//! the same. Operations, answers and the meaning of every field are the harness's.
+//! The same script goes through PyTorch's own allocator in the harness, the program that `real/` builds. Both print one JSON
+//! object per operation, and the lines must be equal. Operations, answers and the meaning of each field are defined by the
+//! harness, `real/src/oracle.cpp`.
 
-mod checkpoint;
+mod controls;
 mod failure;
-mod look;
+mod line;
+mod pools;
+mod queries;
 mod render;
+mod requests;
 mod runner;
+mod session;
 mod state;
-mod steer;
-mod words;
 
-pub use runner::{Addresses, OpsOptions, OpsRunner};
+pub use runner::OpsRunner;
+pub use session::{Addresses, OpsOptions};

@@ -1,4 +1,4 @@
-//! The answers' text: JSON fragments in the harness's own form, field by field.
+//! The text of answers: JSON fragments in the harness's form, field by field.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,12 +31,12 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
-/// An address by the cudaMalloc that it lies in.
+/// An address as the harness prints it: the number of its `cudaMalloc` and the offset in it.
 pub(super) fn pointer(device: &SimDevice, address: u64) -> String {
     format!("\"{}\"", device.name_address(parkade::units::DeviceAddress(address)))
 }
 
-/// The harness's number of a stream: handles are 4096 apart.
+/// The harness's number for a stream, whose handles are 4096 apart.
 pub(super) fn stream_number(stream: StreamId) -> u64 {
     stream.0 / 0x1000
 }
@@ -61,8 +61,8 @@ pub(super) fn seen(device: &SimDevice, seen: &[Seen]) -> String {
     parts.join(",")
 }
 
-/// The statistics in the harness's order, under its names.
-fn statistics(stats: &Stats, profile: &Profile) -> Vec<(String, Vec<i64>)> {
+/// The stats in the harness's order, under its names.
+fn named_stats(stats: &Stats, profile: &Profile) -> Vec<(String, Vec<i64>)> {
     let mut all = Vec::with_capacity(35);
     for family in Family::ALL {
         let set = stats.family(family);
@@ -89,7 +89,7 @@ fn statistics(stats: &Stats, profile: &Profile) -> Vec<(String, Vec<i64>)> {
     all
 }
 
-/// What each private pool has reserved, sorted by name.
+/// The bytes that each private pool has reserved, sorted by name.
 fn by_private_pool(stats: &Stats) -> Vec<(String, Vec<i64>)> {
     let mut all = Vec::new();
     for (pool, set) in &stats.reserved_by_pool {
@@ -102,14 +102,14 @@ fn by_private_pool(stats: &Stats) -> Vec<(String, Vec<i64>)> {
     all
 }
 
-fn statistic(name: &str, values: &[i64]) -> String {
+fn stat(name: &str, values: &[i64]) -> String {
     match values {
         [value] => format!("\"{name}\":{value}"),
         values => format!("\"{name}\":[{}]", values.iter().map(i64::to_string).collect::<Vec<_>>().join(",")),
     }
 }
 
-/// What was last printed of each statistic. One that was never anything but zero is left out.
+/// The values of the stats that were printed last. A stat that has always been zero is not printed.
 #[derive(Debug, Default)]
 pub(super) struct Printed {
     values: BTreeMap<String, Vec<i64>>,
@@ -117,29 +117,29 @@ pub(super) struct Printed {
 }
 
 impl Printed {
-    /// All statistics.
+    /// All stats.
     pub(super) fn all(&mut self, stats: &Stats, profile: &Profile) -> String {
-        let all = statistics(stats, profile);
-        let parts: Vec<String> = all.iter().map(|(name, values)| statistic(name, values)).collect();
+        let all = named_stats(stats, profile);
+        let parts: Vec<String> = all.iter().map(|(name, values)| stat(name, values)).collect();
         self.last = Some(stats.clone());
         self.values.extend(all);
         format!("{{{}}}", parts.join(","))
     }
 
-    /// The statistics that changed since the last time; empty if none did.
+    /// The stats that changed since they were last printed; empty if none did.
     pub(super) fn changes(&mut self, stats: &Stats, profile: &Profile) -> String {
         if self.last.as_ref() == Some(stats) {
             return String::new();
         }
         self.last = Some(stats.clone());
         let mut parts = Vec::new();
-        for (name, values) in statistics(stats, profile) {
+        for (name, values) in named_stats(stats, profile) {
             let unchanged = match self.values.get(&name) {
                 Some(printed) => *printed == values,
                 None => values.iter().all(|&value| value == 0),
             };
             if !unchanged {
-                parts.push(statistic(&name, &values));
+                parts.push(stat(&name, &values));
                 self.values.insert(name, values);
             }
         }
@@ -147,7 +147,7 @@ impl Printed {
     }
 }
 
-/// A snapshot, with the memory history if there is one to show.
+/// A snapshot, with the memory history if `traces` has one.
 pub(super) fn snapshot(
     device: &SimDevice,
     segments: &[SegmentInfo],
@@ -165,7 +165,7 @@ pub(super) fn snapshot(
         "{{\"segments\":[{}]{traces},\"config\":{{\"gc_threshold\":{},\"max_split_size\":{},\"expandable_segments\":{},\
          \"release_lock\":{},\"graph_reuse\":{},\"last\":{},\"roundup\":[{}]}}}}",
         segments.join(","),
-        parkade::report::format_double(settings.garbage_collection_threshold),
+        parkade::texts::format_double(settings.garbage_collection_threshold),
         settings.max_split_bytes,
         u8::from(settings.expandable_segments),
         u8::from(settings.release_lock_on_cudamalloc),
@@ -185,11 +185,11 @@ fn segment(device: &SimDevice, info: &SegmentInfo, profile: &Profile) -> String 
                 BlockActivity::PendingFree => "pending_free",
                 BlockActivity::Inactive => "inactive",
             };
-            // The last field is the real one's collection counter, which its snapshots leave at 0.
+            // The last field is PyTorch's garbage collection counter, which its snapshots leave at 0.
             format!("[{},{},{},\"{state}\",0]", block.address.0 - info.address.0, block.size, block.requested)
         })
         .collect();
-    // The real one's counter of segments means something to its decisions only where it orders blocks.
+    // PyTorch's counter of segments matters to its decisions only in releases that order free blocks by it.
     let number = match profile.tie_break {
         TieBreak::Address => String::new(),
         TieBreak::SegmentAge => format!(",\"reg\":{}", info.rank),

@@ -1,4 +1,4 @@
-//! What a script has in hand: its live allocations by name, and what the watcher saw during one operation.
+//! The script's live allocations by name, its stream captures, and what the observer saw during one operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,11 +10,11 @@ use parkade::units::DeviceAddress;
 /// What an allocation's name stands for.
 #[derive(Debug)]
 pub(super) enum Held {
-    /// A request of no bytes: a null pointer.
+    /// The null pointer of a request for zero bytes.
     Null,
-    /// A block of the allocator.
+    /// A block from the allocator.
     Block(Allocation),
-    /// Memory of the device, taken while caching was off.
+    /// Memory straight from the device, allocated while caching was off.
     Direct(DeviceAddress),
 }
 
@@ -28,37 +28,37 @@ impl Held {
     }
 }
 
-/// The names, shared with the callback that may free some of them in the middle of a request.
+/// The names, shared with the callback that may free some of them during a request.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pub(super) live: BTreeMap<String, Held>,
     pub(super) raw: BTreeMap<String, Held>,
-    /// What the next callback frees.
+    /// The names that the next callback frees.
     pub(super) freed_on_miss: Vec<String>,
 }
 
-/// A shared handle to the names.
+/// A handle to the shared names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedNames(Arc<Mutex<Names>>);
 
 impl SharedNames {
-    /// The names. Never held across a request, whose callback asks for them too.
+    /// Locks the names. Never held during a request, whose callback locks them too.
     pub(super) fn lock(&self) -> MutexGuard<'_, Names> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Which streams are being captured, and which is the current one.
+/// Which streams are being captured, and which stream is current.
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     begun: u64,
     streams: BTreeSet<i64>,
-    /// That of the last request; a request is for the current stream.
+    /// The stream of the last request: requests are for the current stream.
     pub(super) current_stream: i64,
 }
 
 impl Captures {
-    /// A capture begins; its number, from 1.
+    /// Begins a capture and returns its number, counted from 1.
     pub(super) fn begin(&mut self, stream: i64) -> u64 {
         self.begun += 1;
         self.streams.insert(stream);
@@ -74,19 +74,19 @@ impl Captures {
     }
 }
 
-/// One thing seen during an operation.
+/// Something observed during an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Seen {
     Entry(TraceEntry),
-    /// The callback ran; whether it freed anything.
+    /// The callback ran, and freed something or not.
     Callback(bool),
 }
 
-/// Watches the allocator for the script.
+/// The allocator's observer.
 #[derive(Debug, Default)]
 pub(super) struct Watcher {
     pub(super) seen: Vec<Seen>,
-    /// The memory history, while it is on.
+    /// The memory history, while the script has it on.
     pub(super) history: Option<TraceRing>,
 }
 

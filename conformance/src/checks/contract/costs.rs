@@ -20,12 +20,14 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 fn costs<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let page = backend.facts().page;
+    let handles: &[u64] = if backend.facts().has_virtual_memory { &HANDLES_MIB } else { &[] };
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
     let watch = Watch::new();
     let mut table = String::from("us, medians; handle: create, map, set access, unmap, release; range: malloc, free\n");
-    for mib in HANDLES_MIB {
-        let medians = handle_ns(&mut device, &watch, Bytes(mib * MIB))?.map(micros);
+    for &mib in handles {
+        let medians = handle_ns(&mut device, &watch, whole_pages(mib, page))?.map(micros);
         // Writing to a string does not fail.
         let _ = writeln!(table, "handle {mib:>4} MiB: {}", medians.join(", "));
     }
@@ -34,9 +36,14 @@ fn costs<B: Backend>(backend: &B, _: &Effort) -> Verdict {
         let _ = writeln!(table, "range  {mib:>4} MiB: {}", medians.join(", "));
     }
     ends_empty(&mut device, before)?;
-    let calls = ROUNDS as u64 * (5 * HANDLES_MIB.len() as u64 + 2 * RANGES_MIB.len() as u64);
-    let text = format!("handles of {HANDLES_MIB:?} MiB, ranges of {RANGES_MIB:?} MiB: {calls} calls, all done");
+    let calls = ROUNDS as u64 * (5 * handles.len() as u64 + 2 * RANGES_MIB.len() as u64);
+    let text = format!("handles of {handles:?} MiB, ranges of {RANGES_MIB:?} MiB: {calls} calls, all done");
     Ok(Evidence { text, measured: table, operations: calls })
+}
+
+/// So many MiB, rounded up to whole pages.
+fn whole_pages(mib: u64, page: Bytes) -> Bytes {
+    Bytes(mib * MIB).checked_round_up(page).unwrap_or(page)
 }
 
 fn micros(ns: u64) -> String {

@@ -1,14 +1,12 @@
 //! What a device refuses because it is not the caller's (any more); and after a refusal nothing has changed.
 
 use parkade::device::DeviceBackend;
-use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use crate::backend::{Backend, TestDevice};
-use crate::checks::contract::probe::{INVALID_VALUE, OUT_OF_MEMORY, code, ends_empty, ensure, free_bytes, open};
+use crate::checks::contract::probe::{ends_empty, ensure, free_bytes, open, pages};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
-/// Driver code: a handle that does not exist.
-const INVALID_HANDLE: u32 = 400;
 /// A handle that no driver gives out.
 const FOREIGN: StreamId = StreamId(0xdead_beef);
 
@@ -50,14 +48,16 @@ fn refused<D: TestDevice>(
 }
 
 fn double_free<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let facts = backend.facts();
+    let codes = facts.codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
     let mut text = String::new();
-    for bytes in [1_000, 20 * MIB] {
+    for bytes in [1_000, pages(&facts, 10).get()] {
         let (kept, gone) = (device.malloc(Bytes(bytes))?, device.malloc(Bytes(bytes))?);
         device.free(gone)?;
         let what = format!("free of {bytes} bytes, the second time");
-        text += &refused(&mut device, &what, INVALID_VALUE, |device| code(&device.free(gone)))?;
+        text += &refused(&mut device, &what, codes.invalid_value, |device| codes.of(&device.free(gone)))?;
         device.free(kept)?;
     }
     ends_empty(&mut device, before)?;
@@ -65,10 +65,12 @@ fn double_free<B: Backend>(backend: &B, _: &Effort) -> Verdict {
 }
 
 fn unknown_address<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let facts = backend.facts();
+    let codes = facts.codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
     let mut text = String::new();
-    for bytes in [2_000, 20 * MIB] {
+    for bytes in [2_000, pages(&facts, 10).get()] {
         let kept = device.malloc(Bytes(bytes))?;
         let inside = |offset| kept.offset(Bytes(offset));
         let places = [
@@ -79,46 +81,65 @@ fn unknown_address<B: Backend>(backend: &B, _: &Effort) -> Verdict {
         ];
         for (place, address) in places {
             let what = format!("free beside {bytes} bytes, {place}");
-            text += &refused(&mut device, &what, INVALID_VALUE, |device| code(&device.free(address)))?;
+            text += &refused(&mut device, &what, codes.invalid_value, |device| codes.of(&device.free(address)))?;
         }
         device.free(kept)?;
     }
-    let base = device.reserve(Bytes(2 * MIB))?;
-    text += &refused(&mut device, "free of a reservation", INVALID_VALUE, |device| code(&device.free(base)))?;
-    device.unreserve(base, Bytes(2 * MIB))?;
+    if facts.has_virtual_memory {
+        let base = device.reserve(facts.page)?;
+        text += &refused(&mut device, "free of a reservation", codes.invalid_value, |device| codes.of(&device.free(base)))?;
+        device.unreserve(base, facts.page)?;
+    }
     ends_empty(&mut device, before)?;
     Ok(Evidence { text, operations: 15, ..Evidence::default() })
 }
 
 fn too_much<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let facts = backend.facts();
+    let codes = facts.codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
-    let pages = device.total_memory().get() / (2 * MIB);
+    // Some devices give out all that they call total.
+    let kept = device.malloc(facts.page)?;
+    let all = device.total_memory().get() / facts.page.get();
     let mut text = String::new();
-    for (what, pages) in [("the whole device", pages), ("twice the device", 2 * pages)] {
-        let size = Bytes(pages * 2 * MIB);
+    for (what, count) in [("the whole device", all), ("twice the device", 2 * all)] {
+        let size = pages(&facts, count);
         let (malloc, create) = (format!("malloc of {what}"), format!("create of {what}"));
-        text += &refused(&mut device, &malloc, OUT_OF_MEMORY, |device| code(&device.malloc(size)))?;
-        text += &refused(&mut device, &create, OUT_OF_MEMORY, |device| code(&device.create(size)))?;
+        text += &refused(&mut device, &malloc, codes.out_of_memory, |device| codes.of(&device.malloc(size)))?;
+        if facts.has_virtual_memory {
+            text += &refused(&mut device, &create, codes.out_of_memory, |device| codes.of(&device.create(size)))?;
+        }
     }
+    device.free(kept)?;
     ends_empty(&mut device, before)?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
 }
 
 fn no_bytes<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let codes = backend.facts().codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
-    let text = refused(&mut device, "malloc of no bytes", INVALID_VALUE, |device| code(&device.malloc(Bytes::ZERO)))?;
+    let text = refused(&mut device, "malloc of no bytes", codes.invalid_value, |device| codes.of(&device.malloc(Bytes::ZERO)))?;
     ends_empty(&mut device, before)?;
     Ok(Evidence { text, operations: 1, ..Evidence::default() })
 }
 
-/// What a program must not touch is refused in the call; with which code is the backend's business.
+/// What a program must not touch is refused in the call; with which code is the backend's business. Nothing is mapped in addresses that were
+/// only reserved, nor, where none can be, in a range that was given back.
 fn foreign_memory<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let facts = backend.facts();
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
-    let size = Bytes(2 * MIB);
-    let (range, base) = (device.malloc(size)?, device.reserve(size)?);
+    let size = facts.page;
+    let range = device.malloc(size)?;
+    let base = if facts.has_virtual_memory {
+        device.reserve(size)?
+    } else {
+        let gone = device.malloc(size)?;
+        device.free(gone)?;
+        gone
+    };
     let stream = StreamId::DEFAULT;
     let refusals = [
         ("fill where nothing is mapped", device.fill(base, size, 1, stream).is_err()),
@@ -138,27 +159,31 @@ fn foreign_memory<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     device.read(range, &mut word)?;
     ensure(u32::from_le_bytes(word) == 7, || format!("after the refusals a fill reads back as {word:?}"))?;
     device.free(range)?;
-    device.unreserve(base, size)?;
+    if facts.has_virtual_memory {
+        device.unreserve(base, size)?;
+    }
     ends_empty(&mut device, before)?;
     Ok(Evidence { text, operations: 9, ..Evidence::default() })
 }
 
 fn foreign_stream<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let facts = backend.facts();
+    let (codes, size) = (facts.codes, facts.page);
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
-    let size = Bytes(2 * MIB);
     let range = device.malloc(size)?;
     let mut event = device.create_event()?;
     let mut text = String::new();
     let streams = [
-        ("spin", code(&device.spin(FOREIGN, 1))),
-        ("fill", code(&device.fill(range, size, 1, FOREIGN))),
-        ("record", code(&device.record_event(&mut event, FOREIGN))),
-        ("wait for an event", code(&device.stream_wait(FOREIGN, &event))),
-        ("synchronize", code(&device.synchronize_stream(FOREIGN))),
+        ("spin", codes.of(&device.spin(FOREIGN, 1))),
+        ("fill", codes.of(&device.fill(range, size, 1, FOREIGN))),
+        ("record", codes.of(&device.record_event(&mut event, FOREIGN))),
+        ("wait for an event", codes.of(&device.stream_wait(FOREIGN, &event))),
+        ("synchronize", codes.of(&device.synchronize_stream(FOREIGN))),
     ];
     for (what, found) in streams {
-        ensure(found == INVALID_HANDLE, || format!("{what} on a foreign stream: code {found}, not {INVALID_HANDLE}"))?;
+        let expected = codes.invalid_handle;
+        ensure(found == expected, || format!("{what} on a foreign stream: code {found}, not {expected}"))?;
         text += &format!("{what}: code {found}\n");
     }
     device.destroy_event(event);

@@ -2,35 +2,41 @@
 //!
 //! The experiments of the facts, scaled down by a ballast that leaves little of the device.
 
-use parkade::units::{Bytes, DeviceAddress, MIB};
+use parkade::units::{Bytes, DeviceAddress};
 
-use crate::backend::{Backend, TestDevice};
-use crate::checks::contract::probe::{OUT_OF_MEMORY, PAGE, code, ends_empty, ensure, fill_up, free_bytes, open};
-use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
+use crate::backend::{Backend, DeviceFacts, TestDevice};
+use crate::checks::contract::probe::{ends_empty, ensure, fill_up, free_bytes, open, pages};
+use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
-/// What the device has of large ranges: 32 of 64 MiB.
-const LARGE: Bytes = Bytes(64 * MIB);
+/// What the device has of large ranges: 32 of 32 pages.
+const LARGE_PAGES: u64 = 32;
 const LARGE_COUNT: usize = 32;
 /// What it has of small ones: so many pages.
 const PAGES: u64 = 64;
+/// A range larger than any hole among small ones, in pages.
+const WIDE_PAGES: u64 = 4;
 
 /// The entries of these rows.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let says = "any range of addresses is backed by any pages: scattered holes serve one range, to 2 MiB exactly";
-    let mut entries = vec![Entry::new(Group::Contract, "holes/pages-are-remapped", says, pages)];
+    let says = "any range of addresses is backed by any pages: scattered holes serve one range, to the page exactly";
+    let entry = Entry::new(Group::Contract, "holes/pages-are-remapped", says, scattered);
+    let mut entries = vec![entry.requires(Requirement::RemappedPages)];
     let says = "holes below a page give nothing back: a larger range fails, one of the same size succeeds";
-    for kib in [1024, 512] {
-        let name = format!("holes/below-a-page-{kib}-kib");
-        entries.push(Entry::new(Group::Contract, name, says, move |backend, _| below_a_page(backend, Bytes(kib << 10))));
+    // Named after the page of an H200: a half of it, and a quarter.
+    for (name, part) in [("holes/below-a-page-1024-kib", 2), ("holes/below-a-page-512-kib", 4)] {
+        let entry = Entry::new(Group::Contract, name, says, move |backend, _| below_a_page(backend, part));
+        entries.push(entry.requires(Requirement::SharedPages(part)));
     }
-    let says = "a range of 1.5 MiB is a page: each one freed gives 2 MiB back";
-    entries.push(Entry::new(Group::Contract, "holes/of-1536-kib", says, of_a_page));
+    let says = "a range of three quarters of a page takes all of it: each one freed gives a page back";
+    let entry = Entry::new(Group::Contract, "holes/of-1536-kib", says, of_a_page);
+    entries.push(entry.requires(Requirement::RemappedPages));
     entries
 }
 
 /// A full device of which every other range was given back.
 struct Holes<D: TestDevice> {
     device: D,
+    facts: DeviceFacts,
     free_before: u64,
     free_when_full: u64,
     count: usize,
@@ -50,7 +56,7 @@ impl<D: TestDevice> Holes<D> {
                 kept.push(address);
             }
         }
-        Ok(Holes { device, free_before, free_when_full, count, kept })
+        Ok(Holes { device, facts: backend.facts(), free_before, free_when_full, count, kept })
     }
 
     /// By how much free memory has grown through the holes.
@@ -64,7 +70,7 @@ impl<D: TestDevice> Holes<D> {
         if let Ok(address) = answer {
             self.device.free(address)?;
         }
-        Ok(code(&answer))
+        Ok(self.facts.codes.of(&answer))
     }
 
     fn finish(mut self) -> Result<u64, Trouble> {
@@ -74,16 +80,19 @@ impl<D: TestDevice> Holes<D> {
     }
 }
 
-fn pages<B: Backend>(backend: &B, _: &Effort) -> Verdict {
-    let mut holes = Holes::new(backend, Bytes(LARGE.get() * LARGE_COUNT as u64), LARGE)?;
+fn scattered<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let facts = backend.facts();
+    let (page, large) = (facts.page.get(), pages(&facts, LARGE_PAGES));
+    let mut holes = Holes::new(backend, Bytes(large.get() * LARGE_COUNT as u64), large)?;
     let (count, back) = (holes.count, holes.given_back()?);
-    ensure(count == LARGE_COUNT, || format!("{count} ranges of {LARGE} bytes filled the device, not {LARGE_COUNT}"))?;
-    let freed = LARGE.get() * LARGE_COUNT.div_ceil(2) as u64;
+    ensure(count == LARGE_COUNT, || format!("{count} ranges of {large} bytes filled the device, not {LARGE_COUNT}"))?;
+    let freed = large.get() * LARGE_COUNT.div_ceil(2) as u64;
     ensure(back == freed, || format!("{freed} bytes were freed, {back} came back"))?;
-    let mut text = format!("{count} ranges of {LARGE}, every other freed: {back} back\n");
+    let mut text = format!("{count} ranges of {large}, every other freed: {back} back\n");
     // Of what is free all but what the driver withholds can be had in one piece, and not a page more.
-    let had = (free_bytes(&mut holes.device)? - holes.device.withheld_bytes().get()) / PAGE.get() * PAGE.get();
-    for (size, expected) in [(2 * LARGE.get(), 0), (10 * LARGE.get(), 0), (had, 0), (had + 1, OUT_OF_MEMORY)] {
+    let had = (free_bytes(&mut holes.device)? - holes.device.withheld_bytes().get()) / page * page;
+    let refused = facts.codes.out_of_memory;
+    for (size, expected) in [(2 * large.get(), 0), (10 * large.get(), 0), (had, 0), (had + 1, refused)] {
         let found = holes.code_of(Bytes(size))?;
         ensure(found == expected, || format!("one range of {size} bytes: code {found}, not {expected}"))?;
         text += &format!("one range of {size}: code {found}\n");
@@ -92,29 +101,35 @@ fn pages<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, measured, operations: holes.finish()? })
 }
 
-fn below_a_page<B: Backend>(backend: &B, size: Bytes) -> Verdict {
-    let mut holes = Holes::new(backend, Bytes(PAGES * PAGE.get()), size)?;
+fn below_a_page<B: Backend>(backend: &B, part: u64) -> Verdict {
+    let facts = backend.facts();
+    let size = Bytes(facts.page.get() / part);
+    let mut holes = Holes::new(backend, pages(&facts, PAGES), size)?;
     let (count, back) = (holes.count, holes.given_back()?);
-    let expected = PAGES * (PAGE.get() / size.get());
+    let expected = PAGES * part;
     ensure(count as u64 == expected, || format!("{count} ranges of {size} bytes filled {PAGES} pages, not {expected}"))?;
     ensure(back == 0, || format!("{back} bytes came back"))?;
-    let (larger, same) = (holes.code_of(Bytes(8 * MIB))?, holes.code_of(size)?);
+    let wide = pages(&facts, WIDE_PAGES);
+    let (larger, same) = (holes.code_of(wide)?, holes.code_of(size)?);
     let found = (larger, same);
-    ensure(found == (OUT_OF_MEMORY, 0), || format!("codes {found:?} for 8 MiB and for {size} bytes"))?;
-    let text =
-        format!("{count} ranges of {size}, every other freed: {back} back\n8 MiB: code {larger}\n{size} bytes: code {same}\n");
+    ensure(found == (facts.codes.out_of_memory, 0), || format!("codes {found:?} for {wide} and for {size} bytes"))?;
+    let text = format!(
+        "{count} ranges of {size}, every other freed: {back} back\n{wide} bytes: code {larger}\n{size} bytes: code {same}\n"
+    );
     Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
 }
 
 fn of_a_page<B: Backend>(backend: &B, _: &Effort) -> Verdict {
-    let size = Bytes(3 * MIB / 2);
-    let mut holes = Holes::new(backend, Bytes(PAGES * PAGE.get()), size)?;
+    let facts = backend.facts();
+    let size = Bytes(facts.page.get() / 4 * 3);
+    let mut holes = Holes::new(backend, pages(&facts, PAGES), size)?;
     let (count, back) = (holes.count, holes.given_back()?);
     ensure(count as u64 == PAGES, || format!("{count} ranges of {size} bytes filled {PAGES} pages"))?;
-    let freed = count.div_ceil(2) as u64 * PAGE.get();
+    let freed = count.div_ceil(2) as u64 * facts.page.get();
     ensure(back == freed, || format!("{back} bytes came back, not {freed}"))?;
-    let found = holes.code_of(Bytes(8 * MIB))?;
-    ensure(found == 0, || format!("8 MiB: code {found}"))?;
-    let text = format!("{count} ranges of {size}, every other freed: {back} back\n8 MiB: code {found}\n");
+    let wide = pages(&facts, WIDE_PAGES);
+    let found = holes.code_of(wide)?;
+    ensure(found == 0, || format!("{wide} bytes: code {found}"))?;
+    let text = format!("{count} ranges of {size}, every other freed: {back} back\n{wide} bytes: code {found}\n");
     Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
 }

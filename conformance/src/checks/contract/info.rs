@@ -1,10 +1,9 @@
 //! What a device says of its memory (cudaMemGetInfo): never more than there is, and what others hold is missing.
 
 use parkade::device::DeviceBackend;
-use parkade::units::{Bytes, MIB};
 
 use crate::backend::{Backend, TestDevice};
-use crate::checks::contract::probe::{ends_empty, ensure, free_bytes, open};
+use crate::checks::contract::probe::{ends_empty, ensure, free_bytes, open, pages};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// The entries of these rows.
@@ -20,7 +19,11 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     ]
 }
 
+/// In pages: from one to 512 at a time.
+const SIZES: [u64; 4] = [1, 10, 128, 512];
+
 fn within<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let facts = backend.facts();
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
     let total = device.memory_info()?.total;
@@ -33,37 +36,44 @@ fn within<B: Backend>(backend: &B, _: &Effort) -> Verdict {
         ensure(before - info.free.get() == held, || format!("{what}: {before} bytes free became {info:?}, {held} are held"))
     };
     look(&mut device, held, "nothing")?;
-    for mib in [2, 20, 256, 1024] {
-        ranges.push((device.malloc(Bytes(mib * MIB))?, mib));
-        held += mib * MIB;
-        look(&mut device, held, &format!("malloc of {mib} MiB"))?;
-        memory.push((device.create(Bytes(mib * MIB))?, mib));
-        held += mib * MIB;
-        look(&mut device, held, &format!("create of {mib} MiB"))?;
+    for size in SIZES.map(|count| pages(&facts, count)) {
+        ranges.push((device.malloc(size)?, size));
+        held += size.get();
+        look(&mut device, held, &format!("malloc of {size} bytes"))?;
+        if facts.has_virtual_memory {
+            memory.push((device.create(size)?, size));
+            held += size.get();
+            look(&mut device, held, &format!("create of {size} bytes"))?;
+        }
     }
     let text = format!("{held} bytes held, so much less free\n");
-    for ((address, mib), (piece, _)) in ranges.into_iter().zip(memory) {
+    for (address, size) in ranges {
         device.free(address)?;
+        held -= size.get();
+        look(&mut device, held, &format!("free of {size} bytes"))?;
+    }
+    for (piece, size) in memory {
         device.release(piece).map_err(|(_, error)| Trouble::from(error))?;
-        held -= 2 * mib * MIB;
-        look(&mut device, held, &format!("free and release of {mib} MiB"))?;
+        held -= size.get();
+        look(&mut device, held, &format!("release of {size} bytes"))?;
     }
     ends_empty(&mut device, before)?;
     Ok(Evidence { text, measured: format!("{total} bytes in total, {before} free"), operations: 16 })
 }
 
 fn others<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+    let facts = backend.facts();
     let mut device = open(backend, None)?;
     let before = device.memory_info()?;
     let mut text = String::new();
-    for mib in [2, 300, 0, 1024, 0] {
-        device.others_hold(Bytes(mib * MIB))?;
+    for size in [1, 150, 0, 512, 0].map(|count| pages(&facts, count)) {
+        device.others_hold(size)?;
         let now = device.memory_info()?;
         let missing = before.free.get().saturating_sub(now.free.get());
-        ensure(missing == mib * MIB && now.total == before.total, || {
-            format!("others hold {mib} MiB: {before:?} became {now:?}")
+        ensure(missing == size.get() && now.total == before.total, || {
+            format!("others hold {size} bytes: {before:?} became {now:?}")
         })?;
-        text += &format!("others hold {}: {missing} less free\n", mib * MIB);
+        text += &format!("others hold {size}: {missing} less free\n");
     }
     // They hold nothing any more.
     ends_empty(&mut device, before.free.get())?;

@@ -26,8 +26,8 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     [
         sizes::entries(),
         holes::entries(),
-        virtual_memory::entries(),
-        waiting::entries(),
+        virtual_memory::entries(backend),
+        waiting::entries(backend),
         events::entries(),
         info::entries(),
         ends::entries(backend),

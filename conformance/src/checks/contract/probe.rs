@@ -1,19 +1,12 @@
-//! What every row of the contract uses: opening a device, reading codes and free memory, timing calls.
+//! What every row of the contract uses: opening a device, counting in its pages, reading free memory, timing calls.
 
 use std::time::Instant;
 
 use parkade::device::{BackendError, DeviceBackend};
-use parkade::units::{Bytes, DeviceAddress, MIB};
+use parkade::units::{Bytes, DeviceAddress};
 
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{Backend, DeviceFacts, Needs, TestDevice};
 use crate::suite::Trouble;
-
-/// The page of a device, in which it gives memory (facts: Sizes and addresses).
-pub(super) const PAGE: Bytes = Bytes(2 * MIB);
-/// Driver codes (facts: Virtual memory calls).
-pub(super) const INVALID_VALUE: u32 = 1;
-pub(super) const OUT_OF_MEMORY: u32 = 2;
-pub(super) const NOT_SUPPORTED: u32 = 801;
 
 /// A device with so much memory, or as much as there is.
 pub(super) fn open<B: Backend>(backend: &B, capacity: Option<Bytes>) -> Result<B::Device, Trouble> {
@@ -25,13 +18,9 @@ pub(super) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), T
     if holds { Ok(()) } else { Err(Trouble::fail(says())) }
 }
 
-/// The driver's code of an outcome.
-pub(super) fn code<T>(outcome: &Result<T, BackendError>) -> u32 {
-    match outcome {
-        Ok(_) => 0,
-        Err(BackendError::OutOfMemory { .. }) => OUT_OF_MEMORY,
-        Err(BackendError::Driver { code, .. }) => *code,
-    }
+/// So many pages of a device.
+pub(super) fn pages(facts: &DeviceFacts, count: u64) -> Bytes {
+    Bytes(facts.page.get() * count)
 }
 
 pub(super) fn free_bytes<D: DeviceBackend>(device: &mut D) -> Result<u64, Trouble> {

@@ -4,24 +4,26 @@
 //! compared with the kernel's, with a wide margin.
 
 use parkade::device::{BackendError, DeviceBackend};
-use parkade::units::{Bytes, DeviceAddress, MIB};
+use parkade::units::{Bytes, DeviceAddress};
 
-use crate::backend::{Backend, TestDevice};
-use crate::checks::contract::probe::{Watch, ends_empty, ensure, free_bytes, open};
-use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
+use crate::backend::{Backend, TestDevice, Waits};
+use crate::checks::contract::probe::{Watch, ends_empty, ensure, free_bytes, open, pages};
+use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
 /// How long the kernel runs, in nanoseconds.
 const SPIN_NS: u64 = 100_000_000;
-/// What is taken and mapped while it runs.
-const HANDLE: Bytes = Bytes(20 * MIB);
-const RANGE: Bytes = Bytes(200 * MIB);
+/// Pages that are mapped, and that are taken, while it runs.
+const HANDLE: u64 = 10;
+const RANGE: u64 = 100;
 
 /// The entries of these rows.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let rows = rows::<B::Device>().into_iter();
+pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+    let rows = rows::<B::Device>(backend.facts().waits).into_iter();
     rows.map(|(name, waits, call)| {
         let says = if waits { "waits for the whole device" } else { "does not wait for a kernel on another stream" };
-        Entry::new(Group::Contract, format!("waiting/{name}"), says, move |backend, _| check(backend, name, waits, call))
+        let check = move |backend: &B, _: &Effort| check(backend, name, waits, call);
+        let entry = Entry::new(Group::Contract, format!("waiting/{name}"), says, check);
+        if matches!(name, "malloc" | "free") { entry } else { entry.requires(Requirement::VirtualMemory) }
     })
     .collect()
 }
@@ -29,48 +31,59 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 type Call<D> = fn(&mut Stage<D>) -> Result<(), BackendError>;
 
 /// The calls, and whether they wait.
-fn rows<D: TestDevice>() -> [(&'static str, bool, Call<D>); 7] {
+fn rows<D: TestDevice>(waits: Waits) -> [(&'static str, bool, Call<D>); 7] {
     [
-        ("malloc", false, |stage| stage.device.malloc(RANGE).map(|range| stage.ranges.push(range))),
-        ("free", true, |stage| stage.ranges.pop().map_or(Ok(()), |range| stage.device.free(range))),
-        ("create", false, |stage| stage.device.create(HANDLE).map(|memory| stage.handles.push(memory))),
-        ("map", false, |stage| stage.device.map(stage.base.offset(HANDLE), HANDLE, &stage.handles[1])),
-        ("set-access", false, |stage| stage.device.set_access(stage.base, HANDLE)),
-        ("unmap", false, |stage| stage.device.unmap(stage.base, HANDLE)),
-        ("release", false, |stage| {
+        ("malloc", waits.malloc, |stage| stage.device.malloc(stage.range).map(|range| stage.ranges.push(range))),
+        ("free", waits.free, |stage| stage.ranges.pop().map_or(Ok(()), |range| stage.device.free(range))),
+        ("create", waits.create, |stage| stage.device.create(stage.handle).map(|memory| stage.handles.push(memory))),
+        ("map", waits.map, |stage| stage.device.map(stage.base.offset(stage.handle), stage.handle, &stage.handles[1])),
+        ("set-access", waits.set_access, |stage| stage.device.set_access(stage.base, stage.handle)),
+        ("unmap", waits.unmap, |stage| stage.device.unmap(stage.base, stage.handle)),
+        ("release", waits.release, |stage| {
             let Some(memory) = stage.handles.pop() else { return Ok(()) };
             stage.device.release(memory).map_err(|(_, error)| error)
         }),
     ]
 }
 
-/// A range, a reservation with a handle mapped in its first half, and a handle that is not mapped.
+/// A range; and where there is virtual memory, a reservation with a handle mapped in its first half, and a handle that is not mapped.
 struct Stage<D: DeviceBackend> {
     device: D,
     free_before: u64,
+    range: Bytes,
+    handle: Bytes,
     ranges: Vec<DeviceAddress>,
     base: DeviceAddress,
     handles: Vec<D::Physical>,
+    is_mapped: bool,
 }
 
 impl<D: TestDevice> Stage<D> {
     fn new<B: Backend<Device = D>>(backend: &B) -> Result<Stage<D>, Trouble> {
+        let facts = backend.facts();
+        let (range, handle) = (pages(&facts, RANGE), pages(&facts, HANDLE));
         let mut device = open(backend, None)?;
         let free_before = free_bytes(&mut device)?;
-        let ranges = vec![device.malloc(RANGE)?];
-        let base = device.reserve(HANDLE + HANDLE)?;
-        let handles = vec![device.create(HANDLE)?, device.create(HANDLE)?];
-        device.map(base, HANDLE, &handles[0])?;
-        Ok(Stage { device, free_before, ranges, base, handles })
+        let ranges = vec![device.malloc(range)?];
+        let (base, handles) = (DeviceAddress(0), Vec::new());
+        let mut stage = Stage { device, free_before, range, handle, ranges, base, handles, is_mapped: facts.has_virtual_memory };
+        if stage.is_mapped {
+            stage.base = stage.device.reserve(handle + handle)?;
+            stage.handles = vec![stage.device.create(handle)?, stage.device.create(handle)?];
+            stage.device.map(stage.base, handle, &stage.handles[0])?;
+        }
+        Ok(stage)
     }
 
     fn finish(mut self) -> Result<(), Trouble> {
         self.device.settle();
-        self.device.unmap(self.base, HANDLE + HANDLE)?;
-        for memory in self.handles {
-            self.device.release(memory).map_err(|(_, error)| Trouble::from(error))?;
+        if self.is_mapped {
+            self.device.unmap(self.base, self.handle + self.handle)?;
+            for memory in self.handles {
+                self.device.release(memory).map_err(|(_, error)| Trouble::from(error))?;
+            }
+            self.device.unreserve(self.base, self.handle + self.handle)?;
         }
-        self.device.unreserve(self.base, HANDLE + HANDLE)?;
         self.ranges.into_iter().try_for_each(|range| self.device.free(range))?;
         ends_empty(&mut self.device, self.free_before)
     }

@@ -1,4 +1,4 @@
-//! Random sequences of one kind under one adversary, run once for all the laws that are checked after every operation.
+//! Random sequences of one kind under one timing, run once for all the laws that are checked after every operation.
 //!
 //! The first law that is asked for runs them; the others read the result. A sequence that breaks a law is shrunk, and becomes a
 //! script for `parkade ops`.
@@ -27,17 +27,17 @@ struct Found {
     broken: Option<(Broken, String)>,
 }
 
-/// Sequences of one kind under one adversary.
+/// Sequences of one kind under one timing.
 #[derive(Debug)]
 pub(super) struct Campaign {
-    adversary: EventTiming,
+    timing: EventTiming,
     is_virtual: bool,
     found: OnceLock<Result<Found, Unable>>,
 }
 
 impl Campaign {
-    pub(super) fn new(adversary: EventTiming, is_virtual: bool) -> Campaign {
-        Campaign { adversary, is_virtual, found: OnceLock::new() }
+    pub(super) fn new(timing: EventTiming, is_virtual: bool) -> Campaign {
+        Campaign { timing, is_virtual, found: OnceLock::new() }
     }
 
     /// Whether the law is checked in sequences of this kind: the model knows the ladder of ordinary segments only, and private pools take
@@ -98,15 +98,15 @@ impl Campaign {
     }
 
     fn cases(&self) -> BoxedStrategy<(Setup, Vec<Operation>)> {
-        let seed = match self.adversary {
+        let seed = match self.timing {
             EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
             other => Just(other).boxed(),
         };
         let is_virtual = self.is_virtual;
         let setup =
             seed.prop_flat_map(
-                move |adversary| {
-                    if is_virtual { virtual_setup_under(adversary).boxed() } else { setup_under(adversary).boxed() }
+                move |timing| {
+                    if is_virtual { virtual_setup_under(timing).boxed() } else { setup_under(timing).boxed() }
                 },
             );
         setup.prop_flat_map(|setup| (Just(setup), operations_for(&setup, 1..LONGEST))).boxed()
@@ -123,12 +123,12 @@ pub(crate) enum Stopped {
 
 /// Runs a sequence to its end, every law checked after every operation.
 pub(crate) fn run_sequence<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Result<(), Stopped> {
-    let mut world = Trial::new(backend, setup).map_err(Stopped::Unable)?;
+    let mut trial = Trial::new(backend, setup).map_err(Stopped::Unable)?;
     for (number, operation) in sequence.iter().enumerate() {
-        if let Err(broken) = world.apply(operation) {
-            return Err(Stopped::Broken(broken.during(format!("operation {number}, {operation:?}")), world.script()));
+        if let Err(broken) = trial.apply(operation) {
+            return Err(Stopped::Broken(broken.during(format!("operation {number}, {operation:?}")), trial.script()));
         }
     }
-    let script = world.script();
-    world.finish().map(drop).map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))
+    let script = trial.script();
+    trial.finish().map(drop).map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))
 }

@@ -25,9 +25,9 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries
 }
 
-fn setup(settings: usize, capacity_mib: u64, adversary: EventTiming) -> Setup {
+fn setup(settings: usize, capacity_mib: u64, timing: EventTiming) -> Setup {
     let places = Places::Ascending;
-    Setup { capacity: capacity_mib * MIB, adversary, settings, places, free_waits: false, is_virtual: false }
+    Setup { capacity: capacity_mib * MIB, timing, settings, places, free_waits: false, is_virtual: false }
 }
 
 fn check<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Result<(), Trouble> {
@@ -115,16 +115,15 @@ fn programs() -> Vec<Vec<Operation>> {
 
 fn every_rung<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let programs = programs();
-    let adversaries = if backend.is_simulated() { vec![EventTiming::Lazy, EventTiming::Eager] } else { vec![EventTiming::Clock] };
-    for &adversary in &adversaries {
+    let timings = if backend.is_simulated() { vec![EventTiming::Lazy, EventTiming::Eager] } else { vec![EventTiming::Clock] };
+    for &timing in &timings {
         for settings in 0..SETTINGS.len() {
             for program in &programs {
-                check(backend, &setup(settings, 200, adversary), program)?;
+                check(backend, &setup(settings, 200, timing), program)?;
             }
         }
     }
-    let operations =
-        (adversaries.len() * SETTINGS.len()) as u64 * programs.iter().map(|program| program.len() as u64).sum::<u64>();
+    let operations = (timings.len() * SETTINGS.len()) as u64 * programs.iter().map(|program| program.len() as u64).sum::<u64>();
     Ok(Evidence {
         operations,
         measured: format!("{} programs, {} settings", programs.len(), SETTINGS.len()),

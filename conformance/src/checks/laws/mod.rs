@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::backend::Backend;
 use crate::checks::draw::timings;
 use crate::law::Law;
-use crate::suite::{Entry, Group};
+use crate::suite::{Entry, Group, Requirement};
 use campaign::Campaign;
 
 /// The laws that are checked after every operation of a random sequence.
@@ -41,13 +41,14 @@ const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
 pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries = Vec::new();
     for is_virtual in [false, true] {
-        for (name, adversary) in timings(backend) {
+        for (name, timing) in timings(backend) {
             let kind = if is_virtual { "virtual" } else { "ordinary" };
-            let campaign = Arc::new(Campaign::new(adversary, is_virtual));
+            let campaign = Arc::new(Campaign::new(timing, is_virtual));
             for (law, says) in AFTER_EVERY_OPERATION.into_iter().filter(|(law, _)| campaign.checks(*law)) {
                 let campaign = Arc::clone(&campaign);
                 let title = format!("{}/{kind}/{name}", law.name());
-                entries.push(Entry::new(Group::Law, title, says, move |backend, effort| campaign.verdict(law, backend, effort)));
+                let entry = Entry::new(Group::Law, title, says, move |backend, effort| campaign.verdict(law, backend, effort));
+                entries.push(if is_virtual { entry.requires(Requirement::ExpandableSegments) } else { entry });
             }
         }
     }

@@ -72,7 +72,7 @@ pub struct Setup {
     /// The device's memory.
     pub capacity: u64,
     /// Who decides when events are seen complete.
-    pub adversary: EventTiming,
+    pub timing: EventTiming,
     /// Settings at the start, by their place in [`SETTINGS`].
     pub settings: usize,
     /// Where segments go.
@@ -173,24 +173,24 @@ pub fn operations(count: Range<usize>) -> impl Strategy<Value = Vec<Operation>> 
     prop::collection::vec(operation(), count)
 }
 
-/// A small device, under any adversary and settings.
+/// A small device, under any timing and settings.
 pub fn setup() -> impl Strategy<Value = Setup> {
-    let adversary = prop_oneof![
+    let timing = prop_oneof![
         Just(EventTiming::Eager),
         Just(EventTiming::Lazy),
         Just(EventTiming::Clock),
         any::<u64>().prop_map(EventTiming::Seeded)
     ];
-    adversary.prop_flat_map(setup_under)
+    timing.prop_flat_map(setup_under)
 }
 
-/// A small device with ordinary segments, under this adversary and any settings.
-pub fn setup_under(adversary: EventTiming) -> impl Strategy<Value = Setup> {
+/// A small device with ordinary segments, under this timing and any settings.
+pub fn setup_under(timing: EventTiming) -> impl Strategy<Value = Setup> {
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
     (capacity, 0..SETTINGS.len(), places, any::<bool>()).prop_map(move |(capacity, settings, places, free_waits)| Setup {
         capacity,
-        adversary,
+        timing,
         settings,
         places,
         free_waits,
@@ -199,7 +199,7 @@ pub fn setup_under(adversary: EventTiming) -> impl Strategy<Value = Setup> {
 }
 
 /// A small device on which expandable segments and private pools take part.
-pub fn virtual_setup_under(adversary: EventTiming) -> impl Strategy<Value = Setup> {
+pub fn virtual_setup_under(timing: EventTiming) -> impl Strategy<Value = Setup> {
     let settings = 0..VIRTUAL_SETTINGS.len();
-    (setup_under(adversary), settings).prop_map(|(setup, settings)| Setup { settings, is_virtual: true, ..setup })
+    (setup_under(timing), settings).prop_map(|(setup, settings)| Setup { settings, is_virtual: true, ..setup })
 }

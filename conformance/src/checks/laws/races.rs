@@ -12,31 +12,20 @@ use proptest::prelude::*;
 use super::campaign::Stopped;
 use super::cases;
 use crate::backend::{Backend, EventTiming};
-use crate::checks::draw::timings;
+use crate::checks::draw::{may_expand, timings};
 use crate::law::Law;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
-use play::{Play, Step};
+use play::{Kind, Play, Step};
 
 /// Of the programs that do not tell of their streams, at least one in so many must race.
 const RACING_ONE_IN: u32 = 2;
 /// Steps of a program.
 const LONGEST: usize = 120;
 
-/// How a program uses streams.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    /// All on one.
-    OneStream,
-    /// On all, each use by another one told with `record_stream`.
-    Told,
-    /// On all, and the allocator does not know.
-    Untold,
-}
-
 /// A program and what it runs under.
 #[derive(Clone, Debug)]
 struct Program {
-    adversary: EventTiming,
+    timing: EventTiming,
     is_virtual: bool,
     steps: Vec<Step>,
 }
@@ -49,9 +38,9 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         (Kind::Told, "told-streams", "a program that tells of every stream's use never races, and reads what it wrote"),
     ];
     for (kind, kind_name, says) in kinds {
-        for (adversary_name, adversary) in timings(backend) {
-            let name = format!("{}/{kind_name}/{adversary_name}", Law::NoRace.name());
-            entries.push(Entry::new(Group::Law, name, says, move |backend, effort| no_race(backend, effort, kind, adversary)));
+        for (timing_name, timing) in timings(backend) {
+            let name = format!("{}/{kind_name}/{timing_name}", Law::NoRace.name());
+            entries.push(Entry::new(Group::Law, name, says, move |backend, effort| no_race(backend, effort, kind, timing)));
         }
     }
     if backend.is_simulated() {
@@ -61,8 +50,8 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries
 }
 
-fn programs(adversary: EventTiming) -> impl Strategy<Value = Program> {
-    let adversary = match adversary {
+fn programs(timing: EventTiming, may_expand: bool) -> impl Strategy<Value = Program> {
+    let timing = match timing {
         EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
         other => Just(other).boxed(),
     };
@@ -81,16 +70,16 @@ fn programs(adversary: EventTiming) -> impl Strategy<Value = Program> {
         1 => Just(Step::ProcessEvents),
         1 => Just(Step::ReleaseCached),
     ];
-    (adversary, any::<bool>(), prop::collection::vec(step, 1..LONGEST)).prop_map(|(adversary, is_virtual, steps)| Program {
-        adversary,
-        is_virtual,
+    (timing, any::<bool>(), prop::collection::vec(step, 1..LONGEST)).prop_map(move |(timing, is_virtual, steps)| Program {
+        timing,
+        is_virtual: is_virtual && may_expand,
         steps,
     })
 }
 
 /// Runs a program to its end; how many races there were, and its script.
 fn play<B: Backend>(backend: &B, program: &Program, kind: Kind) -> Result<(usize, String), Stopped> {
-    let mut play = Play::new(backend, program.adversary, program.is_virtual, kind).map_err(Stopped::Unable)?;
+    let mut play = Play::new(backend, program.timing, program.is_virtual, kind).map_err(Stopped::Unable)?;
     for &step in &program.steps {
         play.step(step).map_err(|broken| Stopped::Broken(broken.during(format!("{step:?}")), play.script()))?;
     }
@@ -99,21 +88,23 @@ fn play<B: Backend>(backend: &B, program: &Program, kind: Kind) -> Result<(usize
     Ok((races, script))
 }
 
-fn no_race<B: Backend>(backend: &B, effort: &Effort, kind: Kind, adversary: EventTiming) -> Verdict {
+fn no_race<B: Backend>(backend: &B, effort: &Effort, kind: Kind, timing: EventTiming) -> Verdict {
     let salt = 0x4ace_u64 + u64::from(kind == Kind::Told);
-    cases::run(effort, salt, &programs(adversary), |program| play(backend, program, kind).map(|_| program.steps.len() as u64))
+    cases::run(effort, salt, &programs(timing, may_expand(backend)), |program| {
+        play(backend, program, kind).map(|_| program.steps.len() as u64)
+    })
 }
 
-/// Fewer programs under each adversary would leave the share of racing ones to chance.
+/// Fewer programs under each timing would leave the share of racing ones to chance.
 const LEAST_OF_EACH: u32 = 20;
 
-/// Under all adversaries in turn.
+/// Under all timings in turn.
 fn untold<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let (racing, all) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     let share = Effort { cases: effort.cases.div_ceil(4).max(LEAST_OF_EACH), ..*effort };
     let mut operations = 0;
-    for (_, adversary) in timings(backend) {
-        let verdict = cases::run(&share, 0x4acf_u64, &programs(adversary), |program| {
+    for (_, timing) in timings(backend) {
+        let verdict = cases::run(&share, 0x4acf_u64, &programs(timing, may_expand(backend)), |program| {
             let (races, _) = play(backend, program, Kind::Untold)?;
             all.set(all.get() + 1);
             racing.set(racing.get() + u32::from(races > 0));

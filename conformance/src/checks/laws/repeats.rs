@@ -7,7 +7,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::backend::{Backend, EventTiming, Unable};
-use crate::checks::draw::runner;
+use crate::checks::draw::{may_expand, runner};
 use crate::checks::laws::operation::{Operation, Setup, operations, operations_for, setup_under, virtual_setup_under};
 use crate::checks::laws::trial::{Finished, Trial};
 use crate::law::{Broken, Law, ensure};
@@ -43,9 +43,10 @@ fn check_cases<B: Backend>(
     check: impl Fn(&B, &Setup, &[Operation]) -> Result<(), Why>,
 ) -> Verdict {
     let cases = Effort { cases: (effort.cases / 4).max(1), ..*effort };
-    let strategy = any::<(bool, u64)>().prop_flat_map(|(is_virtual, seed)| {
-        let adversary = EventTiming::Seeded(seed);
-        let setup = if is_virtual { virtual_setup_under(adversary).boxed() } else { setup_under(adversary).boxed() };
+    let may_expand = may_expand(backend);
+    let strategy = any::<(bool, u64)>().prop_flat_map(move |(is_virtual, seed)| {
+        let timing = EventTiming::Seeded(seed);
+        let setup = if is_virtual && may_expand { virtual_setup_under(timing).boxed() } else { setup_under(timing).boxed() };
         setup.prop_flat_map(|setup| (Just(setup), operations_for(&setup, 1..80)))
     });
     let (unable, count) = (std::cell::Cell::new(None), std::cell::Cell::new(0));
@@ -66,12 +67,12 @@ fn check_cases<B: Backend>(
     match outcome {
         Ok(()) => Ok(Evidence { operations: count.get(), measured: format!("{} sequences", cases.cases), text: String::new() }),
         Err(TestError::Fail(reason, (setup, sequence))) => {
-            let script = Trial::new(backend, &setup).ok().map(|mut world| {
+            let script = Trial::new(backend, &setup).ok().map(|mut trial| {
                 for operation in &sequence {
-                    // The script ends where the world does.
-                    let _ = world.apply(operation);
+                    // The script ends where the trial does.
+                    let _ = trial.apply(operation);
                 }
-                world.script()
+                trial.script()
             });
             Err(Trouble::Fail { reason: reason.to_string(), script })
         }
@@ -97,11 +98,11 @@ impl From<Broken> for Why {
 }
 
 fn whole_run<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Result<Finished, Why> {
-    let mut world = Trial::new(backend, setup)?;
+    let mut trial = Trial::new(backend, setup)?;
     for operation in sequence {
-        world.apply(operation)?;
+        trial.apply(operation)?;
     }
-    Ok(world.finish()?)
+    Ok(trial.finish()?)
 }
 
 fn determinism<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
@@ -120,11 +121,11 @@ fn difference(first: &Finished, second: &Finished) -> String {
 
 fn dropped<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     check_cases(backend, effort, 2, |backend, setup, sequence| {
-        let mut world = Trial::new(backend, setup)?;
+        let mut trial = Trial::new(backend, setup)?;
         for operation in sequence {
-            world.apply(operation)?;
+            trial.apply(operation)?;
         }
-        Ok(world.abandon()?)
+        Ok(trial.abandon()?)
     })
 }
 
@@ -135,20 +136,20 @@ fn until_pressure<B: Backend>(
     sequence: &[Operation],
     fraction: u8,
 ) -> Result<(usize, Vec<TraceEntry>, Stats), Why> {
-    let mut world = Trial::new(backend, setup)?;
-    world.apply(&Operation::SetFraction(fraction))?;
+    let mut trial = Trial::new(backend, setup)?;
+    trial.apply(&Operation::SetFraction(fraction))?;
     let mut done = sequence.len();
     for (number, operation) in sequence.iter().enumerate() {
-        world.apply(operation)?;
+        trial.apply(operation)?;
         // Oversize blocks are given back before a retry is counted (spec 2.9).
-        let stats = world.core().stats();
+        let stats = trial.core().stats();
         if stats.num_alloc_retries > 0 || stats.num_device_free > 0 {
             done = number;
             break;
         }
     }
-    let (trace, stats) = (world.core().observer().clone(), world.core().stats().clone());
-    world.abandon()?;
+    let (trace, stats) = (trial.core().observer().clone(), trial.core().stats().clone());
+    trial.abandon()?;
     Ok((done, trace, stats))
 }
 
@@ -207,17 +208,17 @@ fn rounding<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
             let rounded = rules.rounded(size);
             let setup = Setup {
                 capacity: 512 << 20,
-                adversary: EventTiming::Eager,
+                timing: EventTiming::Eager,
                 settings,
                 places: crate::backend::Places::Ascending,
                 free_waits: false,
                 is_virtual: false,
             };
-            let mut world = Trial::new(backend, &setup)?;
-            world.apply(&Operation::Allocate(size, 0))?;
+            let mut trial = Trial::new(backend, &setup)?;
+            trial.apply(&Operation::Allocate(size, 0))?;
             let block =
-                world.core().segments().iter().flat_map(|segment| segment.blocks.clone()).map(|block| block.size.get()).next();
-            world.finish()?;
+                trial.core().segments().iter().flat_map(|segment| segment.blocks.clone()).map(|block| block.size.get()).next();
+            trial.finish()?;
             operations_done += 1;
             let got = block.unwrap_or(0);
             if got < rounded || rounded < size || rounded < last {

@@ -11,20 +11,20 @@ use crate::backend::TestDevice;
 
 /// A call that takes memory or addresses or gives them back, or that is about an event; and whether the device did it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub(super) struct Answer {
     /// Which call.
-    pub call: CallName,
+    pub(super) call: CallName,
     /// Its size, where it has one.
-    pub bytes: u64,
+    pub(super) bytes: u64,
     /// Where memory was freed, mapped, opened or unmapped, or addresses were given back.
-    pub address: Option<u64>,
+    pub(super) address: Option<u64>,
     /// What came of it: for a query whether the event is complete.
-    pub result: Result<bool, BackendError>,
+    pub(super) result: Result<bool, BackendError>,
 }
 
 /// A device with its notes.
 #[derive(Debug)]
-pub struct Recorder<D> {
+pub(super) struct Recorder<D> {
     device: D,
     settles: bool,
     answers: Vec<Answer>,
@@ -34,17 +34,17 @@ pub struct Recorder<D> {
 
 impl<D: TestDevice> Recorder<D> {
     /// Takes a device over; `settles`: all work is done before events are looked at.
-    pub fn new(device: D, settles: bool) -> Recorder<D> {
+    pub(super) fn new(device: D, settles: bool) -> Recorder<D> {
         Recorder { device, settles, answers: Vec::new(), segments: Vec::new(), reservations: Vec::new() }
     }
 
     /// The device itself.
-    pub fn device(&mut self) -> &mut D {
+    pub(super) fn device(&mut self) -> &mut D {
         &mut self.device
     }
 
     /// The notes so far: every answer, where segments were put, and where reservations were.
-    pub fn take_notes(&mut self) -> (Vec<Answer>, Vec<u64>, Vec<u64>) {
+    pub(super) fn take_notes(&mut self) -> (Vec<Answer>, Vec<u64>, Vec<u64>) {
         let taken = (&mut self.answers, &mut self.segments, &mut self.reservations);
         (std::mem::take(taken.0), std::mem::take(taken.1), std::mem::take(taken.2))
     }

@@ -30,40 +30,40 @@ const POOLS: usize = 3;
 
 /// How to run a sequence.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     /// From which the operations are drawn.
-    pub seed: u64,
+    pub(super) seed: u64,
     /// How many there are.
-    pub operations: u32,
+    pub(super) operations: u32,
     /// The allocator's settings.
-    pub settings: Settings,
+    pub(super) settings: Settings,
     /// The allocator's limit.
-    pub limit: Option<Bytes>,
+    pub(super) limit: Option<Bytes>,
     /// The default stream and two others.
-    pub streams: [StreamId; 3],
+    pub(super) streams: [StreamId; 3],
     /// Whether all work is done before the allocator looks at events; otherwise it depends on the device which blocks wait.
-    pub settles: bool,
+    pub(super) settles: bool,
 }
 
 /// What a sequence did.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Report {
+pub(super) struct Report {
     /// Everything that the allocator told.
-    pub trace: Vec<TraceEntry>,
+    pub(super) trace: Vec<TraceEntry>,
     /// Everything that it asked, and the answers.
-    pub answers: Vec<Answer>,
+    pub(super) answers: Vec<Answer>,
     /// Where the device put segments, in the order of their making.
-    pub segment_addresses: Vec<u64>,
+    pub(super) segment_addresses: Vec<u64>,
     /// The same of reservations.
-    pub reservation_addresses: Vec<u64>,
+    pub(super) reservation_addresses: Vec<u64>,
     /// The numbers of the operations for which there was no memory.
-    pub oom_points: Vec<u32>,
+    pub(super) oom_points: Vec<u32>,
     /// Before everything was given back.
-    pub segments: Vec<SegmentInfo>,
+    pub(super) segments: Vec<SegmentInfo>,
     /// At the end.
-    pub stats: Stats,
+    pub(super) stats: Stats,
     /// How many bytes were read back.
-    pub read_bytes: u64,
+    pub(super) read_bytes: u64,
 }
 
 /// A block handed out.
@@ -94,7 +94,7 @@ struct Run<'a, D: TestDevice> {
 ///
 /// # Errors
 /// What should hold of any run and does not: the heap is whole, memory holds what was written, and nothing stays on the device.
-pub fn run<D: TestDevice>(device: D, plan: &Plan) -> Result<Report, Trouble> {
+pub(super) fn run<D: TestDevice>(device: D, plan: &Plan) -> Result<Report, Trouble> {
     let allocator = Allocator::new(Recorder::new(device, plan.settles), PyTorch::new(plan.settings.clone()), Vec::new());
     let mut run = Run {
         allocator,

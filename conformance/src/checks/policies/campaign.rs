@@ -23,10 +23,10 @@ pub(super) fn every_law<B: Backend, P: Policy>(
     subject: &Subject<P>,
     backend: &B,
     effort: &Effort,
-    adversary: EventTiming,
+    timing: EventTiming,
 ) -> Verdict {
     let total = Cell::new(Reached::default());
-    let evidence = random(effort, 0x901c, adversary, |setup, steps| {
+    let evidence = random(effort, 0x901c, timing, |setup, steps| {
         let reached = subject.whole_run(backend, setup, steps)?;
         total.set(total.get().and(reached));
         Ok(())
@@ -53,9 +53,9 @@ pub(super) fn determinism<B: Backend, P: Policy>(subject: &Subject<P>, backend: 
 /// An allocator that is dropped as it is gives everything back.
 pub(super) fn dropped<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
     random(&a_part(effort), 0x901e, EventTiming::Seeded(0), |setup, steps| {
-        let world = subject.play(backend, setup, steps)?;
-        let script = world.script();
-        world.abandon().map(drop).map_err(|broken| Stopped::Broken(broken.during("dropped"), script))
+        let trial = subject.play(backend, setup, steps)?;
+        let script = trial.script();
+        trial.abandon().map(drop).map_err(|broken| Stopped::Broken(broken.during("dropped"), script))
     })
 }
 
@@ -63,8 +63,8 @@ fn a_part(effort: &Effort) -> Effort {
     Effort { cases: effort.cases.div_ceil(4), ..*effort }
 }
 
-fn random(effort: &Effort, salt: u64, adversary: EventTiming, one: impl Fn(&Setup, &[Step]) -> Result<(), Stopped>) -> Verdict {
-    let failure = match search(effort, salt, adversary, &one) {
+fn random(effort: &Effort, salt: u64, timing: EventTiming, one: impl Fn(&Setup, &[Step]) -> Result<(), Stopped>) -> Verdict {
+    let failure = match search(effort, salt, timing, &one) {
         Ok(operations) => {
             let measured = format!("{operations} steps in {} programs", effort.cases);
             return Ok(Evidence { operations, measured, text: String::new() });
@@ -103,12 +103,12 @@ pub(super) struct Failing {
 pub(super) fn search(
     effort: &Effort,
     salt: u64,
-    adversary: EventTiming,
+    timing: EventTiming,
     one: &impl Fn(&Setup, &[Step]) -> Result<(), Stopped>,
 ) -> Result<u64, Failure> {
     let (operations, unable, broken) = (Cell::new(0), RefCell::new(None), RefCell::new(None));
     let spent = Cell::new(0);
-    let outcome = runner(effort, salt).run(&programs(adversary, LONGEST), |(setup, steps)| {
+    let outcome = runner(effort, salt).run(&programs(timing, LONGEST), |(setup, steps)| {
         if broken.borrow().is_some() {
             spent.set(spent.get() + steps.len());
         }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use parkade::policy::Policy;
 
+use super::habits::Habits;
 use super::subject::Subject;
 use super::{Share, entries_of};
 use crate::backend::Simulated;
@@ -49,9 +50,21 @@ impl std::error::Error for Report {}
 /// # Errors
 /// The report, if anything failed.
 pub fn check<P: Policy + 'static>(make: impl Fn() -> P + Send + Sync + 'static, effort: &Effort) -> Result<Report, Report> {
+    check_with(Habits::default(), make, effort)
+}
+
+/// As [`check`], for a policy that keeps its memory or does not look again after it waited.
+///
+/// # Errors
+/// The report, if anything failed.
+pub fn check_with<P: Policy + 'static>(
+    habits: Habits,
+    make: impl Fn() -> P + Send + Sync + 'static,
+    effort: &Effort,
+) -> Result<Report, Report> {
     let name = make().name();
-    let subject = Subject::new(name, move |_| make());
+    let subject = Subject::new(name, move |_| make()).with(habits);
     let entries = entries_of(&Simulated, &subject, Share::Whole);
-    let report = Report { rows: suite::run(&Simulated, &entries, &[], effort, &Silent) };
+    let report = Report { rows: suite::run(&Simulated, &entries, None, effort, &Silent) };
     if report.passed() { Ok(report) } else { Err(report) }
 }

@@ -8,7 +8,7 @@ use parkade::profile::Profile;
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
-use crate::checks::lockstep::Draws;
+use crate::checks::draw::Draws;
 
 /// So many policies of each kind that moves memory.
 const MOVERS: usize = 10;
@@ -97,6 +97,11 @@ impl Drawn {
         Drawn { unit, segment, page, grows, small, fit, cutting, coalescing, rungs, profile }
     }
 
+    /// The same, whose segments are expandable only if this holds.
+    pub(super) fn expandable_only_if(self, holds: bool) -> Drawn {
+        Drawn { grows: self.grows.map(|grows| grows && holds), ..self }
+    }
+
     /// Numbers of policies that take blocks of other streams, and of some that put pages together anew: so many of each.
     pub(super) fn seeds_that_move_memory() -> Vec<u64> {
         let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true)));
@@ -161,7 +166,7 @@ impl Policy for Drawn {
         if size.get() <= self.small { PoolClass::Small } else { PoolClass::Large }
     }
 
-    fn grows(&self, pool: PoolSlot) -> bool {
+    fn is_expandable(&self, pool: PoolSlot) -> bool {
         self.grows[usize::from(pool.class() == PoolClass::Large)]
     }
 

@@ -116,20 +116,20 @@ fn run<B: Backend, P: Policy>(
     steps: &[Step],
     faults: &[(When, FaultError)],
 ) -> Result<Ran, Stopped> {
-    let mut world = subject.world(backend, setup)?;
-    world.plan_faults(faults.iter().fold(FaultPlan::none(), |plan, &(when, error)| plan.and(when, error)));
+    let mut trial = subject.trial(backend, setup)?;
+    trial.plan_faults(faults.iter().fold(FaultPlan::none(), |plan, &(when, error)| plan.and(when, error)));
     let mut told = 0;
     for (number, &step) in steps.iter().enumerate() {
-        match world.apply(step) {
+        match trial.apply(step) {
             Ok(Outcome::Failed(_)) => told += 1,
             Ok(_) => {}
-            Err(broken) => return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), world.script())),
+            Err(broken) => return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), trial.script())),
         }
     }
-    let (fired, script) = (world.faults_fired(), world.script());
+    let (fired, script) = (trial.faults_fired(), trial.script());
     let enough: Result<(), Broken> =
         ensure(Law::Faults, told <= fired, || format!("{fired} calls failed, and {told} steps told of it"));
-    let finished = enough.and_then(|()| world.finish()).map_err(|broken| Stopped::Broken(broken, script))?;
+    let finished = enough.and_then(|()| trial.finish()).map_err(|broken| Stopped::Broken(broken, script))?;
     Ok(Ran { fired, calls: finished.calls, driver_ns: finished.driver_ns })
 }
 

@@ -35,7 +35,7 @@ pub(super) fn every_rung() -> (Setup, Vec<Step>) {
         ReleaseCached,
         Allocate(5 * MIB, 0),
     ];
-    let setup = Setup { capacity: 64 * MIB, adversary: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
+    let setup = Setup { capacity: 64 * MIB, timing: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
     (setup, fill.into_iter().chain(pieces).chain(rest).collect())
 }
 
@@ -46,7 +46,7 @@ pub(super) fn stitching() -> (Setup, Vec<Step>) {
     let fill = [400, 2, 300, 2].map(|mib| Allocate(mib * MIB, 0));
     // The 400 MiB first; the last one then takes its place, so that the 300 MiB are still the third.
     let steps = fill.into_iter().chain([Free(0), Free(2), Allocate(600 * MIB, 0)]).collect();
-    let setup = Setup { capacity: 1024 * MIB, adversary: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
+    let setup = Setup { capacity: 1024 * MIB, timing: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
     (setup, steps)
 }
 
@@ -101,6 +101,6 @@ pub(super) fn captures() -> (Setup, Vec<Step>) {
         Pool(End(2)),
         Allocate(30 * MIB, 0),
     ];
-    let setup = Setup { capacity: 64 * MIB, adversary: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
+    let setup = Setup { capacity: 64 * MIB, timing: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
     (setup, steps)
 }

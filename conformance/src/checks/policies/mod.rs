@@ -1,7 +1,7 @@
 //! The laws that hold for every policy, and the entries that check them: for each policy of the catalogue, for policies put together by
 //! chance, and for one that answers at random.
 //!
-//! The laws of [`crate::laws`] are about PyTorch's rules: they know where a request must go. Here that is the policy's own business; what
+//! The laws of [`laws`](super::laws) are about PyTorch's rules: they know where a request must go. Here that is the policy's own business; what
 //! holds all the same is in [`LAWS`]. A failure begins with the name of the law that was broken.
 
 mod campaign;
@@ -9,6 +9,7 @@ mod check;
 mod drawn;
 mod faults;
 mod fixed;
+mod habits;
 mod pool_step;
 mod shrink;
 mod step;
@@ -19,18 +20,21 @@ mod trial;
 mod watched;
 mod wrong;
 
+use parkade::PoolSlot;
 use parkade::policy::Policy;
+use parkade::units::PoolClass;
 use parkade_policies::{CATALOGUE, Named};
 
 use crate::backend::Backend;
-use crate::checks::draw::timings;
+use crate::checks::draw::{may_expand, timings};
 use crate::law::Law;
-use crate::suite::{Effort, Entry, Group};
+use crate::suite::{Effort, Entry, Group, Requirement};
 use drawn::Drawn;
+pub use habits::Habits;
 use subject::Subject;
 use wrong::Wrong;
 
-pub use check::{Report, check};
+pub use check::{Report, check, check_with};
 
 /// In a run of the whole suite a policy gets one random sequence where a law gets so many.
 const SHARE: u32 = 10;
@@ -89,29 +93,38 @@ pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, 
     let mut entries: Vec<Entry<B>> = Vec::new();
     for named in named {
         let make = named.make;
-        entries.extend(entries_of(backend, &Subject::new(named.name, move |_| make()), share));
+        let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
+        let maps_pages = maps_pages(&make());
+        let list = entries_of(backend, &subject, share).into_iter();
+        entries.extend(list.map(|entry| if maps_pages { entry.requires(Requirement::ExpandableSegments) } else { entry }));
     }
     if only.is_none() {
-        entries.extend(entries_of(backend, &drawn(), share));
+        entries.extend(entries_of(backend, &drawn(may_expand(backend)), share));
         entries.extend(wrong_answers(backend, share));
     }
     entries
 }
 
-/// Policies put together by chance.
-fn drawn() -> Subject<Drawn> {
-    Subject::new("drawn", Drawn::new).failing_with(Drawn::seeds_that_move_memory())
+/// Whether a policy takes memory by mapping pages.
+fn maps_pages(policy: &impl Policy) -> bool {
+    [PoolClass::Small, PoolClass::Large].into_iter().any(|class| policy.is_expandable(PoolSlot::default_pool(class)))
+}
+
+/// Policies put together by chance; without virtual memory, none whose segments are expandable.
+fn drawn(may_expand: bool) -> Subject<Drawn> {
+    Subject::new("drawn", move |seed| Drawn::new(seed).expandable_only_if(may_expand))
+        .failing_with(Drawn::seeds_that_move_memory())
 }
 
 /// The entries of one policy.
 fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &Subject<P>, share: Share) -> Vec<Entry<B>> {
     let name = |what: &str| format!("policy/{}/{what}", subject.name);
     let mut entries = Vec::new();
-    for (adversary_name, adversary) in timings(backend) {
+    for (timing_name, timing) in timings(backend) {
         let subject = subject.clone();
         let says = "every law that no policy may break holds after every step of random programs";
-        entries.push(Entry::new(Group::Law, name(adversary_name), says, move |backend, effort| {
-            campaign::every_law(&subject, backend, &share.of(effort), adversary)
+        entries.push(Entry::new(Group::Law, name(timing_name), says, move |backend, effort| {
+            campaign::every_law(&subject, backend, &share.of(effort), timing)
         }));
     }
     if backend.is_simulated() {
@@ -135,14 +148,15 @@ fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &
 }
 
 fn wrong_answers<B: Backend + 'static>(backend: &B, share: Share) -> Vec<Entry<B>> {
-    let subject = Subject::new("wrong-answers", Wrong::new).expected_wrong();
+    let may_expand = may_expand(backend);
+    let subject = Subject::new("wrong-answers", move |seed| Wrong::new(seed).expandable_only_if(may_expand)).expected_wrong();
     let says = "a wrong answer of a policy is an error that names it and loses nothing, whatever it answers";
-    let entry = |(name, adversary)| {
+    let entry = |(name, timing)| {
         let subject = subject.clone();
         Entry::new(Group::Law, format!("policy/wrong-answers/{name}"), says, move |backend, effort| {
             let part = share.of(effort);
             let effort = Effort { cases: part.cases * WRONG_SHARE, ..part };
-            campaign::every_law(&subject, backend, &effort, adversary)
+            campaign::every_law(&subject, backend, &effort, timing)
         })
     };
     timings(backend).into_iter().map(entry).collect()

@@ -54,7 +54,7 @@ pub(super) struct Setup {
     /// The device's memory.
     pub(super) capacity: u64,
     /// Who decides when events are seen complete.
-    pub(super) adversary: EventTiming,
+    pub(super) timing: EventTiming,
     /// Where segments go.
     pub(super) places: Places,
     /// For policies that are drawn.
@@ -118,16 +118,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn setup(adversary: EventTiming) -> impl Strategy<Value = Setup> {
-    let adversary = match adversary {
+fn setup(timing: EventTiming) -> impl Strategy<Value = Setup> {
+    let timing = match timing {
         EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
         other => Just(other).boxed(),
     };
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB, 1024 * MIB, 3072 * MIB]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
-    (capacity, adversary, places, any::<u64>()).prop_map(|(capacity, adversary, places, policy_seed)| Setup {
+    (capacity, timing, places, any::<u64>()).prop_map(|(capacity, timing, places, policy_seed)| Setup {
         capacity,
-        adversary,
+        timing,
         places,
         policy_seed,
     })
@@ -135,8 +135,8 @@ fn setup(adversary: EventTiming) -> impl Strategy<Value = Setup> {
 
 /// Programs of so many steps at most. Every other one has private pools: where requests are routed nothing waits, so that much of what the
 /// others do is not done there.
-pub(super) fn programs(adversary: EventTiming, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+pub(super) fn programs(timing: EventTiming, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let with_pools = prop_oneof![5 => step(), 1 => pool_step().prop_map(Step::Pool)].boxed();
     let steps = prop_oneof![prop::collection::vec(step(), 1..longest), prop::collection::vec(with_pools, 1..longest),];
-    (setup(adversary), steps)
+    (setup(timing), steps)
 }

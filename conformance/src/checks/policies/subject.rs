@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parkade::policy::Policy;
 
+use super::habits::Habits;
 use super::step::{Setup, Step};
 use super::trial::{Mode, Trial};
 use super::watched::Reached;
@@ -16,6 +17,7 @@ pub(super) struct Subject<P> {
     make: Arc<dyn Fn(u64) -> P + Send + Sync>,
     /// What may go wrong that is nobody's fault.
     mode: Mode,
+    habits: Habits,
     /// The numbers that it is made with where calls fail.
     pub(super) fault_seeds: Vec<u64>,
 }
@@ -23,7 +25,7 @@ pub(super) struct Subject<P> {
 impl<P> Clone for Subject<P> {
     fn clone(&self) -> Subject<P> {
         let (name, make, fault_seeds) = (self.name.clone(), Arc::clone(&self.make), self.fault_seeds.clone());
-        Subject { name, make, mode: self.mode, fault_seeds }
+        Subject { name, make, mode: self.mode, habits: self.habits, fault_seeds }
     }
 }
 
@@ -38,7 +40,7 @@ pub(super) enum Stopped {
 impl<P: Policy> Subject<P> {
     /// The policy that `make` makes; it is given a number that a drawn policy follows from.
     pub(super) fn new(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject<P> {
-        Subject { name: name.into(), make: Arc::new(make), mode: Mode::Honest, fault_seeds: vec![0] }
+        Subject { name: name.into(), make: Arc::new(make), mode: Mode::Honest, habits: Habits::default(), fault_seeds: vec![0] }
     }
 
     /// The same; where calls fail, all of these numbers take their turn.
@@ -46,40 +48,45 @@ impl<P: Policy> Subject<P> {
         Subject { fault_seeds, ..self }
     }
 
+    /// The same, with these habits.
+    pub(super) fn with(self, habits: Habits) -> Subject<P> {
+        Subject { habits, ..self }
+    }
+
     /// The same, expected to give wrong answers.
     pub(super) fn expected_wrong(self) -> Subject<P> {
         Subject { mode: Mode::Wrong, ..self }
     }
 
-    pub(super) fn world<B: Backend>(&self, backend: &B, setup: &Setup) -> Result<Trial<B::Device, P>, Stopped> {
-        Trial::new(backend, setup, (self.make)(setup.policy_seed), self.mode).map_err(Stopped::Unable)
+    pub(super) fn trial<B: Backend>(&self, backend: &B, setup: &Setup) -> Result<Trial<B::Device, P>, Stopped> {
+        Trial::new(backend, setup, (self.make)(setup.policy_seed), self.mode, self.habits).map_err(Stopped::Unable)
     }
 
     /// Carries out a program up to its end, but leaves everything as it is then.
     pub(super) fn play<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<Trial<B::Device, P>, Stopped> {
-        let mut world = self.world(backend, setup)?;
+        let mut trial = self.trial(backend, setup)?;
         for (number, &step) in steps.iter().enumerate() {
-            if let Err(broken) = world.apply(step) {
-                return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), world.script()));
+            if let Err(broken) = trial.apply(step) {
+                return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), trial.script()));
             }
         }
-        Ok(world)
+        Ok(trial)
     }
 
     /// Carries out a program and gives everything back; how often the policy did what it may do.
     pub(super) fn whole_run<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
-        let world = self.play(backend, setup, steps)?;
-        let (script, reached) = (world.script(), world.reached());
-        let finished = world.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))?;
+        let trial = self.play(backend, setup, steps)?;
+        let (script, reached) = (trial.script(), trial.reached());
+        let finished = trial.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))?;
         Ok(Reached { driver_ns: finished.driver_ns, ..reached })
     }
 
     /// Two runs of a program that must be the same.
     pub(super) fn twice<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<(), Stopped> {
         let run = || -> Result<_, Stopped> {
-            let world = self.play(backend, setup, steps)?;
-            let script = world.script();
-            let finished = world.finish().map_err(|broken| Stopped::Broken(broken, script.clone()))?;
+            let trial = self.play(backend, setup, steps)?;
+            let script = trial.script();
+            let finished = trial.finish().map_err(|broken| Stopped::Broken(broken, script.clone()))?;
             Ok((finished, script))
         };
         let ((first, script), (second, _)) = (run()?, run()?);

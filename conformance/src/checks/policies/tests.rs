@@ -8,6 +8,7 @@ use parkade_policies::CATALOGUE;
 use super::campaign::{Failing, Failure, search};
 use super::drawn;
 use super::fixed::{captures, every_rung, stitching};
+use super::habits::Habits;
 use super::step::{Setup, Step};
 use super::subject::{Stopped, Subject};
 use super::watched::Reached;
@@ -28,7 +29,7 @@ fn blocks_change_streams_and_pages_their_places_under_policies_of_the_catalogue(
     let mut total = Reached::default();
     for named in CATALOGUE {
         let make = named.make;
-        let subject = Subject::new(named.name, move |_| make());
+        let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
         for (setup, steps) in [every_rung(), stitching()] {
             total = total.and(reached(subject.whole_run(&Simulated, &setup, &steps)));
         }
@@ -38,7 +39,7 @@ fn blocks_change_streams_and_pages_their_places_under_policies_of_the_catalogue(
 
 #[test]
 fn the_policies_whose_calls_fail_move_memory_in_both_ways() {
-    let (subject, (setup, steps)) = (drawn(), every_rung());
+    let (subject, (setup, steps)) = (drawn(true), every_rung());
     let runs = subject.fault_seeds.iter().map(|&policy_seed| {
         let setup = Setup { policy_seed, ..setup };
         reached(subject.whole_run(&Simulated, &setup, &steps))
@@ -55,7 +56,7 @@ fn private_pools_serve_under_every_policy_and_are_loaded_under_most_whose_neighb
     let (mut merge, mut load) = (0, 0);
     for named in CATALOGUE {
         let make = named.make;
-        let subject = Subject::new(named.name, move |_| make());
+        let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
         let run = reached(subject.whole_run(&Simulated, &setup, &steps));
         assert!(run.private > 0, "{}: {run:?}", named.name);
         merge += u32::from(make().coalescing() == Coalescing::Neighbours);

@@ -4,10 +4,9 @@
 use std::cell::{Cell, RefCell};
 
 use parkade::device::DeviceBackend;
-use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
-use parkade::profile::Profile;
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Wrapper};
 use parkade::trace::Observer;
-use parkade::units::{Bytes, PoolClass};
+use parkade::units::Bytes;
 use parkade::{Allocator, BlockId, Heap, PoolSlot};
 
 /// What a heap looks like to a policy: reserved bytes, and each free block's first byte, size and stream.
@@ -152,37 +151,15 @@ pub(super) fn changed_since_answer<D: DeviceBackend, P: Policy, O: Observer>(
     (now != notes.picture).then(|| format!("the policy saw {:x?}, and there is {now:x?}", notes.picture))
 }
 
-impl<P: Policy> Policy for Watched<P> {
-    fn name(&self) -> &'static str {
-        self.policy.name()
+impl<P: Policy> Wrapper for Watched<P> {
+    type Inner = P;
+
+    fn inner(&self) -> &P {
+        &self.policy
     }
 
-    fn profile(&self) -> &'static Profile {
-        self.policy.profile()
-    }
-
-    fn round(&self, requested: Bytes) -> Option<Bytes> {
-        self.policy.round(requested)
-    }
-
-    fn classify(&self, size: Bytes) -> PoolClass {
-        self.policy.classify(size)
-    }
-
-    fn grows(&self, pool: PoolSlot) -> bool {
-        self.policy.grows(pool)
-    }
-
-    fn page(&self, pool: PoolSlot) -> Bytes {
-        self.policy.page(pool)
-    }
-
-    fn reservation(&self, total: Bytes) -> Bytes {
-        self.policy.reservation(total)
-    }
-
-    fn rejects(&self, reserved: Bytes, size: Bytes, total: Bytes) -> bool {
-        self.policy.rejects(reserved, size, total)
+    fn inner_mut(&mut self) -> &mut P {
+        &mut self.policy
     }
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
@@ -214,10 +191,6 @@ impl<P: Policy> Policy for Watched<P> {
         let part = self.policy.cut(whole, request);
         self.kept.set(part.get());
         part
-    }
-
-    fn coalescing(&self) -> Coalescing {
-        self.policy.coalescing()
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
@@ -254,37 +227,5 @@ impl<P: Policy> Policy for Watched<P> {
         };
         self.says(answer);
         relief
-    }
-
-    fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
-        self.policy.releasable(heap)
-    }
-
-    fn keeps_memory(&self) -> bool {
-        self.policy.keeps_memory()
-    }
-
-    fn looks_after_waiting(&self) -> bool {
-        self.policy.looks_after_waiting()
-    }
-
-    fn releases_during_captures(&self) -> bool {
-        self.policy.releases_during_captures()
-    }
-
-    fn looks_by_address(&self) -> bool {
-        self.policy.looks_by_address()
-    }
-
-    fn stamp(&self, pool: PoolSlot) -> u64 {
-        self.policy.stamp(pool)
-    }
-
-    fn is_oversize(&self, size: Bytes) -> bool {
-        self.policy.is_oversize(size)
-    }
-
-    fn max_split_size(&self) -> i64 {
-        self.policy.max_split_size()
     }
 }

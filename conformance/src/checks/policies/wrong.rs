@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 
-use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Coalescing, FreeOrder, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
-use crate::checks::lockstep::Draws;
+use crate::checks::draw::Draws;
 
 /// A policy that answers at random.
 #[derive(Debug)]
@@ -17,11 +17,12 @@ pub(super) struct Wrong {
     seen: RefCell<Vec<BlockId>>,
     profile: &'static Profile,
     coalescing: Coalescing,
-    looks_by_address: bool,
+    free_order: FreeOrder,
     /// How often an answer is one that could be right, in hundredths.
     right: u64,
     /// It hardly ever gives up, so that ladders have hundreds of rungs.
     is_patient: bool,
+    may_expand: bool,
 }
 
 /// Sizes that say something about a mistake.
@@ -33,9 +34,24 @@ impl Wrong {
         let mut draws = Draws::new(seed);
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][draws.below(2) as usize];
         let coalescing = [Coalescing::Neighbours, Coalescing::Buddies, Coalescing::Never][draws.below(3) as usize];
-        let (looks_by_address, right) = (draws.below(2) == 0, [30, 60, 80, 95][draws.below(4) as usize]);
+        let free_order = if draws.below(2) == 0 { FreeOrder::ByAddress } else { FreeOrder::BySize };
+        let right = [30, 60, 80, 95][draws.below(4) as usize];
         let is_patient = draws.below(8) == 0;
-        Wrong { draws: RefCell::new(draws), seen: RefCell::default(), profile, coalescing, looks_by_address, right, is_patient }
+        Wrong {
+            draws: RefCell::new(draws),
+            seen: RefCell::default(),
+            profile,
+            coalescing,
+            free_order,
+            right,
+            is_patient,
+            may_expand: true,
+        }
+    }
+
+    /// The same, whose segments are expandable only if this holds.
+    pub(super) fn expandable_only_if(self, may_expand: bool) -> Wrong {
+        Wrong { may_expand, ..self }
     }
 
     fn below(&self, bound: u64) -> u64 {
@@ -95,8 +111,8 @@ impl Policy for Wrong {
         if self.is_right() == (size <= Bytes::mib(1)) { PoolClass::Small } else { PoolClass::Large }
     }
 
-    fn grows(&self, _: PoolSlot) -> bool {
-        self.below(3) == 0
+    fn is_expandable(&self, _: PoolSlot) -> bool {
+        self.below(3) == 0 && self.may_expand
     }
 
     fn page(&self, _: PoolSlot) -> Bytes {
@@ -171,8 +187,8 @@ impl Policy for Wrong {
         if self.is_right() { heap.releasable() } else { self.blocks(heap, |_| true) }
     }
 
-    fn looks_by_address(&self) -> bool {
-        self.looks_by_address
+    fn free_order(&self) -> FreeOrder {
+        self.free_order
     }
 
     fn stamp(&self, _: PoolSlot) -> u64 {

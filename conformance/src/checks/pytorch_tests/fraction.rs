@@ -4,7 +4,7 @@ use parkade::device::DeviceBackend;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, StreamId};
 
-use super::{Mode, ensure, fill, holds, once, same, twice};
+use super::support::{Mode, ensure, fill, holds, once, same, twice};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::{Request, Stage};
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
@@ -25,53 +25,53 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 fn set<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let mut text = String::new();
     for fraction in [-0.1, 2.0] {
-        let refused = bench.core().set_memory_fraction(fraction).err();
+        let refused = stage.core().set_memory_fraction(fraction).err();
         let refused = refused.ok_or_else(|| Trouble::fail(format!("a fraction of {fraction} was taken")))?;
         text += &format!("{refused}\n");
     }
-    let total = bench.core().device().total_memory();
-    let free = bench.device().steer().memory_info()?.free;
+    let total = stage.core().device().total_memory();
+    let free = stage.device().steer().memory_info()?.free;
     if free.get() < total.get() / 2 {
         return Err(Trouble::Skip(format!("half of the device is needed, and {free} of {total} bytes are free")));
     }
     let tensor = Bytes(4096);
-    bench.alloc("tensor", tensor)?.served()?;
-    bench.release_cached()?;
-    fraction_of(&mut bench, 0.5)?;
-    let reserved = bench.core().heap().reserved();
-    bench.alloc("most", Bytes((total.get() as f64 * 0.499) as u64).saturating_sub(reserved))?.served()?;
-    bench.free("most")?;
-    bench.release_cached()?;
-    let refusal = bench.alloc("half", Bytes((total.get() as f64 * 0.5) as u64))?.refusal()?;
+    stage.alloc("tensor", tensor)?.served()?;
+    stage.release_cached()?;
+    fraction_of(&mut stage, 0.5)?;
+    let reserved = stage.core().heap().reserved();
+    stage.alloc("most", Bytes((total.get() as f64 * 0.499) as u64).saturating_sub(reserved))?.served()?;
+    stage.free("most")?;
+    stage.release_cached()?;
+    let refusal = stage.alloc("half", Bytes((total.get() as f64 * 0.5) as u64))?.refusal()?;
     ensure(refusal.contains("out of memory"), || format!("the message is: {refusal}"))?;
-    fill(&bench, "tensor", tensor, 1, StreamId::DEFAULT)?;
-    let address = bench.address("tensor")?;
-    ensure(holds(&bench, address, 4096, 1)?, || "the tensor is not what was written".to_owned())?;
-    text += &bench.picture();
-    bench.finish()?;
+    fill(&stage, "tensor", tensor, 1, StreamId::DEFAULT)?;
+    let address = stage.address("tensor")?;
+    ensure(holds(&stage, address, 4096, 1)?, || "the tensor is not what was written".to_owned())?;
+    text += &stage.picture();
+    stage.finish()?;
     Ok(Evidence { text, operations: 6, ..Evidence::default() })
 }
 
 fn get<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), "", None)?;
-    same("the fraction at first", bench.core().memory_fraction(), 1.0)?;
+    let mut stage = Stage::new(backend, &Needs::default(), "", None)?;
+    same("the fraction at first", stage.core().memory_fraction(), 1.0)?;
     let mut operations = 0;
     for fraction in [1.0, 0.0].into_iter().chain(SOME) {
-        fraction_of(&mut bench, fraction)?;
-        let found = bench.core().memory_fraction();
+        fraction_of(&mut stage, fraction)?;
+        let found = stage.core().memory_fraction();
         let tolerance = if fraction == 0.0 || fraction == 1.0 { 0.0 } else { CLOSE };
         ensure((found - fraction).abs() <= tolerance, || format!("{fraction} is read back as {found}"))?;
         operations += 1;
     }
-    bench.finish()?;
+    stage.finish()?;
     Ok(Evidence::operations(operations))
 }
 
-fn fraction_of<D: TestDevice>(bench: &mut Stage<D>, fraction: f64) -> Result<(), Trouble> {
-    bench.core().set_memory_fraction(fraction).map_err(|error| Trouble::fail(error.to_string()))
+fn fraction_of<D: TestDevice>(stage: &mut Stage<D>, fraction: f64) -> Result<(), Trouble> {
+    stage.core().set_memory_fraction(fraction).map_err(|error| Trouble::fail(error.to_string()))
 }
 
 fn from_the_environment<B: Backend>(backend: &B) -> Verdict {
@@ -79,13 +79,13 @@ fn from_the_environment<B: Backend>(backend: &B) -> Verdict {
     for (value, expected) in [("0.0", 0.0), ("0.5", 0.5), ("1.0", 1.0)] {
         let string = format!("per_process_memory_fraction:{value}");
         let settings = Settings::from_environment(&string).map_err(|error| Trouble::fail(error.to_string()))?;
-        let mut bench = Stage::new(backend, &Needs::default(), &string, None)?;
-        fraction_of(&mut bench, settings.per_process_memory_fraction)?;
-        let found = bench.core().memory_fraction();
+        let mut stage = Stage::new(backend, &Needs::default(), &string, None)?;
+        fraction_of(&mut stage, settings.per_process_memory_fraction)?;
+        let found = stage.core().memory_fraction();
         ensure((found - expected).abs() <= CLOSE, || format!("{string} gives a fraction of {found}"))?;
-        let served = bench.alloc("a", Bytes(1))? == Request::Served;
+        let served = stage.alloc("a", Bytes(1))? == Request::Served;
         same(&string, served, expected > 0.0)?;
-        bench.finish()?;
+        stage.finish()?;
     }
     for value in ["-0.1", "1.1"] {
         let refused = Settings::from_environment(&format!("per_process_memory_fraction:{value}"));

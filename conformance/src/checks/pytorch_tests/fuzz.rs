@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use parkade::Allocation;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 
-use super::{Mode, ensure, twice};
+use super::support::{Mode, ensure, twice};
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::checks::lockstep::Draws;
+use crate::checks::draw::Draws;
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
@@ -29,51 +29,51 @@ struct Tensor {
 }
 
 fn fuzz<B: Backend>(backend: &B, mode: Mode, effort: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let mut draws = Draws::new(effort.seed.wrapping_add(123));
     let (mut tensors, mut total, mut word) = (Vec::<Tensor>::new(), 0, 0);
     let mut places = BTreeMap::<u64, u64>::new();
     for _ in 0..OPERATIONS {
         while total >= MOST {
-            total -= free(&mut bench, &mut tensors, &mut places, &mut draws)?;
+            total -= free(&mut stage, &mut tensors, &mut places, &mut draws)?;
         }
         // Ten to ten to one, as in the test; nothing to free means nothing is freed.
         match draws.below(21) {
             0..10 => {
                 word += 1;
                 let bytes = Bytes((2 * MIB + draws.below(18 * MIB)) / 4 * 4);
-                tensors.push(request(&mut bench, &mut places, bytes, word)?);
+                tensors.push(request(&mut stage, &mut places, bytes, word)?);
                 total += bytes.get();
             }
-            10..20 if !tensors.is_empty() => total -= free(&mut bench, &mut tensors, &mut places, &mut draws)?,
+            10..20 if !tensors.is_empty() => total -= free(&mut stage, &mut tensors, &mut places, &mut draws)?,
             10..20 => {}
-            _ => bench.release_cached()?,
+            _ => stage.release_cached()?,
         }
     }
     while !tensors.is_empty() {
-        free(&mut bench, &mut tensors, &mut places, &mut draws)?;
+        free(&mut stage, &mut tensors, &mut places, &mut draws)?;
     }
-    bench.finish()?;
+    stage.finish()?;
     Ok(Evidence { operations: OPERATIONS, measured: format!("{word} tensors"), text: String::new() })
 }
 
 fn request<D: TestDevice>(
-    bench: &mut Stage<D>,
+    stage: &mut Stage<D>,
     places: &mut BTreeMap<u64, u64>,
     bytes: Bytes,
     word: u32,
 ) -> Result<Tensor, Trouble> {
-    let allocation = bench.core().allocate(bytes, StreamId::DEFAULT).map_err(|error| Trouble::fail(error.to_string()))?;
+    let allocation = stage.core().allocate(bytes, StreamId::DEFAULT).map_err(|error| Trouble::fail(error.to_string()))?;
     let (start, end) = (allocation.address().get(), allocation.address().get() + bytes.get());
     let below = places.range(..end).next_back().filter(|(_, other)| **other > start);
     ensure(below.is_none(), || format!("tensor {word} shares bytes with another one"))?;
     places.insert(start, end);
-    bench.device().steer().fill(allocation.address(), bytes, word, StreamId::DEFAULT)?;
+    stage.device().steer().fill(allocation.address(), bytes, word, StreamId::DEFAULT)?;
     Ok(Tensor { allocation, bytes, word })
 }
 
 fn free<D: TestDevice>(
-    bench: &mut Stage<D>,
+    stage: &mut Stage<D>,
     tensors: &mut Vec<Tensor>,
     places: &mut BTreeMap<u64, u64>,
     draws: &mut Draws,
@@ -81,16 +81,16 @@ fn free<D: TestDevice>(
     let Tensor { allocation, bytes, word } = tensors.swap_remove(draws.below(tensors.len() as u64) as usize);
     let last = bytes.get() - SAMPLE as u64;
     for offset in [0, last / 8 * 4, last] {
-        check(bench, allocation.address().offset(Bytes(offset)), word)?;
+        check(stage, allocation.address().offset(Bytes(offset)), word)?;
     }
     places.remove(&allocation.address().get());
-    bench.core().free(allocation).map_err(|error| Trouble::fail(error.to_string()))?;
+    stage.core().free(allocation).map_err(|error| Trouble::fail(error.to_string()))?;
     Ok(bytes.get())
 }
 
-fn check<D: TestDevice>(bench: &Stage<D>, address: DeviceAddress, word: u32) -> Result<(), Trouble> {
+fn check<D: TestDevice>(stage: &Stage<D>, address: DeviceAddress, word: u32) -> Result<(), Trouble> {
     let mut found = [0; SAMPLE];
-    bench.device().steer().read(address, &mut found)?;
+    stage.device().steer().read(address, &mut found)?;
     let holds = found.chunks_exact(4).all(|piece| piece == word.to_le_bytes());
     ensure(holds, || format!("tensor {word} holds something else"))
 }

@@ -6,7 +6,7 @@ use parkade::snapshot::BlockActivity;
 use parkade::stats::Family;
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 
-use super::{Mode, ensure, fill, once, same, twice};
+use super::support::{Mode, ensure, fill, once, same, twice};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
@@ -48,24 +48,24 @@ struct Graph {
 }
 
 impl Graph {
-    fn capture_begin<D: TestDevice>(self, bench: &mut Stage<D>) -> Result<(), Trouble> {
-        bench.core().set_capturing(true);
-        done(bench.core().begin_pool(self.pool, PoolFilter::Stream(self.stream)))
+    fn capture_begin<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+        stage.core().set_capturing(true);
+        done(stage.core().begin_pool(self.pool, PoolFilter::Stream(self.stream)))
     }
 
-    fn capture_end<D: TestDevice>(self, bench: &mut Stage<D>) -> Result<(), Trouble> {
-        done(bench.core().end_pool(self.pool))?;
-        bench.core().set_capturing(false);
+    fn capture_end<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+        done(stage.core().end_pool(self.pool))?;
+        stage.core().set_capturing(false);
         Ok(())
     }
 
     /// A graph that is reset or destroyed uses its pool no more.
-    fn reset<D: TestDevice>(self, bench: &mut Stage<D>) -> Result<(), Trouble> {
-        done(bench.core().release_pool(self.pool))
+    fn reset<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+        done(stage.core().release_pool(self.pool))
     }
 
-    fn alloc<D: TestDevice>(self, bench: &mut Stage<D>, name: &str, bytes: Bytes) -> Result<(), Trouble> {
-        bench.alloc_on(name, bytes, self.stream)?.served()
+    fn alloc<D: TestDevice>(self, stage: &mut Stage<D>, name: &str, bytes: Bytes) -> Result<(), Trouble> {
+        stage.alloc_on(name, bytes, self.stream)?.served()
     }
 }
 
@@ -74,95 +74,95 @@ fn done<T, E: std::fmt::Display>(outcome: Result<T, E>) -> Result<T, Trouble> {
 }
 
 fn setup<B: Backend>(backend: &B, mode: Mode) -> Result<(Stage<B::Device>, StreamId), Trouble> {
-    let bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
-    let stream = bench.streams()[1];
-    Ok((bench, stream))
+    let stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    let stream = stage.streams()[1];
+    Ok((stage, stream))
 }
 
 /// The pool of the segment that holds a named allocation.
-fn pool_of<D: TestDevice>(bench: &Stage<D>, name: &str) -> Result<PoolId, Trouble> {
-    let address = bench.address(name)?.get();
+fn pool_of<D: TestDevice>(stage: &Stage<D>, name: &str) -> Result<PoolId, Trouble> {
+    let address = stage.address(name)?.get();
     let holds = |start: u64, bytes: u64| start <= address && address - start < bytes;
-    let segments = bench.segments();
+    let segments = stage.segments();
     let found = segments.iter().find(|segment| holds(segment.address.get(), segment.total.get())).map(|segment| segment.pool);
     found.ok_or_else(|| Trouble::fail(format!("no segment holds {name}")))
 }
 
 fn simple<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let (mut bench, stream) = setup(backend, mode)?;
+    let (mut stage, stream) = setup(backend, mode)?;
     let graph = Graph { pool: PoolId(1, 0), stream };
-    graph.alloc(&mut bench, "a", Bytes(4000))?;
-    graph.capture_begin(&mut bench)?;
-    graph.alloc(&mut bench, "b", Bytes(4000))?;
-    bench.alloc("elsewhere", Bytes(4000))?.served()?;
-    graph.capture_end(&mut bench)?;
-    graph.alloc(&mut bench, "after", Bytes(4000))?;
+    graph.alloc(&mut stage, "a", Bytes(4000))?;
+    graph.capture_begin(&mut stage)?;
+    graph.alloc(&mut stage, "b", Bytes(4000))?;
+    stage.alloc("elsewhere", Bytes(4000))?.served()?;
+    graph.capture_end(&mut stage)?;
+    graph.alloc(&mut stage, "after", Bytes(4000))?;
     for (name, pool) in [("a", PoolId::DEFAULT), ("b", graph.pool), ("elsewhere", PoolId::DEFAULT), ("after", PoolId::DEFAULT)] {
-        same(name, pool_of(&bench, name)?, pool)?;
+        same(name, pool_of(&stage, name)?, pool)?;
     }
-    let text = bench.picture();
-    graph.reset(&mut bench)?;
-    bench.finish()?;
+    let text = stage.picture();
+    graph.reset(&mut stage)?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
 }
 
 fn recapture<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let (mut bench, stream) = setup(backend, mode)?;
+    let (mut stage, stream) = setup(backend, mode)?;
     for number in 1..=2 {
         let graph = Graph { pool: PoolId(number, 0), stream };
-        graph.capture_begin(&mut bench)?;
-        graph.alloc(&mut bench, "b", Bytes(4000))?;
-        graph.capture_end(&mut bench)?;
-        same("the pool", pool_of(&bench, "b")?, graph.pool)?;
-        bench.free("b")?;
-        bench.release_cached()?;
-        ensure(!bench.segments().is_empty(), || "the graph's memory went while the graph was there".to_owned())?;
-        graph.reset(&mut bench)?;
-        bench.release_cached()?;
-        same("segments after the reset", bench.segments().len(), 0)?;
+        graph.capture_begin(&mut stage)?;
+        graph.alloc(&mut stage, "b", Bytes(4000))?;
+        graph.capture_end(&mut stage)?;
+        same("the pool", pool_of(&stage, "b")?, graph.pool)?;
+        stage.free("b")?;
+        stage.release_cached()?;
+        ensure(!stage.segments().is_empty(), || "the graph's memory went while the graph was there".to_owned())?;
+        graph.reset(&mut stage)?;
+        stage.release_cached()?;
+        same("segments after the reset", stage.segments().len(), 0)?;
     }
-    bench.finish()?;
+    stage.finish()?;
     Ok(Evidence::operations(4))
 }
 
 fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let (mut bench, stream) = setup(backend, mode)?;
+    let (mut stage, stream) = setup(backend, mode)?;
     let graph = Graph { pool: PoolId(1, 0), stream };
-    graph.capture_begin(&mut bench)?;
-    let refusal = bench.alloc_on("all", Bytes(4 << 40), stream)?.refusal()?;
+    graph.capture_begin(&mut stage)?;
+    let refusal = stage.alloc_on("all", Bytes(4 << 40), stream)?.refusal()?;
     ensure(refusal.contains("out of memory"), || format!("the message is: {refusal}"))?;
-    graph.capture_end(&mut bench)?;
-    graph.reset(&mut bench)?;
+    graph.capture_end(&mut stage)?;
+    graph.reset(&mut stage)?;
     let next = Graph { pool: PoolId(2, 0), stream };
-    next.capture_begin(&mut bench)?;
-    next.alloc(&mut bench, "b", Bytes(4000))?;
-    next.capture_end(&mut bench)?;
-    let text = bench.picture();
-    next.reset(&mut bench)?;
-    bench.finish()?;
+    next.capture_begin(&mut stage)?;
+    next.alloc(&mut stage, "b", Bytes(4000))?;
+    next.capture_end(&mut stage)?;
+    let text = stage.picture();
+    next.reset(&mut stage)?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 2, ..Evidence::default() })
 }
 
 /// The workspace is cuBLAS's own choice of size; it lives as long as the graph.
 fn repeated<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     const WORKSPACE: Bytes = Bytes(4096 * 2 * 1024 + 16 * 8 * 1024);
-    let (mut bench, stream) = setup(backend, mode)?;
+    let (mut stage, stream) = setup(backend, mode)?;
     let mut reserved = None;
     for number in 1..=10 {
         let graph = Graph { pool: PoolId(number, 0), stream };
-        graph.capture_begin(&mut bench)?;
-        graph.alloc(&mut bench, "workspace", WORKSPACE)?;
-        graph.alloc(&mut bench, "product", Bytes(4 * MIB))?;
-        bench.free("product")?;
-        graph.capture_end(&mut bench)?;
-        let now = bench.core().heap().reserved();
+        graph.capture_begin(&mut stage)?;
+        graph.alloc(&mut stage, "workspace", WORKSPACE)?;
+        graph.alloc(&mut stage, "product", Bytes(4 * MIB))?;
+        stage.free("product")?;
+        graph.capture_end(&mut stage)?;
+        let now = stage.core().heap().reserved();
         same("reserved bytes with a graph", now, *reserved.get_or_insert(now))?;
-        bench.free("workspace")?;
-        graph.reset(&mut bench)?;
-        bench.release_cached()?;
+        stage.free("workspace")?;
+        graph.reset(&mut stage)?;
+        stage.release_cached()?;
     }
-    let text = bench.figures();
-    bench.finish()?;
+    let text = stage.figures();
+    stage.finish()?;
     Ok(Evidence { text, operations: 40, ..Evidence::default() })
 }
 
@@ -181,86 +181,86 @@ fn sizes() -> [(u64, i64, u64, u64, PoolClass); 5] {
 fn result_outlives_graph<B: Backend>(backend: &B) -> Verdict {
     let mut text = String::new();
     for (number, (size, segments, bytes, bytes_left, class)) in (1..).zip(sizes()) {
-        let (mut bench, stream) = setup(backend, Mode::Ordinary)?;
+        let (mut stage, stream) = setup(backend, Mode::Ordinary)?;
         let graph = Graph { pool: PoolId(number, 0), stream };
-        graph.alloc(&mut bench, "a", Bytes(size))?;
-        let before = counted(&bench, class);
-        graph.capture_begin(&mut bench)?;
-        capture_chain(&mut bench, graph, Bytes(size))?;
-        graph.capture_end(&mut bench)?;
-        let grown = |bench: &Stage<B::Device>| {
-            let now = counted(bench, class);
+        graph.alloc(&mut stage, "a", Bytes(size))?;
+        let before = counted(&stage, class);
+        graph.capture_begin(&mut stage)?;
+        capture_chain(&mut stage, graph, Bytes(size))?;
+        graph.capture_end(&mut stage)?;
+        let grown = |stage: &Stage<B::Device>| {
+            let now = counted(stage, class);
             [0, 1, 2, 3].map(|place| now[place] - before[place])
         };
         let expected = [segments, bytes.cast_signed(), 1, size.cast_signed()];
-        same(&format!("segments, their bytes, active blocks and bytes of {size} captured"), grown(&bench), expected)?;
-        graph.reset(&mut bench)?;
-        bench.device().steer().settle();
-        bench.release_cached()?;
+        same(&format!("segments, their bytes, active blocks and bytes of {size} captured"), grown(&stage), expected)?;
+        graph.reset(&mut stage)?;
+        stage.device().steer().settle();
+        stage.release_cached()?;
         let expected = [1, bytes_left.cast_signed(), 1, size.cast_signed()];
-        same(&format!("the same of {size} after the graph"), grown(&bench), expected)?;
-        text += &bench.picture();
-        bench.free("a")?;
-        bench.free("b5")?;
-        bench.release_cached()?;
-        same("segments at the end", bench.segments().len(), 0)?;
-        bench.finish()?;
+        same(&format!("the same of {size} after the graph"), grown(&stage), expected)?;
+        text += &stage.picture();
+        stage.free("a")?;
+        stage.free("b5")?;
+        stage.release_cached()?;
+        same("segments at the end", stage.segments().len(), 0)?;
+        stage.finish()?;
     }
     Ok(Evidence { text, operations: 5 * 24, ..Evidence::default() })
 }
 
 /// `b = a.clone()`, then five times `b = b.clone() + 1`: at most three tensors live at a time, and the last `b`, `b5`,
 /// is left.
-fn capture_chain<D: TestDevice>(bench: &mut Stage<D>, graph: Graph, size: Bytes) -> Result<(), Trouble> {
-    graph.alloc(bench, "b0", size)?;
+fn capture_chain<D: TestDevice>(stage: &mut Stage<D>, graph: Graph, size: Bytes) -> Result<(), Trouble> {
+    graph.alloc(stage, "b0", size)?;
     for round in 0..5 {
-        graph.alloc(bench, "clone", size)?;
-        graph.alloc(bench, &format!("b{}", round + 1), size)?;
-        bench.free("clone")?;
-        bench.free(&format!("b{round}"))?;
+        graph.alloc(stage, "clone", size)?;
+        graph.alloc(stage, &format!("b{}", round + 1), size)?;
+        stage.free("clone")?;
+        stage.free(&format!("b{round}"))?;
     }
     Ok(())
 }
 
-fn counted<D: TestDevice>(bench: &Stage<D>, class: PoolClass) -> [i64; 4] {
+fn counted<D: TestDevice>(stage: &Stage<D>, class: PoolClass) -> [i64; 4] {
     [Family::Segment, Family::ReservedBytes, Family::Active, Family::ActiveBytes].map(|family| {
-        let set = bench.stats().family(family);
+        let set = stage.stats().family(family);
         if class == PoolClass::Small { set.small.current } else { set.large.current }
     })
 }
 
 fn record_stream<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let (mut bench, stream) = setup(backend, mode)?;
-    let [_, _, side, third] = bench.streams();
-    bench.alloc("problem", Bytes(12))?.served()?;
-    bench.record_stream("problem", third)?;
-    bench.device().steer().spin(third, 20_000_000)?;
-    fill(&bench, "problem", Bytes(12), 1, third)?;
-    bench.free("problem")?;
-    let _ = bench.calls();
+    let (mut stage, stream) = setup(backend, mode)?;
+    let [_, _, side, third] = stage.streams();
+    stage.alloc("problem", Bytes(12))?.served()?;
+    stage.record_stream("problem", third)?;
+    stage.device().steer().spin(third, 20_000_000)?;
+    fill(&stage, "problem", Bytes(12), 1, third)?;
+    stage.free("problem")?;
+    let _ = stage.calls();
     let graph = Graph { pool: PoolId(1, 0), stream };
-    graph.capture_begin(&mut bench)?;
-    graph.alloc(&mut bench, "b", Bytes(12))?;
-    bench.record_stream("b", side)?;
-    bench.free("b")?;
-    graph.alloc(&mut bench, "c", Bytes(12))?;
-    graph.capture_end(&mut bench)?;
-    let asked: Vec<String> = bench.calls().into_iter().filter(|call| call.contains("Event")).collect();
+    graph.capture_begin(&mut stage)?;
+    graph.alloc(&mut stage, "b", Bytes(12))?;
+    stage.record_stream("b", side)?;
+    stage.free("b")?;
+    graph.alloc(&mut stage, "c", Bytes(12))?;
+    graph.capture_end(&mut stage)?;
+    let asked: Vec<String> = stage.calls().into_iter().filter(|call| call.contains("Event")).collect();
     same("calls for events under capture", asked, Vec::new())?;
-    let mut text = bench.picture();
-    bench.device().steer().settle();
+    let mut text = stage.picture();
+    stage.device().steer().settle();
     // The first request after the capture gives the deferred block its events, the second one surely sees them done.
     for name in ["dummy", "dummy2"] {
-        bench.alloc(name, Bytes(12))?.served()?;
-        bench.device().steer().settle();
+        stage.alloc(name, Bytes(12))?.served()?;
+        stage.device().steer().settle();
     }
-    let blocks = bench.segments().into_iter().flat_map(|segment| segment.blocks);
+    let blocks = stage.segments().into_iter().flat_map(|segment| segment.blocks);
     let pending = blocks.filter(|block| block.state == BlockActivity::PendingFree).count();
     same("blocks that wait", pending, 0)?;
     text += "\n";
-    text += &bench.picture();
-    graph.reset(&mut bench)?;
-    bench.finish()?;
+    text += &stage.picture();
+    graph.reset(&mut stage)?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 8, ..Evidence::default() })
 }
 
@@ -271,29 +271,29 @@ fn pool(number: u64, is_shared: bool) -> PoolId {
 
 /// Two captures of sums with temporaries.
 fn two_successive<B: Backend>(backend: &B) -> Verdict {
-    successive(backend, 1, |bench, graphs| {
-        graphs[0].capture_begin(bench)?;
-        graphs[0].alloc(bench, "b0", Bytes(4000))?;
-        sums(bench, graphs[0], 0)?;
-        graphs[0].capture_end(bench)?;
-        graphs[1].capture_begin(bench)?;
-        sums(bench, graphs[1], 5)?;
-        graphs[1].capture_end(bench)
+    successive(backend, 1, |stage, graphs| {
+        graphs[0].capture_begin(stage)?;
+        graphs[0].alloc(stage, "b0", Bytes(4000))?;
+        sums(stage, graphs[0], 0)?;
+        graphs[0].capture_end(stage)?;
+        graphs[1].capture_begin(stage)?;
+        sums(stage, graphs[1], 5)?;
+        graphs[1].capture_end(stage)
     })
 }
 
 /// Five times a sum of two sums, each with a copy as a temporary; `first` is the number of the `b` that there is.
-fn sums<D: TestDevice>(bench: &mut Stage<D>, graph: Graph, first: u32) -> Result<(), Trouble> {
+fn sums<D: TestDevice>(stage: &mut Stage<D>, graph: Graph, first: u32) -> Result<(), Trouble> {
     let size = Bytes(4000);
     for round in first..first + 5 {
         for name in ["x", "y"] {
-            graph.alloc(bench, "clone", size)?;
-            graph.alloc(bench, name, size)?;
-            bench.free("clone")?;
+            graph.alloc(stage, "clone", size)?;
+            graph.alloc(stage, name, size)?;
+            stage.free("clone")?;
         }
-        graph.alloc(bench, &format!("b{}", round + 1), size)?;
+        graph.alloc(stage, &format!("b{}", round + 1), size)?;
         for name in ["x", "y", &format!("b{round}")] {
-            bench.free(name)?;
+            stage.free(name)?;
         }
     }
     Ok(())
@@ -301,19 +301,19 @@ fn sums<D: TestDevice>(bench: &mut Stage<D>, graph: Graph, first: u32) -> Result
 
 fn three_successive<B: Backend>(backend: &B) -> Verdict {
     let size = Bytes(4000);
-    successive(backend, 2, |bench, graphs| {
-        graphs[0].capture_begin(bench)?;
+    successive(backend, 2, |stage, graphs| {
+        graphs[0].capture_begin(stage)?;
         for name in ["b", "c", "d"] {
-            graphs[0].alloc(bench, name, size)?;
+            graphs[0].alloc(stage, name, size)?;
         }
-        graphs[0].capture_end(bench)?;
-        graphs[1].capture_begin(bench)?;
-        graphs[1].alloc(bench, "e", size)?;
-        bench.free("c")?;
-        graphs[1].capture_end(bench)?;
-        graphs[2].capture_begin(bench)?;
-        graphs[2].alloc(bench, "f", size)?;
-        graphs[2].capture_end(bench)
+        graphs[0].capture_end(stage)?;
+        graphs[1].capture_begin(stage)?;
+        graphs[1].alloc(stage, "e", size)?;
+        stage.free("c")?;
+        graphs[1].capture_end(stage)?;
+        graphs[2].capture_begin(stage)?;
+        graphs[2].alloc(stage, "f", size)?;
+        graphs[2].capture_end(stage)
     })
 }
 
@@ -326,19 +326,19 @@ fn successive<B: Backend>(
     let mut reserved = Vec::new();
     let mut text = String::new();
     for is_shared in [false, true] {
-        let (mut bench, stream) = setup(backend, Mode::Ordinary)?;
+        let (mut stage, stream) = setup(backend, Mode::Ordinary)?;
         let graphs = [1, 2, 3].map(|number| Graph { pool: pool(number, is_shared), stream });
-        graphs[0].alloc(&mut bench, "a", Bytes(4000))?;
-        captures(&mut bench, graphs)?;
-        reserved.push(bench.core().heap().reserved());
-        text += &format!("{}\n{}", if is_shared { "one pool" } else { "a pool each" }, bench.picture());
-        for name in bench.names() {
-            bench.free(&name)?;
+        graphs[0].alloc(&mut stage, "a", Bytes(4000))?;
+        captures(&mut stage, graphs)?;
+        reserved.push(stage.core().heap().reserved());
+        text += &format!("{}\n{}", if is_shared { "one pool" } else { "a pool each" }, stage.picture());
+        for name in stage.names() {
+            stage.free(&name)?;
         }
         for graph in &graphs[..=saved as usize] {
-            graph.reset(&mut bench)?;
+            graph.reset(&mut stage)?;
         }
-        bench.finish()?;
+        stage.finish()?;
     }
     same("bytes saved by sharing", reserved[0].saturating_sub(reserved[1]), Bytes(saved * SMALL_BUFFER))?;
     Ok(Evidence { text, operations: 20, ..Evidence::default() })

@@ -41,41 +41,10 @@ mod settings;
 mod snapshot;
 mod statistics;
 mod streams;
+mod support;
 
-use parkade::units::{Bytes, DeviceAddress, StreamId};
-
-use crate::backend::{Backend, Needs, TestDevice};
-use crate::stage::Stage;
-use crate::suite::{Effort, Entry, Group, Trouble, Verdict};
-
-/// Where the segments come from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mode {
-    /// One cudaMalloc each.
-    Ordinary,
-    /// Memory that is mapped page by page.
-    Expandable,
-}
-
-impl Mode {
-    const BOTH: [Mode; 2] = [Mode::Ordinary, Mode::Expandable];
-
-    /// The mode as a settings string.
-    fn settings(self) -> &'static str {
-        match self {
-            Mode::Ordinary => "",
-            Mode::Expandable => "expandable_segments:True",
-        }
-    }
-
-    /// The same with another setting.
-    fn with(self, setting: &str) -> String {
-        match self {
-            Mode::Ordinary => setting.to_owned(),
-            Mode::Expandable => format!("{},{setting}", self.settings()),
-        }
-    }
-}
+use crate::backend::Backend;
+use crate::suite::Entry;
 
 /// The entries of this group.
 pub fn entries<B: Backend + 'static>(_: &B) -> Vec<Entry<B>> {
@@ -90,51 +59,4 @@ pub fn entries<B: Backend + 'static>(_: &B) -> Vec<Entry<B>> {
     entries.extend(snapshot::entries());
     entries.extend(fuzz::entries());
     entries
-}
-
-/// A test in ordinary mode.
-fn once<B: Backend>(name: &'static str, says: &'static str, test: impl Fn(&B) -> Verdict + Send + Sync + 'static) -> Entry<B> {
-    Entry::new(Group::PyTorchTest, name, says, move |backend, _| test(backend))
-}
-
-/// A test in both modes.
-fn twice<B: Backend>(
-    name: &'static str,
-    says: &'static str,
-    test: impl Fn(&B, Mode, &Effort) -> Verdict + Clone + Send + Sync + 'static,
-) -> [Entry<B>; 2] {
-    Mode::BOTH.map(|mode| {
-        let test = test.clone();
-        let suffix = if mode == Mode::Expandable { "/expandable" } else { "" };
-        Entry::new(Group::PyTorchTest, format!("{name}{suffix}"), says, move |backend, effort| test(backend, mode, effort))
-    })
-}
-
-/// Fails unless it holds.
-fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Trouble> {
-    if holds { Ok(()) } else { Err(Trouble::fail(says())) }
-}
-
-/// Fails unless both are the same.
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), Trouble> {
-    ensure(found == expected, || format!("{what}: {found:?} found, {expected:?} expected"))
-}
-
-/// A device with so much memory and no more.
-fn with_capacity(capacity: Bytes) -> Needs {
-    Needs { capacity: Some(capacity), ..Needs::default() }
-}
-
-/// Fills a named allocation with a word.
-fn fill<D: TestDevice>(bench: &Stage<D>, name: &str, bytes: Bytes, word: u32, stream: StreamId) -> Result<(), Trouble> {
-    Ok(bench.device().steer().fill(bench.address(name)?, bytes, word, stream)?)
-}
-
-/// Whether memory holds a word, again and again, after all work is done.
-fn holds<D: TestDevice>(bench: &Stage<D>, address: DeviceAddress, bytes: usize, word: u32) -> Result<bool, Trouble> {
-    let mut found = vec![0; bytes];
-    let mut device = bench.device().steer();
-    device.settle();
-    device.read(address, &mut found)?;
-    Ok(found.chunks_exact(4).all(|piece| piece == word.to_le_bytes()))
 }

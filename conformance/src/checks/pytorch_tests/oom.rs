@@ -4,7 +4,7 @@ use parkade::device::DeviceBackend;
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use super::{Mode, ensure, fill, holds, same, twice, with_capacity};
+use super::support::{Mode, ensure, fill, holds, same, twice, with_capacity};
 use crate::backend::{Backend, Needs};
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Verdict};
@@ -31,58 +31,58 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let tensor = Bytes(4096);
-    bench.alloc("tensor", tensor)?.served()?;
-    fill(&bench, "tensor", tensor, 1, StreamId::DEFAULT)?;
+    stage.alloc("tensor", tensor)?.served()?;
+    fill(&stage, "tensor", tensor, 1, StreamId::DEFAULT)?;
     let mut text = String::new();
-    let refusal = bench.alloc("huge", Bytes(800_000_000 * GIB))?.refusal()?;
-    let index = bench.core().device().index();
+    let refusal = stage.alloc("huge", Bytes(800_000_000 * GIB))?.refusal()?;
+    let index = stage.core().device().index();
     let expected = format!("Tried to allocate 800000000.00 GiB. GPU {index} has a total capacity of");
     ensure(refusal.contains(&expected), || format!("the message is: {refusal}"))?;
     text.push_str("Tried to allocate 800000000.00 GiB\n");
-    let beyond = match bench.core().allocate(Bytes(8_000_000_000 * GIB), StreamId::DEFAULT) {
+    let beyond = match stage.core().allocate(Bytes(8_000_000_000 * GIB), StreamId::DEFAULT) {
         Ok(_) => "it was served".to_owned(),
         Err(error) => error.to_string(),
     };
     ensure(beyond.contains("Tried to allocate more than 1EB memory"), || format!("the message is: {beyond}"))?;
     text.push_str(&beyond);
-    let address = bench.address("tensor")?;
-    ensure(holds(&bench, address, 4096, 1)?, || "the tensor is not what it was".to_owned())?;
-    bench.finish()?;
+    let address = stage.address("tensor")?;
+    ensure(holds(&stage, address, 4096, 1)?, || "the tensor is not what it was".to_owned())?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 3, ..Evidence::default() })
 }
 
 /// The test's device has less than its total, which the driver's context needs; here a page is asked for beyond each half.
 fn retry<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &with_capacity(Bytes(GIB)), mode.settings(), None)?;
+    let mut stage = Stage::new(backend, &with_capacity(Bytes(GIB)), mode.settings(), None)?;
     let half = Bytes(GIB / 2 + 2 * MIB);
-    bench.alloc("a", half)?.served()?;
-    let refusal = bench.alloc("b", half)?.refusal()?;
+    stage.alloc("a", half)?.served()?;
+    let refusal = stage.alloc("b", half)?.refusal()?;
     ensure(refusal.contains("Tried to allocate"), || format!("the message is: {refusal}"))?;
-    same("refusals", (bench.stats().num_ooms, bench.stats().num_alloc_retries), (1, 1))?;
-    bench.free("a")?;
-    bench.alloc("b", half)?.served()?;
-    same("refusals at the end", bench.stats().num_ooms, 1)?;
-    let text = bench.figures() + &bench.picture();
-    bench.finish()?;
+    same("refusals", (stage.stats().num_ooms, stage.stats().num_alloc_retries), (1, 1))?;
+    stage.free("a")?;
+    stage.alloc("b", half)?.served()?;
+    same("refusals at the end", stage.stats().num_ooms, 1)?;
+    let text = stage.figures() + &stage.picture();
+    stage.finish()?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
 }
 
 fn raises<B: Backend>(backend: &B, settings: &str) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), settings, None)?;
-    bench.alloc("all", FAR_TOO_MUCH)?.refusal()?;
-    same("refusals", bench.stats().num_ooms, 1)?;
-    let text = bench.figures();
-    bench.finish()?;
+    let mut stage = Stage::new(backend, &Needs::default(), settings, None)?;
+    stage.alloc("all", FAR_TOO_MUCH)?.refusal()?;
+    same("refusals", stage.stats().num_ooms, 1)?;
+    let text = stage.figures();
+    stage.finish()?;
     Ok(Evidence { text, operations: 1, ..Evidence::default() })
 }
 
 fn notifies<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
-    bench.alloc("all", FAR_TOO_MUCH)?.refusal()?;
-    let told: Vec<_> = bench.trace().iter().filter(|entry| entry.action == TraceAction::Oom).map(|entry| entry.size).collect();
+    let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    stage.alloc("all", FAR_TOO_MUCH)?.refusal()?;
+    let told: Vec<_> = stage.trace().iter().filter(|entry| entry.action == TraceAction::Oom).map(|entry| entry.size).collect();
     same("what the observer was told of", told, vec![FAR_TOO_MUCH.get()])?;
-    bench.finish()?;
+    stage.finish()?;
     Ok(Evidence { text: format!("oom of {FAR_TOO_MUCH} bytes"), operations: 1, ..Evidence::default() })
 }

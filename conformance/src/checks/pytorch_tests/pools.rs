@@ -5,7 +5,7 @@ use parkade::PoolFilter;
 use parkade::snapshot::SegmentInfo;
 use parkade::units::{Bytes, MIB, PoolId, StreamId};
 
-use super::{ensure, fill, holds, once, same};
+use super::support::{ensure, fill, holds, once, same};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
@@ -45,38 +45,38 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 struct MemPool(PoolId);
 
 impl MemPool {
-    fn new<D: TestDevice>(bench: &mut Stage<D>, number: u64) -> Result<MemPool, Trouble> {
+    fn new<D: TestDevice>(stage: &mut Stage<D>, number: u64) -> Result<MemPool, Trouble> {
         let id = PoolId(0, number);
-        done(bench.core().create_pool(id))?;
+        done(stage.core().create_pool(id))?;
         Ok(MemPool(id))
     }
 
-    fn enter<D: TestDevice>(self, bench: &mut Stage<D>) -> Result<(), Trouble> {
-        done(bench.core().begin_pool(self.0, PoolFilter::All))
+    fn enter<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+        done(stage.core().begin_pool(self.0, PoolFilter::All))
     }
 
-    fn leave<D: TestDevice>(self, bench: &mut Stage<D>) -> Result<(), Trouble> {
-        done(bench.core().end_pool(self.0))?;
-        done(bench.core().release_pool(self.0))
+    fn leave<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+        done(stage.core().end_pool(self.0))?;
+        done(stage.core().release_pool(self.0))
     }
 
     /// A request while the pool is in use.
-    fn alloc<D: TestDevice>(self, bench: &mut Stage<D>, name: &str, bytes: Bytes) -> Result<(), Trouble> {
-        self.enter(bench)?;
-        let outcome = bench.alloc(name, bytes)?.served();
-        self.leave(bench)?;
+    fn alloc<D: TestDevice>(self, stage: &mut Stage<D>, name: &str, bytes: Bytes) -> Result<(), Trouble> {
+        self.enter(stage)?;
+        let outcome = stage.alloc(name, bytes)?.served();
+        self.leave(stage)?;
         outcome
     }
 
-    fn snapshot<D: TestDevice>(self, bench: &mut Stage<D>) -> Vec<SegmentInfo> {
-        bench.core().snapshot_pool(self.0)
+    fn snapshot<D: TestDevice>(self, stage: &mut Stage<D>) -> Vec<SegmentInfo> {
+        stage.core().snapshot_pool(self.0)
     }
 
     /// What the object's destructor does (spec 5.4).
-    fn drop<D: TestDevice>(self, bench: &mut Stage<D>) -> Result<(), Trouble> {
-        bench.core().set_pool_use_on_oom(self.0, false);
-        done(bench.core().release_pool(self.0))?;
-        bench.core().release_cached_pool(self.0).map_err(|error| Trouble::fail(error.to_string()))
+    fn drop<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+        stage.core().set_pool_use_on_oom(self.0, false);
+        done(stage.core().release_pool(self.0))?;
+        stage.core().release_cached_pool(self.0).map_err(|error| Trouble::fail(error.to_string()))
     }
 }
 
@@ -85,8 +85,8 @@ fn done<T, E: std::fmt::Display>(outcome: Result<T, E>) -> Result<T, Trouble> {
 }
 
 /// How many segments came and went since this was last asked.
-fn traffic<D: TestDevice>(bench: &mut Stage<D>) -> (usize, usize) {
-    let calls = bench.calls();
+fn traffic<D: TestDevice>(stage: &mut Stage<D>) -> (usize, usize) {
+    let calls = stage.calls();
     let count = |name: &str| calls.iter().filter(|call| call.split(' ').next() == Some(name)).count();
     (count("cudaMalloc"), count("cudaFree"))
 }
@@ -96,196 +96,196 @@ fn ordinary<B: Backend>(backend: &B, limit: Option<Bytes>) -> Result<Stage<B::De
 }
 
 fn empty_cache<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = ordinary(backend, None)?;
-    let pool = MemPool::new(&mut bench, 1)?;
-    bench.alloc("x", Bytes(4 * MIB))?.served()?;
-    pool.alloc(&mut bench, "y", Bytes(4 * MIB))?;
-    bench.free("y")?;
-    bench.free("x")?;
-    pool.drop(&mut bench)?;
-    let pools: Vec<_> = bench.segments().iter().map(|segment| segment.pool).collect();
+    let mut stage = ordinary(backend, None)?;
+    let pool = MemPool::new(&mut stage, 1)?;
+    stage.alloc("x", Bytes(4 * MIB))?.served()?;
+    pool.alloc(&mut stage, "y", Bytes(4 * MIB))?;
+    stage.free("y")?;
+    stage.free("x")?;
+    pool.drop(&mut stage)?;
+    let pools: Vec<_> = stage.segments().iter().map(|segment| segment.pool).collect();
     same("pools of the segments that are left", pools, vec![PoolId::DEFAULT])?;
-    let text = bench.picture();
-    bench.finish()?;
+    let text = stage.picture();
+    stage.finish()?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
 }
 
 fn empty_cache_inactive<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = ordinary(backend, None)?;
-    let pool = MemPool::new(&mut bench, 1)?;
-    pool.alloc(&mut bench, "x", Bytes(16 * MIB))?;
-    pool.drop(&mut bench)?;
-    same("segments that came and went with the pool", traffic(&mut bench), (1, 0))?;
-    bench.free("x")?;
-    bench.release_cached()?;
-    same("segments that came and went after it", traffic(&mut bench), (0, 1))?;
-    bench.finish()?;
+    let mut stage = ordinary(backend, None)?;
+    let pool = MemPool::new(&mut stage, 1)?;
+    pool.alloc(&mut stage, "x", Bytes(16 * MIB))?;
+    pool.drop(&mut stage)?;
+    same("segments that came and went with the pool", traffic(&mut stage), (1, 0))?;
+    stage.free("x")?;
+    stage.release_cached()?;
+    same("segments that came and went after it", traffic(&mut stage), (0, 1))?;
+    stage.finish()?;
     Ok(Evidence::operations(3))
 }
 
 fn segments<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = ordinary(backend, None)?;
-    let pool = MemPool::new(&mut bench, 1)?;
-    let uses = |bench: &mut Stage<B::Device>| done(bench.core().pool_use_count(pool.0));
-    same("uses of a new pool", uses(&mut bench)?, 1)?;
-    same("segments that came and went before", traffic(&mut bench), (0, 0))?;
-    pool.enter(&mut bench)?;
-    bench.alloc("out_0", Bytes(MIB))?.served()?;
-    same("uses while requests go to it", uses(&mut bench)?, 2)?;
-    pool.leave(&mut bench)?;
-    same("uses after that", uses(&mut bench)?, 1)?;
-    same("segments that came and went for the first tensor", traffic(&mut bench), (1, 0))?;
-    bench.alloc("out_non_pool", Bytes(MIB))?.served()?;
-    pool.enter(&mut bench)?;
-    same("segments", pool.snapshot(&mut bench).len(), 1)?;
-    bench.alloc("out_1", Bytes(MIB))?.served()?;
-    same("segments with two tensors", pool.snapshot(&mut bench).len(), 1)?;
-    bench.alloc("out_2", Bytes(MIB))?.served()?;
-    same("segments with three tensors", pool.snapshot(&mut bench).len(), 2)?;
-    pool.leave(&mut bench)?;
-    let sizes: Vec<_> = pool.snapshot(&mut bench).iter().map(|segment| segment.total).collect();
+    let mut stage = ordinary(backend, None)?;
+    let pool = MemPool::new(&mut stage, 1)?;
+    let uses = |stage: &mut Stage<B::Device>| done(stage.core().pool_use_count(pool.0));
+    same("uses of a new pool", uses(&mut stage)?, 1)?;
+    same("segments that came and went before", traffic(&mut stage), (0, 0))?;
+    pool.enter(&mut stage)?;
+    stage.alloc("out_0", Bytes(MIB))?.served()?;
+    same("uses while requests go to it", uses(&mut stage)?, 2)?;
+    pool.leave(&mut stage)?;
+    same("uses after that", uses(&mut stage)?, 1)?;
+    same("segments that came and went for the first tensor", traffic(&mut stage), (1, 0))?;
+    stage.alloc("out_non_pool", Bytes(MIB))?.served()?;
+    pool.enter(&mut stage)?;
+    same("segments", pool.snapshot(&mut stage).len(), 1)?;
+    stage.alloc("out_1", Bytes(MIB))?.served()?;
+    same("segments with two tensors", pool.snapshot(&mut stage).len(), 1)?;
+    stage.alloc("out_2", Bytes(MIB))?.served()?;
+    same("segments with three tensors", pool.snapshot(&mut stage).len(), 2)?;
+    pool.leave(&mut stage)?;
+    let sizes: Vec<_> = pool.snapshot(&mut stage).iter().map(|segment| segment.total).collect();
     same("sizes of the segments", sizes, vec![Bytes::mib(2); 2])?;
-    let text = bench.picture();
+    let text = stage.picture();
     for name in ["out_0", "out_1", "out_2"] {
-        bench.free(name)?;
+        stage.free(name)?;
     }
-    let _ = traffic(&mut bench);
-    pool.drop(&mut bench)?;
-    same("segments that came and went with the pool", traffic(&mut bench), (0, 2))?;
-    bench.finish()?;
+    let _ = traffic(&mut stage);
+    pool.drop(&mut stage)?;
+    same("segments that came and went with the pool", traffic(&mut stage), (0, 2))?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 7, ..Evidence::default() })
 }
 
 fn tensor_after_pool<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = ordinary(backend, None)?;
-    let pool = MemPool::new(&mut bench, 1)?;
-    pool.alloc(&mut bench, "data", Bytes(16))?;
-    pool.drop(&mut bench)?;
-    same("segments that came and went with the pool", traffic(&mut bench), (1, 0))?;
-    let address = bench.address("data")?;
-    fill(&bench, "data", Bytes(16), 7, StreamId::DEFAULT)?;
-    ensure(holds(&bench, address, 16, 7)?, || "the tensor does not hold what was written after its pool".to_owned())?;
-    bench.free("data")?;
-    bench.release_cached()?;
-    same("segments that came and went after the tensor", traffic(&mut bench), (0, 1))?;
-    bench.finish()?;
+    let mut stage = ordinary(backend, None)?;
+    let pool = MemPool::new(&mut stage, 1)?;
+    pool.alloc(&mut stage, "data", Bytes(16))?;
+    pool.drop(&mut stage)?;
+    same("segments that came and went with the pool", traffic(&mut stage), (1, 0))?;
+    let address = stage.address("data")?;
+    fill(&stage, "data", Bytes(16), 7, StreamId::DEFAULT)?;
+    ensure(holds(&stage, address, 16, 7)?, || "the tensor does not hold what was written after its pool".to_owned())?;
+    stage.free("data")?;
+    stage.release_cached()?;
+    same("segments that came and went after the tensor", traffic(&mut stage), (0, 1))?;
+    stage.finish()?;
     Ok(Evidence::operations(3))
 }
 
 fn limited<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = ordinary(backend, Some(Bytes::mib(80)))?;
-    let (idle, serving) = (MemPool::new(&mut bench, 1)?, MemPool::new(&mut bench, 2)?);
-    bench.core().set_pool_use_on_oom(serving.0, true);
-    idle.alloc(&mut bench, "a", Bytes::mib(40))?;
-    serving.alloc(&mut bench, "b", Bytes::mib(40))?;
-    let b = bench.address("b")?;
-    bench.alloc("c", Bytes::mib(40))?.refusal()?;
-    bench.free("a")?;
-    bench.free("b")?;
-    bench.alloc("c", Bytes::mib(30))?.served()?;
-    let text = bench.picture();
-    same("the address of the request that was helped out", bench.address("c")?, b)?;
-    bench.alloc("d", Bytes::mib(30))?.refusal()?;
-    bench.free("c")?;
-    serving.alloc(&mut bench, "e", Bytes::mib(20))?;
-    same("the address of the pool's next request", bench.address("e")?, b)?;
-    bench.free("e")?;
-    serving.drop(&mut bench)?;
-    idle.drop(&mut bench)?;
-    bench.finish()?;
+    let mut stage = ordinary(backend, Some(Bytes::mib(80)))?;
+    let (idle, serving) = (MemPool::new(&mut stage, 1)?, MemPool::new(&mut stage, 2)?);
+    stage.core().set_pool_use_on_oom(serving.0, true);
+    idle.alloc(&mut stage, "a", Bytes::mib(40))?;
+    serving.alloc(&mut stage, "b", Bytes::mib(40))?;
+    let b = stage.address("b")?;
+    stage.alloc("c", Bytes::mib(40))?.refusal()?;
+    stage.free("a")?;
+    stage.free("b")?;
+    stage.alloc("c", Bytes::mib(30))?.served()?;
+    let text = stage.picture();
+    same("the address of the request that was helped out", stage.address("c")?, b)?;
+    stage.alloc("d", Bytes::mib(30))?.refusal()?;
+    stage.free("c")?;
+    serving.alloc(&mut stage, "e", Bytes::mib(20))?;
+    same("the address of the pool's next request", stage.address("e")?, b)?;
+    stage.free("e")?;
+    serving.drop(&mut stage)?;
+    idle.drop(&mut stage)?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 10, ..Evidence::default() })
 }
 
 fn no_split<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = ordinary(backend, None)?;
-    let (splitting, whole) = (MemPool::new(&mut bench, 1)?, MemPool::new(&mut bench, 2)?);
-    bench.core().set_pool_no_split(whole.0);
+    let mut stage = ordinary(backend, None)?;
+    let (splitting, whole) = (MemPool::new(&mut stage, 1)?, MemPool::new(&mut stage, 2)?);
+    stage.core().set_pool_no_split(whole.0);
     for (split, kept) in [("a_split", "a_no_split"), ("b_split", "b_no_split")] {
-        splitting.alloc(&mut bench, split, Bytes::mib(4))?;
-        whole.alloc(&mut bench, kept, Bytes::mib(4))?;
+        splitting.alloc(&mut stage, split, Bytes::mib(4))?;
+        whole.alloc(&mut stage, kept, Bytes::mib(4))?;
     }
-    let (split, kept) = (splitting.snapshot(&mut bench), whole.snapshot(&mut bench));
+    let (split, kept) = (splitting.snapshot(&mut stage), whole.snapshot(&mut stage));
     let blocks = |segments: &[SegmentInfo]| segments.iter().map(|segment| segment.blocks.len()).collect::<Vec<_>>();
     same("blocks of each segment of the pool that splits", blocks(&split), vec![3])?;
     same("blocks of each segment of the other pool", blocks(&kept), vec![1, 1])?;
-    let text = bench.picture();
-    for name in bench.names() {
-        bench.free(&name)?;
+    let text = stage.picture();
+    for name in stage.names() {
+        stage.free(&name)?;
     }
-    splitting.drop(&mut bench)?;
-    whole.drop(&mut bench)?;
-    bench.finish()?;
+    splitting.drop(&mut stage)?;
+    whole.drop(&mut stage)?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 8, ..Evidence::default() })
 }
 
 fn deleted<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = ordinary(backend, Some(Bytes::mib(40)))?;
+    let mut stage = ordinary(backend, Some(Bytes::mib(40)))?;
     for number in 1..=10 {
-        let pool = MemPool::new(&mut bench, number)?;
-        bench.core().set_pool_use_on_oom(pool.0, true);
-        pool.alloc(&mut bench, "a", Bytes::mib(40))?;
-        bench.free("a")?;
-        pool.drop(&mut bench)?;
+        let pool = MemPool::new(&mut stage, number)?;
+        stage.core().set_pool_use_on_oom(pool.0, true);
+        pool.alloc(&mut stage, "a", Bytes::mib(40))?;
+        stage.free("a")?;
+        pool.drop(&mut stage)?;
     }
-    let pool = MemPool::new(&mut bench, 11)?;
-    bench.core().set_pool_use_on_oom(pool.0, true);
-    pool.alloc(&mut bench, "a", Bytes::mib(40))?;
-    bench.free("a")?;
+    let pool = MemPool::new(&mut stage, 11)?;
+    stage.core().set_pool_use_on_oom(pool.0, true);
+    pool.alloc(&mut stage, "a", Bytes::mib(40))?;
+    stage.free("a")?;
     for name in ["b", "c"] {
-        bench.alloc(name, Bytes::mib(20))?.served()?;
+        stage.alloc(name, Bytes::mib(20))?.served()?;
     }
-    let pools: Vec<_> = bench.segments().iter().map(|segment| segment.pool).collect();
+    let pools: Vec<_> = stage.segments().iter().map(|segment| segment.pool).collect();
     same("pools of the segments", pools, vec![pool.0])?;
-    let text = bench.picture();
-    bench.free("b")?;
-    bench.free("c")?;
-    pool.drop(&mut bench)?;
-    bench.finish()?;
+    let text = stage.picture();
+    stage.free("b")?;
+    stage.free("c")?;
+    pool.drop(&mut stage)?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 26, ..Evidence::default() })
 }
 
 fn in_use<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = ordinary(backend, None)?;
+    let mut stage = ordinary(backend, None)?;
     let mut pools = Vec::new();
     for number in 1..=4 {
-        let pool = MemPool::new(&mut bench, number)?;
-        pool.enter(&mut bench)?;
-        bench.alloc("x", Bytes(16))?.served()?;
-        bench.free("x")?;
-        bench.release_cached()?;
-        pool.leave(&mut bench)?;
+        let pool = MemPool::new(&mut stage, number)?;
+        pool.enter(&mut stage)?;
+        stage.alloc("x", Bytes(16))?.served()?;
+        stage.free("x")?;
+        stage.release_cached()?;
+        pool.leave(&mut stage)?;
         pools.push(pool);
     }
     for pool in pools {
-        same("segments of a pool that was in use", pool.snapshot(&mut bench).len(), 1)?;
-        pool.drop(&mut bench)?;
+        same("segments of a pool that was in use", pool.snapshot(&mut stage).len(), 1)?;
+        pool.drop(&mut stage)?;
     }
-    bench.finish()?;
+    stage.finish()?;
     Ok(Evidence::operations(12))
 }
 
 fn nested<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = ordinary(backend, None)?;
-    let pools = [MemPool::new(&mut bench, 1)?, MemPool::new(&mut bench, 2)?, MemPool::new(&mut bench, 3)?];
+    let mut stage = ordinary(backend, None)?;
+    let pools = [MemPool::new(&mut stage, 1)?, MemPool::new(&mut stage, 2)?, MemPool::new(&mut stage, 3)?];
     let mut names = ["a", "b", "c", "d", "e"].into_iter();
-    let mut alloc = |bench: &mut Stage<B::Device>| bench.alloc(names.next().unwrap_or("f"), Bytes::mib(20))?.served();
+    let mut alloc = |stage: &mut Stage<B::Device>| stage.alloc(names.next().unwrap_or("f"), Bytes::mib(20))?.served();
     for pool in pools {
-        pool.enter(&mut bench)?;
-        alloc(&mut bench)?;
+        pool.enter(&mut stage)?;
+        alloc(&mut stage)?;
     }
     for pool in pools.into_iter().rev() {
-        pool.leave(&mut bench)?;
+        pool.leave(&mut stage)?;
         if pool.0 != pools[0].0 {
-            alloc(&mut bench)?;
+            alloc(&mut stage)?;
         }
     }
-    let counts: Vec<_> = pools.iter().map(|pool| pool.snapshot(&mut bench).len()).collect();
+    let counts: Vec<_> = pools.iter().map(|pool| pool.snapshot(&mut stage).len()).collect();
     same("segments of the three pools", counts, vec![2, 2, 1])?;
-    let text = bench.picture();
-    for name in bench.names() {
-        bench.free(&name)?;
+    let text = stage.picture();
+    for name in stage.names() {
+        stage.free(&name)?;
     }
-    pools.into_iter().try_for_each(|pool| pool.drop(&mut bench))?;
-    bench.finish()?;
+    pools.into_iter().try_for_each(|pool| pool.drop(&mut stage))?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 10, ..Evidence::default() })
 }

@@ -4,10 +4,10 @@ use parkade::settings::{ErrorKind, Settings};
 use parkade::stats::Family;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use super::{ensure, once, same};
+use super::support::{ensure, once, same};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
-use crate::suite::{Entry, Evidence, Trouble, Verdict};
+use crate::suite::{Entry, Evidence, Requirement, Trouble, Verdict};
 
 /// 21 Mi elements of four bytes.
 const MIDDLING: Bytes = Bytes(84 * MIB);
@@ -31,26 +31,28 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
             "divisions round requests, a later string resets them, wrong strings are refused",
             strings,
         ),
-        once("test_max_split_expandable", "blocks of all kinds are released for a request that needs all memory", max_split),
-        once("test_garbage_collect_expandable", "garbage collection passes over expandable blocks", garbage),
+        once("test_max_split_expandable", "blocks of all kinds are released for a request that needs all memory", max_split)
+            .requires(Requirement::ExpandableSegments),
+        once("test_garbage_collect_expandable", "garbage collection passes over expandable blocks", garbage)
+            .requires(Requirement::ExpandableSegments),
         once("test_cachingAllocator_raw_alloc", "a raw request of 1 MiB counts as requested", raw_alloc),
     ]
 }
 
 /// A string at run time.
-fn apply<D: TestDevice>(bench: &mut Stage<D>, text: &str) -> Result<(), Trouble> {
-    bench.core().policy_mut().settings.apply(text).map_err(|error| Trouble::fail(format!("{text:?}: {error}")))
+fn apply<D: TestDevice>(stage: &mut Stage<D>, text: &str) -> Result<(), Trouble> {
+    stage.core().policy_mut().settings.apply(text).map_err(|error| Trouble::fail(format!("{text:?}: {error}")))
 }
 
 /// What a request adds to the bytes that were ever active, and to those that were ever requested.
-fn added<D: TestDevice>(bench: &mut Stage<D>, name: &str, bytes: Bytes) -> Result<(u64, u64), Trouble> {
-    let sums = |bench: &Stage<D>| {
-        let of = |family| bench.stats().family(family).all.allocated.cast_unsigned();
+fn added<D: TestDevice>(stage: &mut Stage<D>, name: &str, bytes: Bytes) -> Result<(u64, u64), Trouble> {
+    let sums = |stage: &Stage<D>| {
+        let of = |family| stage.stats().family(family).all.allocated.cast_unsigned();
         (of(Family::ActiveBytes), of(Family::RequestedBytes))
     };
-    let before = sums(bench);
-    bench.alloc(name, bytes)?.served()?;
-    let after = sums(bench);
+    let before = sums(stage);
+    stage.alloc(name, bytes)?.served()?;
+    let after = sums(stage);
     Ok((after.0 - before.0, after.1 - before.1))
 }
 
@@ -61,24 +63,24 @@ fn rounded(bytes: Bytes, divisions: u64) -> u64 {
 }
 
 fn strings<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), "", None)?;
+    let mut stage = Stage::new(backend, &Needs::default(), "", None)?;
     let whole = MIDDLING.get();
-    same("without divisions", added(&mut bench, "x", MIDDLING)?, (whole, whole))?;
-    apply(&mut bench, "roundup_power2_divisions:4")?;
-    same("with four divisions", added(&mut bench, "y", MIDDLING)?, (rounded(MIDDLING, 4), whole))?;
-    apply(&mut bench, "garbage_collection_threshold:0.5")?;
-    apply(&mut bench, "garbage_collection_threshold:0.5,max_split_size_mb:40")?;
-    bench.release_cached()?;
-    same("after a string that does not name them", added(&mut bench, "z", MIDDLING)?.0, whole)?;
-    bench.release_cached()?;
-    apply(&mut bench, "garbage_collection_threshold:0.5,roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]")?;
-    same("in the interval from 64 MiB", added(&mut bench, "w", MIDDLING)?.0, rounded(MIDDLING, 8))?;
-    bench.release_cached()?;
-    same("in the interval from 256 MiB", added(&mut bench, "v", BIG)?.0, rounded(BIG, 2))?;
-    bench.release_cached()?;
-    apply(&mut bench, "release_lock_on_cudamalloc:True")?;
-    same("after a string of another key", added(&mut bench, "u", MIDDLING)?.0, whole)?;
-    let mut text = bench.picture();
+    same("without divisions", added(&mut stage, "x", MIDDLING)?, (whole, whole))?;
+    apply(&mut stage, "roundup_power2_divisions:4")?;
+    same("with four divisions", added(&mut stage, "y", MIDDLING)?, (rounded(MIDDLING, 4), whole))?;
+    apply(&mut stage, "garbage_collection_threshold:0.5")?;
+    apply(&mut stage, "garbage_collection_threshold:0.5,max_split_size_mb:40")?;
+    stage.release_cached()?;
+    same("after a string that does not name them", added(&mut stage, "z", MIDDLING)?.0, whole)?;
+    stage.release_cached()?;
+    apply(&mut stage, "garbage_collection_threshold:0.5,roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]")?;
+    same("in the interval from 64 MiB", added(&mut stage, "w", MIDDLING)?.0, rounded(MIDDLING, 8))?;
+    stage.release_cached()?;
+    same("in the interval from 256 MiB", added(&mut stage, "v", BIG)?.0, rounded(BIG, 2))?;
+    stage.release_cached()?;
+    apply(&mut stage, "release_lock_on_cudamalloc:True")?;
+    same("after a string of another key", added(&mut stage, "u", MIDDLING)?.0, whole)?;
+    let mut text = stage.picture();
     for wrong in REFUSED {
         let error = Settings::default().apply(wrong).err();
         let error = error.ok_or_else(|| Trouble::fail(format!("{wrong:?} was taken")))?;
@@ -86,54 +88,54 @@ fn strings<B: Backend>(backend: &B) -> Verdict {
         ensure(is_value_error, || format!("{wrong:?} is no ValueError but {:?}", error.kind()))?;
         text += &format!("{wrong}: {}\n", error.message());
     }
-    bench.finish()?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 20, ..Evidence::default() })
 }
 
 fn max_split<B: Backend>(backend: &B) -> Verdict {
     const ORDINARY: &str = "expandable_segments:False,max_split_size_mb:40";
     const EXPANDABLE: &str = "expandable_segments:True,max_split_size_mb:40";
-    let mut bench = Stage::new(backend, &Needs::default(), "", Some(Bytes::mib(120)))?;
+    let mut stage = Stage::new(backend, &Needs::default(), "", Some(Bytes::mib(120)))?;
     for (name, settings) in [("a", ORDINARY), ("b", EXPANDABLE), ("c", ORDINARY)] {
-        apply(&mut bench, settings)?;
-        bench.alloc(name, Bytes::mib(40))?.served()?;
+        apply(&mut stage, settings)?;
+        stage.alloc(name, Bytes::mib(40))?.served()?;
     }
-    bench.alloc("d", Bytes::mib(40))?.refusal()?;
-    let mut text = bench.picture();
+    stage.alloc("d", Bytes::mib(40))?.refusal()?;
+    let mut text = stage.picture();
     for name in ["a", "b", "c"] {
-        bench.free(name)?;
+        stage.free(name)?;
     }
-    bench.alloc("all", Bytes::mib(120))?.served()?;
+    stage.alloc("all", Bytes::mib(120))?.served()?;
     text += "\n";
-    text += &bench.picture();
-    bench.finish()?;
+    text += &stage.picture();
+    stage.finish()?;
     Ok(Evidence { text, operations: 8, ..Evidence::default() })
 }
 
 fn garbage<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), "", Some(Bytes::mib(120)))?;
+    let mut stage = Stage::new(backend, &Needs::default(), "", Some(Bytes::mib(120)))?;
     for (name, settings) in [
         ("a", "expandable_segments:False,garbage_collection_threshold:0.5"),
         ("b", "expandable_segments:True,garbage_collection_threshold:0.5"),
     ] {
-        apply(&mut bench, settings)?;
-        bench.alloc(name, Bytes::mib(40))?.served()?;
+        apply(&mut stage, settings)?;
+        stage.alloc(name, Bytes::mib(40))?.served()?;
     }
-    bench.free("a")?;
-    bench.free("b")?;
-    bench.alloc("c", Bytes::mib(80))?.served()?;
-    let text = bench.picture();
-    bench.finish()?;
+    stage.free("a")?;
+    stage.free("b")?;
+    stage.alloc("c", Bytes::mib(80))?.served()?;
+    let text = stage.picture();
+    stage.finish()?;
     Ok(Evidence { text, operations: 5, ..Evidence::default() })
 }
 
 fn raw_alloc<B: Backend>(backend: &B) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), "", None)?;
-    let core = bench.core();
+    let mut stage = Stage::new(backend, &Needs::default(), "", None)?;
+    let core = stage.core();
     core.reset_accumulated_stats();
     let raw = core.raw_allocate(Bytes(MIB), StreamId::DEFAULT).map_err(|error| Trouble::fail(error.to_string()))?;
     same("requested bytes", core.stats().family(Family::RequestedBytes).all.allocated, MIB.cast_signed())?;
     core.free(raw).map_err(|error| Trouble::fail(error.to_string()))?;
-    bench.finish()?;
+    stage.finish()?;
     Ok(Evidence::operations(2))
 }

@@ -7,7 +7,7 @@ use parkade_recording::{
     Action, Block, BlockState, DeviceRecording, Entry as RecordedEntry, Recording, Segment, StackId, Style, read, write,
 };
 
-use super::{Mode, ensure, same, twice};
+use super::support::{Mode, ensure, same, twice};
 use crate::backend::{Backend, Needs};
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
@@ -27,32 +27,32 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 fn memory_snapshot<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
-    bench.alloc("x", TENSOR)?.served()?;
-    let blocks: Vec<_> = bench.core().snapshot().into_iter().flat_map(|segment| segment.blocks).collect();
+    let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    stage.alloc("x", TENSOR)?.served()?;
+    let blocks: Vec<_> = stage.core().snapshot().into_iter().flat_map(|segment| segment.blocks).collect();
     let live: Vec<_> = blocks.iter().filter(|block| block.state == BlockActivity::Allocated).collect();
     same("live blocks", live.len(), 1)?;
     same("the block's request", live[0].requested, TENSOR)?;
-    same("the block's address", live[0].address, bench.address("x")?)?;
-    let told = bench.trace().iter().rfind(|entry| entry.action == TraceAction::Alloc);
+    same("the block's address", live[0].address, stage.address("x")?)?;
+    let told = stage.trace().iter().rfind(|entry| entry.action == TraceAction::Alloc);
     same("the entry of its request", told.map(|entry| (entry.address, entry.size)), Some((live[0].address.get(), TENSOR.get())))?;
-    let mut text = bench.picture();
-    bench.free("x")?;
-    bench.release_cached()?;
+    let mut text = stage.picture();
+    stage.free("x")?;
+    stage.release_cached()?;
     let expected = if mode == Mode::Expandable { TraceAction::SegmentUnmap } else { TraceAction::SegmentFree };
-    same("the newest entry", bench.trace().last().map(|entry| entry.action), Some(expected))?;
-    for entry in bench.trace() {
+    same("the newest entry", stage.trace().last().map(|entry| entry.action), Some(expected))?;
+    for entry in stage.trace() {
         text += &format!("{} {}\n", entry.action.name(), entry.size);
     }
-    bench.finish()?;
+    stage.finish()?;
     Ok(Evidence { text, operations: 3, ..Evidence::default() })
 }
 
 fn pickled<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
-    bench.alloc("x", TENSOR)?.served()?;
-    let address = bench.address("x")?.get();
-    let recording = recorded(&bench.segments(), bench.trace());
+    let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    stage.alloc("x", TENSOR)?.served()?;
+    let address = stage.address("x")?.get();
+    let recording = recorded(&stage.segments(), stage.trace());
     for style in [Style::Cpp, Style::Python] {
         let back = read(&write(&recording, style)).map_err(|error| Trouble::fail(format!("{style:?}: {error}")))?;
         ensure(back.devices == recording.devices, || format!("{style:?}: the recording that is read is another one"))?;
@@ -67,24 +67,24 @@ fn pickled<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
         let newest = device.trace.last().map(|entry| (entry.action, entry.size));
         same("the newest entry", newest, Some((Action::Alloc, TENSOR.get())))?;
     }
-    bench.finish()?;
+    stage.finish()?;
     Ok(Evidence::operations(1))
 }
 
 fn include_traces<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     for (name, bytes) in [("a", 1000), ("b", 3 << 20), ("c", 40 << 20)] {
-        bench.alloc(name, Bytes(bytes))?.served()?;
+        stage.alloc(name, Bytes(bytes))?.served()?;
     }
-    bench.free("b")?;
-    let before = bench.trace().len();
-    let without = bench.core().segments();
-    same("entries after a look without a mark", bench.trace().len(), before)?;
-    let with = bench.core().snapshot();
-    same("entries after a snapshot", bench.trace().len(), before + 1)?;
+    stage.free("b")?;
+    let before = stage.trace().len();
+    let without = stage.core().segments();
+    same("entries after a look without a mark", stage.trace().len(), before)?;
+    let with = stage.core().snapshot();
+    same("entries after a snapshot", stage.trace().len(), before + 1)?;
     same("the segments", with, without)?;
-    let text = bench.picture();
-    bench.finish()?;
+    let text = stage.picture();
+    stage.finish()?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
 }
 

@@ -4,9 +4,9 @@ use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::{Family, Stat, Stats};
 use parkade::units::{Bytes, PoolClass};
 
-use super::{Mode, ensure, same, twice};
+use super::support::{Mode, ensure, same, twice};
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::checks::lockstep::Draws;
+use crate::checks::draw::Draws;
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
@@ -24,25 +24,25 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 fn memory_stats<B: Backend>(backend: &B, mode: Mode, effort: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
-    one_tensor(&mut bench)?;
-    let mut watch = Watch::new(bench);
+    let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    one_tensor(&mut stage)?;
+    let mut watch = Watch::new(stage);
     let operations = long_sequence(&mut watch, effort.seed)?;
-    let text = watch.bench.figures();
-    watch.bench.finish()?;
+    let text = watch.stage.figures();
+    watch.stage.finish()?;
     Ok(Evidence { text, operations, ..Evidence::default() })
 }
 
 /// The part of the test that `test_cuda.py` has.
-fn one_tensor<D: TestDevice>(bench: &mut Stage<D>) -> Result<(), Trouble> {
-    let active = |bench: &Stage<D>| bench.stats().family(Family::ActiveBytes).all;
-    bench.alloc("tmp", Bytes(256 * ELEMENT))?.served()?;
-    same("active bytes with the tensor", (active(bench).current, active(bench).freed), (1024, 0))?;
-    bench.free("tmp")?;
-    bench.release_cached()?;
-    same("active bytes without it", (active(bench).current, active(bench).freed), (0, 1024))?;
-    bench.core().reset_peak_stats();
-    let peaks = [Family::AllocatedBytes, Family::ReservedBytes].map(|family| bench.stats().family(family).all.peak);
+fn one_tensor<D: TestDevice>(stage: &mut Stage<D>) -> Result<(), Trouble> {
+    let active = |stage: &Stage<D>| stage.stats().family(Family::ActiveBytes).all;
+    stage.alloc("tmp", Bytes(256 * ELEMENT))?.served()?;
+    same("active bytes with the tensor", (active(stage).current, active(stage).freed), (1024, 0))?;
+    stage.free("tmp")?;
+    stage.release_cached()?;
+    same("active bytes without it", (active(stage).current, active(stage).freed), (0, 1024))?;
+    stage.core().reset_peak_stats();
+    let peaks = [Family::AllocatedBytes, Family::ReservedBytes].map(|family| stage.stats().family(family).all.peak);
     same("peaks after their reset", peaks, [0, 0])
 }
 
@@ -54,18 +54,18 @@ enum Change {
     Less,
 }
 
-/// A bench, and what was last seen of its figures.
+/// A stage, and what was last seen of its figures.
 struct Watch<D: TestDevice> {
-    bench: Stage<D>,
+    stage: Stage<D>,
     allocated: Stat,
     reserved: Stat,
     tensors: u64,
 }
 
 impl<D: TestDevice> Watch<D> {
-    fn new(bench: Stage<D>) -> Watch<D> {
-        let (allocated, reserved) = figures(bench.stats());
-        Watch { bench, allocated, reserved, tensors: 0 }
+    fn new(stage: Stage<D>) -> Watch<D> {
+        let (allocated, reserved) = figures(stage.stats());
+        Watch { stage, allocated, reserved, tensors: 0 }
     }
 
     /// A tensor of a shape; its name, or none if it has no elements and so no memory.
@@ -76,17 +76,17 @@ impl<D: TestDevice> Watch<D> {
         }
         self.tensors += 1;
         let name = format!("{:04}", self.tensors);
-        self.bench.alloc(&name, Bytes(bytes))?.served()?;
+        self.stage.alloc(&name, Bytes(bytes))?.served()?;
         Ok(Some(name))
     }
 
     fn drop_all(&mut self, names: &[Option<String>]) -> Result<(), Trouble> {
-        names.iter().flatten().try_for_each(|name| self.bench.free(name))
+        names.iter().flatten().try_for_each(|name| self.stage.free(name))
     }
 
     /// Looks at the figures after a step, which has changed the allocated bytes so.
     fn see(&mut self, change: Change) -> Result<(), Trouble> {
-        let (allocated, reserved) = figures(self.bench.stats());
+        let (allocated, reserved) = figures(self.stage.stats());
         let (now, before) = (allocated.current, self.allocated.current);
         let holds = match change {
             Change::More => now > before,
@@ -99,24 +99,24 @@ impl<D: TestDevice> Watch<D> {
             ensure(stat.peak >= last.peak, || format!("the peak fell from {} to {}", last.peak, stat.peak))?;
         }
         (self.allocated, self.reserved) = (allocated, reserved);
-        adds_up(self.bench.stats(), &self.bench.segments())
+        adds_up(self.stage.stats(), &self.stage.segments())
     }
 
     /// The cache is released: the reserved bytes do not grow, and nothing else changes.
     fn empty_cache(&mut self) -> Result<(), Trouble> {
-        self.bench.release_cached()?;
-        let (allocated, reserved) = figures(self.bench.stats());
+        self.stage.release_cached()?;
+        let (allocated, reserved) = figures(self.stage.stats());
         ensure(reserved.current <= self.reserved.current, || "more is reserved after the cache was released".to_owned())?;
         same("the peak of reserved bytes", reserved.peak, self.reserved.peak)?;
         same("allocated bytes", allocated.current, self.allocated.current)?;
         (self.allocated, self.reserved) = (allocated, reserved);
-        adds_up(self.bench.stats(), &self.bench.segments())
+        adds_up(self.stage.stats(), &self.stage.segments())
     }
 
     /// The peaks begin anew: nothing but them changes.
     fn reset_peaks(&mut self) -> Result<(), Trouble> {
-        self.bench.core().reset_peak_stats();
-        let (allocated, reserved) = figures(self.bench.stats());
+        self.stage.core().reset_peak_stats();
+        let (allocated, reserved) = figures(self.stage.stats());
         same("allocated bytes", (allocated.current, allocated.peak), (self.allocated.current, self.allocated.current))?;
         same("reserved bytes", (reserved.current, reserved.peak), (self.reserved.current, self.reserved.current))?;
         (self.allocated, self.reserved) = (allocated, reserved);
@@ -130,7 +130,7 @@ fn figures(stats: &Stats) -> (Stat, Stat) {
 
 /// Tensors of many shapes come and go, as in `test_cuda_multigpu.py`. Returns how many steps were looked at.
 fn long_sequence<D: TestDevice>(watch: &mut Watch<D>, seed: u64) -> Result<u64, Trouble> {
-    let nothing = watch.bench.stats().family(Family::AllocatedBytes).all.current;
+    let nothing = watch.stage.stats().family(Family::AllocatedBytes).all.current;
     watch.see(Change::None)?;
     watch.empty_cache()?;
     watch.reset_peaks()?;

@@ -3,7 +3,7 @@
 use parkade::snapshot::BlockActivity;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use super::{Mode, ensure, fill, holds, twice, with_capacity};
+use super::support::{Mode, ensure, fill, holds, twice, with_capacity};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
@@ -24,8 +24,8 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 /// Lets a stream wait for what another one has been given so far.
-fn wait_stream<D: TestDevice>(bench: &Stage<D>, waits: StreamId, other: StreamId) -> Result<(), Trouble> {
-    let mut device = bench.device().steer();
+fn wait_stream<D: TestDevice>(stage: &Stage<D>, waits: StreamId, other: StreamId) -> Result<(), Trouble> {
+    let mut device = stage.device().steer();
     let mut event = device.create_event()?;
     device.record_event(&mut event, other)?;
     device.stream_wait(waits, &event)?;
@@ -34,73 +34,73 @@ fn wait_stream<D: TestDevice>(bench: &Stage<D>, waits: StreamId, other: StreamId
 }
 
 fn record_stream<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
-    let [_, side, current, _] = bench.streams();
-    bench.alloc_on("result", TENSOR, current)?.served()?;
-    bench.alloc_on("tmp", TENSOR, side)?.served()?;
-    fill(&bench, "tmp", TENSOR, 0x1234, side)?;
-    let tmp = bench.address("tmp")?;
-    wait_stream(&bench, current, side)?;
-    bench.record_stream("tmp", current)?;
-    let result = bench.address("result")?;
-    bench.device().steer().spin(current, 50 * MILLISECOND)?;
-    bench.device().steer().copy(tmp, result, TENSOR, current)?;
-    bench.free("tmp")?;
-    bench.alloc_on("tmp2", TENSOR, side)?.served()?;
-    fill(&bench, "tmp2", TENSOR, 0, side)?;
-    ensure(bench.address("tmp2")? != tmp, || "the block was reused too soon".to_owned())?;
-    let mut text = bench.picture();
-    ensure(holds(&bench, result, 16, 0x1234)?, || "the copy was spoiled".to_owned())?;
-    bench.alloc_on("tmp3", TENSOR, side)?.served()?;
-    ensure(bench.address("tmp3")? == tmp, || "the block was not reused after the stream's work".to_owned())?;
+    let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    let [_, side, current, _] = stage.streams();
+    stage.alloc_on("result", TENSOR, current)?.served()?;
+    stage.alloc_on("tmp", TENSOR, side)?.served()?;
+    fill(&stage, "tmp", TENSOR, 0x1234, side)?;
+    let tmp = stage.address("tmp")?;
+    wait_stream(&stage, current, side)?;
+    stage.record_stream("tmp", current)?;
+    let result = stage.address("result")?;
+    stage.device().steer().spin(current, 50 * MILLISECOND)?;
+    stage.device().steer().copy(tmp, result, TENSOR, current)?;
+    stage.free("tmp")?;
+    stage.alloc_on("tmp2", TENSOR, side)?.served()?;
+    fill(&stage, "tmp2", TENSOR, 0, side)?;
+    ensure(stage.address("tmp2")? != tmp, || "the block was reused too soon".to_owned())?;
+    let mut text = stage.picture();
+    ensure(holds(&stage, result, 16, 0x1234)?, || "the copy was spoiled".to_owned())?;
+    stage.alloc_on("tmp3", TENSOR, side)?.served()?;
+    ensure(stage.address("tmp3")? == tmp, || "the block was not reused after the stream's work".to_owned())?;
     text += "\n";
-    text += &bench.picture();
-    bench.finish()?;
+    text += &stage.picture();
+    stage.finish()?;
     Ok(Evidence { text, operations: 6, ..Evidence::default() })
 }
 
 /// A view is no allocation: whatever part of a block work touches, its block is recorded.
 fn shifted_view<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
-    let mut bench = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
-    let [_, alloc, record, _] = bench.streams();
-    bench.alloc_on("base", Bytes(8), alloc)?.served()?;
-    let base = bench.address("base")?;
-    wait_stream(&bench, record, alloc)?;
-    bench.device().steer().spin(record, 50 * MILLISECOND)?;
-    bench.device().steer().fill(base.offset(Bytes(4)), Bytes(4), 10, record)?;
-    bench.record_stream("base", record)?;
-    bench.free("base")?;
-    bench.alloc_on("retry", Bytes(8), alloc)?.served()?;
-    ensure(bench.address("retry")? != base, || "the block was reused while its second half was written".to_owned())?;
-    let text = bench.picture();
-    bench.finish()?;
+    let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
+    let [_, alloc, record, _] = stage.streams();
+    stage.alloc_on("base", Bytes(8), alloc)?.served()?;
+    let base = stage.address("base")?;
+    wait_stream(&stage, record, alloc)?;
+    stage.device().steer().spin(record, 50 * MILLISECOND)?;
+    stage.device().steer().fill(base.offset(Bytes(4)), Bytes(4), 10, record)?;
+    stage.record_stream("base", record)?;
+    stage.free("base")?;
+    stage.alloc_on("retry", Bytes(8), alloc)?.served()?;
+    ensure(stage.address("retry")? != base, || "the block was reused while its second half was written".to_owned())?;
+    let text = stage.picture();
+    stage.finish()?;
     Ok(Evidence { text, operations: 3, ..Evidence::default() })
 }
 
 fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     const ROUNDS: u64 = 100;
-    let mut bench = Stage::new(backend, &with_capacity(Bytes::mib(1024)), mode.settings(), None)?;
-    let [_, side, current, _] = bench.streams();
+    let mut stage = Stage::new(backend, &with_capacity(Bytes::mib(1024)), mode.settings(), None)?;
+    let [_, side, current, _] = stage.streams();
     let size = Bytes(160 * MIB);
-    bench.alloc_on("y", size, side)?.served()?;
-    let y = bench.address("y")?;
+    stage.alloc_on("y", size, side)?.served()?;
+    let y = stage.address("y")?;
     for _ in 0..ROUNDS {
-        bench.alloc_on("x", size, current)?.served()?;
-        let x = bench.address("x")?;
-        bench.device().steer().spin(side, 2 * MILLISECOND)?;
-        bench.device().steer().copy(x, y, size, side)?;
-        bench.record_stream("x", side)?;
-        bench.free("x")?;
+        stage.alloc_on("x", size, current)?.served()?;
+        let x = stage.address("x")?;
+        stage.device().steer().spin(side, 2 * MILLISECOND)?;
+        stage.device().steer().copy(x, y, size, side)?;
+        stage.record_stream("x", side)?;
+        stage.free("x")?;
     }
-    let waits = bench.stats().num_sync_all_streams;
+    let waits = stage.stats().num_sync_all_streams;
     ensure(waits > 0, || "nothing was ever waited for: the memory was never short".to_owned())?;
-    ensure(bench.stats().num_ooms == 0, || "a request was out of memory".to_owned())?;
-    bench.device().steer().settle();
-    bench.release_cached()?;
-    let blocks = bench.segments().into_iter().flat_map(|segment| segment.blocks);
+    ensure(stage.stats().num_ooms == 0, || "a request was out of memory".to_owned())?;
+    stage.device().steer().settle();
+    stage.release_cached()?;
+    let blocks = stage.segments().into_iter().flat_map(|segment| segment.blocks);
     let pending = blocks.filter(|block| block.state == BlockActivity::PendingFree).count();
     ensure(pending == 0, || format!("{pending} blocks still wait after all work is done"))?;
-    let text = bench.picture();
-    bench.finish()?;
+    let text = stage.picture();
+    stage.finish()?;
     Ok(Evidence { text, measured: format!("{waits} waits for all streams"), operations: 3 * ROUNDS })
 }

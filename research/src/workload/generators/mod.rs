@@ -3,6 +3,7 @@
 //! | kind | generators |
 //! |---|---|
 //! | models, with the lifetimes that autograd gives to tensors | [`transformer`], [`cnn`], [`mlp`] |
+//! | the operations of a model, alone | [`autograd`] |
 //! | programs around a model | [`varlen`], [`alternate`], [`prefetch`], [`graphs`] |
 //! | a server of a language model | [`serving`] |
 //! | a chain of layers whose peak is a formula | [`chain`] |
@@ -29,7 +30,7 @@ mod values;
 
 pub use error::{MAX_BYTES, MAX_EVENTS, WorkloadError};
 pub use lengths::Lengths;
-pub use models::{Optimizer, Work, alternate, cnn, graphs, mlp, prefetch, transformer, varlen};
+pub use models::{Optimizer, Work, alternate, autograd, cnn, graphs, mlp, prefetch, transformer, varlen};
 pub use prealloc::preallocate;
 
 pub(super) use list::{keys, make, names};

@@ -1,11 +1,11 @@
 //! What the calls do beyond their result code: whose bytes show where, and when memory is the device's again.
 
 use parkade::device::DeviceBackend;
-use parkade::units::{Bytes, MIB, StreamId};
+use parkade::units::{Bytes, StreamId};
 
-use super::{FIRST, LARGE, RESERVED, SECOND, SPARE, Scene, WORD};
+use super::scene::{FIRST, SECOND, SPARE, Scene, WORD};
 use crate::backend::{Backend, TestDevice};
-use crate::checks::contract::probe::{PAGE, ensure};
+use crate::checks::contract::probe::ensure;
 use crate::suite::{Effort, Entry, Evidence, Group, Verdict};
 
 /// The entries of these rows.
@@ -21,19 +21,20 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 
 fn alias<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
+    let large = scene.large;
     let before = scene.taken()?;
-    scene.map(40, LARGE, FIRST)?;
-    scene.set_access(40, LARGE)?;
+    scene.map(20, large, FIRST)?;
+    scene.set_access(20, large)?;
     ensure(scene.taken()? == before, || "an alias took memory".to_owned())?;
-    ensure(scene.holds(40, LARGE, WORD)?, || "the second address shows other bytes than the first".to_owned())?;
+    ensure(scene.holds(20, large, WORD)?, || "the second address shows other bytes than the first".to_owned())?;
     // Written through one, read through the other, both ways.
-    for (written, read, word) in [(40, 0, 7), (0, 40, 8)] {
-        scene.device.fill(scene.at(written), LARGE, word, StreamId::DEFAULT)?;
-        ensure(scene.holds(read, LARGE, word)?, || format!("written at +{written} MiB, not seen at +{read} MiB"))?;
+    for (written, read, word) in [(20, 0, 7), (0, 20, 8)] {
+        scene.device.fill(scene.at(written), large, word, StreamId::DEFAULT)?;
+        ensure(scene.holds(read, large, word)?, || format!("written at page {written}, not seen at page {read}"))?;
     }
     scene.device.settle();
-    scene.unmap(0, LARGE)?;
-    ensure(scene.holds(40, LARGE, 8)?, || "the bytes went with the first address".to_owned())?;
+    scene.unmap(0, large)?;
+    ensure(scene.holds(20, large, 8)?, || "the bytes went with the first address".to_owned())?;
     ensure(scene.taken()? == before, || "unmapping one of two addresses gave memory back".to_owned())?;
     scene.finish()?;
     Ok(Evidence { text: "one handle at two addresses: the same bytes".to_owned(), operations: 10, ..Evidence::default() })
@@ -41,19 +42,20 @@ fn alias<B: Backend>(backend: &B, _: &Effort) -> Verdict {
 
 fn access<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
-    scene.map(40, LARGE, SPARE)?;
-    let at = scene.at(40);
+    let (page, large) = (scene.page, scene.large);
+    scene.map(20, large, SPARE)?;
+    let at = scene.at(20);
     let mut word = [0; 4];
-    let (fill, read) = (scene.device.fill(at, PAGE, 1, StreamId::DEFAULT), scene.device.read(at, &mut word));
+    let (fill, read) = (scene.device.fill(at, page, 1, StreamId::DEFAULT), scene.device.read(at, &mut word));
     ensure(fill.is_err() && read.is_err(), || format!("without access: fill {fill:?}, read {read:?}"))?;
-    scene.set_access(40, LARGE)?;
-    scene.device.fill(at, LARGE, 1, StreamId::DEFAULT)?;
-    ensure(scene.holds(40, LARGE, 1)?, || "with access a fill is not read back".to_owned())?;
+    scene.set_access(20, large)?;
+    scene.device.fill(at, large, 1, StreamId::DEFAULT)?;
+    ensure(scene.holds(20, large, 1)?, || "with access a fill is not read back".to_owned())?;
     scene.device.settle();
     // The access goes with the mapping.
-    scene.unmap(40, LARGE)?;
+    scene.unmap(20, large)?;
     ensure(scene.device.read(at, &mut word).is_err(), || "unmapped memory was read".to_owned())?;
-    scene.map(40, LARGE, SPARE)?;
+    scene.map(20, large, SPARE)?;
     ensure(scene.device.read(at, &mut word).is_err(), || "memory mapped anew was read without new access".to_owned())?;
     scene.finish()?;
     Ok(Evidence { text: "no access before it is given, none after unmapping".to_owned(), operations: 9, ..Evidence::default() })
@@ -61,7 +63,8 @@ fn access<B: Backend>(backend: &B, _: &Effort) -> Verdict {
 
 fn release<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
-    let all = (LARGE + PAGE + LARGE).get();
+    let (page, large) = (scene.page, scene.large);
+    let all = (large + page + large).get();
     let taken = [
         scene.taken()?,
         {
@@ -69,15 +72,15 @@ fn release<B: Backend>(backend: &B, _: &Effort) -> Verdict {
             scene.taken()?
         },
         {
-            ensure(scene.holds(0, LARGE, WORD)?, || "contents went with the handle".to_owned())?;
-            scene.device.fill(scene.base, LARGE, 9, StreamId::DEFAULT)?;
-            ensure(scene.holds(0, LARGE, 9)?, || "memory without a handle cannot be written".to_owned())?;
+            ensure(scene.holds(0, large, WORD)?, || "contents went with the handle".to_owned())?;
+            scene.device.fill(scene.base, large, 9, StreamId::DEFAULT)?;
+            ensure(scene.holds(0, large, 9)?, || "memory without a handle cannot be written".to_owned())?;
             scene.device.settle();
-            scene.unmap(0, LARGE)?;
+            scene.unmap(0, large)?;
             scene.taken()?
         },
     ];
-    let expected = [all, all, all - LARGE.get()];
+    let expected = [all, all, all - large.get()];
     ensure(taken == expected, || format!("taken before, after the release and after unmapping: {taken:?}, not {expected:?}"))?;
     scene.finish()?;
     Ok(Evidence { text: format!("taken at first, released, unmapped: {taken:?}"), operations: 6, ..Evidence::default() })
@@ -85,18 +88,19 @@ fn release<B: Backend>(backend: &B, _: &Effort) -> Verdict {
 
 fn unmap<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
+    let (page, large) = (scene.page, scene.large);
     let before = scene.taken()?;
-    scene.unmap(0, LARGE + PAGE)?;
+    scene.unmap(0, large + page)?;
     ensure(scene.taken()? == before, || "unmapping gave back memory whose handle is held".to_owned())?;
     // In the other order, elsewhere.
-    scene.map(30, PAGE, SECOND)?;
-    scene.map(32, LARGE, FIRST)?;
-    scene.set_access(30, PAGE + LARGE)?;
-    ensure(scene.holds(30, PAGE + LARGE, WORD)?, || "contents changed with the address".to_owned())?;
-    scene.unmap(30, PAGE + LARGE)?;
+    scene.map(15, page, SECOND)?;
+    scene.map(16, large, FIRST)?;
+    scene.set_access(15, page + large)?;
+    ensure(scene.holds(15, page + large, WORD)?, || "contents changed with the address".to_owned())?;
+    scene.unmap(15, page + large)?;
     scene.release(FIRST)?;
     let after = scene.taken()?;
-    ensure(after + LARGE.get() == before, || format!("{before} bytes were taken, {after} after a release"))?;
+    ensure(after + large.get() == before, || format!("{before} bytes were taken, {after} after a release"))?;
     scene.finish()?;
     let text = format!("taken while unmapped: {before}, after a release: {after}");
     Ok(Evidence { text, operations: 9, ..Evidence::default() })
@@ -104,14 +108,15 @@ fn unmap<B: Backend>(backend: &B, _: &Effort) -> Verdict {
 
 fn reserve<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
+    let page = scene.page;
     let before = scene.taken()?;
-    let size = Bytes(1024 * MIB);
+    let size = Bytes(512 * page.get());
     let ranges = [scene.device.reserve(size)?, scene.device.reserve(size)?];
     ensure(scene.taken()? == before, || "reserving addresses took memory".to_owned())?;
     let (low, high) = (ranges[0].min(ranges[1]), ranges[0].max(ranges[1]));
-    let apart = high.get() - low.get() >= size.get() && low.get().abs_diff(scene.base.get()) >= RESERVED.get();
+    let apart = high.get() - low.get() >= size.get() && low.get().abs_diff(scene.base.get()) >= scene.reserved.get();
     ensure(apart, || format!("reservations overlap: {ranges:?} and {:?}", scene.base))?;
     ranges.into_iter().try_for_each(|base| scene.device.unreserve(base, size))?;
     scene.finish()?;
-    Ok(Evidence { text: "two times 1 GiB of addresses: no memory".to_owned(), operations: 4, ..Evidence::default() })
+    Ok(Evidence { text: format!("two times {size} bytes of addresses: no memory"), operations: 4, ..Evidence::default() })
 }

@@ -5,8 +5,7 @@ use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 
-use super::Kind;
-use crate::backend::{Backend, Core, EventTiming, Needs, Places, TestDevice, Unable, WitnessedDevice};
+use crate::backend::{Backend, Core, EventTiming, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::checks::laws::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
 
@@ -14,6 +13,17 @@ use crate::law::{Broken, Law, ensure};
 const CAPACITY: Bytes = Bytes(192 * MIB);
 /// Of each stretch of one word so many bytes are read back, at its start and at its end.
 const READ_BYTES: u64 = 512;
+
+/// How a program uses streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// All on one.
+    OneStream,
+    /// On all, each use by another one told with `record_stream`.
+    Told,
+    /// On all, and the allocator does not know.
+    Untold,
+}
 
 /// What a program does. Buffers are named by their place among the live ones, wrapping around; streams by their place.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -70,16 +80,16 @@ pub(super) struct Play<D: TestDevice> {
 impl<D: TestDevice> Play<D> {
     pub(super) fn new<B: Backend<Device = D>>(
         backend: &B,
-        adversary: EventTiming,
+        timing: EventTiming,
         is_virtual: bool,
         kind: Kind,
     ) -> Result<Play<D>, Unable> {
-        let needs = Needs { capacity: Some(CAPACITY), timing: adversary, places: Places::Ascending, free_waits: true };
+        let needs = Needs { capacity: Some(CAPACITY), simulation: Simulation { timing, ..Simulation::default() } };
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device);
         let settings = if is_virtual { "expandable_segments:True" } else { "" };
-        let head = format!("# parkade ops SCRIPT --capacity {CAPACITY} --settings '{settings}'\n# events: {adversary:?}");
+        let head = format!("# parkade ops SCRIPT --capacity {CAPACITY} --settings '{settings}'\n# events: {timing:?}");
         let settings = Settings::from_environment(settings).expect("legal settings");
         let core = Allocator::new(device.clone(), PyTorch::new(settings), Vec::new());
         Ok(Play { core, device, streams, kind, live: Vec::new(), names: 0, words: 0, script: vec![head] })

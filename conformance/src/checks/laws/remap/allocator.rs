@@ -6,7 +6,7 @@ use parkade::units::{Bytes, MIB};
 use parkade::{AllocError, Allocation, Allocator};
 use proptest::prelude::*;
 
-use super::{Pattern, failed};
+use super::pattern::{Pattern, failed};
 use crate::backend::{Backend, Core, Needs, TestDevice, WitnessedDevice};
 use crate::checks::laws::campaign::Stopped;
 use crate::checks::laws::trial::stream_name;

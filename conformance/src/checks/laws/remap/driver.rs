@@ -1,14 +1,13 @@
 //! Handles moved by hand between places of two reservations.
 
-use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
 use proptest::prelude::*;
 
-use super::{Pattern, failed};
+use super::pattern::{Pattern, failed};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::checks::laws::campaign::Stopped;
 use crate::law::{Broken, Law, ensure};
 
-const PAGE: u64 = 2 * MIB;
 /// Pages of each of the two reservations.
 const PAGES: u64 = 24;
 /// A word of its own for so many bytes.
@@ -60,6 +59,9 @@ struct Piece<P> {
 
 struct Mover<D: TestDevice> {
     device: D,
+    /// Bytes of a page, and of each reservation.
+    page: u64,
+    size: Bytes,
     bases: [DeviceAddress; 2],
     pieces: Vec<Piece<D::Physical>>,
 }
@@ -67,9 +69,8 @@ struct Mover<D: TestDevice> {
 /// Carries a plan out; how many calls it was.
 pub(super) fn run<B: Backend>(backend: &B, plan: &Plan) -> Result<u64, Stopped> {
     let device = backend.open(&Needs::default()).map_err(Stopped::Unable)?;
-    let mut script =
-        format!("# handles of {:?} pages of 2 MiB, side by side in one of two reservations of {PAGES} pages\n", plan.pages);
-    let outcome = Mover::new(device, &plan.pages).and_then(|mut mover| {
+    let mut script = format!("# handles of {:?} pages, side by side in one of two reservations of {PAGES} pages\n", plan.pages);
+    let outcome = Mover::new(device, backend.facts().page.get(), &plan.pages).and_then(|mut mover| {
         for &step in &plan.moves {
             script += &format!("# {step:?}\n");
             mover.step(step).map_err(|broken| broken.during(format!("{step:?}")))?;
@@ -80,13 +81,13 @@ pub(super) fn run<B: Backend>(backend: &B, plan: &Plan) -> Result<u64, Stopped> 
 }
 
 impl<D: TestDevice> Mover<D> {
-    fn new(mut device: D, pages: &[u64]) -> Result<Mover<D>, Broken> {
-        let size = Bytes(PAGES * PAGE);
+    fn new(mut device: D, page: u64, pages: &[u64]) -> Result<Mover<D>, Broken> {
+        let size = Bytes(PAGES * page);
         let bases = [device.reserve(size).map_err(failed)?, device.reserve(size).map_err(failed)?];
-        let mut mover = Mover { device, bases, pieces: Vec::new() };
+        let mut mover = Mover { device, page, size, bases, pieces: Vec::new() };
         let mut place = 0;
         for (name, &pages) in (1..).zip(pages) {
-            let (bytes, pattern) = (pages * PAGE, Pattern { name, version: 0, stretch_bytes: STRETCH });
+            let (bytes, pattern) = (pages * page, Pattern { name, version: 0, stretch_bytes: STRETCH });
             let memory = mover.device.create(Bytes(bytes)).map_err(failed)?;
             mover.pieces.push(Piece { memory: Some(memory), bytes, pattern, at: Vec::new() });
             let which = mover.pieces.len() - 1;
@@ -129,10 +130,10 @@ impl<D: TestDevice> Mover<D> {
     /// The address of a place, if the piece fits behind it and nothing is mapped there.
     fn room_at(&self, place: u64, bytes: u64) -> Option<DeviceAddress> {
         let (base, page) = (self.bases[(place / PAGES % 2) as usize], place % PAGES);
-        let start = base.get() + page * PAGE;
+        let start = base.get() + page * self.page;
         let is_free =
             |piece: &Piece<D::Physical>| piece.at.iter().all(|at| start + bytes <= at.get() || at.get() + piece.bytes <= start);
-        (page * PAGE + bytes <= PAGES * PAGE && self.pieces.iter().all(is_free)).then_some(DeviceAddress(start))
+        (page * self.page + bytes <= self.size.get() && self.pieces.iter().all(is_free)).then_some(DeviceAddress(start))
     }
 
     /// Maps a piece that has a handle, if there is room; whether it did.
@@ -162,7 +163,7 @@ impl<D: TestDevice> Mover<D> {
     /// Where every piece has its handle, one call unmaps all of a reservation, gaps included.
     fn reverse(&mut self) -> Result<(), Broken> {
         if self.pieces.iter().all(|piece| piece.memory.is_some()) {
-            self.bases.into_iter().try_for_each(|base| self.device.unmap(base, Bytes(PAGES * PAGE))).map_err(failed)?;
+            self.bases.into_iter().try_for_each(|base| self.device.unmap(base, self.size)).map_err(failed)?;
             self.pieces.iter_mut().for_each(|piece| piece.at.clear());
         }
         for piece in self.pieces.iter_mut().filter(|piece| piece.memory.is_some()) {
@@ -201,11 +202,11 @@ impl<D: TestDevice> Mover<D> {
         (0..self.pieces.len()).try_for_each(|which| self.check(which))?;
         self.device.settle();
         for base in self.bases {
-            self.device.unmap(base, Bytes(PAGES * PAGE)).map_err(failed)?;
+            self.device.unmap(base, self.size).map_err(failed)?;
         }
         (0..self.pieces.len()).try_for_each(|which| self.release(which))?;
         for base in self.bases {
-            self.device.unreserve(base, Bytes(PAGES * PAGE)).map_err(failed)?;
+            self.device.unreserve(base, self.size).map_err(failed)?;
         }
         let left = self.device.holdings();
         ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))

@@ -8,9 +8,6 @@ use super::Trial;
 use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 
-/// The page of a device, in which it gives memory.
-const PAGE: u64 = 2 << 20;
-
 /// Where the reserved bytes are, by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Account {
@@ -122,13 +119,14 @@ impl<D: TestDevice> Trial<D> {
 
     /// Every segment is a live range of the device, and there are no others.
     fn check_device(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let page = self.facts.page.get();
         let device = self.device.look();
         let ranges: Vec<(u64, u64)> = device.live_ranges().iter().map(|(address, bytes)| (address.get(), bytes.get())).collect();
         let ordinary: Vec<&SegmentInfo> = segments.iter().filter(|segment| !segment.expandable).collect();
         let same = ranges.len() == ordinary.len()
             && ranges.iter().zip(&ordinary).all(|(range, segment)| {
                 // The device gives whole pages.
-                range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < PAGE
+                range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
             });
         ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))
     }

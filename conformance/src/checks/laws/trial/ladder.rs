@@ -13,8 +13,6 @@ use crate::checks::laws::operation::Operation;
 use crate::law::{Broken, Law, ensure};
 use crate::model::{Candidate, Climb, Ladder, Rules, best};
 
-const PAGE: u64 = 2 << 20;
-
 /// How long segments of the large pool have been free as a whole, counted in searches of that pool (spec 2.7).
 #[derive(Clone, Default, Debug)]
 pub(super) struct Ages {
@@ -126,8 +124,9 @@ impl<D: TestDevice> Trial<D> {
                 age: self.ages.of(segment.address.get()),
             }
         });
-        let taken: u64 = segments.iter().map(|segment| segment.total.get().div_ceil(PAGE)).sum();
-        let given = (self.setup.capacity as i64 - self.others_hold as i64).div_euclid(PAGE as i64);
+        let page = self.facts.page.get();
+        let taken: u64 = segments.iter().map(|segment| segment.total.get().div_ceil(page)).sum();
+        let given = (self.setup.capacity as i64 - self.others_hold as i64).div_euclid(page as i64);
         Ladder {
             rules: self.rules,
             size,

@@ -1,4 +1,4 @@
-//! The world: the core on a witnessed device, the naive model beside it, and every law checked after every operation.
+//! The trial: the core on a witnessed device, the naive model beside it, and every law checked after every operation.
 
 mod accounts;
 mod drive;
@@ -21,7 +21,7 @@ use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError};
 use parkade_sim::FaultPlan;
 
-use crate::backend::{Backend, Core, MadeCall, Needs, TestDevice, Unable, WitnessedDevice};
+use crate::backend::{Backend, Core, DeviceFacts, MadeCall, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::checks::laws::operation::{Operation, Setup};
 use crate::law::{Broken, Law, ensure};
 use crate::model::{History, Model, Routing, Rules};
@@ -73,6 +73,7 @@ pub struct Trial<D: TestDevice> {
     settings_changed: bool,
     limit: Option<u64>,
     setup: Setup,
+    facts: DeviceFacts,
     others_hold: u64,
     ledger: Ledger,
     ages: Ages,
@@ -103,8 +104,8 @@ impl<D: TestDevice> Trial<D> {
     /// # Errors
     /// If there is no such device.
     pub fn new<B: Backend<Device = D>>(backend: &B, setup: &Setup) -> Result<Trial<D>, Unable> {
-        let Setup { adversary, places, free_waits, .. } = *setup;
-        let needs = Needs { capacity: Some(Bytes(setup.capacity)), timing: adversary, places, free_waits };
+        let Setup { timing, places, free_waits, .. } = *setup;
+        let needs = Needs { capacity: Some(Bytes(setup.capacity)), simulation: Simulation { timing, places, free_waits } };
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device);
@@ -122,6 +123,7 @@ impl<D: TestDevice> Trial<D> {
             settings_changed: false,
             limit: None,
             setup: *setup,
+            facts: backend.facts(),
             others_hold: 0,
             ledger: Ledger::default(),
             ages: Ages::default(),
@@ -139,14 +141,14 @@ impl<D: TestDevice> Trial<D> {
     }
 
     /// Makes driver calls fail by a plan, whose counts begin now.
-    pub fn plan_faults(&mut self, plan: FaultPlan) {
+    pub(crate) fn plan_faults(&mut self, plan: FaultPlan) {
         self.expects_faults = true;
         self.device.plan_faults(plan);
     }
 
     /// How many planned failures have happened.
     #[must_use]
-    pub fn faults_fired(&self) -> u64 {
+    pub(crate) fn faults_fired(&self) -> u64 {
         self.device.faults_fired()
     }
 

@@ -3,13 +3,12 @@
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::trace::TraceAction;
 use parkade::units::Bytes;
+use parkade_sim::CallName;
 
 use super::Trial;
 use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 use crate::model::best;
-
-const PAGE: u64 = 2 << 20;
 
 impl<D: TestDevice> Trial<D> {
     /// A request served: from the free memory that the model would have taken, or if there was none from a new segment; and cut to
@@ -73,8 +72,21 @@ impl<D: TestDevice> Trial<D> {
         let wanted = self.rules.segment(size);
         let reserved: u64 = segments.iter().map(|segment| segment.total.get()).sum();
         let over_limit = self.limit.is_some_and(|limit| reserved + wanted > limit);
+        if over_limit {
+            return Ok(());
+        }
+        if !self.facts.remaps_pages {
+            // Free memory can be too scattered, which only the device knows: then it has said so, after everything else had gone back.
+            let asked = self.made_calls().into_iter().rfind(|call| call.name == CallName::Malloc);
+            let is_refused = asked.is_some_and(|call| call.bytes == wanted && !call.done);
+            return ensure(Law::NoFalseOutOfMemory, is_refused, || {
+                format!(
+                    "{bytes} bytes were refused, and the device was not asked for a segment of {wanted} at the end: {asked:?}"
+                )
+            });
+        }
         let room = self.room(&segments);
-        ensure(Law::NoFalseOutOfMemory, over_limit || wanted.div_ceil(PAGE) > room, || {
+        ensure(Law::NoFalseOutOfMemory, wanted.div_ceil(self.facts.page.get()) > room, || {
             let limit = self.limit;
             format!(
                 "{bytes} bytes were refused, though a segment of {wanted} fits: {reserved} reserved, limit {limit:?}, {room} pages free"
@@ -85,12 +97,13 @@ impl<D: TestDevice> Trial<D> {
     /// Pages that the device could still give: of a simulated one by arithmetic that its own books take no part in, of a real one by
     /// what it says.
     fn room(&self, segments: &[SegmentInfo]) -> u64 {
+        let page = self.facts.page.get();
         let mut device = self.device.steer();
         if device.insight().is_some() {
-            let taken: u64 = segments.iter().map(|segment| segment.total.get().div_ceil(PAGE)).sum();
-            return (self.setup.capacity.saturating_sub(self.others_hold) / PAGE).saturating_sub(taken);
+            let taken: u64 = segments.iter().map(|segment| segment.total.get().div_ceil(page)).sum();
+            return (self.setup.capacity.saturating_sub(self.others_hold) / page).saturating_sub(taken);
         }
         let free = device.memory_info().map_or(Bytes::ZERO, |info| info.free);
-        free.saturating_sub(device.withheld_bytes()).get() / PAGE
+        free.saturating_sub(device.withheld_bytes()).get() / page
     }
 }

@@ -25,7 +25,7 @@ impl<D: TestDevice> Trial<D> {
         Ok(())
     }
 
-    /// The allocator counts uses as the world does.
+    /// The allocator counts uses as the trial does.
     pub(super) fn check_uses(&self) -> Result<(), Broken> {
         self.routing.check_uses(&self.core, POOLS)
     }

@@ -14,7 +14,7 @@ pub(crate) fn stream_name(place: usize) -> u64 {
 }
 
 impl<D: TestDevice> Trial<D> {
-    /// The operations so far, as a script for `parkade ops`, with the command line that runs it. What only this world does, such as
+    /// The operations so far, as a script for `parkade ops`, with the command line that runs it. What only this trial does, such as
     /// letting time pass, is a comment there.
     #[must_use]
     pub fn script(&self) -> String {
@@ -25,8 +25,8 @@ impl<D: TestDevice> Trial<D> {
         let settings = self.setup.settings_text();
         let head = format!("# parkade ops SCRIPT --capacity {} --settings '{settings}' --addresses {order}", self.setup.capacity);
         let places = (self.setup.places == Places::Reuse).then(|| "# new segments went into the lowest hole".to_owned());
-        let adversary = format!("# events: {:?}", self.setup.adversary);
-        [head, adversary].into_iter().chain(places).chain(self.script.iter().cloned()).map(|line| line + "\n").collect()
+        let timing = format!("# events: {:?}", self.setup.timing);
+        [head, timing].into_iter().chain(places).chain(self.script.iter().cloned()).map(|line| line + "\n").collect()
     }
 
     /// An operation as a line of the script, before it is carried out.

@@ -11,9 +11,6 @@ use crate::backend::TestDevice;
 use crate::checks::laws::trial::Account;
 use crate::law::{Broken, Law, ensure};
 
-/// The page of a device, in which it gives memory.
-const PAGE: u64 = 2 << 20;
-
 impl<D: TestDevice, P: Policy> Trial<D, P> {
     /// Checks every law that holds between steps; `only_merges` says that the step cut no block.
     ///
@@ -45,7 +42,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     /// Whether memory may come from expandable segments.
     pub(super) fn may_grow(&self) -> bool {
         let classes = [PoolClass::Small, PoolClass::Large];
-        self.mode == Mode::Wrong || classes.into_iter().any(|class| self.core.policy().grows(PoolSlot::default_pool(class)))
+        self.mode == Mode::Wrong
+            || classes.into_iter().any(|class| self.core.policy().is_expandable(PoolSlot::default_pool(class)))
     }
 
     /// Reserved is live, rounding, pending, stranded and whole; and the statistics agree, each with its part.
@@ -70,13 +68,14 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
 
     /// Every ordinary segment is a live range of the device, and there are no others.
     fn check_device(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let page = self.page.get();
         let device = self.device.look();
         let ranges: Vec<(u64, u64)> = device.live_ranges().iter().map(|(address, bytes)| (address.get(), bytes.get())).collect();
         let ordinary: Vec<&SegmentInfo> = segments.iter().filter(|segment| !segment.expandable).collect();
         let same = ranges.len() == ordinary.len()
             && ranges.iter().zip(&ordinary).all(|(range, segment)| {
                 // The device gives whole pages.
-                range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < PAGE
+                range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
             });
         ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))
     }

@@ -1,4 +1,4 @@
-//! The world of policies: an allocator under any policy on a witnessed device, who holds what beside it, and after every step every
+//! The trial of policies: an allocator under any policy on a witnessed device, who holds what beside it, and after every step every
 //! law that no policy may break.
 //!
 //! Where a request goes is the policy's own business here. What is checked is that the allocator did what the policy said,
@@ -23,9 +23,10 @@ use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocator, PoolCheckpoint};
 use parkade_sim::{CallName, FaultPlan};
 
+use super::habits::Habits;
 use super::step::{Setup, Step};
 use super::watched::{Reached, Watched};
-use crate::backend::{Backend, Needs, TestDevice, Unable, WitnessedDevice};
+use crate::backend::{Backend, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::checks::laws::trial::Ledger;
 use crate::law::{Broken, Law, ensure};
 use crate::model::{History, Routing};
@@ -61,7 +62,11 @@ pub(super) struct Trial<D: TestDevice, P: Policy> {
     device: WitnessedDevice<D>,
     streams: [StreamId; 4],
     mode: Mode,
+    habits: Habits,
     setup: Setup,
+    /// The page of the device, and its code for "invalid value".
+    page: Bytes,
+    invalid_value: u32,
     book: Book,
     history: History,
     /// So much of what the observer was told has been followed; and so much was told before the step under way.
@@ -85,12 +90,18 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     ///
     /// # Errors
     /// If there is no such device.
-    pub(super) fn new<B: Backend<Device = D>>(backend: &B, setup: &Setup, policy: P, mode: Mode) -> Result<Trial<D, P>, Unable> {
-        let Setup { adversary, places, .. } = *setup;
+    pub(super) fn new<B: Backend<Device = D>>(
+        backend: &B,
+        setup: &Setup,
+        policy: P,
+        mode: Mode,
+        habits: Habits,
+    ) -> Result<Trial<D, P>, Unable> {
+        let Setup { timing, places, .. } = *setup;
         // Giving memory back waits for the device, as the driver does: else a policy would have to.
-        let needs = Needs { capacity: Some(Bytes(setup.capacity)), timing: adversary, places, free_waits: true };
+        let needs = Needs { capacity: Some(Bytes(setup.capacity)), simulation: Simulation { timing, places, free_waits: true } };
         let device = backend.open(&needs)?;
-        let streams = device.streams();
+        let (facts, streams) = (backend.facts(), device.streams());
         let device = WitnessedDevice::new(device).claiming(Bytes(setup.capacity));
         let script = vec![format!("# the policy {}, on {setup:?}", policy.name())];
         Ok(Trial {
@@ -98,7 +109,10 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             device,
             streams,
             mode,
+            habits,
             setup: *setup,
+            page: facts.page,
+            invalid_value: facts.codes.invalid_value,
             book: Book::default(),
             history: History::default(),
             followed: 0,
@@ -151,7 +165,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         }
         match &outcome {
             // Pages that no device has are a wrong answer too, which the driver finds: "invalid value".
-            Outcome::Failed(BackendError::Driver { code: 1, .. }) if self.mode == Mode::Wrong => {}
+            Outcome::Failed(BackendError::Driver { code, .. }) if self.mode == Mode::Wrong && *code == self.invalid_value => {}
             Outcome::Failed(error) => ensure(Law::Faults, self.mode == Mode::Faults, || {
                 format!("the device failed, which nobody had planned: {error}")
             })?,

@@ -96,14 +96,14 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     /// may have missed it.
     fn check_refusal(&mut self, bytes: u64, stream: StreamId, waiting: usize) -> Result<(), Broken> {
         // Pools that serve when memory is out are looked into before anything is waited for, and not again, as PyTorch does.
-        let looks_again = self.core.policy().looks_after_waiting() && self.routing.serving().next().is_none();
+        let looks_again = self.habits.looks_after_waiting && self.routing.serving().next().is_none();
         if waiting > 0 && !looks_again {
             return Ok(());
         }
         let overlooked = self.core.policy().notes().overlooked;
         ensure(Law::NoFalseOutOfMemory, overlooked.is_none(), || overlooked.unwrap_or_default())?;
         let before = self.core.heap().reserved();
-        let answer = if self.core.policy().keeps_memory() {
+        let answer = if self.habits.keeps_memory {
             self.device.steer().settle();
             self.core.process_events().map_err(AllocError::Device)
         } else {

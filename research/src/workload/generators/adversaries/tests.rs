@@ -65,7 +65,7 @@ fn any_fits() -> Vec<(&'static Named, u64)> {
 fn one_growing_region_keeps_to_its_bounds_under_robsons_adversary() {
     let (live, largest) = (256, 16);
     for (policy, page) in any_fits() {
-        assert!((policy.make)().grows(large()), "{}", policy.name);
+        assert!((policy.make)().is_expandable(large()), "{}", policy.name);
         let numbers = Robson { unit_bytes: page, largest_units: largest, live_units: live };
         let attack = robson((policy.make)(), numbers).unwrap();
         let units = attack.reserved_bytes / page;
@@ -88,7 +88,7 @@ fn segments_of_their_own_keep_to_their_bound() {
             let one = Workload { name: "one".into(), says: "one buffer".into(), events: vec![event] };
             reserved(&one, (policy.make)()) == units * numbers.unit_bytes
         };
-        if (policy.make)().grows(large()) || ![1, 2, 4, 8].into_iter().all(takes_just_so_much) {
+        if (policy.make)().is_expandable(large()) || ![1, 2, 4, 8].into_iter().all(takes_just_so_much) {
             continue;
         }
         compared.push(policy.name);
@@ -201,7 +201,7 @@ fn the_comb_needs_half_as_much_again_unless_pages_move() {
         // Segments of their own go back whole, and the teeth have one each; pages of an expandable segment are
         // mapped elsewhere.
         assert!(tight.fits(), "{}", policy.name);
-        grows += u32::from((policy.make)().grows(large()));
+        grows += u32::from((policy.make)().is_expandable(large()));
     }
     assert!(grows >= 2);
     // Teeth that share segments: nothing whole can go back.

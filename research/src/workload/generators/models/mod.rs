@@ -1,7 +1,7 @@
 //! Models that are trained or run, with the lifetimes that autograd gives to tensors.
 
 pub mod alternate;
-mod autograd;
+pub mod autograd;
 pub mod cnn;
 pub mod graphs;
 pub mod mlp;

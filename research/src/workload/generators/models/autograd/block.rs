@@ -2,11 +2,11 @@
 
 /// A value of a block: 0 is the block's input, `i + 1` the output of operation `i`. The last operation's output is
 /// the block's.
-pub(in crate::workload::generators::models) type Value = usize;
+pub type Value = usize;
 
 /// What an operation's backward does with the incoming gradient.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::workload::generators::models) enum Backward {
+pub enum Backward {
     /// It computes a new gradient for each input.
     Computes,
     /// It passes the same gradient on to each input: a view, a sum.
@@ -18,7 +18,7 @@ pub(in crate::workload::generators::models) enum Backward {
 
 /// One operation of a model.
 #[derive(Clone, Debug)]
-pub(in crate::workload::generators::models) struct Operation {
+pub struct Operation {
     pub(super) inputs: Vec<Value>,
     /// The size of the output; `None` if it shares the first input's memory.
     pub(super) bytes: Option<u64>,
@@ -39,7 +39,8 @@ pub(in crate::workload::generators::models) struct Operation {
 
 impl Operation {
     /// An operation that keeps nothing and has an output of its own.
-    pub(in crate::workload::generators::models) fn new(inputs: &[Value], bytes: u64) -> Operation {
+    #[must_use]
+    pub fn new(inputs: &[Value], bytes: u64) -> Operation {
         Operation {
             inputs: inputs.to_vec(),
             bytes: Some(bytes),
@@ -55,59 +56,71 @@ impl Operation {
     }
 
     /// An operation whose output shares its input's memory.
-    pub(in crate::workload::generators::models) fn in_place(input: Value) -> Operation {
+    #[must_use]
+    pub fn in_place(input: Value) -> Operation {
         Operation { bytes: None, ..Operation::new(&[input], 0) }
     }
 
     /// A sum that overwrites its first operand.
-    pub(in crate::workload::generators::models) fn sum_in_place(first: Value, second: Value) -> Operation {
+    #[must_use]
+    pub fn sum_in_place(first: Value, second: Value) -> Operation {
         Operation { bytes: None, ..Operation::new(&[first, second], 0).backward(Backward::Passes) }
     }
 
-    pub(in crate::workload::generators::models) fn keeps_inputs(self) -> Operation {
+    /// Its backward needs its inputs.
+    #[must_use]
+    pub fn keeps_inputs(self) -> Operation {
         Operation { keeps_inputs: true, ..self }
     }
 
-    pub(in crate::workload::generators::models) fn keeps_output(self) -> Operation {
+    /// Its backward needs its output.
+    #[must_use]
+    pub fn keeps_output(self) -> Operation {
         Operation { keeps_output: true, ..self }
     }
 
-    pub(in crate::workload::generators::models) fn side(mut self, bytes: u64) -> Operation {
+    /// It makes this tensor beside its output, and its backward needs it: statistics, masks.
+    #[must_use]
+    pub fn side(mut self, bytes: u64) -> Operation {
         self.side_bytes.push(bytes);
         self
     }
 
-    pub(in crate::workload::generators::models) fn backward(self, backward: Backward) -> Operation {
+    /// What its backward does with the incoming gradient.
+    #[must_use]
+    pub fn backward(self, backward: Backward) -> Operation {
         Operation { backward, ..self }
     }
 
-    pub(in crate::workload::generators::models) fn parameters(self, bytes: &[u64]) -> Operation {
+    /// The sizes of its parameters.
+    #[must_use]
+    pub fn parameters(self, bytes: &[u64]) -> Operation {
         Operation { parameters: bytes.to_vec(), ..self }
     }
 
-    pub(in crate::workload::generators::models) fn scratch(self, scratch_bytes: u64) -> Operation {
+    /// The scratch memory that it needs while it runs, forward and backward, if lifetimes are mixed.
+    #[must_use]
+    pub fn scratch(self, scratch_bytes: u64) -> Operation {
         Operation { scratch_bytes, ..self }
     }
 
     /// A linear layer with a bias, which keeps its input. Its parameters are weight and bias.
-    pub(in crate::workload::generators::models) fn linear(
-        input: Value,
-        bytes: u64,
-        parameters: &[u64],
-        work: &[u64],
-    ) -> Operation {
+    #[must_use]
+    pub fn linear(input: Value, bytes: u64, parameters: &[u64], work: &[u64]) -> Operation {
         let operation = Operation { is_linear: true, ..Operation::new(&[input], bytes) };
         operation.keeps_inputs().parameters(parameters).work(work)
     }
 
-    pub(in crate::workload::generators::models) fn work(self, factors: &[u64]) -> Operation {
+    /// Floating-point operations of its forward pass: the product of the factors.
+    #[must_use]
+    pub fn work(self, factors: &[u64]) -> Operation {
         Operation { work: factors.iter().fold(1, |work, &factor| work.saturating_mul(factor)), ..self }
     }
 }
 
 /// Operations, and the last use of each value.
 #[derive(Clone, Debug)]
-pub(in crate::workload::generators::models) struct Block {
+pub struct Block {
     pub(super) operations: Vec<Operation>,
     /// The size of each value; values that share memory have the same size.
     pub(super) values: Vec<u64>,
@@ -117,12 +130,16 @@ pub(in crate::workload::generators::models) struct Block {
 
 impl Block {
     /// An empty block with an input of this size.
-    pub(in crate::workload::generators::models) fn new(input_bytes: u64) -> Block {
+    #[must_use]
+    pub fn new(input_bytes: u64) -> Block {
         Block { operations: Vec::new(), values: vec![input_bytes], last_use: vec![None] }
     }
 
     /// Appends an operation. Returns its output.
-    pub(in crate::workload::generators::models) fn push(&mut self, operation: Operation) -> Value {
+    ///
+    /// # Panics
+    /// If one of its inputs is not a value of this block.
+    pub fn push(&mut self, operation: Operation) -> Value {
         for &input in &operation.inputs {
             self.last_use[input] = Some(self.operations.len());
         }
@@ -133,11 +150,13 @@ impl Block {
     }
 
     /// The sizes of the parameters, in the order of the operations.
-    pub(in crate::workload::generators::models) fn parameters(&self) -> impl Iterator<Item = u64> {
+    pub fn parameters(&self) -> impl Iterator<Item = u64> {
         self.operations.iter().flat_map(|operation| operation.parameters.iter().copied())
     }
 
-    pub(in crate::workload::generators::models) fn parameter_count(&self) -> usize {
+    /// How many parameters it has.
+    #[must_use]
+    pub fn parameter_count(&self) -> usize {
         self.operations.iter().map(|operation| operation.parameters.len()).sum()
     }
 

@@ -14,6 +14,7 @@
 //!   incoming gradient: the order of the recorded programs.
 //! - Without backward, an operation's input lives until its output exists.
 
+mod alone;
 mod block;
 mod engine;
 mod plan;
@@ -21,7 +22,7 @@ mod plan;
 mod tests;
 mod work;
 
-pub(super) use block::{Backward, Block, Operation};
+pub use block::{Backward, Block, Operation, Value};
 pub(super) use engine::{Engine, Storage, Surroundings};
 pub(super) use plan::{Part, Plan, Recompute};
 pub use work::Work;

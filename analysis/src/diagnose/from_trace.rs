@@ -1,0 +1,168 @@
+//! Diagnoses a device's recording: finds the moment, replays the run up to it, and answers each question about the heap there.
+
+use parkade::policy::{Policy, PyTorch};
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade_recording::{Action, DeviceRecording, Entry, Segment};
+use parkade_replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions, verify_device};
+
+use super::breakdown::{Asked, Breakdown};
+use super::diagnosis::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Request};
+use super::fences::fences;
+use super::from_segments::diagnose_segments;
+use super::moment::{Seen, Target, Why, segment_bytes, watch};
+use super::onset::{Lows, Onset};
+use super::owners::{Owners, live_by_stack};
+use super::stranded::stranded;
+use super::verdict::judge;
+
+/// A request at a peak is telling if it asked for at least one part in this many of what was free; see [`Diagnosis::is_for_request`].
+const TELLING_PART: u64 = 100;
+
+/// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
+///
+/// # Errors
+/// If the recording cannot be replayed, or has no entry of the chosen number.
+pub fn diagnose_device(
+    recording: &DeviceRecording,
+    options: &DiagnoseOptions,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Diagnosis, DiagnoseError> {
+    let trace = &recording.trace;
+    if let Some(entry) = options.entry.filter(|&entry| entry >= trace.len()) {
+        return Err(DiagnoseError::NoSuchEntry { entry, entries: trace.len() });
+    }
+    let policy = PyTorch::of(options.own.settings.profile, options.own.settings.settings.clone());
+    if trace.is_empty() {
+        return Ok(diagnose_segments(recording, options, &policy));
+    }
+    let target = Target::find(recording, options.entry);
+    let Run { exactness, seen, assumed } = run(recording, options, &policy, target, progress)?;
+    let place = &trace[target.entry];
+    let request = request_at(recording, options, target.entry, &policy)?;
+    let asked = request.map(|request| request.asked).filter(|asked| target.why != Why::Peak || is_telling(asked, &seen.before));
+    let is_oom = target.why == Why::OutOfMemory;
+    let met = stranded(&seen.before, asked.as_ref(), &policy);
+    let (segments, entries) = if is_oom { (&seen.after, seen.after_entries) } else { (&seen.before, seen.before_entries) };
+    let heap = if is_oom { stranded(segments, asked.as_ref(), &policy) } else { met.clone() };
+    let owners = Owners::after(recording, entries);
+    let limit = seen.limit.conclude(options.known_limit_bytes(), heap.reserved_bytes);
+    let (verdict, steps) = judge(&heap, asked.filter(|_| is_oom).map(|asked| asked.size.get()), limit);
+    Ok(Diagnosis {
+        device: recording.device,
+        why: target.why,
+        entry: Some(target.entry),
+        time_us: place.time(),
+        request,
+        is_for_request: asked.is_some(),
+        onset: onset(&seen.lows, &heap, trace),
+        reserved_after_bytes: seen.after.iter().fold(0, |sum: u64, segment| sum.saturating_add(segment.total.get())),
+        given_back: given_back(&trace[..seen.after_entries], seen.before_entries, request.is_some()),
+        ooms: trace.iter().filter(|entry| entry.action == Action::Oom).count(),
+        retries: seen.retries,
+        assumed_limit_bytes: assumed,
+        limit,
+        evidence: seen.limit,
+        verdict,
+        steps,
+        stacks: live_by_stack(segments, &owners),
+        fences: fences(segments, asked.as_ref(), &policy, &owners, options.fences),
+        met,
+        heap,
+        exactness: Some(exactness),
+    })
+}
+
+/// The recorded run, replayed.
+struct Run {
+    exactness: DeviceVerdict,
+    seen: Seen,
+    assumed: Option<u64>,
+}
+
+/// Replays the run and keeps what the diagnosis needs. Garbage collection depends on the limit. If none was given and decisions differ,
+/// the whole gibibytes that the refused requests allow are tried; the first one that explains every decision is used.
+fn run(
+    recording: &DeviceRecording,
+    options: &DiagnoseOptions,
+    policy: &PyTorch,
+    target: Target,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Run, VerifyError> {
+    let exactness = verify_device(recording, &options.own, progress)?;
+    let seen = watch(recording, &options.own, policy, target)?;
+    let collects = policy.settings.garbage_collection_threshold > 0.0;
+    if exactness.mismatches > 0 && collects && options.own.limit_bytes.is_none() {
+        for bytes in seen.limit.whole_gibibytes() {
+            let own = VerifyOptions { limit_bytes: Some(bytes), ..options.own.clone() };
+            let exactness = verify_device(recording, &own, progress)?;
+            if exactness.mismatches == 0 {
+                return Ok(Run { exactness, seen: watch(recording, &own, policy, target)?, assumed: Some(bytes) });
+            }
+        }
+    }
+    Ok(Run { exactness, seen, assumed: None })
+}
+
+/// Whether the request is large enough, compared with what is free, to ask why each free byte did not serve it.
+fn is_telling(asked: &Asked, segments: &[SegmentInfo]) -> bool {
+    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+    let empty = blocks.filter(|block| block.state != BlockActivity::Allocated);
+    let empty_bytes = empty.fold(0, |sum: u64, block| sum.saturating_add(block.size.get()));
+    asked.size.get() >= empty_bytes / TELLING_PART
+}
+
+/// The request at an entry, if the entry is one.
+fn request_at(
+    recording: &DeviceRecording,
+    options: &DiagnoseOptions,
+    at: usize,
+    policy: &PyTorch,
+) -> Result<Option<Request>, VerifyError> {
+    let entry = &recording.trace[at];
+    let Some(size) = policy.round(Bytes(entry.size)).filter(|_| matches!(entry.action, Action::Alloc | Action::Oom)) else {
+        return Ok(None);
+    };
+    let is_private = |segment: &Segment| segment.pool.is_some_and(|pool| pool != (0, 0));
+    let pool = if recording.segments.iter().any(is_private) {
+        let requests = Requests::of_recording(recording, &options.own, &mut |_| ())?;
+        let at_entry = requests.operations.iter().find_map(|(place, operation)| match operation {
+            Operation::Allocate { pool, .. } if *place == at => Some(*pool),
+            _ => None,
+        });
+        at_entry.unwrap_or(PoolId::DEFAULT)
+    } else {
+        PoolId::DEFAULT
+    };
+    let asked = Asked { size, stream: StreamId(entry.stream), pool };
+    let segment_bytes = segment_bytes(entry, policy);
+    Ok(Some(Request { asked, requested_bytes: entry.size, segment_bytes, stack: entry.stack }))
+}
+
+/// What was given back to the device for a request, in the entries from `from` on.
+fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
+    let mut given = GivenBack::default();
+    for (at, entry) in trace.iter().enumerate().skip(from).filter(|_| is_request) {
+        match entry.action {
+            Action::SegmentFree | Action::SegmentUnmap => {
+                given.segments += 1;
+                given.bytes = given.bytes.saturating_add(entry.size);
+                given.entries = Some((given.entries.map_or(at, |(first, _)| first), at));
+            }
+            Action::FreeCompleted => given.completed += 1,
+            _ => {}
+        }
+    }
+    given
+}
+
+/// Since when the heap has had at least half of its stranded bytes.
+fn onset(lows: &Lows, heap: &Breakdown, trace: &[Entry]) -> Option<Onset> {
+    let level_bytes = heap.stranded_bytes() / 2;
+    if level_bytes == 0 {
+        return None;
+    }
+    let entry = lows.since(level_bytes).and_then(|entries| entries.checked_sub(1));
+    let time_us = entry.and_then(|entry| trace.get(entry)).and_then(Entry::time);
+    Some(Onset { entry, level_bytes, time_us })
+}

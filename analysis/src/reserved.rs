@@ -1,0 +1,44 @@
+//! Reserved memory as a trace alone shows it, without a replay; and which limits to try where the limit is unknown.
+
+use parkade_recording::{Action, DeviceRecording, Entry};
+
+const GIB: u64 = 1 << 30;
+/// How many limits are tried.
+const MOST_GUESSES: usize = 8;
+
+/// How many bytes an entry adds to reserved memory; negative if it gives memory back.
+pub(crate) fn growth_bytes(entry: &Entry) -> i128 {
+    match entry.action {
+        Action::SegmentAlloc | Action::SegmentMap => i128::from(entry.size),
+        Action::SegmentFree | Action::SegmentUnmap => -i128::from(entry.size),
+        _ => 0,
+    }
+}
+
+/// Bytes reserved before the first entry: those of the final segments, walked back through the trace. Negative only if the recording
+/// contradicts itself.
+pub(crate) fn reserved_at_start(recording: &DeviceRecording) -> i128 {
+    let end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
+    end - recording.trace.iter().map(growth_bytes).sum::<i128>()
+}
+
+/// The whole gibibytes from `least_bytes` up to, but not including, `below_bytes`; at most [`MOST_GUESSES`] of them, the smallest first.
+/// People set limits in whole gibibytes.
+pub(crate) fn whole_gibibytes(least_bytes: u64, below_bytes: u64) -> impl Iterator<Item = u64> {
+    let gibibytes = least_bytes.div_ceil(GIB)..below_bytes.div_ceil(GIB);
+    gibibytes.take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_gibibytes_within_the_interval_are_tried() {
+        let tried = |least, below| whole_gibibytes(least, below).map(|bytes| bytes / GIB).collect::<Vec<_>>();
+        assert_eq!(tried(15 * GIB + 1, 17 * GIB + 1), [16, 17]);
+        assert_eq!(tried(15 * GIB, 17 * GIB), [15, 16]);
+        assert!(tried(15 * GIB + 1, 16 * GIB).is_empty());
+        assert_eq!(tried(0, u64::MAX).len(), MOST_GUESSES);
+    }
+}

@@ -1,0 +1,241 @@
+//! A log in few bytes: one column for each field, each number a variable-length integer (`varint`), mostly the difference to the previous.
+//!
+//! A million entries take a few megabytes, and gzip packs such columns well once more. Addresses and sizes are counted in `unit` bytes.
+
+use std::collections::BTreeMap;
+
+use parkade_recording::StackId;
+
+use super::log::{BlockLife, HeapLog, SegmentLife};
+use super::varint::{PackedError, Reader, put, put_moment, put_signed};
+
+/// One field of all blocks or segments.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Column {
+    /// The field's name.
+    pub name: String,
+    /// Its numbers, packed.
+    pub bytes: Vec<u8>,
+}
+
+/// A packed log.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Packed {
+    /// The address that the others are relative to.
+    pub base: u64,
+    /// How many bytes addresses and sizes are counted in.
+    pub unit: u64,
+    /// How many blocks there are.
+    pub blocks: usize,
+    /// How many segments there are.
+    pub segments: usize,
+    /// Stream handles, by the numbers that segments use for them.
+    pub streams: Vec<u64>,
+    /// Pools, by the numbers that segments use for them.
+    pub pools: Vec<(u64, u64)>,
+    /// Stacks, by the numbers that blocks use for them, less one: 0 means no stack.
+    pub stacks: Vec<StackId>,
+    /// One column for each field.
+    pub columns: Vec<Column>,
+}
+
+const BLOCK_FIELDS: [&str; 7] =
+    ["block_born", "block_address", "block_size", "block_requested", "block_freed", "block_gone", "block_stack"];
+const SEGMENT_FIELDS: [&str; 7] =
+    ["segment_born", "segment_address", "segment_size", "segment_stream", "segment_pool", "segment_expandable", "segment_gone"];
+/// PyTorch's block addresses and sizes are multiples of this (spec 1.1).
+const UNIT: u64 = 512;
+
+impl HeapLog {
+    /// The part of the log that exists at one of these moments, which must be in order.
+    #[must_use]
+    pub fn only(&self, moments: &[u32]) -> HeapLog {
+        let is_seen = |born: u32, gone: u32| {
+            let next = moments.partition_point(|&moment| moment < born);
+            moments.get(next).is_some_and(|&moment| moment < gone)
+        };
+        HeapLog {
+            blocks: self.blocks.iter().filter(|block| is_seen(block.born, block.gone)).copied().collect(),
+            segments: self.segments.iter().filter(|segment| is_seen(segment.born, segment.gone)).copied().collect(),
+        }
+    }
+
+    /// Packs the log.
+    #[must_use]
+    pub fn pack(&self) -> Packed {
+        let ranges = || {
+            let blocks = self.blocks.iter().map(|block| (block.address, block.size));
+            blocks.chain(self.segments.iter().map(|segment| (segment.address, segment.size)))
+        };
+        let base = ranges().map(|(address, _)| address).min().unwrap_or(0);
+        let is_even = |(address, size): (u64, u64)| (address - base).is_multiple_of(UNIT) && size.is_multiple_of(UNIT);
+        let unit = if ranges().all(is_even) { UNIT } else { 1 };
+        let mut packed = Packed { base, unit, blocks: self.blocks.len(), segments: self.segments.len(), ..Packed::default() };
+        let mut fields = BLOCK_FIELDS.map(|_| Vec::new());
+        let (mut last, mut stacks) = ((0, 0), Numbers::default());
+        for block in &self.blocks {
+            let address = (block.address - base) / unit;
+            put(&mut fields[0], u64::from(block.born - last.0));
+            put_signed(&mut fields[1], address.wrapping_sub(last.1));
+            put(&mut fields[2], block.size / unit);
+            put_signed(&mut fields[3], block.size.wrapping_sub(block.requested));
+            put_moment(&mut fields[4], block.freed, block.born);
+            put_moment(&mut fields[5], block.gone, block.freed);
+            put(&mut fields[6], if block.stack == StackId::NONE { 0 } else { 1 + stacks.of(block.stack) });
+            last = (block.born, address);
+        }
+        packed.add(BLOCK_FIELDS, fields);
+        let mut fields = SEGMENT_FIELDS.map(|_| Vec::new());
+        let (mut last, mut streams, mut pools) = ((0, 0), Numbers::default(), Numbers::default());
+        for segment in &self.segments {
+            let address = (segment.address - base) / unit;
+            put(&mut fields[0], u64::from(segment.born - last.0));
+            put_signed(&mut fields[1], address.wrapping_sub(last.1));
+            put(&mut fields[2], segment.size / unit);
+            put(&mut fields[3], streams.of(segment.stream));
+            put(&mut fields[4], pools.of(segment.pool));
+            put(&mut fields[5], u64::from(segment.expandable));
+            put_moment(&mut fields[6], segment.gone, segment.born);
+            last = (segment.born, address);
+        }
+        packed.add(SEGMENT_FIELDS, fields);
+        (packed.stacks, packed.streams, packed.pools) = (stacks.list, streams.list, pools.list);
+        packed
+    }
+}
+
+impl Packed {
+    fn add(&mut self, names: [&'static str; 7], fields: [Vec<u8>; 7]) {
+        let columns = names.into_iter().zip(fields).map(|(name, bytes)| Column { name: name.to_owned(), bytes });
+        self.columns.extend(columns);
+    }
+
+    /// Unpacks the log.
+    ///
+    /// # Errors
+    /// If a column is missing or damaged.
+    pub fn unpack(&self) -> Result<HeapLog, PackedError> {
+        let mut log = HeapLog::default();
+        let mut fields = self.readers(BLOCK_FIELDS)?;
+        let mut last = (0, 0);
+        for _ in 0..self.blocks {
+            let [born, address, size, requested, freed, gone, stack] = &mut fields;
+            let born = born.later(last.0)?;
+            last = (born, address.signed(last.1)?);
+            let size = size.number()?.wrapping_mul(self.unit);
+            let requested = size.wrapping_sub(requested.signed(0)?);
+            let freed = freed.moment(born)?;
+            let gone = gone.moment(freed)?;
+            let stack = match stack.number()?.checked_sub(1) {
+                None => StackId::NONE,
+                Some(number) => stack.look_up(number, &self.stacks)?,
+            };
+            let address = last.1.wrapping_mul(self.unit).wrapping_add(self.base);
+            log.blocks.push(BlockLife { address, size, requested, stack, born, freed, gone });
+        }
+        let mut fields = self.readers(SEGMENT_FIELDS)?;
+        let mut last = (0, 0);
+        for _ in 0..self.segments {
+            let [born, address, size, stream, pool, expandable, gone] = &mut fields;
+            let born = born.later(last.0)?;
+            last = (born, address.signed(last.1)?);
+            let size = size.number()?.wrapping_mul(self.unit);
+            let number = stream.number()?;
+            let stream = stream.look_up(number, &self.streams)?;
+            let number = pool.number()?;
+            let pool = pool.look_up(number, &self.pools)?;
+            let expandable = expandable.number()? != 0;
+            let gone = gone.moment(born)?;
+            let address = last.1.wrapping_mul(self.unit).wrapping_add(self.base);
+            log.segments.push(SegmentLife { address, size, stream, pool, expandable, born, gone });
+        }
+        Ok(log)
+    }
+
+    fn readers<const N: usize>(&self, names: [&'static str; N]) -> Result<[Reader<'_>; N], PackedError> {
+        let mut readers = [(); N].map(|()| Reader::default());
+        for (reader, name) in readers.iter_mut().zip(names) {
+            let column = self.columns.iter().find(|column| column.name == name).ok_or(PackedError::Missing(name))?;
+            *reader = Reader::of(name, &column.bytes);
+        }
+        Ok(readers)
+    }
+}
+
+/// Numbers values from 0 in the order in which they are first met.
+struct Numbers<T> {
+    list: Vec<T>,
+    places: BTreeMap<T, u64>,
+}
+
+impl<T> Default for Numbers<T> {
+    fn default() -> Self {
+        Numbers { list: Vec::new(), places: BTreeMap::new() }
+    }
+}
+
+impl<T: Copy + Ord> Numbers<T> {
+    fn of(&mut self, value: T) -> u64 {
+        let next = self.list.len() as u64;
+        let number = *self.places.entry(value).or_insert(next);
+        if number == next {
+            self.list.push(value);
+        }
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::timeline::NEVER;
+
+    fn block() -> impl Strategy<Value = BlockLife> {
+        let moments = prop::array::uniform3(prop_oneof![Just(NEVER), 0..5000_u32]);
+        (any::<u64>(), any::<u64>(), any::<u64>(), moments, any::<bool>()).prop_map(
+            |(address, size, requested, moments, even)| {
+                let mut moments = moments;
+                moments.sort_unstable();
+                let (address, size) = if even { (address / 512 * 512, size / 512 * 512) } else { (address, size) };
+                // A block that was never freed was never free again.
+                let gone = if moments[1] == NEVER { NEVER } else { moments[2] };
+                let born = if moments[0] == NEVER { 0 } else { moments[0] };
+                BlockLife { address, size, requested, stack: StackId::NONE, born, freed: moments[1], gone }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn unpacking_returns_what_was_packed(mut blocks in prop::collection::vec(block(), 0..50)) {
+            blocks.sort_by_key(|block| block.born);
+            let segment = |block: &BlockLife| SegmentLife {
+                address: block.address, size: block.size, stream: block.requested % 3, pool: (block.requested % 2, 0),
+                expandable: block.size.is_multiple_of(2), born: block.born, gone: block.gone,
+            };
+            let log = HeapLog { segments: blocks.iter().map(segment).collect(), blocks };
+            prop_assert_eq!(log.pack().unpack(), Ok(log));
+        }
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let block = BlockLife { address: 1 << 40, size: 512, requested: 5, stack: StackId::NONE, born: 3, freed: 4, gone: 9 };
+        let log = HeapLog { blocks: vec![block], segments: Vec::new() };
+        let mut packed = log.pack();
+        packed.columns[1].bytes.clear();
+        assert_eq!(packed.unpack(), Err(PackedError::Damaged("block_address")));
+        packed.columns.remove(0);
+        assert_eq!(packed.unpack(), Err(PackedError::Missing("block_born")));
+    }
+
+    #[test]
+    fn only_what_exists_at_the_chosen_moments_is_kept() {
+        let block = |born, gone| BlockLife { address: 0, size: 512, requested: 5, stack: StackId::NONE, born, freed: gone, gone };
+        let log = HeapLog { blocks: vec![block(0, 5), block(5, 9), block(6, 10), block(10, NEVER)], segments: Vec::new() };
+        assert_eq!(log.only(&[4, 9]).blocks, [block(0, 5), block(6, 10)]);
+        assert_eq!(log.only(&[10]).blocks, [block(10, NEVER)]);
+    }
+}

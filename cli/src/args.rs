@@ -1,0 +1,116 @@
+//! Arguments that several commands share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use parkade::profile::Profile as Rules;
+use parkade_recording::Recording;
+use parkade_replay::{ReplaySettings, VerifyOptions};
+
+use crate::runner::Form;
+use crate::{recording, size};
+
+/// `--json`.
+#[derive(Args)]
+pub(crate) struct Json {
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Json {
+    /// JSON or text.
+    pub(crate) fn form(&self) -> Form {
+        Form::json_if(self.json)
+    }
+}
+
+/// `--recorded-limit`.
+#[derive(Args)]
+pub(crate) struct RecordedLimit {
+    /// The memory limit of the recorded run, which the recording does not contain. It tells calls of empty_cache from memory released
+    /// because of the limit.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub(crate) recorded_limit: Option<u64>,
+}
+
+impl RecordedLimit {
+    /// How the recorded run is read: under its own settings, with this limit.
+    pub(crate) fn own(&self, recording: &Recording) -> Result<VerifyOptions> {
+        Ok(VerifyOptions { settings: recording::own_settings(recording)?, limit_bytes: self.recorded_limit, stats_file: None })
+    }
+}
+
+/// What commands have in common that replay a recording under other settings.
+#[derive(Args)]
+pub(crate) struct Replay {
+    /// The recording.
+    pub(crate) file: PathBuf,
+    /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' means PyTorch's defaults. Without this option, the recording's own.
+    #[arg(long, value_name = "SETTINGS")]
+    pub(crate) settings: Option<String>,
+    /// The device memory available to the allocator (without the driver's own, about 500 MiB). It is also the limit unless --limit is
+    /// given. Without this option, as much as is needed.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub(crate) capacity: Option<u64>,
+    /// The memory limit (set_per_process_memory_fraction).
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) recorded: RecordedLimit,
+    /// The PyTorch version whose allocator decisions are made.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) profile: Profile,
+}
+
+impl Replay {
+    /// The settings that were given.
+    pub(crate) fn given(&self) -> Result<Option<ReplaySettings>> {
+        Ok(self.settings.as_deref().map(|text| ReplaySettings::given_as(self.profile.rules(), text)).transpose()?)
+    }
+
+    /// The limit in bytes under settings with this fraction.
+    pub(crate) fn limit(&self, fraction: f64) -> Result<Option<u64>> {
+        limit(self.limit, self.capacity, fraction, self.profile.rules())
+    }
+}
+
+/// The limit in bytes. A fraction of the device's memory means nothing while that is not known.
+pub(crate) fn limit(limit: Option<u64>, capacity: Option<u64>, fraction: f64, profile: &Rules) -> Result<Option<u64>> {
+    match (limit, capacity) {
+        (Some(limit), _) => Ok(Some(limit)),
+        (None, Some(capacity)) if fraction < 1.0 => Ok(Some(profile.limit_rounding.limit(fraction, capacity))),
+        (None, capacity) if fraction >= 1.0 => Ok(capacity),
+        _ => bail!("per_process_memory_fraction:{fraction} is a part of the device's memory, which --capacity gives"),
+    }
+}
+
+/// A PyTorch version whose decisions can be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum Profile {
+    /// PyTorch 2.11.
+    #[default]
+    #[value(name = "2.11")]
+    V2_11,
+    /// PyTorch 2.15.
+    #[value(name = "2.15")]
+    V2_15,
+}
+
+impl Profile {
+    /// Its rules.
+    pub(crate) const fn rules(self) -> &'static Rules {
+        match self {
+            Profile::V2_11 => &Rules::PYTORCH_2_11,
+            Profile::V2_15 => &Rules::PYTORCH_2_15,
+        }
+    }
+}
+
+/// Reads a number of seconds, at most a day.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is not a number of seconds from 0.01 to 86400"))
+}

@@ -1,0 +1,202 @@
+//! One way to run every command: compute, print as text or JSON, turn the outcome into the exit code.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::output;
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Outcome {
+    /// Everything that was asked for is true or done.
+    Good,
+    /// A check failed.
+    CheckFailed,
+    /// Something could not be run; the error has been printed.
+    CouldNotRun,
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> ExitCode {
+        ExitCode::from(outcome as u8)
+    }
+}
+
+/// What a command prints on standard output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    /// Text for people, with colours on a terminal.
+    Text,
+    /// Text for programs, byte for byte.
+    Data,
+    /// JSON, one object a line.
+    Json,
+}
+
+impl Form {
+    /// JSON if that is asked for, else text.
+    pub(crate) fn json_if(json: bool) -> Form {
+        if json { Form::Json } else { Form::Text }
+    }
+}
+
+/// The file that a failure is about.
+#[derive(Clone, Copy)]
+pub(crate) enum Subject<'a> {
+    /// No single file.
+    None,
+    /// This one. Its name is put before the message on standard error.
+    File(&'a Path),
+    /// This one, or standard input. The message names it where that helps.
+    Named(Option<&'a Path>),
+    /// The command itself: JSON, whose lines are about something else, does not have it.
+    Command,
+}
+
+/// A command with its arguments.
+pub(crate) trait Command {
+    /// What it computes.
+    type Answer;
+
+    /// Does the work. What is printed while it is done is printed here.
+    fn compute(&self) -> Result<Self::Answer>;
+
+    /// How the command ended.
+    fn outcome(&self, _: &Self::Answer) -> Outcome {
+        Outcome::Good
+    }
+
+    /// What is printed.
+    fn form(&self) -> Form {
+        Form::Text
+    }
+
+    /// What a failure is about.
+    fn subject(&self) -> Subject<'_> {
+        Subject::None
+    }
+
+    /// Prints the answer as text or data.
+    fn text(&self, _: &Self::Answer, _: &mut dyn Write) -> Result<()> {
+        Ok(())
+    }
+
+    /// The answer as JSON.
+    fn json(&self, _: &Self::Answer, _: &mut Lines) -> Result<()> {
+        Ok(())
+    }
+
+    /// What belongs on standard error beside the answer.
+    fn remarks(&self, _: &Self::Answer) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Lines of JSON.
+#[derive(Default)]
+pub(crate) struct Lines(String);
+
+impl Lines {
+    /// Adds an object whose keys, and those of all objects in it, are sorted.
+    pub(crate) fn add(&mut self, object: &impl Serialize) -> Result<()> {
+        self.add_as_declared(&serde_json::to_value(object)?)
+    }
+
+    /// Adds an object with its keys in the order in which they are declared.
+    pub(crate) fn add_as_declared(&mut self, object: &impl Serialize) -> Result<()> {
+        self.0.push_str(&serde_json::to_string(object)?);
+        self.0.push('\n');
+        Ok(())
+    }
+
+    /// The text so far.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Runs a command to its exit code. A reader that closed the pipe changes nothing about it.
+pub(crate) fn run<C: Command>(command: &C) -> ExitCode {
+    let answer = match command.compute() {
+        Ok(answer) => answer,
+        Err(error) if output::is_broken_pipe(&error) => return Outcome::Good.into(),
+        Err(error) => return fail(command, error),
+    };
+    let printed = print(command, &answer);
+    for remark in command.remarks(&answer) {
+        output::complain(&remark);
+    }
+    match printed {
+        Err(error) if !output::is_broken_pipe(&error) => {
+            output::complain(&format!("{error:#}"));
+            Outcome::CouldNotRun.into()
+        }
+        _ => command.outcome(&answer).into(),
+    }
+}
+
+fn print<C: Command>(command: &C, answer: &C::Answer) -> Result<()> {
+    match command.form() {
+        Form::Json => {
+            let mut lines = Lines::default();
+            command.json(answer, &mut lines)?;
+            write_out(lines.text())
+        }
+        Form::Data => {
+            let mut out = output::stdout();
+            command.text(answer, &mut out)?;
+            Ok(out.flush()?)
+        }
+        Form::Text => {
+            // It removes colours where nobody would see them.
+            let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
+            command.text(answer, &mut out)?;
+            Ok(out.flush()?)
+        }
+    }
+}
+
+fn write_out(text: &str) -> Result<()> {
+    let mut out = output::stdout();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+fn fail<C: Command>(command: &C, error: anyhow::Error) -> ExitCode {
+    let subject = command.subject();
+    if command.form() == Form::Json && !matches!(subject, Subject::Command) {
+        // Nobody may be reading, and standard error has the message too.
+        let _ = write_out(&format!("{}\n", failure(subject, &format!("{error:#}"))));
+    }
+    let message = match subject {
+        Subject::File(file) => format!("{}: {error:#}", file.display()),
+        _ => format!("{error:#}"),
+    };
+    output::complain(&message);
+    Outcome::CouldNotRun.into()
+}
+
+/// The JSON object of a failure.
+pub(crate) fn failure(subject: Subject<'_>, message: &str) -> Value {
+    #[derive(Serialize)]
+    struct Failure<'a> {
+        error: &'a str,
+    }
+    #[derive(Serialize)]
+    struct FileFailure<'a> {
+        error: &'a str,
+        file: Option<String>,
+    }
+    let name = |file: Option<&Path>| file.map(|file| file.display().to_string());
+    let object = match subject {
+        Subject::None | Subject::Command => serde_json::to_value(Failure { error: message }),
+        Subject::File(file) => serde_json::to_value(FileFailure { error: message, file: name(Some(file)) }),
+        Subject::Named(file) => serde_json::to_value(FileFailure { error: message, file: name(file) }),
+    };
+    object.unwrap_or_default()
+}

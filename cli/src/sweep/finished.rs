@@ -1,0 +1,80 @@
+//! A sweep with all its rows, and what must be known to read it.
+
+use std::fmt::Write as _;
+
+use parkade_policies::{Named, named};
+use parkade_research::study::sweep::{BoundRatios, Capacity, Plan, Row, Source, Summary};
+
+use super::builds::{self, Overlap};
+use crate::output;
+
+/// A sweep with all its rows.
+pub(crate) struct Finished {
+    pub(crate) plan: Plan,
+    pub(crate) rows: Vec<Row>,
+    /// The plan's workloads and policies, or nothing where they cannot be made.
+    pub(crate) sources: Vec<Source>,
+    pub(crate) policies: Vec<&'static Named>,
+    /// Bounds of the plan's workloads, or nothing.
+    pub(crate) beside: Vec<Option<BoundRatios>>,
+    /// The jobs that several builds did.
+    pub(crate) overlap: Overlap,
+    /// What the rows say together.
+    pub(crate) summary: Summary,
+}
+
+impl Finished {
+    /// What must be known of who made the rows; nothing where this build made all.
+    pub(super) fn about_builds(&self) -> Vec<String> {
+        builds::lines(&self.rows, &self.overlap)
+    }
+}
+
+/// What the rows say together; the policy at this place is the one to compare with.
+pub(crate) fn summary(plan: &Plan, rows: &[Row], baseline: usize) -> Summary {
+    let mut summary = Summary::of(plan, rows, baseline);
+    leave_artefacts_out(plan, &mut summary);
+    summary
+}
+
+/// Whether a policy takes all that there is before the program begins: what it takes of a device with plenty says nothing.
+pub(super) fn takes_everything(policy: &str) -> bool {
+    named(policy).is_some_and(|policy| policy.keeps_memory)
+}
+
+/// What such a policy's calls cost on a device with plenty is the price of 4 TiB.
+fn leave_artefacts_out(plan: &Plan, summary: &mut Summary) {
+    let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return };
+    for (policy, cells) in
+        summary.policies.iter_mut().zip(&mut summary.cells).filter(|(policy, _)| takes_everything(&policy.name))
+    {
+        let costs = cells.iter_mut().map(|cell| &mut cell.driver_ns).chain([&mut policy.driver_ns]);
+        costs.for_each(|driver_ns| driver_ns[plenty] = None);
+    }
+}
+
+/// Which policies that concerns, as a sentence; empty if none.
+pub(super) fn about_artefacts(plan: &Plan) -> String {
+    let names: Vec<&str> = plan.policies.iter().map(String::as_str).filter(|name| takes_everything(name)).collect();
+    let what = "which would take a part of all that there is before the program begins";
+    if names.is_empty() { String::new() } else { format!(" With plenty without {}, {what}.", names.join(" and ")) }
+}
+
+/// What was compared, in one line.
+pub(super) fn subject(plan: &Plan) -> String {
+    let seeds = plan.workloads.iter().map(|workload| workload.seeds).max().unwrap_or(0);
+    let mut line = format!(
+        "{} x {}, {}; addresses: {}",
+        output::count(plan.workloads.len() as u64, "workload"),
+        match plan.policies.len() {
+            1 => "1 policy".to_owned(),
+            policies => format!("{policies} policies"),
+        },
+        output::count(seeds, "seed"),
+        plan.addresses
+    );
+    if let Some(share) = plan.preallocate {
+        let _ = write!(line, "; {share} LOAD taken before the program begins");
+    }
+    line
+}

@@ -1,0 +1,45 @@
+//! Tests that cannot run everywhere: where they cannot, they are listed as ignored, with the reason.
+
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Arguments, Trial};
+
+use super::call;
+
+/// What a test needs of the machine.
+#[derive(Clone, Copy)]
+pub(crate) enum Needs {
+    /// Nothing.
+    Nothing,
+    /// A C compiler, for a driver library of the test's own.
+    Compiler,
+    /// That there is no driver.
+    NoDriver,
+}
+
+impl Needs {
+    fn missing(self) -> Option<&'static str> {
+        match self {
+            _ if !cfg!(target_os = "linux") => Some("this is not Linux"),
+            Needs::Compiler if Command::new("cc").arg("--version").output().is_err() => Some("there is no C compiler (cc)"),
+            Needs::NoDriver if call(&["info"]).code == 0 => Some("this machine has a driver"),
+            _ => None,
+        }
+    }
+}
+
+/// Runs the tests as `cargo test` expects it.
+pub(crate) fn run(tests: &[(&'static str, Needs, fn())]) -> ExitCode {
+    let trials = tests.iter().map(|&(name, needs, test)| {
+        let missing = needs.missing();
+        let trial = Trial::test(name, move || {
+            test();
+            Ok(())
+        });
+        match missing {
+            None => trial,
+            Some(reason) => trial.with_kind(format!("ignored: {reason}")).with_ignored_flag(true),
+        }
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}

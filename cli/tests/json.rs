@@ -1,0 +1,137 @@
+//! docs/json.md against what the binary prints: every key that appears is documented, and every documented one appears.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use common::documented::{check_text, documented, is_path_of, keys};
+use common::*;
+use serde_json::Value;
+
+const SMALL_MODEL: &str = "layers=2,hidden=256,heads=4,vocabulary=1000,sequence=128";
+
+/// Runs the commands and compares what they print with a section.
+fn check(heading: &str, commands: &[&[&str]]) {
+    let lines = commands.iter().map(|args| {
+        let run = call(args);
+        assert!(run.code < 2, "{args:?}: {}", run.err);
+        run.out
+    });
+    check_text(heading, &lines.collect::<String>());
+}
+
+fn shipped(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../conformance/recordings/{name}"));
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn recordings() {
+    let (limited, out_of_memory) = (shipped("prefetch_streams.limit6.pickle.xz"), shipped("resnet50_sweep.limit5_oom.pickle.xz"));
+    let (cut, statistics) = (shipped("gpt2_varlen.frames_tail20k.pickle.xz"), shipped("prefetch_streams.limit6.stats.json"));
+    let folder = Folder::new("json-verify");
+    let diverging = folder.recording("diverging.pickle", &diverging());
+    let mut values: Value = serde_json::from_slice(&fs::read(&statistics).expect("statistics")).expect("JSON");
+    values["num_device_alloc"] = 77_777.into();
+    values["unheard_of"] = 1.into();
+    let wrong = folder.file("wrong.json", values.to_string().as_bytes());
+    check(
+        "verify",
+        &[
+            &["verify", "--json", &limited, &out_of_memory, &cut, &diverging],
+            &["verify", "--json", &limited, "--stats", &statistics],
+            &["verify", "--json", &limited, "--stats", &wrong],
+        ],
+    );
+    check("replay", &[&["replay", "--json", &limited], &["replay", "--json", &cut, "--settings", "", "--limit", "1GiB"]]);
+    check(
+        "diagnose",
+        &[
+            &["diagnose", "--json", &out_of_memory],
+            &["diagnose", "--json", &cut],
+            &["diagnose", "--json", &limited, "--entry", "3000", "--limit", "6GiB"],
+        ],
+    );
+    check("stats", &[&["stats", "--json", &limited, "--steps"], &["stats", "--json", &limited, "--entry", "5"]]);
+    check("report", &[&["report", "--json", &limited, "--limit", "6GiB"]]);
+    check("pack", &[&["pack", "--json", &out_of_memory, "--budget", "1000"]]);
+    let output = format!("{}/exported.pickle", folder.path());
+    check("export", &[&["export", "--json", &limited, "-o", &output]]);
+    let only = ["--settings", "expandable_segments:True", "--only"];
+    check(
+        "advise",
+        &[
+            &[&["advise", "--json", &out_of_memory, "--capacity", "1GiB"], &only[..]].concat(),
+            &[&["advise", "--json", &limited], &only[..]].concat(),
+        ],
+    );
+    let mut no_trace = good();
+    no_trace.devices[0].trace.clear();
+    let no_trace = folder.recording("no-trace.pickle", &no_trace);
+    check("advise without a trace", &[&["advise", "--json", &no_trace]]);
+    check("stats", &[&["stats", "--json", &limited], &["stats", "--json", &no_trace]]);
+}
+
+/// What has no section of its own below: several devices at once.
+#[test]
+fn several_devices() {
+    let folder = Folder::new("json-devices");
+    let mut two = good();
+    two.devices.push(good().devices.remove(0));
+    two.devices[1].device = 1;
+    let two = folder.recording("two.pickle", &two);
+    check_devices("verify", &["verify", "--json", &two]);
+    check_devices("replay", &["replay", "--json", &two]);
+    check_devices("pack", &["pack", "--json", &two, "--budget", "1000"]);
+}
+
+/// Every key is documented; those of one device alone are missing.
+fn check_devices(heading: &str, args: &[&str]) {
+    let run = call(args);
+    let mut found = BTreeSet::new();
+    let object: Value = serde_json::from_str(&run.out).unwrap_or_else(|error| panic!("{args:?}: {error}: {}", run.err));
+    keys(&object, &[], &mut found);
+    let rows = documented(heading);
+    for path in &found {
+        let top = path.strip_prefix(&["devices[]".to_owned()]).unwrap_or(path);
+        let is_known = |path: &[String]| rows.iter().any(|row| is_path_of(&row.path, path));
+        assert!(is_known(path) || is_known(top), "{heading}: {} is not in docs/json.md", path.join("."));
+    }
+    assert_eq!(object["devices"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn messages() {
+    let text = "CUDA out of memory. Tried to allocate 4.88 GiB. GPU 0 has a total capacity of 39.59 GiB of which 1.51 GiB is free. \
+                Of the allocated memory 30.00 GiB is allocated by PyTorch, and 6.37 GiB is reserved by PyTorch but unallocated.";
+    check("diagnose --message", &[&["diagnose", "--json", "--message", text]]);
+}
+
+#[test]
+fn studies() {
+    let sweep = ["sweep", "--json", "-w", "mlp", "-p", "pytorch,buddy", "-c", "1.05", "--bounds", "1000"];
+    check("sweep", &[&sweep]);
+    check("sweep --list", &[&["sweep", "--list", "--json"]]);
+    let folder = Folder::new("json-shard");
+    let (one, two, all) = (format!("{}/1", folder.path()), format!("{}/2", folder.path()), format!("{}/all", folder.path()));
+    for (shard, file) in [("1/2", &one), ("2/2", &two)] {
+        check("sweep --shard", &[&[&sweep[..], &["--shard", shard, "-o", file]].concat()]);
+    }
+    check("sweep", &[&["merge", "--json", &one, &two, "-o", &all]]);
+    let policies = ["--policies", "pytorch,buddy", "--most-batch", "64", "--devices", "1GiB,600MiB"];
+    check("frontier", &[&[&["frontier", "--json", "--model", SMALL_MODEL], &policies[..]].concat()]);
+    check("conform", &[&["conform", "--json", "--filter", "scenario/A5"]]);
+}
+
+#[test]
+fn failures() {
+    for args in
+        [&["replay", "--json", "/nowhere"][..], &["sweep", "--json", "-w", "/nowhere"], &["diagnose", "--json", "--message", "x"]]
+    {
+        let run = call(args);
+        assert_eq!(run.code, 2, "{args:?}");
+        check_text("Failures", &run.out);
+    }
+}

@@ -1,0 +1,61 @@
+//! Checks two policies of one's own: one that is right, and one that looks for free blocks only every other time.
+//!
+//! `cargo run --release -p parkade-conformance --example check_a_policy`
+
+use parkade::Heap;
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, PoolClass};
+use parkade_conformance::checks::policies::check;
+use parkade_conformance::suite::Effort;
+
+/// The tightest free block, or a new segment of the request's size.
+#[derive(Default)]
+struct Tightest {
+    overlooks: bool,
+    requests: u64,
+}
+
+impl Policy for Tightest {
+    fn name(&self) -> &'static str {
+        if self.overlooks { "forgetful" } else { "tightest" }
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(Bytes(512))
+    }
+
+    fn classify(&self, _: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        self.requests += 1;
+        let found = heap.first_at_least(request.pool, request.stream, request.size);
+        match found.filter(|_| !self.overlooks || self.requests.is_multiple_of(2)) {
+            Some(block) => Placement::Reuse(block.id),
+            None => Placement::Segment(request.size),
+        }
+    }
+
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
+    }
+
+    fn relieve(&mut self, heap: &Heap, _: &Request, rung: u32) -> Relief {
+        match rung {
+            0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
+            1 => Relief::Wait,
+            2 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
+            _ => Relief::GiveUp,
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "an example prints")]
+fn main() {
+    let effort = Effort { cases: 40, seed: 0 };
+    for overlooks in [false, true] {
+        let (Ok(report) | Err(report)) = check(move || Tightest { overlooks, requests: 0 }, &effort);
+        println!("{}\n\n{report}", if report.passed() { "every law holds" } else { "a law is broken" });
+    }
+}

@@ -1,0 +1,59 @@
+//! Operations that set something: the allocator's settings and counters, and the state of the simulated device.
+
+use parkade::units::Bytes;
+
+use super::failure::Failure;
+use super::line::Line;
+use super::render;
+use super::session::{Answer, Session, handle};
+
+impl Session {
+    /// Operations on the allocator's settings and counters.
+    pub(super) fn set(&mut self, line: &Line<'_>) -> Answer {
+        match line.name() {
+            "set_fraction" => self.allocator.set_memory_fraction(line.float(1)?).map_err(Failure::c10)?,
+            "get_fraction" => {
+                return Ok(format!(",\"fraction\":{}", parkade::texts::format_significant(self.allocator.memory_fraction(), 17)));
+            }
+            "reset_peak" => self.allocator.reset_peak_stats(),
+            "reset_accumulated" => self.allocator.reset_accumulated_stats(),
+            "conf" => self.allocator.policy_mut().settings.apply_as(&self.profile.dialect, line.tail())?,
+            _ => self.caching = line.word(1)? == "1",
+        }
+        Ok(String::new())
+    }
+
+    /// Operations on the simulated device rather than on the allocator.
+    pub(super) fn control_device(&mut self, line: &Line<'_>) -> Answer {
+        let device = self.allocator.device_mut();
+        match line.name() {
+            "complete" if line.word(1)? == "all" => device.complete_all(),
+            "complete" => device.complete(handle(line.stream(1)?)),
+            "complete_one" => return Ok(format!(",\"n\":{}", device.complete_one(handle(line.stream(1)?)))),
+            "sync" => device.synchronize(),
+            "capacity" => device.set_capacity(Bytes(line.number(1)?)),
+            "external" => device.set_external_bytes(Bytes(line.number(1)?)),
+            "fail_next" => device.fail_next(line.number(1)?),
+            "capture_begin" => {
+                let number = self.captures.begin(line.stream(1)?);
+                self.allocator.set_capturing(self.captures.is_capturing());
+                return Ok(format!(",\"capture\":{number}"));
+            }
+            "capture_end" => {
+                self.captures.end(line.stream(1)?);
+                self.allocator.set_capturing(self.captures.is_capturing());
+            }
+            "device" if line.number(1)? == 0 => self.printed = render::Printed::default(),
+            name if KNOWN_ELSEWHERE.contains(&name) => return Err(unsupported(line)),
+            name => return Err(Failure::std(format!("unknown op {name}"))),
+        }
+        Ok(String::new())
+    }
+}
+
+/// Operations of the harness that the simulated device does not have.
+const KNOWN_ELSEWHERE: [&str; 3] = ["alloc_at", "device", "reserve_class"];
+
+fn unsupported(line: &Line<'_>) -> Failure {
+    Failure::std(format!("{} needs several devices or a newer PyTorch, and neither is simulated", line.name()))
+}

@@ -1,0 +1,105 @@
+//! The scene that every row of this part begins with: two handles mapped side by side in a reservation, and one that is not mapped.
+
+use parkade::device::{BackendError, DeviceBackend};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use crate::backend::{Backend, TestDevice};
+use crate::checks::contract::probe::{ends_empty, free_bytes, open, pages};
+use crate::suite::Trouble;
+
+/// Pages of the scene's large handles.
+pub(super) const LARGE_PAGES: u64 = 10;
+/// Pages that the scene reserves.
+pub(super) const RESERVED_PAGES: u64 = 32;
+/// The word that all mapped memory of the scene holds.
+pub(super) const WORD: u32 = 0x5eed_1e55;
+/// Handles of the scene: a large one at its base, one of a page behind it, and a large one that is not mapped. Behind the page, from page 11,
+/// nothing is mapped.
+pub(super) const FIRST: usize = 0;
+pub(super) const SECOND: usize = 1;
+pub(super) const SPARE: usize = 2;
+
+/// A reservation with two handles mapped side by side, written, and a spare handle.
+pub(super) struct Scene<D: DeviceBackend> {
+    pub(super) device: D,
+    free_before: u64,
+    pub(super) base: DeviceAddress,
+    pub(super) handles: Vec<Option<D::Physical>>,
+    /// The sizes of a page, of a large handle, and of the reservation.
+    pub(super) page: Bytes,
+    pub(super) large: Bytes,
+    pub(super) reserved: Bytes,
+}
+
+impl<D: TestDevice> Scene<D> {
+    pub(super) fn new<B: Backend<Device = D>>(backend: &B) -> Result<Scene<D>, Trouble> {
+        let facts = backend.facts();
+        let [page, large, reserved] = [1, LARGE_PAGES, RESERVED_PAGES].map(|count| pages(&facts, count));
+        let mut device = open(backend, None)?;
+        let free_before = free_bytes(&mut device)?;
+        let base = device.reserve(reserved)?;
+        let mut scene = Scene { device, free_before, base, handles: Vec::new(), page, large, reserved };
+        for size in [large, page, large] {
+            let memory = scene.device.create(size)?;
+            scene.handles.push(Some(memory));
+        }
+        scene.map(0, large, FIRST)?;
+        scene.map(LARGE_PAGES, page, SECOND)?;
+        scene.set_access(0, large + page)?;
+        scene.device.fill(base, large + page, WORD, StreamId::DEFAULT)?;
+        scene.device.settle();
+        Ok(scene)
+    }
+
+    /// The address so many pages into the reservation.
+    pub(super) fn at(&self, place: u64) -> DeviceAddress {
+        self.base.offset(Bytes(place * self.page.get()))
+    }
+
+    pub(super) fn map_at(&mut self, address: DeviceAddress, size: Bytes, handle: usize) -> Result<(), BackendError> {
+        let gone = BackendError::Driver { call: "the handle was released by the row itself", code: u32::MAX };
+        let memory = self.handles[handle].as_ref().ok_or(gone)?;
+        self.device.map(address, size, memory)
+    }
+
+    pub(super) fn map(&mut self, place: u64, size: Bytes, handle: usize) -> Result<(), BackendError> {
+        self.map_at(self.at(place), size, handle)
+    }
+
+    pub(super) fn set_access(&mut self, place: u64, size: Bytes) -> Result<(), BackendError> {
+        self.device.set_access(self.at(place), size)
+    }
+
+    pub(super) fn unmap(&mut self, place: u64, size: Bytes) -> Result<(), BackendError> {
+        self.device.unmap(self.at(place), size)
+    }
+
+    pub(super) fn release(&mut self, handle: usize) -> Result<(), BackendError> {
+        let Some(memory) = self.handles[handle].take() else { return Ok(()) };
+        self.device.release(memory).map_err(|(memory, error)| {
+            self.handles[handle] = Some(memory);
+            error
+        })
+    }
+
+    /// Whether this many bytes there hold the word, from the first to the last.
+    pub(super) fn holds(&mut self, place: u64, size: Bytes, word: u32) -> Result<bool, Trouble> {
+        let mut bytes = vec![0; usize::try_from(size.get()).unwrap_or(0)];
+        self.device.read(self.at(place), &mut bytes)?;
+        Ok(bytes == word.to_le_bytes().repeat(bytes.len() / 4))
+    }
+
+    /// How many bytes are taken from the device since the scene began.
+    pub(super) fn taken(&mut self) -> Result<u64, Trouble> {
+        Ok(self.free_before.saturating_sub(free_bytes(&mut self.device)?))
+    }
+
+    /// Gives everything back, through one unmapping of the whole, and looks whether that is so.
+    pub(super) fn finish(mut self) -> Result<(), Trouble> {
+        self.device.settle();
+        self.device.unmap(self.base, self.reserved)?;
+        (0..self.handles.len()).try_for_each(|handle| self.release(handle))?;
+        self.device.unreserve(self.base, self.reserved)?;
+        ends_empty(&mut self.device, self.free_before)
+    }
+}

@@ -1,0 +1,60 @@
+//! What memory is filled with, so that every stretch of it shows whose it is, and how that is read back.
+
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use crate::backend::TestDevice;
+use crate::law::{Broken, Law, ensure};
+
+/// A word for each stretch of written memory: by its name, how often it was written, and the stretch's number.
+fn word(name: u32, version: u32, stretch: u64) -> u32 {
+    name.wrapping_mul(0x9e37_79b1) ^ version.wrapping_mul(0x85eb_ca6b) ^ (stretch as u32).wrapping_mul(0xc2b2_ae35)
+}
+
+/// Bytes that are written in stretches, each with a word of its own.
+#[derive(Clone, Copy)]
+pub(super) struct Pattern {
+    pub(super) name: u32,
+    pub(super) version: u32,
+    pub(super) stretch_bytes: u64,
+}
+
+impl Pattern {
+    fn stretches(self, size: u64) -> impl Iterator<Item = (u64, u64, u32)> {
+        let step = usize::try_from(self.stretch_bytes).unwrap_or(usize::MAX);
+        (0..size)
+            .step_by(step)
+            .zip(0..)
+            .map(move |(offset, number)| (offset, self.stretch_bytes.min(size - offset), word(self.name, self.version, number)))
+    }
+
+    /// Queues the writing.
+    pub(super) fn write<D: TestDevice>(
+        self,
+        device: &mut D,
+        at: DeviceAddress,
+        size: u64,
+        stream: StreamId,
+    ) -> Result<(), Broken> {
+        for (offset, bytes, word) in self.stretches(size) {
+            device.fill(at.offset(Bytes(offset)), Bytes(bytes), word, stream).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Reads all of it; what was queued must be done.
+    pub(super) fn check<D: TestDevice>(self, device: &mut D, at: DeviceAddress, size: u64) -> Result<(), Broken> {
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        device.read(at, &mut bytes).map_err(failed)?;
+        for (offset, length, word) in self.stretches(size) {
+            let found = &bytes[offset as usize..(offset + length) as usize];
+            ensure(Law::Contents, found == word.to_le_bytes().repeat(found.len() / 4), || {
+                format!("{} at byte {offset}, {at}: should hold {word:#x}, begins with {:x?}", self.name, &found[..4])
+            })?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn failed(error: impl std::fmt::Display) -> Broken {
+    Broken::new(Law::Faults, format!("the device failed, which nobody had planned: {error}"))
+}

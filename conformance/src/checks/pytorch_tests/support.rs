@@ -1,0 +1,95 @@
+//! What every one of these tests uses: the modes in which PyTorch runs it, entries for them, and looks at memory.
+
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use crate::backend::{Backend, Needs, TestDevice};
+use crate::stage::Stage;
+use crate::suite::{Effort, Entry, Group, Requirement, Trouble, Verdict};
+
+/// Where the segments come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mode {
+    /// One cudaMalloc each.
+    Ordinary,
+    /// Memory that is mapped page by page.
+    Expandable,
+}
+
+impl Mode {
+    pub(super) const BOTH: [Mode; 2] = [Mode::Ordinary, Mode::Expandable];
+
+    /// The mode as a settings string.
+    pub(super) fn settings(self) -> &'static str {
+        match self {
+            Mode::Ordinary => "",
+            Mode::Expandable => "expandable_segments:True",
+        }
+    }
+
+    /// The same with another setting.
+    pub(super) fn with(self, setting: &str) -> String {
+        match self {
+            Mode::Ordinary => setting.to_owned(),
+            Mode::Expandable => format!("{},{setting}", self.settings()),
+        }
+    }
+}
+
+/// A test in ordinary mode.
+pub(super) fn once<B: Backend>(
+    name: &'static str,
+    says: &'static str,
+    test: impl Fn(&B) -> Verdict + Send + Sync + 'static,
+) -> Entry<B> {
+    Entry::new(Group::PyTorchTest, name, says, move |backend, _| test(backend))
+}
+
+/// A test in both modes.
+pub(super) fn twice<B: Backend>(
+    name: &'static str,
+    says: &'static str,
+    test: impl Fn(&B, Mode, &Effort) -> Verdict + Clone + Send + Sync + 'static,
+) -> [Entry<B>; 2] {
+    Mode::BOTH.map(|mode| {
+        let test = test.clone();
+        let suffix = if mode == Mode::Expandable { "/expandable" } else { "" };
+        let entry =
+            Entry::new(Group::PyTorchTest, format!("{name}{suffix}"), says, move |backend, effort| test(backend, mode, effort));
+        if mode == Mode::Expandable { entry.requires(Requirement::ExpandableSegments) } else { entry }
+    })
+}
+
+/// Fails unless it holds.
+pub(super) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Trouble> {
+    if holds { Ok(()) } else { Err(Trouble::fail(says())) }
+}
+
+/// Fails unless both are the same.
+pub(super) fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), Trouble> {
+    ensure(found == expected, || format!("{what}: {found:?} found, {expected:?} expected"))
+}
+
+/// A device with so much memory and no more.
+pub(super) fn with_capacity(capacity: Bytes) -> Needs {
+    Needs { capacity: Some(capacity), ..Needs::default() }
+}
+
+/// Fills a named allocation with a word.
+pub(super) fn fill<D: TestDevice>(
+    stage: &Stage<D>,
+    name: &str,
+    bytes: Bytes,
+    word: u32,
+    stream: StreamId,
+) -> Result<(), Trouble> {
+    Ok(stage.device().steer().fill(stage.address(name)?, bytes, word, stream)?)
+}
+
+/// Whether memory holds a word, again and again, after all work is done.
+pub(super) fn holds<D: TestDevice>(stage: &Stage<D>, address: DeviceAddress, bytes: usize, word: u32) -> Result<bool, Trouble> {
+    let mut found = vec![0; bytes];
+    let mut device = stage.device().steer();
+    device.settle();
+    device.read(address, &mut found)?;
+    Ok(found.chunks_exact(4).all(|piece| piece == word.to_le_bytes()))
+}

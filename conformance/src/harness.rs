@@ -1,0 +1,143 @@
+//! The suite as the main function of a test target, with the names, filters and options of `cargo test`.
+
+use std::env::{VarError, var};
+use std::fmt;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use crate::backend::{Backend, Needs, Simulated};
+use crate::checks::entries;
+use crate::suite::{Effort, Entry, Reference, Trouble, check};
+
+/// Random sequences a law, so that all of them take seconds without optimisation; `parkade conform` draws more.
+const CASES: u32 = 60;
+
+/// Runs the whole suite on a backend, as the main function of a test target with `harness = false`.
+///
+/// Each entry is a test with the name `BACKEND::GROUP/NAME`. The arguments are those of `cargo test`: a filter, `--list`, `--skip` and so on.
+/// - An entry that needs what the device does not have is ignored, with the reason.
+/// - If there is no device, all entries are ignored with the reason; `PARKADE_REQUIRE_<NAME>=1`, with the backend's name in capitals, makes
+///   them fail instead, so that a machine that is there for its device cannot pass without it.
+/// - `PARKADE_CASES` is the number of random sequences a law (60).
+/// - What an entry shows is compared with what it shows on the simulated device, if the facts of both are the same.
+///
+/// Entries of a real device run one after the other.
+pub fn main<B: Backend + Send + Sync + 'static>(backend: B) -> ExitCode {
+    match Harness::from_environment() {
+        Ok(mut harness) => {
+            harness.add(backend);
+            harness.run()
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The suite for several backends in one test target; for one, there is [`main`].
+pub struct Harness {
+    arguments: Arguments,
+    effort: Effort,
+    trials: Vec<Trial>,
+}
+
+impl Harness {
+    /// With the arguments of the process and the number of cases of its environment.
+    ///
+    /// # Errors
+    /// If `PARKADE_CASES` is not a number above 0. Arguments that are wrong end the process.
+    pub fn from_environment() -> Result<Harness, BadCases> {
+        let cases = match var("PARKADE_CASES") {
+            Err(VarError::NotPresent) => CASES,
+            Err(VarError::NotUnicode(text)) => return Err(BadCases(text.to_string_lossy().into_owned())),
+            Ok(text) => text.parse().ok().filter(|&cases| cases > 0).ok_or(BadCases(text))?,
+        };
+        Ok(Harness { arguments: Arguments::from_args(), effort: Effort { cases, seed: 0 }, trials: Vec::new() })
+    }
+
+    /// Adds the whole suite for a backend.
+    pub fn add<B: Backend + Send + Sync + 'static>(&mut self, backend: B) {
+        let list = entries(&backend);
+        self.add_entries(backend, list);
+    }
+
+    /// Adds these entries for a backend.
+    pub fn add_entries<B: Backend + Send + Sync + 'static>(&mut self, backend: B, list: Vec<Entry<B>>) {
+        let absent = backend.open(&Needs::default()).err().map(|unable| unable.to_string());
+        if absent.is_none() && !backend.is_simulated() {
+            // They measure the device's free memory.
+            self.arguments.test_threads = Some(1);
+        }
+        let facts = backend.facts();
+        let is_required = is_required(backend.name());
+        let reference = (!backend.is_simulated()).then(|| Reference::new(Simulated, entries(&Simulated)));
+        let shared = Arc::new((backend, reference, self.effort));
+        for entry in list {
+            let name = format!("{}::{}", shared.0.name(), entry.title());
+            let trial = match (&absent, entry.unmet(&facts)) {
+                (Some(reason), _) => cannot_run(name, reason, !is_required),
+                (None, Some(reason)) => cannot_run(name, reason, true),
+                (None, None) => {
+                    let shared = Arc::clone(&shared);
+                    Trial::ignorable_test(name, move || {
+                        let (backend, reference, effort) = &*shared;
+                        outcome(backend, &entry, reference.as_ref(), effort)
+                    })
+                }
+            };
+            self.trials.push(trial);
+        }
+    }
+
+    /// Runs everything that was added and that the arguments do not filter out.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        libtest_mimic::run(&self.arguments, self.trials).exit_code()
+    }
+}
+
+/// `PARKADE_CASES` is not a number above 0.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadCases(String);
+
+impl fmt::Display for BadCases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PARKADE_CASES is {:?}; it must be a number of sequences above 0", self.0)
+    }
+}
+
+impl std::error::Error for BadCases {}
+
+/// Whether the environment says that this backend's device must be there.
+fn is_required(backend: &str) -> bool {
+    let capitals = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
+    let name: String = backend.chars().map(capitals).collect();
+    var(format!("PARKADE_REQUIRE_{name}")).is_ok_and(|value| value == "1")
+}
+
+/// A test that says why it is ignored, and fails with that if it is run all the same.
+fn cannot_run(name: String, reason: &str, is_ignored: bool) -> Trial {
+    let says = format!("cannot run: {reason}");
+    Trial::test(name, move || Err(Failed::from(says))).with_kind(format!("skipped: {reason}")).with_ignored_flag(is_ignored)
+}
+
+/// Checks an entry as a test.
+fn outcome<B: Backend>(
+    backend: &B,
+    entry: &Entry<B>,
+    reference: Option<&Reference>,
+    effort: &Effort,
+) -> Result<Completion, Failed> {
+    match check(backend, entry, reference, effort) {
+        Ok(_) => Ok(Completion::Completed),
+        Err(Trouble::Skip(reason)) if backend.is_simulated() => {
+            Err(Failed::from(format!("skipped, though a simulated device is never absent: {reason}")))
+        }
+        // There is one GPU where two are needed, or it is smaller than this entry needs.
+        Err(Trouble::Skip(reason)) => Ok(Completion::ignored_with(reason)),
+        Err(Trouble::Fail { reason, script }) => Err(Failed::from(format!("{reason}\n{}", script.unwrap_or_default()))),
+    }
+}

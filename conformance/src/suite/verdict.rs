@@ -1,0 +1,86 @@
+//! How much an entry does, what it shows, and why it may not pass.
+
+use parkade::device::BackendError;
+
+use crate::backend::Unable;
+use crate::law::Broken;
+
+/// How much to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Effort {
+    /// Random sequences a law.
+    pub cases: u32,
+    /// The seed that they are drawn from.
+    pub seed: u64,
+}
+
+/// What an entry has to show for itself.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Evidence {
+    /// What was seen, as text: statistics, pictures of the heap, errors. The same in every run, and on every device with the same facts.
+    pub text: String,
+    /// What was measured, which differs from run to run.
+    pub measured: String,
+    /// How many operations were carried out.
+    pub operations: u64,
+}
+
+impl Evidence {
+    /// Text alone.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Evidence {
+        Evidence { text: text.into(), ..Evidence::default() }
+    }
+
+    /// So many operations, nothing to show.
+    #[must_use]
+    pub fn operations(operations: u64) -> Evidence {
+        Evidence { operations, ..Evidence::default() }
+    }
+}
+
+/// Why an entry did not pass.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// It cannot be run here.
+    Skip(String),
+    /// What should hold does not.
+    Fail {
+        /// What was seen.
+        reason: String,
+        /// The shortest sequence found that shows it, as a script for `parkade ops`.
+        script: Option<String>,
+    },
+}
+
+impl Trouble {
+    /// A failure in words.
+    #[must_use]
+    pub fn fail(reason: impl Into<String>) -> Trouble {
+        Trouble::Fail { reason: reason.into(), script: None }
+    }
+}
+
+impl From<Unable> for Trouble {
+    fn from(unable: Unable) -> Trouble {
+        match unable {
+            Unable::Absent(reason) => Trouble::Skip(reason),
+            Unable::Lost(reason) => Trouble::fail(reason),
+        }
+    }
+}
+
+impl From<Broken> for Trouble {
+    fn from(broken: Broken) -> Trouble {
+        Trouble::fail(broken.to_string())
+    }
+}
+
+impl From<BackendError> for Trouble {
+    fn from(error: BackendError) -> Trouble {
+        Trouble::fail(error.to_string())
+    }
+}
+
+/// What an entry came to.
+pub type Verdict = Result<Evidence, Trouble>;

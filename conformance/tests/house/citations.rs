@@ -1,0 +1,54 @@
+//! What texts of the repository point at: sections of the specification, headings of the driver facts, files.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The headings of a page, without their marks.
+pub(super) fn headings(page: &str) -> Vec<&str> {
+    page.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim()).collect()
+}
+
+/// The numbers of a page's sections: what its headings begin with.
+pub(super) fn sections(page: &str) -> BTreeSet<&str> {
+    let numbers = headings(page).into_iter().filter_map(|heading| heading.split(' ').next());
+    numbers.map(|number| number.trim_end_matches('.')).filter(|number| number.starts_with(|c: char| c.is_ascii_digit())).collect()
+}
+
+/// The sections that a text cites as `spec 2.4`, with the line of each.
+pub(super) fn cited_sections(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for (at, word) in line.match_indices("spec ") {
+            let is_word = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            let rest = &line[at + word.len()..];
+            let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
+            let section = rest[..end].trim_end_matches('.');
+            if is_word && !section.is_empty() {
+                found.push((number + 1, section));
+            }
+        }
+    }
+    found
+}
+
+/// The headings of the driver facts that a text cites as `facts: Heading`, with the line of each: all that follows on the line.
+pub(super) fn cited_facts(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let comment = line.find("//").map_or("", |at| &line[at..]);
+        found.extend(
+            ["facts: ", "Facts: "]
+                .iter()
+                .flat_map(|mark| comment.match_indices(mark).map(move |(at, mark)| (number + 1, &comment[at + mark.len()..]))),
+        );
+    }
+    found
+}
+
+/// The targets of a page's links within the repository that are not there, as seen from the page's folder.
+pub(super) fn broken_links(page: &str, folder: &Path) -> Vec<String> {
+    let targets = page.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+    let inside = targets
+        .filter(|target| !target.contains("::") && !target.contains("://") && !target.starts_with('#') && !target.is_empty());
+    inside.filter(|target| !folder.join(target.split('#').next().unwrap_or(target)).exists()).map(str::to_owned).collect()
+}

@@ -1,0 +1,183 @@
+//! Opening a device, its identity, what it holds, and the lookups that the other files of this folder use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use super::holdings::Holdings;
+use crate::driver::{
+    Context, CudaEvent, CudaPhysical, INVALID_HANDLE, INVALID_VALUE, Memory, Peer, Reservation, Span, Spin, Stream,
+    granularity_bytes,
+};
+use crate::error::{DriverError, Unavailable};
+
+/// An NVIDIA GPU, driven through the CUDA driver.
+///
+/// The allocator uses it through [`DeviceBackend`](parkade::device::DeviceBackend); the methods below are for
+/// tests and tools. A device may be moved to another thread and used there. Dropping it waits for its work
+/// and releases everything that it holds.
+pub struct CudaDevice {
+    pub(super) ordinal: u32,
+    pub(super) total_memory: Bytes,
+    pub(super) reservations: BTreeMap<DeviceAddress, Reservation>,
+    pub(super) ranges: BTreeMap<DeviceAddress, Memory>,
+    pub(super) streams: BTreeMap<StreamId, Stream>,
+    /// The kernel of [`CudaDevice::spin`], loaded when it is first used.
+    pub(super) spin: Option<Spin>,
+    /// Devices that get access to this one's mappings.
+    pub(super) peers: Vec<Peer>,
+    pub(super) context: Arc<Context>,
+}
+
+impl CudaDevice {
+    /// Opens the device with this index, in its primary context. If a device is opened twice, both share the
+    /// GPU and its context, but each owns what it allocated.
+    ///
+    /// # Errors
+    /// Says why there is no such device here. It never panics: without a driver the error is
+    /// [`Unavailable::NoDriver`].
+    pub fn open(ordinal: u32) -> Result<CudaDevice, Unavailable> {
+        let context = Context::open(ordinal)?;
+        let total_memory = Bytes(context.total_memory_bytes()?);
+        Ok(CudaDevice {
+            ordinal,
+            total_memory,
+            reservations: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            spin: None,
+            peers: Vec::new(),
+            context,
+        })
+    }
+
+    /// How many devices the driver has.
+    ///
+    /// # Errors
+    /// Says why the driver cannot be asked, as [`CudaDevice::open`] does.
+    pub fn count() -> Result<u32, Unavailable> {
+        Context::count()
+    }
+
+    /// The device's name.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn name(&self) -> Result<String, DriverError> {
+        self.context.device_name()
+    }
+
+    /// The newest CUDA version that the driver supports, as (major, minor).
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn driver_version(&self) -> Result<(i32, i32), DriverError> {
+        self.context.driver_version().map(|version| (version / 1000, version % 1000 / 10))
+    }
+
+    /// The device's UUID as `nvidia-smi` prints it, for example `GPU-4b1de0ff-0001-0203-0405-060708090a0b`.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn uuid(&self) -> Result<String, DriverError> {
+        self.context.uuid()
+    }
+
+    /// The device's address on the PCI bus, for example `0000:0f:00.0`.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn pci_bus_id(&self) -> Result<String, DriverError> {
+        self.context.pci_bus_id()
+    }
+
+    /// The unit in which virtual memory is reserved, created and mapped; 2 MiB on the H200
+    /// (facts: Sizes and addresses).
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn granularity_bytes(&self) -> Result<Bytes, DriverError> {
+        granularity_bytes(&self.context).map(Bytes)
+    }
+
+    /// How many driver calls this device, its events and its memory have made.
+    #[must_use]
+    pub fn driver_calls(&self) -> u64 {
+        self.context.calls()
+    }
+
+    /// The live ranges of [`malloc`](parkade::device::DeviceBackend::malloc), lowest address first.
+    pub fn ranges(&self) -> impl Iterator<Item = (DeviceAddress, Bytes)> + '_ {
+        self.ranges.iter().map(|(&address, memory)| (address, Bytes(memory.bytes())))
+    }
+
+    /// What this device holds. Memory and events that outlive the device count for as long as they live.
+    #[must_use]
+    pub fn holdings(&self) -> Holdings {
+        Holdings {
+            ranges: self.ranges.len(),
+            reservations: self.reservations.len(),
+            reserved_bytes: Bytes(self.reservations.values().map(Reservation::bytes).sum()),
+            handles: self.context.live_handles(),
+            mappings: self.reservations.values().map(Reservation::mappings).sum(),
+            events: self.context.live_events(),
+            streams: self.streams.len(),
+        }
+    }
+
+    /// The stream with this handle; `None` for the default stream. A handle that this device did not create
+    /// is refused.
+    pub(super) fn stream(&self, call: &'static str, id: StreamId) -> Result<Option<&Stream>, DriverError> {
+        if id == StreamId::DEFAULT {
+            return Ok(None);
+        }
+        self.streams.get(&id).map(Some).ok_or(DriverError { call, code: INVALID_HANDLE })
+    }
+
+    /// The reservation that contains the whole range.
+    pub(super) fn reservation(
+        &mut self,
+        call: &'static str,
+        address: DeviceAddress,
+        size: Bytes,
+    ) -> Result<&mut Reservation, DriverError> {
+        let below = self.reservations.range_mut(..=address).next_back().map(|(_, reservation)| reservation);
+        let inside = below.filter(|reservation| reservation.contains(address.get(), size.get()));
+        inside.ok_or(DriverError { call, code: INVALID_VALUE })
+    }
+
+    /// Memory that this device may touch: in one range of `malloc`, or mapped in one reservation with access.
+    pub(super) fn span(&self, call: &'static str, address: DeviceAddress, size: Bytes) -> Result<Span<'_>, DriverError> {
+        let taken = self.ranges.range(..=address).next_back();
+        match taken.map(|(_, memory)| memory.span(call, address.get(), size.get())) {
+            Some(Ok(span)) => Ok(span),
+            _ => self.mapped_span(call, address, size),
+        }
+    }
+
+    /// Mapped memory that this device may touch, in one reservation.
+    pub(super) fn mapped_span(&self, call: &'static str, address: DeviceAddress, size: Bytes) -> Result<Span<'_>, DriverError> {
+        let reserved = self.reservations.range(..=address).next_back();
+        let (_, reservation) = reserved.ok_or(DriverError { call, code: INVALID_VALUE })?;
+        reservation.span(call, address.get(), size.get())
+    }
+}
+
+impl Drop for CudaDevice {
+    /// Waits for the device's work, which may use mapped memory or the kernel that is unloaded. The fields do
+    /// the rest, in their order: reservations are unmapped and freed, then ranges, streams and the kernel,
+    /// and the context last.
+    fn drop(&mut self) {
+        // An error cannot be reported from here. The driver frees what it still can.
+        let _: Result<(), DriverError> = self.context.synchronize();
+    }
+}
+
+/// A device may move between threads, so an allocator on it can be shared behind a lock.
+const _: fn() = || {
+    fn sendable<T: Send>() {}
+    sendable::<CudaDevice>();
+    sendable::<CudaEvent>();
+    sendable::<CudaPhysical>();
+};

@@ -1,0 +1,261 @@
+//! The objects of a pickle: flat tables in which lists, dicts and tuples refer to each other by number.
+//!
+//! Nearly all containers are filled in one go. Such a container is a range of one large vector (`slots`);
+//! a dict has only its values there, and a [shape](super::shape) for its keys. A container that grows
+//! again after something else was written moves to a vector of its own (it is "loose"). References are
+//! numbers, so a container that is shared, or changed after it was memoised, looks the same from
+//! everywhere, and one that contains itself is harmless.
+
+use super::shape::{self, Shapes};
+use super::texts::Texts;
+use super::value::{Tag, Value};
+
+/// Where a container's contents are.
+#[derive(Clone, Copy)]
+pub(crate) enum Container {
+    Tuple { start: u32, length: u32 },
+    List { start: u32, length: u32 },
+    LooseList { index: u32 },
+    Dict { start: u32, shape: u32 },
+    LooseDict { index: u32 },
+}
+
+/// The tables. All indices are `u32`: a sane file reaches [`memory_bound`](super::load::memory_bound) long
+/// before they overflow; for others there is [`Objects::full`].
+pub(crate) struct Objects {
+    pub(crate) slots: Vec<Value>,
+    pub(crate) containers: Vec<Container>,
+    loose_lists: Vec<Vec<Value>>,
+    loose_dicts: Vec<Vec<(Value, Value)>>,
+    /// How many values are in loose containers.
+    loose_values: usize,
+    pub(crate) shapes: Shapes,
+    wide_ints: Vec<i128>,
+    floats: Vec<f64>,
+}
+
+/// The contents of a dict.
+#[derive(Clone, Copy)]
+pub(crate) enum Dict<'h> {
+    Shaped { shape: u32, values: &'h [Value] },
+    Loose(&'h [(Value, Value)]),
+}
+
+impl Objects {
+    /// Empty tables, with the capacity that a recording of `length` bytes needs. Memory is used only as they fill.
+    pub(crate) fn for_input(length: usize) -> Self {
+        Objects {
+            slots: Vec::with_capacity(length / 7),
+            containers: Vec::with_capacity(length / 60),
+            loose_lists: Vec::new(),
+            loose_dicts: Vec::new(),
+            loose_values: 0,
+            shapes: Shapes::new(),
+            wide_ints: Vec::new(),
+            floats: Vec::new(),
+        }
+    }
+
+    /// Bytes of memory in use.
+    pub(crate) fn held(&self) -> usize {
+        (self.slots.len() + self.loose_values + self.floats.len()) * size_of::<Value>()
+            + self.containers.len() * size_of::<Container>()
+            + self.wide_ints.len() * size_of::<i128>()
+            + (self.loose_lists.len() + self.loose_dicts.len()) * 4 * size_of::<Vec<Value>>()
+    }
+
+    /// Whether the next 65,536 steps, of 64 keys at most, could overflow a `u32` index.
+    pub(crate) fn full(&self) -> bool {
+        const NEARLY: usize = u32::MAX as usize - (1 << 23);
+        self.slots.len() > NEARLY || self.containers.len() > NEARLY || self.wide_ints.len() > NEARLY
+    }
+
+    #[inline]
+    fn add(&mut self, container: Container) -> Value {
+        let value = Value::with_index(Tag::Container, self.containers.len() as u32);
+        self.containers.push(container);
+        value
+    }
+
+    #[inline]
+    pub(crate) fn new_list(&mut self) -> Value {
+        self.add(Container::List { start: 0, length: 0 })
+    }
+
+    #[inline]
+    pub(crate) fn new_dict(&mut self) -> Value {
+        self.add(Container::Dict { start: 0, shape: shape::EMPTY })
+    }
+
+    pub(crate) fn new_tuple(&mut self, items: &[Value]) -> Value {
+        let start = self.slots.len() as u32;
+        self.slots.extend_from_slice(items);
+        self.add(Container::Tuple { start, length: items.len() as u32 })
+    }
+
+    pub(crate) fn wide_int(&mut self, value: i128) -> Value {
+        if let Some(small) = i64::try_from(value).ok().and_then(Value::small_int) {
+            return small;
+        }
+        self.wide_ints.push(value);
+        Value::with_index(Tag::WideInt, self.wide_ints.len() as u32 - 1)
+    }
+
+    pub(crate) fn float(&mut self, value: f64) -> Value {
+        self.floats.push(value);
+        Value::with_index(Tag::Float, self.floats.len() as u32 - 1)
+    }
+
+    /// The value of an integer of at most 128 bits; `None` for anything else.
+    #[inline]
+    pub(crate) fn as_int(&self, value: Value) -> Option<i128> {
+        match value.tag() {
+            Tag::Int => Some(i128::from(value.as_small_int())),
+            Tag::WideInt => self.wide_ints.get(value.index()).copied(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn as_float(&self, value: Value) -> Option<f64> {
+        match value.tag() {
+            Tag::Float => self.floats.get(value.index()).copied(),
+            Tag::Int => Some(value.as_small_int() as f64),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn container(&self, value: Value) -> Option<Container> {
+        if value.tag() == Tag::Container { self.containers.get(value.index()).copied() } else { None }
+    }
+
+    fn range(&self, start: u32, length: usize) -> &[Value] {
+        self.slots.get(start as usize..start as usize + length).unwrap_or(&[])
+    }
+
+    /// The items of a list, or of a tuple.
+    pub(crate) fn as_items(&self, value: Value) -> Option<&[Value]> {
+        match self.container(value)? {
+            Container::List { start, length } | Container::Tuple { start, length } => Some(self.range(start, length as usize)),
+            Container::LooseList { index } => self.loose_lists.get(index as usize).map(Vec::as_slice),
+            Container::Dict { .. } | Container::LooseDict { .. } => None,
+        }
+    }
+
+    /// The contents of a dict.
+    #[inline]
+    pub(crate) fn as_dict(&self, value: Value) -> Option<Dict<'_>> {
+        match self.container(value)? {
+            Container::Dict { start, shape } => {
+                Some(Dict::Shaped { shape, values: self.range(start, self.shapes.length(shape)) })
+            }
+            Container::LooseDict { index } => self.loose_dicts.get(index as usize).map(|pairs| Dict::Loose(pairs)),
+            _ => None,
+        }
+    }
+
+    /// Python's name of the type.
+    pub(crate) fn type_name(&self, value: Value) -> &'static str {
+        match self.container(value) {
+            Some(Container::List { .. } | Container::LooseList { .. }) => "list",
+            Some(Container::Dict { .. } | Container::LooseDict { .. }) => "dict",
+            Some(Container::Tuple { .. }) => "tuple",
+            None => value.type_name(),
+        }
+    }
+
+    /// Appends to a list; `false` if the value is not a list.
+    pub(crate) fn extend_list(&mut self, list: Value, items: &[Value]) -> bool {
+        let end = self.slots.len();
+        let Some(container) = self.containers.get_mut(list.index()).filter(|_| list.tag() == Tag::Container) else {
+            return false;
+        };
+        match container {
+            Container::List { length, .. } if *length == 0 => {
+                *container = Container::List { start: end as u32, length: items.len() as u32 };
+                self.slots.extend_from_slice(items);
+            }
+            Container::List { start, length } if *start as usize + *length as usize == end => {
+                *length += items.len() as u32;
+                self.slots.extend_from_slice(items);
+            }
+            Container::List { start, length } => {
+                let mut own = Vec::with_capacity(*length as usize + items.len());
+                own.extend_from_slice(&self.slots[*start as usize..*start as usize + *length as usize]);
+                own.extend_from_slice(items);
+                self.loose_values += own.len();
+                *container = Container::LooseList { index: self.loose_lists.len() as u32 };
+                self.loose_lists.push(own);
+            }
+            Container::LooseList { index } => {
+                let Some(own) = self.loose_lists.get_mut(*index as usize) else {
+                    return false;
+                };
+                own.extend_from_slice(items);
+                self.loose_values += items.len();
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Adds `key, value, key, value ...` to a dict; `false` if the target is not a dict.
+    /// A key that the dict has already is added again: the last one counts.
+    pub(crate) fn extend_dict(&mut self, dict: Value, items: &[Value], texts: &Texts<'_>) -> bool {
+        let Some(mut container) = self.container(dict) else {
+            return false;
+        };
+        let (pairs, _) = items.as_chunks::<2>();
+        for (done, &[key, value]) in pairs.iter().enumerate() {
+            let Container::Dict { start, shape } = container else {
+                break;
+            };
+            let start = if shape == shape::EMPTY { self.slots.len() as u32 } else { start };
+            let at_end = start as usize + self.shapes.length(shape) == self.slots.len();
+            match self.shapes.step(shape, key, texts).filter(|_| at_end) {
+                Some(longer) => {
+                    self.slots.push(value);
+                    container = Container::Dict { start, shape: longer };
+                }
+                None => {
+                    container = self.loosen(start, shape);
+                    self.set_container(dict, container);
+                    return self.extend_loose(container, pairs.get(done..).unwrap_or(&[]));
+                }
+            }
+        }
+        self.set_container(dict, container);
+        match container {
+            Container::Dict { .. } => true,
+            _ => self.extend_loose(container, pairs),
+        }
+    }
+
+    pub(crate) fn set_container(&mut self, value: Value, container: Container) {
+        if let Some(place) = self.containers.get_mut(value.index()) {
+            *place = container;
+        }
+    }
+
+    /// Moves the contents of a shaped dict to a vector of its own.
+    #[cold]
+    fn loosen(&mut self, start: u32, shape: u32) -> Container {
+        let keys = self.shapes.keys(shape);
+        let own: Vec<(Value, Value)> = keys.iter().copied().zip(self.range(start, keys.len()).iter().copied()).collect();
+        self.loose_values += 2 * own.len();
+        self.loose_dicts.push(own);
+        Container::LooseDict { index: self.loose_dicts.len() as u32 - 1 }
+    }
+
+    fn extend_loose(&mut self, container: Container, pairs: &[[Value; 2]]) -> bool {
+        let Container::LooseDict { index } = container else {
+            return false;
+        };
+        let Some(own) = self.loose_dicts.get_mut(index as usize) else {
+            return false;
+        };
+        own.extend(pairs.iter().map(|&[key, value]| (key, value)));
+        self.loose_values += 2 * pairs.len();
+        true
+    }
+}

@@ -1,0 +1,197 @@
+//! Replaying a whole recording, more than once where the file leaves several possibilities.
+
+use parkade::Allocator;
+use parkade::policy::PyTorch;
+use parkade::stats::Stats;
+use parkade::units::Bytes;
+use parkade_recording::{Action, DeviceRecording};
+
+use super::comparer::Comparer;
+use super::final_state;
+use super::position::Position;
+use super::recorded_capacity::Capacity;
+use super::recorded_device::RecordedDevice;
+use super::recorded_policy::Recorded;
+use super::replay_core::restore;
+use super::runner::Runner;
+use super::stats_check;
+use super::tally::Tally;
+use crate::error::VerifyError;
+use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES};
+use crate::inputs::VerifyOptions;
+use crate::start::{SmallerGap, Start};
+
+/// How many entries pass between two reports of progress.
+const PROGRESS_STEP: usize = 1 << 14;
+
+/// How many ambiguous requests are read differently, one after the other, if the stats differ.
+const MOST_REREAD: usize = 48;
+/// How many retries are allowed beyond one for each assumed size, as one block's
+/// size may be corrected more than once.
+const SPARE_RETRIES: usize = 8;
+
+/// What a replay to the end found.
+pub(crate) struct Replayed {
+    pub(crate) stats: Stats,
+    pub(crate) tally: Tally,
+    pub(crate) assumed_collections: u64,
+    pub(crate) guess: Option<Guess>,
+}
+
+impl Replayed {
+    /// Of two replays that agree with the recording, the one with the lower cost is likelier: its stats differ
+    /// less, it needs fewer events that no entry shows, and requests change between pools less often.
+    fn cost(&self, options: &VerifyOptions, start: &Start) -> (u64, u64, u64) {
+        (self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
+    }
+
+    /// By how much the stats differ from the recorded ones, without peaks.
+    fn distance(&self, options: &VerifyOptions, start: &Start) -> u64 {
+        let Some(file) = &options.stats_file else { return 0 };
+        let is_reset = || Some((0, 0));
+        let differences = stats_check::compare(file, &self.stats, start.lost.is_some(), is_reset).differences;
+        differences.iter().fold(0, |sum, one| sum.saturating_add(one.recorded.abs_diff(one.replayed)))
+    }
+}
+
+/// Replays the whole trace from its start.
+///
+/// If that gives the recording but not its stats, ambiguous requests are read differently, one after the other:
+/// no entry tells a refused request from a call of empty_cache before it, but the stats count refusals.
+pub(crate) fn replay_to_end(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &mut Start,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Replayed, VerifyError> {
+    let mut best = replay_with_pools(recording, options, start, progress)?;
+    let ambiguous = if best.tally.mismatches == 0 { best.tally.ambiguous.clone() } else { Vec::new() };
+    for request in ambiguous.into_iter().take(MOST_REREAD) {
+        let distance = best.distance(options, start);
+        if distance == 0 {
+            break;
+        }
+        let mut other = start.clone();
+        other.read_differently.insert(request);
+        let replayed = Replayed { guess: best.guess.clone(), ..replay_inferring(recording, options, &mut other, progress)? };
+        if replayed.tally.mismatches == 0 && replayed.distance(options, &other) < distance {
+            (*start, best) = (other, replayed);
+        }
+    }
+    Ok(best)
+}
+
+/// Replays the whole trace from its start; if that differs, again with guesses at the
+/// private pools that the file does not name.
+fn replay_with_pools(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &mut Start,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Replayed, VerifyError> {
+    let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
+    let before = start.clone();
+    let plain = replay_inferring(recording, options, start, progress)?;
+    if plain.tally.mismatches == 0 {
+        return Ok(plain);
+    }
+    let Some(mut guesses) = Guesses::of(recording, &before, &policy) else { return Ok(plain) };
+    let mut best: Option<(Start, Replayed)> = None;
+    for _ in 0..MOST_GUESSES {
+        let Some((pools, guess)) = guesses.next() else { break };
+        let mut assumed = before.clone();
+        assumed.assume(&pools);
+        let replayed = replay_inferring(recording, options, &mut assumed, progress)?;
+        if replayed.tally.mismatches > 0 {
+            if best.is_none() {
+                let released = replayed.tally.first_stray.filter(|(_, decision)| decision.action == Action::SegmentFree);
+                guesses.fail(
+                    replayed.tally.first.and_then(|first| first.entry),
+                    released.map(|(at, decision)| (at, decision.address)),
+                );
+            }
+            continue;
+        }
+        let replayed = Replayed { guess: Some(guess), ..replayed };
+        if best.as_ref().is_none_or(|(start, best)| replayed.cost(options, &assumed) < best.cost(options, start)) {
+            guesses.simplify(&replayed.tally.releases.iter().map(|&(entry, _)| entry).collect::<Vec<_>>());
+            best = Some((assumed, replayed));
+        }
+    }
+    let Some((assumed, replayed)) = best.filter(|(_, replayed)| replayed.guess.as_ref().is_some_and(Guess::is_sound)) else {
+        return Ok(plain);
+    };
+    *start = assumed;
+    Ok(replayed)
+}
+
+/// Replays the whole trace from its start, and again each time a mismatch shows that an assumed size is wrong.
+fn replay_inferring(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &mut Start,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Replayed, VerifyError> {
+    let mut retries = start.extents.assumed.len() + SPARE_RETRIES;
+    loop {
+        match replay(recording, options, start, retries > 0, progress)? {
+            Attempted::Done(replayed) => return Ok(*replayed),
+            Attempted::Inferred(gap) => start.extents.shrink(gap),
+        }
+        retries -= 1;
+    }
+}
+
+enum Attempted {
+    Done(Box<Replayed>),
+    /// The replay was abandoned at its first mismatch, which shows that this gap is smaller than assumed.
+    Inferred(SmallerGap),
+}
+
+/// Replays from the first entry on: to the end, or to a mismatch that shows an assumed size to be wrong.
+fn replay(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &Start,
+    may_infer: bool,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Attempted, VerifyError> {
+    let position = Position::default();
+    let mut runner = make_runner(recording, options, start, &position)?;
+    let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
+    let mut reported = 0;
+    while runner.step() {
+        if let Some((entry, decision)) = runner.tally.stray.take().filter(|_| may_infer)
+            && let Some(gap) = start.extents.explain(entry, &decision, &policy)
+        {
+            return Ok(Attempted::Inferred(gap));
+        }
+        if runner.at() - reported >= PROGRESS_STEP {
+            reported = runner.at();
+            progress(reported);
+        }
+    }
+    final_state::compare(&recording.segments, &runner.core.segments(), &mut runner.tally);
+    let assumed_collections = runner.core.policy().assumed;
+    let stats = runner.core.stats().clone();
+    let replayed = Replayed { stats, tally: runner.tally, assumed_collections, guess: None };
+    Ok(Attempted::Done(Box::new(replayed)))
+}
+
+/// A replay that is at the recording's first entry.
+pub(crate) fn make_runner<'a>(
+    recording: &'a DeviceRecording,
+    options: &VerifyOptions,
+    start: &'a Start,
+    position: &'a Position,
+) -> Result<Runner<'a>, VerifyError> {
+    let trace = &recording.trace;
+    let device = RecordedDevice::new(recording.device, trace, position);
+    let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
+    let policy = Recorded::new(policy, trace, position, start.lost.is_some());
+    let mut core = Allocator::new(device, policy, Comparer::new(trace, position));
+    core.set_limit(options.limit_bytes.map(Bytes));
+    let live = restore(start, &mut core)?;
+    let capacity = Capacity::of(trace, start.reserved_bytes, &start.pools, &options.settings.settings);
+    Ok(Runner::new(trace, position, core, live, start, capacity))
+}

@@ -1,0 +1,137 @@
+//! Verifying a recording, and what that found.
+
+use parkade::policy::PyTorch;
+use parkade::stats::{Family, Stats};
+use parkade_recording::DeviceRecording;
+
+use super::attempts::{Replayed, make_runner, replay_to_end};
+use super::peak_resets::PeakWatch;
+use super::position::Position;
+use super::stats_check::{self, StatsCheck};
+use super::tally::{Mismatch, Release, Tally};
+use crate::error::VerifyError;
+use crate::hidden_pools::Guess;
+use crate::inputs::{StatsFile, VerifyOptions};
+use crate::start::{LostBeginning, Start, check_consistency};
+
+/// What a snapshot does not contain, and was therefore inferred or remains unknown.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NotInFile {
+    /// What existed before the first entry.
+    pub lost_beginning: Option<LostBeginning>,
+    /// Calls of empty_cache, which show only as segments given back that no request needed.
+    pub empty_caches: u64,
+    /// Requests that the device refused for reasons of its own: a limit that was not given, or a full device.
+    pub refusals: u64,
+    /// Whether block ages matter that began before the first entry: garbage collection depends on them.
+    pub unknown_ages: bool,
+    /// Garbage collections whose victims were taken from the recording, because the ages are unknown.
+    pub assumed_collections: u64,
+    /// Private pools that no longer existed at the end, guessed from the trace.
+    pub guess: Option<Guess>,
+}
+
+/// The result of verifying one device of a recording.
+#[derive(Clone, Debug)]
+pub struct DeviceVerdict {
+    /// The device's number.
+    pub device: u32,
+    /// The number of entries in the trace.
+    pub entries: usize,
+    /// How many decisions were compared: entries, the segments and blocks at the end, and stats.
+    pub decisions: u64,
+    /// How many of them differed.
+    pub mismatches: u64,
+    /// The first difference.
+    pub first: Option<Mismatch>,
+    /// The stats at the end of the replay.
+    pub stats: Stats,
+    /// Requests that were out of memory.
+    pub ooms: u64,
+    /// What the snapshot does not contain.
+    pub not_in_file: NotInFile,
+    /// The comparison of stats, if the options had any.
+    pub stats_check: Option<StatsCheck>,
+}
+
+impl DeviceVerdict {
+    /// The most bytes that were allocated at once.
+    #[must_use]
+    pub fn peak_allocated_bytes(&self) -> i64 {
+        self.stats.family(Family::AllocatedBytes).all.peak
+    }
+
+    /// The most bytes that were reserved from the device at once.
+    #[must_use]
+    pub fn peak_reserved_bytes(&self) -> i64 {
+        self.stats.family(Family::ReservedBytes).all.peak
+    }
+}
+
+/// Replays one device of a recording and compares every decision.
+///
+/// `progress` is called from time to time with the number of entries that are done. It starts again at 0 if the
+/// trace has to be replayed more than once.
+///
+/// # Errors
+/// [`VerifyError`] if there is no trace, or it contradicts itself.
+pub fn verify_device(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    progress: &mut dyn FnMut(usize),
+) -> Result<DeviceVerdict, VerifyError> {
+    if recording.trace.is_empty() {
+        return Err(VerifyError::NoTrace);
+    }
+    let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
+    let mut start = Start::find(recording, &policy)?;
+    check_consistency(&recording.trace, &start.extents.segments)?;
+    let Replayed { stats, mut tally, assumed_collections, guess } = replay_to_end(recording, options, &mut start, progress)?;
+    let stats_check = options.stats_file.as_ref().map(|file| {
+        let reset = || find_reset(recording, options, &start, file);
+        stats_check::compare(file, &stats, start.lost.is_some(), reset)
+    });
+    add_stats_check(&mut tally, stats_check.as_ref());
+    Ok(DeviceVerdict {
+        device: recording.device,
+        entries: recording.trace.len(),
+        decisions: tally.decisions,
+        mismatches: tally.mismatches,
+        first: tally.first,
+        stats,
+        ooms: tally.ooms,
+        not_in_file: NotInFile {
+            lost_beginning: start.lost_beginning(),
+            empty_caches: tally.releases.iter().filter(|(_, release)| *release == Release::All).count() as u64,
+            refusals: tally.refusals,
+            unknown_ages: start.lost.is_some() && options.settings.settings.garbage_collection_threshold > 0.0,
+            assumed_collections,
+            guess,
+        },
+        stats_check,
+    })
+}
+
+/// Replays once more, watching the peaks, to find where they were reset.
+fn find_reset(recording: &DeviceRecording, options: &VerifyOptions, start: &Start, file: &StatsFile) -> Option<(usize, usize)> {
+    let position = Position::default();
+    let mut runner = make_runner(recording, options, start, &position).ok()?;
+    runner.watch = Some(PeakWatch::new(&file.stats()));
+    while runner.step() {}
+    let watch = runner.watch.take()?;
+    watch.finish(&runner.core)
+}
+
+fn add_stats_check(tally: &mut Tally, check: Option<&StatsCheck>) {
+    let Some(check) = check else { return };
+    tally.decisions += check.compared as u64;
+    tally.mismatches += check.differences.len() as u64;
+    if let (None, Some(first)) = (&tally.first, check.differences.first()) {
+        tally.first = Some(Mismatch {
+            entry: None,
+            recorded: format!("{} = {}", first.key, first.recorded),
+            replayed: format!("{} = {}", first.key, first.replayed),
+            addresses: Vec::new(),
+        });
+    }
+}

@@ -1,0 +1,279 @@
+//! What a trace shows about which segments cannot be in the same pool.
+//!
+//! Three rules of the allocator make pools visible without naming them:
+//! - A request is served by the best-fitting free block of its pool (spec 2.5). So a better
+//!   block that was passed over is another pool's, and so is every block that would have fitted
+//!   where a new segment was allocated.
+//! - A pool that gives memory back gives back all that it can (spec 2.10). So memory that could have been
+//!   freed and was not is another pool's.
+//! - It does so in a fixed order, by stream, size and address: the default pool large segments
+//!   first, a private pool small ones first.
+
+use std::collections::BTreeSet;
+
+use parkade::policy::{Policy, PyTorch};
+use parkade::units::{Bytes, PoolClass, PoolId};
+use parkade_recording::{Action, DeviceRecording, Entry};
+
+use super::layout::{Layout, Life, LifeId};
+use crate::entries::{is_inner, is_request};
+use crate::pools::pool_of;
+use crate::start::Start;
+
+/// If more segments than this are freed at once, no pools are looked for: the work grows with the third power.
+const MOST_AT_ONCE: usize = 300;
+
+/// Two lives, the lower number first.
+type Pair = (LifeId, LifeId);
+
+/// The lives of a trace, and what excludes what.
+#[derive(Debug, Default)]
+pub(super) struct Evidence {
+    pub(super) lives: Vec<Life>,
+    /// Pairs that are not in one pool of any kind.
+    pub(super) apart: BTreeSet<Pair>,
+    /// Pairs that are not both in the default pool.
+    pub(super) not_default: BTreeSet<Pair>,
+    /// Pairs that are not both in one private pool.
+    pub(super) not_private: BTreeSet<Pair>,
+    /// Requests that a single pool would have served differently, with the two lives that show it.
+    pub(super) contradictions: Vec<(usize, Pair)>,
+    /// For each request that was served, the life that served it.
+    pub(super) served: Vec<LifeId>,
+    /// The lives that freed memory together, in order, each with its entry.
+    pub(super) releases: Vec<Vec<(usize, LifeId)>>,
+}
+
+impl Evidence {
+    /// Extends the evidence within each run of releases. What one pool frees is consecutive;
+    /// so if two lives exclude each other, every life freed before the first of them
+    /// excludes every life freed after the second.
+    fn spread(&mut self) {
+        for run in &self.releases {
+            let (mut of_default, mut of_private) = (0, 0);
+            for (place, &(_, life)) in run.iter().enumerate() {
+                let excludes = |set: &BTreeSet<Pair>, other: LifeId| {
+                    set.contains(&pair(life, other)) || self.apart.contains(&pair(life, other))
+                };
+                let last = |set: &BTreeSet<Pair>| run[..place].iter().rposition(|&(_, other)| excludes(set, other));
+                of_default = of_default.max(last(&self.not_default).map_or(0, |before| before + 1));
+                of_private = of_private.max(last(&self.not_private).map_or(0, |before| before + 1));
+                let pairs =
+                    |end: usize| run[..end].iter().filter(|&&(_, other)| other != life).map(|&(_, other)| pair(life, other));
+                self.not_default.extend(pairs(of_default));
+                self.not_private.extend(pairs(of_private));
+            }
+        }
+    }
+
+    /// The stretches of a run of releases that the default pool can have freed at once.
+    pub(super) fn default_stretches(&self, run: &[(usize, LifeId)]) -> Vec<Vec<LifeId>> {
+        let mut stretches: Vec<Vec<LifeId>> = Vec::new();
+        for &(_, life) in run {
+            let may_follow = |last: &LifeId| !self.not_default.contains(&pair(*last, life));
+            match stretches.last_mut() {
+                Some(stretch) if stretch.iter().all(may_follow) => stretch.push(life),
+                _ => stretches.push(vec![life]),
+            }
+        }
+        stretches
+    }
+}
+
+fn pair(a: LifeId, b: LifeId) -> Pair {
+    (a.min(b), a.max(b))
+}
+
+struct Walk<'a> {
+    policy: &'a PyTorch,
+    layout: Layout<'a>,
+    found: Evidence,
+}
+
+/// Gathers the evidence in a trace. `None` if no division into pools can explain it: a better block of the same
+/// segment was passed over, or an entry does not fit the blocks.
+pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Evidence> {
+    let layout = Layout::new(policy, &start.extents.segments);
+    let mut walk = Walk { policy, layout, found: Evidence::default() };
+    let trace = &recording.trace;
+    let mut at = 0;
+    while at < trace.len() {
+        // A block that became free at once was free before the next operation.
+        let is_plain_free = trace[at].action == Action::FreeRequested && !start.deferred.contains_key(&(at as u32));
+        if is_plain_free && let Some(completed) = trace.get(at + 1) {
+            walk.layout.free(at + 1, completed);
+            at += 2;
+            continue;
+        }
+        let end = at + trace[at..].iter().take_while(|entry| is_inner(entry)).count();
+        walk.group(trace, at, end)?;
+        if trace.get(end).is_some_and(|entry| entry.action == Action::Alloc) {
+            walk.serve(trace, at, end)?;
+        }
+        at = end + 1;
+    }
+    let Walk { layout, mut found, .. } = walk;
+    found.lives = layout.lives;
+    name_known(&mut found.lives, recording);
+    // If no block was in use before the first entry, no private pool was: a segment from
+    // before is one whose entry is missing.
+    if start.lost.is_none_or(|lost| lost.blocks == 0) {
+        let early = found.lives.iter_mut().filter(|life| life.made_at.is_none());
+        early.for_each(|life| life.known = life.known.or(Some(PoolId::DEFAULT)));
+    }
+    if found.releases.iter().any(|run| run.len() > MOST_AT_ONCE) {
+        return None;
+    }
+    found.spread();
+    Some(found)
+}
+
+/// Sets the pools of segments that exist at the end, which the recording names.
+fn name_known(lives: &mut [Life], recording: &DeviceRecording) {
+    for life in lives.iter_mut().filter(|life| life.gone_at.is_none()) {
+        let is_its = |segment: &&parkade_recording::Segment| {
+            let is_there = if life.expandable { segment.address >= life.base } else { segment.address == life.base };
+            segment.expandable == life.expandable && is_there
+        };
+        // Reserved ranges are larger than any device, so the nearest run above its base is its own.
+        life.known = recording.segments.iter().filter(is_its).min_by_key(|segment| segment.address).map(pool_of);
+    }
+}
+
+impl Walk<'_> {
+    /// The entries that belong together, up to the request that they serve.
+    fn group(&mut self, trace: &[Entry], at: usize, end: usize) -> Option<()> {
+        let request = trace.get(end).filter(|entry| is_request(entry));
+        let class = request.and_then(|entry| self.class_and_size(entry)).map_or(PoolClass::Large, |(class, _)| class);
+        let mut could_go = Vec::new();
+        let mut runs: Vec<Vec<(usize, LifeId)>> = Vec::new();
+        let mut is_new_run = true;
+        for (place, entry) in trace[at..end].iter().enumerate().map(|(n, entry)| (at + n, entry)) {
+            match entry.action {
+                Action::SegmentAlloc => self.layout.make(place, entry),
+                Action::SegmentMap => {
+                    let others: Vec<LifeId> = self.layout.ranges(entry.stream, class).collect();
+                    if let Some(range) = self.layout.map(place, entry, class) {
+                        // A pool has one range for each stream and class (spec 4.1), much larger
+                        // than what it ever maps.
+                        if let Some(&first) = others.first() {
+                            self.found.contradictions.push((end, pair(first, range)));
+                        }
+                        self.found.apart.extend(others.into_iter().map(|other| pair(other, range)));
+                    }
+                }
+                Action::SegmentFree | Action::SegmentUnmap => {
+                    if runs.is_empty() {
+                        could_go = self.layout.releasable();
+                    }
+                    let released = (place, self.layout.give(place, entry)?);
+                    match runs.last_mut().filter(|_| !is_new_run) {
+                        Some(run) => run.push(released),
+                        None => runs.push(vec![released]),
+                    }
+                    is_new_run = false;
+                }
+                _ => {
+                    self.layout.free(place, entry);
+                    // A block that becomes free in between may have been released by a second call.
+                    is_new_run = true;
+                }
+            }
+        }
+        if !runs.is_empty() {
+            // Garbage collection, and requests for oversize blocks, release only part of what could be freed.
+            let settings = &self.policy.settings;
+            let is_partial = settings.garbage_collection_threshold > 0.0 || settings.max_split_bytes != u64::MAX;
+            let is_whole = request.is_none() || !is_partial;
+            let all: Vec<LifeId> = runs.iter().flatten().map(|&(_, life)| life).collect();
+            // They release large segments only, and do so last unless everything is released after them.
+            let is_small = |&life: &LifeId| self.layout.lives[life].class == PoolClass::Small;
+            let certain = if is_whole { all.len() } else { all.iter().rposition(is_small).map_or(0, |last| last + 1) };
+            for &stayed in could_go.iter().filter(|life| !all.contains(life)) {
+                self.found.apart.extend(all[..certain].iter().map(|&life| pair(life, stayed)));
+            }
+            for run in runs.iter().filter(|_| is_whole) {
+                self.compare_order(trace, run);
+            }
+            self.found.releases.extend(runs);
+        }
+        Some(())
+    }
+
+    fn compare_order(&mut self, trace: &[Entry], run: &[(usize, LifeId)]) {
+        for pair_of in run.windows(2).filter(|pair_of| pair_of[0].1 != pair_of[1].1) {
+            let set = match self.may_follow(trace, pair_of[0], pair_of[1]) {
+                (true, true) => continue,
+                (false, true) => &mut self.found.not_default,
+                (true, false) => &mut self.found.not_private,
+                (false, false) => &mut self.found.apart,
+            };
+            set.insert(pair(pair_of[0].1, pair_of[1].1));
+        }
+    }
+
+    /// Whether the default pool, and whether a private pool, can free the one directly before the other.
+    fn may_follow(
+        &self,
+        trace: &[Entry],
+        (first_at, first): (usize, LifeId),
+        (second_at, second): (usize, LifeId),
+    ) -> (bool, bool) {
+        let (one, other) = (&self.layout.lives[first], &self.layout.lives[second]);
+        match (one.class, other.class) {
+            (PoolClass::Large, PoolClass::Small) => (true, false),
+            (PoolClass::Small, PoolClass::Large) => (false, true),
+            // Expandable blocks are ordered by their sizes, which are not those of the pages that are unmapped.
+            _ if one.expandable || other.expandable => (true, true),
+            _ => {
+                let key = |life: &Life, at: usize| (life.stream, trace[at].size, trace[at].address);
+                let is_ordered = key(one, first_at) < key(other, second_at);
+                (is_ordered, is_ordered)
+            }
+        }
+    }
+
+    fn class_and_size(&self, entry: &Entry) -> Option<(PoolClass, u64)> {
+        // An out-of-memory entry has the rounded size, which rounds to itself.
+        let size = self.policy.round(Bytes(entry.size.max(1)))?;
+        Some((self.policy.classify(size), size.get()))
+    }
+
+    /// Serves the request at `at`, whose entries begin at `group`.
+    fn serve(&mut self, trace: &[Entry], group: usize, at: usize) -> Option<()> {
+        let entry = &trace[at];
+        let (class, size) = self.class_and_size(entry)?;
+        let chosen = self.layout.free_at(entry.address)?;
+        if !self.layout.lives[chosen.life].expandable {
+            let is_new = trace[group..at].iter().any(|entry| entry.action == Action::SegmentAlloc);
+            let until = (entry.stream, class == PoolClass::Large, chosen.size, entry.address);
+            // A block that became free after the search began may have done so because the allocator waited for it.
+            let was_there = |since: Option<usize>| since.is_some_and(|since| !is_new || since < group);
+            let passed_over: Vec<LifeId> = self
+                .layout
+                .fitting(entry.stream, class, size, (!is_new).then_some(until))
+                .filter(|(_, block)| was_there(block.free_since) && !self.layout.lives[block.life].expandable)
+                .filter(|(_, block)| !is_new || !self.is_refused(size, block.size))
+                .map(|(_, block)| block.life)
+                .collect();
+            if passed_over.contains(&chosen.life) {
+                return None;
+            }
+            if let Some(&first) = passed_over.first() {
+                self.found.contradictions.push((at, pair(first, chosen.life)));
+            }
+            self.found.apart.extend(passed_over.into_iter().map(|life| pair(life, chosen.life)));
+        }
+        let life = self.layout.serve(at, entry, size)?;
+        self.found.served.push(life);
+        Some(())
+    }
+
+    /// Whether a block may not serve a request because oversize blocks are for oversize
+    /// requests (spec 2.5, rules 4 and 5).
+    fn is_refused(&self, size: u64, whole: u64) -> bool {
+        let settings = &self.policy.settings;
+        let (most, slack) = (settings.max_split_bytes, settings.max_non_split_rounding_bytes);
+        (size < most && whole >= most) || (size >= most && whole >= size.saturating_add(slack))
+    }
+}

@@ -1,0 +1,245 @@
+//! The guesses at the pools of one recording, one after the other, each learning from how the last one failed.
+
+use std::collections::BTreeSet;
+
+use parkade::policy::PyTorch;
+use parkade::units::PoolId;
+use parkade_recording::DeviceRecording;
+
+use super::choose::{self, Partition, Pool, Trial};
+use super::evidence::{self, Evidence};
+use super::guess::{Guess, GuessedSegment};
+use super::layout::{Life, LifeId};
+use crate::pools::AssumedPools;
+use crate::start::Start;
+
+/// From this many requests on, a window is long: a captured step has hundreds, chance alternation two or three.
+const LONG_WINDOW: usize = 8;
+/// How many guesses are tried for one recording.
+pub(crate) const MOST_GUESSES: usize = 48;
+/// For how many places simpler variants of a good guess are tried.
+const MOST_SIMPLER: usize = 8;
+
+/// The guesses at one recording's pools.
+///
+/// The evidence is about pairs of segments, so it may not settle which of the segments that were freed
+/// together were the default pool's. A guess that fails at such a place is followed by variants for
+/// that place, until one gets further.
+pub(crate) struct Guesses {
+    evidence: Evidence,
+    /// What is assumed by now, because guesses without it failed.
+    settled: Trial,
+    /// What the present guess assumes.
+    trial: Trial,
+    /// The lives that are private in the present guess.
+    chosen: BTreeSet<LifeId>,
+    /// Lives that could be private in it instead, set by set.
+    instead: Vec<Vec<LifeId>>,
+    /// Variants still to be tried; the last comes next.
+    others: Vec<Trial>,
+    /// How far the best guess got: its first entry that differed.
+    reached: Option<usize>,
+}
+
+/// The pools, in the order in which those that were freed together were freed, as far as there is
+/// one: PyTorch iterates over a hash map.
+fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<Pool> {
+    pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
+    let pool_of = |life: LifeId| pools.iter().position(|pool| pool.members.contains(&life));
+    let mut comes_after: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); pools.len()];
+    for run in &evidence.releases {
+        let mut order: Vec<usize> = run.iter().filter_map(|&(_, life)| pool_of(life)).collect();
+        order.dedup();
+        for pair in order.windows(2) {
+            comes_after[pair[1]].insert(pair[0]);
+        }
+    }
+    let mut rest: Vec<usize> = (0..pools.len()).collect();
+    let mut ordered = Vec::new();
+    while !rest.is_empty() {
+        let is_next = |pool: &usize| comes_after[*pool].iter().all(|before| !rest.contains(before));
+        let place = rest.iter().position(is_next).unwrap_or(0);
+        ordered.push(pools[rest.remove(place)].clone());
+    }
+    ordered
+}
+
+impl Guesses {
+    /// Gathers the evidence in a trace. `None` if no segment was freed before the end, or
+    /// no division into pools explains it.
+    pub(crate) fn of(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Guesses> {
+        let evidence = evidence::gather(recording, start, policy)?;
+        let has_unknown = evidence.lives.iter().any(|life| life.known.is_none());
+        let (settled, trial, others) = (Trial::default(), Trial::default(), vec![Trial::default()]);
+        let (chosen, instead) = (BTreeSet::new(), Vec::new());
+        has_unknown.then_some(Guesses { evidence, settled, trial, chosen, instead, others, reached: None })
+    }
+
+    /// The next guess, if there is one left.
+    pub(crate) fn next(&mut self) -> Option<(AssumedPools, Guess)> {
+        while let Some(trial) = self.others.pop() {
+            self.trial = trial;
+            if let Some(partition) = choose::choose(&self.evidence, &self.trial) {
+                self.instead.clone_from(&partition.instead);
+                self.chosen = partition.pools.iter().flat_map(|pool| pool.members.iter().copied()).collect();
+                return Some(self.assume(partition));
+            }
+        }
+        None
+    }
+
+    /// Notes that the present guess gives the recording, with calls that give memory back before the entries `calls`.
+    /// Where it needs several calls for what was freed at once, simpler guesses come next.
+    pub(crate) fn simplify(&mut self, calls: &[usize]) {
+        self.settled.clone_from(&self.trial);
+        let has_several = |run: &&Vec<(usize, LifeId)>| {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
+            calls.iter().filter(|&&call| first.0 <= call && call <= last.0).count() > 1
+        };
+        let runs: Vec<&Vec<(usize, LifeId)>> = self.evidence.releases.iter().filter(has_several).collect();
+        // The default pool's memory is then the first stretch, or nothing.
+        let without = |run: &[(usize, LifeId)], kept: usize| -> BTreeSet<LifeId> {
+            let stretches = self.evidence.default_stretches(run);
+            stretches.iter().skip(kept).flatten().copied().collect()
+        };
+        // In addition to what is certain, or to everything that the good guess assumes for other places.
+        let bases = [&self.settled.private, &self.chosen];
+        let beside = |base: &BTreeSet<LifeId>, runs: &[&Vec<(usize, LifeId)>], kept: usize| -> BTreeSet<LifeId> {
+            base.iter().copied().chain(runs.iter().flat_map(|run| without(run, kept))).collect()
+        };
+        let mut privates = Vec::new();
+        for base in bases {
+            let each = runs.chunks(1).flat_map(|run| [0, 1].map(|kept| beside(base, run, kept)));
+            privates.extend(each.take(MOST_SIMPLER));
+            privates.extend([0, 1].map(|kept| beside(base, &runs, kept)));
+            privates.push(base.clone());
+        }
+        let instead = self.instead.iter().take(MOST_SIMPLER);
+        privates.extend(instead.map(|lives| self.settled.private.iter().chain(lives).copied().collect()));
+        // The last of these are tried first.
+        let trials = [true, false]
+            .map(|goes_at_once| privates.iter().map(move |private| Trial { private: private.clone(), goes_at_once }));
+        self.others = trials.into_iter().flatten().filter(|other| *other != self.settled).collect();
+    }
+
+    /// Notes that the present guess first differs from the recording at the entry `at`, or at its end if `None`.
+    ///
+    /// `released` is the first segment that the replay's default pool frees and the
+    /// recorded one kept, and before which entry.
+    pub(crate) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>) {
+        let place = at.unwrap_or(usize::MAX);
+        // A garbage collection passed it over, and collections look only at the default pool.
+        let stayed =
+            released.and_then(|(at, address)| self.life_at(at, address)).filter(|life| !self.trial.private.contains(life));
+        match self.reached {
+            Some(reached) if place < reached || (place == reached && stayed.is_none()) => return,
+            // It may have passed over several.
+            Some(reached) if place == reached => {}
+            _ => {
+                self.reached = Some(place);
+                self.settled.clone_from(&self.trial);
+                self.others = self.by_release(place);
+            }
+        }
+        self.others.extend(stayed.map(|life| self.trial.also_private([life])));
+    }
+
+    /// The life of the segment at an address, before the entry `at`, if the file does not name its pool.
+    fn life_at(&self, at: usize, address: u64) -> Option<LifeId> {
+        let is_it = |life: &Life| {
+            let is_there = life.made_at.is_none_or(|made| made < at) && life.gone_at.is_none_or(|gone| gone >= at);
+            life.base == address && !life.expandable && life.known.is_none() && is_there
+        };
+        self.evidence.lives.iter().rposition(is_it)
+    }
+
+    /// The possibilities for the memory that was freed together at a place; the likeliest comes last.
+    fn by_release(&self, place: usize) -> Vec<Trial> {
+        // A segment that should not have been freed shows just after those that were.
+        let is_there = |run: &&Vec<(usize, LifeId)>| {
+            run.first().is_some_and(|first| first.0 <= place) && run.last().is_some_and(|last| place <= last.0.saturating_add(1))
+        };
+        let Some(run) = self.evidence.releases.iter().find(is_there) else { return Vec::new() };
+        // The default pool's segments are one stretch. The first stretch is likeliest, as empty_cache begins
+        // with the default pool; the least likely is none, where a single private pool freed its memory.
+        let stretches = self.evidence.default_stretches(run);
+        let outside = |stretch: &Vec<LifeId>| -> Vec<LifeId> {
+            run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life)).collect()
+        };
+        std::iter::once(&Vec::new())
+            .chain(stretches.iter().rev())
+            .map(|stretch| self.settled.also_private(outside(stretch)))
+            .collect()
+    }
+
+    fn assume(&self, mut partition: Partition) -> (AssumedPools, Guess) {
+        // Pools that are freed together are freed in the order of their ids; ids decide nothing else.
+        partition.pools = in_order(partition.pools, &self.evidence);
+        let lives = &self.evidence.lives;
+        let guess = self.guess(&partition);
+        let mut pools = AssumedPools::default();
+        let mut pool_of = vec![PoolId::DEFAULT; lives.len()];
+        for (number, pool) in partition.pools.iter().enumerate() {
+            pool.members.iter().for_each(|&member| pool_of[member] = PoolId(0, number as u64 + 1));
+        }
+        for (life, &pool) in lives.iter().zip(&pool_of) {
+            match life.made_at {
+                // For an expandable segment the default pool is stated too: the nearest
+                // one below may be another pool's.
+                Some(at) if pool != PoolId::DEFAULT || life.expandable => {
+                    pools.made.insert(at as u32, pool);
+                }
+                Some(_) => {}
+                None => {
+                    pools.before.insert(life.base, pool);
+                }
+            }
+            if let (true, Some(at)) = (life.expandable, life.gone_at) {
+                pools.range_ends.insert(at as u32, life.base);
+            }
+        }
+        (pools, guess)
+    }
+
+    fn guess(&self, partition: &Partition) -> Guess {
+        let lives = &self.evidence.lives;
+        let is_guessed = |life: LifeId| lives[life].known.is_none();
+        let guessed: Vec<&Pool> =
+            partition.pools.iter().filter(|pool| pool.members.iter().any(|&life| is_guessed(life))).collect();
+        let mut segments: Vec<GuessedSegment> = Vec::new();
+        for (number, pool) in guessed.iter().enumerate() {
+            segments.extend(pool.members.iter().copied().filter(|&life| is_guessed(life)).map(|life| {
+                let Life { base: address, made_at, gone_at, .. } = lives[life];
+                GuessedSegment { address, made_at, gone_at, pool: number + 1 }
+            }));
+        }
+        segments.sort_unstable_by_key(|segment| (segment.made_at, segment.address));
+        let private: BTreeSet<LifeId> =
+            guessed.iter().flat_map(|pool| pool.members.iter().copied()).filter(|&life| is_guessed(life)).collect();
+        let mut is_named = vec![None; lives.len()];
+        for pool in &partition.pools {
+            pool.members.iter().for_each(|&life| is_named[life] = Some(pool.known.is_some()));
+        }
+        let (mut windows, mut requests) = (0, 0);
+        for window in self.evidence.served.chunk_by(|&one, &other| is_named[one].is_some() == is_named[other].is_some()) {
+            // A long window that uses memory of a named private pool is certain.
+            if window.len() >= LONG_WINDOW && window.iter().any(|life| !private.contains(life)) {
+                continue;
+            }
+            for run in window.chunk_by(|&one, &other| is_named[one] == is_named[other]) {
+                let is_guessed = run.iter().all(|life| private.contains(life));
+                windows += u64::from(is_guessed);
+                requests += if is_guessed { run.len() as u64 } else { 0 };
+            }
+        }
+        let explained = |(_, (one, other)): &&(usize, (LifeId, LifeId))| private.contains(one) || private.contains(other);
+        Guess {
+            pools: guessed.len(),
+            requests,
+            ranges: private.iter().filter(|&&life| lives[life].expandable).count() as u64,
+            windows,
+            contradictions: self.evidence.contradictions.iter().filter(explained).count() as u64,
+            segments,
+        }
+    }
+}

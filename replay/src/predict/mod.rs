@@ -1,0 +1,26 @@
+//! Prediction: the requests of a recording under other settings, another limit or on another device.
+//!
+//! The core makes every decision anew on a simulated device. The decisions of the recorded allocator are not
+//! used, only what it could not decide: the requests with their order, at which of them events were seen
+//! complete, and where the driver placed segments.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `outlook` | the entry point: everything about one device's recording in one call |
+//! | `requests` | what the recorded program asked for |
+//! | `prediction`, `predicted_run` | what a prediction is made for; the run, operation by operation |
+//! | `timed_device` | a simulated device on which blocks become free at entries of the recording |
+//! | `placements` | where the recorded driver placed segments |
+
+mod outlook;
+mod placements;
+mod predicted_run;
+mod prediction;
+mod requests;
+mod timed_device;
+
+pub use outlook::{Extreme, Outlook, OutlookOptions, TIMINGS, TimingRange, device_like, learned_addresses, replay_device};
+pub use placements::placed_steps;
+pub use predicted_run::{PredictedRun, predict};
+pub use prediction::{AfterFailure, PredictOptions, Prediction, Timing};
+pub use requests::{Completion, Operation, Requests};

@@ -1,0 +1,274 @@
+//! A predicted run, operation by operation.
+
+use parkade::policy::PyTorch;
+use parkade::snapshot::SegmentInfo;
+use parkade::stats::Stats;
+use parkade::trace::Observer;
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator};
+use parkade_sim::SimDevice;
+
+use super::prediction::{AfterFailure, PredictOptions, Prediction, Timing};
+use super::requests::{Completion, Operation, Requests};
+use super::timed_device::TimedDevice;
+use crate::completions::stream_of;
+use crate::pools::request_from;
+
+/// Replays requests on a simulated device, to the end.
+#[must_use]
+pub fn predict(requests: &Requests, device: SimDevice, options: &PredictOptions) -> Prediction {
+    let mut run = PredictedRun::new(requests, device, options, ());
+    while run.step() {}
+    run.prediction()
+}
+
+/// A prediction in progress.
+///
+/// It can be inspected after every operation, and a clone continues independently.
+pub struct PredictedRun<'a, O: Observer = ()> {
+    requests: &'a Requests,
+    /// How many operations are done.
+    done: usize,
+    core: Allocator<TimedDevice, PyTorch, O>,
+    /// For each request, its memory until that is freed.
+    live: Vec<Option<Allocation>>,
+    timing: Timing,
+    after_failure: AfterFailure,
+    first_failure: Option<usize>,
+    device_errors: u64,
+}
+
+impl<O: Observer + Clone> Clone for PredictedRun<'_, O> {
+    fn clone(&self) -> Self {
+        let live = self.live.iter().map(|allocation| allocation.as_ref().map(Allocation::in_a_clone)).collect();
+        PredictedRun { core: self.core.clone(), live, ..*self }
+    }
+}
+
+impl<'a, O: Observer> PredictedRun<'a, O> {
+    /// A run before its first operation. `observer` observes the core.
+    #[must_use]
+    pub fn new(requests: &'a Requests, device: SimDevice, options: &PredictOptions, observer: O) -> PredictedRun<'a, O> {
+        let policy = PyTorch::of(options.profile, options.settings.clone());
+        let mut core = Allocator::new(TimedDevice { device, now: 0 }, policy, observer);
+        core.set_limit(options.limit_bytes.map(Bytes));
+        let mut device_errors = 0;
+        for &pool in &requests.pools {
+            device_errors += u64::from(core.create_pool(pool).is_err());
+        }
+        let (timing, after_failure) = (options.timing, options.after_failure);
+        PredictedRun { requests, done: 0, core, live: Vec::new(), timing, after_failure, first_failure: None, device_errors }
+    }
+
+    /// Carries out the next operation. Returns false if there is none, or if the program has ended after a failure.
+    pub fn step(&mut self) -> bool {
+        if self.first_failure.is_some() && self.after_failure == AfterFailure::Stop {
+            return false;
+        }
+        let Some(&(entry, operation)) = self.requests.operations.get(self.done) else { return false };
+        self.core.device_mut().now = entry;
+        self.carry_out(entry, operation);
+        self.done += 1;
+        true
+    }
+
+    /// The next operation, if there is one.
+    #[must_use]
+    pub fn next_operation(&self) -> Option<Operation> {
+        self.requests.operations.get(self.done).map(|&(_, operation)| operation)
+    }
+
+    /// How many operations are done.
+    #[must_use]
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// The recording's entry whose request failed first, if one did.
+    #[must_use]
+    pub fn first_failure(&self) -> Option<usize> {
+        self.first_failure
+    }
+
+    /// The stats so far.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        self.core.stats()
+    }
+
+    /// The present heap: the segments with their blocks.
+    #[must_use]
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        self.core.segments()
+    }
+
+    /// The core's observer.
+    #[must_use]
+    pub fn observer(&self) -> &O {
+        self.core.observer()
+    }
+
+    /// The core's observer.
+    pub fn observer_mut(&mut self) -> &mut O {
+        self.core.observer_mut()
+    }
+
+    /// Changes the memory limit, in bytes, from here on.
+    pub fn set_limit(&mut self, limit_bytes: Option<u64>) {
+        self.core.set_limit(limit_bytes.map(Bytes));
+    }
+
+    /// The result so far.
+    #[must_use]
+    pub fn prediction(&self) -> Prediction {
+        let device = &self.core.device().device;
+        Prediction {
+            stats: self.core.stats().clone(),
+            first_failure: self.first_failure,
+            device_errors: self.device_errors,
+            driver_calls: device.driver_calls(),
+            driver_ns: device.driver_ns(),
+        }
+    }
+
+    fn carry_out(&mut self, entry: usize, operation: Operation) {
+        match operation {
+            Operation::Allocate { bytes, stream, pool, failed, .. } => {
+                let served = self.allocate(entry, pool, Bytes(bytes), StreamId(stream));
+                match served {
+                    // The recorded request failed, so the program never frees this.
+                    Some(allocation) if failed => {
+                        self.give_back(allocation);
+                        self.live.push(None);
+                    }
+                    served => self.live.push(served),
+                }
+            }
+            Operation::Free { id, completion } => {
+                // Missing if the request failed.
+                let Some(allocation) = self.live.get_mut(id).and_then(Option::take) else { return };
+                if let Some(completed_at) = self.completed_at(entry, completion) {
+                    self.core.record_stream(&allocation, stream_of(completed_at));
+                }
+                self.give_back(allocation);
+            }
+            Operation::EmptyCache => self.device_errors += u64::from(self.core.release_cached().is_err()),
+            Operation::ReleasePool(pool) => self.device_errors += u64::from(self.core.release_cached_pool(pool).is_err()),
+            Operation::AbandonPool(pool) => {
+                if self.core.pool_use_count(pool).is_ok_and(|uses| uses > 0) {
+                    self.device_errors += u64::from(self.core.release_pool(pool).is_err());
+                }
+            }
+        }
+    }
+
+    fn give_back(&mut self, allocation: Allocation) {
+        self.device_errors += u64::from(self.core.free(allocation).is_err());
+    }
+
+    /// For memory that must wait, the entry at which it becomes free, if any. `None` for memory that is free at once.
+    fn completed_at(&self, entry: usize, completion: Completion) -> Option<Option<u32>> {
+        match (completion, self.timing) {
+            (Completion::AtOnce, _) => None,
+            (_, Timing::Earliest) => Some(Some(entry as u32)),
+            (_, Timing::Latest) | (Completion::Never, Timing::Recorded | Timing::Scaled(_)) => Some(None),
+            (Completion::AtEntry(completed_at), Timing::Scaled(percent)) => {
+                let lag = u64::from(completed_at).saturating_sub(entry as u64) * u64::from(percent) / 100;
+                // The largest number stands for no entry.
+                Some(Some((entry as u64 + lag).min(u64::from(u32::MAX) - 1) as u32))
+            }
+            (Completion::AtEntry(completed_at), Timing::Recorded) => Some(Some(completed_at)),
+        }
+    }
+
+    fn allocate(&mut self, entry: usize, pool: PoolId, bytes: Bytes, stream: StreamId) -> Option<Allocation> {
+        self.core.device_mut().device.set_moment(entry as u64);
+        let served = match pool {
+            PoolId::DEFAULT => self.core.raw_allocate(bytes, stream),
+            pool => request_from(&mut self.core, pool, bytes, stream),
+        };
+        match served {
+            Ok(allocation) => return Some(allocation),
+            Err(AllocError::OutOfMemory(_)) => self.first_failure = self.first_failure.or(Some(entry)),
+            Err(_) => self.device_errors += 1,
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade::profile::Profile;
+    use parkade::settings::Settings;
+    use parkade_sim::SimOptions;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn allocate(id: usize, mib: u64) -> Operation {
+        Operation::Allocate { id, bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT, failed: false }
+    }
+
+    fn predicted(operations: &[Operation], settings: &str, limit_mib: Option<u64>, timing: Timing) -> Prediction {
+        let operations = operations.iter().copied().enumerate().collect();
+        let requests = Requests { operations, pools: vec![PoolId(1, 0)], ..Requests::default() };
+        let settings = Settings::from_environment(settings).unwrap();
+        let limit_bytes = limit_mib.map(|mib| mib * MIB);
+        let (profile, after_failure) = (&Profile::PYTORCH_2_11, AfterFailure::GoOn);
+        let options = PredictOptions { profile, settings, limit_bytes, after_failure, timing };
+        predict(&requests, SimDevice::new(SimOptions::new(Bytes(1 << 40))), &options)
+    }
+
+    fn peak_mib(prediction: &Prediction) -> i64 {
+        prediction.peak_reserved_bytes() / MIB as i64
+    }
+
+    #[test]
+    fn settings_and_limit_decide() {
+        let free = |id| Operation::Free { id, completion: Completion::AtOnce };
+        let operations = [allocate(0, 100), free(0), allocate(1, 60), allocate(2, 60), allocate(3, 90), free(3), allocate(4, 20)];
+        let recorded = Timing::Recorded;
+        let plain = predicted(&operations, "", None, recorded);
+        assert_eq!((peak_mib(&plain), plain.first_failure, plain.driver_calls), (250, None, 3));
+        let split = predicted(&operations, "max_split_size_mb:20", None, recorded);
+        assert_eq!(
+            peak_mib(&split),
+            240,
+            "100 MiB may not be split: it is too large for 60, serves 90, and 20 needs a segment of its own"
+        );
+        let limited = predicted(&operations, "", Some(200), recorded);
+        assert_eq!(
+            (limited.first_failure, limited.stats.num_ooms, limited.device_errors),
+            (Some(4), 1, 0),
+            "and the run goes on"
+        );
+        assert_eq!(peak_mib(&predicted(&operations, "expandable_segments:True", None, recorded)), 220);
+    }
+
+    #[test]
+    fn memory_that_other_streams_use_becomes_free_as_the_timing_says() {
+        let peak = |completion, operation: Operation, timing| {
+            let free = Operation::Free { id: 0, completion };
+            peak_mib(&predicted(&[allocate(0, 50), free, operation, allocate(1, 50)], "", None, timing))
+        };
+        let nothing = Operation::AbandonPool(PoolId::DEFAULT);
+        let peaks =
+            |completion| [Timing::Recorded, Timing::Earliest, Timing::Latest].map(|timing| peak(completion, nothing, timing));
+        assert_eq!(peaks(Completion::AtOnce), [50, 50, 50]);
+        assert_eq!(peaks(Completion::AtEntry(2)), [50, 50, 100]);
+        assert_eq!(peaks(Completion::AtEntry(5)), [100, 50, 100]);
+        assert_eq!(peaks(Completion::Never), [100, 50, 100]);
+        assert_eq!(peak(Completion::Never, Operation::EmptyCache, Timing::Recorded), 50, "empty_cache waits");
+    }
+
+    #[test]
+    fn a_private_pool_keeps_its_memory_while_it_is_in_use() {
+        let private = Operation::Allocate { id: 0, bytes: 50 * MIB, stream: 0, pool: PoolId(1, 0), failed: false };
+        let free = Operation::Free { id: 0, completion: Completion::AtOnce };
+        let kept = [private, free, Operation::EmptyCache, allocate(1, 40)];
+        assert_eq!(peak_mib(&predicted(&kept, "", None, Timing::Recorded)), 90);
+        let abandoned = [private, free, Operation::AbandonPool(PoolId(1, 0)), Operation::EmptyCache, allocate(1, 40)];
+        assert_eq!(peak_mib(&predicted(&abandoned, "", None, Timing::Recorded)), 50);
+    }
+}

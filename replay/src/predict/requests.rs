@@ -1,0 +1,300 @@
+//! What a recorded program asked of its allocator: the requests without the answers.
+//!
+//! A trace does not contain all of it: a call of empty_cache shows only where it released something (the exact
+//! replay finds where), and the completion of an event only as the block that became free. An out-of-memory
+//! entry counts as a request of the rounded size, which may succeed under other settings. Memory in use before
+//! the first entry counts as requested before it.
+
+use std::iter::Peekable;
+
+use parkade::policy::PyTorch;
+use parkade::stats::Family;
+use parkade::units::PoolId;
+use parkade_recording::{Action, DeviceRecording, Entry};
+use rustc_hash::FxHashMap;
+
+use crate::entries::{is_inner, is_request};
+use crate::error::VerifyError;
+use crate::exact::{Release, Replayed, replay_to_end};
+use crate::inputs::VerifyOptions;
+use crate::pools::PoolTracker;
+use crate::start::{LostBeginning, Start};
+
+/// When memory that was freed becomes free for reuse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Completion {
+    /// At once.
+    AtOnce,
+    /// At this entry: other streams were using it until then.
+    AtEntry(u32),
+    /// Not within the recording: other streams were using it.
+    Never,
+}
+
+/// One operation of the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// It requested memory.
+    Allocate {
+        /// The number of the request, from 0.
+        id: usize,
+        /// Bytes requested.
+        bytes: u64,
+        /// The stream's handle.
+        stream: u64,
+        /// The pool that the request went to.
+        pool: PoolId,
+        /// Whether it failed in the recording, so that the memory is never freed.
+        failed: bool,
+    },
+    /// It freed the memory of an earlier request.
+    Free {
+        /// The number of the request.
+        id: usize,
+        /// When the memory becomes free for reuse.
+        completion: Completion,
+    },
+    /// It called empty_cache.
+    EmptyCache,
+    /// From here on nothing uses this private pool.
+    AbandonPool(PoolId),
+    /// It destroyed a MemPool, which gives the cached memory of this private pool back.
+    ReleasePool(PoolId),
+}
+
+/// The requests in one device's recording, and how exactly they are known.
+#[derive(Clone, Debug, Default)]
+pub struct Requests {
+    /// The operations in order, each with the entry at which it happened.
+    pub operations: Vec<(usize, Operation)>,
+    /// The private pools that requests go to.
+    pub pools: Vec<PoolId>,
+    /// Requests that were out of memory in the recording.
+    pub ooms: u64,
+    /// The most bytes that the recorded run had reserved at once.
+    pub recorded_peak_reserved_bytes: i64,
+    /// How many recorded decisions the core makes differently under the recording's own settings. If not 0, the
+    /// given settings or limit are probably not the run's.
+    pub mismatches: u64,
+    /// How many decisions were compared.
+    pub decisions: u64,
+    /// What existed before the first entry, if the trace lost its beginning.
+    pub lost_beginning: Option<LostBeginning>,
+}
+
+impl Requests {
+    /// Works out the requests in a recording by replaying it exactly.
+    ///
+    /// `own` are the settings and the limit of the recorded run. `progress` is called from time to time with
+    /// the number of entries that are done.
+    ///
+    /// # Errors
+    /// As [`verify_device`](crate::verify_device).
+    pub fn of_recording(
+        recording: &DeviceRecording,
+        own: &VerifyOptions,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Requests, VerifyError> {
+        if recording.trace.is_empty() {
+            return Err(VerifyError::NoTrace);
+        }
+        let mut start = Start::find(recording, &PyTorch::of(own.settings.profile, own.settings.settings.clone()))?;
+        let Replayed { stats, tally, .. } = replay_to_end(recording, own, &mut start, progress)?;
+        let mut reader = Reader {
+            requests: Requests {
+                pools: start.pools.private().into_iter().collect(),
+                recorded_peak_reserved_bytes: stats.family(Family::ReservedBytes).all.peak,
+                mismatches: tally.mismatches,
+                decisions: tally.decisions,
+                lost_beginning: start.lost,
+                ..Requests::default()
+            },
+            next: 0,
+            live: FxHashMap::default(),
+            deferred: &start.deferred,
+            pools: PoolTracker::new(&start.pools),
+            releases: tally.releases.into_iter().peekable(),
+            failed_in: tally.failed_in.into_iter().peekable(),
+        };
+        reader.read_early(&start);
+        reader.read(&recording.trace);
+        Ok(reader.requests)
+    }
+
+    /// Whether any free waits for other streams, so that the timing of events may matter.
+    #[must_use]
+    pub fn has_deferred_frees(&self) -> bool {
+        let is_deferred =
+            |operation: &Operation| matches!(operation, Operation::Free { completion, .. } if *completion != Completion::AtOnce);
+        self.operations.iter().any(|(_, operation)| is_deferred(operation))
+    }
+}
+
+struct Reader<'a> {
+    requests: Requests,
+    next: usize,
+    /// Requests whose memory is in use, by address.
+    live: FxHashMap<u64, usize>,
+    deferred: &'a FxHashMap<u32, Option<u32>>,
+    pools: PoolTracker<'a>,
+    releases: Peekable<std::vec::IntoIter<(usize, Release)>>,
+    /// Failed requests and their private pools, which no entry names.
+    failed_in: Peekable<std::vec::IntoIter<(usize, PoolId)>>,
+}
+
+impl Reader<'_> {
+    fn push(&mut self, at: usize, operation: Operation) {
+        self.requests.operations.push((at, operation));
+    }
+
+    fn allocate(&mut self, at: usize, address: Option<u64>, bytes: u64, stream: u64, pool: PoolId) -> usize {
+        let id = self.next;
+        self.next += 1;
+        if let Some(address) = address {
+            self.live.insert(address, id);
+        }
+        self.push(at, Operation::Allocate { id, bytes, stream, pool, failed: address.is_none() });
+        id
+    }
+
+    fn read_early(&mut self, start: &Start) {
+        for early in start.early_requests() {
+            let id = self.allocate(0, Some(early.address), early.bytes, early.stream, early.pool);
+            if let Some(completed_at) = early.freed {
+                self.live.remove(&early.address);
+                let completion = completed_at.map_or(Completion::Never, Completion::AtEntry);
+                self.push(0, Operation::Free { id, completion });
+            }
+        }
+    }
+
+    fn read(&mut self, trace: &[Entry]) {
+        let mut at = 0;
+        while let Some(entry) = trace.get(at) {
+            match entry.action {
+                Action::FreeRequested => at += self.free(at, entry.address),
+                Action::Snapshot => at += 1,
+                _ => {
+                    let end = at + trace[at..].iter().take_while(|entry| is_inner(entry)).count();
+                    self.group(at, end, trace);
+                    at = end + usize::from(trace.get(end).is_some_and(is_request));
+                }
+            }
+        }
+    }
+
+    /// Returns the number of its entries: memory that is free for reuse at once has a second one.
+    fn free(&mut self, at: usize, address: u64) -> usize {
+        let (completion, entries) = match self.deferred.get(&(at as u32)) {
+            None => (Completion::AtOnce, 2),
+            Some(&Some(entry)) => (Completion::AtEntry(entry), 1),
+            Some(None) => (Completion::Never, 1),
+        };
+        // Cannot be missing: a trace that contradicts itself is refused before.
+        if let Some(id) = self.live.remove(&address) {
+            self.push(at, Operation::Free { id, completion });
+        }
+        entries
+    }
+
+    /// The entries from `at` to `end`, which belong to the request at `end` if that is
+    /// one, or else to calls of empty_cache.
+    fn group(&mut self, at: usize, end: usize, trace: &[Entry]) {
+        let inner = &trace[at..end];
+        for pool in self.pools.giving(inner) {
+            self.push(at, Operation::AbandonPool(pool));
+        }
+        while let Some((_, release)) = self.releases.next_if(|&(place, _)| place < end) {
+            self.push(
+                at,
+                match release {
+                    Release::All => Operation::EmptyCache,
+                    Release::Pool(pool) => Operation::ReleasePool(pool),
+                },
+            );
+        }
+        if let Some(entry) = trace.get(end).filter(|entry| is_request(entry)) {
+            let failed_in = self.failed_in.next_if(|&(request, _)| request == end).map(|(_, pool)| pool);
+            let pool = failed_in.unwrap_or_else(|| self.pools.of_request(at, &trace[at..=end]));
+            let is_served = entry.action == Action::Alloc;
+            self.requests.ooms += u64::from(!is_served);
+            self.allocate(end, is_served.then_some(entry.address), entry.size, entry.stream, pool);
+        }
+        self.pools.pass(at, inner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::ReplaySettings;
+
+    const MIB: u64 = 1 << 20;
+    const BASE: u64 = 1 << 40;
+
+    fn read(trace: Vec<Entry>, settings: &str) -> Requests {
+        let settings = ReplaySettings::given(settings).unwrap();
+        let own = VerifyOptions { settings, limit_bytes: None, stats_file: None };
+        let segments = Vec::new();
+        Requests::of_recording(&DeviceRecording { trace, segments, ..DeviceRecording::default() }, &own, &mut |_| ()).unwrap()
+    }
+
+    fn entry(action: Action, address: u64, size: u64) -> Entry {
+        Entry::new(action, address, size, 7)
+    }
+
+    #[test]
+    fn frees_differ_in_when_they_complete() {
+        let trace = vec![
+            entry(Action::SegmentMap, BASE, 2 * MIB),
+            entry(Action::Alloc, BASE, 700),
+            entry(Action::Alloc, BASE + 1024, 600),
+            entry(Action::FreeRequested, BASE, 700),
+            entry(Action::FreeRequested, BASE + 1024, 600),
+            entry(Action::FreeCompleted, BASE + 1024, 600),
+            entry(Action::FreeCompleted, BASE, 700),
+            entry(Action::SegmentUnmap, BASE, 2 * MIB),
+            entry(Action::Oom, 5, 20 * MIB),
+        ];
+        let requests = read(trace, "expandable_segments:True");
+        let allocate = |id, bytes, failed| Operation::Allocate { id, bytes, stream: 7, pool: PoolId::DEFAULT, failed };
+        let operations = [
+            (1, allocate(0, 700, false)),
+            (2, allocate(1, 600, false)),
+            (3, Operation::Free { id: 0, completion: Completion::AtEntry(6) }),
+            (4, Operation::Free { id: 1, completion: Completion::AtOnce }),
+            (8, allocate(2, 20 * MIB, true)),
+        ];
+        assert_eq!(requests.operations, operations, "the release belongs to the request that failed");
+        assert_eq!((requests.ooms, requests.has_deferred_frees()), (1, true));
+    }
+
+    #[test]
+    fn a_release_that_no_request_needed_is_an_empty_cache() {
+        let trace = vec![
+            entry(Action::SegmentMap, BASE, 2 * MIB),
+            entry(Action::Alloc, BASE, 2 * MIB - 512),
+            entry(Action::FreeRequested, BASE, 2 * MIB - 512),
+            entry(Action::FreeCompleted, BASE, 2 * MIB - 512),
+            entry(Action::SegmentUnmap, BASE, 2 * MIB),
+            entry(Action::Snapshot, 0, 0),
+        ];
+        let requests = read(trace, "expandable_segments:True");
+        assert_eq!(requests.operations.last(), Some(&(4, Operation::EmptyCache)));
+    }
+
+    #[test]
+    fn memory_from_before_the_first_entry_is_requested_before_it() {
+        let trace = vec![
+            entry(Action::FreeRequested, BASE + 512, 500),
+            entry(Action::FreeCompleted, BASE + 512, 500),
+            entry(Action::SegmentFree, BASE, 2 * MIB),
+        ];
+        let requests = read(trace, "");
+        let kinds: Vec<_> = requests.operations.iter().map(|(at, operation)| (*at, *operation)).collect();
+        let asked = Operation::Allocate { id: 0, bytes: 500, stream: 7, pool: PoolId::DEFAULT, failed: false };
+        let freed = Operation::Free { id: 0, completion: Completion::AtOnce };
+        assert_eq!(kinds, [(0, asked), (0, freed), (2, Operation::EmptyCache)]);
+        assert!(requests.lost_beginning.is_some());
+    }
+}

@@ -1,0 +1,103 @@
+//! A simulated device on which waiting blocks become free at entries of the recording.
+//!
+//! Memory and addresses are the simulated device's. When other streams finish with a block is not: that
+//! depended on the recorded program and the GPU, so the replay states it through the stream that it records on
+//! the block ([`crate::completions`]).
+
+use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+use parkade_sim::{SimDevice, SimPhysical};
+
+use crate::completions::completion_of;
+
+/// The simulated device, and how far the replay is.
+#[derive(Clone, Debug)]
+pub(crate) struct TimedDevice {
+    pub(crate) device: SimDevice,
+    /// The entry of the present operation.
+    pub(crate) now: usize,
+}
+
+impl DeviceBackend for TimedDevice {
+    /// The entry at which the event's block becomes free.
+    type Event = usize;
+    type Physical = SimPhysical;
+
+    /// As in an exact replay: without this, every request would poll every waiting block.
+    const COMPLETES_BY_HANDLE: bool = true;
+
+    fn index(&self) -> u32 {
+        self.device.index()
+    }
+
+    fn total_memory(&self) -> Bytes {
+        self.device.total_memory()
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        self.device.memory_info()
+    }
+
+    fn processes(&mut self) -> Vec<ProcessMemory> {
+        self.device.processes()
+    }
+
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.device.malloc(size)
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        self.device.free(address)
+    }
+
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.device.reserve(size)
+    }
+
+    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.device.unreserve(address, size)
+    }
+
+    fn create(&mut self, size: Bytes) -> Result<SimPhysical, BackendError> {
+        self.device.create(size)
+    }
+
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &SimPhysical) -> Result<(), BackendError> {
+        self.device.map(address, size, memory)
+    }
+
+    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.device.set_access(address, size)
+    }
+
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.device.unmap(address, size)
+    }
+
+    fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
+        self.device.release(memory)
+    }
+
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        self.device.synchronize_stream(stream)
+    }
+
+    fn create_event(&mut self) -> Result<usize, BackendError> {
+        Ok(usize::MAX)
+    }
+
+    fn record_event(&mut self, event: &mut usize, stream: StreamId) -> Result<(), BackendError> {
+        *event = completion_of(stream);
+        Ok(())
+    }
+
+    fn is_complete(&mut self, event: &usize) -> Result<bool, BackendError> {
+        Ok(*event < self.now)
+    }
+
+    fn wait(&mut self, _: &usize) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn destroy_event(&mut self, _: usize) {}
+}

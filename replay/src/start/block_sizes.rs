@@ -1,0 +1,163 @@
+//! How long the blocks are that were in use before the first entry.
+//!
+//! An entry states the requested size, not the block's. By the rules a block has the rounded size of its
+//! request, or more if the free block that served it was not worth splitting (spec 3.1): in the small pool a
+//! remainder of 512 bytes or more is always split off, in the large pool one of up to 1 MiB is not. So a gap
+//! after a block belongs to the block if it is too small to be a block of that pool. A larger gap is a free
+//! block, but up to 1 MiB at its beginning may still belong to the block before it. That shows when something
+//! is allocated in the gap while the block is in use, and otherwise only in what the recorded allocator did
+//! not do ([`super::inferred_sizes`]).
+
+use std::collections::BTreeMap;
+
+use parkade::policy::{Policy, PyTorch, Request};
+use parkade::units::{Bytes, MIB, PoolClass, StreamId};
+use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, PoolSlot};
+use parkade_recording::{Action, Entry};
+
+use super::early::{EarlyBlock, EarlySegment};
+use super::expandable_runs::join;
+use super::inferred_sizes::{Assumed, Extents, extend};
+use crate::error::VerifyError;
+
+/// A block of the large pool that may be longer than its rounded request, by part of the free block after it.
+#[derive(Clone, Copy, Debug)]
+struct Hidden {
+    /// Which segment it is in, and the index of the free block after it.
+    segment: usize,
+    place: usize,
+    /// The address at which its rounded request ends.
+    rounded_end: u64,
+    /// The entry at which it is freed, if that is in the trace.
+    freed_at: Option<u32>,
+}
+
+/// Cuts each segment into blocks.
+///
+/// `segments` and `blocks` must be in the order of their addresses.
+///
+/// # Errors
+/// If segments or blocks overlap, or a block is in no segment.
+pub(crate) fn cut(
+    segments: &[EarlySegment],
+    blocks: &[EarlyBlock],
+    trace: &[Entry],
+    policy: &PyTorch,
+) -> Result<Extents, VerifyError> {
+    let mut cut = Cut { policy, hidden: Vec::new(), adopted: Vec::with_capacity(segments.len()) };
+    let mut rest = blocks;
+    let mut end = 0;
+    for segment in segments {
+        let start_error = |problem| VerifyError::Start { what: "segment", address: segment.address, problem };
+        if segment.address < end {
+            return Err(start_error("overlaps the one before it"));
+        }
+        end = segment.address.checked_add(segment.total).ok_or(start_error("extends past 64 bits"))?;
+        let inside = rest.partition_point(|block| block.address < end);
+        let (own, others) = rest.split_at(inside);
+        cut.segment(segment, own)?;
+        rest = others;
+    }
+    if let Some(stray) = rest.first() {
+        return Err(outside(stray));
+    }
+    let assumed = cut.uncover(trace);
+    let (runs, mut whole): (Vec<_>, Vec<_>) = cut.adopted.into_iter().zip(segments).partition(|(_, segment)| segment.expandable);
+    let runs = runs.into_iter().map(|(run, _)| run).collect();
+    let joined = join(runs, trace, policy);
+    let segments = whole.drain(..).map(|(segment, _)| segment).chain(joined).collect();
+    Ok(Extents { segments, assumed })
+}
+
+fn outside(block: &EarlyBlock) -> VerifyError {
+    let problem = "but nothing was allocated there, and no segment from before the first entry contains it";
+    match (block.freed_at, block.completed_at) {
+        (Some(entry), _) => VerifyError::contradiction(entry as usize, Action::FreeRequested, block.address, problem),
+        (None, Some(entry)) => VerifyError::contradiction(entry as usize, Action::FreeCompleted, block.address, problem),
+        (None, None) => VerifyError::Start { what: "block", address: block.address, problem: "is in no segment" },
+    }
+}
+
+struct Cut<'a> {
+    policy: &'a PyTorch,
+    hidden: Vec<Hidden>,
+    adopted: Vec<AdoptedSegment>,
+}
+
+impl Cut<'_> {
+    fn segment(&mut self, segment: &EarlySegment, blocks: &[EarlyBlock]) -> Result<(), VerifyError> {
+        let end = segment.address + segment.total;
+        let class = if segment.large { PoolClass::Large } else { PoolClass::Small };
+        let mut adopted = Vec::with_capacity(blocks.len() * 2 + 1);
+        let mut at = segment.address;
+        for (n, block) in blocks.iter().enumerate() {
+            if block.address < at {
+                return Err(if n == 0 { outside(block) } else { overlap(block) });
+            }
+            push_free(&mut adopted, block.address - at);
+            let next = blocks.get(n + 1).map_or(end, |next| next.address);
+            let size = self.block_size(block, next, class, segment.expandable)?;
+            adopted.push(AdoptedBlock { size: Bytes(size), content: AdoptedContent::Allocated(Bytes(block.requested)) });
+            at = block.address + size;
+            if block.size.is_none() && class == PoolClass::Large && !segment.expandable && at < next {
+                let (segment, place) = (self.adopted.len(), adopted.len());
+                self.hidden.push(Hidden { segment, place, rounded_end: at, freed_at: block.freed_at.or(block.completed_at) });
+            }
+        }
+        push_free(&mut adopted, end - at);
+        let (address, stream) = (parkade::units::DeviceAddress(segment.address), StreamId(segment.stream));
+        self.adopted.push(AdoptedSegment { address, stream, pool: segment.pool, class, page: None, blocks: adopted });
+        Ok(())
+    }
+
+    fn block_size(&self, block: &EarlyBlock, next: u64, class: PoolClass, is_expandable: bool) -> Result<u64, VerifyError> {
+        let room = next - block.address;
+        if let Some(size) = block.size {
+            return if size <= room { Ok(size) } else { Err(overlap(block)) };
+        }
+        let requested = Bytes(block.requested.max(1));
+        let rounded = self.policy.round(requested).filter(|rounded| rounded.0 <= room).ok_or_else(|| overlap(block))?;
+        let request =
+            Request { requested, size: rounded, pool: PoolSlot::default_pool(class), stream: StreamId::DEFAULT, is_expandable };
+        let is_worth_splitting = room > rounded.0 && self.policy.splits(Bytes(room), &request);
+        Ok(if is_worth_splitting { rounded.0 } else { room })
+    }
+
+    /// Looks in the trace for allocations that show where such blocks end; returns
+    /// the blocks for which there are none.
+    fn uncover(&mut self, trace: &[Entry]) -> Vec<Assumed> {
+        let mut open: BTreeMap<u64, Hidden> = self.hidden.drain(..).map(|hidden| (hidden.rounded_end, hidden)).collect();
+        let mut assumed = Vec::new();
+        for (at, entry) in trace.iter().enumerate() {
+            if open.is_empty() {
+                break;
+            }
+            if entry.action != Action::Alloc {
+                continue;
+            }
+            let Some((&key, &hidden)) = open.range(..=entry.address).next_back() else { continue };
+            if entry.address - key > MIB {
+                continue;
+            }
+            open.remove(&key);
+            if hidden.freed_at.is_some_and(|freed| (freed as usize) < at) {
+                assumed.push(hidden);
+            } else {
+                extend(&mut self.adopted[hidden.segment], hidden.place, entry.address - key);
+            }
+        }
+        let unseen = assumed.into_iter().chain(open.into_values());
+        unseen.map(|hidden| Assumed { gap: hidden.rounded_end, own: 0, freed_at: hidden.freed_at }).collect()
+    }
+}
+
+fn overlap(block: &EarlyBlock) -> VerifyError {
+    let problem = "does not fit before the next one; were the settings changed during the run?";
+    VerifyError::Start { what: "block", address: block.address, problem }
+}
+
+fn push_free(blocks: &mut Vec<AdoptedBlock>, size: u64) {
+    if size > 0 {
+        blocks.push(AdoptedBlock { size: Bytes(size), content: AdoptedContent::Free });
+    }
+}

@@ -1,0 +1,93 @@
+//! [`DeviceBackend`] for the simulated device: each question goes to the method that is the driver's call.
+
+use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use super::state::SimDevice;
+use crate::streams::SimEvent;
+use crate::virtual_memory::SimPhysical;
+
+impl DeviceBackend for SimDevice {
+    type Event = SimEvent;
+    type Physical = SimPhysical;
+
+    fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn total_memory(&self) -> Bytes {
+        Bytes(self.total_bytes)
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        self.mem_get_info()
+    }
+
+    fn processes(&mut self) -> Vec<ProcessMemory> {
+        if self.reports_processes { self.process_list() } else { Vec::new() }
+    }
+
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.cuda_malloc(size).map(DeviceAddress)
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        self.cuda_free(address.get())
+    }
+
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.address_reserve(size.get()).map(DeviceAddress)
+    }
+
+    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.address_free(address.get(), size.get())
+    }
+
+    fn create(&mut self, size: Bytes) -> Result<SimPhysical, BackendError> {
+        self.mem_create(size)
+    }
+
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &SimPhysical) -> Result<(), BackendError> {
+        self.mem_map(address.get(), size.get(), memory)
+    }
+
+    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.mem_set_access(address.get(), size.get())
+    }
+
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.mem_unmap(address.get(), size.get())
+    }
+
+    fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
+        self.mem_release(&memory).map_err(|error| (memory, error))
+    }
+
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        self.stream_synchronize(stream.get())
+    }
+
+    fn create_event(&mut self) -> Result<SimEvent, BackendError> {
+        self.event_create()
+    }
+
+    fn record_event(&mut self, event: &mut SimEvent, stream: StreamId) -> Result<(), BackendError> {
+        self.event_record(event, stream.get())
+    }
+
+    fn is_complete(&mut self, event: &SimEvent) -> Result<bool, BackendError> {
+        self.event_query(event)
+    }
+
+    fn wait(&mut self, event: &SimEvent) -> Result<(), BackendError> {
+        self.event_synchronize(event)
+    }
+
+    fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) -> Result<(), BackendError> {
+        self.event_hold_back(event, stream)
+    }
+
+    fn destroy_event(&mut self, event: SimEvent) {
+        self.event_destroy(&event);
+    }
+}

@@ -1,0 +1,14 @@
+//! The simulated device and everything that can be called on it.
+
+mod access;
+mod backend;
+mod control;
+mod event_calls;
+mod malloc_calls;
+mod mapping_calls;
+mod options;
+mod state;
+mod work;
+
+pub use options::SimOptions;
+pub use state::SimDevice;

@@ -1,0 +1,125 @@
+//! Planned failures: the n-th call of one kind, or the n-th call of any kind, returns an error.
+//!
+//! With it a test can fail each driver call of a program in turn and check that the allocator's heap stays
+//! consistent. A failed call has no effect on the device. The plan is set with
+//! [`SimDevice::set_fault_plan`](crate::SimDevice::set_fault_plan).
+
+use crate::calls::{CallName, OUT_OF_MEMORY, UNKNOWN};
+
+/// Which call fails. Counts start at one, with the first call after the plan is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// The n-th call of this kind.
+    NthOf(CallName, u64),
+    /// The n-th call of any kind that can fail. Destroying an event and synchronizing the device cannot fail
+    /// and do not count.
+    Nth(u64),
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultError {
+    /// Driver code 2. From cudaMalloc and cuMemCreate it reaches the core as out of memory.
+    OutOfMemory,
+    /// Any other driver code. Zero would mean success and is replaced by 999, "unknown".
+    Code(u32),
+}
+
+impl FaultError {
+    /// The driver code.
+    #[must_use]
+    pub fn code(self) -> u32 {
+        match self {
+            FaultError::OutOfMemory => OUT_OF_MEMORY,
+            FaultError::Code(0) => UNKNOWN,
+            FaultError::Code(code) => code,
+        }
+    }
+}
+
+/// One planned failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Which call.
+    pub when: When,
+    /// How it fails.
+    pub error: FaultError,
+}
+
+/// Planned failures. Each happens at most once.
+///
+/// ```
+/// use parkade_sim::{CallName, FaultError, FaultPlan, When};
+///
+/// // The second cudaMalloc finds no room, and the tenth call of any kind fails with code 719.
+/// let plan = FaultPlan::none()
+///     .and(When::NthOf(CallName::Malloc, 2), FaultError::OutOfMemory)
+///     .and(When::Nth(10), FaultError::Code(719));
+/// assert_eq!(plan.fired(), 0);
+/// ```
+#[derive(Clone, Default, Debug)]
+pub struct FaultPlan {
+    waiting: Vec<Fault>,
+    seen: [u64; CallName::COUNT],
+    seen_in_all: u64,
+    fired: u64,
+}
+
+impl FaultPlan {
+    /// No failures.
+    #[must_use]
+    pub fn none() -> Self {
+        FaultPlan::default()
+    }
+
+    /// Adds a failure to the plan. If two name the same call, the one added first happens.
+    #[must_use]
+    pub fn and(mut self, when: When, error: FaultError) -> Self {
+        self.waiting.push(Fault { when, error });
+        self
+    }
+
+    /// How many failures have happened. If it is zero after a run, the run made fewer calls than the plan
+    /// names.
+    #[must_use]
+    pub fn fired(&self) -> u64 {
+        self.fired
+    }
+
+    /// Counts a call. Returns how it must fail, if it must.
+    pub fn next(&mut self, call: CallName) -> Option<FaultError> {
+        self.seen[call as usize] += 1;
+        self.seen_in_all += 1;
+        let (of_kind, in_all) = (self.seen[call as usize], self.seen_in_all);
+        let due = self.waiting.iter().position(|fault| match fault.when {
+            When::NthOf(name, n) => name == call && n == of_kind,
+            When::Nth(n) => n == in_all,
+        })?;
+        self.fired += 1;
+        Some(self.waiting.remove(due).error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_by_kind_and_in_all() {
+        let mut plan =
+            FaultPlan::none().and(When::NthOf(CallName::Free, 2), FaultError::Code(1)).and(When::Nth(2), FaultError::OutOfMemory);
+        assert_eq!(plan.next(CallName::Free), None);
+        assert_eq!(plan.next(CallName::Malloc), Some(FaultError::OutOfMemory));
+        assert_eq!(plan.next(CallName::Malloc), None);
+        assert_eq!(plan.fired(), 1);
+        assert_eq!(plan.next(CallName::Free), Some(FaultError::Code(1)));
+        assert_eq!(plan.next(CallName::Free), None);
+        assert_eq!(plan.fired(), 2);
+    }
+
+    #[test]
+    fn a_failure_never_has_the_success_code() {
+        assert_eq!(FaultError::Code(0).code(), 999);
+        assert_eq!(FaultError::OutOfMemory.code(), 2);
+    }
+}

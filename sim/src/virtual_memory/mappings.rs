@@ -1,0 +1,226 @@
+//! Reservations and the mappings in them (facts: Virtual memory calls).
+//!
+//! Not measured, chosen here, and refused with `INVALID_VALUE`: mapping or releasing memory that was
+//! released, giving access to a part of a mapping, and mapping, access or unmapping across two reservations.
+
+use super::handles::{Handles, SimPhysical};
+use super::page_map::PageMap;
+use crate::calls::{INVALID_VALUE, NOT_SUPPORTED};
+use crate::memory::{PAGE_BYTES, PageRun, PageRuns};
+use crate::range_maps::Intervals;
+
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    bytes: u64,
+    /// The slot of the memory.
+    handle: u32,
+    has_access: bool,
+}
+
+/// What is behind an address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backing<'a> {
+    /// The pages of the whole memory that is mapped here.
+    pub(crate) runs: &'a [PageRun],
+    /// The address's offset from the start of that memory, in bytes.
+    pub(crate) offset_bytes: u64,
+    /// Whether the device has access.
+    pub(crate) has_access: bool,
+}
+
+/// The mappings that a call affected.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct AffectedMappings {
+    /// The size of each mapping.
+    pub(crate) handle_bytes: Vec<u64>,
+    /// The pages that are free again.
+    pub(crate) returned: Vec<PageRun>,
+}
+
+impl AffectedMappings {
+    /// Empties it and keeps its memory.
+    pub(crate) fn clear(&mut self) {
+        self.handle_bytes.clear();
+        self.returned.clear();
+    }
+}
+
+/// Reservations, created memory and mappings of one device.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct VirtualMemory {
+    reservations: Intervals<()>,
+    /// The reservation that was looked up last: start and bytes.
+    asked_last: Option<(u64, u64)>,
+    /// By the first address divided by the page size.
+    mappings: PageMap<Mapping>,
+    handles: Handles,
+}
+
+impl VirtualMemory {
+    /// How many reservations there are.
+    pub(crate) fn live_reservations(&self) -> usize {
+        self.reservations.count()
+    }
+
+    /// How many pieces of created memory there are: not released, or still mapped.
+    pub(crate) fn live_handles(&self) -> usize {
+        self.handles.count()
+    }
+
+    /// Whether no reservation overlaps these addresses.
+    pub(crate) fn is_unreserved(&self, address: u64, bytes: u64) -> bool {
+        self.reservations.overlap_end(address, bytes).is_none()
+    }
+
+    /// Adds a reservation whose addresses are free.
+    pub(crate) fn reserve(&mut self, address: u64, bytes: u64) {
+        self.reservations.insert(address, bytes, ());
+    }
+
+    /// Removes a reservation: only as a whole, and with nothing mapped in it.
+    pub(crate) fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), u32> {
+        let whole = self.reservations.covering(address).is_some_and(|(start, size, ())| (start, size) == (address, bytes));
+        if !whole || self.mappings_in(address, address + bytes).next().is_some() {
+            return Err(INVALID_VALUE);
+        }
+        self.reservations.remove(address);
+        self.asked_last = None;
+        Ok(())
+    }
+
+    /// Adds new memory.
+    pub(crate) fn create(&mut self, bytes: u64, runs: PageRuns) -> SimPhysical {
+        self.handles.insert(bytes, runs)
+    }
+
+    /// Releases memory. Returns the pages that are free again: none while it is mapped.
+    pub(crate) fn release(&mut self, memory: &SimPhysical) -> Result<PageRuns, u32> {
+        self.handles.release(memory)
+    }
+
+    /// Maps all of some memory where nothing is mapped. The same memory may be mapped several times.
+    pub(crate) fn map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), u32> {
+        let is_free = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes) && self.is_unmapped(address, bytes);
+        let handle = self.handles.get_mut(memory)?;
+        if is_whole_pages_at(address, bytes) && bytes != handle.bytes {
+            return Err(NOT_SUPPORTED);
+        }
+        if !is_free {
+            return Err(INVALID_VALUE);
+        }
+        handle.mappings += 1;
+        self.mappings.insert(address / PAGE_BYTES, Mapping { bytes, handle: memory.slot(), has_access: false });
+        Ok(())
+    }
+
+    /// Gives the device access to the mappings that make up a range without a gap, and appends their sizes.
+    pub(crate) fn set_access(&mut self, address: u64, bytes: u64, handle_bytes: &mut Vec<u64>) -> Result<(), u32> {
+        self.check_whole(address, bytes)?;
+        if let Some(mapping) = self.mappings.get_mut(address / PAGE_BYTES).filter(|mapping| mapping.bytes == bytes) {
+            mapping.has_access = true;
+            handle_bytes.push(bytes);
+            return Ok(());
+        }
+        let end = address + bytes; // inside a reservation
+        let mut at = address;
+        while at < end {
+            let mapping =
+                self.mappings.get_mut(at / PAGE_BYTES).filter(|mapping| mapping.bytes <= end - at).ok_or(INVALID_VALUE)?;
+            handle_bytes.push(mapping.bytes);
+            at += mapping.bytes;
+        }
+        let mut at = address;
+        for bytes in handle_bytes {
+            if let Some(mapping) = self.mappings.get_mut(at / PAGE_BYTES) {
+                mapping.has_access = true;
+            }
+            at += *bytes;
+        }
+        Ok(())
+    }
+
+    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a mapping. Appends
+    /// what was affected.
+    pub(crate) fn unmap(&mut self, address: u64, bytes: u64, unmapped: &mut AffectedMappings) -> Result<(), u32> {
+        self.check_whole(address, bytes)?;
+        let first = address / PAGE_BYTES;
+        if let Some(mapping) = self.mappings.get(first).filter(|mapping| mapping.bytes == bytes) {
+            self.end_mapping(first, mapping, unmapped);
+            return Ok(());
+        }
+        let end = address + bytes; // inside a reservation
+        let cuts = |at: u64| self.covering(at).is_some_and(|(start, mapping)| start < address || mapping.bytes > end - start);
+        if cuts(address) || cuts(end - 1) {
+            return Err(INVALID_VALUE);
+        }
+        let mut page = first;
+        while let Some((start, mapping)) = self.mappings.first_in(page, end / PAGE_BYTES) {
+            self.end_mapping(start, mapping, unmapped);
+            page = start + 1;
+        }
+        Ok(())
+    }
+
+    /// Removes the mapping that starts at a page.
+    fn end_mapping(&mut self, page: u64, mapping: Mapping, unmapped: &mut AffectedMappings) {
+        self.mappings.remove(page);
+        unmapped.handle_bytes.push(mapping.bytes);
+        unmapped.returned.extend_from_slice(&self.handles.unmapped(mapping.handle));
+    }
+
+    /// Whether nothing is mapped in a range: the last mapping that starts before its end does not reach into
+    /// it.
+    fn is_unmapped(&self, address: u64, bytes: u64) -> bool {
+        let last = (address + bytes) / PAGE_BYTES - 1; // inside a reservation
+        let before = self.mappings.last_up_to(last).map(|(page, mapping)| (page * PAGE_BYTES, mapping.bytes));
+        before.is_none_or(|(start, size)| start < address && address - start >= size)
+    }
+
+    /// The mapping that covers an address, and where it starts.
+    fn covering(&self, address: u64) -> Option<(u64, Mapping)> {
+        let (page, mapping) = self.mappings.last_up_to(address / PAGE_BYTES)?;
+        let start = page * PAGE_BYTES;
+        (address - start < mapping.bytes).then_some((start, mapping))
+    }
+
+    /// What is mapped at an address.
+    pub(crate) fn backing(&self, address: u64) -> Option<Backing<'_>> {
+        let (start, mapping) = self.covering(address)?;
+        let runs = self.handles.runs(mapping.handle)?;
+        Some(Backing { runs, offset_bytes: address - start, has_access: mapping.has_access })
+    }
+
+    /// The starts of the mappings that overlap `start..end`.
+    pub(crate) fn mappings_in(&self, start: u64, end: u64) -> impl Iterator<Item = u64> {
+        let further = move |page: u64| self.mappings.first_in(page, end.div_ceil(PAGE_BYTES)).map(|(page, _)| page);
+        let first = self.covering(start).map(|(first, _)| first / PAGE_BYTES);
+        let first = first.or_else(|| further(start.div_ceil(PAGE_BYTES)));
+        std::iter::successors(first, move |&page| further(page + 1)).map(|page| page * PAGE_BYTES)
+    }
+
+    /// Checks that a range is whole pages of one reservation.
+    fn check_whole(&mut self, address: u64, bytes: u64) -> Result<(), u32> {
+        let whole = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes);
+        if whole { Ok(()) } else { Err(INVALID_VALUE) }
+    }
+
+    /// Whether a range lies in one reservation. Usually it is the one of the last call.
+    fn is_reserved(&mut self, address: u64, bytes: u64) -> bool {
+        let is_inside =
+            |(start, size): (u64, u64)| address >= start && address - start < size && bytes <= size - (address - start);
+        if self.asked_last.is_none_or(|last| !is_inside(last)) {
+            self.asked_last = self.reservations.covering(address).map(|(start, size, ())| (start, size));
+        }
+        self.asked_last.is_some_and(is_inside)
+    }
+}
+
+/// Whether reserving, creating and mapping accept a size.
+pub(crate) fn is_whole_pages(bytes: u64) -> bool {
+    bytes > 0 && bytes.is_multiple_of(PAGE_BYTES)
+}
+
+/// Whether a range starts on a page boundary and is whole pages long.
+fn is_whole_pages_at(address: u64, bytes: u64) -> bool {
+    address.is_multiple_of(PAGE_BYTES) && is_whole_pages(bytes)
+}

@@ -1,0 +1,243 @@
+//! What happens when no free block serves a request: callbacks, then the ladder, then out of memory (spec 2.4, steps 5 and 6).
+//!
+//! The policy names each rung; this module carries it out. Releasing needs no wait: only blocks whose events are done are free.
+
+use alloc::boxed::Box;
+
+use super::Allocator;
+use super::expandable::Freed;
+use crate::block::{BlockId, BlockState};
+use crate::device::{BackendError, DeviceBackend};
+use crate::error::AllocError;
+use crate::heap::PoolSlot;
+use crate::policy::{Attempt, Placement, Policy, Relief, Request};
+use crate::stats::Family;
+use crate::texts::{Hint, OutOfMemory};
+use crate::trace::{Observer, TraceAction, TraceEntry};
+use crate::units::{Bytes, DeviceAddress};
+
+/// More rungs than any sensible ladder has: a policy that never gives up is at fault.
+const MOST_RUNGS: u32 = 512;
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Finds a detached block for a request that no free block served; `segment` is the size of a new segment for it.
+    #[cold]
+    pub(super) fn obtain(
+        &mut self,
+        request: &Request,
+        stream_slot: u16,
+        mut segment: Bytes,
+    ) -> Result<(u32, Request), AllocError> {
+        if self.run_free_memory_callbacks() {
+            match self.policy.place(&self.heap, request) {
+                Placement::Reuse(id) => return Ok((self.take(id, request)?, *request)),
+                Placement::Segment(bytes) => segment = bytes,
+            }
+        }
+        if segment < request.size {
+            return Err(self.fault("asks for a segment that is smaller than the block").into());
+        }
+        for rung in 0..MOST_RUNGS {
+            match self.policy.relieve(&self.heap, request, rung) {
+                Relief::Release { blocks, attempt } => {
+                    self.check_release(&blocks)?;
+                    self.release_segments(&blocks)?;
+                    // Neither garbage collection nor the release of oversize blocks looks for pools that have nothing left.
+                    if attempt == Attempt::AskAgain {
+                        self.forget_empty_pools()?;
+                    }
+                    if let Some(block) = self.ask_device(request, stream_slot, segment, attempt)? {
+                        return Ok((block, *request));
+                    }
+                }
+                Relief::Borrow => {
+                    if let Some(borrowed) = self.borrow(request)? {
+                        return Ok(borrowed);
+                    }
+                }
+                Relief::Transfer { block, waits } => {
+                    if let Some(block) = self.transfer(request, stream_slot, block, waits)? {
+                        return Ok((block, *request));
+                    }
+                }
+                Relief::Remap { blocks } => {
+                    if let Some(block) = self.remap(request, stream_slot, segment, &blocks)? {
+                        return Ok((block, *request));
+                    }
+                }
+                // Uses that a capture recorded are forgotten with the wait, and waiting would break the capture.
+                Relief::Wait if self.heap.is_deferring() => {}
+                Relief::Wait => self.synchronize()?,
+                Relief::Reuse(id) => return Ok((self.take(id, request)?, *request)),
+                Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
+            }
+        }
+        Err(self.fault("never gives up").into())
+    }
+
+    /// Runs all callbacks; true if any of them freed something.
+    fn run_free_memory_callbacks(&mut self) -> bool {
+        let mut callbacks = core::mem::take(&mut self.callbacks);
+        let mut freed = false;
+        for callback in &mut callbacks {
+            freed |= callback(self);
+        }
+        // A callback may have registered another one.
+        callbacks.append(&mut self.callbacks);
+        self.callbacks = callbacks;
+        freed
+    }
+
+    /// Asks the device for a segment, within the limit (spec 2.8). `None` means that it has no room.
+    pub(super) fn ask_device(
+        &mut self,
+        request: &Request,
+        stream: u16,
+        size: Bytes,
+        attempt: Attempt,
+    ) -> Result<Option<u32>, AllocError> {
+        let size = match attempt {
+            Attempt::No => return Ok(None),
+            Attempt::Ask => size,
+            // Counted even if the limit then refuses (spec 2.8, step 2).
+            Attempt::AskAgain => {
+                self.stats.num_alloc_retries += 1;
+                size
+            }
+            Attempt::AskFor(other) if other < request.size => {
+                return Err(self.fault("asks for a segment that is smaller than the block").into());
+            }
+            Attempt::AskFor(other) => other,
+        };
+        // Without a limit too, 64 bits are the end: no device holds more.
+        let limit = self.heap.limit().unwrap_or(Bytes::MAX);
+        if self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
+            return Ok(None);
+        }
+        if self.policy.rejects(self.heap.reserved(), size, self.total_memory) {
+            self.stats.num_oom_rejections += 1;
+            return Err(AllocError::Rejected { requested: request.requested });
+        }
+        if request.is_expandable {
+            return self.grow(request, stream, self.policy.page(request.pool));
+        }
+        let address = match self.device.malloc(size) {
+            Ok(address) => address,
+            Err(BackendError::OutOfMemory { .. }) => {
+                self.look_after_refusal()?;
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let class = request.pool.class();
+        let block = self.heap.add_segment(address, size, stream, request.pool);
+        self.stats.increase(Family::Segment, class, 1);
+        self.count_reserved(request.pool, size.0 as i64);
+        if self.policy.is_oversize(size) {
+            self.stats.oversize_segments.increase(1);
+        }
+        self.stats.num_device_alloc += 1;
+        self.tell(TraceAction::SegmentAlloc, block, address.0, size.0);
+        Ok(Some(block))
+    }
+
+    /// Counts bytes that a pool took from the device, or gave back if they are negative.
+    pub(super) fn count_reserved(&mut self, pool: PoolSlot, bytes: i64) {
+        self.stats.change(Family::ReservedBytes, pool.class(), bytes);
+        if self.profile.counts_private_pools && pool.pool_number() != 0 {
+            let id = self.heap.pool_id(pool.0);
+            self.stats.change_reserved_by(id, pool.class(), bytes);
+        }
+    }
+
+    /// Asks the device for its free memory after it had none, as some versions do for a line in their log.
+    pub(super) fn look_after_refusal(&mut self) -> Result<(), BackendError> {
+        if self.profile.asks_after_refusal { self.device.memory_info().map(|_| ()) } else { Ok(()) }
+    }
+
+    /// Refuses to take memory from under a capture or from a private pool in use, whose graphs would find it gone; but for rules that do so.
+    pub(super) fn check_release(&self, blocks: &[BlockId]) -> Result<(), AllocError> {
+        if self.policy.releases_during_captures() {
+            return Ok(());
+        }
+        let freeable = self.heap.private_pools().freeable();
+        for index in blocks.iter().filter_map(|&id| self.heap.arena.resolve(id)) {
+            let pool_number = PoolSlot(self.heap.arena.at(index).pool).pool_number();
+            let may_go = if pool_number == 0 { !self.heap.is_deferring() } else { freeable.contains(&pool_number) };
+            if !may_go {
+                return Err(self.fault("releases memory while a graph is captured, or of a private pool in use").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives whole segments back to the device, in order, up to the first one that cannot be (spec 2.12).
+    pub(super) fn release_segments(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
+        for &id in blocks {
+            let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("releases a block that does not exist"))?;
+            let block = self.heap.arena.at(index);
+            if block.state != BlockState::Free {
+                return Err(self.fault("releases a block that is not free").into());
+            }
+            if block.is_expandable() {
+                self.unmap_block(index, Freed::Released)?;
+                continue;
+            }
+            if block.is_split() {
+                return Err(self.fault("releases a part of a segment").into());
+            }
+            let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
+            self.device.free(DeviceAddress(address))?;
+            self.tell(TraceAction::SegmentFree, index, address, size);
+            self.heap.detach(index);
+            self.heap.remove_segment(index);
+            self.stats.num_device_free += 1;
+            self.stats.decrease(Family::Segment, pool.class(), 1);
+            self.count_reserved(pool, -(size as i64));
+            if self.policy.is_oversize(Bytes(size)) {
+                self.stats.oversize_segments.decrease(1);
+            }
+        }
+        Ok(())
+    }
+
+    fn hint(&self, request: &Request, segment: Bytes) -> Hint {
+        if !self.profile.advises_on_addresses || !request.is_expandable {
+            return Hint::ExpandableSegments;
+        }
+        let reserve = self.policy.reservation(self.total_memory);
+        // The usual reserve is more than the device has: no hint would help.
+        let is_reduced = reserve < self.total_memory.checked_add(Bytes(self.total_memory.0 / 8)).unwrap_or(Bytes::MAX);
+        if is_reduced && segment > reserve { Hint::LargerReserve(reserve) } else { Hint::Addresses }
+    }
+
+    /// Counts and reports a failure (spec 2.13).
+    fn out_of_memory(&mut self, request: &Request, segment: Bytes) -> AllocError {
+        let memory = match self.device.memory_info() {
+            Ok(memory) => memory,
+            Err(error) => return error.into(),
+        };
+        let processes = self.device.processes();
+        let oom = TraceEntry {
+            action: TraceAction::Oom,
+            address: memory.free.0,
+            size: request.size.0,
+            stream: request.stream,
+            pool: self.heap.pool_id(request.pool.0),
+        };
+        self.observer.observe(&oom);
+        self.stats.num_ooms += 1;
+        AllocError::OutOfMemory(Box::new(OutOfMemory {
+            segment_bytes: segment,
+            device: self.device.index(),
+            device_total: memory.total,
+            device_free: memory.free,
+            processes,
+            limit: self.heap.limit(),
+            allocated_bytes: self.stats.family(Family::AllocatedBytes).all.current,
+            reserved_bytes: self.stats.family(Family::ReservedBytes).all.current,
+            private_cached_bytes: self.heap.cached_by_private_pools(),
+            hint: self.hint(request, segment),
+        }))
+    }
+}

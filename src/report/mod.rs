@@ -1,9 +1,0 @@
-//! The texts that PyTorch's allocator shows to people: sizes, the memory summary, errors.
-
-mod bytes;
-mod oom;
-mod summary;
-
-pub use bytes::{format_bytes, format_double, format_significant};
-pub use oom::{Advice, MORE_THAN_ONE_EXABYTE, OutOfMemory, invalid_fraction_message, rejection_message};
-pub use summary::memory_summary;

@@ -1,0 +1,140 @@
+//! Which keys a version of PyTorch knows, and where in its sources its internal asserts stand.
+//!
+//! A key is known by its text; what it does is an [`Action`]. Another version is another table, plus an action for each key that
+//! is new in it.
+
+/// Keys and assert positions of one version of PyTorch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dialect {
+    keys: Keys,
+    /// Keys that the version before did not have.
+    newer_keys: Keys,
+    pub(super) asserts: AssertLines,
+}
+
+/// What a key sets. The two halves of the parser each act on their own keys and skip the other's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Action {
+    Common(CommonAction),
+    Device(DeviceAction),
+}
+
+/// Keys of the half that all accelerators share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum CommonAction {
+    LargeSegment,
+    MaxSplit,
+    MaxNonSplitRounding,
+    GarbageCollectionThreshold,
+    RoundupPower2Divisions,
+    ExpandableSegments,
+    PinnedUseBackgroundThreads,
+    PinnedMaxRoundThreshold,
+    PinnedMaxCachedSize,
+}
+
+/// Keys of the CUDA half.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum DeviceAction {
+    Backend,
+    ReleaseLockOnMalloc,
+    PinnedUseHostRegister,
+    PinnedNumRegisterThreads,
+    PinnedReserveSegment,
+    GraphCaptureRecordStreamReuse,
+    PerProcessMemoryFraction,
+    PinnedFreeCatchAll,
+    ThrowOnMallocOom,
+    ExpandableReserve,
+    ExpandableReserveByClass,
+}
+
+/// Lines that the texts of internal asserts name. They are part of the message a user sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct AssertLines {
+    /// Where the sources lay when PyTorch was built.
+    pub(super) root: &'static str,
+    /// A token that must be there, looked at through a check.
+    pub(super) checked_index: u32,
+    /// The same, looked at directly.
+    pub(super) direct_index: u32,
+    /// A list that is skipped and does not end.
+    pub(super) skipped_list: u32,
+    /// The list of roundup divisions does not end.
+    pub(super) roundup_list: u32,
+    /// Another backend than the one in use.
+    pub(super) backend: u32,
+}
+
+/// Keys by their texts.
+type Keys = &'static [(&'static str, Action)];
+
+/// Keys that every version has.
+const KEYS: Keys = &[
+    ("large_segment_size_mb", Action::Common(CommonAction::LargeSegment)),
+    ("max_split_size_mb", Action::Common(CommonAction::MaxSplit)),
+    ("max_non_split_rounding_mb", Action::Common(CommonAction::MaxNonSplitRounding)),
+    ("garbage_collection_threshold", Action::Common(CommonAction::GarbageCollectionThreshold)),
+    ("roundup_power2_divisions", Action::Common(CommonAction::RoundupPower2Divisions)),
+    ("expandable_segments", Action::Common(CommonAction::ExpandableSegments)),
+    ("pinned_use_background_threads", Action::Common(CommonAction::PinnedUseBackgroundThreads)),
+    ("backend", Action::Device(DeviceAction::Backend)),
+    ("release_lock_on_cudamalloc", Action::Device(DeviceAction::ReleaseLockOnMalloc)),
+    ("release_lock_on_hipmalloc", Action::Device(DeviceAction::ReleaseLockOnMalloc)),
+    ("pinned_use_cuda_host_register", Action::Device(DeviceAction::PinnedUseHostRegister)),
+    ("pinned_use_hip_host_register", Action::Device(DeviceAction::PinnedUseHostRegister)),
+    ("pinned_num_register_threads", Action::Device(DeviceAction::PinnedNumRegisterThreads)),
+    ("pinned_reserve_segment_size_mb", Action::Device(DeviceAction::PinnedReserveSegment)),
+    ("graph_capture_record_stream_reuse", Action::Device(DeviceAction::GraphCaptureRecordStreamReuse)),
+    ("per_process_memory_fraction", Action::Device(DeviceAction::PerProcessMemoryFraction)),
+];
+
+/// Keys that 2.15 added.
+const NEWER_KEYS: Keys = &[
+    ("pinned_max_round_threshold_mb", Action::Common(CommonAction::PinnedMaxRoundThreshold)),
+    ("pinned_max_cached_size_mb", Action::Common(CommonAction::PinnedMaxCachedSize)),
+    ("pinned_free_catch_all", Action::Device(DeviceAction::PinnedFreeCatchAll)),
+    ("throw_on_cudamalloc_oom", Action::Device(DeviceAction::ThrowOnMallocOom)),
+    ("expandable_segments_reserve", Action::Device(DeviceAction::ExpandableReserve)),
+    ("expandable_segments_reserve_by_class", Action::Device(DeviceAction::ExpandableReserveByClass)),
+];
+
+impl Dialect {
+    /// PyTorch 2.11 (spec 8.4).
+    pub const PYTORCH_2_11: Dialect = Dialect {
+        keys: KEYS,
+        newer_keys: &[],
+        asserts: AssertLines {
+            root: "/pytorch",
+            checked_index: 124,
+            direct_index: 55,
+            skipped_list: 115,
+            roundup_list: 185,
+            backend: 44,
+        },
+    };
+
+    /// PyTorch 2.15 (spec 11.0).
+    pub const PYTORCH_2_15: Dialect = Dialect {
+        keys: KEYS,
+        newer_keys: NEWER_KEYS,
+        asserts: AssertLines {
+            root: "/__w/pytorch/pytorch",
+            checked_index: 123,
+            direct_index: 54,
+            skipped_list: 114,
+            roundup_list: 213,
+            backend: 64,
+        },
+    };
+
+    /// What `key` sets, or `None` if this version does not know it.
+    pub(super) fn action(&self, key: &str) -> Option<Action> {
+        self.keys.iter().chain(self.newer_keys).find(|(name, _)| *name == key).map(|(_, action)| *action)
+    }
+
+    /// The keys that this version knows, in no particular order.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.keys.iter().chain(self.newer_keys).map(|(name, _)| *name)
+    }
+}

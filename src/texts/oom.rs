@@ -1,0 +1,120 @@
+//! The texts of errors: out of memory (spec 2.13) and an invalid memory fraction (spec 2.15).
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::bytes::{format_bytes, format_double};
+use crate::device::ProcessMemory;
+use crate::units::Bytes;
+
+/// What PyTorch says to a request of 2^60 bytes or more, which reaches neither cache nor device (spec 1.1).
+pub const MORE_THAN_ONE_EXABYTE: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
+
+/// PyTorch's hint at the end of the message. The double spaces are its own.
+const HINT: &str = " If reserved but unallocated memory is large try setting \
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  \
+    (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
+
+/// PyTorch 2.15's hint where segments are expandable.
+const HINT_ON_ADDRESSES: &str = " expandable_segments is enabled. If instead the process is running out of virtual address space \
+    (VSZ), expandable segments may be over-reserving VA (each segment reserves ~9/8 of device memory, times the number of streams); \
+    reduce it via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / expandable_segments_reserve_by_class.";
+
+/// What the message advises at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hint {
+    /// To make segments expandable.
+    ExpandableSegments,
+    /// To reserve fewer addresses (2.15, where segments are expandable).
+    Addresses,
+    /// To reserve more addresses than these, which the request exceeds (2.15).
+    LargerReserve(Bytes),
+}
+
+/// Everything that the message of an out-of-memory error tells. `Display` is PyTorch's message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutOfMemory {
+    /// What was asked of the device: the size of a segment, not of the request.
+    pub segment_bytes: Bytes,
+    /// The device's index.
+    pub device: u32,
+    /// The device's memory as the driver tells it.
+    pub device_total: Bytes,
+    /// What of it nobody holds.
+    pub device_free: Bytes,
+    /// Who holds memory, in the driver's order; empty where nothing can tell.
+    pub processes: Vec<ProcessMemory>,
+    /// The limit that a memory fraction below one sets.
+    pub limit: Option<Bytes>,
+    /// `allocated_bytes.all.current`.
+    pub allocated_bytes: i64,
+    /// `reserved_bytes.all.current`.
+    pub reserved_bytes: i64,
+    /// Free cached bytes of private pools. The message calls them allocated.
+    pub private_cached_bytes: Bytes,
+    /// What it advises.
+    pub hint: Hint,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |bytes: Bytes| format_bytes(bytes.get());
+        write!(
+            f,
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
+            size(self.segment_bytes),
+            self.device,
+            size(self.device_total),
+            size(self.device_free)
+        )?;
+        for process in &self.processes {
+            match process.pid {
+                None => f.write_str("Including non-PyTorch memory, this process")?,
+                Some(pid) => write!(f, "Process {pid}")?,
+            }
+            write!(f, " has {} memory in use. ", size(process.used))?;
+        }
+        if let Some(limit) = self.limit {
+            write!(f, "{} allowed; ", size(limit))?;
+        }
+        // PyTorch reckons in unsigned numbers; counters out of balance wrap there, so they wrap here.
+        let private = self.private_cached_bytes.get();
+        let allocated = self.allocated_bytes.cast_unsigned().wrapping_add(private);
+        let unallocated = self.reserved_bytes.cast_unsigned().wrapping_sub(allocated);
+        write!(f, "Of the allocated memory {} is allocated by PyTorch, ", format_bytes(allocated))?;
+        if private > 0 {
+            write!(f, "with {} allocated in private pools (e.g., CUDA Graphs), ", format_bytes(private))?;
+        }
+        write!(f, "and {} is reserved by PyTorch but unallocated.", format_bytes(unallocated))?;
+        match self.hint {
+            Hint::ExpandableSegments => f.write_str(HINT),
+            Hint::Addresses => f.write_str(HINT_ON_ADDRESSES),
+            Hint::LargerReserve(reserve) => write!(
+                f,
+                " This allocation exceeds the expandable-segment reserve of {} for this stream, and a single allocation cannot span \
+                 expandable segments. Raise PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve or \
+                 expandable_segments_reserve_by_class (or unset it) so that a segment is at least {}.",
+                size(reserve),
+                size(self.segment_bytes)
+            ),
+        }
+    }
+}
+
+/// What PyTorch says to a request that it rejects before asking the device (`throw_on_cudamalloc_oom`).
+#[must_use]
+pub fn rejection_message(requested: Bytes) -> String {
+    format!(
+        "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. \
+         Requested size: {}",
+        format_bytes(requested.get())
+    )
+}
+
+/// What PyTorch says to a memory fraction outside zero to one (spec 2.15).
+#[must_use]
+pub fn invalid_fraction_message(fraction: f64) -> String {
+    format!("invalid fraction:{}. Please set within [0, 1].", format_double(fraction))
+}
