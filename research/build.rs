@@ -1,16 +1,19 @@
-//! Sets `PARKADE_SOURCES`, which changes whenever a study's rows might: a hash of the sources of the crates that decide a row's numbers,
-//! without their tests, and of the releases of the packages that generators compute with, as in `Cargo.lock`.
+//! Sets `PARKADE_SOURCES`, which changes whenever a study's rows might: a hash of the sources of the crates that
+//! decide a row's numbers, without their tests, and of the releases of the packages that generators compute with,
+//! as in `Cargo.lock`.
 //!
-//! It depends on the files alone, so it is the same on every machine that builds these sources, in any folder, with or without a
-//! repository. A package from a registry does not have the other crates beside it: there its version stands for all of them.
+//! It depends on the files alone, so it is the same on every machine that builds these sources, in any folder,
+//! with or without a repository. A package from a registry does not have the other crates beside it: there its
+//! version stands for all of them.
 #![allow(clippy::print_stdout, reason = "a build script talks to cargo this way")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The sources of the crates that decide a row's numbers, relative to this package: the core, the policies, the simulated device and this
-/// crate. The crates that read recordings are not among them: a recording's workload has a hash of its own in each row.
+/// The sources of the crates that decide a row's numbers, relative to this package: the core, the policies, the
+/// simulated device and this crate. The crates that read recordings are not among them: a recording's workload has
+/// a hash of its own in each row.
 pub(crate) const DECIDING: [&str; 4] = ["../src", "../policies/src", "../sim/src", "src"];
 /// The packages whose results are in a row; what they depend on counts too.
 pub(crate) const PACKAGES: [&str; 1] = ["statrs"];
@@ -151,7 +154,8 @@ impl Fnv {
         Fnv(0xcbf2_9ce4_8422_2325)
     }
 
-    /// Hashes bytes, and an end mark that is not UTF-8. Carriage returns are skipped, so that a checkout may change line ends.
+    /// Hashes bytes, and an end mark that is not UTF-8. Carriage returns are skipped, so that a checkout may
+    /// change line ends.
     fn text(&mut self, bytes: &[u8]) {
         for &byte in bytes.iter().filter(|byte| **byte != b'\r').chain(&[0xff]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p parkade-research --example events [-- POLICY...]`
 //!
-//! The workload is random: 100,000 events, about 1,000 buffers live at once, sizes from 512 bytes to 64 MiB. After the first growth few
-//! events reach the device, as in real programs. The policies take turns, round by round, so that other load on the machine affects all
-//! of them alike; the median of each policy's rounds is shown.
+//! The workload is random: 100,000 events, about 1,000 buffers live at once, sizes from 512 bytes to 64 MiB. After
+//! the first growth few events reach the device, as in real programs. The policies take turns, round by round, so
+//! that other load on the machine affects all of them alike; the median of each policy's rounds is shown.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::process::ExitCode;

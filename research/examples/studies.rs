@@ -1,5 +1,5 @@
-//! Small studies, each a table of docs/studies.md or docs/bounds.md: preallocation, the order of graph captures, and what adversaries
-//! force.
+//! Small studies, each a table of docs/studies.md or docs/bounds.md: preallocation, the order of graph captures,
+//! and what adversaries force.
 //!
 //! `cargo run --release -p parkade-research --example studies -- preallocation`, or `captures`, or `adversaries`
 #![allow(clippy::print_stdout, reason = "a program that prints")]

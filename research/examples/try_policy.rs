@@ -5,9 +5,10 @@
 //! cargo run --profile try -p parkade-research --example try_policy -- tlsf buddy gpt2:steps=4 serving-blocks:requests=60
 //! ```
 //!
-//! Without arguments it tries `FillFirst` below: edit it, or put your own policy in its place. Arguments are names of policies of the
-//! catalogue, tried instead of `FillFirst`, and descriptions of workloads, used instead of the four below. A cell has the least device
-//! memory in which the workload fits, and in parentheses what the policy reserves if it has plenty, both over the workload's load.
+//! Without arguments it tries `FillFirst` below: edit it, or put your own policy in its place. Arguments are names
+//! of policies of the catalogue, tried instead of `FillFirst`, and descriptions of workloads, used instead of the
+//! four below. A cell has the least device memory in which the workload fits, and in parentheses what the policy
+//! reserves if it has plenty, both over the workload's load.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::error::Error;
@@ -21,7 +22,8 @@ use parkade_research::study::{LOAD_UNIT_BYTES, RunOptions, run, smallest_capacit
 use parkade_research::workload::{Workload, parse};
 use rayon::prelude::*;
 
-/// Short workloads of different kinds: training, lengths that change, a server's growing caches, batches copied ahead.
+/// Short workloads of different kinds: training, lengths that change, a server's growing caches, batches copied
+/// ahead.
 const WORKLOADS: [&str; 4] = ["gpt2-mixed:steps=8", "varlen-gpt2:steps=8", "serving-reallocate:requests=80", "prefetch:steps=12"];
 
 /// Requests of this size and more get a segment of their own.

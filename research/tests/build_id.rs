@@ -125,8 +125,8 @@ fn dependencies(manifest: &Path) -> Vec<String> {
 
 #[test]
 fn nothing_that_decides_is_left_out() {
-    // A recording's workload has a hash of its own in each row. No number of a row comes from the others: threads, file formats, error
-    // messages, a hash table that is never iterated over.
+    // A recording's workload has a hash of its own in each row. No number of a row comes from the others: threads,
+    // file formats, error messages, a hash table that is never iterated over.
     let others = ["parkade-recording", "parkade-replay", "rayon", "rustc-hash", "serde", "serde_json", "thiserror"];
     for root in build::DECIDING {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join(root).join("..");

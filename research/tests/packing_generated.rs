@@ -21,7 +21,8 @@ fn kinds(base: &Transformer) -> Vec<(String, Transformer)> {
     whole.chain(pieces).map(of).collect()
 }
 
-/// Each of [`kinds`] unchanged, with accumulation, with a copy of the optimizer's states, without states, and with a larger batch.
+/// Each of [`kinds`] unchanged, with accumulation, with a copy of the optimizer's states, without states, and with
+/// a larger batch.
 fn grid(base: &Transformer) -> Vec<(String, Transformer)> {
     let mut models = Vec::new();
     for (kind, model) in kinds(base) {
@@ -91,7 +92,8 @@ fn the_packer_reaches_the_load_of_6_7_billion_parameters_in_four_pieces() {
 
 #[test]
 fn the_packer_reaches_the_load_of_steps_whose_gradients_leave_little_room() {
-    // Without states, each step is as tight at the end of its backward pass as at the logits. Both steps have the same peak.
+    // Without states, each step is as tight at the end of its backward pass as at the logits. Both steps have the
+    // same peak.
     let base = Transformer::preset("3b").unwrap();
     let pieces = Transformer { checkpointing: Checkpointing::EveryLayer, batch: 6, chunks: 6, optimizer: Optimizer::Sgd, ..base };
     assert_reached(&[("3b, 6 pieces, SGD".into(), pieces)], &Effort { steps: 50_000_000, seed: 1 });

@@ -26,8 +26,8 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Computes all bounds. The packer does at most about twice the steps of `effort`: once for all buffers, once for those smaller than a
-    /// page.
+    /// Computes all bounds. The packer does at most about twice the steps of `effort`: once for all buffers, once
+    /// for those smaller than a page.
     ///
     /// # Errors
     /// [`BoundsError`] for a buffer of 0 bytes, or sizes that add up to more than 2^62 bytes.

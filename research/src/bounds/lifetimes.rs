@@ -7,9 +7,10 @@ use crate::workload::{Event, Workload};
 
 /// The buffers of a workload in the order of their allocation, each size rounded up to a multiple of `unit` bytes.
 ///
-/// Times are numbers of events. A buffer is live from its allocation until the event that frees it, or to the end. If another stream still
-/// uses it then, its memory becomes free later; the lifetime here is the shortest possible, so that bounds hold however long the work
-/// takes. An event that frees a buffer that does not exist is skipped.
+/// Times are numbers of events. A buffer is live from its allocation until the event that frees it, or to the end.
+/// If another stream still uses it then, its memory becomes free later; the lifetime here is the shortest
+/// possible, so that bounds hold however long the work takes. An event that frees a buffer that does not exist is
+/// skipped.
 ///
 /// # Panics
 /// If `unit` is 0.

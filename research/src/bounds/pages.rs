@@ -1,12 +1,15 @@
-//! What an allocator needs that takes memory from the device in pages and may map them anywhere, at any time, at no cost.
+//! What an allocator needs that takes memory from the device in pages and may map them anywhere, at any time, at
+//! no cost.
 //!
 //! There are two answers, on different assumptions (docs/bounds.md):
 //!
-//! - Memory is taken and released in whole pages, and no byte serves two live buffers. Then the load, rounded up to pages, is needed.
-//! - In addition, each buffer of at least a page has pages of its own that it shares with no other buffer, and contents are never copied.
-//!   Then each such buffer needs its size rounded up to pages, and the smaller ones together need their bytes rounded up to pages. Without
-//!   smaller buffers this is exactly enough, since any free page can be mapped wherever one is needed. With them it is only a lower bound,
-//!   since a small buffer stays on its page; a packing of the small buffers gives a number that is enough.
+//! - Memory is taken and released in whole pages, and no byte serves two live buffers. Then the load, rounded up
+//!   to pages, is needed.
+//! - In addition, each buffer of at least a page has pages of its own that it shares with no other buffer, and
+//!   contents are never copied. Then each such buffer needs its size rounded up to pages, and the smaller ones
+//!   together need their bytes rounded up to pages. Without smaller buffers this is exactly enough, since any free
+//!   page can be mapped wherever one is needed. With them it is only a lower bound, since a small buffer stays on
+//!   its page; a packing of the small buffers gives a number that is enough.
 
 use super::packed::{BoundsError, pack_checked};
 use crate::packing::{Buffer, Effort, Instance};
@@ -21,7 +24,8 @@ pub struct PageIdeal {
     pub load_bytes: u64,
     /// Nothing needs less that gives each buffer of at least a page its own pages and copies nothing.
     pub own_pages_bytes: u64,
-    /// Enough for such an allocator: with the small buffers packed into pages, each page taken only while a buffer on it is live.
+    /// Enough for such an allocator: with the small buffers packed into pages, each page taken only while a buffer
+    /// on it is live.
     pub reached_bytes: u64,
 }
 

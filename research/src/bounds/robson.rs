@@ -1,13 +1,16 @@
-//! Bounds that follow from sizes and load alone, for allocators that learn of requests one by one and never move a buffer.
+//! Bounds that follow from sizes and load alone, for allocators that learn of requests one by one and never move a
+//! buffer.
 //!
-//! The formulas count in units; all sizes are multiples of the unit. `live` is the most units live at once, `largest` the largest request.
-//! docs/bounds.md says which formulas were checked against their sources, and proves the others.
+//! The formulas count in units; all sizes are multiples of the unit. `live` is the most units live at once,
+//! `largest` the largest request. docs/bounds.md says which formulas were checked against their sources, and
+//! proves the others.
 
 use crate::packing::Buffer;
 
 /// Robson's bounds for workloads of a given load and given sizes, in bytes.
 ///
-/// They are about one region of addresses that starts empty and only grows, and about sizes that the allocator does not round.
+/// They are about one region of addresses that starts empty and only grows, and about sizes that the allocator
+/// does not round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Robson {
     /// The smallest size.
@@ -16,11 +19,11 @@ pub struct Robson {
     pub largest_bytes: u64,
     /// The load, with each size rounded up to a power of two.
     pub rounded_load_bytes: u64,
-    /// Some workload with at most this load, and with sizes in this range, forces every allocator that does not move memory to need this
-    /// much. (Not this workload, which may need no more than its load.)
+    /// Some workload with at most this load, and with sizes in this range, forces every allocator that does not
+    /// move memory to need this much. (Not this workload, which may need no more than its load.)
     pub forced_bytes: u64,
-    /// Enough for the best such allocator, which rounds sizes up to powers of two: for this workload, and for every other one with its range
-    /// of sizes and its rounded load.
+    /// Enough for the best such allocator, which rounds sizes up to powers of two: for this workload, and for
+    /// every other one with its range of sizes and its rounded load.
     pub sufficient_bytes: u64,
 }
 
@@ -42,8 +45,8 @@ impl Robson {
     }
 }
 
-/// What a workload forces that has the smallest size, twice that and so on up to the largest; its load must be a multiple of its largest
-/// size.
+/// What a workload forces that has the smallest size, twice that and so on up to the largest; its load must be a
+/// multiple of its largest size.
 fn forced(load: u64, smallest: u64, largest: u64) -> Option<u64> {
     let largest_units = 1_u64 << (largest / smallest).ilog2();
     let live = load / smallest / largest_units * largest_units;
@@ -58,9 +61,9 @@ fn sufficient(rounded_load: u64, smallest: u64, largest: u64) -> Option<u64> {
     powers_of_two(live, largest_units)?.checked_mul(unit)
 }
 
-/// What the best allocator that never moves memory needs, and what is enough for it, in units: `live (1 + log2(largest) / 2) - largest + 1`,
-/// for workloads whose sizes are powers of two up to `largest`, itself a power of two that divides `live`. `None` if these conditions do
-/// not hold, or 64 bits cannot hold the number.
+/// What the best allocator that never moves memory needs, and what is enough for it, in units: `live (1 +
+/// log2(largest) / 2) - largest + 1`, for workloads whose sizes are powers of two up to `largest`, itself a power
+/// of two that divides `live`. `None` if these conditions do not hold, or 64 bits cannot hold the number.
 ///
 /// Robson, Bounds for some functions concerning dynamic storage allocation, J. ACM 21 (1974).
 #[must_use]
@@ -72,8 +75,9 @@ pub fn powers_of_two(live: u64, largest: u64) -> Option<u64> {
     u64::try_from(u128::from(live) + halves / 2 - u128::from(largest) + 1).ok()
 }
 
-/// What is enough for first fit in one region, in units, with any sizes up to `largest`: `live H / ln 2`, where H is the harmonic number
-/// of `largest`, rounded up. Knuth, The Art of Computer Programming 1, 2.5 exercise 43 (Robson 1977).
+/// What is enough for first fit in one region, in units, with any sizes up to `largest`: `live H / ln 2`, where H
+/// is the harmonic number of `largest`, rounded up. Knuth, The Art of Computer Programming 1, 2.5 exercise 43
+/// (Robson 1977).
 #[must_use]
 pub fn first_fit(live: u64, largest: u64) -> f64 {
     // Beyond this many terms the sum equals its integral to the number's precision, from above.
@@ -85,9 +89,10 @@ pub fn first_fit(live: u64, largest: u64) -> f64 {
     (live as f64 * harmonic / std::f64::consts::LN_2).ceil()
 }
 
-/// What is enough, in units, for every allocator that uses one region, coalesces free neighbours at once, and grows the region only if no
-/// gap is large enough, by what is missing at its end: `live + (live - s)(s - 1)` at the worst size `s` up to `largest`. Best fit comes
-/// close to it: Knuth 2.5 exercise 42 (Robson 1975) gives `live largest - O(live + largest^2)`.
+/// What is enough, in units, for every allocator that uses one region, coalesces free neighbours at once, and
+/// grows the region only if no gap is large enough, by what is missing at its end: `live + (live - s)(s - 1)` at
+/// the worst size `s` up to `largest`. Best fit comes close to it: Knuth 2.5 exercise 42 (Robson 1975) gives `live
+/// largest - O(live + largest^2)`.
 #[must_use]
 pub fn any_fit(live: u64, largest: u64) -> u128 {
     // The product is largest if its factors are equal, at half of the live units.

@@ -53,7 +53,8 @@ fn all_bounds_of_a_small_program() {
     let robson = bounds.robson.unwrap();
     assert_eq!((robson.smallest_bytes, robson.largest_bytes), (512, 3 << 20));
     assert_eq!(robson.rounded_load_bytes, (4 << 20) + 1024);
-    // The largest power of two in the range is 4096 units of 512 bytes, and it fits into the load once: 4096 (1 + 12 / 2) - 4095.
+    // The largest power of two in the range is 4096 units of 512 bytes, and it fits into the load once: 4096 (1 +
+    // 12 / 2) - 4095.
     assert_eq!(robson.forced_bytes, (4096 * 7 - 4095) * 512);
     // The largest size is rounded up to 8192 units, and the rounded load is at most twice that.
     assert_eq!(robson.sufficient_bytes, (16384 * 15 / 2 - 8191) * 512);
@@ -109,8 +110,9 @@ fn the_bounds_are_in_their_order() {
 /// Memory as cells: for each, the size of the block that starts there, or 0.
 type Cells = Vec<u8>;
 
-/// Whether some allocator can serve every workload of sizes that are powers of two up to `largest`, at most `live` cells at once, in
-/// `memory` cells. It is a game, solved backward: a state is lost if something can be freed or requested such that every outcome is lost.
+/// Whether some allocator can serve every workload of sizes that are powers of two up to `largest`, at most `live`
+/// cells at once, in `memory` cells. It is a game, solved backward: a state is lost if something can be freed or
+/// requested such that every outcome is lost.
 fn is_enough(live: usize, largest: usize, memory: usize) -> bool {
     let mut states = Vec::new();
     let sizes: Vec<usize> = (0..=largest.ilog2()).map(|log| 1 << log).collect();
@@ -179,8 +181,8 @@ fn robsons_formula_is_what_the_game_against_every_allocator_comes_to() {
 
 const PAGE: u64 = 4;
 
-/// The fewest pages of four bytes, by trying all placements of the small buffers. Buffers of at least a page need not be tried: their pages
-/// can be any free ones.
+/// The fewest pages of four bytes, by trying all placements of the small buffers. Buffers of at least a page need
+/// not be tried: their pages can be any free ones.
 fn fewest_pages(buffers: &[Buffer]) -> u64 {
     let (large, small): (Vec<Buffer>, Vec<Buffer>) = buffers.iter().partition(|buffer| buffer.size >= PAGE);
     let mut offsets = vec![0; small.len()];

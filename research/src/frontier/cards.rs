@@ -1,7 +1,7 @@
 //! The memory of cards by name: the total that a CUDA program sees, which is not what the name says.
 //!
-//! A card sold with 80 GB has neither 80 x 10^9 bytes nor 80 GiB for a program. What is deducted (error correction, the driver) differs
-//! between drivers by up to half a percent.
+//! A card sold with 80 GB has neither 80 x 10^9 bytes nor 80 GiB for a program. What is deducted (error
+//! correction, the driver) differs between drivers by up to half a percent.
 
 /// A card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

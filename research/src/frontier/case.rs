@@ -63,8 +63,8 @@ impl Case {
         self.transformer.parameters().saturating_mul(self.transformer.precision.bytes())
     }
 
-    /// The bytes of parameters, gradients and the optimizer's states together, including the second copy: what training needs with any
-    /// batch.
+    /// The bytes of parameters, gradients and the optimizer's states together, including the second copy: what
+    /// training needs with any batch.
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
         let states = self.transformer.optimizer.states() as u64;

@@ -9,7 +9,8 @@ use super::search;
 use crate::workload::generators::transformer::{Checkpointing, Transformer};
 use crate::workload::generators::{Optimizer, WorkloadError};
 
-/// What the driver's context takes of a device before a program allocates anything: about 500 MiB (facts: Memory of the device).
+/// What the driver's context takes of a device before a program allocates anything: about 500 MiB (facts: Memory
+/// of the device).
 pub const CONTEXT_BYTES: u64 = 500 << 20;
 
 /// The most points of a grid.
@@ -85,8 +86,8 @@ pub enum FrontierError {
 }
 
 impl Grid {
-    /// Searches every combination, in parallel, and returns the points in the order of the lists, policies last. `progress` is called after
-    /// each point, from any thread.
+    /// Searches every combination, in parallel, and returns the points in the order of the lists, policies last.
+    /// `progress` is called after each point, from any thread.
     ///
     /// # Errors
     /// [`FrontierError`], before anything is searched.

@@ -1,8 +1,10 @@
-//! The out-of-memory frontier of training a transformer: the largest batch that fits, by policy, device and way of training.
+//! The out-of-memory frontier of training a transformer: the largest batch that fits, by policy, device and way of
+//! training.
 //!
-//! A [`Grid`] is every combination of its lists; [`Grid::walk`] returns a [`Point`] for each. Each point also has a [`Bound`]: the largest
-//! batch whose live bytes fit into the device at all, which no policy can exceed. All of it is arithmetic on simulated devices, a new one
-//! for each run; the same grid gives the same points on any number of threads.
+//! A [`Grid`] is every combination of its lists; [`Grid::walk`] returns a [`Point`] for each. Each point also has
+//! a [`Bound`]: the largest batch whose live bytes fit into the device at all, which no policy can exceed. All of
+//! it is arithmetic on simulated devices, a new one for each run; the same grid gives the same points on any
+//! number of threads.
 
 mod cards;
 mod case;

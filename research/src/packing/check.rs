@@ -1,28 +1,28 @@
-//! Whether a packing is one: no two buffers share a byte at any time. Shares no code with what makes packings, and looks at the times
-//! as given, not at sections.
+//! Checks a packing: no two buffers share a byte at any time. It shares no code with the packer, and looks at the
+//! times as given, not at sections.
 
 use std::collections::BTreeMap;
 
 use super::instance::{Instance, Packing};
 
-/// Why a packing is none.
+/// Why a packing is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// There are not as many offsets as buffers.
+    /// The numbers of offsets and of buffers differ.
     Count {
-        /// Offsets.
+        /// The number of offsets.
         offsets: usize,
-        /// Buffers.
+        /// The number of buffers.
         buffers: usize,
     },
     /// Two buffers share bytes while both are in use.
     Overlap {
-        /// The one that begins later.
+        /// The buffer that begins later.
         later: usize,
-        /// The one that is in its way.
+        /// The buffer that is in its way.
         earlier: usize,
     },
-    /// An offset is no multiple of its buffer's alignment.
+    /// An offset is not a multiple of its buffer's alignment.
     Alignment {
         /// The buffer.
         buffer: usize,
@@ -34,9 +34,9 @@ pub enum Fault {
     },
     /// The height is not the end of the highest buffer.
     Height {
-        /// What is said.
+        /// The packing's height.
         said: u64,
-        /// What it is.
+        /// The right height.
         is: u64,
     },
 }

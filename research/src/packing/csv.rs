@@ -1,5 +1,6 @@
-//! MiniMalloc's files: one buffer a line, `id,lower,upper,size`, columns in any order, times half open; `alignment` may be among them,
-//! `id` may be missing, others are passed over. What is written has a column `offset` too.
+//! MiniMalloc's CSV files: one buffer per line, `id,lower,upper,size`, columns in any order, half-open times. A
+//! column `alignment` is optional, `id` may be missing, and other columns are ignored. What is written also has a
+//! column `offset`.
 
 use std::fmt::{self, Write};
 
@@ -8,37 +9,37 @@ use super::instance::{Buffer, Packing};
 /// The buffers of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CsvFile {
-    /// What each buffer is called: its id, or its number from 0 on in a file without ids.
+    /// The name of each buffer: its id, or in a file without ids its number, from 0.
     pub ids: Vec<String>,
-    /// The buffers, in the order of lines; an alignment of 1 in a file without alignments.
+    /// The buffers in the order of the lines; in a file without alignments they are 1.
     pub buffers: Vec<Buffer>,
-    /// Whether there is a column `alignment`, which is written again then.
+    /// Whether there is a column `alignment`, which is then written too.
     pub has_alignment: bool,
 }
 
-/// A line with a buffer.
+/// A line that describes a buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CsvLine {
-    /// Its number, counted from 1.
+    /// The line's number, from 1.
     pub number: usize,
-    /// The id on it, if the file has ids.
+    /// The buffer's id, if the file has ids.
     pub id: Option<String>,
 }
 
-/// What is wrong with a file.
+/// Why a file cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CsvError {
-    /// The first line does not name this column.
+    /// The first line lacks this column.
     NoColumn(&'static str),
     /// The first line names this column twice.
     ColumnTwice(&'static str),
-    /// A line has no such value, or none that is a whole number below 2^64.
+    /// The value is missing, or is not a whole number below 2^64.
     NoNumber {
         /// The line.
         line: CsvLine,
         /// The column.
         column: &'static str,
-        /// What is there instead, if anything is.
+        /// The text instead of a number, if there is any.
         found: Option<String>,
     },
     /// A size or an alignment is 0.
@@ -54,7 +55,7 @@ pub enum CsvError {
         line: CsvLine,
         /// The first time at which it is in use.
         lower: u64,
-        /// The first time at which it is not any more.
+        /// The first time at which it is no longer in use.
         upper: u64,
     },
 }
@@ -71,17 +72,17 @@ impl fmt::Display for CsvError {
         match self {
             CsvError::NoColumn(column) => write!(
                 f,
-                "line 1 has no column `{column}`: a CSV file's first line names its columns with commas between them, as in \
+                "line 1 has no column `{column}`: the first line of a CSV file names its columns, separated by commas, as in \
                  id,lower,upper,size"
             ),
-            CsvError::ColumnTwice(column) => write!(f, "line 1: the column `{column}` is there twice"),
+            CsvError::ColumnTwice(column) => write!(f, "line 1: the column `{column}` is given twice"),
             CsvError::NoNumber { line, column, found: Some(found) } => {
-                write!(f, "{line}: `{column}` is `{found}`, which is no whole number below 2^64")
+                write!(f, "{line}: `{column}` is `{found}`, which is not a whole number below 2^64")
             }
-            CsvError::NoNumber { line, column, found: None } => write!(f, "{line} has no `{column}`: it has too few columns"),
-            CsvError::Zero { line, column } => write!(f, "{line}: `{column}` is 0; it has to be more"),
+            CsvError::NoNumber { line, column, found: None } => write!(f, "{line} has too few columns: `{column}` is missing"),
+            CsvError::Zero { line, column } => write!(f, "{line}: `{column}` is 0; it must be more"),
             CsvError::EmptyLifetime { line, lower, upper } => {
-                write!(f, "{line}: the buffer ends before it begins: `upper` is {upper}; it has to be more than `lower`, {lower}")
+                write!(f, "{line}: the buffer ends before it begins: `upper` is {upper}; it must be more than `lower`, {lower}")
             }
         }
     }
@@ -89,16 +90,16 @@ impl fmt::Display for CsvError {
 
 impl std::error::Error for CsvError {}
 
-/// What some programs write before a text (the byte order mark in UTF-8).
+/// The UTF-8 byte order mark, which some programs write before a text.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
-/// Whether a file that begins so is meant as such a file: it is text, and its first line that is not blank has separators. The first
-/// line of a pickle that is text (protocol 0) has none. [`read_csv`] says what is wrong with the columns.
+/// Whether a file that begins like this is meant to be CSV: it is text, and its first line that is not blank has
+/// separators. The first line of a pickle that is text (protocol 0) has none. [`read_csv`] reports wrong columns.
 #[must_use]
 pub fn is_csv(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,
-        // The last character may be cut off.
+        // The last character may be incomplete.
         Err(error) if error.error_len().is_none() => std::str::from_utf8(&head[..error.valid_up_to()]).unwrap_or(""),
         Err(_) => return false,
     };
@@ -108,10 +109,10 @@ pub fn is_csv(head: &[u8]) -> bool {
     is_printable && first.is_some_and(|line| line.contains([',', ';', '\t']))
 }
 
-/// Reads the buffers of a file, and what they are called.
+/// Reads the buffers of a file, with their names.
 ///
 /// # Errors
-/// [`CsvError`], naming the line and the id on it.
+/// [`CsvError`] names the line and the buffer's id.
 pub fn read_csv(text: &str) -> Result<CsvFile, CsvError> {
     let mut lines = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text).lines();
     let names: Vec<&str> = lines.next().unwrap_or("").split(',').map(str::trim).collect();
@@ -140,7 +141,7 @@ pub fn read_csv(text: &str) -> Result<CsvFile, CsvError> {
     Ok(file)
 }
 
-/// What is between the commas of a line.
+/// The cells of a line.
 struct Cells<'a> {
     line: CsvLine,
     cells: Vec<&'a str>,
@@ -161,7 +162,7 @@ impl Cells<'_> {
     }
 }
 
-/// A file with the buffers and where they lie.
+/// Writes the buffers with their offsets.
 #[must_use]
 pub fn write_csv(file: &CsvFile, packing: &Packing) -> String {
     let mut text =
@@ -202,12 +203,12 @@ mod tests {
     fn what_is_wrong_is_named_with_its_line_and_id() {
         assert_eq!(read_csv("id,lower,size\n"), Err(CsvError::NoColumn("upper")));
         for (line, said) in [
-            ("1,2,x,8", "`size` is `x`, which is no whole number below 2^64"),
-            ("-1,2,3,8", "`lower` is `-1`, which is no whole number below 2^64"),
-            ("1,,3,8", "`upper` is ``, which is no whole number below 2^64"),
-            ("1,2,0,8", "`size` is 0; it has to be more"),
-            ("1,2,3,0", "`alignment` is 0; it has to be more"),
-            ("4,4,3,8", "the buffer ends before it begins: `upper` is 4; it has to be more than `lower`, 4"),
+            ("1,2,x,8", "`size` is `x`, which is not a whole number below 2^64"),
+            ("-1,2,3,8", "`lower` is `-1`, which is not a whole number below 2^64"),
+            ("1,,3,8", "`upper` is ``, which is not a whole number below 2^64"),
+            ("1,2,0,8", "`size` is 0; it must be more"),
+            ("1,2,3,0", "`alignment` is 0; it must be more"),
+            ("4,4,3,8", "the buffer ends before it begins: `upper` is 4; it must be more than `lower`, 4"),
         ] {
             let error = read_csv(&format!("id,lower,upper,size,alignment\na,1,2,3,8\n\nb,{line}\n")).unwrap_err();
             assert_eq!(error.to_string(), format!("line 4, id `b`: {said}"));
@@ -215,12 +216,12 @@ mod tests {
             assert_eq!(error.to_string(), format!("line 3: {said}"));
         }
         let error = read_csv("id,lower,upper,size\na,1,2\n").unwrap_err();
-        assert_eq!(error.to_string(), "line 2, id `a` has no `size`: it has too few columns");
+        assert_eq!(error.to_string(), "line 2, id `a` has too few columns: `size` is missing");
         for column in ["id", "lower", "size", "alignment"] {
             let said = read_csv(&format!("id,lower,upper,size,alignment,{column}\n"));
             assert!(matches!(said, Err(CsvError::ColumnTwice(twice)) if twice == column), "{said:?}");
         }
-        assert!(read_csv("lower,upper,size,note,note,,\n").is_ok(), "only of columns that count");
+        assert!(read_csv("lower,upper,size,note,note,,\n").is_ok(), "only the columns that are used must be unique");
     }
 
     #[test]

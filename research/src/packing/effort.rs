@@ -2,16 +2,16 @@
 
 use super::instance::Packing;
 
-/// How much work may be done, and with which random numbers.
+/// The budget of the packer, and the seed of its random numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effort {
-    /// Steps: buffers looked at, about. Ten million or more take a second.
+    /// Steps: roughly, buffers looked at. Ten million or more take a second.
     pub steps: u64,
     /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// Enough for the instances that were measured: below a minute.
+/// Enough for all instances that were measured: less than a minute.
 pub const DEFAULT_STEPS: u64 = 1_000_000_000;
 
 impl Default for Effort {
@@ -20,13 +20,14 @@ impl Default for Effort {
     }
 }
 
-/// The best packing that was found.
+/// The best packing found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
-    /// It.
+    /// The packing.
     pub packing: Packing,
-    /// No packing is lower than this, in bytes: the load, or more where a search has shown it.
+    /// A proven lower bound of all packings, in bytes: the load, or more if a search has shown it.
     pub bound: u64,
-    /// Steps that were done; more than the budget by one order at most, which is about four for every two buffers that live together.
+    /// The steps done. They may exceed the budget by one order, which is about four steps for every two buffers
+    /// live at the same time.
     pub steps: u64,
 }

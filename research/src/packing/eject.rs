@@ -1,9 +1,11 @@
-//! Repair of a packing in place, for any number of buffers: what does not fit below a line pushes others out of its way.
+//! Repairs a packing in place, for any number of buffers: a buffer that does not fit below a line pushes others
+//! out of its way.
 //!
-//! Buffers that ended above the line are out. One after the other comes in again, at the address where the least is in its way;
-//! what is in its way is out then. Each buffer has a price, larger the more memory it needs and the longer it lives, and what is
-//! in the way of a buffer is the sum of prices. Whoever finds no free place gets more expensive, so that in time the others give
-//! way to it. All work is done where something does not fit, which is in few places of a large packing, however large it is.
+//! Buffers that end above the line are out. They come in again one after the other, each at the address where the
+//! least is in its way; what is in its way goes out. Each buffer has a price that rises with its size and its
+//! lifetime, and the cost of an address is the sum of the prices in the way. A buffer that finds no free place
+//! becomes more expensive, so that in time others give way to it. Work is done only where something does not fit:
+//! in few places, even in a large packing.
 
 use super::greedy::Start;
 use super::instance::{Buffer, Instance, Packing};
@@ -19,48 +21,48 @@ pub(super) struct Ejection<'a> {
     line: u64,
     offsets: Vec<u64>,
     prices: Vec<u64>,
-    /// The buffers that are not in place; the last one comes in first.
+    /// The buffers that are out; the last one comes in first.
     out: Vec<u32>,
-    /// The round in which each buffer came in last.
+    /// The last round in which each buffer came in.
     came: Vec<u64>,
     round: u64,
     random: Random,
-    beside: Beside,
-    /// Work done since it was made, in buffers looked at.
+    neighbours: Neighbours,
+    /// Work done so far, in buffers looked at.
     pub(super) steps: u64,
 }
 
-/// The buffers in place that live together with the one that comes in.
+/// The buffers in place that overlap the one that comes in.
 #[derive(Clone, Debug, Default)]
-struct Beside {
-    /// First byte, price and number of each, by first byte.
+struct Neighbours {
+    /// The first byte, the price and the number of each, by first byte.
     by_offset: Vec<(u64, u64, u32)>,
-    /// End and price of each, by end.
+    /// The end and the price of each, by end.
     by_end: Vec<(u64, u64)>,
-    /// Addresses worth a look: right above and right below each.
+    /// The candidate addresses: right above and right below each of them.
     places: Vec<u64>,
 }
 
-/// In this many rounds after it came in a buffer costs [`SETTLING`] times its price.
+/// For this many rounds after it came in, a buffer costs [`SETTLING`] times its price.
 const SETTLES: u64 = 5;
 const SETTLING: u64 = 50;
 
-/// The dearest buffer costs this much at first.
+/// The initial price of the most expensive buffer.
 const DEAREST: f64 = (1_u64 << 20) as f64;
 
-/// Where a price is above this, all are made smaller: no sum of prices gets too large.
+/// When a price exceeds this, all prices are reduced, so that no sum of prices overflows.
 const TOO_DEAR: u64 = 1 << 25;
 
-/// What a buffer costs at first: its lifetime times this power of its size. No power is best for all packings.
+/// A buffer's initial price: its lifetime times a power of its size. No power is best for all instances.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Price {
-    /// The root.
+    /// The square root.
     Root,
     /// The size itself.
     Area,
     /// The fourth root.
     FourthRoot,
-    /// None.
+    /// The lifetime alone.
     Life,
 }
 
@@ -69,7 +71,7 @@ impl Price {
 }
 
 impl<'a> Ejection<'a> {
-    /// Begins with what an order gave; `line` is at least the load.
+    /// Starts from the packing of an order; `line` is at least the load.
     pub(super) fn new(instance: &'a Instance, start: &Start, line: u64, price: Price, seed: u64) -> Ejection<'a> {
         let count = instance.buffers().len();
         let mut live = LiveIndex::new(instance);
@@ -86,12 +88,12 @@ impl<'a> Ejection<'a> {
             came: vec![0; count],
             round: SETTLES,
             random: Random::new(seed),
-            beside: Beside::default(),
+            neighbours: Neighbours::default(),
             steps: count as u64,
         }
     }
 
-    /// Goes on until all buffers are in place, or `limit` steps are done since it was made.
+    /// Continues until all buffers are in place, or `limit` steps have been done in all.
     pub(super) fn run(&mut self, limit: u64) -> Option<Packing> {
         while self.steps < limit {
             let Some(buffer) = self.out.pop() else {
@@ -110,7 +112,7 @@ impl<'a> Ejection<'a> {
         let (offset, price) = self.cheapest(buffer);
         if price > 0 {
             self.prices[buffer] += self.prices[buffer] / 20 + 1;
-            for &(first, _, other) in &self.beside.by_offset {
+            for &(first, _, other) in &self.neighbours.by_offset {
                 let o = other as usize;
                 if first < offset + size && first + self.instance.buffers()[o].size > offset {
                     self.live.remove(o);
@@ -126,9 +128,9 @@ impl<'a> Ejection<'a> {
         self.live.add(buffer);
     }
 
-    /// Finds who lives together with a buffer, and where it might lie.
+    /// Finds the buffers that overlap this one in time, and the candidate addresses.
     fn look(&mut self, buffer: usize) {
-        let Beside { by_offset, by_end, places } = &mut self.beside;
+        let Neighbours { by_offset, by_end, places } = &mut self.neighbours;
         let buffers = self.instance.buffers();
         let wanted = buffers[buffer];
         let highest = (self.line - wanted.size) / wanted.alignment * wanted.alignment;
@@ -137,7 +139,7 @@ impl<'a> Ejection<'a> {
         places.clear();
         places.extend([0, highest]);
         let (offsets, prices, came, round) = (&self.offsets, &self.prices, &self.came, self.round);
-        self.live.each_beside(buffer, &mut |other| {
+        self.live.each_overlapping(buffer, &mut |other| {
             let (first, end) = (offsets[other], offsets[other] + buffers[other].size);
             let price = if came[other] + SETTLES > round { SETTLING * prices[other] } else { prices[other] };
             by_offset.push((first, price, other as u32));
@@ -154,12 +156,12 @@ impl<'a> Ejection<'a> {
         places.dedup();
     }
 
-    /// The address at which the least is in a buffer's way, and how much that is; of several the lowest if that is nothing, else
-    /// any.
+    /// The cheapest address for a buffer, and its cost: the lowest free address if there is one, otherwise a
+    /// random one of the cheapest.
     fn cheapest(&mut self, buffer: usize) -> (u64, u64) {
-        let Beside { by_offset, by_end, places } = &self.beside;
+        let Neighbours { by_offset, by_end, places } = &self.neighbours;
         let size = self.instance.buffers()[buffer].size;
-        // What begins below the end of the place, without what ends below its beginning.
+        // In the way is what begins below the end of the place and does not end below its beginning.
         let (mut begun, mut ended, mut sum) = (0, 0, 0_u64);
         let (mut cheapest, mut at, mut equals) = (u64::MAX, 0, 0);
         for &place in places {

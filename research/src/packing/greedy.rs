@@ -1,26 +1,27 @@
-//! Many orders, and the repair of an order: what lay too high comes earlier in the next attempt.
+//! Places buffers in many orders, and repairs an order: what ended too high comes earlier in the next attempt.
 
 use super::instance::{Instance, Packing};
 use super::place::Placer;
 use crate::random::Random;
 
-/// An order, and what placing its buffers gave.
+/// An order, and the packing that it gave.
 #[derive(Clone, Debug)]
 pub(super) struct Start {
     pub(super) order: Vec<u32>,
     pub(super) packing: Packing,
-    /// The buffers that found no place below the line, and came after all others.
+    /// The buffers that found no place below the line and came after all others.
     pub(super) above: Vec<u32>,
-    /// What the placing cost.
+    /// The steps that it took.
     pub(super) steps: u64,
 }
 
-/// The first orders, and what they give; `line` is at least the load.
+/// The first orders and their packings; `line` is at least the load.
 pub(super) fn starts(instance: &Instance, line: u64) -> impl Iterator<Item = Start> {
     each(instance, line, KEYS.into_iter())
 }
 
-/// The orders in which nothing hangs from above, and no buffer waits for others: those that are soon good come first.
+/// The orders in which nothing hangs from above and no buffer waits for others; those that are usually good come
+/// first.
 pub(super) fn plain_starts(instance: &Instance) -> impl Iterator<Item = Start> {
     each(instance, u64::MAX, PLAIN.into_iter().map(|key| (key, Hanging::Nothing)))
 }
@@ -41,8 +42,8 @@ fn each(instance: &Instance, line: u64, keys: impl Iterator<Item = (Key, Hanging
     })
 }
 
-/// Repairs the order of a packing until the height `target` is reached or `steps` are done. Returns the best packing, and the
-/// steps done, which `progress` is told after each order.
+/// Repairs the order of a packing until the height `target` is reached or `steps` are done. Returns the best
+/// packing and the steps done. `progress` is called with the steps after each order.
 pub(super) fn repair(
     instance: &Instance,
     (start, target): (&Start, u64),
@@ -65,7 +66,7 @@ pub(super) fn repair(
     (best, placer.steps)
 }
 
-/// What the first orders are by; the highest comes first.
+/// What the first orders are sorted by, in descending order.
 #[derive(Clone, Copy, Debug)]
 enum Key {
     Size,
@@ -78,8 +79,9 @@ enum Key {
     CrowdThenEnd,
 }
 
-/// Each with whether what does not live at a time of the largest load hangs from above: what is given back one after the other
-/// while something else grows from below makes room for it then, as the kept results of a training step do for gradients.
+/// The first orders, and what hangs from above in each. Buffers that are not live at the peak load may hang from
+/// above: as they are freed one after the other they make room for what grows from below, as the kept results of a
+/// training step do for gradients.
 const KEYS: [(Key, Hanging); 13] = [
     (Key::CrowdThenEnd, Hanging::OffPeak),
     (Key::CrowdThenLife, Hanging::Nothing),
@@ -96,18 +98,18 @@ const KEYS: [(Key, Hanging); 13] = [
     (Key::Start, Hanging::Nothing),
 ];
 
-/// The plain orders. The first two are unlike each other: sizes suit programs with buffers that live long, beginnings suit those whose
-/// buffers come and go all the time.
+/// The plain orders. The first two differ: sorting by size suits workloads with long lifetimes, by beginning those
+/// whose buffers come and go all the time.
 const PLAIN: [Key; 7] = [Key::Size, Key::Start, Key::Life, Key::Area, Key::CrowdThenSize, Key::CrowdThenLife, Key::AreaAndSize];
 
-/// What lies as high as it can in a first packing, not as low.
+/// What is placed as high as possible in a first packing, instead of as low as possible.
 #[derive(Clone, Copy, Debug)]
 enum Hanging {
-    /// None.
+    /// No buffer.
     Nothing,
-    /// What lives at no time of the largest load: each of several equal steps has such a time.
+    /// Buffers that are not live at any peak of the load; each of several equal steps has such a peak.
     OffPeak,
-    /// What does not live to the end.
+    /// Buffers that do not live to the end.
     Ending,
 }
 
@@ -132,17 +134,17 @@ fn order(instance: &Instance, crowds: &[u64], key: Key) -> Vec<u32> {
     order
 }
 
-/// An order under repair: it wanders, and what is not much worse than of late is kept.
+/// An order under repair: a random walk that accepts an order if it is no worse than some rounds ago.
 struct Repair<'a> {
     instance: &'a Instance,
     order: Vec<u32>,
     packing: Packing,
-    /// Heights of the last rounds: a new order is kept if it is no worse than that many rounds ago.
+    /// The heights of the last rounds, as many as [`MEMORY`].
     recent: Vec<u64>,
     round: usize,
 }
 
-/// How many rounds an order that is no better may live on.
+/// A new order is kept if it is no worse than the one this many rounds ago.
 const MEMORY: usize = 20;
 
 impl<'a> Repair<'a> {
@@ -150,11 +152,11 @@ impl<'a> Repair<'a> {
         Repair { instance, order, packing: packing.clone(), recent: vec![packing.height; MEMORY], round: 0 }
     }
 
-    /// The order with some of what lies too high moved forward, and now and then something else.
+    /// The next order: some of the buffers that are too high move forward, and now and then a random one.
     fn next(&self, random: &mut Random, target: u64) -> Vec<u32> {
         let buffers = self.instance.buffers();
         let span = self.packing.height - target;
-        // Above this line, a different one each time, everything comes earlier.
+        // Buffers above this line, which is different each time, come earlier.
         let line = target + (span as f64 * random.unit()) as u64;
         let count = self.order.len();
         let mut keys: Vec<(f64, u32)> = Vec::with_capacity(count);

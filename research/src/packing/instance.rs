@@ -1,21 +1,22 @@
-//! What is to be packed, with its times made small, and the load: a bound that no packing undercuts.
+//! The problem and its solution: buffers to pack, with times reduced to sections and with their load; and a
+//! packing of them.
 
 use std::fmt;
 
-/// Memory that is in use from one time on until another.
+/// Memory that is in use from one time until another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Buffer {
     /// The first time at which it is in use, in any unit.
     pub start: u64,
-    /// The first time at which it is not any more; after `start`.
+    /// The first time at which it is no longer in use; after `start`.
     pub end: u64,
-    /// Bytes, more than 0.
+    /// Its size in bytes, more than 0.
     pub size: u64,
-    /// Its address is a multiple of this, in bytes, more than 0.
+    /// Its address is a multiple of this number of bytes, more than 0.
     pub alignment: u64,
 }
 
-/// Why buffers are no instance.
+/// Why buffers cannot be packed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InstanceError {
     /// A buffer's lifetime is empty.
@@ -23,7 +24,7 @@ pub enum InstanceError {
         /// Its place in the list.
         buffer: usize,
     },
-    /// A buffer has no bytes, or an alignment of 0.
+    /// A buffer has a size or an alignment of 0.
     Empty {
         /// Its place in the list.
         buffer: usize,
@@ -51,9 +52,9 @@ impl std::error::Error for InstanceError {}
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Instance {
     buffers: Vec<Buffer>,
-    /// First and last section (exclusive) of each buffer.
+    /// The first and the last section (exclusive) of each buffer.
     pub(super) spans: Vec<(u32, u32)>,
-    /// The bytes that live in each section.
+    /// The bytes live in each section.
     pub(super) loads: Vec<u64>,
 }
 
@@ -61,7 +62,7 @@ impl Instance {
     /// Takes buffers, in any order.
     ///
     /// # Errors
-    /// [`InstanceError`], naming the first buffer that cannot be one.
+    /// [`InstanceError`] names the first buffer that is invalid.
     pub fn new(buffers: Vec<Buffer>) -> Result<Instance, InstanceError> {
         if buffers.len() > 1 << 31 {
             return Err(InstanceError::TooMany);
@@ -88,20 +89,20 @@ impl Instance {
         &self.buffers
     }
 
-    /// The most bytes that live at once: no packing needs less.
+    /// The load: the most bytes live at once. No packing needs less.
     #[must_use]
     pub fn load(&self) -> u64 {
         self.loads.iter().copied().max().unwrap_or(0)
     }
 
-    /// For each buffer the most bytes that live at once while it does, itself included.
+    /// For each buffer, the most bytes live at once during its lifetime, including its own.
     pub(super) fn crowds(&self) -> Vec<u64> {
         let most = |&(start, end): &(u32, u32)| self.loads[start as usize..end as usize].iter().copied().max().unwrap_or(0);
         self.spans.iter().map(most).collect()
     }
 
-    /// The parts of time across which no buffer lives, each as the places of its buffers and an instance of its own: the packing
-    /// of one is nothing to the others. Without buffers there is none.
+    /// The parts of time that no buffer connects, each as the places of its buffers and an instance of its own.
+    /// The packing of one part does not affect the others. Without buffers there are no parts.
     pub(super) fn parts(&self) -> Vec<(Vec<usize>, Instance)> {
         let mut by_start: Vec<usize> = (0..self.buffers.len()).collect();
         by_start.sort_by_key(|&buffer| self.spans[buffer].0);
@@ -129,9 +130,9 @@ impl Instance {
         (places, Instance { buffers, spans, loads })
     }
 
-    /// The same with one buffer for all that live from the same section to the same one, and for each buffer its place in that.
-    /// Who packs it puts them side by side, where they are in nobody's way. Only what needs no gap is put together: sizes that
-    /// are multiples of an alignment that is the same.
+    /// The same instance with one buffer in place of all that have the same sections, and for each buffer the
+    /// place of its group. Packing it puts the buffers of a group side by side. Only buffers that need no gap
+    /// between them are merged: their sizes are multiples of the same alignment.
     pub(super) fn merged(&self) -> (Vec<u32>, Instance) {
         let kind = |b: usize| {
             let Buffer { size, alignment, .. } = self.buffers[b];
@@ -155,13 +156,14 @@ impl Instance {
         (groups, Instance { buffers, spans, loads: self.loads.clone() })
     }
 
-    /// How many pairs of buffers live at the same time, which is what placing all of them costs.
+    /// The number of pairs of buffers that are live at the same time: the cost of placing all buffers.
     pub(super) fn pairs(&self) -> u64 {
         let mut starts: Vec<u32> = self.spans.iter().map(|span| span.0).collect();
         let mut ends: Vec<u32> = self.spans.iter().map(|span| span.1).collect();
         starts.sort_unstable();
         ends.sort_unstable();
-        // Of those that begin no later, all live with a buffer that have not ended when it begins; each pair counts once, for the later.
+        // A buffer overlaps all that begin no later and have not ended when it begins. Each pair counts once, for
+        // the later buffer.
         let alive = |(place, start): (usize, &u32)| place as u64 - ends.partition_point(|end| end <= start) as u64;
         starts.iter().enumerate().map(alive).sum()
     }
@@ -172,10 +174,10 @@ impl Instance {
     }
 }
 
-/// Each buffer's lifetime in sections: stretches of time in which buffers begin, and then buffers end. Two buffers live at the
-/// same time exactly if they share a section.
+/// Each buffer's lifetime in sections: stretches of time in which first buffers begin and then buffers end. Two
+/// buffers are live at the same time exactly if they share a section.
 fn sections(buffers: &[Buffer]) -> Vec<(u32, u32)> {
-    // At one time ends come before beginnings: lifetimes are half open.
+    // At the same time, ends come before beginnings: lifetimes are half open.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * buffers.len());
     for (index, buffer) in buffers.iter().enumerate() {
         events.push((buffer.start, true, index));
@@ -214,7 +216,7 @@ fn loads(buffers: &[Buffer], spans: &[(u32, u32)]) -> Vec<u64> {
         .collect()
 }
 
-/// An address for each buffer, from 0 on, and the memory that they need together.
+/// An address for each buffer, starting at 0, and the memory that all of them need.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packing {
     /// The address of each buffer, in the order of the instance.
@@ -224,7 +226,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Everything at address 0, to begin with.
+    /// All buffers at address 0, as a start.
     pub(super) fn of(instance: &Instance) -> Packing {
         Packing { offsets: vec![0; instance.buffers().len()], height: 0 }
     }

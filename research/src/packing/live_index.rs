@@ -1,22 +1,23 @@
-//! Which buffers are in place while another one lives.
+//! An index of the buffers in place: which of them are live at the same time as another buffer.
 
 use super::instance::Instance;
 
-/// The buffers that are in place, to be found by lifetime.
+/// The buffers in place, found by lifetime: a segment tree over the buffers in the order of their beginnings.
 #[derive(Clone, Debug)]
 pub(super) struct LiveIndex<'a> {
     instance: &'a Instance,
-    /// Buffers by the section in which they begin.
+    /// All buffers in the order of their beginnings.
     by_start: Vec<u32>,
-    /// Where each buffer is in `by_start`.
+    /// The place of each buffer in `by_start`.
     rank: Vec<u32>,
-    /// Above `by_start`: the latest end of the buffers in place below each node; 0 is none. Node 1 is the root.
+    /// The tree over `by_start`: the latest end of the buffers in place below each node, 0 for none. Node 1 is the
+    /// root.
     latest: Vec<u32>,
     leaves: usize,
 }
 
 impl<'a> LiveIndex<'a> {
-    /// None is in place.
+    /// An index in which no buffer is in place.
     pub(super) fn new(instance: &'a Instance) -> LiveIndex<'a> {
         let count = instance.spans.len();
         let mut by_start: Vec<u32> = (0..count as u32).collect();
@@ -27,10 +28,12 @@ impl<'a> LiveIndex<'a> {
         LiveIndex { instance, by_start, rank, latest: vec![0; 2 * leaves], leaves }
     }
 
+    /// Takes all buffers out.
     pub(super) fn clear(&mut self) {
         self.latest.fill(0);
     }
 
+    /// Puts a buffer in place.
     pub(super) fn add(&mut self, buffer: usize) {
         let end = self.instance.spans[buffer].1;
         let mut node = self.leaves + self.rank[buffer] as usize;
@@ -40,6 +43,7 @@ impl<'a> LiveIndex<'a> {
         }
     }
 
+    /// Takes a buffer out.
     pub(super) fn remove(&mut self, buffer: usize) {
         let mut node = self.leaves + self.rank[buffer] as usize;
         self.latest[node] = 0;
@@ -53,10 +57,10 @@ impl<'a> LiveIndex<'a> {
         }
     }
 
-    /// Calls `found` with each buffer in place that lives together with this one.
-    pub(super) fn each_beside(&self, buffer: usize, found: &mut impl FnMut(usize)) {
+    /// Calls `found` with each buffer in place that overlaps this one in time.
+    pub(super) fn each_overlapping(&self, buffer: usize, found: &mut impl FnMut(usize)) {
         let (start, end) = self.instance.spans[buffer];
-        // All that begin before this one ends; of these, all that end after it begins.
+        // Of all that begin before this one ends, those that end after it begins.
         let before = self.by_start.partition_point(|&other| self.instance.spans[other as usize].0 < end);
         self.each_below((1, 0, self.leaves), before, start, found);
     }

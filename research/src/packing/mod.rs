@@ -1,9 +1,11 @@
-//! The offline packer: addresses for buffers whose sizes and lifetimes are all known, in as little memory as a good solver finds.
+//! The offline packer: addresses for buffers whose sizes and lifetimes are all known, in as little memory as a
+//! good solver finds.
 //!
-//! A policy that learns of requests one by one cannot be expected to need less. So the packing found stands beside a policy's result as a
-//! bound that can be reached, and the load (the most bytes live at once) as one that nothing can undercut. A recording's requests are
-//! rounded only to the multiples that all blocks have, by no setting ([`Recorded`]). The problem is dynamic storage allocation, which is
-//! NP-hard: the result is a packing, which [`check`] verifies, but not always the best one.
+//! A policy that learns of requests one by one cannot be expected to need less. So the packing found stands beside
+//! a policy's result as a bound that can be reached, and the load (the most bytes live at once) as one that
+//! nothing can undercut. A recording's requests are rounded only to the multiples that all blocks have, by no
+//! setting ([`Recorded`]). The problem is dynamic storage allocation, which is NP-hard: the result is a packing,
+//! which [`check`] verifies, but not always the best one.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -1,17 +1,17 @@
-//! What is done for any number of buffers: orders, ejection from what they give, and the repair of the best of them; and for many buffers
-//! which of it comes first.
+//! The methods for any number of buffers: orders, ejection from their packings, and repair of the best order; and,
+//! for many buffers, which of them comes first.
 
 use super::effort::{Effort, Found};
 use super::eject::{Ejection, Price};
 use super::greedy::{self, Start};
 use super::instance::{Buffer, Instance, Packing};
 
-/// Many buffers: what is done for them, in which order.
+/// The packing of many buffers.
 pub(super) struct Many<'a> {
     instance: &'a Instance,
     effort: &'a Effort,
     goal: u64,
-    /// For each buffer its group, of those that live equally long.
+    /// For each buffer, its group of buffers with the same lifetime.
     groups: Vec<u32>,
     merged: Instance,
 }
@@ -22,7 +22,8 @@ impl<'a> Many<'a> {
         Many { instance, effort, goal, groups, merged }
     }
 
-    /// Groups come first where they are much less work, else the plain orders: a small budget is for no more than what comes first.
+    /// Groups come first if they are much less work, otherwise the plain orders: a small budget is enough only for
+    /// what comes first.
     pub(super) fn run(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
         if self.merged.pairs() <= self.instance.pairs() / MUCH_LESS {
             self.pack_groups(found, progress);
@@ -69,10 +70,10 @@ impl<'a> Many<'a> {
     }
 }
 
-/// Groups are much less work than their buffers if so many times fewer pairs live together.
+/// Groups count as much less work than buffers if the pairs that overlap in time are this many times fewer.
 const MUCH_LESS: u64 = 4;
 
-/// The packing of buffers that were packed in groups.
+/// The packing of buffers from that of their groups.
 fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
     let mut free = packing.offsets.clone();
     let place = |(buffer, &group): (&Buffer, &u32)| {
@@ -83,18 +84,18 @@ fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
     Packing { offsets: instance.buffers().iter().zip(groups).map(place).collect(), height: packing.height }
 }
 
-/// The part of the budget that the plain orders of many buffers get, in hundredths.
+/// The share of the budget for the plain orders of many buffers, in hundredths.
 const SHARE_OF_PLAIN: u64 = 50;
 
-/// Until so much of the budget is done, in hundredths, starts are placed, ejection goes on, and then the repair of orders; the search gets
-/// the rest.
+/// The shares of the budget, in hundredths, at which placing first orders, ejection, and the repair of orders end.
+/// The search gets the rest.
 pub(super) type Shares = (u64, u64, u64);
 
 pub(super) const SHARES_OF_FEW: Shares = (100, 2, 4);
 const SHARES_OF_MERGED: Shares = (40, 40, 40);
 const SHARES_OF_MANY: Shares = (100, 80, 90);
 
-/// What is done for any number of buffers.
+/// The methods for any number of buffers.
 pub(super) struct Orders<'a> {
     instance: &'a Instance,
     effort: &'a Effort,
@@ -103,11 +104,11 @@ pub(super) struct Orders<'a> {
     progress: &'a mut dyn FnMut(u64),
 }
 
-/// Of the steps of an order, this part is spent on ejection from it in the first round.
+/// In the first round, ejection from an order gets its steps divided by this.
 const FIRST_EJECTION: u64 = 8;
 
 impl<'a> Orders<'a> {
-    /// All of it. What is found is the packing if it is lower than the one that is there, or none is.
+    /// Runs all methods. The packing found replaces the one in `found` if it is lower, or if there is none.
     pub(super) fn run(
         instance: &'a Instance,
         effort: &'a Effort,
@@ -119,7 +120,7 @@ impl<'a> Orders<'a> {
         Orders::go_on(instance, effort, shares, starts, found, progress);
     }
 
-    /// The first part of it: places starts, and returns them.
+    /// The first part: places the first orders and returns them.
     pub(super) fn start(
         instance: &'a Instance,
         effort: &'a Effort,
@@ -132,7 +133,7 @@ impl<'a> Orders<'a> {
         work.starts
     }
 
-    /// The second part: ejection from the starts, and the repair of the best of them.
+    /// The second part: ejection from the first orders, and repair of the best one.
     pub(super) fn go_on(
         instance: &'a Instance,
         effort: &'a Effort,
@@ -146,7 +147,7 @@ impl<'a> Orders<'a> {
         work.repair(effort.steps / 100 * for_orders);
     }
 
-    /// Places the first orders; each is repaired a little at once.
+    /// Places the first orders, each followed by a short ejection.
     fn place(&mut self, steps: u64) {
         for start in greedy::starts(self.instance, self.found.bound) {
             self.found.steps += start.steps;
@@ -166,7 +167,7 @@ impl<'a> Orders<'a> {
         self.found.packing.height <= self.found.bound || self.found.steps >= steps
     }
 
-    /// Repairs all of them again and again, with more steps in every round, until `steps` are done in all.
+    /// Ejects from all first orders again and again, with more steps in each round, until `steps` are done in all.
     fn eject(&mut self, steps: u64) {
         let starts = std::mem::take(&mut self.starts);
         for (round, price) in Price::ALL.into_iter().cycle().enumerate().skip(1) {
@@ -193,7 +194,7 @@ impl<'a> Orders<'a> {
         (self.progress)(self.found.steps);
     }
 
-    /// Repairs the order of the best of them, until `steps` are done in all.
+    /// Repairs the order with the best packing, until `steps` are done in all.
     fn repair(&mut self, steps: u64) {
         if self.is_done(steps) {
             return;

@@ -1,17 +1,17 @@
-//! Putting buffers in place one after the other, each at the lowest address that is free for as long as it lives.
+//! Places buffers one after the other, each at the lowest address that is free for its whole lifetime.
 
 use super::instance::{Instance, Packing};
 use super::live_index::LiveIndex;
 
-/// The placing of one order after the other, with memory that is used again.
+/// Places one order after another, reusing its memory.
 #[derive(Clone, Debug)]
 pub(super) struct Placer<'a> {
     instance: &'a Instance,
     live: LiveIndex<'a>,
-    /// First and last byte (exclusive) of placed buffers in the way of the one being placed.
+    /// The first and the last byte (exclusive) of the placed buffers that are in the way of the current one.
     in_the_way: Vec<(u64, u64)>,
     offsets: Vec<u64>,
-    /// Work done since it was made, in buffers looked at.
+    /// Work done so far, in buffers looked at.
     pub(super) steps: u64,
 }
 
@@ -21,8 +21,9 @@ impl<'a> Placer<'a> {
         Placer { instance, live: LiveIndex::new(instance), in_the_way: Vec::new(), offsets, steps: 0 }
     }
 
-    /// Places all buffers in this order, those of `hanging` as high as they can be below `line`, the others as low as they can
-    /// be. Those that find no place below `line` come after all others, as low as they can be, and are returned.
+    /// Places all buffers in this order: those for which `hanging` is true as high as possible below `line`, the
+    /// others as low as possible. Buffers that find no place below `line` come after all others, as low as
+    /// possible, and are returned.
     pub(super) fn place(&mut self, order: &[u32], line: u64, hanging: impl Fn(u32) -> bool) -> (Packing, Vec<u32>) {
         self.live.clear();
         let mut height = 0;
@@ -44,7 +45,7 @@ impl<'a> Placer<'a> {
         (Packing { offsets: self.offsets.clone(), height }, above)
     }
 
-    /// Gives a buffer the lowest address at which it is in nobody's way. Returns its end.
+    /// Places a buffer at the lowest free address. Returns its end.
     fn lowest(&mut self, buffer: usize) -> u64 {
         self.look(buffer);
         let wanted = self.instance.buffers()[buffer];
@@ -59,12 +60,12 @@ impl<'a> Placer<'a> {
         free + wanted.size
     }
 
-    /// Gives a buffer the highest address below `line` at which it is in nobody's way, if there is one. Returns its end.
+    /// Places a buffer at the highest free address below `line`, if there is one. Returns its end.
     fn highest(&mut self, buffer: usize, line: u64) -> Option<u64> {
         self.look(buffer);
         let wanted = self.instance.buffers()[buffer];
         let mut found = None;
-        // Where everything below ends.
+        // The end of everything below.
         let mut free = 0_u64;
         let above = std::iter::once((line, line));
         for (first, end) in self.in_the_way.iter().copied().chain(above) {
@@ -76,12 +77,12 @@ impl<'a> Placer<'a> {
         found.map(|offset| offset + wanted.size)
     }
 
-    /// Finds what is in a buffer's way.
+    /// Finds the placed buffers that are in a buffer's way.
     fn look(&mut self, buffer: usize) {
         let buffers = self.instance.buffers();
         let (offsets, in_the_way) = (&self.offsets, &mut self.in_the_way);
         in_the_way.clear();
-        self.live.each_beside(buffer, &mut |other| in_the_way.push((offsets[other], offsets[other] + buffers[other].size)));
+        self.live.each_overlapping(buffer, &mut |other| in_the_way.push((offsets[other], offsets[other] + buffers[other].size)));
         self.steps += 8 + 4 * in_the_way.len() as u64;
         in_the_way.sort_unstable();
     }

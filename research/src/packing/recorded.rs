@@ -1,4 +1,5 @@
-//! The buffers of a recorded program: its requests in the smallest blocks, for as long as they could not be used again.
+//! The buffers of a recording: its requests in the smallest possible blocks, each until its memory could be used
+//! again.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
@@ -8,28 +9,28 @@ use rustc_hash::FxHashMap;
 
 use super::instance::Buffer;
 
-/// What a recording's program asked for.
+/// What the recorded program requested.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recorded {
-    /// What got memory, in the order of asking; times are numbers of operations.
+    /// The requests that got memory, in order; times are numbers of operations.
     ///
-    /// Sizes are rounded up to 512 bytes, whatever the recording's settings: no setting makes a block smaller (spec 1.1, 1.2), and
-    /// `roundup_power2_divisions` would only make it larger. A buffer lives from its request until its memory became free in the
-    /// recording, so the time that other streams still used it counts. Streams and private pools are no obstacle here: any memory may
-    /// be used for any buffer.
+    /// Sizes are rounded up to 512 bytes under any settings: no setting makes a block smaller (spec 1.1, 1.2), and
+    /// `roundup_power2_divisions` would only make it larger. A buffer is live from its request until its memory
+    /// became free in the recording, so the time during which other streams still used it counts. Streams and
+    /// private pools do not matter here: any memory may serve any buffer.
     pub buffers: Vec<Buffer>,
-    /// What got none, and is not among the buffers.
+    /// The requests that failed; they are not among the buffers.
     pub refused: Refused,
 }
 
-/// Requests that were out of memory in a recording. Sizes are rounded as those of buffers.
+/// A recording's requests that failed for lack of memory. Sizes are rounded like those of buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Refused {
-    /// How many.
+    /// The number of requests.
     pub requests: u64,
-    /// Their sizes together, in bytes.
+    /// The sum of their sizes, in bytes.
     pub bytes: u64,
-    /// The size of the last one and of all buffers that lived then, in bytes; 0 without one.
+    /// The size of the last one plus all buffers live at that moment, in bytes; 0 if there is none.
     pub in_use_with_last: u64,
 }
 
@@ -77,7 +78,7 @@ impl Recorded {
     }
 }
 
-/// The size of a block where no setting makes it larger, in bytes; beyond 64 bits the largest number, which is no size of an instance.
+/// The size of a block if no setting makes it larger, in bytes; beyond 64 bits `u64::MAX`, which no instance accepts.
 fn smallest_block(bytes: u64) -> u64 {
     PyTorch::new(Settings::default()).round(Bytes(bytes)).map_or(u64::MAX, |Bytes(size)| size)
 }
@@ -114,7 +115,7 @@ mod tests {
             (10, free(3, Completion::Never)),
         ]);
         let told: Vec<_> = recorded.buffers.iter().map(|buffer| (buffer.start, buffer.end, buffer.size)).collect();
-        // That at entry 7 became free before what came at entry 9, the seventh operation.
+        // What became free at entry 7 did so before entry 9, which is the seventh operation.
         assert_eq!(told, [(0, 3, 1024), (1, 6, 512), (5, 9, 512), (6, 9, 1024)]);
     }
 

@@ -1,21 +1,21 @@
-//! What all searches of an instance need to know of it: which buffers live together, which are equal, and the unit of addresses.
+//! What every search of an instance needs: which buffers overlap in time, which are equal, and the unit of addresses.
 
 use super::instance::Instance;
 
-/// What stays the same in all searches of an instance.
+/// Facts about an instance that all searches share.
 pub(super) struct Relations<'a> {
     pub(super) instance: &'a Instance,
-    /// Which buffers live together with each one.
+    /// For each buffer, those that overlap it in time.
     pub(super) neighbours: Vec<Vec<u32>>,
     /// The buffers of each section.
     pub(super) members: Vec<Vec<u32>>,
-    /// For each buffer the one before it in the instance that has the same span, size and alignment.
+    /// For each buffer, the previous one with the same span, size and alignment.
     pub(super) twins: Vec<Option<u32>>,
-    /// All buffers, by the section in which they begin.
+    /// All buffers in the order of the sections in which they begin.
     by_start: Vec<u32>,
-    /// For each section how many begin before it.
+    /// For each section, how many buffers begin before it.
     begun: Vec<u32>,
-    /// All addresses of a packing without needless gaps are multiples of this.
+    /// In a packing without needless gaps, all addresses are multiples of this.
     pub(super) unit: u64,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Relations<'a> {
     }
 }
 
-/// An alignment that forces nothing is a multiple of everything.
+/// An alignment of 1 forces nothing; as 0 it does not change a greatest common divisor.
 fn step_of(alignment: u64) -> u64 {
     if alignment == 1 { 0 } else { alignment }
 }

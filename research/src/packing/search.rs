@@ -1,15 +1,16 @@
 //! A systematic search for a packing of at most a given height, for some hundreds of buffers.
 //!
-//! Each section of time has a floor: everything that is still to be placed there lies above it. A node asks of one section what
-//! covers the byte at its floor: one of the buffers that may lie there, or nothing, in which case the floor rises. Placing a
-//! buffer lifts all that live together with it and are not placed, so floors rise in other sections too; where what is still to
-//! come does not fit between floor and capacity, the branch is given up. A section with the lowest floor is asked; before that,
-//! buffers are placed that have no other place, because their section has room for no gap.
+//! Each section of time has a floor: every buffer still to be placed there goes above it. A node of the search
+//! picks a section and branches on what covers the byte at its floor: one of the buffers that can be there, or
+//! nothing, in which case the floor rises. Placing a buffer lifts all unplaced buffers that overlap it in time, so
+//! floors rise in other sections too. If the unplaced buffers of a section do not fit between its floor and the
+//! capacity, the branch is cut off. The section picked is one with the lowest floor; before that, buffers are
+//! placed that have no choice because their section has no room for a gap.
 //!
-//! Of all packings the search looks for one whose addresses add up to the least. In that one every buffer lies on the ground or
-//! on another one, and none would fit further down: branches where that cannot be so any more are given up. Of two equal buffers
-//! the first is placed first. (Floors per section are an idea of MiniMalloc, ASPLOS 2023; weights of failures are from constraint
-//! programming.)
+//! Of all packings the search looks for the one with the smallest sum of addresses. In that packing every buffer
+//! is at the bottom or on top of another, and none fits further down; branches where that has become impossible
+//! are cut off. Of two equal buffers the first is placed first. (Floors per section are an idea of MiniMalloc,
+//! ASPLOS 2023; weights of failures come from constraint programming.)
 
 mod moves;
 
@@ -19,62 +20,62 @@ use super::relations::Relations;
 /// How a search ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// With a packing of at most that height.
+    /// It found a packing of at most that height.
     Found(Packing),
-    /// There is none.
+    /// There is no such packing.
     Impossible,
-    /// The steps did not suffice.
+    /// It ran out of steps.
     Unknown,
 }
 
-/// Which section is asked, of several with the lowest floor.
+/// Which section is picked, of several with the lowest floor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
-    /// The one with the fewest answers.
+pub(super) enum Pick {
+    /// The one with the fewest branches.
     Fewest,
-    /// The one with the least room above what is to come.
+    /// The one with the least room above its unplaced buffers.
     Tightest,
-    /// The one in which the most branches failed.
+    /// The one in which most branches failed.
     Hardest,
     /// The first one.
     Earliest,
 }
 
-impl Asked {
-    pub(super) const ALL: [Asked; 4] = [Asked::Fewest, Asked::Tightest, Asked::Hardest, Asked::Earliest];
+impl Pick {
+    pub(super) const ALL: [Pick; 4] = [Pick::Fewest, Pick::Tightest, Pick::Hardest, Pick::Earliest];
 }
 
-/// A search, with its state at the present node.
+/// A search, with the state of its current node.
 pub(super) struct Search<'a> {
     relations: &'a Relations<'a>,
     capacity: u64,
-    /// The order in which buffers are tried: lower first.
+    /// The rank of each buffer; lower ranks are tried first.
     rank: &'a [u32],
-    /// How often branches failed in each section.
+    /// The number of branches that failed in each section.
     weights: &'a mut [u32],
-    /// The lowest address that each buffer can have, or has.
+    /// The address of each placed buffer, and the lowest possible address of each unplaced one.
     offsets: Vec<u64>,
-    /// The lowest address above all placed buffers that live together with each one.
+    /// For each buffer, the lowest address above all placed buffers that overlap it in time.
     supports: Vec<u64>,
     placed: Vec<bool>,
     floors: Vec<u64>,
-    /// How many buffers may lie on each floor.
+    /// The number of buffers that can be on the floor of each section.
     ready: Vec<u32>,
-    /// What is still to be placed in each section, in bytes.
+    /// The bytes of the unplaced buffers of each section.
     rest: Vec<u64>,
-    /// For each section how many buffers that are still to be placed live in it and in the one before.
+    /// For each section, the number of unplaced buffers that are live in it and in the previous one.
     crossing: Vec<u32>,
-    /// Stretches to be solved after others, as lists that share their ends.
+    /// Stretches to be solved after others: linked lists that share their tails.
     later: Vec<Later>,
     trail: Vec<Change>,
-    /// Sections to look at again.
+    /// Sections whose floors must be computed again.
     touched: Vec<u32>,
     is_touched: Vec<bool>,
-    asked: Asked,
+    pick: Pick,
     pub(super) steps: u64,
 }
 
-/// Something that is taken back when a branch is given up.
+/// A change that is undone when a branch is cut off.
 enum Change {
     Offset(u32, u64),
     Support(u32, u64),
@@ -85,14 +86,14 @@ enum Change {
 /// Sections from the first to the last (exclusive).
 type Stretch = (u32, u32);
 
-/// A node: what it is about, and the answers that are still to be tried.
+/// A node: its task, and the branches still to be tried.
 struct Node {
-    answers: Vec<Answer>,
-    /// The length of the trail before any of them.
+    branches: Vec<Branch>,
+    /// The length of the trail before any branch.
     mark: usize,
-    /// What is to be placed here.
+    /// What is to be solved here.
     task: Task,
-    /// The length of the list of stretches that come later, before any of them.
+    /// The length of [`Search::later`] before any branch.
     later: usize,
 }
 
@@ -100,21 +101,21 @@ struct Node {
 #[derive(Clone, Copy)]
 struct Task {
     stretch: Stretch,
-    /// The node whose answer made it a stretch of its own. If there is no way to solve it, that answer is wrong, whatever was
-    /// found for other stretches.
+    /// The node whose branch made this a stretch of its own. If it cannot be solved, that branch has failed,
+    /// whatever was found for other stretches.
     owner: usize,
-    /// What is to be solved after it, a place in [`Search::later`].
+    /// The task after this one, a place in [`Search::later`].
     next: Option<usize>,
 }
 
-/// The owner of what nothing divided: if there is no way, there is none at all.
+/// The owner of the undivided task: if it cannot be solved, there is no packing.
 const ROOT: usize = usize::MAX;
 
-/// A stretch that comes later.
+/// A stretch to be solved later.
 struct Later(Task);
 
 #[derive(Clone, Copy)]
-enum Answer {
+enum Branch {
     Place(u32),
     /// Nothing covers the floor of this section.
     Rise(u32),
@@ -125,7 +126,7 @@ impl<'a> Search<'a> {
         relations: &'a Relations<'a>,
         rank: &'a [u32],
         weights: &'a mut [u32],
-        asked: Asked,
+        pick: Pick,
         capacity: u64,
     ) -> Search<'a> {
         let count = relations.neighbours.len();
@@ -148,11 +149,11 @@ impl<'a> Search<'a> {
             touched: Vec::new(),
             is_touched: vec![false; sections],
             steps: 0,
-            asked,
+            pick,
         }
     }
 
-    /// Searches until something is found, or all is seen, or `limit` steps are done.
+    /// Searches until a packing is found, every branch has been tried, or `limit` steps are done.
     pub(super) fn run(&mut self, limit: u64) -> Outcome {
         if self.rest.iter().any(|&rest| rest > self.capacity) {
             return Outcome::Impossible;
@@ -165,28 +166,28 @@ impl<'a> Search<'a> {
                 return Outcome::Unknown;
             }
             let (mark, task) = (node.mark, node.task);
-            let Some(answer) = node.answers.pop() else {
+            let Some(branch) = node.branches.pop() else {
                 if task.owner == ROOT {
                     break;
                 }
                 path.truncate(task.owner + 1);
                 let (mark, later) = (path[task.owner].mark, path[task.owner].later);
-                self.take_back(mark);
+                self.undo(mark);
                 self.later.truncate(later);
                 continue;
             };
-            let stands = match answer {
-                Answer::Place(buffer) => self.place(buffer as usize),
-                Answer::Rise(section) => self.rise(section as usize),
+            let stands = match branch {
+                Branch::Place(buffer) => self.place(buffer as usize),
+                Branch::Rise(section) => self.rise(section as usize),
             };
             if !stands {
-                self.take_back(mark);
+                self.undo(mark);
                 continue;
             }
             let here = path.len() - 1;
-            let next = match answer {
-                Answer::Place(_) => self.divide(task, here),
-                Answer::Rise(_) => Some(Task { owner: here, ..task }),
+            let next = match branch {
+                Branch::Place(_) => self.divide(task, here),
+                Branch::Rise(_) => Some(Task { owner: here, ..task }),
             };
             match next {
                 Some(task) => path.push(self.open(task)),
@@ -196,8 +197,8 @@ impl<'a> Search<'a> {
         Outcome::Impossible
     }
 
-    /// What is to be solved next: the first of the stretches into which a task falls because no buffer that is still to be
-    /// placed lives in two of them, or what comes after the task if nothing is left of it.
+    /// The next task. If no unplaced buffer connects them, a task falls into several stretches, and the first of
+    /// these is next; if nothing is left of it, the task after it is.
     fn divide(&mut self, task: Task, owner: usize) -> Option<Task> {
         let (first, end) = task.stretch;
         self.steps += u64::from(end - first) / 4;
@@ -212,7 +213,7 @@ impl<'a> Search<'a> {
             }
             begin = section;
         }
-        // Short ones first: whether there is no way is soon known.
+        // Short stretches first: if they cannot be solved, that is known soon.
         stretches.sort_by_key(|&(begin, end)| std::cmp::Reverse((end - begin, begin)));
         let mut next = task.next;
         let Some(soonest) = stretches.pop() else { return next.map(|place| self.later[place].0) };
@@ -228,11 +229,11 @@ impl<'a> Search<'a> {
         Packing { height: tops.max().unwrap_or(0), offsets: self.offsets.clone() }
     }
 
-    /// The next question about a stretch, its answers in reverse order of trying.
+    /// The node for a task, with its branches in reverse order of trying.
     fn open(&mut self, task: Task) -> Node {
-        let node = |answers, search: &Search<'_>| Node { answers, mark: search.trail.len(), task, later: search.later.len() };
+        let node = |branches, search: &Search<'_>| Node { branches, mark: search.trail.len(), task, later: search.later.len() };
         if let Some(buffer) = self.forced(task.stretch) {
-            return node(vec![Answer::Place(buffer)], self);
+            return node(vec![Branch::Place(buffer)], self);
         }
         let section = self.lowest(task.stretch);
         let floor = self.floors[section];
@@ -244,22 +245,22 @@ impl<'a> Search<'a> {
         if beginning.iter().any(fits_below) {
             return node(Vec::new(), self);
         }
-        let mut answers = Vec::with_capacity(self.ready[section] as usize + 1);
+        let mut branches = Vec::with_capacity(self.ready[section] as usize + 1);
         if floor + self.rest[section] < self.capacity {
-            answers.push(Answer::Rise(section as u32));
+            branches.push(Branch::Rise(section as u32));
         }
-        // One whose floor rose to here without anything to lie on comes later.
+        // A buffer that was lifted to the floor but has nothing below it is tried later.
         let is_ready =
             |b: u32| !self.placed[b as usize] && self.offsets[b as usize] == floor && self.supports[b as usize] == floor;
         let has_waiting_twin = |b: u32| relations.twins[b as usize].is_some_and(is_ready);
         let lying = relations.members[section].iter().copied();
         let mut lying: Vec<u32> = lying.filter(|&b| is_ready(b) && !has_waiting_twin(b)).collect();
         lying.sort_unstable_by_key(|&b| std::cmp::Reverse(self.rank[b as usize]));
-        answers.extend(lying.into_iter().map(Answer::Place));
-        node(answers, self)
+        branches.extend(lying.into_iter().map(Branch::Place));
+        node(branches, self)
     }
 
-    /// A buffer that has to lie on the floor of some section, because nothing else can and there is no room for a gap.
+    /// A buffer that must be on the floor of some section: no other can be, and there is no room for a gap.
     fn forced(&mut self, stretch: Stretch) -> Option<u32> {
         let relations = self.relations;
         let buffers = relations.instance.buffers();
@@ -271,7 +272,7 @@ impl<'a> Search<'a> {
             }
             let is_ready = |&b: &u32| !self.placed[b as usize] && self.offsets[b as usize] == floor;
             let buffer = relations.members[section].iter().copied().find(is_ready)?;
-            // What may come to lie below it in another section has to be placed first.
+            // Buffers that may go below it in another section must be placed first.
             let goes_below = |&o: &u32| !self.placed[o as usize] && self.offsets[o as usize] + buffers[o as usize].size <= floor;
             self.steps += relations.neighbours[buffer as usize].len() as u64 / 2;
             if !relations.neighbours[buffer as usize].iter().any(goes_below) {
@@ -281,17 +282,17 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The section with the lowest floor, of these the one that is to be asked first.
+    /// The section to pick: of those with the lowest floor, the one that the heuristic prefers.
     fn lowest(&self, (first, end): Stretch) -> usize {
         let open = (first as usize..end as usize).filter(|&section| self.rest[section] > 0);
         let key = |section: usize| {
             let (rest, floor) = (self.rest[section], self.floors[section]);
             let room = self.capacity - floor - rest;
-            let second = match self.asked {
-                Asked::Fewest => u64::from(self.ready[section]) + u64::from(room > 0),
-                Asked::Tightest => room,
-                Asked::Hardest => u64::from(u32::MAX - self.weights[section]),
-                Asked::Earliest => 0,
+            let second = match self.pick {
+                Pick::Fewest => u64::from(self.ready[section]) + u64::from(room > 0),
+                Pick::Tightest => room,
+                Pick::Hardest => u64::from(u32::MAX - self.weights[section]),
+                Pick::Earliest => 0,
             };
             (floor, second, section)
         };

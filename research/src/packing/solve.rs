@@ -1,26 +1,26 @@
-//! The whole of it: orders, and the systematic search where it can help, within a budget of steps.
+//! The solver: orders, and the systematic search where it can help, within a budget of steps.
 
 use super::effort::{Effort, Found};
 use super::instance::{Instance, Packing};
 use super::orders::{Many, Orders, SHARES_OF_FEW};
 use super::relations::Relations;
-use super::search::{Asked, Outcome, Search};
+use super::search::{Outcome, Pick, Search};
 use crate::random::Random;
 
-/// More buffers than this are left to orders alone: what the search needs to know of pairs grows with their square.
+/// More buffers than this are left to orders alone: the search needs facts about pairs, which grow with the square.
 const SEARCHABLE: usize = 2000;
 
-/// Packs buffers into as little memory as is found within the budget. Deterministic: no clock, no threads.
+/// Packs buffers into as little memory as it finds within the budget. Deterministic: no clock, no threads.
 #[must_use]
 pub fn pack(instance: &Instance, effort: &Effort) -> Found {
     pack_watched(instance, effort, &mut |_| ())
 }
 
-/// [`pack`], which tells now and then how many steps are done: after each order, and after each search.
+/// [`pack`], which also calls `progress` with the steps done after each order and each search.
 #[must_use]
 pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnMut(u64)) -> Found {
     let mut parts = instance.parts();
-    // What is soon done leaves its steps to the others.
+    // Small parts first: what they do not use is left to the others.
     parts.sort_by_key(|(buffers, _)| buffers.len());
     let mut found = Found { packing: Packing::of(instance), bound: instance.load(), steps: 0 };
     for (done, (buffers, part)) in parts.iter().enumerate() {
@@ -34,14 +34,14 @@ pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnM
     found
 }
 
-/// Where there are no more buffers than this, most of the budget is for the search.
+/// With no more buffers than this, most of the budget is for the search.
 const FEW: usize = 500;
 
-/// Of few buffers, this part of the budget is for searches before orders are repaired, in hundredths: most of what can be searched at
-/// all is soon done, and what is trivial at once.
+/// With few buffers, this share of the budget, in hundredths, is for searches before orders are repaired: most
+/// instances that can be searched at all are done soon, and trivial ones at once.
 const SHARE_OF_FIRST_SEARCHES: u64 = 1;
 
-/// Packs what cannot be divided; a packing of height `goal`, which is at least the load, is as good as any.
+/// Packs a part that cannot be divided. A packing of height `goal`, which is at least the load, is as good as any.
 fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn FnMut(u64)) -> Found {
     let count = instance.buffers().len();
     let mut found = Found { bound: goal, ..Found::default() };
@@ -63,27 +63,28 @@ fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn
     found
 }
 
-/// Searches that differ in what they ask and try first. Each fails on other instances, quickly or never; so all get a little
-/// time, then all a little more.
+/// Searches that differ in the section they look at first and in the order in which they try buffers. Each is
+/// hopeless on some instances and quick on others, so all get a few steps, then all a few more.
 struct Portfolio<'a> {
     instance: &'a Instance,
     relations: Relations<'a>,
-    /// How often branches failed in each section, for each kind of search by itself: what one learns leads another astray.
-    weights: [Vec<u32>; Asked::ALL.len()],
+    /// How many branches failed in each section, separately for each kind of search: what one learns misleads
+    /// another.
+    weights: [Vec<u32>; Pick::ALL.len()],
     crowds: Vec<u64>,
     random: Random,
-    /// How many searches are done.
+    /// The number of searches done.
     done: usize,
     /// The steps of a search in this round.
     limit: u64,
-    /// The order in which buffers are tried now.
+    /// The current order in which buffers are tried.
     rank: Vec<u32>,
 }
 
 /// The steps of a search in the first round.
 const FIRST_LIMIT: u64 = 1_000_000;
 
-/// What buffers are ordered by; the highest comes first.
+/// What buffers are sorted by, in descending order.
 #[derive(Clone, Copy, Debug)]
 enum Key {
     Crowd,
@@ -92,11 +93,11 @@ enum Key {
     Area,
 }
 
-/// The orders in which buffers are tried: by the first key, then the second.
+/// The orders in which buffers are tried: by the first key, then by the second.
 const ORDERS: [[Key; 2]; 4] = [[Key::Crowd, Key::Area], [Key::Life, Key::Area], [Key::Crowd, Key::Life], [Key::Crowd, Key::Size]];
 
-/// How far above the bound the searches of a round aim, as a fraction of the way to the best packing: at the bound itself every
-/// other round.
+/// The heights at which the searches of a round aim, as fractions of the way from the bound to the best packing:
+/// every other round aims at the bound itself.
 const AIMS: [f64; 6] = [0.0, 0.5, 0.0, 0.25, 0.0, 0.75];
 
 impl<'a> Portfolio<'a> {
@@ -104,7 +105,7 @@ impl<'a> Portfolio<'a> {
         Portfolio {
             instance,
             relations: Relations::new(instance),
-            weights: Asked::ALL.map(|_| vec![0; instance.loads.len()]),
+            weights: Pick::ALL.map(|_| vec![0; instance.loads.len()]),
             crowds: instance.crowds(),
             random: Random::new(effort.seed),
             done: 0,
@@ -113,19 +114,19 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// Goes on until `steps` are done in all. What the last search had no steps left for is asked again by the next call.
+    /// Searches until `steps` are done in all. The next call repeats a search that ran out of steps.
     fn run(&mut self, found: &mut Found, steps: u64, progress: &mut dyn FnMut(u64)) {
         while found.steps < steps && found.packing.height > found.bound {
-            let (turn, place) = (self.done / Asked::ALL.len(), self.done % Asked::ALL.len());
+            let (turn, place) = (self.done / Pick::ALL.len(), self.done % Pick::ALL.len());
             let (round, turn) = (turn / ORDERS.len(), turn % ORDERS.len());
             if place == 0 {
                 self.rank = self.rank(ORDERS[turn], self.limit > 2 * FIRST_LIMIT);
             }
             let way = found.packing.height - 1 - found.bound;
             let capacity = found.bound + (way as f64 * AIMS[round % AIMS.len()]) as u64;
-            let asked = Asked::ALL[place];
+            let pick = Pick::ALL[place];
             let left = steps - found.steps;
-            let mut search = Search::new(&self.relations, &self.rank, &mut self.weights[asked as usize], asked, capacity);
+            let mut search = Search::new(&self.relations, &self.rank, &mut self.weights[pick as usize], pick, capacity);
             let outcome = search.run(self.limit.min(left));
             found.steps += search.steps;
             progress(found.steps);
@@ -136,13 +137,13 @@ impl<'a> Portfolio<'a> {
                 Outcome::Unknown => {}
             }
             self.done += 1;
-            if self.done.is_multiple_of(ORDERS.len() * Asked::ALL.len()) {
+            if self.done.is_multiple_of(ORDERS.len() * Pick::ALL.len()) {
                 self.limit += self.limit / 10;
             }
         }
     }
 
-    /// The place of each buffer in an order; with `shake`, in one that differs a little each time.
+    /// The rank of each buffer in an order; with `shake`, the order is slightly different each time.
     fn rank(&mut self, keys: [Key; 2], shake: bool) -> Vec<u32> {
         let count = self.instance.buffers().len();
         let mut order: Vec<([f64; 2], usize)> = Vec::with_capacity(count);

@@ -1,4 +1,4 @@
-//! The checker finds every fault; the solver finds what trying everything finds.
+//! The checker finds every kind of fault; the solver finds what exhaustive search finds.
 
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn the_load_is_the_most_that_lives_at_once() {
     assert_eq!(solve(&instance(&[])).packing, Packing::default());
 }
 
-/// Cuts a rectangle of time and memory into this many, so that a packing without any gap exists.
+/// Cuts a rectangle of time and memory into this many pieces, so that a packing without gaps exists.
 fn cut(pieces: usize, seed: u64) -> Vec<(u64, u64, u64)> {
     let mut random = crate::random::Random::new(seed);
     // First time, last time, first byte, last byte.
@@ -85,7 +85,8 @@ fn a_rectangle_that_was_cut_into_pieces_is_put_together_again() {
 
 #[test]
 fn a_packing_that_cannot_reach_the_load_is_proved_to_be_the_best() {
-    // The load is 10 bytes, but the two of them begin at multiples of 8, and what is between them is too short for the third.
+    // The load is 10 bytes, but the first two start at multiples of 8, and the space between them is too small for
+    // the third.
     let instance = aligned(&[(0, 4, 1, 8), (1, 5, 1, 8), (2, 6, 8, 1)]);
     let found = solve(&instance);
     assert_eq!((instance.load(), least_height(&instance)), (10, 17));
@@ -117,19 +118,20 @@ fn the_same_seed_and_budget_give_the_same_packing() {
 
 #[test]
 fn progress_is_told_all_along_and_changes_nothing() {
-    // Two that begin at multiples of 8, and a third that fits between none: the orders miss the load, the search shows why.
+    // Two buffers start at multiples of 8, and the third does not fit between them: orders miss the load, and the
+    // search proves why.
     let instance = aligned(&[(0, 4, 1, 8), (1, 5, 1, 8), (2, 6, 8, 1)]);
     let effort = Effort { steps: 2_000_000, seed: 1 };
     let mut told = Vec::new();
     let found = pack_watched(&instance, &effort, &mut |steps| told.push(steps));
     assert_eq!(found, pack(&instance, &effort));
     assert!(told.len() > 7 && told.is_sorted(), "orders and searches: {told:?}");
-    assert_eq!(told.last(), Some(&found.steps), "the last step is told");
+    assert_eq!(told.last(), Some(&found.steps), "the last step is reported");
 }
 
 #[test]
 fn parts_of_time_that_share_no_buffer_are_packed_one_by_one() {
-    // Rectangles one after the other in time, mixed up in the list: none of them needs what is found for another.
+    // Rectangles one after the other in time, shuffled in the list: none depends on the packing of another.
     let mut buffers: Vec<(u64, u64, u64)> = Vec::new();
     for part in 0..6 {
         buffers.extend(cut(25, part).into_iter().map(|(start, end, size)| (start + 1000 * part, end + 1000 * part, size)));
@@ -147,7 +149,7 @@ fn parts_of_time_that_share_no_buffer_are_packed_one_by_one() {
 
 #[test]
 fn buffers_of_one_lifetime_are_put_together_where_that_needs_no_gap() {
-    // The first, third and fifth live in the same section; the fourth needs a gap behind it, so that it stays alone.
+    // The first, third and fifth are live in the same section; the fourth needs a gap after it, so it stays alone.
     let instance = aligned(&[(0, 4, 8, 4), (2, 6, 3, 1), (1, 4, 4, 4), (0, 4, 6, 4), (0, 5, 12, 4), (7, 9, 5, 1)]);
     let (groups, merged) = instance.merged();
     assert_eq!(merged.load(), instance.load());
@@ -156,7 +158,8 @@ fn buffers_of_one_lifetime_are_put_together_where_that_needs_no_gap() {
     assert_eq!(merged.buffers().len(), 4);
 }
 
-/// The least height of all packings, by trying all orders: some order with each buffer at its lowest place is a best packing.
+/// The least height of all packings, by trying all orders: placing each buffer as low as possible in some order
+/// gives a best packing.
 fn least_height(instance: &Instance) -> u64 {
     let mut best = u64::MAX;
     let mut offsets = vec![None; instance.buffers().len()];
@@ -220,7 +223,7 @@ proptest! {
         let moved = moved.index(buffers.len());
         let lives = |&other: &usize| other != moved && buffers[other].0 < buffers[moved].1 && buffers[moved].0 < buffers[other].1;
         if let Some(other) = (0..buffers.len()).find(lives) {
-            // Onto the last byte of one that lives at the same time.
+            // Onto the last byte of a buffer that is live at the same time.
             disturbed.offsets[moved] = disturbed.offsets[other] + buffers[other].2 - 1;
             let tops = disturbed.offsets.iter().zip(&buffers).map(|(at, buffer)| at + buffer.2);
             disturbed.height = tops.max().unwrap_or(0);

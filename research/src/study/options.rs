@@ -63,8 +63,8 @@ pub struct RunOptions {
     pub limit_bytes: Option<u64>,
     /// Where segments are placed.
     pub addresses: Addresses,
-    /// If not 0, the size of a request on the default stream that is made before the workload and freed at once, so that memory is taken
-    /// early.
+    /// If not 0, the size of a request on the default stream that is made before the workload and freed at once,
+    /// so that memory is taken early.
     pub preallocated_bytes: u64,
 }
 

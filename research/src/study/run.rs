@@ -1,7 +1,7 @@
 //! One run: a workload's events, one after the other, on a new allocator with a new simulated device.
 //!
-//! The host takes no time between two events: only driver calls, and work that the host waits for, advance the device's clock. A refused
-//! request ends the run, as it ends most programs.
+//! The host takes no time between two events: only driver calls, and work that the host waits for, advance the
+//! device's clock. A refused request ends the run, as it ends most programs.
 
 use parkade::policy::Policy;
 use parkade::stats::{Family, Stats};
@@ -22,8 +22,8 @@ pub enum Ending {
     Fits,
     /// A request was refused for lack of memory.
     OutOfMemory,
-    /// The policy gave an invalid answer; or the policy or the device refused a request for another reason; or the workload is malformed,
-    /// such as one that frees a buffer twice. In one line.
+    /// The policy gave an invalid answer; or the policy or the device refused a request for another reason; or the
+    /// workload is malformed, such as one that frees a buffer twice. In one line.
     Fault(String),
 }
 
@@ -38,10 +38,11 @@ pub struct Outcome {
     pub peak_reserved_bytes: u64,
     /// The most bytes of blocks allocated at once.
     pub peak_allocated_bytes: u64,
-    /// The most bytes of device pages in use at once: what the device must have. Without a limit that is at least the reserved bytes, and
-    /// more if small segments leave a part of a page empty.
+    /// The most bytes of device pages in use at once: what the device must have. Without a limit that is at least
+    /// the reserved bytes, and more if small segments leave a part of a page empty.
     pub peak_device_bytes: u64,
-    /// How many times the device was asked again after the whole cache had been released (PyTorch's `num_alloc_retries`).
+    /// How many times the device was asked again after the whole cache had been released (PyTorch's
+    /// `num_alloc_retries`).
     pub retries: u64,
     /// Driver calls, including failed calls and calls about events.
     pub driver_calls: u64,
@@ -61,7 +62,8 @@ impl Outcome {
     }
 }
 
-/// Runs a workload under a policy. It never panics, whatever the workload and the policy, unless the policy itself does.
+/// Runs a workload under a policy. It never panics, whatever the workload and the policy, unless the policy itself
+/// does.
 #[must_use]
 pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions) -> Outcome {
     run_watched(workload, policy, options, |_, _| ())

@@ -1,8 +1,9 @@
 //! Searches for the smallest number that is enough, where a larger number may not be.
 //!
-//! Bisection finds *a* threshold: a number that is enough next to one that is not. Being enough need not be monotone, so there may be
-//! other thresholds below. Further numbers are therefore tried there, evenly spaced, in ascending order; below the first that is enough
-//! the search continues in the same way. The result is the smallest of all numbers tried that is enough.
+//! Bisection finds *a* threshold: a number that is enough next to one that is not. Being enough need not be
+//! monotone, so there may be other thresholds below. Further numbers are therefore tried there, evenly spaced, in
+//! ascending order; below the first that is enough the search continues in the same way. The result is the
+//! smallest of all numbers tried that is enough.
 
 /// What is searched. An implementation tries each number once and remembers the result.
 pub(crate) trait Trials {
@@ -12,8 +13,8 @@ pub(crate) trait Trials {
     fn tried(&self) -> usize;
 }
 
-/// The smallest number that was found to be enough. `enough` is known to be, and 0 not to be. After the bisection, at most `further`
-/// numbers are tried below, not counting the bisections there.
+/// The smallest number that was found to be enough. `enough` is known to be, and 0 not to be. After the bisection,
+/// at most `further` numbers are tried below, not counting the bisections there.
 pub(crate) fn smallest(trials: &mut impl Trials, enough: u64, further: usize) -> u64 {
     let mut enough = bisect(trials, 0, enough);
     let last = trials.tried() + further;
@@ -36,8 +37,8 @@ fn bisect(trials: &mut impl Trials, mut short: u64, mut enough: u64) -> u64 {
     enough
 }
 
-/// Tries numbers below `enough` in ascending order, until `last` numbers have been tried in all. Returns a threshold below the first that
-/// is enough, if any is.
+/// Tries numbers below `enough` in ascending order, until `last` numbers have been tried in all. Returns a
+/// threshold below the first that is enough, if any is.
 fn scan(trials: &mut impl Trials, enough: u64, last: usize) -> Option<u64> {
     let left = last.saturating_sub(trials.tried()) as u64;
     let points = left.min(enough - 1);

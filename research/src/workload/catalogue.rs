@@ -17,8 +17,8 @@ pub struct NamedWorkload {
 }
 
 impl NamedWorkload {
-    /// Makes the workload. The seed decides lengths, arrivals, orders and scratch memory; a workload without any of these is the same
-    /// for every seed.
+    /// Makes the workload. The seed decides lengths, arrivals, orders and scratch memory; a workload without any
+    /// of these is the same for every seed.
     ///
     /// # Panics
     /// Never for a workload of the [`CATALOGUE`]: a test makes each of them.

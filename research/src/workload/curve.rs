@@ -23,8 +23,8 @@ impl Workload {
         curve
     }
 
-    /// The curve as text, `columns` wide and `rows` high. Each column shows the maximum of its part of the workload. Empty for a workload
-    /// without allocations, and for 0 columns or rows.
+    /// The curve as text, `columns` wide and `rows` high. Each column shows the maximum of its part of the
+    /// workload. Empty for a workload without allocations, and for 0 columns or rows.
     #[must_use]
     pub fn drawn(&self, columns: usize, rows: usize) -> String {
         let curve = self.curve();

@@ -13,8 +13,8 @@ pub struct Workload {
 
 /// One step of a workload.
 ///
-/// Buffers are numbered from 0 in the order of their allocation, and no number is used twice. Streams are numbered from 0, which is the
-/// default stream. [`Workload::check`] checks the rules.
+/// Buffers are numbered from 0 in the order of their allocation, and no number is used twice. Streams are numbered
+/// from 0, which is the default stream. [`Workload::check`] checks the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// Requests memory.
@@ -31,7 +31,8 @@ pub enum Event {
         /// The buffer's number.
         buffer: u32,
     },
-    /// Work on another stream uses the buffer (PyTorch's `record_stream`): once freed, it stays allocated until that work is done.
+    /// Work on another stream uses the buffer (PyTorch's `record_stream`): once freed, it stays allocated until
+    /// that work is done.
     Use {
         /// The buffer's number.
         buffer: u32,
@@ -52,7 +53,8 @@ pub enum Event {
     },
     /// Calls `empty_cache`.
     EmptyCache,
-    /// From now on requests go to a private pool, which is created if it does not exist: the beginning of a graph capture.
+    /// From now on requests go to a private pool, which is created if it does not exist: the beginning of a graph
+    /// capture.
     BeginPool {
         /// The pool's number, from 1.
         pool: u16,
@@ -76,7 +78,8 @@ impl Workload {
         self.events.iter().filter(|event| matches!(event, Event::Allocate { .. })).count()
     }
 
-    /// The load: the most bytes live at once, with each request rounded up to a multiple of `unit`. No allocator needs less.
+    /// The load: the most bytes live at once, with each request rounded up to a multiple of `unit`. No allocator
+    /// needs less.
     ///
     /// # Panics
     /// If `unit` is 0.

@@ -1,15 +1,17 @@
 //! Descriptions of workloads: `transformer:layers=24,hidden=1024,checkpointing=sqrt,steps=20`.
 //!
-//! A description is the name of a generator or of a workload of the [catalogue](super::CATALOGUE), a colon, and options as `key=value`
-//! separated by commas. No key may come twice; the order does not matter, except that `preset` comes first, because it sets all other
-//! options. Options after a name of the catalogue change that workload. Every workload has the option `prealloc`: so many bytes are
-//! requested and freed before it ([`preallocate`](super::generators::preallocate)).
+//! A description is the name of a generator or of a workload of the [catalogue](super::CATALOGUE), a colon, and
+//! options as `key=value` separated by commas. No key may come twice; the order does not matter, except that
+//! `preset` comes first, because it sets all other options. Options after a name of the catalogue change that
+//! workload. Every workload has the option `prealloc`: so many bytes are requested and freed before it
+//! ([`preallocate`](super::generators::preallocate)).
 
 use super::catalogue::{CATALOGUE, named};
 use super::event::Workload;
 use super::generators::{self, WorkloadError};
 
-/// Makes the workload of a description. Its name is the description, with characters replaced that a name cannot have.
+/// Makes the workload of a description. Its name is the description, with characters replaced that a name cannot
+/// have.
 ///
 /// # Errors
 /// [`WorkloadError`] names what is wrong and what is allowed.

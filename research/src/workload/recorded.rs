@@ -2,13 +2,13 @@
 //!
 //! What is simplified:
 //!
-//! - A buffer that was freed while other streams used it is freed at the entry at which its memory became free, or never if it never did.
-//!   A recording does not say which streams used it, so there is no [`Event::Use`].
+//! - A buffer that was freed while other streams used it is freed at the entry at which its memory became free, or
+//!   never if it never did. A recording does not say which streams used it, so there is no [`Event::Use`].
 //! - A recording does not say how long the work took, so there is no [`Event::Launch`].
 //! - Requests that failed in the recording are left out and counted.
 //!
-//! Streams are numbered in the order of their first request, with the default stream as 0; private pools likewise, from 1. A MemPool that
-//! is destroyed is dropped.
+//! Streams are numbered in the order of their first request, with the default stream as 0; private pools likewise,
+//! from 1. A MemPool that is destroyed is dropped.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -32,8 +32,9 @@ pub enum Malformed {
 }
 
 impl Workload {
-    /// Checks the rules of [`Event`]. Buffers are numbered in order, freed at most once, and used only while they are live. Pools are
-    /// begun before they are ended, ended before they are dropped, and never begun again. No request is for 0 bytes.
+    /// Checks the rules of [`Event`]. Buffers are numbered in order, freed at most once, and used only while they
+    /// are live. Pools are begun before they are ended, ended before they are dropped, and never begun again. No
+    /// request is for 0 bytes.
     ///
     /// # Errors
     /// The first event that breaks a rule, or the name.

@@ -1,10 +1,10 @@
-//! The moves of a search: placing a buffer, letting a floor rise, and taking back; what follows from them for floors and lowest
-//! addresses.
+//! The moves of a search: placing a buffer, raising a floor, and undoing both; with their consequences for floors
+//! and lowest addresses.
 
 use super::{Change, Search};
 
 impl Search<'_> {
-    /// Places a buffer at its lowest address. False if that leads nowhere.
+    /// Places a buffer at its lowest address. False if the branch has failed.
     pub(super) fn place(&mut self, buffer: usize) -> bool {
         let relations = self.relations;
         let buffers = relations.instance.buffers();
@@ -35,7 +35,7 @@ impl Search<'_> {
         self.settle()
     }
 
-    /// Nothing covers the floor of this section. False if that leads nowhere.
+    /// Raises the floor of a section, which nothing covers. False if the branch has failed.
     pub(super) fn rise(&mut self, section: usize) -> bool {
         let relations = self.relations;
         let buffers = relations.instance.buffers();
@@ -45,7 +45,7 @@ impl Search<'_> {
             if self.placed[b] || self.offsets[b] != floor {
                 continue;
             }
-            // It lies on top of something else then, which is not placed yet.
+            // It will be on top of another buffer then, which is not placed yet.
             let mut least = u64::MAX;
             for &other in &relations.neighbours[b] {
                 let o = other as usize;
@@ -63,7 +63,7 @@ impl Search<'_> {
         self.settle()
     }
 
-    /// A buffer cannot lie lower than this. False if it does not fit then.
+    /// Raises a buffer's lowest address. False if it no longer fits.
     fn lift(&mut self, buffer: u32, offset: u64) -> bool {
         let b = buffer as usize;
         let wanted = self.relations.instance.buffers()[b];
@@ -93,7 +93,7 @@ impl Search<'_> {
         }
     }
 
-    /// Finds the floors of the touched sections. False if what is still to come does not fit above one of them.
+    /// Computes the floors of the touched sections. False if the unplaced buffers do not fit above one of them.
     fn settle(&mut self) -> bool {
         let mut stands = true;
         for at in 0..self.touched.len() {
@@ -127,7 +127,8 @@ impl Search<'_> {
         stands
     }
 
-    pub(super) fn take_back(&mut self, mark: usize) {
+    /// Undoes all changes after this mark of the trail.
+    pub(super) fn undo(&mut self, mark: usize) {
         for change in self.trail.drain(mark..).rev() {
             match change {
                 Change::Support(buffer, support) => self.supports[buffer as usize] = support,

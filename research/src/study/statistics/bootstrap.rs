@@ -1,7 +1,7 @@
 //! A confidence interval of a mean: the bias-corrected and accelerated bootstrap (BCa).
 //!
-//! Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 14.3. It is seeded: the same values and seed give the
-//! same interval.
+//! Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 14.3. It is seeded: the same values and
+//! seed give the same interval.
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
@@ -20,8 +20,9 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The confidence interval of the mean of the distribution that the values are drawn from, at this level (such as 0.95). `None` for fewer
-/// than two values, which say nothing about variation. If all values are equal, both ends are that value.
+/// The confidence interval of the mean of the distribution that the values are drawn from, at this level (such as
+/// 0.95). `None` for fewer than two values, which say nothing about variation. If all values are equal, both ends
+/// are that value.
 #[must_use]
 pub fn interval_of_mean(values: &[f64], level: f64, seed: u64) -> Option<Interval> {
     if values.len() < 2 {
@@ -50,7 +51,8 @@ fn resampled_means(values: &[f64], seed: u64) -> Vec<f64> {
     means
 }
 
-/// The acceleration: how fast the standard error changes with the mean. The jackknife's estimate is the skewness over `6 sqrt(n)`.
+/// The acceleration: how fast the standard error changes with the mean. The jackknife's estimate is the skewness
+/// over `6 sqrt(n)`.
 pub(super) fn acceleration(values: &[f64], center: f64) -> f64 {
     let power = |exponent| values.iter().map(|value| (value - center).powi(exponent)).sum::<f64>();
     power(3) / (6.0 * power(2).powf(1.5))

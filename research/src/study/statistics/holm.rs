@@ -1,7 +1,7 @@
 //! Holm's correction for many comparisons.
 
-/// Corrects the p values of several comparisons: Holm, A simple sequentially rejective multiple test procedure, 1979. Returns them in
-/// the order given.
+/// Corrects the p values of several comparisons: Holm, A simple sequentially rejective multiple test procedure,
+/// 1979. Returns them in the order given.
 #[must_use]
 pub fn holm(p_values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p_values.len()).collect();

@@ -1,6 +1,7 @@
 //! Statistics: means with confidence intervals, tests of pairs, and the correction for many comparisons.
 //!
-//! The unit is the workload. The seeds of one workload are averaged first, since they say nothing about other workloads.
+//! The unit is the workload. The seeds of one workload are averaged first, since they say nothing about other
+//! workloads.
 
 mod bootstrap;
 mod holm;

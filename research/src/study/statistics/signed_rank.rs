@@ -1,7 +1,7 @@
 //! Wilcoxon's signed-rank test of paired differences, with the size of the effect.
 //!
-//! Wilcoxon, Individual comparisons by ranking methods, 1945. The effect size is the matched-pairs rank-biserial correlation of Kerby,
-//! The simple difference formula, 2014.
+//! Wilcoxon, Individual comparisons by ranking methods, 1945. The effect size is the matched-pairs rank-biserial
+//! correlation of Kerby, The simple difference formula, 2014.
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
@@ -19,15 +19,15 @@ pub struct SignedRank {
     pub negative: f64,
     /// The two-sided p value: the probability of a sum at least as extreme if the signs are random. 1 without pairs.
     pub p: f64,
-    /// The effect, from -1 (all differences negative) to 1 (all positive): the difference of the two rank sums over their sum. 0 without
-    /// pairs.
+    /// The effect, from -1 (all differences negative) to 1 (all positive): the difference of the two rank sums
+    /// over their sum. 0 without pairs.
     pub effect: f64,
     /// The p value counts all assignments of signs; otherwise it is the normal approximation.
     pub is_exact: bool,
 }
 
-/// Tests whether differences lean to one side. Infinite differences rank above all others; NaNs are left out. Differences of equal size
-/// share their ranks, and the p value takes that into account.
+/// Tests whether differences lean to one side. Infinite differences rank above all others; NaNs are left out.
+/// Differences of equal size share their ranks, and the p value takes that into account.
 #[must_use]
 pub fn signed_rank(differences: &[f64]) -> SignedRank {
     let mut sorted: Vec<f64> = differences.iter().copied().filter(|difference| difference.abs() > 0.0).collect();

@@ -6,8 +6,8 @@ fn near(one: f64, other: f64, by: f64) {
     assert!((one - other).abs() <= by, "{one} is not {other}");
 }
 
-/// Heights of Darwin's fifteen pairs of maize plants, cross-fertilised minus self-fertilised, in eighths of an inch (The Effects of
-/// Cross and Self Fertilisation, 1876; Fisher, The Design of Experiments, 1935, section 21).
+/// Heights of Darwin's fifteen pairs of maize plants, cross-fertilised minus self-fertilised, in eighths of an
+/// inch (The Effects of Cross and Self Fertilisation, 1876; Fisher, The Design of Experiments, 1935, section 21).
 const DARWIN: [f64; 15] = [49.0, -67.0, 8.0, 16.0, 6.0, 23.0, 28.0, 41.0, 14.0, 29.0, 56.0, 24.0, 75.0, 60.0, -48.0];
 
 /// SciPy's documentation of `scipy.stats.wilcoxon` gives a sum of 24 and p = 0.04126 for these data.
@@ -30,8 +30,8 @@ fn signed_ranks_of_one_sided_pairs() {
     }
 }
 
-/// By hand: the ranks of -1, 2, 2 are 1, 2.5, 2.5; the sums of the eight assignments are 0, 1, 2.5, 2.5, 3.5, 3.5, 5, 6; two of these
-/// are at most 1.
+/// By hand: the ranks of -1, 2, 2 are 1, 2.5, 2.5; the sums of the eight assignments are 0, 1, 2.5, 2.5, 3.5, 3.5,
+/// 5, 6; two of these are at most 1.
 #[test]
 fn equal_differences_share_ranks_and_zeros_are_left_out() {
     let result = signed_rank(&[-1.0, 2.0, 0.0, 2.0]);
@@ -70,8 +70,8 @@ fn holm_steps_down() {
     assert!(holm(&[]).is_empty());
 }
 
-/// Efron and Tibshirani, section 14.3: with an acceleration of 0.061 and a bias of 0.146, the 90 % interval lies between the quantiles
-/// 0.110 and 0.985. From the rounded values the second comes out as 0.9845.
+/// Efron and Tibshirani, section 14.3: with an acceleration of 0.061 and a bias of 0.146, the 90 % interval lies
+/// between the quantiles 0.110 and 0.985. From the rounded values the second comes out as 0.9845.
 #[test]
 fn the_shares_are_the_textbooks() {
     let (low, high) = levels(0.146, 0.061, 0.90);

@@ -1,4 +1,5 @@
-//! The bounds of a sweep's workloads, over their loads: how little memory each workload could do with, to compare policies with.
+//! The bounds of a sweep's workloads, over their loads: how little memory each workload could do with, to compare
+//! policies with.
 
 use rayon::prelude::*;
 
@@ -17,7 +18,8 @@ pub struct BoundRatios {
     pub packing: Level,
 }
 
-/// The bounds of all workloads of a plan, in its order. `sources` are the plan's; the packer gets `steps` for each packing.
+/// The bounds of all workloads of a plan, in its order. `sources` are the plan's; the packer gets `steps` for each
+/// packing.
 ///
 /// # Errors
 /// [`BoundsError`] for a workload without bounds.

@@ -23,8 +23,9 @@ pub struct Source {
     pub make: Box<dyn Fn(u64) -> Workload + Send + Sync>,
 }
 
-/// Does jobs of a plan, as many at a time as the pool has threads. `sources` and `policies` are the plan's, in its order. `take` gets each
-/// row in the order of `jobs`; an error from it ends everything. Jobs are started in order, so few rows have to wait for an earlier one.
+/// Does jobs of a plan, as many at a time as the pool has threads. `sources` and `policies` are the plan's, in its
+/// order. `take` gets each row in the order of `jobs`; an error from it ends everything. Jobs are started in
+/// order, so few rows have to wait for an earlier one.
 ///
 /// # Errors
 /// The error of `take`.

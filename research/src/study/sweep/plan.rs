@@ -149,7 +149,8 @@ pub struct PlannedWorkload {
     pub name: String,
     /// The number of seeds it is made from: 1, 2 and so on.
     pub seeds: u64,
-    /// [`PreparedWorkload::hash`](super::PreparedWorkload) of a workload that is read from a file, which another machine may not have.
+    /// [`PreparedWorkload::hash`](super::PreparedWorkload) of a workload that is read from a file, which another
+    /// machine may not have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
 }
@@ -234,7 +235,8 @@ impl Plan {
         self.workloads.iter().map(|workload| workload.seeds).sum::<u64>() * self.jobs_of_a_cell()
     }
 
-    /// The job of this number, counted from 0; `None` beyond the last. Jobs are ordered by workload, then seed, then policy, then capacity.
+    /// The job of this number, counted from 0; `None` beyond the last. Jobs are ordered by workload, then seed,
+    /// then policy, then capacity.
     #[must_use]
     pub fn job(&self, number: u64) -> Option<Job> {
         let in_cell = usize::try_from(number % self.jobs_of_a_cell().max(1)).ok()?;

@@ -12,8 +12,8 @@ use crate::study::run::{Ending, Outcome, run};
 /// The longest description of a problem that a row keeps, in characters.
 const LONGEST_PROBLEM: usize = 200;
 
-/// The build that makes rows: the version, and a hash of the sources and releases that decide a row's numbers (`build.rs`). Rows of
-/// different builds cannot be compared.
+/// The build that makes rows: the version, and a hash of the sources and releases that decide a row's numbers
+/// (`build.rs`). Rows of different builds cannot be compared.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PARKADE_SOURCES"));
 
 /// The outcome of a job.
@@ -66,7 +66,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Does the job of this number, with the workload and the policy that the plan names for it. `None` if the plan has no such job.
+    /// Does the job of this number, with the workload and the policy that the plan names for it. `None` if the
+    /// plan has no such job.
     #[must_use]
     pub fn of(plan: &Plan, number: u64, workload: &PreparedWorkload, policy: &Named) -> Option<Row> {
         let job = plan.job(number)?;

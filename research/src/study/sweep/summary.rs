@@ -1,8 +1,9 @@
 //! The summary of all rows of a sweep.
 //!
-//! The unit is the workload: its seeds are averaged first, since they say nothing about other workloads. Means are geometric, since ratios
-//! are compared. A workload that does not fit even with plenty of memory (the policy gave up for another reason) has no smallest memory.
-//! It counts in no mean, as the number of workloads beside each mean shows; in a comparison it ranks as worse than any that fits.
+//! The unit is the workload: its seeds are averaged first, since they say nothing about other workloads. Means are
+//! geometric, since ratios are compared. A workload that does not fit even with plenty of memory (the policy gave
+//! up for another reason) has no smallest memory. It counts in no mean, as the number of workloads beside each
+//! mean shows; in a comparison it ranks as worse than any that fits.
 
 use super::levels::{Level, of_logs, over_all, over_workloads};
 use super::plan::{Capacity, Plan};
@@ -12,10 +13,11 @@ use crate::study::statistics::{SignedRank, holm, mean, signed_rank};
 /// One workload under one policy.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Cell {
-    /// The smallest memory over the load: the geometric mean over the seeds, with its range. `None` if the workload does not fit with some
-    /// seed.
+    /// The smallest memory over the load: the geometric mean over the seeds, with its range. `None` if the
+    /// workload does not fit with some seed.
     pub ratio: Option<Level>,
-    /// The cost of the driver calls at each capacity of the plan, in nanoseconds. `None` if it does not fit with some seed.
+    /// The cost of the driver calls at each capacity of the plan, in nanoseconds. `None` if it does not fit with
+    /// some seed.
     pub driver_ns: Vec<Option<Level>>,
     /// The number of seeds with which it fits, for each capacity.
     pub fits: Vec<u64>,
@@ -26,7 +28,8 @@ pub struct Cell {
 /// A policy against the baseline, workload by workload.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Comparison {
-    /// Its smallest memory over the baseline's: the geometric mean over the workloads that fit under both, with a 95 % interval.
+    /// Its smallest memory over the baseline's: the geometric mean over the workloads that fit under both, with a
+    /// 95 % interval.
     pub ratio: Option<Level>,
     /// The number of workloads for which it needs less memory, as much, and more. Not fitting at all counts as more.
     pub counts: [usize; 3],
@@ -63,7 +66,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarizes the rows of a plan. Rows of jobs that the plan does not have are ignored. `baseline` is a place in the plan's policies.
+    /// Summarizes the rows of a plan. Rows of jobs that the plan does not have are ignored. `baseline` is a place
+    /// in the plan's policies.
     #[must_use]
     pub fn of(plan: &Plan, rows: &[Row], baseline: usize) -> Summary {
         let smallest = plan.capacities.iter().position(|capacity| *capacity == Capacity::Smallest);
@@ -92,7 +96,8 @@ impl Summary {
         Summary { baseline, policies, cells }
     }
 
-    /// The number of combinations of workload, seed and policy that were seen to fit in some memory and to fail with more.
+    /// The number of combinations of workload, seed and policy that were seen to fit in some memory and to fail
+    /// with more.
     #[must_use]
     pub fn not_monotone(&self) -> u64 {
         self.cells.iter().flatten().map(|cell| cell.not_monotone).sum()

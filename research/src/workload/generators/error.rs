@@ -2,7 +2,8 @@
 
 use super::adversaries::AttackError;
 
-/// The most bytes of a buffer, and of all buffers live at once: 16 TiB. The simulated device keeps a record of every page.
+/// The most bytes of a buffer, and of all buffers live at once: 16 TiB. The simulated device keeps a record of
+/// every page.
 pub const MAX_BYTES: u64 = 1 << 44;
 
 /// The most events of a generated workload.

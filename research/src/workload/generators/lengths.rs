@@ -1,6 +1,7 @@
 //! Random lengths and times: statrs' inverse distribution functions, applied to seeded random numbers of our own.
 //!
-//! On one machine the same seed gives the same numbers. Between machines the last bit of a logarithm may differ, and then a length by one.
+//! On one machine the same seed gives the same numbers. Between machines the last bit of a logarithm may differ,
+//! and then a length by one.
 
 use statrs::distribution::{ContinuousCDF, Exp, LogNormal};
 

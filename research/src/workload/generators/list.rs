@@ -39,7 +39,8 @@ const ALL: [(&str, Default); 14] = [
     ("stream-per-buffer", || Box::new(Pattern::stream_per_buffer())),
 ];
 
-/// The option that every generator has beside its own: bytes that are requested before the workload ([`preallocate`]).
+/// The option that every generator has beside its own: bytes that are requested before the workload
+/// ([`preallocate`]).
 const PREALLOC: Key = "prealloc";
 
 /// The names of the generators.
@@ -53,8 +54,8 @@ pub(in crate::workload) fn keys(name: &str) -> Option<Vec<Key>> {
     Some(default().keys().into_iter().chain([PREALLOC]).collect())
 }
 
-/// Makes a workload from lists of options, `key=value` separated by commas. A later list overrides an earlier one; within a list no
-/// key may come twice. `None` if there is no generator of this name.
+/// Makes a workload from lists of options, `key=value` separated by commas. A later list overrides an earlier one;
+/// within a list no key may come twice. `None` if there is no generator of this name.
 pub(in crate::workload) fn make(name: &str, lists: &[&str]) -> Option<Result<Workload, WorkloadError>> {
     let (name, default) = ALL.into_iter().find(|(known, _)| *known == name)?;
     Some(configured(name, default(), lists))

@@ -20,7 +20,8 @@ pub struct Attack {
 }
 
 impl Attack {
-    /// All memory that the policy ever took stayed where it was. Robson's theorem speaks of the reserved bytes only then.
+    /// All memory that the policy ever took stayed where it was. Robson's theorem speaks of the reserved bytes
+    /// only then.
     #[must_use]
     pub fn never_moved(&self) -> bool {
         !self.gave_back && self.address_bytes == self.reserved_bytes

@@ -1,18 +1,19 @@
 //! An attack on best fit: for each further live unit, the memory in use grows by nearly the largest size.
 //!
-//! Robson showed that such an attack exists (Worst case fragmentation of first fit and best fit storage allocation strategies, Computer
-//! Journal 20, 1977; Knuth, The Art of Computer Programming 1, 2.5 exercise 42). Let `R j` be a block in use and `F j` a free block of j
-//! units, and m the largest size. After each round memory is `R(m-2) [F(m-3) R1] x k R(m-2)`, with k larger by one. Best fit takes the
-//! tightest gap, and the lowest of equal ones, so each request below goes where the comment says. Other policies may place the same
-//! requests elsewhere.
+//! Robson showed that such an attack exists (Worst case fragmentation of first fit and best fit storage allocation
+//! strategies, Computer Journal 20, 1977; Knuth, The Art of Computer Programming 1, 2.5 exercise 42). Let `R j` be
+//! a block in use and `F j` a free block of j units, and m the largest size. After each round memory is `R(m-2)
+//! [F(m-3) R1] x k R(m-2)`, with k larger by one. Best fit takes the tightest gap, and the lowest of equal ones,
+//! so each request below goes where the comment says. Other policies may place the same requests elsewhere.
 
 use super::attack::AttackError;
 use crate::workload::{Event, Workload};
 
 /// The workload that ends with `gaps` gaps, with sizes up to `largest_units` units of `unit_bytes` bytes.
 ///
-/// Best fit in one region, which grows by just what is missing, needs `(gaps + 2) (largest_units - 2)` units if it does not round
-/// multiples of the unit. Fewer than `gaps + 6 largest_units` units are live at once. There are about `6 gaps^2` events.
+/// Best fit in one region, which grows by just what is missing, needs `(gaps + 2) (largest_units - 2)` units if it
+/// does not round multiples of the unit. Fewer than `gaps + 6 largest_units` units are live at once. There are
+/// about `6 gaps^2` events.
 ///
 /// # Errors
 /// [`AttackError::Shape`] for fewer than 6 units, or numbers that make too large a workload.
@@ -35,7 +36,8 @@ pub fn best_fit_attack(gaps: u32, largest_units: u64, unit_bytes: u64) -> Result
     Ok(Workload { name, says, events: attack.events })
 }
 
-/// The attack so far: the largest size, and the live buffers in the order of their addresses (the first, the single units, the last).
+/// The attack so far: the largest size, and the live buffers in the order of their addresses (the first, the
+/// single units, the last).
 struct BestFit {
     m: u64,
     unit_bytes: u64,

@@ -1,5 +1,5 @@
-//! The adversaries as generators. Robson's reacts to where a policy places buffers, so it is made against a named policy; the others are
-//! the same for every policy.
+//! The adversaries as generators. Robson's reacts to where a policy places buffers, so it is made against a named
+//! policy; the others are the same for every policy.
 
 use parkade_policies::{CATALOGUE, Named, named};
 
@@ -14,7 +14,8 @@ use crate::workload::generators::values;
 
 const MIB: u64 = 1 << 20;
 
-/// Robson's adversary against a policy. The default unit is a multiple of every policy's page, so that few policies round it.
+/// Robson's adversary against a policy. The default unit is a multiple of every policy's page, so that few
+/// policies round it.
 pub(in crate::workload::generators) struct RobsonAgainst {
     numbers: Robson,
     against: &'static Named,
@@ -160,7 +161,8 @@ mod tests {
         let against = |unit: &str, name: &str| {
             parse(&format!("robson:unit_bytes={unit},live_units=64,largest_units=8,against={name}")).unwrap()
         };
-        // No gap is large enough for the next size under any policy, so only a policy that rounds places buffers elsewhere.
+        // No gap is large enough for the next size under any policy, so only a policy that rounds places buffers
+        // elsewhere.
         let own = against("32MiB", "first-fit");
         assert!(CATALOGUE.iter().all(|policy| against("32MiB", policy.name).events == own.events));
         assert!(against("160MiB", "buddy").events != against("160MiB", "first-fit").events);

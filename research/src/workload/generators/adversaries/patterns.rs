@@ -5,9 +5,10 @@ use crate::workload::{Event, Workload};
 
 const MIB: u64 = 1 << 20;
 
-/// The fence of pytorch#193400. 64 MiB are live from the start; each cycle allocates 91 MiB and 45.5 MiB, then 2 MiB that stay, and
-/// frees the first two. With `max_split_size_mb:128` and `expandable_segments:True`, reserved memory grows by 138 MiB per cycle: the
-/// free block is too large to be split, and the 2 MiB that stay separate it from the end of the segment.
+/// The fence of pytorch#193400. 64 MiB are live from the start; each cycle allocates 91 MiB and 45.5 MiB, then 2
+/// MiB that stay, and frees the first two. With `max_split_size_mb:128` and `expandable_segments:True`, reserved
+/// memory grows by 138 MiB per cycle: the free block is too large to be split, and the 2 MiB that stay separate it
+/// from the end of the segment.
 ///
 /// # Errors
 /// [`AttackError::Shape`] for no cycles, or more than a million.
@@ -26,8 +27,9 @@ pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
     Ok(Workload { name: format!("fence-{cycles}"), says, events })
 }
 
-/// The comb of torchrec#4584 ("hard" fragmentation): `teeth` pairs of buffers of `tooth_bytes`, every other buffer freed, then one
-/// request as large as all gaps together. A policy that does not move memory needs half as much again.
+/// The comb of torchrec#4584 ("hard" fragmentation): `teeth` pairs of buffers of `tooth_bytes`, every other buffer
+/// freed, then one request as large as all gaps together. A policy that does not move memory needs half as much
+/// again.
 ///
 /// # Errors
 /// [`AttackError::Shape`] for no teeth, no bytes, or more than 2^60 bytes.
@@ -46,9 +48,9 @@ pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
     Ok(Workload { name: format!("comb-{teeth}"), says, events })
 }
 
-/// New streams for each call (vllm#52951). Each call allocates two buffers of `bytes`, each on the next of `streams` streams, which are
-/// used in rotation like PyTorch's 32; it waits for the work and frees the buffers. A free block serves only its own stream, so every
-/// stream keeps one.
+/// New streams for each call (vllm#52951). Each call allocates two buffers of `bytes`, each on the next of
+/// `streams` streams, which are used in rotation like PyTorch's 32; it waits for the work and frees the buffers. A
+/// free block serves only its own stream, so every stream keeps one.
 ///
 /// # Errors
 /// [`AttackError::Shape`] for no calls, no streams, no bytes, or more than 2^60 bytes.

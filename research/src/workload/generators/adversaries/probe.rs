@@ -111,8 +111,8 @@ impl Probe {
     }
 }
 
-/// All addresses that ever had memory, put one after the other in the order in which they got it. No block spans two segments, so a
-/// placement in segments is also a placement in this one region, to which the theorems apply.
+/// All addresses that ever had memory, put one after the other in the order in which they got it. No block spans
+/// two segments, so a placement in segments is also a placement in this one region, to which the theorems apply.
 #[derive(Default)]
 struct Addresses {
     /// The ranges by first address: length, and position in the region.

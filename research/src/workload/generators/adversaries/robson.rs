@@ -1,10 +1,11 @@
-//! Robson's adversary: a policy that never moves memory ends with at least `live (1 + log2(largest) / 2) - largest + 1` units, although
-//! never more than `live` units are live at once.
+//! Robson's adversary: a policy that never moves memory ends with at least `live (1 + log2(largest) / 2) - largest
+//! + 1` units, although never more than `live` units are live at once.
 //!
-//! Memory is filled with buffers of the smallest size. Then the size is doubled, step by step. One unit of every stretch as long as the
-//! new size is marked, and every buffer that covers no marked unit is freed: a block of the new size then fits only into a stretch with
-//! nothing left in it. What was freed is requested again in blocks of the new size. Which unit is marked follows from the previous
-//! step, in one of two ways: the adversary takes the one that occupies more space with fewer live bytes.
+//! Memory is filled with buffers of the smallest size. Then the size is doubled, step by step. One unit of every
+//! stretch as long as the new size is marked, and every buffer that covers no marked unit is freed: a block of the
+//! new size then fits only into a stretch with nothing left in it. What was freed is requested again in blocks of
+//! the new size. Which unit is marked follows from the previous step, in one of two ways: the adversary takes the
+//! one that occupies more space with fewer live bytes.
 
 use parkade::policy::Policy;
 
@@ -68,8 +69,8 @@ pub fn robson(policy: Box<dyn Policy + Send>, numbers: Robson) -> Result<Attack,
     Ok(probe.finish(name, says))
 }
 
-/// Whether a buffer covers a unit whose number is `mark` modulo `size`. Units start at multiples of their size; a buffer that starts
-/// between two of them still covers as many units as it is long.
+/// Whether a buffer covers a unit whose number is `mark` modulo `size`. Units start at multiples of their size; a
+/// buffer that starts between two of them still covers as many units as it is long.
 fn covers(position: u64, bytes: u64, unit_bytes: u64, size: u64, mark: u64) -> bool {
     let (first, units) = (position.div_ceil(unit_bytes), bytes / unit_bytes);
     // The distance from its first unit to the next marked one.

@@ -53,8 +53,9 @@ fn robsons_adversary_forces_its_bound_upon_every_policy_that_moves_nothing() {
     }
 }
 
-/// The policies to which the bounds for any fit apply, each with its page as the unit: one region that grows by what is missing, all free
-/// neighbours merged, nothing rounded, and a free block taken wherever one is large enough.
+/// The policies to which the bounds for any fit apply, each with its page as the unit: one region that grows by
+/// what is missing, all free neighbours merged, nothing rounded, and a free block taken wherever one is large
+/// enough.
 fn any_fits() -> Vec<(&'static Named, u64)> {
     let names = ["first-fit", "next-fit", "best-fit", "worst-fit", "pytorch-expandable", "pytorch-2.15-expandable"];
     names.into_iter().map(of_catalogue).map(|policy| (policy, (policy.make)().page(large()).get())).collect()
@@ -92,7 +93,8 @@ fn segments_of_their_own_keep_to_their_bound() {
         }
         compared.push(policy.name);
         let attack = robson((policy.make)(), numbers).unwrap();
-        // A segment is taken where no gap is large enough, so each of its size has a live block: at most `live` of each size.
+        // A segment is taken where no gap is large enough, so each of its size has a live block: at most `live` of
+        // each size.
         let bound = live_units * (2 * largest_units - 1) * numbers.unit_bytes;
         assert!(attack.reserved_bytes <= bound, "{}: {} of {bound}", policy.name, attack.reserved_bytes);
     }
@@ -196,7 +198,8 @@ fn the_comb_needs_half_as_much_again_unless_pages_move() {
     for policy in CATALOGUE.iter().filter(|policy| policy.name.starts_with("pytorch")) {
         assert_eq!(reserved(&workload, (policy.make)()), load / 2 * 3, "{}", policy.name);
         let tight = run(&workload, (policy.make)(), &RunOptions::new(load));
-        // Segments of their own go back whole, and the teeth have one each; pages of an expandable segment are mapped elsewhere.
+        // Segments of their own go back whole, and the teeth have one each; pages of an expandable segment are
+        // mapped elsewhere.
         assert!(tight.fits(), "{}", policy.name);
         grows += u32::from((policy.make)().is_expandable(large()));
     }

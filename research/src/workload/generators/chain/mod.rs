@@ -1,7 +1,8 @@
 //! A chain of equal layers, for which the peak is a formula.
 //!
-//! Layer `i` has an input of `X` bytes (its *checkpoint*) and makes another `Y` bytes that its backward pass needs (*inner*). Gradients
-//! are left out, as in the formulas of the notes on activation checkpointing and nano-batching that this follows (E2, E3).
+//! Layer `i` has an input of `X` bytes (its *checkpoint*) and makes another `Y` bytes that its backward pass needs
+//! (*inner*). Gradients are left out, as in the formulas of the notes on activation checkpointing and
+//! nano-batching that this follows (E2, E3).
 //!
 //! | the program | peak, for N layers |
 //! |---|---|
@@ -11,15 +12,17 @@
 //! | recomputes every layer in pieces (nano-batching) | X N + Y / pieces |
 //! | runs forward only | X + Y: a layer's input and inner bytes, then the inner bytes and the next input |
 //!
-//! [`Chain::peak_bytes`] is the formula for any M. If M does not divide N, the last group is shorter: the peak is then the larger of
-//! the last group's, with all checkpoints, and that of the group before it, with one checkpoint less.
+//! [`Chain::peak_bytes`] is the formula for any M. If M does not divide N, the last group is shorter: the peak is
+//! then the larger of the last group's, with all checkpoints, and that of the group before it, with one checkpoint
+//! less.
 //!
-//! **E1.** With X = B S H 4 bytes and Y = 0 the peak is L B S H 4: 1,610,612,736 bytes for 24 layers, 8 samples of 2,048 tokens, width
-//! 1,024. The formula for checkpointing, sqrt(L) B S H 4 = 328,765,000 bytes, counts only what is *kept*, with a root that is not an
-//! integer: groups of 5 layers keep 5 checkpoints, 335,544,320 bytes. At the peak a recomputed group is live as well: 8 activations,
-//! 536,870,912 bytes.
+//! **E1.** With X = B S H 4 bytes and Y = 0 the peak is L B S H 4: 1,610,612,736 bytes for 24 layers, 8 samples of
+//! 2,048 tokens, width 1,024. The formula for checkpointing, sqrt(L) B S H 4 = 328,765,000 bytes, counts only what
+//! is *kept*, with a root that is not an integer: groups of 5 layers keep 5 checkpoints, 335,544,320 bytes. At the
+//! peak a recomputed group is live as well: 8 activations, 536,870,912 bytes.
 //!
-//! **E4.** The notes do not give the sizes of their toy programs. With these values of N and pieces the other numbers follow:
+//! **E4.** The notes do not give the sizes of their toy programs. With these values of N and pieces the other
+//! numbers follow:
 //!
 //! | toy | measured | fitted | the chain's peak, and ratios |
 //! |---|---|---|---|
@@ -27,8 +30,8 @@
 //! | nano-batching | 1516.14, 880.14, 748.14 MB | N 5, X 144.20, Y 159.00, 6 pieces, fixed 0.14 | 1516.14, 880.14, 747.64; 1.723 and 1.177 |
 //! | memory usage | 4.11, 15.83, 8.24 GB | N 4, X 1.377, Y 2.530, fixed 0.203 | 4.11, 15.83, 8.24; 1.921 |
 //!
-//! Only the third number of the second row, and the round sizes of the first, are evidence: elsewhere as many sizes are fitted as there
-//! are numbers. 748.14 MB comes out 0.07 % too small.
+//! Only the third number of the second row, and the round sizes of the first, are evidence: elsewhere as many
+//! sizes are fitted as there are numbers. 748.14 MB comes out 0.07 % too small.
 
 pub(super) mod keys;
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Training and generating in turn, as in reinforcement learning of a language model.
 //!
-//! Each round generates answers to prompts, with growing caches and without gradients, and then trains some steps on the answers. The
-//! model's weights, gradients and states are those of a [`Transformer`]. The caches are two tensors per layer for the whole batch, which
-//! are reallocated every `stride` tokens (`torch.cat` does that for every token, with more events).
+//! Each round generates answers to prompts, with growing caches and without gradients, and then trains some steps
+//! on the answers. The model's weights, gradients and states are those of a [`Transformer`]. The caches are two
+//! tensors per layer for the whole batch, which are reallocated every `stride` tokens (`torch.cat` does that for
+//! every token, with more events).
 
 use super::training::Training;
 use super::transformer::Transformer;

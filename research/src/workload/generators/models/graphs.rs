@@ -1,8 +1,9 @@
 //! Graphs captured for many batch sizes, as an inference server does before it starts serving.
 //!
-//! For each batch size the model (a [`Transformer`], one token per sample) runs a few times to warm up, then once while its requests go
-//! to a private pool. Its output lives as long as the graph. Graphs may share a pool; then the *order* of the captures decides whether a
-//! later graph fits into the memory that an earlier one has left free. Replaying a graph allocates nothing.
+//! For each batch size the model (a [`Transformer`], one token per sample) runs a few times to warm up, then once
+//! while its requests go to a private pool. Its output lives as long as the graph. Graphs may share a pool; then
+//! the *order* of the captures decides whether a later graph fits into the memory that an earlier one has left
+//! free. Replaying a graph allocates nothing.
 
 use super::transformer::Transformer;
 use super::transformer::keys::{set_model, with_model};

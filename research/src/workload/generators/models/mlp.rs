@@ -1,11 +1,12 @@
 //! A deep perceptron: linear layers and rectifiers, like the program of the recording `deep_mlp` (scenario C6).
 //!
-//! That program adds up the outputs, goes backward, and never updates. With 20 layers of width 4,096 and 64 samples its peaks come out
-//! to the byte: as `requested_bytes.all.peak` of the recording's stats after each step, and rounded to 512 as
-//! `allocated_bytes.all.peak`. They are 2,755,264,520 and 2,755,265,536 without checkpointing, 2,756,313,096 and 2,756,314,112 with it.
-//! Checkpointing does not help here. At the end of backward, where the peak is, only one layer's activations are left; and with larger
-//! batches the input of a layer is what the rectifier before it keeps anyway. The additional 1 MiB is cuBLASLt's workspace for the
-//! thread that recomputes.
+//! That program adds up the outputs, goes backward, and never updates. With 20 layers of width 4,096 and 64
+//! samples its peaks come out to the byte: as `requested_bytes.all.peak` of the recording's stats after each step,
+//! and rounded to 512 as `allocated_bytes.all.peak`. They are 2,755,264,520 and 2,755,265,536 without
+//! checkpointing, 2,756,313,096 and 2,756,314,112 with it. Checkpointing does not help here. At the end of
+//! backward, where the peak is, only one layer's activations are left; and with larger batches the input of a
+//! layer is what the rectifier before it keeps anyway. The additional 1 MiB is cuBLASLt's workspace for the thread
+//! that recomputes.
 
 use super::autograd::{Backward, Block, Engine, Operation, Part, Plan, Recompute, Surroundings};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
@@ -129,7 +130,8 @@ impl Generator for Trained<Mlp> {
 mod tests {
     use super::*;
 
-    /// `requested_bytes.all.peak` and `allocated_bytes.all.peak` of the steps of `deep_mlp.default`, in the recordings' steps.jsonl.
+    /// `requested_bytes.all.peak` and `allocated_bytes.all.peak` of the steps of `deep_mlp.default`, in the
+    /// recordings' steps.jsonl.
     const RECORDED: [(bool, u64, u64); 2] = [(false, 2_755_264_520, 2_755_265_536), (true, 2_756_313_096, 2_756_314_112)];
 
     #[test]

@@ -1,10 +1,11 @@
 //! Training with batches that are copied to the device ahead of the computation, on a stream of their own.
 //!
-//! A batch is allocated on the copy stream and used on the compute stream (`record_stream`). The host runs ahead and frees batches long
-//! before the computation is done; their memory stays allocated until then. The computation is the network of a [`Cnn`]. A batch is
-//! decoded on the copy stream from a smaller one, and the result is copied back on a third stream. Times follow from sizes: 25 GB/s for
-//! copies, and the network's arithmetic. A workload has no event for the computation's wait for its batch; the work on each stream is
-//! in order all the same, and no memory is freed too early because of it.
+//! A batch is allocated on the copy stream and used on the compute stream (`record_stream`). The host runs ahead
+//! and frees batches long before the computation is done; their memory stays allocated until then. The computation
+//! is the network of a [`Cnn`]. A batch is decoded on the copy stream from a smaller one, and the result is copied
+//! back on a third stream. Times follow from sizes: 25 GB/s for copies, and the network's arithmetic. A workload
+//! has no event for the computation's wait for its batch; the work on each stream is in order all the same, and no
+//! memory is freed too early because of it.
 
 use super::cnn::Cnn;
 use crate::random::Random;

@@ -44,8 +44,8 @@ pub(super) struct Updating {
     pub(super) optimizer: Optimizer,
     /// The bytes of an element of a weight and of its gradient.
     pub(super) element_bytes: u64,
-    /// There is a second copy of the weights with four bytes per element, and the states have four bytes too; otherwise they are like
-    /// the weights.
+    /// There is a second copy of the weights with four bytes per element, and the states have four bytes too;
+    /// otherwise they are like the weights.
     pub(super) has_master_copy: bool,
     /// While the optimizer runs there is a second copy of its states.
     pub(super) copies_states: bool,
@@ -110,7 +110,8 @@ impl Training {
         Ok(Batch { input, targets })
     }
 
-    /// One step: each micro-batch forward and backward, then the update. `next` is the size of the batch that follows these.
+    /// One step: each micro-batch forward and backward, then the update. `next` is the size of the batch that
+    /// follows these.
     pub(super) fn step(&mut self, micro_batches: &[(&Plan, BatchBytes)], next: Option<BatchBytes>) -> Result<(), WorkloadError> {
         for (at, &(plan, bytes)) in micro_batches.iter().enumerate() {
             let batch = match self.next.take() {

@@ -1,7 +1,7 @@
 //! Training on samples of different lengths, so that tensors change size from step to step.
 //!
-//! A batch is padded to its longest sample, rounded up to a multiple. The model is a [`Transformer`], whose `sequence` is the longest
-//! length allowed. Gradient accumulation and everything else is as for the transformer.
+//! A batch is padded to its longest sample, rounded up to a multiple. The model is a [`Transformer`], whose
+//! `sequence` is the longest length allowed. Gradient accumulation and everything else is as for the transformer.
 
 use super::transformer::Transformer;
 use super::transformer::keys::{set_model, with_model};
@@ -102,8 +102,8 @@ mod tests {
         Varlen { model, steps: 12, ..Varlen::default() }
     }
 
-    /// The padded length of each batch, from three requests in a row: tokens, targets, and the embedding with 64 numbers of 2 bytes
-    /// per token.
+    /// The padded length of each batch, from three requests in a row: tokens, targets, and the embedding with 64
+    /// numbers of 2 bytes per token.
     fn lengths(workload: &Workload) -> Vec<u64> {
         let mut lengths = Vec::new();
         for three in workload.events.windows(3) {

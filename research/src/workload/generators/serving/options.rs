@@ -10,7 +10,8 @@ use crate::workload::generators::values;
 /// How a cache grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
-    /// A tensor that is larger by this many tokens is allocated, the old one copied and freed. With 1 that is `torch.cat` per token.
+    /// A tensor that is larger by this many tokens is allocated, the old one copied and freed. With 1 that is
+    /// `torch.cat` per token.
     Reallocate(u64),
     /// The same, with twice the size.
     Double,

@@ -154,8 +154,8 @@ impl Server<'_> {
         self.program.launch(us as u64)
     }
 
-    /// What the tokens of one pass need for a moment: two tensors as wide as a layer, one as wide as the MLP, and the logits of the last
-    /// token of a prompt or of each request.
+    /// What the tokens of one pass need for a moment: two tensors as wide as a layer, one as wide as the MLP, and
+    /// the logits of the last token of a prompt or of each request.
     fn activations(&mut self, tokens: u64) -> Result<(), WorkloadError> {
         let row = bytes_of("activations", &[tokens, self.options.hidden, ELEMENT_BYTES])?;
         let wide = bytes_of("activations", &[row, 4])?;

@@ -1,4 +1,4 @@
-//! A block on its own, without a model around it: what its operations ask for and give back.
+//! A block on its own, without a model around it: what its operations allocate and free.
 
 use super::block::Block;
 use super::engine::{Engine, Pass, Surroundings};
@@ -6,7 +6,8 @@ use crate::workload::Workload;
 use crate::workload::generators::WorkloadError;
 
 impl Block {
-    /// The requests of so many passes, each forward and backward; gradients of parameters live to the end, those of the input do not.
+    /// The requests of this many passes forward and backward. Gradients of parameters live to the end, those of the
+    /// input do not.
     ///
     /// # Errors
     /// [`WorkloadError`] if a size is too large, or there are too many events.
@@ -28,7 +29,7 @@ impl Block {
         Ok(engine.program.finish("block", "A block of operations, forward and backward".into()))
     }
 
-    /// The requests of so many equal blocks one after the other, forward only.
+    /// The requests of this many equal blocks one after the other, forward only.
     ///
     /// # Errors
     /// As for [`Block::trained`].
@@ -43,7 +44,7 @@ impl Block {
     }
 }
 
-/// Nothing but the block asks for memory.
+/// An engine that allocates nothing but what its blocks need.
 fn engine() -> Engine {
     Engine::new(Surroundings { scratch_seed: None, libraries: false, flop_per_us: 1 })
 }

@@ -1,6 +1,7 @@
 //! A block of a model: operations in the order in which they run.
 
-/// A value of a block: 0 is the block's input, `i + 1` the output of operation `i`. The last operation's output is the block's.
+/// A value of a block: 0 is the block's input, `i + 1` the output of operation `i`. The last operation's output is
+/// the block's.
 pub type Value = usize;
 
 /// What an operation's backward does with the incoming gradient.
@@ -10,7 +11,8 @@ pub enum Backward {
     Computes,
     /// It passes the same gradient on to each input: a view, a sum.
     Passes,
-    /// It stops: `detach`, or an input without a gradient, such as an embedding's tokens. Parameters still get theirs.
+    /// It stops: `detach`, or an input without a gradient, such as an embedding's tokens. Parameters still get
+    /// theirs.
     Stops,
 }
 

@@ -7,7 +7,8 @@ use crate::workload::Event;
 use crate::workload::generators::WorkloadError;
 use crate::workload::generators::program::{Program, Tensor};
 
-/// The name of a tensor with references. A copy of the name is not a reference: [`Engine::refer`] adds one, [`Engine::release`] drops one.
+/// The name of a tensor with references. A copy of the name is not a reference: [`Engine::refer`] adds one,
+/// [`Engine::release`] drops one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::workload::generators::models) struct Storage(usize);
 
@@ -22,8 +23,8 @@ pub(in crate::workload::generators::models) struct Surroundings {
     pub(in crate::workload::generators::models) flop_per_us: u64,
 }
 
-/// The workspace that cuBLAS keeps for a thread and stream on a Hopper GPU under PyTorch 2.11, from the first matrix product in that
-/// thread on, as in the recordings.
+/// The workspace that cuBLAS keeps for a thread and stream on a Hopper GPU under PyTorch 2.11, from the first
+/// matrix product in that thread on, as in the recordings.
 const CUBLAS_BYTES: u64 = 32 << 20;
 /// The workspace that cuBLASLt keeps, from the first forward pass of a linear layer with a bias in that thread on.
 const CUBLAS_LT_BYTES: u64 = 1 << 20;
@@ -160,8 +161,8 @@ impl Engine {
         }
     }
 
-    /// Runs a block backward. Takes over one reference to the gradient of its output, and returns one to that of its input if it is
-    /// wanted. The block's parameters are numbered from `first_parameter` on.
+    /// Runs a block backward. Takes over one reference to the gradient of its output, and returns one to that of
+    /// its input if it is wanted. The block's parameters are numbered from `first_parameter` on.
     pub(in crate::workload::generators::models) fn backward(
         &mut self,
         block: &Block,

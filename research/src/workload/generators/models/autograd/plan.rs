@@ -11,8 +11,8 @@ pub(in crate::workload::generators::models) enum Recompute {
     No,
     /// Only the input is kept; backward runs the part forward again.
     Whole,
-    /// Like `Whole`, in pieces: forward and backward run piece by piece, so that only one piece's results are live at a time. Holds the
-    /// part's block for each piece of the batch.
+    /// Like `Whole`, in pieces: forward and backward run piece by piece, so that only one piece's results are live
+    /// at a time. Holds the part's block for each piece of the batch.
     Pieces(Vec<Block>),
 }
 
@@ -25,7 +25,8 @@ pub(in crate::workload::generators::models) struct Part {
     pub(in crate::workload::generators::models) repeats: usize,
     /// Which of its results are kept.
     pub(in crate::workload::generators::models) recompute: Recompute,
-    /// It has no parameters of its own and uses those from this number on: a head that shares the embedding's weights.
+    /// It has no parameters of its own and uses those from this number on: a head that shares the embedding's
+    /// weights.
     pub(in crate::workload::generators::models) shares: Option<usize>,
 }
 
@@ -179,7 +180,8 @@ impl Plan {
     }
 }
 
-/// Backward in pieces: each piece runs forward and backward before the next, and its gradient is copied into that of the whole input.
+/// Backward in pieces: each piece runs forward and backward before the next, and its gradient is copied into that
+/// of the whole input.
 fn pieces_backward(
     engine: &mut Engine,
     (block, pieces): (&Block, &[Block]),

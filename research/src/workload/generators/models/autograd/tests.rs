@@ -72,7 +72,8 @@ fn detach_allocates_nothing_and_stops_the_gradient() {
         Operation::in_place(1).backward(Backward::Stops),
         Operation::new(&[2], 30).keeps_inputs(),
     ]);
-    // It shares the first operation's memory. No gradient of that one is computed, and what it saved is freed all the same.
+    // It shares the first operation's memory. No gradient of that one is computed, and what it saved is freed all
+    // the same.
     assert_eq!(run(&detached), "+1 +10 +30 -30 +30 +10 -30 -10 -10 -1");
 }
 
@@ -96,7 +97,8 @@ fn gradients_of_a_value_used_twice_are_summed_in_place() {
     let mut residual = Block::new(1);
     let inner = residual.push(Operation::new(&[0], 10).keeps_inputs());
     residual.push(Operation::new(&[0, inner], 1).backward(Backward::Passes));
-    // The sum's gradient goes to both inputs; when the inner operation's backward is done, only the other input refers to it.
+    // The sum's gradient goes to both inputs; when the inner operation's backward is done, only the other input
+    // refers to it.
     assert_eq!(run(&residual), "+1 +10 +1 -10 -1 +1 +1 -1 -1 -1");
 }
 

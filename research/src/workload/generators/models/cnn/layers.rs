@@ -111,7 +111,8 @@ impl Cnn {
     }
 }
 
-/// A convolution without bias: keeps its input. It needs at most as much scratch memory as its input and output together.
+/// A convolution without bias: keeps its input. It needs at most as much scratch memory as its input and output
+/// together.
 fn convolve(block: &mut Block, input: usize, (from, to): (Shape, Shape), kernel: u64) -> Result<usize, WorkloadError> {
     let bytes = to.bytes()?;
     let weight = bytes_of("a weight", &[from.channels, to.channels, kernel, kernel, ELEMENT_BYTES])?;

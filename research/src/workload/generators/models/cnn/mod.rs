@@ -1,13 +1,14 @@
-//! A residual convolutional network trained with growing batch sizes, like torchvision's ResNet-50 in the program of the recording
-//! `resnet50_sweep` (scenario C5).
+//! A residual convolutional network trained with growing batch sizes, like torchvision's ResNet-50 in the program
+//! of the recording `resnet50_sweep` (scenario C5).
 //!
-//! A stem, four stages of bottleneck blocks, pooling and a linear layer. Batch normalization keeps its input and two statistics per
-//! channel; rectifiers and residual sums work in place. For each batch size the program empties the cache, goes forward and backward
-//! once, and adds to the gradients that exist. The scratch memory of convolutions is cuDNN's choice and depends on the GPU: it is left
-//! out unless [`Cnn::mixed`] is set.
+//! A stem, four stages of bottleneck blocks, pooling and a linear layer. Batch normalization keeps its input and
+//! two statistics per channel; rectifiers and residual sums work in place. For each batch size the program empties
+//! the cache, goes forward and backward once, and adds to the gradients that exist. The scratch memory of
+//! convolutions is cuDNN's choice and depends on the GPU: it is left out unless [`Cnn::mixed`] is set.
 //!
-//! The generated peaks, rounded to 512 bytes, beside `allocated_bytes.all.peak` of `resnet50_sweep.expandable` (where a block is no
-//! larger than its rounded request), from the recordings' steps.jsonl; made by the test `the_peaks_are_nearly_the_recorded_ones`:
+//! The generated peaks, rounded to 512 bytes, beside `allocated_bytes.all.peak` of `resnet50_sweep.expandable`
+//! (where a block is no larger than its rounded request), from the recordings' steps.jsonl; made by the test
+//! `the_peaks_are_nearly_the_recorded_ones`:
 //!
 //! | batch | recorded | generated | error |
 //! |---|---|---|---|

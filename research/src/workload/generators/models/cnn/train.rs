@@ -49,7 +49,8 @@ impl Cnn {
         Ok(training)
     }
 
-    /// What batch normalizations keep besides their parameters: running mean, running variance and the number of batches.
+    /// What batch normalizations keep besides their parameters: running mean, running variance and the number of
+    /// batches.
     fn running_statistics(&self, training: &mut Training) -> Result<(), WorkloadError> {
         for channels in self.normalized_channels() {
             for bytes in [channels * ELEMENT_BYTES, channels * ELEMENT_BYTES, INDEX_BYTES] {

@@ -40,7 +40,8 @@ impl Precision {
         }
     }
 
-    /// Floating-point operations that an H200 does in a microsecond of large matrix products: about half of the data sheet's.
+    /// Floating-point operations that an H200 does in a microsecond of large matrix products: about half of the
+    /// data sheet's.
     pub(super) const fn flop_per_us(self) -> u64 {
         match self {
             Precision::Fp32 => 200_000_000,
@@ -92,11 +93,11 @@ pub struct Transformer {
     pub accumulation: u64,
     /// What is recomputed.
     pub checkpointing: Checkpointing,
-    /// The number of pieces in which a recomputed layer runs (nano-batching), 1 for no division: at most the samples of a micro-batch.
-    /// More than 1 needs [`Checkpointing::EveryLayer`].
+    /// The number of pieces in which a recomputed layer runs (nano-batching), 1 for no division: at most the
+    /// samples of a micro-batch. More than 1 needs [`Checkpointing::EveryLayer`].
     pub chunks: u64,
-    /// Mixed lifetimes: operations need scratch memory, the libraries keep workspaces, batches arrive early and losses are kept for eight
-    /// steps. Without it, every buffer that outlives a step lives to the end.
+    /// Mixed lifetimes: operations need scratch memory, the libraries keep workspaces, batches arrive early and
+    /// losses are kept for eight steps. Without it, every buffer that outlives a step lives to the end.
     pub mixed: bool,
     /// The seed of the sizes of scratch memory.
     pub seed: u64,
@@ -144,8 +145,9 @@ impl Transformer {
         PRESETS.iter().map(|&(name, _)| name)
     }
 
-    /// A model by name, with the sizes of the GPT-2 and GPT-3 papers (Radford et al. 2019; Brown et al. 2020, table 2.1), in half
-    /// precision with Adam and no master copy. "7b" is GPT-3 6.7B. `None` if there is no such model.
+    /// A model by name, with the sizes of the GPT-2 and GPT-3 papers (Radford et al. 2019; Brown et al. 2020,
+    /// table 2.1), in half precision with Adam and no master copy. "7b" is GPT-3 6.7B. `None` if there is no such
+    /// model.
     #[must_use]
     pub fn preset(name: &str) -> Option<Transformer> {
         let &(_, [layers, hidden, heads, sequence, vocabulary, batch]) = PRESETS.iter().find(|preset| preset.0 == name)?;
@@ -156,7 +158,8 @@ impl Transformer {
     #[must_use]
     pub fn parameters(&self) -> u64 {
         let (width, ratio) = (u128::from(self.hidden), u128::from(self.mlp_ratio));
-        // Four matrices for attention and two for the MLP; biases of 3 + 1 + ratio + 1 widths, and two pairs for the normalizations.
+        // Four matrices for attention and two for the MLP; biases of 3 + 1 + ratio + 1 widths, and two pairs for
+        // the normalizations.
         let layer = (width * width).saturating_mul(4 + 2 * ratio).saturating_add(width * (9 + ratio));
         let embeddings = u128::from(self.vocabulary) * width * if self.tied { 1 } else { 2 };
         let all = layer.saturating_mul(u128::from(self.layers)).saturating_add(embeddings).saturating_add(2 * width);

@@ -10,12 +10,13 @@ use crate::workload::generators::models::training::Training;
 impl Transformer {
     /// The requests of this many steps of training.
     ///
-    /// Each step runs every micro-batch forward and backward, then updates the weights. Adam's states are allocated in the first update;
-    /// gradients are freed at the end of each step.
+    /// Each step runs every micro-batch forward and backward, then updates the weights. Adam's states are
+    /// allocated in the first update; gradients are freed at the end of each step.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, a size is beyond [`MAX_BYTES`](crate::workload::generators::MAX_BYTES),
-    /// or there are more events than [`MAX_EVENTS`](crate::workload::generators::MAX_EVENTS).
+    /// [`WorkloadError`] if the value of an option is not allowed, a size is beyond
+    /// [`MAX_BYTES`](crate::workload::generators::MAX_BYTES), or there are more events than
+    /// [`MAX_EVENTS`](crate::workload::generators::MAX_EVENTS).
     pub fn workload(&self, steps: u64) -> Result<Workload, WorkloadError> {
         Ok(self.train(steps)?.finish("transformer", self.says(steps)))
     }
