@@ -2,8 +2,8 @@
 
 use parkade::stats::Family;
 use parkade_conformance::backend::Simulated;
-use parkade_conformance::checks::laws::operation::{Operation, operations, setup};
-use parkade_conformance::checks::laws::trial::{Outcome, Trial};
+use parkade_conformance::checks::pytorch_laws::operation::{Operation, operations, setup};
+use parkade_conformance::checks::pytorch_laws::trial::{Outcome, Trial};
 use proptest::strategy::{Strategy, ValueTree};
 
 /// The random sequences would be worth little if they never met the interesting cases. This counts how many do.

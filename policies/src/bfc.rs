@@ -24,7 +24,7 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
-use crate::ladder;
+use crate::plain_ladder;
 
 /// Sizes are multiples of this.
 const UNIT: u64 = 256;
@@ -136,7 +136,7 @@ impl Bfc {
     fn climb(&mut self, heap: &Heap, request: &Request) -> (Option<Relief>, Step) {
         let ask = |bytes: u64, blocks: Vec<BlockId>| Relief::Release { blocks, attempt: Attempt::AskFor(Bytes(bytes)) };
         let take = |waits| {
-            let found = ladder::elsewhere(heap, request).first().map(|block| block.id);
+            let found = plain_ladder::elsewhere(heap, request).first().map(|block| block.id);
             found.map(|block| Relief::Transfer { block, waits })
         };
         match self.step {

@@ -12,7 +12,7 @@ use parkade::policy::{Coalescing, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{Heap, PoolSlot};
 
-use crate::ladder;
+use crate::plain_ladder;
 
 /// The smallest block.
 const SMALLEST_BLOCK: u64 = 512;
@@ -61,7 +61,7 @@ impl Policy for Buddy {
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         let find = || heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id);
-        ladder::plain(heap, rung, find)
+        plain_ladder::plain(heap, rung, find)
     }
 
     fn stamp(&self, _: PoolSlot) -> u64 {

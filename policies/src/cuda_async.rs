@@ -23,7 +23,7 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap};
 
-use crate::ladder;
+use crate::plain_ladder;
 
 /// The most streams to try without a wait: each try is a rung of the ladder.
 const MOST_TRIES: usize = 64;
@@ -92,7 +92,7 @@ impl CudaAsync {
             Some(Relief::Release { blocks, attempt: Attempt::AskFor(bytes) })
         };
         let take = || {
-            let found = ladder::elsewhere(heap, request).first().map(|block| block.id);
+            let found = plain_ladder::elsewhere(heap, request).first().map(|block| block.id);
             found.map(|block| Relief::Transfer { block, waits: true })
         };
         match core::mem::replace(&mut self.step, Step::GiveUp) {
@@ -152,7 +152,7 @@ impl Policy for CudaAsync {
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
             self.step =
-                Step::Luck(ladder::elsewhere(heap, request).iter().rev().take(MOST_TRIES).map(|block| block.id).collect());
+                Step::Luck(plain_ladder::elsewhere(heap, request).iter().rev().take(MOST_TRIES).map(|block| block.id).collect());
         }
         loop {
             let (relief, next) = self.climb(heap, request);

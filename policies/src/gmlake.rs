@@ -21,7 +21,7 @@ use parkade::policy::{Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
-use crate::ladder;
+use crate::plain_ladder;
 
 /// Small sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
@@ -102,6 +102,6 @@ impl Policy for GmLake {
                 return Relief::Remap { blocks };
             }
         }
-        ladder::plain(heap, rung - u32::from(self.stitches), || GmLake::find(heap, request))
+        plain_ladder::plain(heap, rung - u32::from(self.stitches), || GmLake::find(heap, request))
     }
 }

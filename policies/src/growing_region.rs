@@ -11,7 +11,7 @@ use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
-use crate::ladder;
+use crate::plain_ladder;
 
 /// Sizes are multiples of this, so that addresses are aligned like cudaMalloc's.
 const UNIT: Bytes = Bytes(512);
@@ -85,7 +85,7 @@ impl<F: Fit> Policy for GrowingRegion<F> {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        ladder::plain(heap, rung, || self.0.find_at_last(heap, request))
+        plain_ladder::plain(heap, rung, || self.0.find_at_last(heap, request))
     }
 
     #[inline]

@@ -15,7 +15,7 @@ use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
-use crate::ladder;
+use crate::plain_ladder;
 
 /// Sizes are multiples of this.
 const UNIT: Bytes = Bytes(256);
@@ -74,6 +74,6 @@ impl Policy for RmmArena {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        ladder::plain(heap, rung, || RmmArena::find(heap, request))
+        plain_ladder::plain(heap, rung, || RmmArena::find(heap, request))
     }
 }

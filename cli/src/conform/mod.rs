@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use parkade_conformance::backend::{Backend, Cuda, Needs, Simulated};
-use parkade_conformance::checks::policies;
-use parkade_conformance::checks::policies::Share;
+use parkade_conformance::checks::policy_laws;
+use parkade_conformance::checks::policy_laws::Share;
 use parkade_conformance::suite::{Effort, Entry, Reference, Row, Summary};
 use parkade_conformance::{checks, suite};
 use parkade_policies::{CATALOGUE, Named, named};
@@ -149,8 +149,8 @@ impl Command for Args {
 fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &Args, cases: u32) -> Result<Answer> {
     let mut entries = match args.policy.as_deref() {
         None => parkade_scenarios::everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
-        Some("all") => policies::entries(backend, None, Share::Whole),
-        Some(name) => policies::entries(backend, Some(policy_named(name)?), Share::Whole),
+        Some("all") => policy_laws::entries(backend, None, Share::Whole),
+        Some(name) => policy_laws::entries(backend, Some(policy_named(name)?), Share::Whole),
     };
     if let Some(filter) = &args.filter {
         entries.retain(|entry| entry.title().contains(filter.as_str()));

@@ -2,9 +2,9 @@
 
 pub mod contract;
 pub mod draw;
-pub mod laws;
 pub mod lockstep;
-pub mod policies;
+pub mod policy_laws;
+pub mod pytorch_laws;
 pub mod pytorch_tests;
 
 use crate::backend::Backend;
@@ -12,14 +12,14 @@ use crate::backend::Backend;
 #[cfg(feature = "cuda")]
 use crate::backend::Cuda;
 use crate::suite::Entry;
-use policies::Share;
+use policy_laws::Share;
 
 /// Every entry of the suite for a backend, group by group.
 #[must_use]
 pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     [
-        laws::entries(backend),
-        policies::entries(backend, None, Share::Part),
+        pytorch_laws::entries(backend),
+        policy_laws::entries(backend, None, Share::Part),
         contract::entries(backend),
         pytorch_tests::entries(backend),
         lockstep::entries(backend),

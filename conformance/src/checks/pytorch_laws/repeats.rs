@@ -8,8 +8,8 @@ use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::backend::{Backend, EventTiming, Unable};
 use crate::checks::draw::{may_expand, runner};
-use crate::checks::laws::operation::{Operation, Setup, operations, operations_for, setup_under, virtual_setup_under};
-use crate::checks::laws::trial::{Finished, Trial};
+use crate::checks::pytorch_laws::operation::{Operation, Setup, operations, operations_for, setup_under, virtual_setup_under};
+use crate::checks::pytorch_laws::trial::{Finished, Trial};
 use crate::law::{Broken, Law, ensure};
 use crate::model::Rules;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};

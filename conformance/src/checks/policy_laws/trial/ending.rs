@@ -13,15 +13,15 @@ use crate::law::{Broken, Law, ensure};
 
 /// What is left when a program is over.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::checks::policies) struct Finished {
+pub(in crate::checks::policy_laws) struct Finished {
     /// Everything that the observer was told.
-    pub(in crate::checks::policies) trace: Vec<TraceEntry>,
+    pub(in crate::checks::policy_laws) trace: Vec<TraceEntry>,
     /// The statistics at the end.
-    pub(in crate::checks::policies) stats: Stats,
+    pub(in crate::checks::policy_laws) stats: Stats,
     /// The calls of the device, step by step, if some were to fail.
-    pub(in crate::checks::policies) calls: Vec<Vec<CallName>>,
+    pub(in crate::checks::policy_laws) calls: Vec<Vec<CallName>>,
     /// What the calls of the driver took, in nanoseconds; 0 on a real device, which does not say.
-    pub(in crate::checks::policies) driver_ns: u64,
+    pub(in crate::checks::policy_laws) driver_ns: u64,
 }
 
 impl<D: TestDevice, P: Policy> Trial<D, P> {
@@ -29,7 +29,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     ///
     /// # Errors
     /// If anything is left.
-    pub(in crate::checks::policies) fn finish(mut self) -> Result<Finished, Broken> {
+    pub(in crate::checks::policy_laws) fn finish(mut self) -> Result<Finished, Broken> {
         self.leave_pools()?;
         for which in 0..self.book.live.len() {
             self.read(which)?;
@@ -82,7 +82,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     ///
     /// # Errors
     /// If not.
-    pub(in crate::checks::policies) fn abandon(self) -> Result<u64, Broken> {
+    pub(in crate::checks::policy_laws) fn abandon(self) -> Result<u64, Broken> {
         let Trial { core, device, book, .. } = self;
         // A failure of the very last call could not be answered by anybody.
         device.plan_faults(FaultPlan::none());

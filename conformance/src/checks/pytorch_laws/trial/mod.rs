@@ -4,7 +4,7 @@ mod accounts;
 mod drive;
 mod ending;
 mod growth;
-mod ladder;
+mod ladder_law;
 mod ledger;
 mod placement;
 mod routing;
@@ -22,12 +22,12 @@ use parkade::{AllocError, Allocation, Allocator, FreeError};
 use parkade_sim::FaultPlan;
 
 use crate::backend::{Backend, Core, DeviceFacts, MadeCall, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
-use crate::checks::laws::operation::{Operation, Setup};
+use crate::checks::pytorch_laws::operation::{Operation, Setup};
 use crate::law::{Broken, Law, ensure};
 use crate::model::{History, Model, Routing, Rules};
 
 pub(crate) use accounts::Account;
-use ladder::Ages;
+use ladder_law::Ages;
 pub(crate) use ledger::Ledger;
 pub(crate) use script::stream_name;
 

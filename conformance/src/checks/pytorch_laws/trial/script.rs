@@ -2,7 +2,7 @@
 
 use super::Trial;
 use crate::backend::{Places, TestDevice};
-use crate::checks::laws::operation::Operation;
+use crate::checks::pytorch_laws::operation::Operation;
 use crate::model::SETTINGS;
 
 /// `ops` numbers streams; stream k has this times k as its handle.

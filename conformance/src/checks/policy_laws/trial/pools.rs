@@ -12,7 +12,7 @@ use super::super::step::Step;
 use super::book::Live;
 use super::{Mode, Outcome, Trial};
 use crate::backend::TestDevice;
-use crate::checks::laws::operation::POOLS;
+use crate::checks::pytorch_laws::operation::POOLS;
 use crate::law::{Broken, Law, ensure};
 use crate::model::id;
 

@@ -8,7 +8,7 @@ use parkade::units::PoolClass;
 
 use super::{Mode, Trial};
 use crate::backend::TestDevice;
-use crate::checks::laws::trial::Account;
+use crate::checks::pytorch_laws::trial::Account;
 use crate::law::{Broken, Law, ensure};
 
 impl<D: TestDevice, P: Policy> Trial<D, P> {

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 
 use crate::backend::STREAMS;
-use crate::checks::laws::operation::POOLS;
-use crate::checks::laws::trial::stream_name;
+use crate::checks::pytorch_laws::operation::POOLS;
+use crate::checks::pytorch_laws::trial::stream_name;
 
 /// One step. Pools have the numbers from 1 to [`POOLS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,11 +11,11 @@ use proptest::strategy::{Strategy, ValueTree};
 use super::campaign::Stopped;
 use crate::backend::{Backend, EventTiming, Places};
 use crate::checks::draw::{may_expand, runner};
-use crate::checks::laws::operation::Operation::{
+use crate::checks::pytorch_laws::operation::Operation::{
     Allocate, CompleteOne, Free, Launch, OthersHold, ProcessEvents, RecordStream, ReleaseCached, SetFraction,
 };
-use crate::checks::laws::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
-use crate::checks::laws::trial::{Outcome, Trial};
+use crate::checks::pytorch_laws::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
+use crate::checks::pytorch_laws::trial::{Outcome, Trial};
 use crate::law::{Broken, Law};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 

@@ -6,7 +6,7 @@ use parkade_sim::FaultPlan;
 
 use super::{Finished, Outcome, Trial};
 use crate::backend::{Race, TestDevice, Touch};
-use crate::checks::laws::operation::{Operation, POOLS};
+use crate::checks::pytorch_laws::operation::{Operation, POOLS};
 use crate::law::{Broken, Law, ensure};
 
 impl<D: TestDevice> Trial<D> {

@@ -6,7 +6,7 @@ use parkade::units::{PoolId, StreamId};
 
 use super::Trial;
 use crate::backend::TestDevice;
-use crate::checks::laws::operation::{Operation, POOLS};
+use crate::checks::pytorch_laws::operation::{Operation, POOLS};
 use crate::law::{Broken, Law, ensure};
 use crate::model::{Rules, best, id};
 

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::pool_step::{PoolStep, pool_step};
 use crate::backend::{EventTiming, Places, STREAMS};
-use crate::checks::laws::operation::sizes;
-use crate::checks::laws::trial::stream_name;
+use crate::checks::pytorch_laws::operation::sizes;
+use crate::checks::pytorch_laws::trial::stream_name;
 
 /// One step. Allocations are named by their place among the live ones, wrapping around; streams by their place in [`STREAMS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -27,7 +27,7 @@ use super::habits::Habits;
 use super::step::{Setup, Step};
 use super::watched::{Reached, Watched};
 use crate::backend::{Backend, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
-use crate::checks::laws::trial::Ledger;
+use crate::checks::pytorch_laws::trial::Ledger;
 use crate::law::{Broken, Law, ensure};
 use crate::model::{History, Routing};
 use book::Book;

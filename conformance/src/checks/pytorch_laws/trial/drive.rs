@@ -5,7 +5,7 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::{Outcome, Trial};
 use crate::backend::TestDevice;
-use crate::checks::laws::operation::Operation;
+use crate::checks::pytorch_laws::operation::Operation;
 use crate::law::{Broken, Law, ensure};
 use crate::model::SETTINGS;
 

@@ -4,10 +4,10 @@ use parkade::units::MIB;
 
 use super::campaign::{Stopped, run_sequence};
 use crate::backend::{Backend, EventTiming, Places};
-use crate::checks::laws::operation::Operation::{
+use crate::checks::pytorch_laws::operation::Operation::{
     Allocate, CompleteAll, Free, OthersHold, RecordStream, ReleaseCached, SetFraction,
 };
-use crate::checks::laws::operation::{Operation, Setup, THRESHOLDS};
+use crate::checks::pytorch_laws::operation::{Operation, Setup, THRESHOLDS};
 use crate::model::SETTINGS;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::pattern::{Pattern, failed};
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::checks::laws::campaign::Stopped;
+use crate::checks::pytorch_laws::campaign::Stopped;
 use crate::law::{Broken, Law, ensure};
 
 /// Pages of each of the two reservations.

@@ -6,7 +6,7 @@ use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 
 use crate::backend::{Backend, Core, EventTiming, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
-use crate::checks::laws::trial::stream_name;
+use crate::checks::pytorch_laws::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
 
 /// What a device of these programs has.

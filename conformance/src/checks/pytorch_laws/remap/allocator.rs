@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::pattern::{Pattern, failed};
 use crate::backend::{Backend, Core, Needs, TestDevice, WitnessedDevice};
-use crate::checks::laws::campaign::Stopped;
-use crate::checks::laws::trial::stream_name;
+use crate::checks::pytorch_laws::campaign::Stopped;
+use crate::checks::pytorch_laws::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
 
 /// What a device of these programs has.

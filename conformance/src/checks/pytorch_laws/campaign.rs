@@ -11,8 +11,8 @@ use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::backend::{Backend, EventTiming, Unable};
 use crate::checks::draw::runner;
-use crate::checks::laws::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
-use crate::checks::laws::trial::Trial;
+use crate::checks::pytorch_laws::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
+use crate::checks::pytorch_laws::trial::Trial;
 use crate::law::{Broken, Law};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 

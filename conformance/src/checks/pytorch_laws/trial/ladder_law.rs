@@ -9,7 +9,7 @@ use parkade_sim::CallName;
 
 use super::Trial;
 use crate::backend::{MadeCall, TestDevice};
-use crate::checks::laws::operation::Operation;
+use crate::checks::pytorch_laws::operation::Operation;
 use crate::law::{Broken, Law, ensure};
 use crate::model::{Candidate, Climb, Ladder, Rules, best};
 
