@@ -29,7 +29,7 @@ fn lives(buffers: &[(u64, u64, u64)]) -> Vec<Buffer> {
 }
 
 #[test]
-fn a_buffer_lives_until_it_is_given_back_whatever_streams_use_it() {
+fn a_buffer_is_live_until_it_is_freed_even_if_other_streams_use_it() {
     let events = vec![
         allocate(7, 100),
         Event::Use { buffer: 7, stream: 3 },
@@ -68,7 +68,7 @@ fn a_program_without_buffers_needs_nothing() {
 }
 
 #[test]
-fn what_has_no_bounds_is_said() {
+fn what_has_no_bounds_is_an_error() {
     let bounds = |events| Bounds::of(&workload(events), &QUICK).map(|_| ());
     let refused = |error| Err(BoundsError::Instance(error));
     assert_eq!(bounds(vec![allocate(0, 5), allocate(1, 0)]), refused(InstanceError::Empty { buffer: 1 }));

@@ -118,7 +118,7 @@ fn the_batches_that_may_be_tried_are_the_end() {
 }
 
 #[test]
-fn what_cannot_be_searched_is_said() {
+fn what_cannot_be_searched_is_an_error() {
     let refused = |change: fn(&mut Grid)| {
         let mut grid = grid("gpt2");
         change(&mut grid);

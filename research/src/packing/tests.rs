@@ -48,7 +48,7 @@ fn what_is_no_instance_is_refused() {
 }
 
 #[test]
-fn the_load_is_the_most_that_lives_at_once() {
+fn the_load_is_the_most_bytes_live_at_once() {
     assert_eq!(instance(&[]).load(), 0);
     assert_eq!(instance(&[(0, 2, 5), (2, 4, 7), (1, 3, 2)]).load(), 9);
     assert_eq!(solve(&instance(&[])).packing, Packing::default());

@@ -42,7 +42,7 @@ fn the_seed_decides_what_is_random_and_nothing_else() {
 }
 
 #[test]
-fn a_text_is_a_generator_and_its_options() {
+fn a_description_is_a_generator_and_its_options() {
     let text = "transformer:layers=2,hidden=64,heads=2,sequence=32,checkpointing=sqrt,steps=3,vocabulary=50,seed=4";
     let workload = parse(text).unwrap();
     assert_eq!(workload.name, text.replace([':', ','], "."));
@@ -69,7 +69,7 @@ fn a_text_is_a_generator_and_its_options() {
 }
 
 #[test]
-fn what_is_wrong_with_a_text_is_said() {
+fn what_is_wrong_with_a_description_is_named() {
     let said = |text: &str| parse(text).unwrap_err().to_string();
     assert!(said("transfomer:layers=3").starts_with("there is no workload \"transfomer\"; known: gpt2, "));
     assert!(said("").starts_with("there is no workload \"\""));
@@ -172,7 +172,7 @@ proptest! {
 }
 
 #[test]
-fn the_load_is_the_most_that_lives_at_once() {
+fn the_load_is_the_most_bytes_live_at_once() {
     let allocate = |buffer, bytes| Event::Allocate { buffer, bytes, stream: 0 };
     let events =
         vec![allocate(0, 1000), allocate(1, 100), Event::Free { buffer: 0 }, allocate(2, 513), Event::Free { buffer: 1 }];

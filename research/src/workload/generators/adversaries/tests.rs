@@ -1,4 +1,4 @@
-//! What the theory says of the adversaries, held against every policy of the catalogue to which it applies.
+//! What theory says about the adversaries, checked for every policy of the catalogue to which it applies.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
@@ -24,7 +24,7 @@ fn of_catalogue(name: &str) -> &'static Named {
     named(name).unwrap()
 }
 
-/// Reserved bytes of a program with memory enough.
+/// What a policy reserves for a workload on a device with plenty of memory.
 fn reserved(workload: &Workload, policy: Box<dyn Policy + Send>) -> u64 {
     let outcome = run(workload, policy, &RunOptions::plenty());
     assert_eq!(outcome.ending, Ending::Fits, "{}", workload.name);
@@ -54,7 +54,7 @@ fn robsons_adversary_forces_its_bound_upon_every_policy_that_moves_nothing() {
 }
 
 /// The policies to which the bounds for any fit apply, each with its page as the unit: one region that grows by
-/// what is missing, all free neighbours merged, nothing rounded, and a free block taken wherever one is large
+/// what is missing, all free neighbours coalesced, nothing rounded, and a free block used whenever one is large
 /// enough.
 fn any_fits() -> Vec<(&'static Named, u64)> {
     let names = ["first-fit", "next-fit", "best-fit", "worst-fit", "pytorch-expandable", "pytorch-2.15-expandable"];
@@ -93,8 +93,8 @@ fn segments_of_their_own_keep_to_their_bound() {
         }
         compared.push(policy.name);
         let attack = robson((policy.make)(), numbers).unwrap();
-        // A segment is taken where no gap is large enough, so each of its size has a live block: at most `live` of
-        // each size.
+        // A segment is taken only if no gap is large enough, so each segment of that size has a live block: there
+        // are at most `live` of each size.
         let bound = live_units * (2 * largest_units - 1) * numbers.unit_bytes;
         assert!(attack.reserved_bytes <= bound, "{}: {} of {bound}", policy.name, attack.reserved_bytes);
     }
@@ -128,7 +128,7 @@ fn pages_that_are_mapped_elsewhere_escape_robsons_adversary() {
 
 #[test]
 fn segments_that_several_blocks_share_do_not_escape_it() {
-    // Ten units of 2 MiB share a segment of 20 MiB, which goes back only when all of them are free.
+    // Ten units of 2 MiB share a segment of 20 MiB, which is released only when all of them are free.
     let policy = of_catalogue("pytorch");
     let attack = robson((policy.make)(), Robson { unit_bytes: 2 * MIB, largest_units: 16, live_units: 160 }).unwrap();
     let outcome = run(&attack.workload, (policy.make)(), &RunOptions::new(attack.load_bytes));
@@ -150,7 +150,7 @@ fn best_fit_does_far_worse_than_first_fit_under_its_attack() {
         }
         needed.insert(policy.name, units);
     }
-    // Each request goes where the attack says.
+    // Each request goes where the attack wants it.
     let forced = (u64::from(gaps) + 2) * (largest - 2);
     for name in ["best-fit", "pytorch-expandable", "pytorch-2.15-expandable"] {
         assert_eq!(needed[name], forced, "{name}");
@@ -198,13 +198,13 @@ fn the_comb_needs_half_as_much_again_unless_pages_move() {
     for policy in CATALOGUE.iter().filter(|policy| policy.name.starts_with("pytorch")) {
         assert_eq!(reserved(&workload, (policy.make)()), load / 2 * 3, "{}", policy.name);
         let tight = run(&workload, (policy.make)(), &RunOptions::new(load));
-        // Segments of their own go back whole, and the teeth have one each; pages of an expandable segment are
-        // mapped elsewhere.
+        // Each tooth has a segment of its own, which is released whole; pages of an expandable segment are mapped
+        // elsewhere.
         assert!(tight.fits(), "{}", policy.name);
         grows += u32::from((policy.make)().is_expandable(large()));
     }
     assert!(grows >= 2);
-    // Teeth that share segments: nothing whole can go back.
+    // Teeth share segments: no segment can be released.
     let shared = comb(16, 5 * MIB).unwrap();
     let tight = RunOptions::new(shared.load_bytes(1));
     assert_eq!(run(&shared, (of_catalogue("pytorch").make)(), &tight).ending, Ending::OutOfMemory);
@@ -216,7 +216,7 @@ fn every_stream_keeps_a_buffer_of_its_own() {
     for (calls, streams, expected) in [(1, 32, 2), (8, 32, 16), (100, 32, 32), (100, 2, 2)] {
         let workload = stream_per_buffer(calls, streams, gib).unwrap();
         assert_eq!(workload.load_bytes(1), 2 * gib);
-        // vllm#52951: from 2 to 16 GB in eight calls, 32 at most, 2 with the streams made once.
+        // vllm#52951: from 2 to 16 GB in eight calls, at most 32, and 2 if the streams are made only once.
         assert_eq!(reserved(&workload, (of_catalogue("pytorch").make)()), expected * gib, "{calls} calls, {streams} streams");
     }
 }

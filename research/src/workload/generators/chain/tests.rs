@@ -49,7 +49,7 @@ fn a_transformers_activations_are_as_the_formula_says() {
     assert_eq!((formula / 1e3).round(), 328_765.0);
     let groups = chain(layers, x, 0, Chain::sqrt(layers));
     assert_eq!(groups.keeping, Keeping::Groups(5));
-    // What forward leaves: five checkpoints.
+    // The forward pass leaves five checkpoints.
     let left = groups.workload().unwrap().curve().into_iter().take_while(|&live| live < 6 * x).max();
     assert_eq!(left, Some(5 * x));
     assert!((5.0 * x as f64 / formula - 1.0) < 0.021);
@@ -57,7 +57,7 @@ fn a_transformers_activations_are_as_the_formula_says() {
     assert_eq!(8 * x, 536_870_912);
 }
 
-/// The fits of the module's table, in units of 10 kB (MB) and 10 MB (GB).
+/// The fits of the module's table, in units of 10 kB (for MB) and 10 MB (for GB).
 #[test]
 fn the_toy_numbers_come_out() {
     let peak = |chain: Chain, keeping| load(&Chain { keeping, ..chain }) as f64;

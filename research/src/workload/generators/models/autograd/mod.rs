@@ -1,7 +1,7 @@
 //! The lifetimes that PyTorch's autograd gives to tensors: which operation keeps what, for how long, and what its
 //! backward makes.
 //!
-//! A model is a row of [`Block`]s of [`Operation`]s. [`Engine`] runs them: a tensor lives as long as a variable or
+//! A model is a row of [`Block`]s of [`Operation`]s. An engine runs them: a tensor lives as long as a variable or
 //! an operation's saved tensors refer to it. The rules come from the notes on activation checkpointing,
 //! nano-batching and computation graphs behind the scenarios E7 to E9, and from PyTorch 2.11's
 //! `torch/csrc/autograd`:
