@@ -11,7 +11,8 @@ use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{AllocError, Allocator, FreeError};
 
-/// Hands out addresses in ascending order and never reuses one. All its work is done at once, so that events have nothing to wait for.
+/// Hands out addresses in ascending order and never reuses one. All its work is done at once, so that events
+/// have nothing to wait for.
 struct Paper {
     total: u64,
     next: u64,

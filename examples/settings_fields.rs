@@ -1,5 +1,6 @@
-//! Reads settings strings in hexadecimal, one per line, and prints the settings after each, for `fuzz_settings.py` to compare with the real
-//! allocator. `run` applies them one after the other (`!` resets), `load` takes each as the environment of a new process.
+//! Reads settings strings in hexadecimal, one per line, and prints the settings after each, for
+//! `fuzz_settings.py` to compare with the real allocator. `run` applies them one after the other (`!`
+//! resets), `load` takes each as the environment of a new process.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::io::BufRead as _;

@@ -1,4 +1,5 @@
-//! What PyTorch makes of a request under given settings: the size of the block, its pool, and the segment it would take from the device.
+//! What PyTorch makes of a request under given settings: the size of the block, its pool, and the segment it
+//! would take from the device.
 //!
 //! `cargo run -p parkade --example sizes -- "roundup_power2_divisions:4,large_segment_size_mb:32"`
 #![allow(clippy::print_stdout, reason = "it is a program for people")]

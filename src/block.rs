@@ -1,8 +1,8 @@
 //! Blocks and the arena that holds them.
 //!
-//! A block is a contiguous part of one segment. Blocks live in one `Vec` and refer to each other by slot, so a block has 64 bytes, cloning
-//! the heap clones a few vectors, and there is no pointer to get wrong. A generation in every slot tells a block from a later one in
-//! the same slot.
+//! A block is a contiguous part of one segment. Blocks live in one `Vec` and refer to each other by slot, so
+//! a block has 64 bytes, cloning the heap clones a few vectors, and there is no pointer to get wrong. A
+//! generation in every slot tells a block from a later one in the same slot.
 
 use alloc::vec::Vec;
 
@@ -25,7 +25,8 @@ pub(crate) enum BlockState {
     Unmapped = 4,
 }
 
-/// Identifies a block: its slot in the arena, and the slot's generation. Later blocks in the same slot have another id.
+/// Identifies a block: its slot in the arena, and the slot's generation. Later blocks in the same slot have
+/// another id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockId {
     pub(crate) index: u32,

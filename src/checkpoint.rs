@@ -1,7 +1,8 @@
 //! Checkpoints of private pools, as plain data (spec 5.8).
 //!
-//! A checkpoint lists a pool's segments, how they were split, and which blocks were allocated. It holds no memory: restoring it
-//! ([`crate::Allocator::restore_pool`]) works as long as its segments still belong to the pool.
+//! A checkpoint lists a pool's segments, how they were split, and which blocks were allocated. It holds no
+//! memory: restoring it ([`crate::Allocator::restore_pool`]) works as long as its segments still belong to
+//! the pool.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -23,8 +24,9 @@ impl PoolCheckpoint {
         self.pool
     }
 
-    /// Its segments, in the order in which they are restored: those that begin with a block in use, by address, then the others in the
-    /// order of the pool's free blocks, small ones first. PyTorch restores the former in hash order.
+    /// Its segments, in the order in which they are restored: those that begin with a block in use, by
+    /// address, then the others in the order of the pool's free blocks, small ones first. PyTorch restores
+    /// the former in hash order.
     #[must_use]
     pub fn segments(&self) -> &[SavedSegment] {
         &self.segments
@@ -62,10 +64,12 @@ pub enum SavedState {
     Unmapped,
 }
 
-/// Why a pool cannot be saved, restored or examined. Displays as PyTorch's message; 2.11 and 2.15 have the same ones.
+/// Why a pool cannot be saved, restored or examined. Displays as PyTorch's message; 2.11 and 2.15 have the
+/// same ones.
 ///
-/// After any of these except [`CheckpointError::Device`] nothing has changed. PyTorch gives the pool's blocks back before it checks whether
-/// the checkpoint fits; after an error it leaks them, and what it has restored so far.
+/// After any of these except [`CheckpointError::Device`] nothing has changed. PyTorch gives the pool's blocks
+/// back before it checks whether the checkpoint fits; after an error it leaks them, and what it has restored
+/// so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointError {
     /// There is no such private pool.
@@ -78,8 +82,8 @@ pub enum CheckpointError {
     EventsPending(DeviceAddress),
     /// No free memory of the pool begins where the saved segment did.
     SegmentMissing(DeviceAddress),
-    /// A saved block's memory is now a block that waits for other streams, or will once it is given back. PyTorch hands that block out if
-    /// it is large enough, and a second time once its events are complete.
+    /// A saved block's memory is now a block that waits for other streams, or will once it is given back.
+    /// PyTorch hands that block out if it is large enough, and a second time once its events are complete.
     BlockPending(DeviceAddress),
     /// There is no room for this block of a saved segment.
     SizeDiffers(DeviceAddress),
@@ -87,11 +91,12 @@ pub enum CheckpointError {
     LengthDiffers(DeviceAddress),
     /// The expandable segment, named by its first byte, has more after the saved blocks than one free block.
     TailInUse(DeviceAddress),
-    /// Free neighbours stay apart, by the policy's rule or because blocks changed streams, so the saved splits cannot be redone. Not
-    /// PyTorch's.
+    /// Free neighbours stay apart, by the policy's rule or because blocks changed streams, so the saved
+    /// splits cannot be redone. Not PyTorch's.
     Parted,
-    /// The device failed to record an event. A save has changed nothing. A restore has given back all the pool's blocks (the one in
-    /// question stays pending until a later request succeeds) and handed out nothing.
+    /// The device failed to record an event. A save has changed nothing. A restore has given back all the
+    /// pool's blocks (the one in question stays pending until a later request succeeds) and handed out
+    /// nothing.
     Device(BackendError),
 }
 

@@ -1,7 +1,7 @@
 //! What the core asks of a device: whole segments, virtual memory, memory information, events.
 //!
-//! The simulated device and the CUDA device implement [`DeviceBackend`]. Methods take `&mut self`: a device has one owner and no locks; a
-//! wrapper can share it.
+//! The simulated device and the CUDA device implement [`DeviceBackend`]. Methods take `&mut self`: a device
+//! has one owner and no locks; a wrapper can share it.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -21,8 +21,8 @@ pub trait DeviceBackend {
     /// A handle to memory without addresses, which can be mapped. Goes back through [`DeviceBackend::release`].
     type Physical;
 
-    /// Whether no stream's oldest event can be complete before that of a stream with a lower handle. Polling can then stop at the first
-    /// incomplete one instead of asking every stream with events.
+    /// Whether no stream's oldest event can be complete before that of a stream with a lower handle. Polling
+    /// can then stop at the first incomplete one instead of asking every stream with events.
     const COMPLETES_BY_HANDLE: bool = false;
 
     /// The device's index in its host, as messages show it.
@@ -45,8 +45,8 @@ pub trait DeviceBackend {
     /// Takes a range of `size` bytes (cudaMalloc).
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`] if the device has no room, the only error after which the allocator tries to free memory;
-    /// [`BackendError::Driver`] for anything else.
+    /// [`BackendError::OutOfMemory`] if the device has no room, the only error after which the allocator
+    /// tries to free memory; [`BackendError::Driver`] for anything else.
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError>;
 
     /// Frees a range that [`DeviceBackend::malloc`] returned (cudaFree).
@@ -150,8 +150,8 @@ pub trait DeviceBackend {
     /// Any error of the driver.
     fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError>;
 
-    /// Makes later work of `stream` wait for the event (cudaStreamWaitEvent). The host does not wait, and the event may be recorded again
-    /// afterwards.
+    /// Makes later work of `stream` wait for the event (cudaStreamWaitEvent). The host does not wait, and the
+    /// event may be recorded again afterwards.
     ///
     /// # Errors
     /// Any error of the driver; by default the call is not supported.

@@ -16,7 +16,8 @@ use crate::units::Bytes;
 /// Why a request failed.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AllocError {
-    /// A request of 0 bytes. PyTorch's entry points return a null pointer for it and never reach the allocator (spec 2.1).
+    /// A request of 0 bytes. PyTorch's entry points return a null pointer for it and never reach the
+    /// allocator (spec 2.1).
     ZeroSize,
     /// At least 2^60 bytes through [`crate::Allocator::allocate`], or a size that exceeds 64 bits once rounded.
     TooLarge {
@@ -91,7 +92,8 @@ impl From<PolicyFault> for AllocError {
 pub enum FreeError {
     /// The allocation does not belong to this allocator, or no longer does. Nothing has changed.
     NotAllocated,
-    /// The block was taken back, but an event could not be recorded. The block stays pending, and the next request tries again.
+    /// The block was taken back, but an event could not be recorded. The block stays pending, and the next
+    /// request tries again.
     Device(BackendError),
 }
 

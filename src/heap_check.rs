@@ -1,6 +1,8 @@
-//! The whole-heap sweep ([`Allocator::check`]): every segment, block, index and counter, with no code shared with the allocator.
+//! The whole-heap sweep ([`Allocator::check`]): every segment, block, index and counter, with no code shared
+//! with the allocator.
 //!
-//! It recomputes the statistics from the blocks. Tests call it after every operation; it takes time in proportion to the heap.
+//! It recomputes the statistics from the blocks. Tests call it after every operation; it takes time in
+//! proportion to the heap.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -40,9 +42,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Checks the whole heap.
     ///
     /// # Errors
-    /// The first violation found: blocks that do not tile their segment, overlapping segments, free neighbours that should have coalesced, a
-    /// free index that is not exactly the free blocks in order, events that do not match their blocks, a statistic that is not the sum
-    /// over the blocks, a peak below its current value.
+    /// The first violation found: blocks that do not tile their segment, overlapping segments, free
+    /// neighbours that should have coalesced, a free index that is not exactly the free blocks in order,
+    /// events that do not match their blocks, a statistic that is not the sum over the blocks, a peak below
+    /// its current value.
     pub fn check(&self) -> Result<(), Violation> {
         let arena = &self.heap().arena;
         let mut heads: Vec<u32> = arena.live().filter(|&index| arena.at(index).prev == NIL).collect();

@@ -1,8 +1,9 @@
-//! Blocks that other streams use: what was recorded on them, and the events that they wait for (spec 3.5 to 3.7).
+//! Blocks that other streams use: what was recorded on them, and the events that they wait for (spec 3.5 to
+//! 3.7).
 //!
-//! A block given back while other streams use it gets one event on each of those streams and becomes free when all are complete.
-//! PyTorch keeps these streams in hash containers, without a defined order; here the order is by stream handle, and within a stream
-//! the order of recording.
+//! A block given back while other streams use it gets one event on each of those streams and becomes free
+//! when all are complete. PyTorch keeps these streams in hash containers, without a defined order; here the
+//! order is by stream handle, and within a stream the order of recording.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -19,9 +20,11 @@ pub(crate) struct Pending<E> {
     counts: BTreeMap<u32, u32>,
     /// Unused events, a stack.
     spare: Vec<E>,
-    /// Blocks given back whose events are not all recorded yet, oldest first: a graph was being captured, or the device failed.
+    /// Blocks given back whose events are not all recorded yet, oldest first: a graph was being captured, or
+    /// the device failed.
     deferred: VecDeque<u32>,
-    /// Uses recorded while a graph was captured. They are forgotten if the block is given back during the capture (spec 3.8).
+    /// Uses recorded while a graph was captured. They are forgotten if the block is given back during the
+    /// capture (spec 3.8).
     captured_uses: BTreeMap<u32, BTreeSet<StreamId>>,
 }
 

@@ -23,9 +23,11 @@ pub struct Profile {
     pub advises_on_addresses: bool,
     /// Whether a reserved range that is too short for the request is given back and counts as out of memory.
     pub gives_short_ranges_back: bool,
-    /// Whether it finds the supported kinds of memory handles by creating one of each, rather than by asking the device.
+    /// Whether it finds the supported kinds of memory handles by creating one of each, rather than by asking
+    /// the device.
     pub tries_handle_types: bool,
-    /// Whether statistics count what each private pool has reserved, and requests rejected before the device is asked.
+    /// Whether statistics count what each private pool has reserved, and requests rejected before the device
+    /// is asked.
     pub counts_private_pools: bool,
     /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.
     pub forgets_no_split: bool,
@@ -51,8 +53,8 @@ pub enum LimitRounding {
     Nearest,
 }
 
-/// When waiting is put off (spec 3.8): no events are polled, blocks used by other streams wait for their events to be recorded, and the
-/// default pool releases nothing.
+/// When waiting is put off (spec 3.8): no events are polled, blocks used by other streams wait for their
+/// events to be recorded, and the default pool releases nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deferral {
     /// While requests are routed to any private pool.

@@ -1,7 +1,7 @@
 //! The addresses of expandable segments, and which of their pages have memory.
 //!
-//! The heap knows blocks; this knows pages. A segment is one reserved range of addresses, divided into pages of one size, each with memory
-//! of its own or none (spec 4.1).
+//! The heap knows blocks; this knows pages. A segment is one reserved range of addresses, divided into pages
+//! of one size, each with memory of its own or none (spec 4.1).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -60,7 +60,8 @@ pub(crate) struct Reservations<M> {
     made: u64,
     /// Unmapped memory that the device failed to release. Retried whenever memory is released.
     unreleased: Vec<M>,
-    /// Ranges, by first byte and size, that the device failed to unmap although no segment uses them. Retried likewise.
+    /// Ranges, by first byte and size, that the device failed to unmap although no segment uses them. Retried
+    /// likewise.
     stuck: Vec<(u64, u64)>,
     /// Memory that was unmapped to be mapped elsewhere, with its page size. Empty between operations.
     spare: Vec<(u64, M)>,

@@ -1,6 +1,7 @@
 //! The allocator's statistics, in PyTorch's families and with PyTorch's names (spec section 6).
 //!
-//! Every family exists three times: for all memory, for the small pool and for the large pool. [`Stats::entries`] lists all 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
+//! Every family exists three times: for all memory, for the small pool and for the large pool.
+//! [`Stats::entries`] lists all 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -182,7 +183,8 @@ pub struct Stats {
     pub num_oom_rejections: i64,
     /// Bytes taken from the device by each private pool, including former ones, in releases that count them.
     pub reserved_by_pool: BTreeMap<PoolId, StatSet>,
-    /// `max_split_size` when the allocator was made; -1 is unlimited. Later settings do not change it (spec 6.2).
+    /// `max_split_size` when the allocator was made; -1 is unlimited. Later settings do not change it
+    /// (spec 6.2).
     pub max_split_size: i64,
 }
 
@@ -209,7 +211,8 @@ impl Stats {
         set.class_mut(class).decrease(amount);
     }
 
-    /// Adds a positive amount, subtracts a negative one, and leaves everything alone at zero (spec 3.4, step 6).
+    /// Adds a positive amount, subtracts a negative one, and leaves everything alone at zero (spec 3.4,
+    /// step 6).
     #[inline]
     pub(crate) fn change(&mut self, family: Family, class: PoolClass, amount: i64) {
         match amount {
@@ -296,8 +299,8 @@ impl Stats {
         entries
     }
 
-    /// Reads entries as [`Stats::entries`] and `torch.cuda.memory_stats()` list them. Missing keys are zero; for a repeated key the last
-    /// value counts.
+    /// Reads entries as [`Stats::entries`] and `torch.cuda.memory_stats()` list them. Missing keys are zero;
+    /// for a repeated key the last value counts.
     ///
     /// # Errors
     /// [`UnknownStatistic`] for a key that PyTorch 2.11 does not have.

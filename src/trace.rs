@@ -1,6 +1,7 @@
 //! What the allocator tells an observer: one value for everything that it does.
 //!
-//! These are PyTorch's trace entries (spec 7.4), in PyTorch's order. Replay compares them with recordings. The observer `()` costs nothing.
+//! These are PyTorch's trace entries (spec 7.4), in PyTorch's order. Replay compares them with recordings.
+//! The observer `()` costs nothing.
 
 use alloc::collections::VecDeque;
 
@@ -24,7 +25,8 @@ pub enum TraceAction {
     SegmentMap,
     /// Pages of an expandable segment were unmapped.
     SegmentUnmap,
-    /// A request failed for lack of memory; the size is the rounded one, and the address is the device's free bytes.
+    /// A request failed for lack of memory; the size is the rounded one, and the address is the device's free
+    /// bytes.
     Oom,
     /// A snapshot was taken; the address is 0, and the size is the active bytes of its segments.
     Snapshot,

@@ -1,7 +1,7 @@
 //! Quantities that must not be mixed up: bytes, device addresses, streams, pools.
 //!
-//! Each is a thin wrapper around unsigned 64-bit numbers, with only the operations that make sense. Device quantities are `u64`, never
-//! `usize`, so that a recording from a large GPU can be replayed on any host.
+//! Each is a thin wrapper around unsigned 64-bit numbers, with only the operations that make sense. Device
+//! quantities are `u64`, never `usize`, so that a recording from a large GPU can be replayed on any host.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub, SubAssign};
@@ -35,7 +35,8 @@ impl Bytes {
         self.0
     }
 
-    /// The smallest multiple of `unit` that is at least `self`, or `None` if it exceeds 64 bits or `unit` is zero.
+    /// The smallest multiple of `unit` that is at least `self`, or `None` if it exceeds 64 bits or `unit` is
+    /// zero.
     #[must_use]
     pub const fn checked_round_up(self, unit: Bytes) -> Option<Bytes> {
         match self.0.checked_next_multiple_of(unit.0) {
@@ -113,7 +114,8 @@ impl fmt::Display for DeviceAddress {
     }
 }
 
-/// A stream, by its raw handle. Free blocks are ordered by handle (spec 2.3), so handles are never renumbered. The default stream is 0.
+/// A stream, by its raw handle. Free blocks are ordered by handle (spec 2.3), so handles are never
+/// renumbered. The default stream is 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct StreamId(pub u64);
@@ -135,8 +137,8 @@ impl fmt::Display for StreamId {
     }
 }
 
-/// The id of a memory pool, in PyTorch's shape: `(0, 0)` is the default pool, `(0, k)` a user's pool, `(k, 0)` a graph's
-/// (spec 5.1).
+/// The id of a memory pool, in PyTorch's shape: `(0, 0)` is the default pool, `(0, k)` a user's pool,
+/// `(k, 0)` a graph's (spec 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PoolId(pub u64, pub u64);
 

@@ -37,7 +37,8 @@ fn segment(page: Option<u64>, blocks: &[(u64, AdoptedContent)]) -> AdoptedSegmen
     }
 }
 
-/// Adopts a segment in which each page has 2 MiB of memory. Returns the addresses asked for, and the allocations.
+/// Adopts a segment in which each page has 2 MiB of memory. Returns the addresses asked for, and the
+/// allocations.
 fn adopt(core: &mut Core, segment: &AdoptedSegment) -> Result<(Vec<u64>, Vec<Allocation>), AdoptError> {
     let mut asked = Vec::new();
     let out = core.adopt(segment, &mut |address| {

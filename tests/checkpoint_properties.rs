@@ -1,5 +1,5 @@
-//! Random traffic in private pools with checkpoints in between: the heap is valid after every step, a restored pool is as it was saved,
-//! and a refused restore has changed nothing.
+//! Random traffic in private pools with checkpoints in between: the heap is valid after every step, a
+//! restored pool is as it was saved, and a refused restore has changed nothing.
 
 #[path = "common/device.rs"]
 mod device;
@@ -63,7 +63,8 @@ fn segments_of(core: &Core, pool: PoolId) -> Vec<SegmentInfo> {
     core.segments().into_iter().filter(|segment| segment.pool == pool).collect()
 }
 
-/// The same blocks in the same states; the last free one may have grown, and a pending block behind it is not in the checkpoint.
+/// The same blocks in the same states; the last free one may have grown, and a pending block behind it is not
+/// in the checkpoint.
 fn is_restored(saved: &SegmentInfo, now: &SegmentInfo) -> bool {
     let shape = |block: &BlockInfo| (block.address, block.size, block.state);
     let fixed = match saved.blocks.last() {

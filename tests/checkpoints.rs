@@ -1,5 +1,5 @@
-//! Checkpoints of private pools: PyTorch's own tests of them (TestBlockStateAbsorption, spec 12.3) under their names, each with
-//! segments of fixed size and with expandable ones, and what those leave open.
+//! Checkpoints of private pools: PyTorch's own tests of them (TestBlockStateAbsorption, spec 12.3) under
+//! their names, each with segments of fixed size and with expandable ones, and what those leave open.
 
 #[path = "common/device.rs"]
 mod device;
@@ -73,8 +73,8 @@ fn addresses(all: &[Allocation]) -> Vec<DeviceAddress> {
     addresses
 }
 
-/// Runs the function, saves the pool, restores it: everything is as it was (checkFunction). Then runs the function again on top and
-/// restores once more: the same blocks are handed out, and no others.
+/// Runs the function, saves the pool, restores it: everything is as it was (checkFunction). Then runs the
+/// function again on top and restores once more: the same blocks are handed out, and no others.
 fn check_function(function: impl Fn(&mut Core) -> Vec<Allocation>) {
     for mut core in cores() {
         let outputs = function(&mut core);
@@ -290,7 +290,8 @@ fn what_does_not_fit_is_refused() {
     }
 }
 
-/// An expandable segment whose growth is in use by another stream keeps it, if it is one block; more than that is refused.
+/// An expandable segment whose growth is in use by another stream keeps it, if it is one block; more than
+/// that is refused.
 #[test]
 fn a_tail_that_waits_is_kept_or_refused() {
     let grown = |sizes: [u64; 2]| {
@@ -333,8 +334,8 @@ fn an_event_that_cannot_be_recorded_leaves_a_valid_heap() {
     }
 }
 
-/// A saved block that meets one which waits for another stream is refused as that, where it would begin there; where the cuts differ, as
-/// that.
+/// A saved block that meets one which waits for another stream is refused as that, where it would begin
+/// there; where the cuts differ, as that.
 #[test]
 fn a_block_that_waits_is_told_from_one_that_is_cut_otherwise() {
     for (first_saved, expected) in

@@ -25,7 +25,8 @@ fn request(core: &mut Core, mib: u64) -> Result<(), AllocError> {
     outcome.map(|allocation| core.free(allocation).expect("ours"))
 }
 
-/// Both releases are out of memory: 2.11 keeps each range that it has reserved and uses it later; 2.15 frees it.
+/// Both releases are out of memory: 2.11 keeps each range that it has reserved and uses it later; 2.15 frees
+/// it.
 #[test]
 fn a_request_beyond_the_reserve_is_out_of_memory() {
     for (profile, ranges) in [(&Profile::PYTORCH_2_11, 2), (&Profile::PYTORCH_2_15, 0)] {
@@ -65,8 +66,8 @@ fn addresses_of_a_forgotten_pool_go_back() {
     assert!(core.pool_use_count(pool).is_err(), "forgotten");
 }
 
-/// A block that could grow is used last: between 40 MiB before a gap of 40 MiB and 60 MiB before a used block, the latter serves (spec 2.5,
-/// step 3).
+/// A block that could grow is used last: between 40 MiB before a gap of 40 MiB and 60 MiB before a used
+/// block, the latter serves (spec 2.5, step 3).
 #[test]
 fn a_block_that_could_grow_is_used_last() {
     let mut core = core(&Profile::PYTORCH_2_11, Bytes::mib(1024));

@@ -1,4 +1,5 @@
-//! The hint of an out-of-memory error, and rejection before the device is asked, by release and settings (spec 2.13, 11).
+//! The hint of an out-of-memory error, and rejection before the device is asked, by release and settings
+//! (spec 2.13, 11).
 
 #[path = "common/device.rs"]
 mod device;
@@ -31,7 +32,8 @@ fn hint_is_the_versions_and_the_settings() {
     assert_eq!(hint(old, expandable.clone()), Hint::ExpandableSegments);
     assert_eq!(hint(new, Settings::default()), Hint::ExpandableSegments);
     assert_eq!(hint(new, expandable.clone()), Hint::Addresses);
-    // Addresses for half the device are fewer than the request; for three quarters they are not; nine eighths are the usual number.
+    // Addresses for half the device are fewer than the request; for three quarters they are not; nine eighths
+    // are the usual number.
     assert_eq!(hint(new, reserving(ReserveSize::Fraction(0.5))), Hint::LargerReserve(Bytes::mib(512)));
     assert_eq!(hint(new, reserving(ReserveSize::Fraction(0.75))), Hint::Addresses);
     assert_eq!(hint(new, reserving(ReserveSize::Fraction(600.0 / 1024.0))), Hint::Addresses);

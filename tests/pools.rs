@@ -35,8 +35,9 @@ fn never_split_ends_with_the_pool_or_stays_with_the_id() {
     }
 }
 
-/// New segments, garbage collection and the release of oversize blocks keep a pool without uses; only releasing everything ends it (asked
-/// of 2.11 and 2.15). Until then its id cannot be used again, and a request that looks into it when out of memory fails.
+/// New segments, garbage collection and the release of oversize blocks keep a pool without uses; only
+/// releasing everything ends it (asked of 2.11 and 2.15). Until then its id cannot be used again, and a
+/// request that looks into it when out of memory fails.
 #[test]
 fn an_abandoned_pool_ends_when_everything_goes_back() {
     for profile in [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15] {
@@ -55,7 +56,8 @@ fn an_abandoned_pool_ends_when_everything_goes_back() {
     }
 }
 
-/// While the caller's stream is captured, 2.15 waits for nothing and its default pool releases nothing; 2.11 looks at routings instead.
+/// While the caller's stream is captured, 2.15 waits for nothing and its default pool releases nothing; 2.11
+/// looks at routings instead.
 #[test]
 fn a_capture_defers_where_the_version_looks_at_it() {
     for (profile, is_deferring) in [(&Profile::PYTORCH_2_11, false), (&Profile::PYTORCH_2_15, true)] {

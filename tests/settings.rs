@@ -62,7 +62,8 @@ fn errors_tell_which_exception_they_are() {
     assert!(error("bogus").message().contains("bogus"));
 }
 
-/// A double is out of range only if digits are lost: a subnormal written in full is fine (checked on the real parser).
+/// A double is out of range only if digits are lost: a subnormal written in full is fine (checked on the real
+/// parser).
 #[test]
 fn denormal_numbers_are_accepted_when_exact() {
     let smallest = f64::from_bits(1);

@@ -1,5 +1,5 @@
-//! The same random program under every policy of the catalogue, on a simulated H200: how much each reserves for the same tensors, and what
-//! its driver calls cost.
+//! The same random program under every policy of the catalogue, on a simulated H200: how much each reserves
+//! for the same tensors, and what its driver calls cost.
 //!
 //! `cargo run --release -p parkade-policies --example compare`
 #![allow(clippy::print_stdout, reason = "it is a program for people")]

@@ -1,4 +1,5 @@
-//! A policy around another one: PyTorch's rules, except that blocks of 8 MiB and more are never split, beside PyTorch's own.
+//! A policy around another one: PyTorch's rules, except that blocks of 8 MiB and more are never split, beside
+//! PyTorch's own.
 //!
 //! `cargo run -p parkade-policies --example own_policy`
 #![allow(clippy::print_stdout, reason = "it is a program for people")]

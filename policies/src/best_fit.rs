@@ -1,7 +1,7 @@
 //! Best fit: the smallest free block that is large enough; of equal ones the lowest address.
 //!
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5. PyTorch's allocator and others choose by this rule, within their
-//! segments, limits and size classes; here it stands alone.
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5. PyTorch's allocator and others choose by
+//! this rule, within their segments, limits and size classes; here it stands alone.
 
 use parkade::policy::Request;
 use parkade::{BlockId, Heap};

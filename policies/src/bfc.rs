@@ -1,22 +1,26 @@
 //! BFC, best fit with coalescing: the allocator of TensorFlow and XLA.
 //!
-//! From openxla/xla, xla/tsl/framework/bfc_allocator.cc and .h at commit 00df9ee, whose defaults are TensorFlow's and JAX's:
-//! - sizes are multiples of 256 bytes; the smallest chunk that is large enough, of equal ones the lowest address, across all regions. The
-//!   bins that speed up the search do not change its result;
+//! From openxla/xla, xla/tsl/framework/bfc_allocator.cc and .h at commit 00df9ee, whose defaults are
+//! TensorFlow's and JAX's:
+//! - sizes are multiples of 256 bytes; the smallest chunk that is large enough, of equal ones the lowest
+//!   address, across all regions. The bins that speed up the search do not change its result;
 //! - a chunk is split if it has at least twice the bytes needed, or at least 128 MiB more;
-//! - the first region has 2 MiB, each further one twice as much as the one before. If a request needs more, the size is doubled until it is
-//!   large enough, and not again afterwards. If the device refuses, nine tenths are tried, repeatedly, down to what the request needs;
-//! - before it gives up it releases all entirely free regions and tries to grow once more (TensorFlow's GPU allocator; `garbage_collection`),
-//!   and waits for memory that is about to be freed.
+//! - the first region has 2 MiB, each further one twice as much as the one before. If a request needs more,
+//!   the size is doubled until it is large enough, and not again afterwards. If the device refuses, nine
+//!   tenths are tried, repeatedly, down to what the request needs;
+//! - before it gives up it releases all entirely free regions and tries to grow once more (TensorFlow's GPU
+//!   allocator; `garbage_collection`), and waits for memory that is about to be freed.
 //!
-//! With preallocation, as in JAX (JAX's documentation, GPU memory allocation: 75 % of the device's memory; newer versions take other fractions),
-//! there is only one region, and nothing is released.
+//! With preallocation, as in JAX (JAX's documentation, GPU memory allocation: 75 % of the device's memory;
+//! newer versions take other fractions), there is only one region, and nothing is released.
 //!
-//! Different here: the original has one set of bins, because one stream orders everything. Here a chunk of another stream is used after
-//! that stream's work, as the last choice before the pool grows, and neighbours of different streams stay apart until everything was waited
-//! for. The wait comes before regions are released; in the original it comes after. Its estimate whether releasing can help at all is left
-//! out: where it says no, the original fails with its regions kept, and a program that goes on finds them again. A private pool, which the
-//! original does not have, grows even where the default pool is preallocated. Spatial partitioning and timestamps are not modelled.
+//! Different here: the original has one set of bins, because one stream orders everything. Here a chunk of
+//! another stream is used after that stream's work, as the last choice before the pool grows, and neighbours
+//! of different streams stay apart until everything was waited for. The wait comes before regions are
+//! released; in the original it comes after. Its estimate whether releasing can help at all is left out:
+//! where it says no, the original fails with its regions kept, and a program that goes on finds them again. A
+//! private pool, which the original does not have, grows even where the default pool is preallocated. Spatial
+//! partitioning and timestamps are not modelled.
 
 use alloc::vec::Vec;
 
@@ -49,7 +53,8 @@ enum Step {
     Others,
     /// Grow; the flag says whether everything has been released.
     Grow(bool),
-    /// The device refused `bytes`. `doubled`: the next region's size was doubled in advance. `again`: as for `Grow`.
+    /// The device refused `bytes`. `doubled`: the next region's size was doubled in advance. `again`: as for
+    /// `Grow`.
     Refused {
         bytes: u64,
         doubled: bool,
@@ -101,8 +106,8 @@ impl Bfc {
         &mut self.next_region[place].1
     }
 
-    /// How many bytes to ask for first, and whether the next region's size was doubled in advance. `None` if the pool may not have as many as
-    /// the request needs.
+    /// How many bytes to ask for first, and whether the next region's size was doubled in advance. `None` if
+    /// the pool may not have as many as the request needs.
     fn region_for(&mut self, heap: &Heap, request: &Request) -> Option<(u64, bool)> {
         let available = self.available(heap, request.pool);
         if request.size.0 > available {

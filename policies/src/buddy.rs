@@ -1,12 +1,13 @@
 //! The binary buddy system.
 //!
-//! Knowlton, A Fast Storage Allocator (CACM 8, October 1965), and Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithms R
-//! and S. Sizes are powers of two. The smallest free block that is large enough is halved until it has the request's size, and the low
-//! half is kept each time. A block that becomes free coalesces with the other half of the block that it was split from, repeatedly.
+//! Knowlton, A Fast Storage Allocator (CACM 8, October 1965), and Knuth, The Art of Computer Programming,
+//! volume 1, section 2.5, algorithms R and S. Sizes are powers of two. The smallest free block that is large
+//! enough is halved until it has the request's size, and the low half is kept each time. A block that becomes
+//! free coalesces with the other half of the block that it was split from, repeatedly.
 //!
-//! Different here: the original divides one area whose size is a power of two. Here each segment is such an area, as large as the request
-//! that it was made for, at least 2 MiB; a larger one serves smaller requests by halves later. The smallest block has 512 bytes. Blocks
-//! of one stream do not serve another.
+//! Different here: the original divides one area whose size is a power of two. Here each segment is such an
+//! area, as large as the request that it was made for, at least 2 MiB; a larger one serves smaller requests
+//! by halves later. The smallest block has 512 bytes. Blocks of one stream do not serve another.
 
 use parkade::policy::{Coalescing, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};

@@ -1,21 +1,25 @@
 //! A model of the pool behind cudaMallocAsync.
 //!
-//! Documented (CUDA Programming Guide, Stream-Ordered Memory Allocator; CUDA Runtime API, cudaMemPoolAttr): memory freed in a stream serves
-//! that stream at once. It serves another stream if that stream's work is already ordered after it
-//! (`cudaMemPoolReuseFollowEventDependencies`), if the work happens to be done (`cudaMemPoolReuseAllowOpportunistic`), or if the pool makes the
-//! requesting stream wait (`cudaMemPoolReuseAllowInternalDependencies`). All three are on by default. Above the release threshold
-//! (`cudaMemPoolAttrReleaseThreshold`) memory is released when something is synchronized. Users have seen it reserve in steps of 32 MiB.
+//! Documented (CUDA Programming Guide, Stream-Ordered Memory Allocator; CUDA Runtime API, cudaMemPoolAttr):
+//! memory freed in a stream serves that stream at once. It serves another stream if that stream's work is
+//! already ordered after it (`cudaMemPoolReuseFollowEventDependencies`), if the work happens to be done
+//! (`cudaMemPoolReuseAllowOpportunistic`), or if the pool makes the requesting stream wait
+//! (`cudaMemPoolReuseAllowInternalDependencies`). All three are on by default. Above the release threshold
+//! (`cudaMemPoolAttrReleaseThreshold`) memory is released when something is synchronized. Users have seen it
+//! reserve in steps of 32 MiB.
 //!
-//! The driver's code is closed, so this is a model and not comparable with recordings. It takes the tightest block of the stream; then,
-//! opportunistically, the tightest of each other stream that has no work left; then the tightest of all, with a wait; then a new segment, a
-//! multiple of 32 MiB. When the device refuses, it asks for the request in whole pages of 2 MiB, and when that is refused, waits for
-//! everything and releases it.
+//! The driver's code is closed, so this is a model and not comparable with recordings. It takes the tightest
+//! block of the stream; then, opportunistically, the tightest of each other stream that has no work left;
+//! then the tightest of all, with a wait; then a new segment, a multiple of 32 MiB. When the device refuses,
+//! it asks for the request in whole pages of 2 MiB, and when that is refused, waits for everything and
+//! releases it.
 //!
-//! The policy does not see which streams are already ordered, so the first kind of reuse appears as the third, with a wait that costs
-//! nothing. Nor does it see synchronizations, so the threshold acts when the pool would grow: entirely free segments above it are released
-//! first. The remapping that the driver is said to do in a pool is not modelled. Under PyTorch's backend of this name two things differ:
-//! its limit is checked against the bytes in use instead of those reserved, and a block recorded on other streams is freed on a helper
-//! stream, so that it serves others only opportunistically.
+//! The policy does not see which streams are already ordered, so the first kind of reuse appears as the
+//! third, with a wait that costs nothing. Nor does it see synchronizations, so the threshold acts when the
+//! pool would grow: entirely free segments above it are released first. The remapping that the driver is said
+//! to do in a pool is not modelled. Under PyTorch's backend of this name two things differ: its limit is
+//! checked against the bytes in use instead of those reserved, and a block recorded on other streams is freed
+//! on a helper stream, so that it serves others only opportunistically.
 
 use alloc::vec::Vec;
 
@@ -60,13 +64,15 @@ enum Step {
 }
 
 impl CudaAsync {
-    /// A pool with this release threshold: [`Bytes::MAX`] as PyTorch sets it, [`Bytes::ZERO`] by default in the driver.
+    /// A pool with this release threshold: [`Bytes::MAX`] as PyTorch sets it, [`Bytes::ZERO`] by default in
+    /// the driver.
     #[must_use]
     pub fn new(release_threshold: Bytes) -> CudaAsync {
         CudaAsync { release_threshold, step: Step::GiveUp }
     }
 
-    /// Entirely free segments of the request's pool, the largest first, until no more than the threshold is reserved.
+    /// Entirely free segments of the request's pool, the largest first, until no more than the threshold is
+    /// reserved.
     fn beyond_threshold(&self, heap: &Heap, request: &Request) -> Vec<BlockId> {
         let mut excess = heap.reserved_in(request.pool).saturating_sub(self.release_threshold);
         if excess == Bytes::ZERO || heap.is_deferring() {

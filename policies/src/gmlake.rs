@@ -1,19 +1,21 @@
 //! GMLake: pages of several free blocks are stitched together for a request that none of them can serve.
 //!
-//! Guo and others, GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training with Virtual Memory Stitching
-//! (ASPLOS 2024, arXiv 2401.08156), and the code of intelligent-machine-learning/glake, GMLake/src/CUDACachingAllocator.cpp at commit 0274a9c:
+//! Guo and others, GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training
+//! with Virtual Memory Stitching (ASPLOS 2024, arXiv 2401.08156), and the code of
+//! intelligent-machine-learning/glake, GMLake/src/CUDACachingAllocator.cpp at commit 0274a9c:
 //! - requests of up to 1 MiB use PyTorch's small pool: segments of 2 MiB, blocks of 512 bytes;
-//! - larger ones are multiples of 2 MiB, each a physical page of its own; they get the tightest block of the stream that is large enough, and
-//!   every remainder is split off;
-//! - if there is none and the request has at least 512 MiB (`fragment_limit`), the largest blocks of the stream are stitched together until
-//!   they are large enough; smaller requests take new memory;
+//! - larger ones are multiples of 2 MiB, each a physical page of its own; they get the tightest block of the
+//!   stream that is large enough, and every remainder is split off;
+//! - if there is none and the request has at least 512 MiB (`fragment_limit`), the largest blocks of the
+//!   stream are stitched together until they are large enough; smaller requests take new memory;
 //! - then new memory; when there is none, stitching is tried again once the cache is released.
 //!
-//! Different here: the original maps the pages a second time and keeps both views. A stitched block can then be used again without driver
-//! calls, and takes addresses for each view until a collection drops the oldest. Here a page has one address: the blocks lose their pages,
-//! which are mapped together at new addresses, so stitching the same blocks again costs the calls again, and a wait for the stream each
-//! time. Unused pages of the last block are released; the original keeps them as a block. Since every block's pages can be released and
-//! mapped elsewhere, the result is the same in the end.
+//! Different here: the original maps the pages a second time and keeps both views. A stitched block can then
+//! be used again without driver calls, and takes addresses for each view until a collection drops the oldest.
+//! Here a page has one address: the blocks lose their pages, which are mapped together at new addresses, so
+//! stitching the same blocks again costs the calls again, and a wait for the stream each time. Unused pages
+//! of the last block are released; the original keeps them as a block. Since every block's pages can be
+//! released and mapped elsewhere, the result is the same in the end.
 
 use alloc::vec::Vec;
 

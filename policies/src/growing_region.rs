@@ -1,11 +1,13 @@
 //! One growing region per stream: what policies have in common that differ only in which free block they take.
 //!
-//! A region is an expandable segment: pages are mapped at the lowest place that is large enough, when no free block is. Blocks are
-//! multiples of 512 bytes, every remainder is split off, all free neighbours coalesce. Whole free pages are released when the device is
-//! out of memory or the program empties the cache. So only the choice of the block makes a difference between these policies.
+//! A region is an expandable segment: pages are mapped at the lowest place that is large enough, when no free
+//! block is. Blocks are multiples of 512 bytes, every remainder is split off, all free neighbours coalesce.
+//! Whole free pages are released when the device is out of memory or the program empties the cache. So only
+//! the choice of the block makes a difference between these policies.
 //!
-//! The textbooks have one region for everything. Here every stream and every private pool has its own, because memory that changes streams
-//! must wait. The limit is checked against the whole request in pages, although a free block at the end of the region may save some.
+//! The textbooks have one region for everything. Here every stream and every private pool has its own,
+//! because memory that changes streams must wait. The limit is checked against the whole request in pages,
+//! although a free block at the end of the region may save some.
 
 use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};

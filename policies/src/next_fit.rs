@@ -1,9 +1,10 @@
 //! Next fit: first fit that begins where the last search ended and wraps around.
 //!
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5, exercise 6: how to change algorithm A so that short blocks do not gather in
-//! one area, with a pointer that roves through the list. Where exactly it stops is this policy's choice: at the remainder of the block,
-//! whose low end was taken. If that remainder has coalesced, the search begins with the coalesced block. The policy does not see where
-//! new memory is mapped, so the pointer stays when a segment grows.
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5, exercise 6: how to change algorithm A so
+//! that short blocks do not gather in one area, with a pointer that roves through the list. Where exactly it
+//! stops is this policy's choice: at the remainder of the block, whose low end was taken. If that remainder
+//! has coalesced, the search begins with the coalesced block. The policy does not see where new memory is
+//! mapped, so the pointer stays when a segment grows.
 
 use alloc::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The retry ladder of policies without rungs of their own, and a part that other ladders share. [`Relief`] explains what a ladder is.
+//! The retry ladder of policies without rungs of their own, and a part that other ladders share. [`Relief`]
+//! explains what a ladder is.
 
 use alloc::vec::Vec;
 
@@ -6,10 +7,12 @@ use parkade::BlockId;
 use parkade::policy::{Attempt, Relief, Request};
 use parkade::{BlockView, Heap};
 
-/// Ask the device; look into the private pools that may serve when it is out of memory; wait for all events and look again; release everything
-/// and ask once more. `find` looks for a free block of the request's stream.
+/// Ask the device; look into the private pools that may serve when it is out of memory; wait for all events
+/// and look again; release everything and ask once more. `find` looks for a free block of the request's
+/// stream.
 ///
-/// While a graph is captured nothing waits, so nothing is released either: unmapping pages of an expandable segment waits for its stream.
+/// While a graph is captured nothing waits, so nothing is released either: unmapping pages of an expandable
+/// segment waits for its stream.
 pub(crate) fn plain(heap: &Heap, rung: u32, find: impl FnOnce() -> Option<BlockId>) -> Relief {
     match rung {
         0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
@@ -24,7 +27,8 @@ pub(crate) fn plain(heap: &Heap, rung: u32, find: impl FnOnce() -> Option<BlockI
     }
 }
 
-/// The tightest block of each other stream that can move, the tightest first; of equal ones the lowest address first.
+/// The tightest block of each other stream that can move, the tightest first; of equal ones the lowest
+/// address first.
 pub(crate) fn elsewhere(heap: &Heap, request: &Request) -> Vec<BlockView> {
     let others = heap.first_at_least_elsewhere(request.pool, request.stream, request.size);
     let mut blocks: Vec<BlockView> = others.filter(|block| !block.is_expandable).collect();

@@ -1,15 +1,20 @@
-//! The arenas of RAPIDS Memory Manager: each stream has its own small blocks, a global arena has the large ones.
+//! The arenas of RAPIDS Memory Manager: each stream has its own small blocks, a global arena has the large
+//! ones.
 //!
-//! From rapidsai/rmm, cpp/include/rmm/mr/detail/arena.hpp (commit 07b2ac6) and cpp/src/mr/detail/arena_memory_resource_impl.cpp (08cef2a). Sizes
-//! are multiples of 256 bytes. A request of up to 1 MiB is served from the superblocks of its stream's arena, at the lowest address that is
-//! large enough; if there is none, a superblock of 1 MiB comes from the global arena. The global arena serves larger requests itself, at the
-//! lowest address that is large enough. Every remainder is split off. When nothing is left, the device is waited for, all superblocks of all
-//! arenas return to the global arena, and the request is retried once.
+//! From rapidsai/rmm, cpp/include/rmm/mr/detail/arena.hpp (commit 07b2ac6) and
+//! cpp/src/mr/detail/arena_memory_resource_impl.cpp (08cef2a). Sizes are multiples of 256 bytes. A request of
+//! up to 1 MiB is served from the superblocks of its stream's arena, at the lowest address that is large
+//! enough; if there is none, a superblock of 1 MiB comes from the global arena. The global arena serves
+//! larger requests itself, at the lowest address that is large enough. Every remainder is split off. When
+//! nothing is left, the device is waited for, all superblocks of all arenas return to the global arena, and
+//! the request is retried once.
 //!
-//! Different here: the original takes one area of fixed size at the start, half of the free memory by default. Here the global arena is a
-//! growing region, so that its needs show, and a superblock is a segment. Large blocks of one stream serve another only after everything was
-//! waited for and released; the original waits for the stream whenever a large block is given back, and all streams may then use it. Here a
-//! partly used superblock does not move between arenas, and no stream gets a superblock that large blocks partly use.
+//! Different here: the original takes one area of fixed size at the start, half of the free memory by
+//! default. Here the global arena is a growing region, so that its needs show, and a superblock is a segment.
+//! Large blocks of one stream serve another only after everything was waited for and released; the original
+//! waits for the stream whenever a large block is given back, and all streams may then use it. Here a partly
+//! used superblock does not move between arenas, and no stream gets a superblock that large blocks partly
+//! use.
 
 use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};

@@ -1,22 +1,26 @@
-//! The pool of RAPIDS Memory Manager: a coalescing best fit per stream that takes from other streams and never releases.
+//! The pool of RAPIDS Memory Manager: a coalescing best fit per stream that takes from other streams and
+//! never releases.
 //!
-//! From rapidsai/rmm, cpp/include/rmm/mr/detail/stream_ordered_memory_resource.hpp (commit 032b3a6), coalescing_free_list.hpp (0059816) and
-//! cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24):
-//! - sizes are multiples of 256 bytes; the smallest block of the stream's list that is large enough, of equal ones the lowest address; every
-//!   remainder is split off;
-//! - then the other streams are searched in turn: the first with a large enough block gives its tightest one, and the requesting stream waits
-//!   for that stream's event;
-//! - then the pool grows: without a maximum by as much as it has or the request needs, whichever is more; with one, by half of what remains
-//!   of it. If the device refuses, half of that is tried, down to what the request needs;
+//! From rapidsai/rmm, cpp/include/rmm/mr/detail/stream_ordered_memory_resource.hpp (commit 032b3a6),
+//! coalescing_free_list.hpp (0059816) and cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24):
+//! - sizes are multiples of 256 bytes; the smallest block of the stream's list that is large enough, of equal
+//!   ones the lowest address; every remainder is split off;
+//! - then the other streams are searched in turn: the first with a large enough block gives its tightest one,
+//!   and the requesting stream waits for that stream's event;
+//! - then the pool grows: without a maximum by as much as it has or the request needs, whichever is more;
+//!   with one, by half of what remains of it. If the device refuses, half of that is tried, down to what the
+//!   request needs;
 //! - with a maximum that is used up, entirely free segments are released, as many as the request needs.
 //!
-//! The pool begins with half of the device's memory, the default of RMM's Python package. The heap's limit is its maximum.
+//! The pool begins with half of the device's memory, the default of RMM's Python package. The heap's limit is
+//! its maximum.
 //!
-//! Different here: the original keeps the remainder of a block taken from another stream in that stream's list, and before growing it moves
-//! the lists of all other streams into the requesting one's, where neighbours coalesce. Here the whole block changes streams, ordered after
-//! all work of its former stream so far instead of only the work before its last free. Neighbours of different streams coalesce only once
-//! everything was waited for, which happens before the pool is out of memory. Streams are ordered by handle, not by the addresses of
-//! their events. `empty_cache`, which RMM does not have, releases whole segments.
+//! Different here: the original keeps the remainder of a block taken from another stream in that stream's
+//! list, and before growing it moves the lists of all other streams into the requesting one's, where
+//! neighbours coalesce. Here the whole block changes streams, ordered after all work of its former stream so
+//! far instead of only the work before its last free. Neighbours of different streams coalesce only once
+//! everything was waited for, which happens before the pool is out of memory. Streams are ordered by handle,
+//! not by the addresses of their events. `empty_cache`, which RMM does not have, releases whole segments.
 
 use alloc::vec::Vec;
 
@@ -71,7 +75,8 @@ impl RmmPool {
         }
     }
 
-    /// Entirely free segments of the request's pool, by address, until the maximum leaves enough for the request.
+    /// Entirely free segments of the request's pool, by address, until the maximum leaves enough for the
+    /// request.
     fn reclaimed(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         let limit = heap.limit()?;
         let mut whole: Vec<_> = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable).collect();

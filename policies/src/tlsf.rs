@@ -1,14 +1,16 @@
 //! TLSF, two-level segregated fit: a good fit in constant time.
 //!
-//! Masmano, Ripoll, Crespo and Real, TLSF: a New Dynamic Memory Allocator for Real-Time Systems (ECRTS 2004), with the constants of
-//! mattconte/tlsf (tlsf.c, commit 063fe47). Free blocks are in lists by size, 32 lists between two powers of two, below 16 KiB one per 512
-//! bytes. A request is rounded up to the start of a list, so that every block of that list or a larger one serves it; the first list that
-//! is not empty yields the block that entered it last. Every remainder is split off, and free neighbours coalesce at once.
+//! Masmano, Ripoll, Crespo and Real, TLSF: a New Dynamic Memory Allocator for Real-Time Systems (ECRTS 2004),
+//! with the constants of mattconte/tlsf (tlsf.c, commit 063fe47). Free blocks are in lists by size, 32 lists
+//! between two powers of two, below 16 KiB one per 512 bytes. A request is rounded up to the start of a list,
+//! so that every block of that list or a larger one serves it; the first list that is not empty yields the
+//! block that entered it last. Every remainder is split off, and free neighbours coalesce at once.
 //!
-//! Different here: the unit is 512 bytes instead of 8. There are no headers, so no remainder is too short to split off; in the original one
-//! shorter than a header stays. The pool grows as [`super::growing_region`] describes, where the original is given one. The head of a list
-//! is found by searching the list, because the heap keeps blocks by size. Before it is out of memory the policy also searches the list
-//! below, where a block of the request's own size may be; the original does not.
+//! Different here: the unit is 512 bytes instead of 8. There are no headers, so no remainder is too short to
+//! split off; in the original one shorter than a header stays. The pool grows as [`super::growing_region`]
+//! describes, where the original is given one. The head of a list is found by searching the list, because the
+//! heap keeps blocks by size. Before it is out of memory the policy also searches the list below, where a
+//! block of the request's own size may be; the original does not.
 
 use core::cell::Cell;
 
@@ -67,7 +69,8 @@ impl Fit for TwoLevels {
 mod tests {
     use super::width;
 
-    /// 32 lists per power of two, none narrower than 512 bytes: from 16 KiB on, a list is 1/32 of the power of two below.
+    /// 32 lists per power of two, none narrower than 512 bytes: from 16 KiB on, a list is 1/32 of the power
+    /// of two below.
     #[test]
     fn lists() {
         let widths = [512, 16_383, 16_384, 32_767, 32_768, 1 << 20, (1 << 21) - 1, 1 << 30].map(width);

@@ -1,8 +1,9 @@
 //! Worst fit: the largest free block; of equal ones the lowest address.
 //!
-//! Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995, LNCS 986). The idea is that the
-//! remainder of the largest block is large enough to be useful. Textbooks find it worse than first and best fit; here it marks the
-//! other end of the scale. A segment grows only when its largest free block is too small.
+//! Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995,
+//! LNCS 986). The idea is that the remainder of the largest block is large enough to be useful. Textbooks
+//! find it worse than first and best fit; here it marks the other end of the scale. A segment grows only when
+//! its largest free block is too small.
 
 use parkade::policy::Request;
 use parkade::{BlockId, Heap};

@@ -1,4 +1,4 @@
-//! What holds for every policy of the catalogue, whatever the program does.
+//! What holds for every policy of the catalogue under random programs.
 
 use parkade::device::DeviceBackend;
 use parkade::policy::Policy;
@@ -35,7 +35,7 @@ enum Step {
         us: u64,
     },
     EmptyCache,
-    /// Requests go to a private pool, or no longer; in steps of this kind by turns.
+    /// Starts or stops routing requests to a private pool, in turn.
     TogglePool,
     Limit {
         mib: Option<u64>,
@@ -59,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Core = Allocator<SimDevice, Box<dyn Policy + Send>, Vec<TraceEntry>>;
 
-/// A block that the program has.
+/// A block that the program holds.
 struct Held {
     allocation: Allocation,
     stream: StreamId,
@@ -80,8 +80,9 @@ impl World {
         World { core, out: Vec::new(), pool_uses: 0, is_routing: false, named }
     }
 
-    /// Whether the policy looks for a free block again once it has waited: PyTorch's then gives free segments back and asks the device; a part
-    /// of a segment that the wait made free is only found by the next request (spec 2.4, step 6e; pytorch#189504).
+    /// Whether the policy looks for a free block again once it has waited. PyTorch's policies only release free
+    /// segments and ask the device; a part of a segment that the wait freed is only found by the next request
+    /// (spec 2.4, step 6e; pytorch#189504).
     fn looks_after_waiting(&self) -> bool {
         !self.named.name.starts_with("pytorch")
     }
@@ -108,7 +109,7 @@ impl World {
         self.core.device_mut().kernel(kernel).map_err(|error| TestCaseError::fail(format!("{error:?}")))
     }
 
-    /// Another stream reads a block, after its own stream's work, and says so.
+    /// Another stream reads a block, after the work of the block's own stream, and records the use.
     fn read_elsewhere(&mut self, place: usize, stream: StreamId) -> Result<(), TestCaseError> {
         let held = &self.out[place];
         let access = Access::read(held.allocation.address(), held.bytes);
@@ -122,7 +123,8 @@ impl World {
         self.run(stream, access, 100)
     }
 
-    /// It said that memory is out: no free block of the pool and stream would have served, and nothing is kept that could have been given back.
+    /// A refusal was no false alarm: no free block of the pool and stream would have served, and nothing is
+    /// kept that could have been released.
     fn check_alarm(&self, bytes: u64, stream: u64) -> Result<(), TestCaseError> {
         let (policy, heap) = (self.core.policy(), self.core.heap());
         let size = policy.round(Bytes(bytes)).expect("small");
@@ -152,7 +154,8 @@ impl World {
                 let held = self.out.swap_remove(place % self.out.len());
                 self.core.free(held.allocation).expect("ours");
             }
-            // A use that is recorded while a graph is captured is forgotten if the block is given back meanwhile (spec 3.8).
+            // A use that is recorded while a graph is captured is forgotten if the block is given back
+            // meanwhile (spec 3.8).
             Step::Use { place, stream } if !self.out.is_empty() && !self.is_routing => {
                 self.read_elsewhere(place % self.out.len(), StreamId(stream))?;
             }

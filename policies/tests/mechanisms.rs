@@ -1,5 +1,5 @@
-//! What a policy can ask of the allocator beside PyTorch's own moves: blocks cut in halves and merged with their halves only, blocks that
-//! change streams, pages that go where they are needed, segments of another size; and that a wrong answer is an error and changes nothing.
+//! What a policy can ask of the allocator beyond PyTorch's moves: buddies, blocks that change streams, pages
+//! that move, segments of another size. And a wrong answer is an error that changes nothing.
 
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
@@ -8,12 +8,12 @@ use parkade_sim::{CallName, SimDevice, SimOptions};
 
 const MEBIBYTE: u64 = MIB;
 
-/// A policy put together for one test.
+/// A policy for one test.
 #[derive(Clone)]
 struct Toy {
     grows: bool,
     coalescing: Coalescing,
-    /// What a block of so many bytes is cut to, for a request of so many; `None`: it is not cut.
+    /// The bytes to keep of a block, given its size and the request's; `None`: it is not split.
     cut: fn(u64, u64) -> Option<u64>,
     relieve: fn(&Heap, &Request, u32) -> Relief,
 }
@@ -24,7 +24,7 @@ impl Default for Toy {
     }
 }
 
-/// Asks, gives everything back, asks again.
+/// Asks, releases everything, asks again.
 fn ask(heap: &Heap, _: &Request, rung: u32) -> Relief {
     match rung {
         0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
@@ -85,7 +85,7 @@ fn free_sizes(allocator: &mut Allocator<SimDevice, Toy>) -> Vec<u64> {
     free.map(|block| block.size.get() / MEBIBYTE).collect()
 }
 
-/// Cuts to half while half suffices.
+/// Splits in halves as long as a half is large enough.
 fn halve(whole: u64, size: u64) -> Option<u64> {
     (whole / 2 >= size).then_some(whole / 2)
 }
@@ -99,7 +99,8 @@ fn halves_are_cut_off_one_by_one_and_only_halves_become_one_again() {
     let second = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap();
     let third = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap();
     assert_eq!(free_sizes(&mut allocator), [2, 8]);
-    // The second is the first one's half, not the third one's: both are free neighbours, and stay two blocks.
+    // The second is the other half of the first, not of the third: those two are free neighbours and stay
+    // apart.
     allocator.free(second).unwrap();
     allocator.free(third).unwrap();
     allocator.check().unwrap();
@@ -113,7 +114,7 @@ fn halves_are_cut_off_one_by_one_and_only_halves_become_one_again() {
 
 #[test]
 fn a_cut_that_cannot_be_is_an_error_and_changes_nothing() {
-    // Of 16 MiB first 8, then more than there is.
+    // Keeps 8 of 16 MiB, then more than there is.
     let cut = |whole: u64, _: u64| Some(if whole == 16 * MEBIBYTE { 8 * MEBIBYTE } else { whole + 512 });
     let mut allocator = on(64, Toy { cut, ..Toy::default() });
     let refused = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT);
@@ -122,7 +123,7 @@ fn a_cut_that_cannot_be_is_an_error_and_changes_nothing() {
     assert_eq!(free_sizes(&mut allocator), [16]);
 }
 
-/// Takes the first free block of any other stream that suffices, waiting for it.
+/// Takes the first free block of any other stream that is large enough, with a wait.
 fn transfer(heap: &Heap, request: &Request, rung: u32, waits: bool) -> Relief {
     let other = heap.free_blocks(request.pool).find(|block| block.stream != request.stream && block.size >= request.size);
     match (rung, other) {
@@ -139,7 +140,7 @@ fn a_block_changes_streams_behind_a_wait_and_its_neighbours_become_one_once_all_
     let (here, there) = (StreamId::DEFAULT, StreamId(0x1000));
     let low = allocator.allocate(Bytes::mib(6), here).unwrap();
     allocator.device_mut().spin(here, 1_000_000);
-    // 10 MiB are free on this stream, the device is full.
+    // 10 MiB are free on this stream, and the device is full.
     let moved = allocator.allocate(Bytes::mib(4), there).unwrap();
     allocator.check().unwrap();
     assert_eq!(moved.address().get(), low.address().get() + 6 * MEBIBYTE);
@@ -149,7 +150,7 @@ fn a_block_changes_streams_behind_a_wait_and_its_neighbours_become_one_once_all_
     allocator.check().unwrap();
     assert_eq!(free_sizes(&mut allocator), [6, 10], "blocks of two streams stay apart");
     assert!(allocator.device().now_ns() < 1_000_000, "the host has not waited");
-    // Too large for either; once everything is waited for, the segment is whole and goes back.
+    // Too large for either. Once everything was waited for, the segment is whole and is released.
     let whole = allocator.allocate(Bytes::mib(15), there).unwrap();
     assert!(allocator.device().now_ns() >= 1_000_000);
     allocator.check().unwrap();
@@ -198,7 +199,7 @@ fn pages_go_where_they_are_needed_without_new_ones() {
     for (place, block) in blocks.into_iter().enumerate() {
         if place % 2 == 0 { allocator.free(block).unwrap() } else { kept.push(block) }
     }
-    // Four pages are free, no two of them side by side.
+    // Four pages are free, no two of them adjacent.
     let large = allocator.allocate(Bytes::mib(8), StreamId::DEFAULT).unwrap();
     allocator.check().unwrap();
     assert_eq!(allocator.heap().reserved(), Bytes::mib(16));

@@ -1,4 +1,5 @@
-//! What TensorFlow's, RAPIDS', cudaMallocAsync's and GMLake's rules ask of the device and take from other streams, worked out by hand.
+//! What TensorFlow's, RAPIDS', cudaMallocAsync's and GMLake's rules ask of the device and take from other
+//! streams, worked out by hand.
 
 mod policy_run;
 
@@ -7,7 +8,7 @@ use parkade_policies::CudaAsync;
 use parkade_sim::{CallName, SimOptions};
 use policy_run::Run;
 
-/// A device that says it has so many MiB, some of which are its own.
+/// A device that reports so many MiB, some of which are withheld.
 fn with_base(total_mib: u64, base_mib: u64) -> SimOptions {
     SimOptions::new(Bytes::mib(total_mib)).base(Bytes::mib(base_mib))
 }
@@ -15,18 +16,18 @@ fn with_base(total_mib: u64, base_mib: u64) -> SimOptions {
 #[test]
 fn bfc_regions_double() {
     let mut run = Run::new("bfc", 1024);
-    // 2 MiB are enough: the next region has 4. 2 MiB are twice the request: split.
+    // 2 MiB are enough; the next region has 4. 2 MiB are twice the request: split.
     assert_eq!(run.take_mib('a', 1), 0);
     assert_eq!(run.segments_mib(), [2]);
-    // 4 MiB are less than twice 3: not split, so nothing is left for another one.
+    // 4 MiB are less than twice 3: not split, so nothing remains for another one.
     assert_eq!(run.take_mib('b', 3), 0);
     assert_eq!(run.segments_mib(), [2, 4]);
-    // 8 would be next; 20 need 32, and after an increase the size stays: 32, then 32 again, then 64.
+    // 8 would be next; 20 need 32, and after an increase the size stays: 32, 32 again, then 64.
     run.take_mib('c', 20);
     run.take_mib('d', 20);
     run.take_mib('e', 40);
     assert_eq!(run.segments_mib(), [2, 4, 32, 32, 64]);
-    // The last chunk that was not taken: 1 MiB in the first region, in steps of 256 bytes.
+    // The last free chunk: 1 MiB in the first region, in steps of 256 bytes.
     assert_eq!(run.take('f', 1), MIB);
     assert_eq!(run.take('g', 257), MIB + 256);
     assert_eq!(run.take('h', 1), MIB + 768);
@@ -35,7 +36,7 @@ fn bfc_regions_double() {
 #[test]
 fn bfc_splits_off_what_is_worth_it() {
     let mut run = Run::new("bfc", 1024);
-    // One region of 512 MiB, given back whole, then cut: 300 leave 212, at least 128.
+    // One region of 512 MiB, then split: 300 leave 212, which is at least 128.
     run.take_mib('a', 500);
     run.give("a");
     assert_eq!(run.take_mib('b', 300), 0);
@@ -54,7 +55,8 @@ fn bfc_backs_off_by_tenths() {
     let mut run = Run::on("bfc", with_base(100, 20));
     run.take_mib('a', 50);
     assert_eq!(run.segments_mib(), [64]);
-    // 64 again, of which the device's total leaves 36, but the device has 16: 36 times 0.9 to the eighth is the first that fits.
+    // 64 again, of which the device's total leaves 36, but the device has 16: 36 times 0.9 to the eighth is
+    // the first that fits.
     let before = run.calls(CallName::Malloc);
     run.take('b', 10 * MIB);
     assert_eq!(run.calls(CallName::Malloc) - before, 9);
@@ -82,7 +84,7 @@ fn bfc_preallocates_three_quarters_and_has_no_more() {
     assert_eq!(run.segments_mib(), [48]);
     assert!(run.is_out(48 * MIB));
     assert_eq!(run.segments_mib(), [48]);
-    // Another stream takes what is left, and the first one takes it back.
+    // Another stream takes the remainder, and the first one takes it back.
     assert_eq!(run.take_on(7, 'b', MIB), MIB);
     assert_eq!(run.take_mib('c', 1), 2);
 }
@@ -102,10 +104,10 @@ fn rmm_pool_begins_with_half_and_grows_by_what_it_has() {
 fn rmm_pool_tries_half_when_the_device_refuses() {
     let mut run = Run::on("rmm-pool", with_base(64, 8));
     run.take_mib('a', 32);
-    // 32 of the 24 that are left: refused. 16.
+    // 32 with 24 left: refused. 16.
     run.take_mib('b', 5);
     assert_eq!(run.segments_mib(), [32, 16]);
-    // 48, 24, 12: refused. What is needed.
+    // 48, 24, 12: refused. Then as much as the request needs.
     run.take_mib('c', 8);
     run.take_mib('d', 8);
     assert_eq!(run.segments_mib(), [32, 16, 8]);
@@ -120,17 +122,19 @@ fn rmm_pool_with_a_maximum_grows_by_half_of_the_rest_and_reclaims() {
     run.take_mib('b', 2);
     run.take_mib('c', 8);
     assert_eq!(run.segments_mib(), [32, 8, 8]);
-    // 33 MiB: nothing is left of the maximum; the first and the last segment are free as a whole, and both are needed.
+    // 33 MiB: nothing is left of the maximum; the first and the last segment are free as a whole, and both
+    // are needed.
     run.give("ac");
     run.take_mib('d', 33);
     assert_eq!(run.segments_mib(), [8, 33]);
-    // 6 and 7 MiB are left in the segment and of the maximum: 7 get the 7, more cannot be.
+    // 6 MiB remain in the segment and 7 of the maximum: 7 get the 7, and more is impossible.
     assert!(run.is_out(8 * MIB));
     run.take_mib('e', 7);
     assert_eq!(run.reserved_mib(), 48);
 }
 
-/// The second stream's request is served from the first stream's segment, and its work waits for the first stream's.
+/// The second stream's request is served from the first stream's segment, and its work waits for the first
+/// stream's.
 fn takes_with_a_wait(policy: &str) {
     let mut run = Run::new(policy, 256);
     run.take_mib('a', 8);
@@ -165,7 +169,8 @@ fn cuda_async_takes_what_another_stream_is_done_with_without_a_wait() {
     assert_eq!(run.calls(CallName::StreamWaitEvent), 0);
 }
 
-/// Stream 3 is busy and has the tightest block, stream 5 is done and has a larger one: luck comes before a wait.
+/// Stream 3 is busy and has the tightest block, stream 5 is done and has a larger one: no wait comes before a
+/// wait.
 #[test]
 fn cuda_async_prefers_luck_to_a_wait() {
     let mut run = Run::new("cuda-async", 256);
@@ -188,10 +193,10 @@ fn cuda_async_reserves_in_steps_and_then_in_pages() {
     run.take_mib('c', 1);
     assert_eq!(run.segments_mib(), [64, 32]);
     run.take_mib('d', 31);
-    // 12 MiB are left: no step of 32.
+    // 12 MiB are left, too few for a step of 32.
     run.take_mib('e', 9);
     assert_eq!(run.segments_mib(), [64, 32, 10]);
-    // Whole segments go back before it gives up.
+    // It releases whole segments before it gives up.
     run.give("cd");
     run.take_mib('f', 34);
     assert_eq!(run.segments_mib(), [64, 10, 34]);
@@ -226,7 +231,7 @@ fn gmlake_stitches_the_largest_blocks() {
     assert_eq!(run.calls(CallName::MemCreate), created);
     assert_eq!(run.calls(CallName::MemUnmap), 300, "600 MiB in pages of 2");
     run.give("e");
-    // The block is whole now: no stitching.
+    // The block is in one piece now: no stitching.
     run.take_mib('f', 600);
     assert_eq!(run.calls(CallName::MemUnmap), 300);
 }

@@ -1,4 +1,5 @@
-//! Where first, next, best and worst fit, TLSF, the buddy system and RMM's arenas put blocks, worked out by hand from their rules.
+//! Where first, next, best and worst fit, TLSF, the buddy system and RMM's arenas put blocks, worked out by
+//! hand from their rules.
 
 mod policy_run;
 
@@ -6,7 +7,8 @@ use parkade::units::{Bytes, MIB};
 use parkade_sim::CallName;
 use policy_run::{KIB, Run};
 
-/// Three holes of 6, 4 and 8 MiB at 0, 8 and 14 MiB, with blocks of 2 MiB between and behind them; nothing else is mapped.
+/// Three holes of 6, 4 and 8 MiB at 0, 8 and 14 MiB, with blocks of 2 MiB between and behind them; nothing
+/// else is mapped.
 fn three_holes(policy: &str) -> Run {
     let mut run = Run::new(policy, 1024);
     let places = [('a', 6), ('b', 2), ('c', 4), ('d', 2), ('e', 8), ('f', 2)].map(|(name, mib)| run.take_mib(name, mib));
@@ -33,26 +35,29 @@ fn first_fit_takes_the_lowest_address() {
 
 #[test]
 fn next_fit_goes_on_behind_the_block_taken_last() {
-    // As first fit until the pointer stands at 12: the hole at 0 is not seen, the 8 at 14 is.
+    // As first fit until the pointer is at 12: the hole at 0 is not seen, the 8 at 14 is.
     assert_eq!(places("next-fit"), [0, 3, 8, 14]);
     let mut run = three_holes("next-fit");
     assert_eq!(run.take_mib('u', 8), 14);
-    // The pointer is at 22, nothing free is behind it: around to the lowest address.
+    // The pointer is at 22 with nothing free behind it: it wraps around to the lowest address.
     assert_eq!(run.take_mib('v', 4), 0);
     run.give("bd");
-    // The pointer is at 4. The 2 at 4 has merged with the hole behind it, and the search begins inside of that block: it is taken from its start.
+    // The pointer is at 4. The 2 at 4 has merged with the hole behind it, and the search begins inside of
+    // that block: it is taken from its start.
     assert_eq!(run.take_mib('w', 10), 4);
 }
 
 #[test]
 fn best_fit_takes_the_tightest() {
-    // 3 from the 4 at 8; 2: 1 at 11 is too small, 6 is tighter than 8; 4: exactly what is left of the 6; then the 3 and 1 at 8 are one again.
+    // 3 from the 4 at 8; 2: 1 at 11 is too small, 6 is tighter than 8; 4: exactly what is left of the 6; then
+    // the 3 and 1 at 8 are one again.
     assert_eq!(places("best-fit"), [8, 0, 2, 8]);
 }
 
 #[test]
 fn worst_fit_takes_the_largest() {
-    // 3 from the 8 at 14 leaves 5 at 17; 2 from the 6 at 0; 4 from the 5; then 4 at 2 and 4 at 8 are the largest, the lower one counts.
+    // 3 from the 8 at 14 leaves 5 at 17; 2 from the 6 at 0; 4 from the 5; then 4 at 2 and 4 at 8 are the
+    // largest, the lower one counts.
     assert_eq!(places("worst-fit"), [14, 0, 17, 2]);
 }
 
@@ -86,7 +91,7 @@ fn whole_pages_of_a_region_move_to_another_stream_when_memory_is_out() {
     }
 }
 
-/// A search rounds 1 MiB and 512 bytes up to where a list begins, at 1,056 KiB: lists are 32 KiB wide there.
+/// A search rounds 1 MiB and 512 bytes up to the start of a list, 1,056 KiB: lists are 32 KiB wide there.
 #[test]
 fn tlsf_passes_over_a_block_that_shares_its_list_with_smaller_ones() {
     let size = MIB + 512;
@@ -100,13 +105,13 @@ fn tlsf_passes_over_a_block_that_shares_its_list_with_smaller_ones() {
     };
     assert_eq!(hole("best-fit").1, 0);
     let (mut run, place) = hole("tlsf");
-    // What is free behind b has 1 KiB less than 1 MiB: too little, so the region grows by a page there.
+    // The free block behind b has 1 KiB less than 1 MiB: too small, so the region grows by a page there.
     assert_eq!(place, size + 512);
-    // Smaller by a list's width, and so within what the list before it promises.
+    // Smaller by the width of a list, so the list before guarantees it.
     run.give("c");
     assert_eq!(run.take('d', size - 32 * KIB), 0);
     run.give("d");
-    // When there is nothing else, the block that was passed over is taken.
+    // When there is nothing else, the block that was skipped is taken.
     run.core.set_limit(Some(run.core.heap().reserved()));
     assert_eq!(run.take('e', 2 * MIB), size + 512);
     assert_eq!(run.take('f', size), 0);
@@ -128,12 +133,13 @@ fn tlsf_takes_the_block_that_became_free_last() {
 #[test]
 fn buddies_are_cut_in_halves_and_become_one_again() {
     let mut run = Run::new("buddy", 64);
-    // 512 KiB: a segment of 2 MiB is cut to 1 MiB and to 512 KiB, the low half each time.
+    // 512 KiB: a segment of 2 MiB is split to 1 MiB and to 512 KiB, keeping the low half each time.
     assert_eq!(run.take('a', 300 * KIB), 0);
     assert_eq!(run.take('b', 600 * KIB), MIB);
     assert_eq!(run.take('c', 100 * KIB), 512 * KIB);
     assert_eq!(run.segments_mib(), [2]);
-    // 128 KiB at 512 KiB merge with 128 and 256 KiB behind them, not with a; then a and they are 1 MiB, b still stands beside it.
+    // 128 KiB at 512 KiB merge with 128 and 256 KiB behind them, not with a; then a and they are 1 MiB, b
+    // still stands beside it.
     run.give("c");
     assert_eq!(run.take('d', 512 * KIB), 512 * KIB);
     run.give("da");
@@ -141,7 +147,7 @@ fn buddies_are_cut_in_halves_and_become_one_again() {
     run.give("be");
     assert_eq!(run.take('f', 2 * MIB), 0);
     assert_eq!(run.segments_mib(), [2]);
-    // 3 MiB have a segment of 4 MiB.
+    // 3 MiB get a segment of 4 MiB.
     run.take('g', 3 * MIB);
     assert_eq!(run.segments_mib(), [2, 4]);
 }
@@ -151,7 +157,7 @@ fn neighbours_that_are_no_buddies_stay_apart() {
     let mut run = Run::new("buddy", 64);
     let places = ['a', 'b', 'c', 'd'].map(|name| run.take(name, 512 * KIB));
     assert_eq!(places, [0, 512 * KIB, MIB, 1536 * KIB]);
-    // 1 MiB in a row is free, from 512 KiB on: not at a multiple of its size.
+    // 1 MiB in a row is free from 512 KiB on, which is not a multiple of its size.
     run.give("bc");
     run.take('e', MIB);
     assert_eq!(run.segments_mib(), [2, 2]);
@@ -167,11 +173,12 @@ fn arenas_keep_small_blocks_in_superblocks_of_their_stream() {
     // More than a superblock: the global arena, which grows by pages.
     assert_eq!(run.take('d', MIB + 1), 0);
     assert_eq!(run.core.heap().reserved(), Bytes::mib(4));
-    // The rest of a superblock is too small for 1 MiB: one more.
+    // The remainder of a superblock is too small for 1 MiB: one more.
     assert_eq!(run.take('e', MIB), 0);
     assert_eq!(run.core.heap().reserved(), Bytes::mib(5));
     assert_eq!(run.calls(CallName::Malloc), 3);
-    // The lowest address that suffices, not the tightest: from the hole of 1,024 bytes at 256, not from that of 256 at 1,536.
+    // The lowest address that is large enough, not the tightest: the hole of 1,024 bytes at 256, not the one of
+    // 256 at 1,536.
     assert_eq!(['f', 'g', 'h'].map(|name| run.take(name, 256)), [1280, 1536, 1792]);
     run.give("bg");
     assert_eq!(run.take('i', 100), 256);

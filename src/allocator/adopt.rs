@@ -23,7 +23,8 @@ pub struct AdoptedSegment {
     pub pool: PoolId,
     /// The pool's collection: small or large.
     pub class: PoolClass,
-    /// The page size of an expandable segment, whose blocks cover the whole reserved range; `None` for any other segment.
+    /// The page size of an expandable segment, whose blocks cover the whole reserved range; `None` for any
+    /// other segment.
     pub page: Option<Bytes>,
     /// Its blocks, by address, without gaps. Neither two free nor two unmapped blocks may be neighbours.
     pub blocks: Vec<AdoptedBlock>,
@@ -125,9 +126,10 @@ impl AdoptedSegment {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes over a segment that overlaps none of the allocator's. Returns its allocations, by address. The statistics count it as if it had
-    /// been made here, except for driver calls; the observer is told nothing. `memory` is called for the handle of each mapped page of an
-    /// expandable segment, with the page's address.
+    /// Takes over a segment that overlaps none of the allocator's. Returns its allocations, by address. The
+    /// statistics count it as if it had been made here, except for driver calls; the observer is told
+    /// nothing. `memory` is called for the handle of each mapped page of an expandable segment, with the
+    /// page's address.
     ///
     /// # Errors
     /// See [`AdoptError`].

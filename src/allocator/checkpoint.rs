@@ -1,8 +1,8 @@
 //! Saving and restoring the state of a private pool, as CUDA graph trees do (spec 5.8).
 //!
-//! A restore frees all the pool's blocks, then splits the saved segments again, block by block: every saved block is handed out, then those
-//! that were free are given back. Statistics and trace entries are those of these allocations and frees. [`Fit`] checks that the checkpoint
-//! fits before anything changes.
+//! A restore frees all the pool's blocks, then splits the saved segments again, block by block: every saved
+//! block is handed out, then those that were free are given back. Statistics and trace entries are those of
+//! these allocations and frees. [`Fit`] checks that the checkpoint fits before anything changes.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -31,8 +31,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Saves the state of a private pool. Records the events of deferred blocks first.
     ///
     /// # Errors
-    /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool waits for other streams;
-    /// [`CheckpointError::Device`].
+    /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool waits for
+    /// other streams; [`CheckpointError::Device`].
     pub fn checkpoint_pool(&mut self, id: PoolId) -> Result<PoolCheckpoint, CheckpointError> {
         self.flush_deferred()?;
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::UnknownPool(id))?;
@@ -41,12 +41,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(PoolCheckpoint { pool: id, segments: segments.collect::<Result<_, _>>()? })
     }
 
-    /// Restores the state of a private pool. Everything that it has allocated now is taken back first; segments added since stay, free. If an
-    /// expandable segment has grown, its last free block is longer than it was.
+    /// Restores the state of a private pool. Everything that it has allocated now is taken back first;
+    /// segments added since stay, free. If an expandable segment has grown, its last free block is longer
+    /// than it was.
     ///
     /// # Errors
-    /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], [`CheckpointError::Parted`], or why the pool's segments do not fit the
-    /// checkpoint, as for one of another allocator. Nothing has changed then, except with [`CheckpointError::Device`].
+    /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], [`CheckpointError::Parted`], or why the
+    /// pool's segments do not fit the checkpoint, as for one of another allocator. Nothing has changed then,
+    /// except with [`CheckpointError::Device`].
     pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<Restored, CheckpointError> {
         let id = checkpoint.pool;
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::LostPool(id))?;
@@ -130,8 +132,8 @@ impl Heap {
         self.private_pools().number_of(id).filter(|&pool_number| pool_number != 0)
     }
 
-    /// The first blocks of a pool's segments: blocks in use, by address, then free ones, small then large, in the order of the pool's free
-    /// blocks. Segments that begin unmapped are left out.
+    /// The first blocks of a pool's segments: blocks in use, by address, then free ones, small then large, in
+    /// the order of the pool's free blocks. Segments that begin unmapped are left out.
     fn heads_of(&self, pool_number: u16) -> Vec<u32> {
         let is_used = |block: &Block| matches!(block.state, BlockState::Allocated | BlockState::Pending);
         let is_head = |block: &Block| block.prev == NIL && PoolSlot(block.pool).pool_number() == pool_number;
@@ -234,8 +236,9 @@ impl Fit<'_> {
         Err(CheckpointError::LengthDiffers(segment.address))
     }
 
-    /// Whether the rest of an expandable segment, `room` free bytes and the blocks from `after` on, is at most one mapped block and then
-    /// unmapped addresses (spec 5.8). That block may wait for events: it is not touched.
+    /// Whether the rest of an expandable segment, `room` free bytes and the blocks from `after` on, is at
+    /// most one mapped block and then unmapped addresses (spec 5.8). That block may wait for events: it is
+    /// not touched.
     fn is_tail(&self, room: u64, after: u32) -> bool {
         let arena = &self.heap.arena;
         let unmapped = match arena.get(after) {

@@ -1,7 +1,8 @@
-//! Memory for expandable segments: mapped page by page where a request needs it, unmapped in whole pages (spec section 4).
+//! Memory for expandable segments: mapped page by page where a request needs it, unmapped in whole pages
+//! (spec section 4).
 //!
-//! Every call that the device may refuse comes before the first change of the heap, or is undone: after any error pages, blocks and
-//! statistics agree.
+//! Every call that the device may refuse comes before the first change of the heap, or is undone: after any
+//! error pages, blocks and statistics agree.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -28,8 +29,8 @@ pub(super) enum Freed {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing. `None` if the device is out of
-    /// memory; what was mapped so far stays, as free blocks (spec 4.4).
+    /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing.
+    /// `None` if the device is out of memory; what was mapped so far stays, as free blocks (spec 4.4).
     pub(super) fn grow(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let size = request.size.0;
         if !self.heap.merges_neighbours() {
@@ -64,8 +65,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(block))
     }
 
-    /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). If they are too few for the request,
-    /// `None`, or the segment all the same: PyTorch 2.11 goes on to map all of it, for which there is hardly ever enough memory.
+    /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). If they
+    /// are too few for the request, `None`, or the segment all the same: PyTorch 2.11 goes on to map all of
+    /// it, for which there is hardly ever enough memory.
     fn reserve(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let too_large = AllocError::TooLarge { requested: request.requested };
         let size = self.policy.reservation(self.total_memory).checked_round_up(page).ok_or(too_large)?;
@@ -84,8 +86,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(returned.map(|()| Some(block))?)
     }
 
-    /// Maps the first `wanted` bytes of an unmapped block, in whole pages, and coalesces them with free neighbours. False if the device is
-    /// out of memory (spec 4.3).
+    /// Maps the first `wanted` bytes of an unmapped block, in whole pages, and coalesces them with free
+    /// neighbours. False if the device is out of memory (spec 4.3).
     fn map_block(&mut self, index: u32, wanted: u64) -> Result<bool, AllocError> {
         let block = self.heap.arena.at(index);
         let (address, wanted, pool) = (block.address, wanted.min(block.size), PoolSlot(block.pool));
@@ -132,7 +134,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(memory))
     }
 
-    /// Releases all of it, even after an error. Returns the first error; what could not be released is kept and retried later.
+    /// Releases all of it, even after an error. Returns the first error; what could not be released is kept
+    /// and retried later.
     pub(super) fn release_pages(&mut self, memory: Vec<D::Physical>) -> Result<(), BackendError> {
         memory.into_iter().map(|piece| self.release_page(piece)).fold(Ok(()), Result::and)
     }
@@ -185,8 +188,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Unmaps the whole pages inside a free block, after waiting for the segment's stream, and frees the addresses once the whole segment is
-    /// unmapped (spec 4.6, 4.7).
+    /// Unmaps the whole pages inside a free block, after waiting for the segment's stream, and frees the
+    /// addresses once the whole segment is unmapped (spec 4.6, 4.7).
     pub(super) fn unmap_block(&mut self, index: u32, freed: Freed) -> Result<(), AllocError> {
         let block = self.heap.arena.at(index);
         let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
@@ -247,8 +250,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Releases everything, even after errors. Unmapping does not wait for work (facts: Waiting for the device), and work whose memory is
-    /// gone destroys the context, so all streams that may use it are waited for first.
+    /// Releases everything, even after errors. Unmapping does not wait for work (facts: Waiting for the
+    /// device), and work whose memory is gone destroys the context, so all streams that may use it are waited
+    /// for first.
     pub(super) fn abandon_reservations(&mut self) {
         for stream in self.streams_of_reservations() {
             let _ = self.device.synchronize_stream(stream);
@@ -268,7 +272,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let _ = self.release_leftovers();
     }
 
-    /// The streams that may use memory of expandable segments. If there are any, also the streams that use other blocks.
+    /// The streams that may use memory of expandable segments. If there are any, also the streams that use
+    /// other blocks.
     fn streams_of_reservations(&self) -> BTreeSet<StreamId> {
         let own: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
         let others = self.pending.streams().filter(|_| !own.is_empty());

@@ -1,8 +1,9 @@
 //! The retry ladder: what happens when no free block serves a request (spec 2.4, steps 5 and 6).
 //!
-//! Free-memory callbacks run first. Then the policy names one rung after the other ([`Relief`]) and this module carries it out: ask the
-//! device for a segment, release cached segments and ask again, borrow from private pools, wait for events, and so on, until a rung yields
-//! a block or the policy gives up, which is "out of memory". Releasing needs no wait: free blocks have no incomplete events.
+//! Free-memory callbacks run first. Then the policy names one rung after the other ([`Relief`]) and this
+//! module carries it out: ask the device for a segment, release cached segments and ask again, borrow from
+//! private pools, wait for events, and so on, until a rung yields a block or the policy gives up, which is
+//! "out of memory". Releasing needs no wait: free blocks have no incomplete events.
 
 use alloc::boxed::Box;
 
@@ -22,8 +23,8 @@ use crate::units::{Bytes, DeviceAddress};
 const MOST_RUNGS: u32 = 512;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for it. Returns a detached block, and
-    /// the request with the pool that serves it.
+    /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for
+    /// it. Returns a detached block, and the request with the pool that serves it.
     #[cold]
     pub(super) fn obtain(
         &mut self,
@@ -158,7 +159,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.profile.asks_after_refusal { self.device.memory_info().map(|_| ()) } else { Ok(()) }
     }
 
-    /// Refuses to release memory during a capture, or of a private pool in use, where graphs may need it; unless the policy's rules do so.
+    /// Refuses to release memory during a capture, or of a private pool in use, where graphs may need it;
+    /// unless the policy's rules do so.
     pub(super) fn check_release(&self, blocks: &[BlockId]) -> Result<(), AllocError> {
         if self.policy.releases_during_captures() {
             return Ok(());
@@ -174,7 +176,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Releases whole segments, and the pages of expandable ones, in order, up to the first that fails (spec 2.12).
+    /// Releases whole segments, and the pages of expandable ones, in order, up to the first that fails
+    /// (spec 2.12).
     pub(super) fn release_segments(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
         for &id in blocks {
             let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("releases a block that does not exist"))?;

@@ -1,8 +1,9 @@
 //! The allocator: the path of one request from top to bottom.
 //!
-//! A request is rounded, served from a free block, and the block is split to size. If no free block fits, callbacks may free memory, and
-//! then the retry ladder begins ([`ladder`]). Blocks come back in [`release`], at once or after the events of other streams. The policy
-//! decides each step, the device carries it out, and the observer is told everything, in PyTorch's order (spec 2.4, 7.4).
+//! A request is rounded, served from a free block, and the block is split to size. If no free block fits,
+//! callbacks may free memory, and then the retry ladder begins ([`ladder`]). Blocks come back in [`release`],
+//! at once or after the events of other streams. The policy decides each step, the device carries it out, and
+//! the observer is told everything, in PyTorch's order (spec 2.4, 7.4).
 
 mod adopt;
 mod checkpoint;
@@ -71,7 +72,8 @@ struct Cut {
     rests: i64,
 }
 
-/// Called whenever no free block serves a request, before the device is asked. Returns whether it freed anything (spec 2.6).
+/// Called whenever no free block serves a request, before the device is asked. Returns whether it freed
+/// anything (spec 2.6).
 pub type FreeMemoryCallback<D, P, O> = Box<dyn FnMut(&mut Allocator<D, P, O>) -> bool + Send>;
 
 /// A caching allocator on a device, with a policy that decides and an observer that is told what happens.
@@ -133,8 +135,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.hand_out(block, &request)
     }
 
-    /// Records that work on `stream` uses the block: once given back, it stays pending until that work is done. The block's own stream is
-    /// ignored, and so is an allocation of another allocator (spec 3.5).
+    /// Records that work on `stream` uses the block: once given back, it stays pending until that work is
+    /// done. The block's own stream is ignored, and so is an allocation of another allocator (spec 3.5).
     pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
         let Some(index) = self.resolve(allocation) else { return };
         if self.heap.stream(self.heap.arena.at(index).stream) != stream {
@@ -143,8 +145,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Registers a callback that may free memory when no free block serves a request. All callbacks are called each time, in order of
-    /// registration (spec 2.6).
+    /// Registers a callback that may free memory when no free block serves a request. All callbacks are
+    /// called each time, in order of registration (spec 2.6).
     pub fn register_free_memory_callback(&mut self, callback: FreeMemoryCallback<D, P, O>) {
         self.callbacks.push(callback);
     }
@@ -201,7 +203,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.hand_out_whole(index, request, Cut { whole, was_split, rests: i64::from(splits) })
     }
 
-    /// As [`Allocator::hand_out_part`], with several splits or one that keeps more than the request's size; the first keeps `part` bytes.
+    /// As [`Allocator::hand_out_part`], with several splits or one that keeps more than the request's size;
+    /// the first keeps `part` bytes.
     #[cold]
     fn hand_out_cut(&mut self, index: u32, request: &Request, part: Bytes) -> Result<Allocation, AllocError> {
         let block = self.heap.arena.at(index);

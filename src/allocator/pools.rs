@@ -45,8 +45,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.private_pools_mut().release(id)
     }
 
-    /// Says whether the caller's current stream is being captured into a graph. Releases of PyTorch that ask for this put off all waiting
-    /// meanwhile ([`crate::profile::Deferral`]).
+    /// Says whether the caller's current stream is being captured into a graph. Releases of PyTorch that ask
+    /// for this put off all waiting meanwhile ([`crate::profile::Deferral`]).
     pub fn set_capturing(&mut self, is_capturing: bool) {
         self.heap.set_capturing(is_capturing);
     }
@@ -59,18 +59,20 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.private_pools().use_count(id)
     }
 
-    /// Says whether a pool's free blocks may serve requests of the default pool when the device is out of memory (spec 5.6).
+    /// Says whether a pool's free blocks may serve requests of the default pool when the device is out of
+    /// memory (spec 5.6).
     pub fn set_pool_use_on_oom(&mut self, id: PoolId, serves: bool) {
         self.heap.private_pools_mut().set_serves_when_out(id, serves);
     }
 
-    /// Stops splitting a pool's blocks. A later pool with the same id may inherit this ([`crate::profile::Profile::forgets_no_split`]).
+    /// Stops splitting a pool's blocks. A later pool with the same id may inherit this
+    /// ([`crate::profile::Profile::forgets_no_split`]).
     pub fn set_pool_no_split(&mut self, id: PoolId) {
         self.heap.private_pools_mut().set_kept_whole(id);
     }
 
-    /// Releases what a pool without uses has cached, after waiting for its events. Does nothing for a pool in use or an unknown one (spec
-    /// 2.10).
+    /// Releases what a pool without uses has cached, after waiting for its events. Does nothing for a pool in
+    /// use or an unknown one (spec 2.10).
     ///
     /// # Errors
     /// Any error of the device.
@@ -99,8 +101,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         segments
     }
 
-    /// Looks for a free block in the pools that may serve when the device is out of memory. Returns it with the request, changed to that pool
-    /// (spec 5.6).
+    /// Looks for a free block in the pools that may serve when the device is out of memory. Returns it with
+    /// the request, changed to that pool (spec 5.6).
     pub(super) fn borrow(&mut self, request: &Request) -> Result<Option<(u32, Request)>, AllocError> {
         if request.pool.pool_number() != 0 {
             return Ok(None);

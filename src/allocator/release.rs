@@ -1,4 +1,5 @@
-//! How memory comes back: blocks at once or after the events of other streams, and segments to the device (spec 3.3 to 3.7).
+//! How memory comes back: blocks at once or after the events of other streams, and segments to the device
+//! (spec 3.3 to 3.7).
 
 use super::{Allocation, Allocator};
 use crate::block::BlockState;
@@ -11,12 +12,12 @@ use crate::trace::{Observer, TraceAction};
 use crate::units::{Bytes, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes an allocation back. The block is free at once, unless other streams use it: then once the work that they have been given so far
-    /// is done.
+    /// Takes an allocation back. The block is free at once, unless other streams use it: then once the work
+    /// that they have been given so far is done.
     ///
     /// # Errors
-    /// [`FreeError::NotAllocated`] for another allocator's allocation; [`FreeError::Device`] if an event could not be recorded, in which
-    /// case the block stays pending and the next request tries again.
+    /// [`FreeError::NotAllocated`] for another allocator's allocation; [`FreeError::Device`] if an event
+    /// could not be recorded, in which case the block stays pending and the next request tries again.
     #[inline]
     pub fn free(&mut self, allocation: Allocation) -> Result<(), FreeError> {
         let index = self.resolve(&allocation).ok_or(FreeError::NotAllocated)?;
@@ -68,8 +69,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.forget_empty_pools()
     }
 
-    /// Frees blocks whose events are complete, without waiting: each stream's events in order, up to the first incomplete one (spec 3.6).
-    /// Every request begins with this.
+    /// Frees blocks whose events are complete, without waiting: each stream's events in order, up to the
+    /// first incomplete one (spec 3.6). Every request begins with this.
     ///
     /// # Errors
     /// Any error of the device.

@@ -20,8 +20,8 @@ use lowest::Lowest;
 
 type Core = Allocator<PlainDevice, PyTorch>;
 
-/// An allocator with four small blocks in a row (allocated, allocated, free, allocated), a free block behind them, and a large segment; and
-/// the slots of the four.
+/// An allocator with four small blocks in a row (allocated, allocated, free, allocated), a free block behind
+/// them, and a large segment; and the slots of the four.
 fn core(expandable_segments: bool) -> (Core, Vec<Allocation>, [u32; 4]) {
     let settings = Settings { expandable_segments, ..Settings::default() };
     let mut core = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), PyTorch::new(settings), ());

@@ -1,8 +1,8 @@
 //! Memory that moves: free blocks to another stream, and pages to other addresses. PyTorch does neither.
 //!
-//! A block may change streams once the work of its former stream is ordered before later work of the new one: because the device makes
-//! the new stream wait, or because the work is done. From then on one segment has blocks of different streams; they stay apart until all
-//! streams have been waited for.
+//! A block may change streams once the work of its former stream is ordered before later work of the new one:
+//! because the device makes the new stream wait, or because the work is done. From then on one segment has
+//! blocks of different streams; they stay apart until all streams have been waited for.
 
 use alloc::vec::Vec;
 
@@ -18,8 +18,8 @@ use crate::trace::Observer;
 use crate::units::{Bytes, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes a free block from another stream, detached. `None` if that stream still has work and the request's is not to wait, or while a
-    /// graph is captured.
+    /// Takes a free block from another stream, detached. `None` if that stream still has work and the
+    /// request's is not to wait, or while a graph is captured.
     pub(super) fn transfer(
         &mut self,
         request: &Request,
@@ -51,8 +51,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(index))
     }
 
-    /// Orders all work of `from` so far before later work of `to`. Unless `waits`, only checks whether it is done. Returns whether the
-    /// order holds.
+    /// Orders all work of `from` so far before later work of `to`. Unless `waits`, only checks whether it is
+    /// done. Returns whether the order holds.
     fn order(&mut self, from: StreamId, to: StreamId, waits: bool) -> Result<bool, BackendError> {
         let mut event = match self.pending.take_spare() {
             Some(event) => event,
@@ -66,8 +66,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         ordered
     }
 
-    /// If blocks have changed streams: waits for all streams, then moves the free blocks of each segment to one stream, so that they can
-    /// coalesce.
+    /// If blocks have changed streams: waits for all streams, then moves the free blocks of each segment to
+    /// one stream, so that they can coalesce.
     pub(super) fn reunite(&mut self) -> Result<(), BackendError> {
         let parted =
             if self.heap.mixes_streams() && !self.heap.is_deferring() { self.heap.parted_by_stream() } else { Vec::new() };
@@ -83,7 +83,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Moves a free block to another stream and coalesces it with its free neighbours there. Not for expandable segments.
+    /// Moves a free block to another stream and coalesces it with its free neighbours there. Not for
+    /// expandable segments.
     fn regroup(&mut self, index: u32, stream: u16) {
         self.heap.detach(index);
         self.heap.change_stream(index, stream);
@@ -105,8 +106,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.stats.change(Family::InactiveSplitBytes, pool.class(), after.1 - before.1 - merged.bytes as i64);
     }
 
-    /// Unmaps the whole pages in free blocks, asks the device while holding their memory, then releases what is left of it. Does nothing
-    /// while a graph is captured, because unmapping waits for work.
+    /// Unmaps the whole pages in free blocks, asks the device while holding their memory, then releases what
+    /// is left of it. Does nothing while a graph is captured, because unmapping waits for work.
     pub(super) fn remap(
         &mut self,
         request: &Request,

@@ -89,8 +89,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.stats.reset_accumulated();
     }
 
-    /// Limits the memory taken from the device to a fraction of its total, rounded as the profile says; 1 removes the limit. Memory already
-    /// taken stays (spec 2.15).
+    /// Limits the memory taken from the device to a fraction of its total, rounded as the profile says; 1
+    /// removes the limit. Memory already taken stays (spec 2.15).
     ///
     /// # Errors
     /// If the fraction is not between 0 and 1.

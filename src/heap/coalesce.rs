@@ -1,7 +1,7 @@
 //! Coalescing: how a block is put back, and which free neighbours it absorbs.
 //!
-//! PyTorch's rule, all of them, is the fast path. Other rules of [`Coalescing`], and segments with blocks of several streams, take a
-//! separate one.
+//! PyTorch's rule, all of them, is the fast path. Other rules of [`Coalescing`], and segments with blocks of
+//! several streams, take a separate one.
 
 use alloc::vec::Vec;
 
@@ -22,8 +22,8 @@ pub(crate) struct Coalesced {
 }
 
 impl Heap {
-    /// Puts a block back into the free index, coalesced with its free neighbours (spec 3.4). The block keeps its slot, whichever neighbours it
-    /// absorbs.
+    /// Puts a block back into the free index, coalesced with its free neighbours (spec 3.4). The block keeps
+    /// its slot, whichever neighbours it absorbs.
     #[inline]
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64) -> Coalesced {
         let mut merged = Coalesced::default();
@@ -150,8 +150,8 @@ impl Heap {
         block.stream = stream;
     }
 
-    /// Free blocks, not of expandable segments, whose stream differs from that of the first free block of their segment; each with that
-    /// stream's slot.
+    /// Free blocks, not of expandable segments, whose stream differs from that of the first free block of
+    /// their segment; each with that stream's slot.
     pub(crate) fn parted_by_stream(&self) -> Vec<(u32, u16)> {
         let mut parted = Vec::new();
         for head in self.arena.live() {

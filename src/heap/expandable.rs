@@ -1,7 +1,8 @@
 //! Expandable segments in the heap: reserved addresses of which some pages are mapped (spec section 4).
 //!
-//! Such a segment is a chain of blocks like any other, except that some blocks are unmapped: addresses without memory, kept by pool,
-//! stream and address. Memory comes and goes in whole pages. The allocator chooses the pages; here blocks are split and joined.
+//! Such a segment is a chain of blocks like any other, except that some blocks are unmapped: addresses
+//! without memory, kept by pool, stream and address. Memory comes and goes in whole pages. The allocator
+//! chooses the pages; here blocks are split and joined.
 
 use super::{Heap, PoolSlot};
 use crate::block::{Block, BlockState, Marks};
@@ -22,8 +23,8 @@ impl Heap {
         index
     }
 
-    /// The first run of free and unmapped blocks of the pool and stream, by address, with at least `size` bytes: its first block (spec
-    /// 4.2).
+    /// The first run of free and unmapped blocks of the pool and stream, by address, with at least `size`
+    /// bytes: its first block (spec 4.2).
     pub(crate) fn find_space(&self, pool: PoolSlot, stream: StreamId, size: u64) -> Option<u32> {
         let unmapped = &self.unmapped[usize::from(pool.0)];
         unmapped.range((stream, 0, 0)..=(stream, u64::MAX, u32::MAX)).map(|&(_, _, index)| index).find_map(|index| {
@@ -48,8 +49,8 @@ impl Heap {
         self.arena.get(index).is_some_and(|block| matches!(block.state, BlockState::Free | BlockState::Unmapped))
     }
 
-    /// Notes that the first `size` bytes of an unmapped block are mapped: they become a detached block in the same slot, and the rest, if
-    /// any, a new unmapped one (spec 4.3).
+    /// Notes that the first `size` bytes of an unmapped block are mapped: they become a detached block in the
+    /// same slot, and the rest, if any, a new unmapped one (spec 4.3).
     pub(crate) fn map_front(&mut self, index: u32, size: u64) {
         self.detach_unmapped(index);
         let block = self.arena.at(index).clone();
@@ -63,8 +64,9 @@ impl Heap {
         }
     }
 
-    /// Notes that `bytes` bytes of a free block are unmapped, from `offset` on. What is before and behind becomes free blocks; the block
-    /// itself becomes unmapped, joined with unmapped neighbours (spec 4.6). Returns whether the whole segment is unmapped now.
+    /// Notes that `bytes` bytes of a free block are unmapped, from `offset` on. What is before and behind
+    /// becomes free blocks; the block itself becomes unmapped, joined with unmapped neighbours (spec 4.6).
+    /// Returns whether the whole segment is unmapped now.
     pub(crate) fn unmap_middle(&mut self, index: u32, offset: u64, bytes: u64, stamp: u64) -> bool {
         self.detach(index);
         let block = self.arena.at(index).clone();

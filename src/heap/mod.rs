@@ -1,8 +1,9 @@
 //! The heap: segments split into blocks, pools of free blocks, and the four moves that change them.
 //!
-//! This is book-keeping: the policy decides which block to use, whether to split and what to release, and the allocator gives the orders.
-//! The moves are: add a segment, split a block, put a block back (which coalesces it with free neighbours), remove a segment. The
-//! allocator keeps the statistics, from what the moves return.
+//! This is book-keeping: the policy decides which block to use, whether to split and what to release, and the
+//! allocator gives the orders. The moves are: add a segment, split a block, put a block back (which coalesces
+//! it with free neighbours), remove a segment. The allocator keeps the statistics, from what the moves
+//! return.
 
 mod coalesce;
 mod expandable;
@@ -50,13 +51,15 @@ impl PoolSlot {
     }
 }
 
-/// Which free neighbours in a segment coalesce. Neighbours of different streams stay apart until all streams have been waited for.
-/// Expandable segments need [`Coalescing::Neighbours`]: newly mapped memory coalesces with free memory beside it.
+/// Which free neighbours in a segment coalesce. Neighbours of different streams stay apart until all streams
+/// have been waited for. Expandable segments need [`Coalescing::Neighbours`]: newly mapped memory coalesces
+/// with free memory beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Coalescing {
     /// All.
     Neighbours,
-    /// Two of the same size whose offset in the segment is a multiple of both together: the halves of a block in a buddy system.
+    /// Two of the same size whose offset in the segment is a multiple of both together: the halves of a block
+    /// in a buddy system.
     Buddies,
     /// None.
     Never,
@@ -145,7 +148,8 @@ impl Heap {
         self.private_pools.id(PoolSlot(pool).pool_number())
     }
 
-    /// The collections of all pools: the default pool's two, then those of private pools, some of which may be gone and empty.
+    /// The collections of all pools: the default pool's two, then those of private pools, some of which may
+    /// be gone and empty.
     pub fn pool_slots(&self) -> impl DoubleEndedIterator<Item = PoolSlot> + use<> {
         (0..self.free.len() as u16).map(PoolSlot)
     }
@@ -248,8 +252,8 @@ impl Heap {
         self.free[pool].insert(&mut self.arena, index);
     }
 
-    /// Splits the low `size` bytes off a detached block. They become a new detached block, whose slot is returned. The rest keeps the slot
-    /// and its fields (spec 3.2, step 1) and becomes free.
+    /// Splits the low `size` bytes off a detached block. They become a new detached block, whose slot is
+    /// returned. The rest keeps the slot and its fields (spec 3.2, step 1) and becomes free.
     #[inline]
     pub(crate) fn split(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
         let rest = self.arena.at(index);

@@ -1,7 +1,8 @@
 //! Private pools: which exist, how many uses each has, and which requests they serve (spec section 5).
 //!
-//! A private pool is a pair of collections beside the default pool's. Requests reach it while they are routed to it. Its memory is released
-//! only once the pool has no uses. PyTorch keeps pools in hash containers; here they are ordered by id.
+//! A private pool is a pair of collections beside the default pool's. Requests reach it while they are routed
+//! to it. Its memory is released only once the pool has no uses. PyTorch keeps pools in hash containers; here
+//! they are ordered by id.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -30,7 +31,8 @@ impl PoolFilter {
     }
 }
 
-/// A pool's state does not allow a call. Displays as PyTorch 2.11's message; [`PoolError::message`] has other releases'.
+/// A pool's state does not allow a call. Displays as PyTorch 2.11's message; [`PoolError::message`] has other
+/// releases'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolError {
     /// Requests are already routed to the pool. It has one more use all the same, as in PyTorch.
@@ -81,7 +83,8 @@ struct PrivatePool {
     freeable: bool,
 }
 
-/// All private pools. They are numbered from 1; 0 is the default pool. A number is free again once its pool is forgotten.
+/// All private pools. They are numbered from 1; 0 is the default pool. A number is free again once its pool
+/// is forgotten.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrivatePools {
     numbers: BTreeMap<PoolId, u16>,

@@ -52,8 +52,9 @@ impl Heap {
         self.reserved_by(pool.pool_number())
     }
 
-    /// The free block of the pool and stream with the lowest address among those that have at least `size` bytes and end after `from`.
-    /// Looks at all blocks unless the heap keeps them [by address](crate::index::FreeOrder::ByAddress).
+    /// The free block of the pool and stream with the lowest address among those that have at least `size`
+    /// bytes and end after `from`. Looks at all blocks unless the heap keeps them [by
+    /// address](crate::index::FreeOrder::ByAddress).
     #[must_use]
     #[inline]
     pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {
@@ -62,8 +63,8 @@ impl Heap {
         index.map(|index| self.view(index))
     }
 
-    /// For each other stream, the first free block of the pool with at least `size` bytes, by size, then address; ordered by stream
-    /// handle.
+    /// For each other stream, the first free block of the pool with at least `size` bytes, by size, then
+    /// address; ordered by stream handle.
     pub fn first_at_least_elsewhere(
         &self,
         pool: PoolSlot,
@@ -76,7 +77,8 @@ impl Heap {
             .map(|index| self.view(index))
     }
 
-    /// The first free block of the pool and stream with at least `size` bytes, by size, then address (spec 2.3).
+    /// The first free block of the pool and stream with at least `size` bytes, by size, then address
+    /// (spec 2.3).
     // Always: every request comes here, and the compiler stops inlining it as more policies call it.
     #[must_use]
     #[inline(always)]
@@ -93,8 +95,8 @@ impl Heap {
         self.free[usize::from(pool.0)].largest_of(&self.arena, slot).map(|index| self.view(index))
     }
 
-    /// The free block of the pool and stream with the highest stamp among those whose size is in `sizes`; of equal stamps the smallest
-    /// block, then the lowest address. Looks at all blocks of these sizes.
+    /// The free block of the pool and stream with the highest stamp among those whose size is in `sizes`; of
+    /// equal stamps the smallest block, then the lowest address. Looks at all blocks of these sizes.
     #[must_use]
     #[inline]
     pub fn latest(&self, pool: PoolSlot, stream: StreamId, sizes: Range<Bytes>) -> Option<BlockView> {
@@ -102,7 +104,8 @@ impl Heap {
         self.free[usize::from(pool.0)].latest(&self.arena, slot, sizes.start.0, sizes.end.0).map(|index| self.view(index))
     }
 
-    /// The free blocks of the pool and stream with at least `size` bytes, the smallest first; of equal ones the lowest address first.
+    /// The free blocks of the pool and stream with at least `size` bytes, the smallest first; of equal ones
+    /// the lowest address first.
     pub fn at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         self.known_stream_slot(stream)
             .into_iter()
@@ -110,7 +113,8 @@ impl Heap {
             .map(|index| self.view(index))
     }
 
-    /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first; of equal ones the highest address first.
+    /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first; of equal ones
+    /// the highest address first.
     pub fn below(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         self.known_stream_slot(stream)
             .into_iter()
@@ -126,8 +130,8 @@ impl Heap {
             .map(|index| self.view(index))
     }
 
-    /// Whether a graph is being captured, in the sense of the release of PyTorch ([`Deferral`]). Meanwhile nothing waits for events, and the
-    /// default pool releases nothing (spec 2.10, 3.8).
+    /// Whether a graph is being captured, in the sense of the release of PyTorch ([`Deferral`]). Meanwhile
+    /// nothing waits for events, and the default pool releases nothing (spec 2.10, 3.8).
     #[must_use]
     pub fn is_deferring(&self) -> bool {
         match self.deferral {
@@ -136,8 +140,9 @@ impl Heap {
         }
     }
 
-    /// Everything that can be released, in PyTorch's order (spec 2.10): from the default pool, unless [`Heap::is_deferring`], large blocks,
-    /// then small ones; from each private pool without uses small blocks, then large ones.
+    /// Everything that can be released, in PyTorch's order (spec 2.10): from the default pool, unless
+    /// [`Heap::is_deferring`], large blocks, then small ones; from each private pool without uses small
+    /// blocks, then large ones.
     #[must_use]
     pub fn releasable(&self) -> Vec<BlockId> {
         let mut blocks = Vec::new();
@@ -159,7 +164,8 @@ impl Heap {
         blocks
     }
 
-    /// First entirely free segments, then free blocks of expandable segments, whose whole pages can be unmapped (spec 2.10.1).
+    /// First entirely free segments, then free blocks of expandable segments, whose whole pages can be
+    /// unmapped (spec 2.10.1).
     fn add_releasable(&self, pool: PoolSlot, blocks: &mut Vec<BlockId>) {
         let whole = self.free_blocks(pool).filter(|block| !block.is_expandable && !block.is_split);
         blocks.extend(whole.map(|block| block.id));
@@ -173,7 +179,8 @@ impl Heap {
         Bytes(private.flat_map(|pool| self.free_blocks(pool)).map(|block| block.size.0).sum())
     }
 
-    /// The first byte of a block's segment; `None` if there is no such block. Takes time in proportion to the blocks before it.
+    /// The first byte of a block's segment; `None` if there is no such block. Takes time in proportion to the
+    /// blocks before it.
     #[must_use]
     pub fn segment_start(&self, id: BlockId) -> Option<DeviceAddress> {
         self.arena.resolve(id).map(|index| DeviceAddress(self.segment_base(index)))

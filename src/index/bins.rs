@@ -1,9 +1,9 @@
 //! The free blocks of one stream, in bins by size: the order of a balanced tree, usually three times as fast.
 //!
-//! Bins are monotone in size and each is sorted by size, rank and address, so the bins in sequence are the whole order. A bin with few
-//! blocks is a doubly linked list through the arena, which costs no memory and usually one step; a bin with more is an
-//! [`OversizedBin`]. A search looks into the bin of the size and, if nothing there is large enough, takes the head of the next
-//! occupied one.
+//! Bins are monotone in size and each is sorted by size, rank and address, so the bins in sequence are the
+//! whole order. A bin with few blocks is a doubly linked list through the arena, which costs no memory and
+//! usually one step; a bin with more is an [`OversizedBin`]. A search looks into the bin of the size and, if
+//! nothing there is large enough, takes the head of the next occupied one.
 
 mod descending;
 mod directory;
@@ -22,7 +22,8 @@ use super::either::Either;
 
 /// The longest list: a bin with more blocks becomes oversized, so that no walk is longer.
 const LONGEST_LIST: u8 = 24;
-/// An oversized bin that shrinks to this becomes a list again. Well below [`LONGEST_LIST`], so that a bin does not flip back and forth.
+/// An oversized bin that shrinks to this becomes a list again. Well below [`LONGEST_LIST`], so that a bin
+/// does not flip back and forth.
 const SMALLEST_OVERSIZED: usize = 8;
 /// The count that marks an oversized bin.
 const OVERSIZED: u8 = u8::MAX;
@@ -30,7 +31,8 @@ const OVERSIZED: u8 = u8::MAX;
 /// Free blocks ordered by size, rank and address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BinnedBlocks {
-    /// For a list, its length and first block; for an oversized bin, [`OVERSIZED`] and its index in `oversized`.
+    /// For a list, its length and first block; for an oversized bin, [`OVERSIZED`] and its index in
+    /// `oversized`.
     directory: Directory,
     /// Each with its bin.
     oversized: Vec<(usize, OversizedBin)>,
@@ -113,7 +115,8 @@ impl BinnedBlocks {
         })
     }
 
-    /// The block with the highest stamp among those with at least `from` and fewer than `to` bytes; of equal stamps the first in order.
+    /// The block with the highest stamp among those with at least `from` and fewer than `to` bytes; of equal
+    /// stamps the first in order.
     #[inline]
     pub(crate) fn latest(&self, arena: &Arena, from: u64, to: u64) -> Option<u32> {
         let end = bin_of(to.saturating_sub(1));

@@ -1,11 +1,12 @@
 //! The free blocks of one stream by address, for rules that take the lowest address that is large enough.
 //!
-//! A sorted sequence in short runs. The first address and the largest block of each run are in separate arrays, so that a search, for an
-//! address or for a size, looks at these and then into one run.
+//! A sorted sequence in short runs. The first address and the largest block of each run are in separate
+//! arrays, so that a search, for an address or for a size, looks at these and then into one run.
 //!
-//! A block that leaves keeps its place vacant, and usually another block fills it at once: the remainder of a split, or the block into
-//! which neighbours coalesced. So the place vacated last is remembered: most blocks enter without a search, and little moves. Most leave
-//! without a search too: the caller keeps the place where a block went, which is right until other blocks or runs move.
+//! A block that leaves keeps its place vacant, and usually another block fills it at once: the remainder of a
+//! split, or the block into which neighbours coalesced. So the place vacated last is remembered: most blocks
+//! enter without a search, and little moves. Most leave without a search too: the caller keeps the place
+//! where a block went, which is right until other blocks or runs move.
 
 mod run;
 #[cfg(test)]
@@ -49,7 +50,8 @@ impl Spot {
 pub(crate) struct ByAddress {
     /// The address of each run's first place.
     firsts: Vec<u64>,
-    /// The size of each run's largest block. Too high, perhaps, in the run where a block left last: the next one there is often as large.
+    /// The size of each run's largest block. Too high, perhaps, in the run where a block left last: the next
+    /// one there is often as large.
     largest: Vec<u64>,
     /// The runs, each with at least one block.
     #[expect(clippy::vec_box, reason = "inserting a run should move pointers, not runs")]
@@ -67,7 +69,8 @@ impl ByAddress {
         self.firsts.partition_point(|&first| first <= address).saturating_sub(1)
     }
 
-    /// Adds a block, whose address and size must not change until it is removed. Returns its place, which may change later.
+    /// Adds a block, whose address and size must not change until it is removed. Returns its place, which may
+    /// change later.
     #[inline]
     pub(crate) fn insert(&mut self, entry: Entry) -> Spot {
         match self.place_left_for(entry.address) {
@@ -224,7 +227,8 @@ impl ByAddress {
         let at = self.run_of(from);
         let run = self.runs.get(at)?;
         let place = run.first_from(from);
-        // Blocks do not overlap, so only the last one that begins before `from` can end after it. It may be in the run before.
+        // Blocks do not overlap, so only the last one that begins before `from` can end after it. It may be
+        // in the run before.
         let before = run.last_before(place).or_else(|| self.runs[at.checked_sub(1)?].last_before(Run::MOST));
         if let Some(entry) = before.filter(|entry| entry.size >= size && entry.address + entry.size > from) {
             return Some(entry.index);
@@ -233,7 +237,8 @@ impl ByAddress {
         here.or_else(|| self.lowest_from(at + 1, size))
     }
 
-    /// The slot of the lowest block with at least `size` bytes, which must not be 0, in the runs from `first` on.
+    /// The slot of the lowest block with at least `size` bytes, which must not be 0, in the runs from `first`
+    /// on.
     #[inline]
     fn lowest_from(&self, first: usize, size: u64) -> Option<u32> {
         let mut runs = self.largest[first..].iter().zip(&self.runs[first..]);

@@ -1,8 +1,9 @@
 //! The order of free blocks, and the only place that knows it.
 //!
-//! PyTorch keeps the free blocks of a pool in one set ordered by stream, size and address, all unsigned and ascending (spec 2.3).
-//! [`FreeIndex`] answers its rules' questions: the first block of a stream with at least a given size, and walks up and down from
-//! there. The block's rank comes between size and address; it is 0 for all blocks under rules that do not use it.
+//! PyTorch keeps the free blocks of a pool in one set ordered by stream, size and address, all unsigned and
+//! ascending (spec 2.3). [`FreeIndex`] answers its rules' questions: the first block of a stream with at
+//! least a given size, and walks up and down from there. The block's rank comes between size and address; it
+//! is 0 for all blocks under rules that do not use it.
 
 mod bins;
 mod by_address;
@@ -19,11 +20,12 @@ use bins::BinnedBlocks;
 pub(crate) use by_address::{ByAddress, Entry, Spot};
 use either::Either;
 
-/// The order in which a heap keeps its free blocks. It answers every question of [`Heap`](crate::Heap) either way; questions about the
-/// other order look at all blocks.
+/// The order in which a heap keeps its free blocks. It answers every question of [`Heap`](crate::Heap) either
+/// way; questions about the other order look at all blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FreeOrder {
-    /// By size, then address: for [`first_at_least`](crate::Heap::first_at_least), [`largest`](crate::Heap::largest) and the like.
+    /// By size, then address: for [`first_at_least`](crate::Heap::first_at_least),
+    /// [`largest`](crate::Heap::largest) and the like.
     #[default]
     BySize,
     /// By address: for [`lowest_at_least`](crate::Heap::lowest_at_least).
@@ -97,7 +99,8 @@ impl FreeIndex {
         }
     }
 
-    /// The stream's block with the lowest address among those that have at least `size` bytes and end after `from`.
+    /// The stream's block with the lowest address among those that have at least `size` bytes and end after
+    /// `from`.
     #[inline]
     pub(crate) fn lowest_at_least(&self, arena: &Arena, stream_slot: u16, size: u64, from: u64) -> Option<u32> {
         if let FreeIndex::ByAddress(streams) = self {
@@ -135,8 +138,8 @@ impl FreeIndex {
         }
     }
 
-    /// The stream's block with the highest stamp among those with at least `from` and fewer than `to` bytes; of equal stamps the first in
-    /// the order by size.
+    /// The stream's block with the highest stamp among those with at least `from` and fewer than `to` bytes;
+    /// of equal stamps the first in the order by size.
     #[inline]
     pub(crate) fn latest(&self, arena: &Arena, stream_slot: u16, from: u64, to: u64) -> Option<u32> {
         match self.by_size(stream_slot) {

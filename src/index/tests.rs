@@ -25,7 +25,8 @@ impl Both {
         Both { by_size: pool(FreeOrder::BySize), by_address: pool(FreeOrder::ByAddress), inside: Vec::new(), end: 0 }
     }
 
-    /// Adds a block after those of its rank, with a gap; those of rank 1 go down from the end of the address space.
+    /// Adds a block after those of its rank, with a gap; those of rank 1 go down from the end of the address
+    /// space.
     fn insert(&mut self, (size, rank, stream, stamp): (u64, u32, u16, u64)) {
         let address = if rank == 0 { self.end } else { (1 << 40) - self.end - size };
         self.end += 2 * size;

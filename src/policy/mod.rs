@@ -1,8 +1,9 @@
 //! Decisions, separate from the flow that carries them out.
 //!
-//! A [`Policy`] sees a read-only [`Heap`] and returns values. The allocator checks each answer, acts on it and keeps the accounts, so a
-//! policy cannot corrupt the heap: a wrong answer becomes [`crate::AllocError::Policy`], which names the policy.
-//! PyTorch's rules are one policy ([`PyTorch`]); the flow does not know that it exists.
+//! A [`Policy`] sees a read-only [`Heap`] and returns values. The allocator checks each answer, acts on it
+//! and keeps the accounts, so a policy cannot corrupt the heap: a wrong answer becomes
+//! [`crate::AllocError::Policy`], which names the policy. PyTorch's rules are one policy ([`PyTorch`]); the
+//! flow does not know that it exists.
 
 mod boxed;
 mod pytorch;
@@ -43,13 +44,13 @@ pub struct Request {
 pub enum Placement {
     /// This free block of the request's pool and stream.
     Reuse(BlockId),
-    /// No free block fits; a new segment of this many bytes would. With expandable segments less may be mapped, and this size only
-    /// appears in the check against the limit and in the error.
+    /// No free block fits; a new segment of this many bytes would. With expandable segments less may be
+    /// mapped, and this size only appears in the check against the limit and in the error.
     Segment(Bytes),
 }
 
-/// One rung of the retry ladder: a step to take when no free block serves a request. The allocator asks for rung 0, 1, 2, ... until one
-/// yields a block or the policy gives up.
+/// One rung of the retry ladder: a step to take when no free block serves a request. The allocator asks for
+/// rung 0, 1, 2, ... until one yields a block or the policy gives up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Relief {
     /// Release these free blocks to the device, in this order, then perhaps ask it for the segment.
@@ -61,24 +62,26 @@ pub enum Relief {
     },
     /// Look for a free block in the private pools that may serve when the device is out of memory (spec 5.6).
     Borrow,
-    /// Move this free block of the request's pool to the request's stream, whole, then split it as usual. Blocks of expandable segments
-    /// cannot move. Does nothing while a graph is captured.
+    /// Move this free block of the request's pool to the request's stream, whole, then split it as usual.
+    /// Blocks of expandable segments cannot move. Does nothing while a graph is captured.
     Transfer {
         /// The block, at least as large as the request.
         block: BlockId,
-        /// Whether the request's stream waits for the work that the block's former stream has been given so far. If not, the block moves
-        /// only if that work is done; otherwise the next rung follows.
+        /// Whether the request's stream waits for the work that the block's former stream has been given so
+        /// far. If not, the block moves only if that work is done; otherwise the next rung follows.
         waits: bool,
     },
-    /// Unmap the whole pages in these free blocks of expandable segments and map them for the request, with new ones from the device where
-    /// they are too few. Unused pages go back to the device. Does nothing while a graph is captured.
+    /// Unmap the whole pages in these free blocks of expandable segments and map them for the request, with
+    /// new ones from the device where they are too few. Unused pages go back to the device. Does nothing
+    /// while a graph is captured.
     Remap {
         /// Free blocks, in this order.
         blocks: Vec<BlockId>,
     },
     /// Wait for all events, so that every pending block becomes free. Does nothing while a graph is captured.
     Wait,
-    /// Take this free block of the request's pool and stream, which an earlier rung has freed; as [`Placement::Reuse`].
+    /// Take this free block of the request's pool and stream, which an earlier rung has freed; as
+    /// [`Placement::Reuse`].
     Reuse(BlockId),
     /// Out of memory.
     GiveUp,
@@ -110,7 +113,8 @@ pub trait Policy {
         &Profile::PYTORCH_2_11
     }
 
-    /// The size in bytes of the block for a request of `requested` bytes (at least 1); `None` if it exceeds 64 bits.
+    /// The size in bytes of the block for a request of `requested` bytes (at least 1); `None` if it exceeds
+    /// 64 bits.
     fn round(&self, requested: Bytes) -> Option<Bytes>;
 
     /// Whether blocks of `size` bytes belong to the small or the large collection of their pool.
@@ -126,26 +130,28 @@ pub trait Policy {
         Bytes::mib(2)
     }
 
-    /// How many bytes of addresses a new expandable segment reserves on a device of `total` bytes, before rounding up to pages.
+    /// How many bytes of addresses a new expandable segment reserves on a device of `total` bytes, before
+    /// rounding up to pages.
     fn reservation(&self, total: Bytes) -> Bytes {
         total.checked_add(Bytes(total.0 / 8)).unwrap_or(Bytes::MAX)
     }
 
-    /// Whether to refuse taking `size` more bytes from a device of `total` without asking it ([`crate::AllocError::Rejected`]).
+    /// Whether to refuse taking `size` more bytes from a device of `total` without asking it
+    /// ([`crate::AllocError::Rejected`]).
     fn rejects(&self, _reserved: Bytes, _size: Bytes, _total: Bytes) -> bool {
         false
     }
 
-    /// Finds a free block, or says how large a new segment must be. Asked twice for one request if a callback has freed memory in
-    /// between.
+    /// Finds a free block, or says how large a new segment must be. Asked twice for one request if a callback
+    /// has freed memory in between.
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
 
-    /// Whether to split a block of `whole` bytes, found or new. Only asked about blocks larger than the request; asked again about the
-    /// part kept if [`Policy::cut`] keeps more than the request needs.
+    /// Whether to split a block of `whole` bytes, found or new. Only asked about blocks larger than the
+    /// request; asked again about the part kept if [`Policy::cut`] keeps more than the request needs.
     fn splits(&self, whole: Bytes, request: &Request) -> bool;
 
-    /// How many bytes to keep of a block that is split: at least the request's size, fewer than `whole`. The rest, behind it, becomes
-    /// free.
+    /// How many bytes to keep of a block that is split: at least the request's size, fewer than `whole`. The
+    /// rest, behind it, becomes free.
     fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
         let _ = whole;
         request.size
@@ -159,8 +165,8 @@ pub trait Policy {
     /// The `rung`-th step of the retry ladder, from 0.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief;
 
-    /// Whether [`Relief::Release`] may name blocks of the default pool while a graph is captured, and blocks of private pools in use.
-    /// Either can take memory away from a graph that expects it.
+    /// Whether [`Relief::Release`] may name blocks of the default pool while a graph is captured, and blocks
+    /// of private pools in use. Either can take memory away from a graph that expects it.
     fn releases_during_captures(&self) -> bool {
         false
     }
@@ -192,7 +198,8 @@ pub trait Policy {
 }
 }
 
-/// A policy's answer cannot be carried out. The heap is valid and nothing is lost; what earlier rungs did stays done.
+/// A policy's answer cannot be carried out. The heap is valid and nothing is lost; what earlier rungs did
+/// stays done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicyFault {
     /// Which policy.

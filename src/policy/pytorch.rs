@@ -17,7 +17,8 @@ pub struct PyTorch {
     pub settings: Settings,
     /// Fixed, because the order of free blocks depends on it.
     profile: &'static Profile,
-    /// Searches in each pool while garbage collection was on: the clock by which free blocks age (spec 2.5, step 1).
+    /// Searches in each pool while garbage collection was on: the clock by which free blocks age (spec 2.5,
+    /// step 1).
     searches: Vec<u64>,
 }
 
@@ -39,8 +40,9 @@ impl PyTorch {
         heap.limit().filter(|_| self.settings.garbage_collection_threshold > 0.0)
     }
 
-    /// The size in bytes of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6). With expandable segments less
-    /// may be mapped, and this size only appears in the check against the limit and in the error.
+    /// The size in bytes of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6).
+    /// With expandable segments less may be mapped, and this size only appears in the check against the limit
+    /// and in the error.
     #[must_use]
     pub fn segment_for(&self, block: Bytes) -> Option<Bytes> {
         segment_size(block, &self.settings)
@@ -61,8 +63,8 @@ impl PyTorch {
         self.searches[place] += 1;
     }
 
-    /// The first free block that is large enough. If the rules for oversize blocks refuse it, none: PyTorch looks at one candidate only
-    /// (spec 2.5).
+    /// The first free block that is large enough. If the rules for oversize blocks refuse it, none: PyTorch
+    /// looks at one candidate only (spec 2.5).
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
         let (size, id) = if first.is_expandable { self.choose_among_expandable(heap, request)? } else { (first.size, first.id) };
@@ -70,13 +72,15 @@ impl PyTorch {
         if request.size.0 < max_split {
             return (size.0 < max_split).then_some(id);
         }
-        // Wraps as PyTorch's does: with a slack near 2^64, which -1 in the settings makes, no such block is reused.
+        // Wraps as PyTorch's does: with a slack near 2^64, which -1 in the settings makes, no such block is
+        // reused.
         let bound = request.size.0.wrapping_add(self.settings.max_non_split_rounding_bytes);
         (size.0 < bound).then_some(id)
     }
 
-    /// Chooses where the first candidate belongs to an expandable segment: the growing end of a segment is used last, and while expandable
-    /// segments are switched off their blocks are not used at all (spec 2.5, step 3).
+    /// Chooses where the first candidate belongs to an expandable segment: the growing end of a segment is
+    /// used last, and while expandable segments are switched off their blocks are not used at all (spec 2.5,
+    /// step 3).
     // Out of line: heaps without such segments should not pay for it.
     #[inline(never)]
     fn choose_among_expandable(&self, heap: &Heap, request: &Request) -> Option<(Bytes, BlockId)> {
@@ -96,7 +100,8 @@ impl PyTorch {
         Some((candidate.size, candidate.id))
     }
 
-    /// Free segments of the large default pool that are at least as old as the average, until enough is reclaimed (spec 2.7).
+    /// Free segments of the large default pool that are at least as old as the average, until enough is
+    /// reclaimed (spec 2.7).
     fn collect_garbage(&self, heap: &Heap) -> Vec<BlockId> {
         let Some(Bytes(target)) = self.collection_target(heap) else { return Vec::new() };
         let pool = PoolSlot::default_pool(PoolClass::Large);
@@ -125,11 +130,12 @@ impl PyTorch {
         victims
     }
 
-    /// Oversize blocks of the request's stream to release: the smallest that is large enough alone, or else the largest ones until they are
-    /// together. The flag says whether they are (spec 2.9).
+    /// Oversize blocks of the request's stream to release: the smallest that is large enough alone, or else
+    /// the largest ones until they are together. The flag says whether they are (spec 2.9).
     ///
-    /// PyTorch does not check that such a block is a whole segment, and corrupts its heap if the setting was lowered at run time. Here
-    /// parts of segments are skipped, which changes nothing while the setting is constant.
+    /// PyTorch does not check that such a block is a whole segment, and corrupts its heap if the setting was
+    /// lowered at run time. Here parts of segments are skipped, which changes nothing while the setting is
+    /// constant.
     fn release_oversize(&self, heap: &Heap, request: &Request) -> (Vec<BlockId>, bool) {
         let max_split = Bytes(self.settings.max_split_bytes);
         if max_split == Bytes::MAX {
@@ -212,8 +218,8 @@ impl Policy for PyTorch {
         }
     }
 
-    /// Spec 3.1: in the small pool a remainder of 512 bytes is split off; in the large pool it must exceed 1 MiB, and requests of
-    /// `max_split_size` and more keep the whole block.
+    /// Spec 3.1: in the small pool a remainder of 512 bytes is split off; in the large pool it must exceed 1
+    /// MiB, and requests of `max_split_size` and more keep the whole block.
     #[inline]
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
         let rest = whole.0 - request.size.0;
@@ -224,7 +230,8 @@ impl Policy for PyTorch {
         }
     }
 
-    /// Spec 2.4, step 6: collect garbage and ask the device; release oversize blocks and ask; wait, release everything and ask once more.
+    /// Spec 2.4, step 6: collect garbage and ask the device; release oversize blocks and ask; wait, release
+    /// everything and ask once more.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         match rung {
             0 => Relief::Release { blocks: self.collect_garbage(heap), attempt: Attempt::Ask },

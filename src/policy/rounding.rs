@@ -5,7 +5,8 @@ use crate::units::{Bytes, MIB};
 
 /// Every block size is a multiple of this (spec 1.1).
 pub(super) const MIN_BLOCK: u64 = 512;
-/// The largest block of the small pool; in the large pool a remainder must exceed this to be split off (spec 1.1).
+/// The largest block of the small pool; in the large pool a remainder must exceed this to be split off
+/// (spec 1.1).
 pub(super) const SMALL_SIZE: u64 = MIB;
 /// The size of a small-pool segment (spec 1.1).
 const SMALL_BUFFER: u64 = 2 * MIB;
@@ -29,7 +30,8 @@ pub(super) fn block_size(requested: u64, settings: &Settings) -> Option<u64> {
     }
 }
 
-/// The number of divisions for a request: one of 16 slots, by the power of two below it, from under 2 MiB to 32 GiB and more (spec 1.3).
+/// The number of divisions for a request: one of 16 slots, by the power of two below it, from under 2 MiB to
+/// 32 GiB and more (spec 1.3).
 fn division(requested: u64, divisions: &[u64; 16]) -> u64 {
     let slot = requested.ilog2().saturating_sub(20).min(15);
     divisions[slot as usize]

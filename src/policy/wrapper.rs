@@ -1,8 +1,9 @@
 //! One list of a policy's questions, for the trait and for everything that passes them on.
 //!
-//! A wrapper easily forgets a question that has a default answer, and then the default decides instead of the policy inside. So the trait
-//! is written inside [`with_wrapper!`], which declares it unchanged and generates the rest from its signatures: a wrapper passes every
-//! question on unless it overrides it, including questions that are added later.
+//! A wrapper easily forgets a question that has a default answer, and then the default decides instead of the
+//! policy inside. So the trait is written inside [`with_wrapper!`], which declares it unchanged and generates
+//! the rest from its signatures: a wrapper passes every question on unless it overrides it, including
+//! questions that are added later.
 
 /// Declares the trait `Policy` and, from its methods, the trait `Wrapper` and `impl Policy` for every wrapper.
 ///
@@ -36,7 +37,8 @@ macro_rules! with_wrapper {
 
     (@sort [$(fn $shared:ident($($arg:ident: $of:ty),*) -> $answer:ty;)*]
            [$(fn $unique:ident($($own_arg:ident: $own_of:ty),*) -> $own_answer:ty;)*]) => {
-        /// A policy around another one: by default every question goes to the inner policy. Override a method to answer it differently.
+        /// A policy around another one: by default every question goes to the inner policy. Override a method
+        /// to answer it differently.
         ///
         /// Every wrapper is a [`Policy`].
         pub trait Wrapper {

@@ -33,7 +33,8 @@ pub(super) fn apply(settings: &mut Settings, text: &str, dialect: &Dialect) -> R
     Ok(())
 }
 
-/// The first pass: the size of large segments, which bounds other values. Looks at every token, not only at keys.
+/// The first pass: the size of large segments, which bounds other values. Looks at every token, not only at
+/// keys.
 fn apply_large_segment(settings: &mut Settings, tokens: &Tokens, dialect: &Dialect) -> Result<(), SettingsError> {
     let mut index = 0;
     while let Some(token) = tokens.get(index) {

@@ -26,7 +26,8 @@ pub(super) fn apply(settings: &mut Settings, text: &str, dialect: &Dialect) -> R
     Ok(())
 }
 
-/// The backend that the environment's string asks for. Values are not checked here, and nothing after the first `backend` key is read.
+/// The backend that the environment's string asks for. Values are not checked here, and nothing after the
+/// first `backend` key is read.
 pub(super) fn backend_at_load(text: &str, dialect: &Dialect) -> Result<Backend, SettingsError> {
     let tokens = Tokens::new(text, dialect.asserts);
     let mut index = 0;

@@ -1,4 +1,5 @@
-//! The dialect of the settings string: the keys that a release of PyTorch knows, and the source lines that its messages mention.
+//! The dialect of the settings string: the keys that a release of PyTorch knows, and the source lines that
+//! its messages mention.
 //!
 //! A dialect maps each key to an [`Action`]. Another release is another table, plus an action for each new key.
 

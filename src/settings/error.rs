@@ -8,7 +8,8 @@ use core::fmt;
 pub enum ErrorKind {
     /// `c10::ValueError`, a `ValueError` in Python: an unknown key, or a value that its key does not allow.
     Value,
-    /// `c10::Error` from an internal assert, a `RuntimeError` in Python: a missing value, an unclosed bracket, another backend.
+    /// `c10::Error` from an internal assert, a `RuntimeError` in Python: a missing value, an unclosed
+    /// bracket, another backend.
     Internal,
     /// `std::invalid_argument`, a `ValueError` in Python: a number without a digit.
     InvalidNumber,

@@ -1,8 +1,9 @@
 //! The allocator's settings and the string that sets them, through `PYTORCH_CUDA_ALLOC_CONF` or
 //! `torch._C._accelerator_setAllocatorSettings` (spec section 8).
 //!
-//! PyTorch parses a string with two parsers, one for the keys that all accelerators share and one for CUDA's own, and each skips the
-//! other's keys. Their order differs between load time and run time, and so does the error that is reported if there are several.
+//! PyTorch parses a string with two parsers, one for the keys that all accelerators share and one for CUDA's
+//! own, and each skips the other's keys. Their order differs between load time and run time, and so does the
+//! error that is reported if there are several.
 
 mod common;
 mod device;
@@ -22,8 +23,9 @@ pub use roundup::ROUNDUP_SLOTS;
 pub use values::{Backend, Settings};
 
 impl Settings {
-    /// Applies a string at run time, as PyTorch 2.11 does. First resets `max_split_size_mb`, `roundup_power2_divisions` and
-    /// `garbage_collection_threshold`; other settings keep their value unless the string names them (spec 8.3).
+    /// Applies a string at run time, as PyTorch 2.11 does. First resets `max_split_size_mb`,
+    /// `roundup_power2_divisions` and `garbage_collection_threshold`; other settings keep their value unless
+    /// the string names them (spec 8.3).
     ///
     /// # Errors
     /// PyTorch's, with its message. What was set before the error stays set, as in PyTorch.
@@ -40,13 +42,14 @@ impl Settings {
         device::apply(self, text, dialect)
     }
 
-    /// The settings of a process with this string in its environment, as PyTorch 2.11 reads it: first the backend, then CUDA's keys, then
-    /// the common ones (spec 8.4).
+    /// The settings of a process with this string in its environment, as PyTorch 2.11 reads it: first the
+    /// backend, then CUDA's keys, then the common ones (spec 8.4).
     ///
     /// With the `cudaMallocAsync` backend PyTorch reads the rest lazily, in the order in which it is needed.
     ///
     /// # Errors
-    /// PyTorch's, with its message. An error while looking for the backend ends a real process as it loads its libraries.
+    /// PyTorch's, with its message. An error while looking for the backend ends a real process as it loads
+    /// its libraries.
     pub fn from_environment(text: &str) -> Result<Settings, SettingsError> {
         Settings::from_environment_as(&Dialect::PYTORCH_2_11, text)
     }

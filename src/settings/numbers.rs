@@ -1,8 +1,9 @@
-//! Numbers as the C library reads them: `strtoull` in base ten and `strtod`, which take the longest prefix that is a number and ignore the
-//! rest (spec 8.2).
+//! Numbers as the C library reads them: `strtoull` in base ten and `strtod`, which take the longest prefix
+//! that is a number and ignore the rest (spec 8.2).
 //!
-//! Tokens have no leading white space. Known difference: glibc also reports a range error for a value within one part in 2^53 below the
-//! smallest normal double that is rounded up to it; here only results below it are errors.
+//! Tokens have no leading white space. Known difference: glibc also reports a range error for a value within
+//! one part in 2^53 below the smallest normal double that is rounded up to it; here only results below it are
+//! errors.
 
 use alloc::format;
 
@@ -42,8 +43,9 @@ pub(super) fn double(text: &str) -> Result<f64, NumberError> {
     Ok(if negative { -magnitude } else { magnitude })
 }
 
-/// Reads the number that a text begins with, as C++'s `stod` does: decimal, hexadecimal, infinite or NaN; the rest is ignored. `None` where
-/// `stod` throws: there is no number, or a double cannot hold it with full precision.
+/// Reads the number that a text begins with, as C++'s `stod` does: decimal, hexadecimal, infinite or NaN; the
+/// rest is ignored. `None` where `stod` throws: there is no number, or a double cannot hold it with full
+/// precision.
 #[must_use]
 pub fn read_double(text: &str) -> Option<f64> {
     double(text).ok()
@@ -101,7 +103,8 @@ fn hexadecimal_magnitude(text: &str) -> Result<f64, NumberError> {
     scaled(mantissa, rest_is_zero, exponent)
 }
 
-/// `mantissa` times 2^`exponent`, rounded to the nearest double, ties to even. Unless `rest_is_zero`, the exact value is slightly larger.
+/// `mantissa` times 2^`exponent`, rounded to the nearest double, ties to even. Unless `rest_is_zero`, the
+/// exact value is slightly larger.
 fn scaled(mantissa: u64, rest_is_zero: bool, exponent: i64) -> Result<f64, NumberError> {
     let shift = mantissa.leading_zeros();
     let mantissa = mantissa << shift;

@@ -1,7 +1,7 @@
 //! Splits a settings string into tokens and reads values from them (spec 8.2).
 //!
-//! `,`, `:`, `[` and `]` are tokens. White space is dropped everywhere, even inside words. Like PyTorch, nothing here checks which
-//! separator stands between two tokens, only that there is one.
+//! `,`, `:`, `[` and `]` are tokens. White space is dropped everywhere, even inside words. Like PyTorch,
+//! nothing here checks which separator stands between two tokens, only that there is one.
 
 use alloc::format;
 use alloc::string::String;
@@ -96,7 +96,8 @@ impl Tokens {
         }
     }
 
-    /// The index of the next key after a value that ends at `last`. Skips the separator between them, whichever it is.
+    /// The index of the next key after a value that ends at `last`. Skips the separator between them,
+    /// whichever it is.
     pub(super) fn next_key(&self, last: usize) -> usize {
         if last + 1 < self.len() { last + 2 } else { last + 1 }
     }

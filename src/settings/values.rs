@@ -25,7 +25,8 @@ pub struct Settings {
     pub release_lock_on_cudamalloc: bool,
     /// Whether a graph capture may reuse blocks whose streams have caught up (spec 3.8).
     pub graph_capture_record_stream_reuse: bool,
-    /// The memory fraction that an allocator starts with (spec 2.15). Changing the setting later does not change the limit.
+    /// The memory fraction that an allocator starts with (spec 2.15). Changing the setting later does not
+    /// change the limit.
     pub per_process_memory_fraction: f64,
     /// Whether a request that cannot fit is rejected before the device is asked (2.15).
     pub throw_on_cudamalloc_oom: bool,

@@ -3,8 +3,8 @@
 use alloc::format;
 use alloc::string::String;
 
-/// A size in bytes as messages show it: `1024 bytes`, `1.50 KiB`, `1024.00 MiB`, `139.80 GiB` (spec 2.14). A unit is used up to and
-/// including 1024; there is none above GiB.
+/// A size in bytes as messages show it: `1024 bytes`, `1.50 KiB`, `1024.00 MiB`, `139.80 GiB` (spec 2.14). A
+/// unit is used up to and including 1024; there is none above GiB.
 #[must_use]
 pub fn format_bytes(size: u64) -> String {
     match size {
@@ -15,9 +15,11 @@ pub fn format_bytes(size: u64) -> String {
     }
 }
 
-/// `size` in units of 2^`shift`, as C prints the quotient of doubles with two decimals: ties go to the even digit.
+/// `size` in units of 2^`shift`, as C prints the quotient of doubles with two decimals: ties go to the even
+/// digit.
 fn with_two_decimals(size: u64, shift: u32, unit: &str) -> String {
-    // Only the conversion to a double can lose digits; dividing by a power of two is exact, so integers are enough.
+    // Only the conversion to a double can lose digits; dividing by a power of two is exact, so integers are
+    // enough.
     let hundred_sizes = (size as f64) as u128 * 100;
     let hundredths = hundred_sizes >> shift;
     let remainder = hundred_sizes & ((1 << shift) - 1);
@@ -27,8 +29,8 @@ fn with_two_decimals(size: u64, shift: u32, unit: &str) -> String {
     format!("{}.{:02} {unit}", hundredths / 100, hundredths % 100)
 }
 
-/// A double as a C++ stream prints it by default: at most six significant digits, no trailing zeros, with an exponent below 1e-4 and from
-/// 1e6 on.
+/// A double as a C++ stream prints it by default: at most six significant digits, no trailing zeros, with an
+/// exponent below 1e-4 and from 1e6 on.
 #[must_use]
 pub fn format_double(value: f64) -> String {
     format_significant(value, 6)

@@ -25,8 +25,8 @@ const METRICS: [(Family, &str, Quantity); 9] = [
     (Family::InactiveSplit, "Non-releasable allocs", Quantity::Count),
 ];
 
-/// The text of `torch.cuda.memory_summary(device, abbreviated)`, including the last newline. Abbreviated, it has no rows for the small and
-/// the large pool.
+/// The text of `torch.cuda.memory_summary(device, abbreviated)`, including the last newline. Abbreviated, it
+/// has no rows for the small and the large pool.
 #[must_use]
 pub fn memory_summary(device: u32, stats: &Stats, abbreviated: bool) -> String {
     let mut table = Table { text: String::new() };
@@ -100,8 +100,8 @@ impl Quantity {
     }
 }
 
-/// Takes the first unit in which `scale` is below `threshold`, or the last. The value is rounded down at each step, as Python's
-/// `//` does, while the scale keeps its fraction.
+/// Takes the first unit in which `scale` is below `threshold`, or the last. The value is rounded down at each
+/// step, as Python's `//` does, while the scale keeps its fraction.
 fn scaled<'a>(value: i64, scale: i64, threshold: f64, divisor: i64, units: &[&'a str]) -> (i64, &'a str) {
     let (mut value, mut scale) = (value, scale as f64);
     let mut units = units.iter();

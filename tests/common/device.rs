@@ -1,4 +1,5 @@
-//! A device for tests of the core alone: cudaMalloc and virtual memory at ascending addresses, events that complete when told.
+//! A device for tests of the core alone: cudaMalloc and virtual memory at ascending addresses, events that
+//! complete when told.
 
 use std::collections::BTreeMap;
 

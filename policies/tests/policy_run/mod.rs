@@ -19,7 +19,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A device with so many MiB, all of them free.
+    /// A device with so many MiB, all free.
     pub(crate) fn new(policy: &str, capacity_mib: u64) -> Run {
         Run::on(policy, SimOptions::new(Bytes::mib(capacity_mib)))
     }
@@ -33,7 +33,7 @@ impl Run {
         Run { core: Allocator::new(SimDevice::new(options), policy, ()), out: BTreeMap::new() }
     }
 
-    /// Takes `bytes` on a stream; the place in its segment.
+    /// Takes `bytes` on a stream. Returns the place in its segment.
     pub(crate) fn take_on(&mut self, stream: u64, name: char, bytes: u64) -> u64 {
         let allocation = self.core.allocate(Bytes(bytes), StreamId(stream)).expect("room");
         self.core.check().expect("a sound heap");
@@ -43,7 +43,7 @@ impl Run {
         offset
     }
 
-    /// Takes `bytes` on the default stream; the place in its segment.
+    /// Takes `bytes` on the default stream. Returns the place in its segment.
     pub(crate) fn take(&mut self, name: char, bytes: u64) -> u64 {
         self.take_on(0, name, bytes)
     }
@@ -109,7 +109,7 @@ impl Run {
         self.core.device().totals(call).calls
     }
 
-    /// Whether work that a stream is given now would begin at once.
+    /// Whether work given to a stream now would begin at once.
     pub(crate) fn is_idle(&mut self, stream: u64) -> bool {
         use parkade::device::DeviceBackend;
         let device = self.core.device_mut();

@@ -1,7 +1,8 @@
 //! A sorted sequence in chunks: how an oversized bin keeps its keys.
 //!
-//! A flat vector beats a tree as long as a change moves little memory, so the keys lie in chunks of bounded length, with a vector of bounds
-//! to find the chunk. Keys descend, because the smallest is taken most often and the end of a vector is its cheap side.
+//! A flat vector beats a tree as long as a change moves little memory, so the keys lie in chunks of bounded
+//! length, with a vector of bounds to find the chunk. Keys descend, because the smallest is taken most often
+//! and the end of a vector is its cheap side.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -89,7 +90,8 @@ impl<K: Copy + Ord> Descending<K> {
         self.chunks.insert(number + 1, low);
     }
 
-    /// Joins a small chunk with a neighbour if both together are well below a full chunk, so that they do not split again at once.
+    /// Joins a small chunk with a neighbour if both together are well below a full chunk, so that they do not
+    /// split again at once.
     #[cold]
     fn merge(&mut self, number: usize) {
         let high = number.min(self.bounds.len() - 1);

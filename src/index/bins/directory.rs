@@ -1,8 +1,9 @@
 //! Which bins hold blocks, and where each bin begins.
 //!
-//! A size has one of 4,096 bins: its number of 512-byte units as a float with seven mantissa bits. A larger size never has a smaller bin,
-//! so the next occupied bin holds the next larger size; a bitmap of two levels finds it with two bit scans. Bins are kept in groups of
-//! 64, up to the largest bin ever used: many streams never hold a large block.
+//! A size has one of 4,096 bins: its number of 512-byte units as a float with seven mantissa bits. A larger
+//! size never has a smaller bin, so the next occupied bin holds the next larger size; a bitmap of two levels
+//! finds it with two bit scans. Bins are kept in groups of 64, up to the largest bin ever used: many streams
+//! never hold a large block.
 
 use alloc::vec::Vec;
 
@@ -14,7 +15,8 @@ const LAST_BIN: usize = 64 * GROUP - 1;
 const UNIT_SHIFT: u32 = 9;
 const MANTISSA_BITS: u32 = 7;
 
-/// The bin of a size. Below 128 KiB a bin is 512 bytes wide; from there on, between a 256th and a 128th of the size.
+/// The bin of a size. Below 128 KiB a bin is 512 bytes wide; from there on, between a 256th and a 128th of
+/// the size.
 #[inline]
 pub(super) fn bin_of(size: u64) -> usize {
     let units = size >> UNIT_SHIFT;
@@ -32,7 +34,8 @@ struct Group {
     heads: [u32; GROUP],
 }
 
-/// A bin's entry: how many blocks it has, and where they begin. Only the empty bin has a fixed meaning here: count 0 and head [`NIL`].
+/// A bin's entry: how many blocks it has, and where they begin. Only the empty bin has a fixed meaning here:
+/// count 0 and head [`NIL`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bin {
     pub(super) count: u8,

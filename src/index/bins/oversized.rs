@@ -1,8 +1,8 @@
 //! An oversized bin: one with more blocks than a list handles quickly.
 //!
-//! Such bins are normal: workloads repeat their sizes, and remainders pile up in the smallest bins. The keys move out of the blocks into a
-//! sorted sequence, where a search touches no block. Usually all blocks of the bin have one size, and the keys leave it out; the first
-//! block of another size makes them include it.
+//! Such bins are normal: workloads repeat their sizes, and remainders pile up in the smallest bins. The keys
+//! move out of the blocks into a sorted sequence, where a search touches no block. Usually all blocks of the
+//! bin have one size, and the keys leave it out; the first block of another size makes them include it.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -11,8 +11,9 @@ use super::descending::Descending;
 use crate::block::Block;
 use crate::index::either::Either;
 
-/// A block's key among those of its size: rank, address and slot, from the most to the least significant of 128 bits. Two halves,
-/// because a `u128` would align keys to 16 bytes and make those with a size a third larger.
+/// A block's key among those of its size: rank, address and slot, from the most to the least significant of
+/// 128 bits. Two halves, because a `u128` would align keys to 16 bytes and make those with a size a third
+/// larger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     high: u64,

@@ -227,7 +227,8 @@ fn bins_have_the_promised_widths() {
     assert_eq!((bin_of(1 << 47), bin_of(u64::MAX)), (4_095, 4_095));
 }
 
-/// An oversized bin emptied from its low end, as allocation does, or from its high end, joins chunks on the way.
+/// An oversized bin emptied from its low end, as allocation does, or from its high end, joins chunks on the
+/// way.
 #[test]
 fn oversized_bins_drain_from_either_end() {
     for low in [true, false] {

@@ -1,6 +1,7 @@
 //! A short run of places by address, each with a free block or vacant, with the address where one was.
 //!
-//! Addresses, sizes and slots are separate arrays: a search for an address touches the first, a search for a size the second.
+//! Addresses, sizes and slots are separate arrays: a search for an address touches the first, a search for a
+//! size the second.
 
 /// A free block: its first byte, its size in bytes, its slot in the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,7 +120,8 @@ impl Run {
         core::mem::take(&mut self.sizes[place])
     }
 
-    /// Adds a block where its address belongs, in a vacant place or a new one. Returns the place; `None` if the run is full.
+    /// Adds a block where its address belongs, in a vacant place or a new one. Returns the place; `None` if
+    /// the run is full.
     pub(super) fn insert(&mut self, entry: Entry) -> Option<usize> {
         let mut place = self.first_from(entry.address);
         debug_assert!(self.find(entry.address).is_none(), "a block entered the order by address twice");

@@ -27,7 +27,8 @@ fn the_block_in_which_the_search_begins_counts() {
     assert_eq!(blocks.lowest_at_least(11, 0), Some(60));
 }
 
-/// Two neighbours coalesce across the end of a run: the block lies in the first run and ends after the second one begins.
+/// Two neighbours coalesce across the end of a run: the block lies in the first run and ends after the second
+/// one begins.
 #[test]
 fn a_block_may_reach_into_the_next_run() {
     let mut blocks = ByAddress::default();
@@ -59,7 +60,8 @@ fn runs_that_empty_join() {
 /// One step of a heap, at an address in a range with some 100 blocks.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A block of at most `size` bytes becomes free; if `merges`, it coalesces with free neighbours that it touches.
+    /// A block of at most `size` bytes becomes free; if `merges`, it coalesces with free neighbours that it
+    /// touches.
     Enter { address: u64, size: u64, merges: bool },
     /// The first free block from `address` on is taken.
     Leave { address: u64 },
