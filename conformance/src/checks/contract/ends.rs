@@ -125,8 +125,8 @@ fn no_bytes<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 1, ..Evidence::default() })
 }
 
-/// What a program must not touch is refused in the call; with which code is the backend's business. Nothing is mapped in addresses that were
-/// only reserved, nor, where none can be, in a range that was given back.
+/// What a program must not touch is refused in the call; with which code is the backend's business. Nothing is mapped in
+/// addresses that were only reserved, nor, where none can be, in a range that was given back.
 fn foreign_memory<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;

@@ -20,7 +20,8 @@ fn spacings(facts: &DeviceFacts) -> Vec<(u64, u64)> {
     those.map(|bytes| (bytes, bytes.next_multiple_of(sharing.spacing.get()))).collect()
 }
 
-/// Bytes asked for where ranges take whole pages: the smallest, and sizes at and around one page and many (raw line `malloc_cost`).
+/// Bytes asked for where ranges take whole pages: the smallest, and sizes at and around one page and many (raw line
+/// `malloc_cost`).
 fn large_sizes(facts: &DeviceFacts) -> [u64; 9] {
     let (page, shared) = (facts.page.get(), facts.sharing.map_or(0, |sharing| sharing.largest.get()));
     [shared + 1, page, page + 1, page * 3 / 2, 10 * page, 10 * page + 1, page * 21 / 2, 512 * page, 512 * page + 1]

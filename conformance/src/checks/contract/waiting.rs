@@ -46,7 +46,8 @@ fn rows<D: TestDevice>(waits: Waits) -> [(&'static str, bool, Call<D>); 7] {
     ]
 }
 
-/// A range; and where there is virtual memory, a reservation with a handle mapped in its first half, and a handle that is not mapped.
+/// A range; and where there is virtual memory, a reservation with a handle mapped in its first half, and a handle that is not
+/// mapped.
 struct Stage<D: DeviceBackend> {
     device: D,
     free_before: u64,

@@ -40,8 +40,8 @@ impl Campaign {
         Campaign { timing, is_virtual, found: OnceLock::new() }
     }
 
-    /// Whether the law is checked in sequences of this kind: the model knows the ladder of ordinary segments only, and private pools take
-    /// part where segments are expandable.
+    /// Whether the law is checked in sequences of this kind: the model knows the ladder of ordinary segments only, and private
+    /// pools take part where segments are expandable.
     pub(super) fn checks(&self, law: Law) -> bool {
         law != if self.is_virtual { Law::Ladder } else { Law::Pools }
     }

@@ -1,8 +1,8 @@
 //! Failing driver calls, one at a time: for n = 1, 2, ... the n-th call fails, until a run passes untouched.
 //!
-//! After the failure the heap is valid, the statistics agree with it, the rest of the sequence goes on, and nothing is leaked at the
-//! end. All of that is checked by the trial, after every operation. The call fails before the device sees it, so this runs on every
-//! backend.
+//! After the failure the heap is valid, the statistics agree with it, the rest of the sequence goes on, and nothing is leaked at
+//! the end. All of that is checked by the trial, after every operation. The call fails before the device sees it, so this runs on
+//! every backend.
 
 use parkade::units::MIB;
 use parkade_sim::{CallName, FaultError, FaultPlan, When};

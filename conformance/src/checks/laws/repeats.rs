@@ -1,4 +1,5 @@
-//! Laws about two runs: the same sequence decides the same, a dropped allocator leaves nothing, and knobs that should be monotone are.
+//! Laws about two runs: the same sequence decides the same, a dropped allocator leaves nothing, and knobs that should be monotone
+//! are.
 
 use parkade::stats::Stats;
 use parkade::trace::{TraceAction, TraceEntry};
@@ -158,8 +159,8 @@ fn requests_alone(sequence: &[Operation]) -> Vec<Operation> {
     sequence.iter().filter(plain).copied().collect()
 }
 
-/// Up to the first pressure a limit decides nothing, so a larger one cannot be felt earlier. Garbage collection looks at the limit
-/// itself, and is left out.
+/// Up to the first pressure a limit decides nothing, so a larger one cannot be felt earlier. Garbage collection looks at the
+/// limit itself, and is left out.
 fn limit<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     check_cases(backend, effort, 3, |backend, setup, sequence| {
         let setup = Setup { settings: if setup.is_virtual { 0 } else { setup.settings % 4 }, ..*setup };

@@ -1,20 +1,22 @@
 //! The same sequence on a real device and on the simulated one gives the same decisions.
 //!
-//! Where a driver puts a segment decides ties between free blocks of equal size. So the simulated device is told to put its segments
-//! and reservations where the driver put them, one after the other. Then everything must be equal: each entry of the trace at its place
-//! with its address, each call of the allocator with its answer, the operations that are out of memory, the segments before everything is
-//! given back, and the statistics. What differs by nature is left out: the free bytes that an out-of-memory entry tells.
+//! Where a driver puts a segment decides ties between free blocks of equal size. So the simulated device is told to put its
+//! segments and reservations where the driver put them, one after the other. Then everything must be equal: each entry of the
+//! trace at its place with its address, each call of the allocator with its answer, the operations that are out of memory, the
+//! segments before everything is given back, and the statistics. What differs by nature is left out: the free bytes that an
+//! out-of-memory entry tells.
 //!
-//! Events are no matter of speed here: all work is done before one is looked at. That blocks which wait are not reused too early is seen
-//! in a run of the same sequence without waiting, by what the memory holds.
+//! Events are no matter of speed here: all work is done before one is looked at. That blocks which wait are not reused too early
+//! is seen in a run of the same sequence without waiting, by what the memory holds.
 //!
-//! Memory runs out in two ways: at a limit, which the allocator keeps by itself; and on the device, of which a ballast leaves 2 GiB, so that
-//! the refusals are the driver's. There the simulated device has to refuse by itself what the driver refused, call by call. The driver may
-//! take or give back pages of its own between the ballast's measurement and the run, so the simulated device may have a capacity
-//! that is `MOST_DRIFT_PAGES` more or fewer; but one capacity has to explain every answer of the whole run, and the evidence tells it.
+//! Memory runs out in two ways: at a limit, which the allocator keeps by itself; and on the device, of which a ballast leaves 2
+//! GiB, so that the refusals are the driver's. There the simulated device has to refuse by itself what the driver refused, call
+//! by call. The driver may take or give back pages of its own between the ballast's measurement and the run, so the simulated
+//! device may have a capacity that is `MOST_DRIFT_PAGES` more or fewer; but one capacity has to explain every answer of the whole
+//! run, and the evidence tells it.
 //!
-//! On the simulated backend there is nothing to compare, and the list is empty. A device whose facts are not the simulated device's decides
-//! otherwise, rightly, and is not compared.
+//! On the simulated backend there is nothing to compare, and the list is empty. A device whose facts are not the simulated
+//! device's decides otherwise, rightly, and is not compared.
 
 mod recorder;
 mod sequence;

@@ -200,7 +200,8 @@ impl<D: TestDevice> Run<'_, D> {
                 self.oom_points.push(self.operation);
                 (0..FREED_AFTER_OOM).try_for_each(|_| self.free(0))
             }
-            // Memory was out, and the pool that was to serve is the one that is routed to; its uses went up all the same (spec 5.3).
+            // Memory was out, and the pool that was to serve is the one that is routed to; its uses went up all the same (spec
+            // 5.3).
             Err(AllocError::Pool(PoolError::AlreadyRouted(pool))) => {
                 self.oom_points.push(self.operation);
                 done(self.allocator.release_pool(pool))?;

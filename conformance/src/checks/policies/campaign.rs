@@ -13,7 +13,8 @@ use crate::backend::{Backend, EventTiming, Unable};
 use crate::checks::draw::runner;
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
-/// A failing program's values are made smaller until so many steps were carried out for it. Then goes whatever step is not needed.
+/// A failing program's values are made smaller until so many steps were carried out for it. Then goes whatever step is not
+/// needed.
 const SHRINK_STEPS: usize = 5000;
 /// Programs have at most so many steps.
 const LONGEST: usize = 100;

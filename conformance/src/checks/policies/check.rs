@@ -11,7 +11,8 @@ use crate::backend::Simulated;
 use crate::suite;
 use crate::suite::{Effort, Row, Silent, Status};
 
-/// What the suite says of a policy. Displays as a line for each entry, and for what failed the reason and the shortest program found.
+/// What the suite says of a policy. Displays as a line for each entry, and for what failed the reason and the shortest program
+/// found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     /// One row for each entry.
@@ -45,7 +46,8 @@ impl fmt::Display for Report {
 
 impl std::error::Error for Report {}
 
-/// Checks a policy on the simulated device, with every law that no policy may break. `make` makes one that has decided nothing yet.
+/// Checks a policy on the simulated device, with every law that no policy may break. `make` makes one that has decided nothing
+/// yet.
 ///
 /// # Errors
 /// The report, if anything failed.

@@ -1,5 +1,5 @@
-//! Policies put together by chance from everything that a policy may ask for: where it looks, how it cuts and merges, which rungs its
-//! ladder has and in which order. None is of any use, and all of them are legal.
+//! Policies put together by chance from everything that a policy may ask for: where it looks, how it cuts and merges, which rungs
+//! its ladder has and in which order. None is of any use, and all of them are legal.
 //!
 //! They check what the policies with names use in few combinations, or not at all.
 

@@ -72,8 +72,8 @@ pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &
     Ok(Evidence { measured, operations, text: String::new() })
 }
 
-/// Which calls are to fail, counted from 1: of those that a step makes under one name the first, one in the middle and the last. The others
-/// are mostly pages like these.
+/// Which calls are to fail, counted from 1: of those that a step makes under one name the first, one in the middle and the last.
+/// The others are mostly pages like these.
 fn points(calls: &[Vec<CallName>]) -> Vec<u64> {
     let (mut points, mut before) = (Vec::new(), 0);
     for step in calls {

@@ -6,8 +6,8 @@ use super::pool_step::PoolStep;
 use super::step::{Setup, Step};
 use crate::backend::{EventTiming, Places};
 
-/// A program with something of everything: free blocks of three streams, work under way, more asked for than there is, twice, and the
-/// device's memory in many hands.
+/// A program with something of everything: free blocks of three streams, work under way, more asked for than there is, twice, and
+/// the device's memory in many hands.
 pub(super) fn every_rung() -> (Setup, Vec<Step>) {
     use Step::{Allocate, Free, Launch, Limit, ProcessEvents, ReleaseCached, Replace, Use};
     let fill = [Allocate(16 * MIB, 0), Allocate(12 * MIB, 1), Allocate(16 * MIB, 2), Launch(1, 4_000_000), Use(1, 2), Use(0, 1)];
@@ -39,8 +39,8 @@ pub(super) fn every_rung() -> (Setup, Vec<Step>) {
     (setup, fill.into_iter().chain(pieces).chain(rest).collect())
 }
 
-/// A program whose last request is only served by the pages of two blocks that are apart, where a policy puts such together, and is
-/// larger than any that other programs are full of.
+/// A program whose last request is only served by the pages of two blocks that are apart, where a policy puts such together, and
+/// is larger than any that other programs are full of.
 pub(super) fn stitching() -> (Setup, Vec<Step>) {
     use Step::{Allocate, Free};
     let fill = [400, 2, 300, 2].map(|mib| Allocate(mib * MIB, 0));
@@ -50,8 +50,8 @@ pub(super) fn stitching() -> (Setup, Vec<Step>) {
     (setup, steps)
 }
 
-/// A program with private pools: requests routed to one while blocks wait for events, out of memory there, a pool that serves when memory is
-/// out, a checkpoint that is loaded twice, and a pool that nobody uses any more.
+/// A program with private pools: requests routed to one while blocks wait for events, out of memory there, a pool that serves
+/// when memory is out, a checkpoint that is loaded twice, and a pool that nobody uses any more.
 pub(super) fn captures() -> (Setup, Vec<Step>) {
     use PoolStep::{Begin, Create, End, Load, Release, ReleaseCached, Save, Serve};
     use Step::{Allocate, CompleteAll, Free, Launch, Pool, ProcessEvents, Use};

@@ -1,8 +1,8 @@
-//! The laws that hold for every policy, and the entries that check them: for each policy of the catalogue, for policies put together by
-//! chance, and for one that answers at random.
+//! The laws that hold for every policy, and the entries that check them: for each policy of the catalogue, for policies put
+//! together by chance, and for one that answers at random.
 //!
-//! The laws of [`laws`](super::laws) are about PyTorch's rules: they know where a request must go. Here that is the policy's own business; what
-//! holds all the same is in [`LAWS`]. A failure begins with the name of the law that was broken.
+//! The laws of [`laws`](super::laws) are about PyTorch's rules: they know where a request must go. Here that is the policy's own
+//! business; what holds all the same is in [`LAWS`]. A failure begins with the name of the law that was broken.
 
 mod campaign;
 mod check;

@@ -1,5 +1,5 @@
-//! What a random program does with private pools: making them, routing requests to them as `use_mem_pool` and captures do, saving and
-//! loading what they hand out.
+//! What a random program does with private pools: making them, routing requests to them as `use_mem_pool` and captures do, saving
+//! and loading what they hand out.
 
 use proptest::prelude::*;
 
@@ -12,8 +12,8 @@ use crate::checks::laws::trial::stream_name;
 pub(super) enum PoolStep {
     /// The pool is made, or used once more.
     Create(u64),
-    /// Requests go to the pool: all of them, as in `use_mem_pool`, or those of a stream that is being captured from now on, by its place in
-    /// [`STREAMS`].
+    /// Requests go to the pool: all of them, as in `use_mem_pool`, or those of a stream that is being captured from now on, by
+    /// its place in [`STREAMS`].
     Begin(u64, Option<usize>),
     /// They do not any more. `use_mem_pool` ends its use with it; the graph of a capture keeps its own.
     End(u64),

@@ -1,8 +1,8 @@
-//! What can be left out of a failing program: proptest makes its values smaller and cuts it, within a budget; what it leaves may have steps
-//! that the failure does not need.
+//! What can be left out of a failing program: proptest makes its values smaller and cuts it, within a budget; what it leaves may
+//! have steps that the failure does not need.
 
-/// The steps without those that can go: `fails` says whether a program still fails. Nothing more can go one by one. A program that does
-/// not fail stays as it is.
+/// The steps without those that can go: `fails` says whether a program still fails. Nothing more can go one by one. A program
+/// that does not fail stays as it is.
 pub(super) fn without_needless<S: Copy>(steps: Vec<S>, mut fails: impl FnMut(&[S]) -> bool) -> Vec<S> {
     if !fails(&steps) {
         return steps;

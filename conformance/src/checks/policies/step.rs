@@ -1,7 +1,7 @@
 //! What a random program does to an allocator under any policy, and how such programs are drawn.
 //!
-//! A program touches its memory, and waits where it must: every user of an allocation waits for the one before. So a race, or a word
-//! that is not there any more, is the allocator's doing.
+//! A program touches its memory, and waits where it must: every user of an allocation waits for the one before. So a race, or a
+//! word that is not there any more, is the allocator's doing.
 
 use parkade::units::MIB;
 use proptest::prelude::*;
@@ -133,8 +133,8 @@ fn setup(timing: EventTiming) -> impl Strategy<Value = Setup> {
     })
 }
 
-/// Programs of so many steps at most. Every other one has private pools: where requests are routed nothing waits, so that much of what the
-/// others do is not done there.
+/// Programs of so many steps at most. Every other one has private pools: where requests are routed nothing waits, so that much of
+/// what the others do is not done there.
 pub(super) fn programs(timing: EventTiming, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let with_pools = prop_oneof![5 => step(), 1 => pool_step().prop_map(Step::Pool)].boxed();
     let steps = prop_oneof![prop::collection::vec(step(), 1..longest), prop::collection::vec(with_pools, 1..longest),];

@@ -25,7 +25,8 @@ pub(super) enum Answer {
     Rung(usize),
 }
 
-/// How often a policy did what it may do, and what that cost. Transfers and remaps are those that were carried out and served a request.
+/// How often a policy did what it may do, and what that cost. Transfers and remaps are those that were carried out and served a
+/// request.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Reached {
     pub(super) reuses: u64,

@@ -1,9 +1,10 @@
-//! The allocator tests of PyTorch's own suite, under their names (spec section 12; `test/test_cuda.py` and `test/test_cuda_multigpu.py`).
+//! The allocator tests of PyTorch's own suite, under their names (spec section 12; `test/test_cuda.py` and
+//! `test/test_cuda_multigpu.py`).
 //!
-//! A tensor is an allocation of its bytes, `del` is a free, a kernel is a fill, a copy or a spin. `test_x/expandable` is the same test as
-//! PyTorch runs it a second time, with `expandable_segments:True`. PyTorch runs the tests of memory pools in ordinary mode only. What a
-//! test asserts of Python alone is left out of it. A limit that a test sets by a fraction is set in bytes, which is what the fraction is
-//! chosen for there.
+//! A tensor is an allocation of its bytes, `del` is a free, a kernel is a fill, a copy or a spin. `test_x/expandable` is the same
+//! test as PyTorch runs it a second time, with `expandable_segments:True`. PyTorch runs the tests of memory pools in ordinary
+//! mode only. What a test asserts of Python alone is left out of it. A limit that a test sets by a fraction is set in bytes,
+//! which is what the fraction is chosen for there.
 //!
 //! Not reproduced:
 //!

@@ -1,4 +1,5 @@
-//! The scene that every row of this part begins with: two handles mapped side by side in a reservation, and one that is not mapped.
+//! The scene that every row of this part begins with: two handles mapped side by side in a reservation, and one that is not
+//! mapped.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -13,8 +14,8 @@ pub(super) const LARGE_PAGES: u64 = 10;
 pub(super) const RESERVED_PAGES: u64 = 32;
 /// The word that all mapped memory of the scene holds.
 pub(super) const WORD: u32 = 0x5eed_1e55;
-/// Handles of the scene: a large one at its base, one of a page behind it, and a large one that is not mapped. Behind the page, from page 11,
-/// nothing is mapped.
+/// Handles of the scene: a large one at its base, one of a page behind it, and a large one that is not mapped. Behind the page,
+/// from page 11, nothing is mapped.
 pub(super) const FIRST: usize = 0;
 pub(super) const SECOND: usize = 1;
 pub(super) const SPARE: usize = 2;

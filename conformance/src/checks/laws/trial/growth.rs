@@ -1,4 +1,5 @@
-//! The law of growth: an expandable segment gets memory at its lowest place, as many pages as are missing and no more (spec 4.2, 4.3).
+//! The law of growth: an expandable segment gets memory at its lowest place, as many pages as are missing and no more (spec 4.2,
+//! 4.3).
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,8 @@ struct Stretch {
 }
 
 impl<D: TestDevice> Trial<D> {
-    /// What a request had mapped, where it was served at the first attempt: `before` are the segments then, `size` is the block's.
+    /// What a request had mapped, where it was served at the first attempt: `before` are the segments then, `size` is the
+    /// block's.
     pub(super) fn check_growth(
         &self,
         before: &[SegmentInfo],
@@ -50,8 +52,8 @@ impl<D: TestDevice> Trial<D> {
         ensure(Law::Placement, is_right, || format!("{size} bytes went to {address:#x}, the lowest place was {expected:x?}"))
     }
 
-    /// The reserved ranges of a pool and stream, each cut into its stretches; `None` where it cannot be told whose a range is, or whether
-    /// a block is free.
+    /// The reserved ranges of a pool and stream, each cut into its stretches; `None` where it cannot be told whose a range is, or
+    /// whether a block is free.
     fn ranges(&self, before: &[SegmentInfo], pool: PoolId, stream: StreamId, large: bool) -> Option<Vec<Vec<Stretch>>> {
         let witness = self.device.witness();
         let runs: BTreeMap<u64, &SegmentInfo> =

@@ -57,7 +57,8 @@ impl<D: TestDevice> Trial<D> {
         Before { segments, syncs: stats.num_sync_all_streams, retries: stats.num_alloc_retries }
     }
 
-    /// What the request did is what the rules say, rung by rung. A real device says itself what it has room for, and is not foretold.
+    /// What the request did is what the rules say, rung by rung. A real device says itself what it has room for, and is not
+    /// foretold.
     pub(super) fn check_ladder(&self, before: &Before, bytes: u64, stream: u64, is_served: bool) -> Result<(), Broken> {
         if self.device.steer().insight().is_none() {
             return Ok(());
@@ -83,7 +84,8 @@ impl<D: TestDevice> Trial<D> {
         ensure(Law::Ladder, seen == expected, || format!("{bytes} bytes: {seen:x?}, the rules say {expected:x?}"))
     }
 
-    /// Requests look at the oldest event of every stream that has some; pages are unmapped only after a stream was waited for (spec 3.6,
+    /// Requests look at the oldest event of every stream that has some; pages are unmapped only after a stream was waited for
+    /// (spec 3.6,
     /// 4.6). `queues` is how many streams had events that the allocator did not know to be done.
     pub(super) fn check_calls(&mut self, operation: &Operation, queues: usize) -> Result<(), Broken> {
         let done = |call: CallName| move |made: &&MadeCall| made.name == call && made.done;

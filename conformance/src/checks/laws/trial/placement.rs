@@ -11,8 +11,8 @@ use crate::law::{Broken, Law, ensure};
 use crate::model::best;
 
 impl<D: TestDevice> Trial<D> {
-    /// A request served: from the free memory that the model would have taken, or if there was none from a new segment; and cut to
-    /// the right size.
+    /// A request served: from the free memory that the model would have taken, or if there was none from a new segment; and cut
+    /// to the right size.
     pub(super) fn check_place(&self, before: &[SegmentInfo], bytes: u64, stream: u64, address: u64) -> Result<(), Broken> {
         let size = self.rules.rounded(bytes);
         let runs = self.model.free_at_search(before, &self.device.witness());
@@ -49,8 +49,8 @@ impl<D: TestDevice> Trial<D> {
         }
     }
 
-    /// A request refused. Nothing that was free could have served it; everything that can be given back has been; and still neither
-    /// the limit nor the device has room for its segment.
+    /// A request refused. Nothing that was free could have served it; everything that can be given back has been; and still
+    /// neither the limit nor the device has room for its segment.
     pub(super) fn check_out_of_memory(&self, before: &[SegmentInfo], bytes: u64, stream: u64) -> Result<(), Broken> {
         let size = self.rules.rounded(bytes);
         let runs = self.model.free_at_search(before, &self.device.witness());
@@ -76,7 +76,8 @@ impl<D: TestDevice> Trial<D> {
             return Ok(());
         }
         if !self.facts.remaps_pages {
-            // Free memory can be too scattered, which only the device knows: then it has said so, after everything else had gone back.
+            // Free memory can be too scattered, which only the device knows: then it has said so, after everything else had gone
+            // back.
             let asked = self.made_calls().into_iter().rfind(|call| call.name == CallName::Malloc);
             let is_refused = asked.is_some_and(|call| call.bytes == wanted && !call.done);
             return ensure(Law::NoFalseOutOfMemory, is_refused, || {
@@ -94,8 +95,8 @@ impl<D: TestDevice> Trial<D> {
         })
     }
 
-    /// Pages that the device could still give: of a simulated one by arithmetic that its own books take no part in, of a real one by
-    /// what it says.
+    /// Pages that the device could still give: of a simulated one by arithmetic that its own books take no part in, of a real one
+    /// by what it says.
     fn room(&self, segments: &[SegmentInfo]) -> u64 {
         let page = self.facts.page.get();
         let mut device = self.device.steer();

@@ -11,7 +11,8 @@ use crate::law::{Broken, Law, ensure};
 use crate::model::{Rules, best, id};
 
 impl<D: TestDevice> Trial<D> {
-    /// Operations on private pools. One that the allocator refuses changes nothing, except that routing to a pool twice counts as a use.
+    /// Operations on private pools. One that the allocator refuses changes nothing, except that routing to a pool twice counts as
+    /// a use.
     pub(super) fn pools(&mut self, operation: &Operation) -> Result<(), Broken> {
         let Trial { routing, core, .. } = self;
         match *operation {
@@ -30,13 +31,14 @@ impl<D: TestDevice> Trial<D> {
         self.routing.check_uses(&self.core, POOLS)
     }
 
-    /// `empty_cache` takes nothing from a pool that is in use, nor from the default one while requests are routed elsewhere (spec 2.10).
+    /// `empty_cache` takes nothing from a pool that is in use, nor from the default one while requests are routed elsewhere (spec
+    /// 2.10).
     pub(super) fn check_released(&self) -> Result<(), Broken> {
         self.routing.check_kept(&self.core.observer()[self.followed..], self.routing.is_routing())
     }
 
-    /// A request that was served: from the pool that it was routed to, or from one that serves when memory is out; and cut as that pool
-    /// is cut.
+    /// A request that was served: from the pool that it was routed to, or from one that serves when memory is out; and cut as
+    /// that pool is cut.
     pub(super) fn check_pool(&self, before: &[SegmentInfo], bytes: u64, stream: StreamId, address: u64) -> Result<(), Broken> {
         let (served, is_borrowed) = self.routing.check_served(&self.core.observer()[self.followed..], bytes, stream)?;
         let segments = self.core.segments();

@@ -14,8 +14,8 @@ pub(crate) fn stream_name(place: usize) -> u64 {
 }
 
 impl<D: TestDevice> Trial<D> {
-    /// The operations so far, as a script for `parkade ops`, with the command line that runs it. What only this trial does, such as
-    /// letting time pass, is a comment there.
+    /// The operations so far, as a script for `parkade ops`, with the command line that runs it. What only this trial does, such
+    /// as letting time pass, is a comment there.
     #[must_use]
     pub fn script(&self) -> String {
         let order = match self.setup.places {

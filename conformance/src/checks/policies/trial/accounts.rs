@@ -57,7 +57,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         }
         let reserved = self.core.heap().reserved().get();
         ensure(Law::Accounting, reserved == account.sum(), || format!("{reserved} bytes reserved, {account:?}"))?;
-        // A limit that was lowered binds only what comes after it. Where segments grow, whole pages are mapped for what the limit allowed.
+        // A limit that was lowered binds only what comes after it. Where segments grow, whole pages are mapped for what the limit
+        // allowed.
         let page = |class| self.core.policy().page(PoolSlot::default_pool(class)).get();
         let slack = if self.may_grow() { page(PoolClass::Small).max(page(PoolClass::Large)) } else { 0 };
         let grew = reserved > self.reserved_before && self.mode != Mode::Wrong;

@@ -21,8 +21,8 @@ pub(super) struct Live {
     pub(super) word: u32,
     /// Other streams that the allocator was told of.
     pub(super) told: Vec<u64>,
-    /// One of them was told while a graph was captured: the allocator forgets such a use if the block is given back during a capture, so the
-    /// program does not.
+    /// One of them was told while a graph was captured: the allocator forgets such a use if the block is given back during a
+    /// capture, so the program does not.
     pub(super) is_captured: bool,
     /// The number of the private pool that it came from; 0 is the default pool.
     pub(super) pool: u64,
@@ -100,7 +100,8 @@ impl Book {
         self.leaving.len()
     }
 
-    /// Exactly the live allocations are handed out, each in a block that is large enough, and what may still be in use is pending.
+    /// Exactly the live allocations are handed out, each in a block that is large enough, and what may still be in use is
+    /// pending.
     ///
     /// # Errors
     /// If not.
