@@ -18,7 +18,7 @@
 //! | test_memory_snapshot_with_cpp, test_memory_snapshot_script, test_memory_snapshot_forward_trace | stacks of Python and C++ |
 //! | test_memory_snapshot_skip_actions | a switch of Python's recorder; here an observer can ignore any entry |
 //! | test_memory_profiler_viz, test_memory_plots, test_memory_plots_* | PyTorch's viewer |
-//! | test_memory_compile_regions, test_cycles, test_direct_traceback | Python's compiler, garbage collector and stacks |
+//! | test_memory_compile_regions, test_cycles, test_direct_traceback | about the compiler, and Python's garbage collector and stacks |
 //! | test_allocation_traceback, test_allocation_traceback_no_recording | newer than 2.11, and stacks of Python |
 //! | test_throw_on_cudamalloc_oom | newer than 2.11 |
 //! | test_allocator_backend | asks which allocator the process uses; here there is only one |
