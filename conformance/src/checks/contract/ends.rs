@@ -21,7 +21,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     ];
     // The simulated device creates a stream on its first use, so it has no unknown streams.
     if !backend.is_simulated() {
-        let says = "a stream of another device is refused";
+        let says = "an unknown stream is refused";
         entries.push(Entry::new(Group::Contract, "ends/foreign-stream", says, foreign_stream));
     }
     entries
