@@ -66,9 +66,7 @@ impl History {
         let &TraceEntry { action, address, size, .. } = entry;
         match action {
             TraceAction::SegmentAlloc => {
-                ensure(Law::History, !touches(&self.segments, address, size), || {
-                    format!("{entry:?} overlaps another segment")
-                })?;
+                ensure(Law::History, !touches(&self.segments, address, size), || format!("{entry:?} overlaps another segment"))?;
                 self.segments.push((address, size));
             }
             TraceAction::SegmentFree => {

@@ -17,7 +17,12 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         Entry::new(Group::Contract, "ends/unknown-address", "only the start of a range can be freed", unknown_address),
         Entry::new(Group::Contract, "ends/too-much", "a request for more than the device has changes nothing", too_much),
         Entry::new(Group::Contract, "ends/no-bytes", "a range of no bytes is refused", no_bytes),
-        Entry::new(Group::Contract, "ends/foreign-memory", "memory that the caller does not hold cannot be accessed", foreign_memory),
+        Entry::new(
+            Group::Contract,
+            "ends/foreign-memory",
+            "memory that the caller does not hold cannot be accessed",
+            foreign_memory,
+        ),
     ];
     // The simulated device creates a stream on its first use, so it has no unknown streams.
     if !backend.is_simulated() {

@@ -14,11 +14,26 @@ const SPIN_NS: u64 = 50_000_000;
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
         Entry::new(Group::Contract, "events/never-recorded", "an event that was never recorded is complete", never_recorded),
-        Entry::new(Group::Contract, "events/stay-complete", "a complete event stays complete no matter what its stream does", stays),
+        Entry::new(
+            Group::Contract,
+            "events/stay-complete",
+            "a complete event stays complete no matter what its stream does",
+            stays,
+        ),
         Entry::new(Group::Contract, "events/recorded-again", "an event recorded again follows its newest record", again),
         Entry::new(Group::Contract, "events/stream-order", "an event completes after everything before it in its stream", order),
-        Entry::new(Group::Contract, "events/streams-are-apart", "work on one stream does not delay another stream's events", apart),
-        Entry::new(Group::Contract, "events/stream-wait", "work queued after a stream's wait starts after the event", stream_wait),
+        Entry::new(
+            Group::Contract,
+            "events/streams-are-apart",
+            "work on one stream does not delay another stream's events",
+            apart,
+        ),
+        Entry::new(
+            Group::Contract,
+            "events/stream-wait",
+            "work queued after a stream's wait starts after the event",
+            stream_wait,
+        ),
         Entry::new(Group::Contract, "events/wait", "waiting for an event lasts until its work is done", wait),
         Entry::new(Group::Contract, "events/synchronize-stream", "synchronizing a stream completes its events", synchronize),
     ]

@@ -9,12 +9,7 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 /// The entries of these rows.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
-        Entry::new(
-            Group::Contract,
-            "info/never-more-than-there-is",
-            "free plus held memory never exceeds the total",
-            within,
-        ),
+        Entry::new(Group::Contract, "info/never-more-than-there-is", "free plus held memory never exceeds the total", within),
         Entry::new(Group::Contract, "info/others-show", "memory that others hold does not count as free", others),
     ]
 }

@@ -35,8 +35,12 @@ fn reads_what_was_opened(ordinal: u32) -> Verdict {
     let mut peer = CudaDevice::open(other).map_err(failed)?;
     if !peer.can_access_peer(ordinal).map_err(failed)? {
         let refused = home.let_peer_access(other).err().map(|error| error.code);
-        ensure(refused == Some(PEER_ACCESS_UNSUPPORTED), || format!("granting access to a device that cannot use it: {refused:?}"))?;
-        return Err(Trouble::Skip(format!("devices {ordinal} and {other} cannot access each other, and granting access is refused")));
+        ensure(refused == Some(PEER_ACCESS_UNSUPPORTED), || {
+            format!("granting access to a device that cannot use it: {refused:?}")
+        })?;
+        return Err(Trouble::Skip(format!(
+            "devices {ordinal} and {other} cannot access each other, and granting access is refused"
+        )));
     }
     let base = home.reserve(SIZE + SIZE)?;
     let copy = peer.malloc(SIZE + SIZE)?;

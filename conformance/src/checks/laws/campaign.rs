@@ -90,7 +90,9 @@ impl Campaign {
             Err(TestError::Fail(reason, (setup, sequence))) => Some(match run_sequence(backend, &setup, &sequence) {
                 Err(Stopped::Broken(broken, script)) => (broken, script),
                 // On a real device a failure may depend on timing.
-                _ => (Broken::new(Law::Determinism, format!("seen only once: {reason}")), format!("# {setup:?}\n# {sequence:?}\n")),
+                _ => {
+                    (Broken::new(Law::Determinism, format!("seen only once: {reason}")), format!("# {setup:?}\n# {sequence:?}\n"))
+                }
             }),
             Err(TestError::Abort(reason)) => Some((Broken::new(Law::Determinism, reason), String::new())),
         };

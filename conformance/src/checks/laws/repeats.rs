@@ -18,7 +18,12 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 /// The entries of these laws.
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries = vec![
-        Entry::new(Group::Law, "endings/dropped-at-any-moment", "an allocator dropped at any moment gives everything back", dropped),
+        Entry::new(
+            Group::Law,
+            "endings/dropped-at-any-moment",
+            "an allocator dropped at any moment gives everything back",
+            dropped,
+        ),
         Entry::new(Group::Law, "monotone-knobs/limit", "a larger limit never takes effect earlier", limit),
         Entry::new(
             Group::Law,
@@ -117,7 +122,11 @@ fn determinism<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 fn difference(first: &Finished, second: &Finished) -> String {
     let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
     let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
-    format!("two runs differ at {pair:?}, or in their statistics, or in their lengths {} and {}", first.trace.len(), second.trace.len())
+    format!(
+        "two runs differ at {pair:?}, or in their statistics, or in their lengths {} and {}",
+        first.trace.len(),
+        second.trace.len()
+    )
 }
 
 fn dropped<B: Backend>(backend: &B, effort: &Effort) -> Verdict {

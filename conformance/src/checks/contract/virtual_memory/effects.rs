@@ -11,9 +11,19 @@ use crate::suite::{Effort, Entry, Evidence, Group, Verdict};
 /// The entries of these rows.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
-        Entry::new(Group::Contract, "map/alias-shows-the-same", "a handle mapped at two addresses shows the same bytes at both", alias),
+        Entry::new(
+            Group::Contract,
+            "map/alias-shows-the-same",
+            "a handle mapped at two addresses shows the same bytes at both",
+            alias,
+        ),
         Entry::new(Group::Contract, "map/gives-no-access", "mapped memory cannot be accessed before access is set", access),
-        Entry::new(Group::Contract, "release/keeps-what-is-mapped", "memory stays until it is both unmapped and released", release),
+        Entry::new(
+            Group::Contract,
+            "release/keeps-what-is-mapped",
+            "memory stays until it is both unmapped and released",
+            release,
+        ),
         Entry::new(Group::Contract, "unmap/keeps-the-handle", "an unmapped handle keeps its memory and its contents", unmap),
         Entry::new(Group::Contract, "reserve/takes-no-memory", "reserved addresses take no memory", reserve),
     ]

@@ -38,9 +38,7 @@ pub(super) fn rows<D: TestDevice>(codes: Codes) -> Vec<Row<D>> {
             scene.set_access(0, Bytes(12 * scene.page.get()))
         }),
         row("release/while-mapped", "cuMemRelease of a handle that is still mapped succeeds", 0, |scene| scene.release(FIRST)),
-        row("unmap/part-of-a-mapping", "cuMemUnmap of part of a mapping is refused", refused, |scene| {
-            scene.unmap(0, scene.page)
-        }),
+        row("unmap/part-of-a-mapping", "cuMemUnmap of part of a mapping is refused", refused, |scene| scene.unmap(0, scene.page)),
         row("unmap/cut-at-the-end", "cuMemUnmap of a range that ends inside a mapping is refused", refused, |scene| {
             scene.unmap(9, Bytes(2 * scene.page.get()))
         }),
@@ -76,7 +74,9 @@ fn maps<D: TestDevice>(codes: Codes) -> Vec<Row<D>> {
         row("map/whole-handle", "cuMemMap of a whole handle at an aligned address succeeds", 0, |scene: &mut Scene<D>| {
             scene.map(20, scene.large, SPARE)
         }),
-        row("map/alias", "cuMemMap of a handle that is also mapped elsewhere succeeds", 0, |scene| scene.map(20, scene.large, FIRST)),
+        row("map/alias", "cuMemMap of a handle that is also mapped elsewhere succeeds", 0, |scene| {
+            scene.map(20, scene.large, FIRST)
+        }),
         row("map/over-a-mapping", "cuMemMap over a range already mapped is refused", refused, |scene| {
             scene.map(0, scene.large, SPARE)
         }),
