@@ -1,4 +1,4 @@
-//! The device contract on the simulated device, as a table: what each call must do, and what was measured.
+//! Runs the device contract on the simulated device and prints a table: what each call must do, and what was measured.
 //!
 //! `cargo run --release -p parkade-conformance --example contract -- waiting`
 

@@ -1,4 +1,4 @@
-//! The suite as the main function of a test target, with the names, filters and options of `cargo test`.
+//! The suite as the main function of a test target, with the filters and options of `cargo test`.
 
 use std::env::{VarError, var};
 use std::fmt;
@@ -11,19 +11,19 @@ use crate::backend::{Backend, Needs, Simulated};
 use crate::checks::entries;
 use crate::suite::{Effort, Entry, Reference, Trouble, check};
 
-/// Random sequences a law, so that all of them take seconds without optimisation; `parkade conform` draws more.
+/// Random sequences per law: few enough that all laws take seconds without optimisation. `parkade conform` draws more.
 const CASES: u32 = 60;
 
 /// Runs the whole suite on a backend, as the main function of a test target with `harness = false`.
 ///
-/// Each entry is a test with the name `BACKEND::GROUP/NAME`. The arguments are those of `cargo test`: a filter, `--list`, `--skip` and so on.
-/// - An entry that needs what the device does not have is ignored, with the reason.
-/// - If there is no device, all entries are ignored with the reason; `PARKADE_REQUIRE_<NAME>=1`, with the backend's name in capitals, makes
-///   them fail instead, so that a machine that is there for its device cannot pass without it.
-/// - `PARKADE_CASES` is the number of random sequences a law (60).
-/// - What an entry shows is compared with what it shows on the simulated device, if the facts of both are the same.
+/// Each entry is a test named `BACKEND::GROUP/NAME`. The arguments are those of `cargo test`: a filter, `--list`, `--skip` etc.
+/// - An entry that requires something the device lacks is ignored, with the reason.
+/// - If there is no device, all entries are ignored with the reason. `PARKADE_REQUIRE_<NAME>=1`, with the backend's name in
+///   capitals, makes them fail instead, so that a machine set up for its device cannot pass without it.
+/// - `PARKADE_CASES` is the number of random sequences per law (default 60).
+/// - What an entry shows is compared with what it shows on the simulated device, if both have the same facts.
 ///
-/// Entries of a real device run one after the other.
+/// Entries on a real device run one after another.
 pub fn main<B: Backend + Send + Sync + 'static>(backend: B) -> ExitCode {
     match Harness::from_environment() {
         Ok(mut harness) => {
@@ -37,7 +37,7 @@ pub fn main<B: Backend + Send + Sync + 'static>(backend: B) -> ExitCode {
     }
 }
 
-/// The suite for several backends in one test target; for one, there is [`main`].
+/// The suite for several backends in one test target; for a single backend use [`main`].
 pub struct Harness {
     arguments: Arguments,
     effort: Effort,
@@ -45,10 +45,10 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// With the arguments of the process and the number of cases of its environment.
+    /// Reads the process's arguments, and the number of cases from its environment.
     ///
     /// # Errors
-    /// If `PARKADE_CASES` is not a number above 0. Arguments that are wrong end the process.
+    /// If `PARKADE_CASES` is not a number above 0. Invalid arguments end the process.
     pub fn from_environment() -> Result<Harness, BadCases> {
         let cases = match var("PARKADE_CASES") {
             Err(VarError::NotPresent) => CASES,
@@ -68,7 +68,7 @@ impl Harness {
     pub fn add_entries<B: Backend + Send + Sync + 'static>(&mut self, backend: B, list: Vec<Entry<B>>) {
         let absent = backend.open(&Needs::default()).err().map(|unable| unable.to_string());
         if absent.is_none() && !backend.is_simulated() {
-            // They measure the device's free memory.
+            // Entries measure the device's free memory.
             self.arguments.test_threads = Some(1);
         }
         let facts = backend.facts();
@@ -92,7 +92,7 @@ impl Harness {
         }
     }
 
-    /// Runs everything that was added and that the arguments do not filter out.
+    /// Runs everything that was added and is not filtered out by the arguments.
     #[must_use]
     pub fn run(self) -> ExitCode {
         libtest_mimic::run(&self.arguments, self.trials).exit_code()
@@ -105,20 +105,20 @@ pub struct BadCases(String);
 
 impl fmt::Display for BadCases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PARKADE_CASES is {:?}; it must be a number of sequences above 0", self.0)
+        write!(f, "PARKADE_CASES is {:?}; it must be a number above 0", self.0)
     }
 }
 
 impl std::error::Error for BadCases {}
 
-/// Whether the environment says that this backend's device must be there.
+/// Whether the environment requires this backend's device.
 fn is_required(backend: &str) -> bool {
     let capitals = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
     let name: String = backend.chars().map(capitals).collect();
     var(format!("PARKADE_REQUIRE_{name}")).is_ok_and(|value| value == "1")
 }
 
-/// A test that says why it is ignored, and fails with that if it is run all the same.
+/// An ignored test whose kind names the reason; it fails with that reason if it is run anyway.
 fn cannot_run(name: String, reason: &str, is_ignored: bool) -> Trial {
     let says = format!("cannot run: {reason}");
     Trial::test(name, move || Err(Failed::from(says))).with_kind(format!("skipped: {reason}")).with_ignored_flag(is_ignored)
@@ -134,9 +134,9 @@ fn outcome<B: Backend>(
     match check(backend, entry, reference, effort) {
         Ok(_) => Ok(Completion::Completed),
         Err(Trouble::Skip(reason)) if backend.is_simulated() => {
-            Err(Failed::from(format!("skipped, though a simulated device is never absent: {reason}")))
+            Err(Failed::from(format!("skipped, although a simulated device is never absent: {reason}")))
         }
-        // There is one GPU where two are needed, or it is smaller than this entry needs.
+        // Only one GPU where two are needed, or too little memory for this entry.
         Err(Trouble::Skip(reason)) => Ok(Completion::ignored_with(reason)),
         Err(Trouble::Fail { reason, script }) => Err(Failed::from(format!("{reason}\n{}", script.unwrap_or_default()))),
     }

@@ -1,49 +1,49 @@
-//! The laws, as one list, and what it means that one was broken.
+//! The list of laws, and the error for a broken one.
 
 use std::fmt;
 
-/// Something that holds for every allocator on every device, whatever a program does.
+/// A property of every allocator on every device, no matter what the program does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Law {
     /// No two live allocations share a byte.
     NoOverlap,
     /// Addresses are multiples of 512.
     Alignment,
-    /// Every reserved byte is live, rounding, pending or free, and the statistics say the same.
+    /// Every reserved byte is live, rounding, pending or free, and the statistics agree.
     Accounting,
-    /// What came minus what went is what is there; peaks are never below it; pools add up.
+    /// Allocated minus freed equals current; no peak is below its current value; pools add up to the totals.
     Counters,
-    /// No two free neighbours are left that could be one block.
+    /// No two adjacent free blocks are left that could be one.
     Coalescing,
-    /// Nothing is reused before the events of the streams that used it are done.
+    /// No memory is reused before the events of the streams that used it have completed.
     NoEarlyReuse,
-    /// Each request goes where the policy's own rules put it, and is cut to the size that they say.
+    /// Each request gets the block that the policy's rules choose, split to the size that they say.
     Placement,
-    /// When it says no, no legal place existed, nothing was left to give back, and neither limit nor device had room.
+    /// A request is refused only if no free block fits, nothing can be given back, and limit or device leaves no room.
     NoFalseOutOfMemory,
-    /// Nothing is given back, waited for or asked of the device before its turn.
+    /// The allocator gives back, waits and asks the device for memory only in the ladder's order.
     Ladder,
-    /// Requests go to the private pool that they are routed to, and only pools that nobody uses give memory back.
+    /// Requests go to the private pool they are routed to, and only pools not in use give memory back.
     Pools,
-    /// Reserved memory never exceeds the limit, nor what the device has given.
+    /// Reserved memory never exceeds the limit or what the device has given.
     Limit,
     /// The whole-heap sweep finds nothing.
     Sweep,
-    /// What the observer is told makes sense by itself, entry by entry.
+    /// The observer's trace is consistent, entry by entry.
     History,
-    /// Memory holds what was written to it until it is freed; remapping loses no bit.
+    /// Memory keeps what was written to it until it is freed; remapping loses nothing.
     Contents,
-    /// A released heap returns every page, reservation and event.
+    /// An emptied heap returns every page, reservation and event.
     Endings,
     /// The same sequence makes the same decisions.
     Determinism,
-    /// Knobs that should be monotone are.
+    /// Settings that should act monotonically do.
     MonotoneKnobs,
-    /// After any driver call has failed everything holds, and nothing is lost.
+    /// After any failed driver call every law still holds, and nothing leaks.
     Faults,
-    /// A program of one stream, or one that tells of its streams, never races.
+    /// A program that uses one stream, or records every stream use, never races.
     NoRace,
-    /// A policy's wrong answer is an error that names the policy, and changes nothing.
+    /// An invalid answer of a policy gives an error that names the policy, and changes nothing.
     Answers,
 }
 
@@ -100,7 +100,7 @@ impl Law {
     }
 }
 
-/// A law that was broken: which, and what was seen instead.
+/// A broken law: which one, and what was seen instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Broken {
     /// The law.
@@ -110,13 +110,13 @@ pub struct Broken {
 }
 
 impl Broken {
-    /// The law was broken in this way.
+    /// Reports that `law` was broken, with what was seen.
     #[must_use]
     pub fn new(law: Law, seen: impl fmt::Display) -> Broken {
         Broken { law, seen: seen.to_string() }
     }
 
-    /// The same, with words before it.
+    /// The same error, with a prefix that says when it happened.
     #[must_use]
     pub fn during(self, what: impl fmt::Display) -> Broken {
         Broken { law: self.law, seen: format!("{what}: {}", self.seen) }
@@ -131,10 +131,10 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// `Ok` if the law holds, else what `says` says.
+/// `Ok` if the law holds, otherwise an error with the text of `says`.
 ///
 /// # Errors
-/// If it does not hold.
+/// If the law does not hold.
 pub fn ensure(law: Law, holds: bool, says: impl FnOnce() -> String) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(Broken { law, seen: says() }) }
 }

@@ -1,4 +1,4 @@
-//! What the suite's random sequences are worth: that they reach every rung of the ladder.
+//! Coverage of the suite's random sequences: they reach every rung of the ladder.
 
 use parkade::stats::Family;
 use parkade_conformance::backend::Simulated;
@@ -6,7 +6,7 @@ use parkade_conformance::checks::pytorch_laws::operation::{Operation, operations
 use parkade_conformance::checks::pytorch_laws::trial::{Outcome, Trial};
 use proptest::strategy::{Strategy, ValueTree};
 
-/// The random sequences would be worth little if they never met the interesting cases. This counts how many do.
+/// Random sequences prove little if they never meet the interesting cases; this counts how many do.
 #[test]
 fn the_random_operations_reach_the_whole_ladder() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

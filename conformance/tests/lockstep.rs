@@ -1,5 +1,5 @@
-//! The differential test against itself: a simulated device with other habits stands in for the real one. It must be found equal where it
-//! is, and each seeded difference must be found.
+//! The lockstep entries against a known device: a simulated device with different habits stands in for the real one. It must be
+//! found equal where it is equal, and each seeded difference must be found.
 
 use parkade::units::Bytes;
 use parkade_conformance::backend::{Backend, Needs, Unable};
@@ -17,12 +17,12 @@ enum Habit {
     Reuse,
 }
 
-/// A device that is taken for a real one.
+/// A simulated device that claims to be real.
 struct StandIn {
     habit: Habit,
-    /// Pages that it has beyond what it was asked for.
+    /// Pages that it has beyond the capacity asked for.
     drift_pages: i64,
-    /// A call that fails though there is memory.
+    /// A call that fails although there is memory.
     fault: Option<When>,
 }
 

@@ -1,7 +1,7 @@
-//! A device of one's own, and the whole suite on it: memory in pages of 64 KiB, without virtual memory.
+//! A user-defined device with 64 KiB pages and no virtual memory, and the whole suite on it.
 //!
-//! Work is done when it is put on a stream; the stream is only busy for a time. So a stream is the instant at which it has done its work, and
-//! an event is such an instant. Memory is the list of what was written to it: the newest write that covers a byte says what is there.
+//! Work takes effect as soon as it is queued; the stream is then busy for a while. So a stream is the instant at which its work
+//! ends, and an event is such an instant. Memory is a list of writes: the newest write that covers a byte gives its value.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -17,9 +17,9 @@ const FACTS: DeviceFacts = DeviceFacts {
     page: Bytes(64 << 10),
     sharing: None,
     has_virtual_memory: false,
-    remaps_pages: false, // A range is one piece of the memory, so what is free can be too scattered for it.
+    remaps_pages: false, // A range is contiguous, so free memory can be too fragmented for it.
     source: "the code of this device",
-    ..DeviceFacts::H200 // Which calls wait, and the result codes.
+    ..DeviceFacts::H200 // The result codes, and which calls wait.
 };
 const INVALID: BackendError = BackendError::Driver { call: "memory", code: FACTS.codes.invalid_value };
 const NO_STREAM: BackendError = BackendError::Driver { call: "stream", code: FACTS.codes.invalid_handle };
@@ -39,12 +39,12 @@ impl Backend for Host {
 
 struct HostDevice {
     capacity: u64,
-    others: u64,                  // What others hold.
-    ranges: BTreeMap<u64, Range>, // By first byte.
-    ends: [Instant; 4],           // When each stream has done its work.
+    others: u64,                  // Bytes that others hold.
+    ranges: BTreeMap<u64, Range>, // By start address.
+    ends: [Instant; 4],           // When each stream's work ends.
     events: usize,
 }
-/// Its size, and what was written to it: from, to, and the word.
+/// Its size, and the writes to it: start, end and word.
 type Range = (u64, Vec<(u64, u64, u32)>);
 
 #[rustfmt::skip]
@@ -56,7 +56,7 @@ impl HostDevice {
         STREAMS.iter().position(|&own| own == stream).map(|place| &mut self.ends[place]).ok_or(NO_STREAM)
     }
     fn sleep_until(end: Instant) { std::thread::sleep(end.saturating_duration_since(Instant::now())); }
-    /// The writes to the range that holds these bytes.
+    /// The writes to the range that contains these bytes.
     fn writes(&mut self, address: DeviceAddress, size: u64) -> Result<&mut Vec<(u64, u64, u32)>, BackendError> {
         let (start, (whole, writes)) = self.ranges.range_mut(..=address.get()).next_back().ok_or(INVALID)?;
         if address.get() + size <= start + *whole { Ok(writes) } else { Err(INVALID) }
@@ -83,7 +83,7 @@ impl DeviceBackend for HostDevice {
         let size = requested.checked_round_up(FACTS.page).ok_or(no_room)?.get();
         if size == 0 { return Err(INVALID); }
         if size > self.free_bytes() { return Err(no_room); }
-        // The lowest gap that is large enough. Nothing begins at zero.
+        // The lowest gap that is large enough. Nothing starts at address zero.
         let after = |start, (&next, &(taken, _)): (&u64, &Range)| if start + size <= next { start } else { next + taken };
         let start = self.ranges.iter().fold(page, after);
         if start + size > page + self.capacity { return Err(no_room); }
@@ -91,7 +91,7 @@ impl DeviceBackend for HostDevice {
         Ok(DeviceAddress(start))
     }
     fn free(&mut self, address: DeviceAddress) -> Done {
-        self.settle(); // As the allocator expects: its own stream may still use the range.
+        self.settle(); // The allocator expects this: its own stream may still use the range.
         self.ranges.remove(&address.get()).map(drop).ok_or(INVALID)
     }
     fn synchronize_stream(&mut self, stream: StreamId) -> Done { self.end(stream).map(|end| HostDevice::sleep_until(*end)) }

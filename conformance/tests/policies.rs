@@ -1,5 +1,5 @@
-//! The laws of policies: that the tutorial's policy is the one that is tested, that every policy of the catalogue has entries, and that what
-//! random programs do is worth something.
+//! The policy laws: the tutorials show the code that is tested, every policy of the catalogue has entries, and random programs
+//! find seeded mistakes.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use parkade_policies::CATALOGUE;
 use parkade_research::study::{RunOptions, smallest_capacity};
 use parkade_research::workload::{Event, Workload};
 
-/// The most lines of the tutorial's policy.
+/// The most lines the tutorial's policy may have.
 const LONGEST_EXAMPLE: usize = 100;
 
 fn read(name: &str) -> String {
@@ -46,7 +46,7 @@ fn the_tutorial_measures_a_policy_with_a_call_that_there_is() {
     let mut program = Workload::default();
     program.events.push(Event::Allocate { buffer: 0, bytes: 1 << 20, stream: 0 });
     let workload = program;
-    // The call below is the tutorial's, but for the policy.
+    // The call below is the tutorial's, except for the policy.
     let smallest = smallest_capacity(&workload, &|| Box::new(Mistake::Rounds), &RunOptions::plenty(), &[]);
     assert_eq!(smallest.map(|found| found.capacity_bytes), Ok(2 << 20));
     let call = |policy: &str| {
@@ -69,16 +69,16 @@ fn every_policy_of_the_catalogue_is_checked() {
     assert_eq!(named.len(), 7, "of one policy alone");
 }
 
-/// A policy that is wrong in one way.
+/// A policy with one mistake.
 #[derive(Clone, Copy)]
 enum Mistake {
-    /// It says that memory is out without having waited.
+    /// It reports out of memory without having waited.
     GivesUpEarly,
     /// It looks for free blocks only every other time.
     Overlooks(bool),
-    /// It takes blocks that are too small.
+    /// It picks blocks that are too small.
     TooSmall,
-    /// Its blocks are multiples of 512 now and then.
+    /// Its blocks are not always multiples of 512 bytes.
     Rounds,
 }
 

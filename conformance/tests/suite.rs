@@ -1,8 +1,8 @@
-//! The suite as tests: every entry on the simulated device, and on the CUDA device where there is one; elsewhere those are listed as
-//! ignored, with the reason.
+//! The suite as tests: every entry on the simulated device, and on the CUDA device if there is one; otherwise the CUDA entries
+//! are listed as ignored, with the reason.
 //!
-//! `PARKADE_REQUIRE_CUDA=1` makes the absence of a GPU a failure, so that a machine that is there for its GPU cannot pass
-//! without it. `PARKADE_CASES` is the number of random sequences a law.
+//! `PARKADE_REQUIRE_CUDA=1` makes a missing GPU a failure, so that a machine set up for its GPU cannot pass without it.
+//! `PARKADE_CASES` is the number of random sequences per law.
 
 use std::process::ExitCode;
 

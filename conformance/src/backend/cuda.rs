@@ -1,4 +1,4 @@
-//! The CUDA device as the suite drives it: with streams of its own, and a ballast that leaves it as much memory as a test wants.
+//! The CUDA device as the suite drives it: with its own streams, and a ballast that leaves as much memory as a test wants.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,31 +11,31 @@ use super::{Backend, Holdings, Needs, TestDevice, Unable};
 
 /// The page of the device.
 const PAGE: u64 = 2 * MIB;
-/// The ballast is made of pieces of these sizes.
+/// Sizes of the ballast's pieces.
 const PIECES: [u64; 4] = [8 << 30, 1 << 30, 64 << 20, PAGE];
 
-/// Opens a CUDA device, and keeps what is slow to make: the context, streams, the loaded kernel, the ballast.
+/// Opens a CUDA device, and keeps what is slow to create: the context, streams, the loaded kernel, the ballast.
 #[derive(Clone)]
 pub struct Cuda {
     ordinal: u32,
     kept: Arc<Mutex<Kept>>,
 }
 
-/// What the last test left, for the next one.
+/// What is kept from one test for the next.
 #[derive(Default)]
 struct Kept {
     device: Option<Streamed>,
     ballast: Option<Ballast>,
 }
 
-/// A device that holds no memory, with its streams.
+/// A device with its streams and no memory taken.
 struct Streamed {
     device: CudaDevice,
     streams: [StreamId; 4],
 }
 
 impl Cuda {
-    /// The device with this index. Nothing is opened yet.
+    /// A backend for the device with this index. Nothing is opened yet.
     #[must_use]
     pub fn new(ordinal: u32) -> Cuda {
         Cuda { ordinal, kept: Arc::default() }
@@ -83,10 +83,10 @@ impl Backend for Cuda {
         let mut rig = Rig { device: Some(device), streams, ballast: Some(ballast), kept: Arc::clone(&self.kept) };
         let total = rig.total_memory();
         if let Some(capacity) = needs.capacity.filter(|&capacity| capacity > total) {
-            return Err(Unable::Absent(format!("{capacity} bytes are needed, the device has {total}")));
+            return Err(Unable::Absent(format!("{capacity} bytes are needed, and the device has {total}")));
         }
         let left = rig.ballast().leave(needs.capacity);
-        left.map_err(|error| unable(format!("{:?} cannot be left of the device: {error}", needs.capacity)))?;
+        left.map_err(|error| unable(format!("the ballast cannot leave {:?}: {error}", needs.capacity)))?;
         Ok(rig)
     }
 
@@ -107,7 +107,7 @@ impl Backend for Cuda {
     }
 }
 
-/// Makes calls of every kind once, so that what the driver takes for itself on first use is taken before memory is counted.
+/// Makes every kind of call once, so that the driver takes its own memory for first use before anything is counted.
 fn warm_up(device: &mut CudaDevice, stream: StreamId) -> Result<(), BackendError> {
     device.spin(stream, 1)?;
     let event = device.create_event()?;
@@ -126,20 +126,20 @@ fn warm_up(device: &mut CudaDevice, stream: StreamId) -> Result<(), BackendError
     device.free(range)
 }
 
-/// Memory held so that a test has less: created, never mapped.
+/// Memory held so that a test has less: created but never mapped.
 struct Ballast {
     device: CudaDevice,
-    /// What is kept from a test throughout, with its bytes.
+    /// What is withheld throughout a test, with sizes in bytes.
     base: Vec<(u64, CudaPhysical)>,
-    /// What others hold for a while.
+    /// What others hold temporarily.
     others: Vec<(u64, CudaPhysical)>,
-    /// Free bytes that the driver reports and never gives. A page, and what was left of one: 3,276,800 bytes of an H200 in all
-    /// measurements of 20 to 22 November 2026 (facts: Holes), 3,211,264 on another host on 22 November. So it is measured.
+    /// Bytes that the driver reports as free but never gives out: a page and part of another. 3,276,800 bytes on an H200 in all
+    /// measurements of 20 to 22 November 2026 (facts: Holes), 3,211,264 on another host on 22 November; so it is measured.
     withheld: Bytes,
 }
 
 impl Ballast {
-    /// What the driver says of an error, and an error of a call, are one here: both mean that there is no device to test.
+    /// Errors of opening and of single calls are not told apart: either way there is no device to test.
     fn open(ordinal: u32) -> Result<Ballast, Box<dyn std::error::Error>> {
         let device = CudaDevice::open(ordinal)?;
         let mut ballast = Ballast { device, base: Vec::new(), others: Vec::new(), withheld: Bytes::ZERO };
@@ -147,7 +147,7 @@ impl Ballast {
         Ok(ballast)
     }
 
-    /// Takes all that there is, looks at what is still reported to be free, and gives all of it back.
+    /// Takes all memory, reads how much is still reported free, and gives everything back.
     fn measure_withheld(&mut self) -> Result<Bytes, BackendError> {
         let mut taken = Vec::new();
         for piece in PIECES {
@@ -166,7 +166,7 @@ impl Ballast {
         Ok(self.device.memory_info()?.free.saturating_sub(self.withheld).get())
     }
 
-    /// Takes or gives until a test may have so many bytes, or everything.
+    /// Takes or gives back ballast until this many bytes are left for a test, or everything.
     fn leave(&mut self, capacity: Option<Bytes>) -> Result<(), BackendError> {
         self.others.clear();
         let Some(capacity) = capacity else {
@@ -183,7 +183,7 @@ impl Ballast {
         Ok(())
     }
 
-    /// Takes so many bytes, rounded down to pages, the largest pieces first.
+    /// Takes this many bytes, rounded down to pages, largest pieces first.
     fn take(&mut self, bytes: u64) -> Result<Vec<(u64, CudaPhysical)>, BackendError> {
         let mut taken = Vec::new();
         let mut left = bytes / PAGE * PAGE;
@@ -199,7 +199,7 @@ impl Ballast {
 
 /// A CUDA device with its streams and its ballast.
 pub struct Rig {
-    /// Always there until the rig is dropped, as is the ballast.
+    /// Present until the rig is dropped, like the ballast.
     device: Option<CudaDevice>,
     streams: [StreamId; 4],
     ballast: Option<Ballast>,
@@ -210,7 +210,7 @@ impl Rig {
     /// The CUDA device itself.
     ///
     /// # Panics
-    /// Never: it is there until the rig is dropped.
+    /// Never: the device is present until the rig is dropped.
     pub fn device(&mut self) -> &mut CudaDevice {
         self.device.as_mut().expect("the device is there until the rig is dropped")
     }
@@ -225,7 +225,7 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// Keeps a device that nothing is left on for the next test; any other is closed, which gives everything back.
+    /// Keeps an empty device for the next test; any other is closed, which gives everything back.
     fn drop(&mut self) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.ballast = self.ballast.take();
@@ -260,7 +260,7 @@ impl TestDevice for Rig {
     }
 
     fn settle(&mut self) {
-        // Work that failed shows in the next call, whatever it is.
+        // Failed work shows up in the next call of any kind.
         let _ = self.device().synchronize();
     }
 
@@ -277,7 +277,7 @@ impl TestDevice for Rig {
     fn others_hold(&mut self, bytes: Bytes) -> Result<(), BackendError> {
         let ballast = self.ballast();
         ballast.others.clear();
-        // As on a simulated device, where others may hold more than there is: then nothing is left.
+        // As on the simulated device, others may ask to hold more than there is: then nothing is left.
         let most = ballast.free_bytes()?;
         ballast.others = ballast.take(bytes.get().min(most))?;
         Ok(())

@@ -1,24 +1,24 @@
-//! What a simulated device can tell and do, and a real one cannot.
+//! What a simulated device can tell and do that a real one cannot.
 
 use std::fmt;
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-/// The knowledge and the levers of a simulated device.
+/// What tests can read and control on a simulated device.
 pub trait Insight {
-    /// The races found so far, the first of them in full.
+    /// The races found so far; only the first ones are kept.
     fn races(&self) -> Vec<Race>;
 
-    /// How many races were found, those beyond [`Insight::races`] included.
+    /// How many races were found, including those that [`Insight::races`] no longer lists.
     fn race_count(&self) -> u64;
 
-    /// Physical bytes in use by this device's allocations.
+    /// Physical bytes used by this device's allocations.
     fn used_bytes(&self) -> Bytes;
 
     /// The device's clock, in nanoseconds.
     fn now_ns(&self) -> u64;
 
-    /// How much of that went to driver calls and to waiting, in nanoseconds.
+    /// How much of that time went to driver calls and waiting, in nanoseconds.
     fn driver_and_wait_ns(&self) -> u64;
 
     /// Completes all work of a stream.
@@ -31,14 +31,14 @@ pub trait Insight {
     fn complete_all(&mut self);
 }
 
-/// Two uses of the same bytes that nothing orders.
+/// Two unordered uses of the same bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Race {
-    /// The use that was there first.
+    /// The earlier use.
     pub first: RaceSide,
-    /// The use that came without waiting for it.
+    /// The later use, which did not wait for the earlier one.
     pub second: RaceSide,
-    /// Both, in words.
+    /// A description of both.
     pub text: String,
 }
 
@@ -57,9 +57,9 @@ pub struct RaceSide {
     pub stream: Option<StreamId>,
     /// The first byte.
     pub address: DeviceAddress,
-    /// How many bytes.
+    /// Its length in bytes.
     pub size: Bytes,
-    /// The use, in words.
+    /// A description of the use.
     pub text: String,
 }
 
@@ -72,12 +72,12 @@ impl fmt::Display for RaceSide {
 /// What a use does to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Touch {
-    /// Reads it.
+    /// Reads the memory.
     Read,
-    /// Writes it.
+    /// Writes the memory.
     Written,
-    /// Takes it away from behind its address.
+    /// Unmaps the memory from its address.
     Unmapped,
-    /// Gives it back.
+    /// Frees the memory.
     Freed,
 }

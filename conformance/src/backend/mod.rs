@@ -1,8 +1,8 @@
-//! What the suite needs of a backend: something that opens devices, and devices that a test can drive from outside.
+//! What the suite needs from a backend: a way to open devices, and devices that a test can drive.
 //!
-//! Every check is written once, against [`Backend`] and [`TestDevice`], and runs on whatever implements them. What differs between makers is
-//! a value, [`DeviceFacts`]. [`Simulated`] is parkade's own simulated device, and with the feature `cuda` there is [`Cuda`].
-//! docs/writing-a-backend.md writes a backend from nothing.
+//! Every check is written once, against [`Backend`] and [`TestDevice`], and runs on anything that implements them. Differences
+//! between vendors are values in [`DeviceFacts`]. [`Simulated`] is parkade's simulated device; the feature `cuda` adds [`Cuda`].
+//! docs/writing-a-backend.md builds a backend from scratch.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -22,15 +22,15 @@ pub use simulated::Simulated;
 pub use test_device::{Holdings, TestDevice};
 pub use witness::{Core, MadeCall, Witness, WitnessedDevice, WitnessedEvent};
 
-/// Stream handles of simulated devices: not consecutive, not in order, and one at the end of the number range.
+/// Stream handles of simulated devices: not consecutive, not in order, and one near the top of the number range.
 pub const STREAMS: [u64; 4] = [0, 0x3000, 0x1000, 0xffff_ffff_ffff_f000];
 
 /// Opens devices of one kind.
 pub trait Backend {
-    /// What it opens. A device is empty when it is opened, and gives everything back when it is dropped.
+    /// The device type. A device is empty when opened, and gives everything back when dropped.
     type Device: TestDevice;
 
-    /// Its name, in lower case: `sim`, `cuda`. It begins the names of the suite's entries.
+    /// Its name in lower case, such as `sim` or `cuda`: the prefix of its test names.
     fn name(&self) -> &'static str;
 
     /// Opens a device.
@@ -39,18 +39,18 @@ pub trait Backend {
     /// Why there is none.
     fn open(&self, needs: &Needs) -> Result<Self::Device, Unable>;
 
-    /// What is true of these devices and not of every device. Like an H200's, unless the backend says otherwise.
+    /// What is specific to these devices. The default is an H200's facts.
     fn facts(&self) -> DeviceFacts {
         DeviceFacts::H200
     }
 
-    /// What a report should say about the device: pairs of a name and a value, such as the model and the driver's version.
+    /// What a report should say about the device, as names and values, such as the model and the driver's version.
     fn describe(&self) -> Vec<(&'static str, String)> {
         vec![("device", self.name().to_owned())]
     }
 
-    /// Whether devices are simulated: they may then be opened by the thousand and at the same time, they do what [`Needs::simulation`] says,
-    /// and every [`EventTiming`] is tried on them.
+    /// Whether devices are simulated. Thousands of them may then be opened, also at the same time; they follow
+    /// [`Needs::simulation`], and every [`EventTiming`] is tried on them.
     fn is_simulated(&self) -> bool {
         false
     }

@@ -1,13 +1,14 @@
-//! What a check needs of the device that it opens, and why there may be none.
+//! What a check needs from the device it opens, and why there may be no such device.
 
 use std::fmt;
 
 use parkade::units::Bytes;
 
-/// What a check needs of its device.
+/// What a check needs from its device.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Needs {
-    /// How much memory there may be for it, rounded down to whole pages; the backend keeps the rest from it, or counts. `None`: all there is.
+    /// How much memory it may have, rounded down to whole pages; the backend withholds the rest, or keeps count. `None`: all of
+    /// it.
     pub capacity: Option<Bytes>,
     /// What a simulated device does where a real one decides for itself. Backends of real devices ignore it.
     pub simulation: Simulation,
@@ -16,40 +17,40 @@ pub struct Needs {
 /// What a simulated device does where a real one decides for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Simulation {
-    /// When events are seen complete.
+    /// When events are reported complete.
     pub timing: EventTiming,
     /// Where segments go.
     pub places: Places,
-    /// Whether giving a segment back waits for the device.
+    /// Whether freeing a segment waits for the device.
     pub free_waits: bool,
 }
 
 impl Default for Simulation {
-    /// As a real device: by the clock, each segment above the one before, and frees that wait.
+    /// Like a real device: by the clock, each segment above the previous one, and frees that wait.
     fn default() -> Simulation {
         Simulation { timing: EventTiming::Clock, places: Places::Ascending, free_waits: true }
     }
 }
 
-/// When a simulated device says that an event is complete.
+/// When a simulated device reports an event complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventTiming {
-    /// When its work is done by the device's clock.
+    /// When its work is done, by the device's clock.
     Clock,
     /// At the first query.
     Eager,
     /// Only when it is waited for.
     Lazy,
-    /// Now or later, as drawn from this seed.
+    /// At random, drawn from this seed.
     Seeded(u64),
 }
 
 /// Where new segments go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Places {
-    /// Each above the one before.
+    /// Each above the previous one.
     Ascending,
-    /// Each below the one before.
+    /// Each below the previous one.
     Descending,
     /// Into the lowest hole.
     Reuse,
@@ -58,9 +59,9 @@ pub enum Places {
 /// Why a check has no device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unable {
-    /// There is none here, or none that large: the check is skipped, with these words.
+    /// There is no device here, or none that large: the check is skipped for this reason.
     Absent(String),
-    /// It was there and is no longer usable, or others hold its memory: the check fails.
+    /// The device is no longer usable, or others hold its memory: the check fails.
     Lost(String),
 }
 

@@ -7,10 +7,10 @@ use parkade_sim::{AccessError, EventTiming as DeviceTiming, RaceAccess, RaceUse,
 
 use super::{Backend, EventTiming, Holdings, Insight, Needs, Places, Race, RaceSide, STREAMS, TestDevice, Touch, Unable};
 
-/// What a program that touches memory it may not touch ends with: "an illegal memory access was encountered".
+/// The error code for access to memory that is not the caller's: "an illegal memory access was encountered".
 const ILLEGAL_ADDRESS: u32 = 700;
 
-/// Makes simulated devices.
+/// Opens simulated devices.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Simulated;
 
@@ -101,7 +101,7 @@ impl TestDevice for SimDevice {
     }
 }
 
-/// The simulated device's name for it.
+/// The simulated device's type for it.
 fn device_timing(timing: EventTiming) -> DeviceTiming {
     match timing {
         EventTiming::Clock => DeviceTiming::Clock,

@@ -1,4 +1,4 @@
-//! A device that checks drive from outside the allocator.
+//! A device that checks can drive directly, outside the allocator.
 
 use std::time::Duration;
 
@@ -7,82 +7,82 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::insight::Insight;
 
-/// A device that tests drive: it has streams, runs work, and shows its memory's contents.
+/// A device for tests: it has streams, runs work, and shows what its memory holds.
 ///
-/// Of [`DeviceBackend`] it implements `synchronize_stream` and `stream_wait` too, whose default is to refuse. Errors are the driver's, as the
-/// core sees them. Where memory is not the caller's, the methods refuse without touching anything.
+/// It must also implement `synchronize_stream` and `stream_wait` of [`DeviceBackend`], which refuse by default. Errors are the
+/// driver's, as the core sees them. The methods refuse memory that is not the caller's, without touching anything.
 pub trait TestDevice: DeviceBackend {
     /// The default stream and three others, which live as long as the device.
     fn streams(&self) -> [StreamId; 4];
 
-    /// Puts work on a stream that takes this long and touches nothing.
+    /// Queues work on a stream that takes this long and touches no memory.
     ///
     /// # Errors
-    /// Whatever the driver says.
+    /// The driver's error.
     fn spin(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), BackendError>;
 
-    /// Puts the writing of `word` over `size` bytes, in whole words of 4, on a stream.
+    /// Queues work on a stream that fills `size` bytes with `word`, in whole words of 4 bytes.
     ///
     /// # Errors
-    /// If the device may not touch all of it.
+    /// If any of the memory is not accessible to the device.
     fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), BackendError>;
 
-    /// Puts a copy inside the device on a stream.
+    /// Queues a copy within the device on a stream.
     ///
     /// # Errors
-    /// If the device may not touch all of it.
+    /// If any of the memory is not accessible to the device.
     fn copy(&mut self, from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), BackendError>;
 
-    /// Reads memory to the host, after the default stream's work; other streams are not waited for.
+    /// Reads memory to the host after the default stream's work; it does not wait for other streams.
     ///
     /// # Errors
-    /// If the device may not touch all of it.
+    /// If any of the memory is not accessible to the device.
     fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), BackendError>;
 
-    /// Waits until all work is done (cudaDeviceSynchronize). Work that failed shows in the next call.
+    /// Waits until all work is done (cudaDeviceSynchronize). Failed work shows up in the next call.
     fn settle(&mut self) {
         for stream in self.streams() {
-            // Work that failed shows in the next call, whichever it is.
+            // Failed work shows up in the next call of any kind.
             let _ = self.synchronize_stream(stream);
         }
     }
 
-    /// Lets time pass in which the host makes no call.
+    /// Lets time pass without any call from the host.
     fn pause(&mut self, duration_ns: u64) {
         std::thread::sleep(Duration::from_nanos(duration_ns));
     }
 
-    /// The ranges that malloc gave and nobody gave back, lowest address first; the bytes may be rounded up to the device's pages.
+    /// The live ranges of `malloc`, lowest address first; sizes may be rounded up to the device's pages.
     fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)>;
 
-    /// What is taken from the device through this handle and not given back.
+    /// What was taken from the device through this handle and not given back.
     fn holdings(&self) -> Holdings;
 
-    /// Lets others hold so many bytes from now on, beside what [`Needs::capacity`](super::Needs::capacity) keeps from this device.
+    /// Lets others hold this many bytes from now on, in addition to what [`Needs::capacity`](super::Needs::capacity) withholds.
     ///
     /// # Errors
-    /// If the device does not have them.
+    /// If the device does not have that many.
     fn others_hold(&mut self, bytes: Bytes) -> Result<(), BackendError>;
 
-    /// Free bytes that the driver reports and does not give (facts: Holes).
+    /// Bytes that the driver reports as free but does not give out (facts: Holes).
     fn withheld_bytes(&self) -> Bytes {
         Bytes::ZERO
     }
 
-    /// What only a simulated device can tell or do; `None` on every other.
+    /// What only a simulated device can tell or do; `None` on other devices.
     fn insight(&mut self) -> Option<&mut dyn Insight> {
         None
     }
 }
 
-/// What is taken from a device and not given back.
+/// What was taken from a device and not given back.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Holdings {
     /// Ranges of cudaMalloc.
     pub ranges: usize,
     /// Reserved ranges of addresses.
     pub reservations: usize,
-    /// Handles of cuMemCreate that were not released, and mappings.
+    /// Unreleased handles of cuMemCreate, and mappings.
     pub physical: usize,
     /// Events.
     pub events: usize,

@@ -1,12 +1,12 @@
-//! A device that outlives its allocator, remembers what it said about events, and fails on demand.
+//! A device that outlives its allocator, remembers what it reported about events, and fails on demand.
 //!
-//! The allocator owns its device, so after the allocator is dropped nothing could be asked of it. A [`WitnessedDevice`] is a handle: the
-//! test keeps another one. It notes, per stream, how many events were recorded and up to which of them the device has told
-//! the allocator that they are done. From that alone follows when a block may be used again, however the events complete:
-//! an event recorded after the block was given back must have been reported done, on every stream that used it.
+//! The allocator owns its device, so a test could not query the device after dropping the allocator. A [`WitnessedDevice`] is a
+//! handle, and the test keeps a second one. It notes, per stream, how many events were recorded and up to which one the device
+//! has reported them complete to the allocator. That alone decides when a block may be reused, however events complete: on every
+//! stream that used the block, an event recorded after the block was freed must have been reported complete.
 //!
-//! Any call of the allocator can be made to fail before the device sees it, on every backend; and all calls are counted and
-//! can be listed.
+//! Any call of the allocator can be made to fail before it reaches the device, on every backend. All calls are counted and can
+//! be listed.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,39 +19,39 @@ use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{CallName, FaultError, FaultPlan};
 
-/// PyTorch's allocator on a witnessed device, with everything that happened as a list.
+/// PyTorch's allocator on a witnessed device, with its trace as a list.
 pub type Core<D> = Allocator<WitnessedDevice<D>, PyTorch, Vec<TraceEntry>>;
 
-/// What a device said about the events of one stream. Numbers count the stream's records from 1.
+/// What a device reported about the events of one stream. Numbers count the stream's records from 1.
 #[derive(Clone, Copy, Default, Debug)]
 struct Said {
     recorded: u64,
-    /// Done, by a query, or by a wait in an earlier operation.
+    /// Known complete from a query, or from a wait in an earlier operation.
     done_at_search: u64,
-    /// Done, by any answer.
+    /// Known complete from any answer.
     done: u64,
 }
 
-/// What a device said about events, by stream handle.
+/// What a device reported about events, by stream handle.
 #[derive(Clone, Default, Debug)]
 pub struct Witness {
     streams: BTreeMap<u64, Said>,
 }
 
 impl Witness {
-    /// How many events were recorded on the stream so far.
+    /// How many events have been recorded on the stream so far.
     #[must_use]
     pub fn recorded(&self, stream: u64) -> u64 {
         self.streams.get(&stream).map_or(0, |said| said.recorded)
     }
 
-    /// Whether the allocator was told that the work is done which the stream had been given when `recorded` events were recorded.
+    /// Whether the allocator knows that the work queued on the stream when it had `recorded` events is done.
     #[must_use]
     pub fn is_known_done(&self, stream: u64, recorded: u64) -> bool {
         self.streams.get(&stream).is_some_and(|said| said.done > recorded)
     }
 
-    /// The same, told before it began to wait in the operation under way: when it looked for a free block.
+    /// The same, known before the current operation began to wait: when it searched for a free block.
     #[must_use]
     pub fn was_known_at_search(&self, stream: u64, recorded: u64) -> bool {
         self.streams.get(&stream).is_some_and(|said| said.done_at_search > recorded)
@@ -72,7 +72,7 @@ impl Witness {
     }
 }
 
-/// An event, with the stream and the number of its newest record.
+/// An event with the stream and number of its newest record.
 #[derive(Debug)]
 pub struct WitnessedEvent<E> {
     event: E,
@@ -80,7 +80,7 @@ pub struct WitnessedEvent<E> {
     number: u64,
 }
 
-/// A call that the allocator made.
+/// A device call made by the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MadeCall {
     pub(crate) name: CallName,
@@ -89,19 +89,19 @@ pub struct MadeCall {
 }
 
 impl MadeCall {
-    /// The call's name, as CUDA's documentation has it.
+    /// The call's name in CUDA's documentation.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name.as_str()
     }
 
-    /// Its size, where it has one; else 0.
+    /// Its size in bytes, or 0 if it has none.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether the device did it, rather than refuse.
+    /// Whether the call succeeded.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.done
@@ -113,17 +113,17 @@ struct Shared<D> {
     device: D,
     witness: Witness,
     faults: FaultPlan,
-    /// Calls since [`WitnessedDevice::list_calls`] began to list them.
+    /// Calls since the last [`WitnessedDevice::list_calls`]; `None` before the first.
     calls: Option<Vec<MadeCall>>,
-    /// Reserved ranges of addresses: first byte and bytes.
+    /// Reserved ranges of addresses: start and size.
     reserved: BTreeMap<u64, u64>,
-    /// The first bytes of those in which something was mapped since.
+    /// The starts of those in which something was ever mapped.
     touched: BTreeSet<u64>,
-    /// The most memory that the device says it has.
+    /// The most memory that the device claims to have.
     most: Bytes,
 }
 
-/// A handle to a device; its clones are the same device.
+/// A handle to a device; clones refer to the same device.
 #[derive(Debug)]
 pub struct WitnessedDevice<D>(Rc<RefCell<Shared<D>>>);
 
@@ -134,7 +134,7 @@ impl<D> Clone for WitnessedDevice<D> {
 }
 
 impl<D> WitnessedDevice<D> {
-    /// Takes a device over.
+    /// Wraps a device.
     #[must_use]
     pub fn new(device: D) -> WitnessedDevice<D> {
         let (witness, faults) = (Witness::default(), FaultPlan::none());
@@ -143,74 +143,74 @@ impl<D> WitnessedDevice<D> {
         WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness, faults, calls: None, reserved, touched, most })))
     }
 
-    /// The device says that it has so much memory at most. A real one has more than a ballast leaves of it, and a policy that takes a part
-    /// of the whole would ask for what nobody has, again and again.
+    /// Makes the device claim at most this much memory. A real device reports its full size even when a ballast holds most of it,
+    /// and a policy that takes a fraction of the total would keep asking for memory that is not there.
     #[must_use]
     pub fn claiming(self, most: Bytes) -> WitnessedDevice<D> {
         self.0.borrow_mut().most = most;
         self
     }
 
-    /// The device, to look at. Not to be held across a call of the allocator.
+    /// The device, for reading. Do not hold the guard across a call of the allocator.
     #[must_use]
     pub fn look(&self) -> Ref<'_, D> {
         Ref::map(self.0.borrow(), |shared| &shared.device)
     }
 
-    /// The device, to change what is outside the allocator's control. Not to be held across a call of the allocator.
+    /// The device, to change what the allocator does not control. Do not hold the guard across a call of the allocator.
     #[must_use]
     pub fn steer(&self) -> RefMut<'_, D> {
         RefMut::map(self.0.borrow_mut(), |shared| &mut shared.device)
     }
 
-    /// What the device has said about events.
+    /// What the device has reported about events.
     #[must_use]
     pub fn witness(&self) -> Witness {
         self.0.borrow().witness.clone()
     }
 
-    /// Says that the allocator's next operation begins.
+    /// Marks the start of the allocator's next operation.
     pub fn begin_operation(&self) {
         self.0.borrow_mut().witness.begin_operation();
     }
 
-    /// Makes calls of the allocator fail by a plan, whose counts begin now. A call that fails does not reach the device.
+    /// Makes the allocator's calls fail by a plan that counts from now. A failing call does not reach the device.
     pub(crate) fn plan_faults(&self, plan: FaultPlan) {
         self.0.borrow_mut().faults = plan;
     }
 
-    /// How many planned failures have happened.
+    /// How many planned failures have happened so far.
     #[must_use]
     pub(crate) fn faults_fired(&self) -> u64 {
         self.0.borrow().faults.fired()
     }
 
-    /// Begins to list calls, and gives those listed since this was last called.
+    /// Starts a new list of calls, and returns the calls listed since this was last called.
     #[must_use]
     pub fn list_calls(&self) -> Vec<MadeCall> {
         self.0.borrow_mut().calls.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// The calls listed so far, which stay listed.
+    /// The calls listed so far, without clearing the list.
     #[must_use]
     pub fn calls_so_far(&self) -> Vec<MadeCall> {
         self.0.borrow().calls.clone().unwrap_or_default()
     }
 
-    /// The ranges of addresses that the allocator has reserved: first byte and bytes.
+    /// The ranges of addresses that the allocator has reserved: start and size.
     #[must_use]
     pub fn reserved_ranges(&self) -> BTreeMap<u64, u64> {
         self.0.borrow().reserved.clone()
     }
 
-    /// How many reserved ranges there are in which nothing was ever mapped.
+    /// How many reserved ranges never had anything mapped.
     #[must_use]
     pub fn bare_ranges(&self) -> usize {
         let shared = self.0.borrow();
         shared.reserved.keys().filter(|base| !shared.touched.contains(base)).count()
     }
 
-    /// Makes one call, unless it is planned to fail.
+    /// Makes one call, unless the plan says that it fails.
     fn call<T>(
         &self,
         name: CallName,
@@ -308,7 +308,7 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
                 error
             })
         });
-        // A call that was planned to fail has not taken the memory; one that the device refused has given it back.
+        // A planned failure has not taken the memory; a call that the device refused has returned it.
         match (answer, refused.or(memory)) {
             (Err(error), Some(memory)) => Err((memory, error)),
             _ => Ok(()),

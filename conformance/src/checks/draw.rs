@@ -1,14 +1,14 @@
-//! What every random check draws with: a runner that follows from the seed, the timings of events, what the device allows, and integers.
+//! Random draws of the checks: a runner determined by the seed, the event timings, what the device allows, and integers.
 
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::backend::{Backend, EventTiming};
 use crate::suite::{Effort, Requirement};
 
-/// So often a failing sequence is made smaller; more would take minutes on a real device.
+/// The most shrinking steps for a failing sequence; more would take minutes on a real device.
 const SHRINKS: u32 = 4000;
 
-/// A runner whose draws follow from the seed alone.
+/// A runner whose draws depend only on the seed and the salt.
 #[must_use]
 pub fn runner(effort: &Effort, salt: impl Into<u64>) -> TestRunner {
     let mut seed = [0; 32];
@@ -18,7 +18,7 @@ pub fn runner(effort: &Effort, salt: impl Into<u64>) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
 }
 
-/// Who decides when events are seen complete: a real device alone, for a simulated one everybody in turn.
+/// The event timings to check under: all of them on a simulated device; a real one has its own.
 #[must_use]
 pub fn timings<B: Backend>(backend: &B) -> Vec<(&'static str, EventTiming)> {
     if backend.is_simulated() {
@@ -33,7 +33,7 @@ pub fn timings<B: Backend>(backend: &B) -> Vec<(&'static str, EventTiming)> {
     }
 }
 
-/// Whether expandable segments may be drawn: without virtual memory there are none.
+/// Whether expandable segments may be drawn: they need virtual memory.
 #[must_use]
 pub fn may_expand<B: Backend>(backend: &B) -> bool {
     Requirement::ExpandableSegments.unmet(&backend.facts()).is_none()
@@ -44,13 +44,13 @@ pub fn may_expand<B: Backend>(backend: &B) -> bool {
 pub struct Draws(u64);
 
 impl Draws {
-    /// The sequence of a seed.
+    /// The sequence for a seed.
     #[must_use]
     pub fn new(seed: u64) -> Draws {
         Draws(seed)
     }
 
-    /// A number below `bound`, which is at least 1, and small enough that the remainder's bias does not matter.
+    /// A number below `bound`, which must be at least 1 and small enough that the modulo bias does not matter.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

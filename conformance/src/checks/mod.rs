@@ -1,4 +1,4 @@
-//! What is checked, as lists of entries: laws, each policy, the device contract, PyTorch's own tests, and two devices in lockstep.
+//! The checks, as lists of entries: laws, policies, the device contract, PyTorch's own tests, and two devices in lockstep.
 
 pub mod contract;
 pub mod draw;
@@ -14,7 +14,7 @@ use crate::backend::Cuda;
 use crate::suite::Entry;
 use policy_laws::Share;
 
-/// Every entry of the suite for a backend, group by group.
+/// Every entry of the suite for a backend, by group.
 #[must_use]
 pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     [
@@ -29,7 +29,7 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     .collect()
 }
 
-/// What is checked on a CUDA device alone: a host's second device.
+/// Entries for CUDA devices only: those about a host's second device.
 #[cfg(feature = "cuda")]
 #[must_use]
 pub fn cuda_entries() -> Vec<Entry<Cuda>> {

@@ -1,16 +1,17 @@
-//! The ladder, written a second time: what a request that no free block serves gives back, waits for and asks (spec 2.4, 2.7, 2.9).
+//! The retry ladder, written a second time: what a request that no free block serves gives back, waits for and asks for (spec
+//! 2.4, 2.7, 2.9).
 //!
-//! It knows only lists of segments and adds them up; from the heap before the request follows everything that must happen, rung by
+//! It works on lists of segments and their sums; the heap before the request determines everything that must happen, rung by
 //! rung.
 
 use std::collections::BTreeSet;
 
 use crate::model::Rules;
 
-/// The page of a device, in which it gives memory.
+/// The device's page: its unit of memory.
 const PAGE: u64 = 2 << 20;
 
-/// An ordinary segment, as it was when a request looked for a block.
+/// An ordinary segment, as it was when a request searched for a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
     /// First byte.
@@ -19,17 +20,17 @@ pub struct Candidate {
     pub size: u64,
     /// Its stream.
     pub stream: u64,
-    /// Whether it is of the large pool.
+    /// Whether it belongs to the large pool.
     pub large: bool,
-    /// Nothing of it is handed out or pending.
+    /// Nothing in it is live or pending.
     pub is_free: bool,
-    /// Nothing of it is handed out: it is free once all events are done.
+    /// Nothing in it is live: it is free once all events are complete.
     pub is_free_after_waiting: bool,
-    /// For how many searches it has been free.
+    /// How many searches it has been free for.
     pub age: u64,
 }
 
-/// A request on the ladder, and what it finds there.
+/// A request on the ladder, and the state it starts from.
 #[derive(Clone, Debug)]
 pub struct Ladder {
     /// The rules in force.
@@ -40,7 +41,7 @@ pub struct Ladder {
     pub stream: u64,
     /// The memory limit.
     pub limit: Option<u64>,
-    /// Pages that the device can still give; fewer than none if others took what is held here.
+    /// Pages that the device can still give; negative if others took memory that is held here.
     pub room_pages: i64,
     /// All segments.
     pub segments: Vec<Candidate>,
@@ -49,18 +50,18 @@ pub struct Ladder {
 /// What must happen.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Climb {
-    /// First bytes of the segments given back.
+    /// Start addresses of the segments given back.
     pub given_back: BTreeSet<u64>,
-    /// How often the device is asked.
+    /// How often the device is asked for memory.
     pub asked: usize,
-    /// Whether all events are waited for, which makes it a retry.
+    /// Whether it waits for all events, which counts as a retry.
     pub waited: bool,
-    /// Whether a new segment is made in the end.
+    /// Whether it gets a new segment in the end.
     pub served: bool,
 }
 
 impl Ladder {
-    /// Climbs it.
+    /// Climbs the ladder.
     #[must_use]
     pub fn climb(mut self) -> Climb {
         let mut climb = Climb::default();
@@ -69,9 +70,9 @@ impl Ladder {
         if self.asks(&mut climb) {
             return climb;
         }
-        let (oversize, suffices) = self.oversize();
+        let (oversize, is_enough) = self.oversize();
         self.give_back(&oversize, &mut climb);
-        if suffices && self.asks(&mut climb) {
+        if is_enough && self.asks(&mut climb) {
             return climb;
         }
         climb.waited = true;
@@ -91,7 +92,7 @@ impl Ladder {
         climb.given_back.extend(gone.iter().map(|segment| segment.address));
     }
 
-    /// The limit stands before the device: beyond it nobody is asked.
+    /// The limit comes before the device: a request beyond it does not reach the device.
     fn asks(&self, climb: &mut Climb) -> bool {
         let wanted = self.rules.segment(self.size);
         if self.limit.is_some_and(|limit| self.reserved() + wanted > limit) {
@@ -102,7 +103,8 @@ impl Ladder {
         climb.served
     }
 
-    /// Free large segments, in rounds: those at least as old as the average of the rest, until enough is back or nobody is (spec 2.7).
+    /// Free large segments to collect. Each round takes those at least as old as the average of the rest, until enough is
+    /// collected or none is left (spec 2.7).
     fn garbage(&self) -> Vec<Candidate> {
         let Some(limit) = self.limit.filter(|_| self.rules.collection_hundredths > 0) else { return Vec::new() };
         let allowed = (self.rules.collection_hundredths as f64 / 100.0 * limit as f64) as u64;
@@ -118,8 +120,8 @@ impl Ladder {
         gone
     }
 
-    /// Free oversize segments of the request's own stream and pool: the smallest that suffices, else the largest until they suffice
-    /// together; and whether they do (spec 2.9).
+    /// Free oversize segments of the request's own stream and pool: the smallest that is large enough, otherwise the largest ones
+    /// until their sum is; and whether it is (spec 2.9).
     fn oversize(&self) -> (Vec<Candidate>, bool) {
         let Some(max_split) = self.rules.max_split else { return (Vec::new(), false) };
         let wanted = self.size.max(max_split);
@@ -127,8 +129,8 @@ impl Ladder {
         let mut own: Vec<Candidate> = self.free().filter(|free| free.stream == self.stream && free.large == large).collect();
         own.retain(|free| free.size >= max_split);
         own.sort_by_key(|free| (free.size, free.address));
-        if let Some(suffices) = own.iter().find(|free| free.size >= wanted) {
-            return (vec![*suffices], true);
+        if let Some(smallest) = own.iter().find(|free| free.size >= wanted) {
+            return (vec![*smallest], true);
         }
         let (mut gone, mut sum) = (Vec::new(), 0);
         while sum < wanted

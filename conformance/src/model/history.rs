@@ -1,14 +1,14 @@
-//! The law of histories: what the allocator tells its observer makes sense by itself, entry by entry.
+//! The history law: the trace that the allocator gives its observer is consistent, entry by entry.
 
 use parkade::trace::{TraceAction, TraceEntry};
 
 use crate::law::{Broken, Law, ensure};
 
-/// The state that follows from the entries so far: lists of (first byte, bytes).
+/// The state implied by the entries so far, as lists of (start, size).
 #[derive(Clone, Default, Debug)]
 pub struct History {
     segments: Vec<(u64, u64)>,
-    /// Runs of expandable segments that have memory.
+    /// Mapped runs of expandable segments.
     mapped: Vec<(u64, u64)>,
     live: Vec<(u64, u64)>,
     leaving: Vec<(u64, u64)>,
@@ -17,7 +17,7 @@ pub struct History {
 fn take(list: &mut Vec<(u64, u64)>, entry: &TraceEntry) -> Result<(), Broken> {
     let place = list.iter().position(|&known| known == (entry.address, entry.size));
     let place =
-        place.ok_or_else(|| Broken::new(Law::History, format!("{entry:?}, of something that is not there: {list:x?}")))?;
+        place.ok_or_else(|| Broken::new(Law::History, format!("{entry:?} names something that does not exist: {list:x?}")))?;
     list.swap_remove(place);
     Ok(())
 }
@@ -27,11 +27,11 @@ fn touches(list: &[(u64, u64)], start: u64, size: u64) -> bool {
 }
 
 impl History {
-    /// Addresses got memory: a run of its own, or joined to those that it touches.
+    /// Addresses were mapped: a new run, joined with the runs next to it.
     fn map(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
         let (mut start, mut end) = (entry.address, entry.address + entry.size);
         let taken = touches(&self.segments, start, entry.size) || touches(&self.mapped, start, entry.size);
-        ensure(Law::History, !taken, || format!("{entry:?}, on top of other memory"))?;
+        ensure(Law::History, !taken, || format!("{entry:?} overlaps other memory"))?;
         self.mapped.retain(|&(other, bytes)| {
             let beside = other + bytes == start || other == end;
             if beside {
@@ -43,47 +43,45 @@ impl History {
         Ok(())
     }
 
-    /// Addresses lost their memory, which nobody may be using.
+    /// Addresses were unmapped; nothing there may be in use.
     fn unmap(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
         let (start, size) = (entry.address, entry.size);
         let in_use = touches(&self.live, start, size) || touches(&self.leaving, start, size);
-        ensure(Law::History, !in_use, || format!("{entry:?}, which is in use"))?;
+        ensure(Law::History, !in_use, || format!("{entry:?} covers memory that is in use"))?;
         let place = self.mapped.iter().position(|&(other, bytes)| other <= start && start + size <= other + bytes);
         let Some((other, bytes)) = place.map(|place| self.mapped.swap_remove(place)) else {
-            return ensure(Law::History, false, || format!("{entry:?}, which has no memory"));
+            return ensure(Law::History, false, || format!("{entry:?} covers addresses that are not mapped"));
         };
         let rest = [(other, start - other), (start + size, other + bytes - start - size)];
         self.mapped.extend(rest.into_iter().filter(|&(_, bytes)| bytes > 0));
         Ok(())
     }
 
-    /// Follows one entry.
+    /// Applies one entry.
     ///
     /// # Errors
-    /// If it cannot be: memory handed out twice, or outside any segment; a segment given back while somebody uses it; anything given
-    /// back that is not there.
+    /// If the entry is impossible: memory handed out twice or outside any segment, a segment given back while in use, or
+    /// something given back that does not exist.
     pub fn follow(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
         let &TraceEntry { action, address, size, .. } = entry;
         match action {
             TraceAction::SegmentAlloc => {
-                ensure(Law::History, !touches(&self.segments, address, size), || {
-                    format!("{entry:?}, on top of another segment")
-                })?;
+                ensure(Law::History, !touches(&self.segments, address, size), || format!("{entry:?} overlaps another segment"))?;
                 self.segments.push((address, size));
             }
             TraceAction::SegmentFree => {
                 take(&mut self.segments, entry)?;
                 let in_use = touches(&self.live, address, size) || touches(&self.leaving, address, size);
-                ensure(Law::History, !in_use, || format!("{entry:?}, which is in use"))?;
+                ensure(Law::History, !in_use, || format!("{entry:?} covers memory that is in use"))?;
             }
             TraceAction::SegmentMap => self.map(entry)?,
             TraceAction::SegmentUnmap => self.unmap(entry)?,
             TraceAction::Alloc => {
                 let holds = |&(start, bytes): &(u64, u64)| start <= address && address + size <= start + bytes;
                 let inside = self.segments.iter().any(holds) || self.mapped.iter().any(holds);
-                ensure(Law::History, inside, || format!("{entry:?}, in no segment"))?;
+                ensure(Law::History, inside, || format!("{entry:?} is outside every segment"))?;
                 let in_use = touches(&self.live, address, size) || touches(&self.leaving, address, size);
-                ensure(Law::History, !in_use, || format!("{entry:?}, which is in use"))?;
+                ensure(Law::History, !in_use, || format!("{entry:?} covers memory that is in use"))?;
                 self.live.push((address, size));
             }
             TraceAction::FreeRequested => {
@@ -96,7 +94,7 @@ impl History {
         Ok(())
     }
 
-    /// Nothing is held any more.
+    /// Whether nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty() && self.live.is_empty() && self.leaving.is_empty()

@@ -1,7 +1,7 @@
-//! The naive model: flat lists of intervals, scanned from one end to the other.
+//! The naive model: flat lists of intervals, scanned from end to end.
 //!
-//! It knows who holds which bytes and which bytes still belong to work under way, and from a list of the heap's blocks it works out
-//! where a request must go. It never decides anything for the core; it only says afterwards whether the core was right.
+//! It knows who holds which bytes and which bytes running work may still use, and works out from the list of blocks where a
+//! request must go. It decides nothing for the core; it only checks afterwards whether the core was right.
 
 use std::collections::BTreeSet;
 
@@ -12,34 +12,34 @@ use crate::backend::Witness;
 use crate::law::{Broken, Law, ensure};
 use crate::model::Rules;
 
-/// An allocation that is out.
+/// A live allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Live {
     /// First byte.
     pub address: u64,
-    /// What was asked for.
+    /// The requested size in bytes.
     pub requested: u64,
     /// Its stream's handle.
     pub stream: u64,
-    /// Other streams whose work uses it.
+    /// Other streams that use it.
     pub uses: Vec<u64>,
-    /// Streams that the allocator forgets, however often it is told of them; see [`Model::forget`].
+    /// Streams whose use the allocator forgets, however often it is recorded; see [`Model::forget`].
     pub forgotten: Vec<u64>,
 }
 
-/// An allocation given back that other streams' work may still use.
+/// A freed allocation that other streams' work may still use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Leaving {
     /// First byte.
     pub address: u64,
-    /// What was asked for.
+    /// The requested size in bytes.
     pub requested: u64,
-    /// For each such stream: how many events had been recorded on it when the allocation was given back.
+    /// For each such stream: how many events had been recorded on it when the allocation was freed.
     pub waits: Vec<(u64, u64)>,
 }
 
 impl Leaving {
-    /// Whether the allocator was told that all that work is done.
+    /// Whether the allocator knows that all of that work is done.
     #[must_use]
     pub fn is_known_done(&self, witness: &Witness) -> bool {
         self.waits.iter().all(|&(stream, recorded)| witness.is_known_done(stream, recorded))
@@ -59,16 +59,16 @@ pub struct FreeRun {
     pub size: u64,
     /// The segment's stream.
     pub stream: u64,
-    /// Whether the segment is of the large pool.
+    /// Whether the segment belongs to the large pool.
     pub large: bool,
 }
 
 /// Who holds what.
 #[derive(Clone, Default, Debug)]
 pub struct Model {
-    /// Allocations that are out, in the order in which the trial holds them.
+    /// Live allocations, in the order in which the trial holds them.
     pub live: Vec<Live>,
-    /// Allocations given back that may still be in use.
+    /// Freed allocations that may still be in use.
     pub leaving: Vec<Leaving>,
 }
 
@@ -77,10 +77,10 @@ fn overlap(a: u64, a_size: u64, b: u64, b_size: u64) -> bool {
 }
 
 impl Model {
-    /// Notes a new allocation, whose block has at least `rounded` bytes.
+    /// Adds a new allocation, whose block has at least `rounded` bytes.
     ///
     /// # Errors
-    /// If it is not aligned, or has bytes that belong to somebody.
+    /// If it is misaligned, or overlaps memory that is in use.
     pub fn add(&mut self, address: u64, requested: u64, rounded: u64, stream: u64, witness: &Witness) -> Result<(), Broken> {
         ensure(Law::Alignment, address.is_multiple_of(512), || format!("{address:#x} is not a multiple of 512"))?;
         for other in &self.live {
@@ -97,7 +97,7 @@ impl Model {
         Ok(())
     }
 
-    /// Notes that a stream uses a live allocation.
+    /// Records that a stream uses a live allocation.
     pub fn record(&mut self, which: usize, stream: u64) {
         let live = &mut self.live[which];
         if live.stream != stream && !live.uses.contains(&stream) && !live.forgotten.contains(&stream) {
@@ -105,15 +105,15 @@ impl Model {
         }
     }
 
-    /// Notes that the allocator is told of a stream while requests are routed to a private pool: 2.11 then forgets that the stream
-    /// uses the allocation, also if it was told before or is told again.
+    /// Records a stream's use reported while requests are routed to a private pool: 2.11 then forgets that the stream uses the
+    /// allocation, even if that was recorded before or is recorded again.
     pub fn forget(&mut self, which: usize, stream: u64) {
         let live = &mut self.live[which];
         live.uses.retain(|&used| used != stream);
         live.forgotten.push(stream);
     }
 
-    /// Notes that a live allocation is given back. To be called before the core is told.
+    /// Frees a live allocation. Must be called before the core frees it.
     pub fn give_back(&mut self, which: usize, witness: &Witness) {
         let Live { address, requested, uses, .. } = self.live.swap_remove(which);
         if !uses.is_empty() {
@@ -122,13 +122,14 @@ impl Model {
         }
     }
 
-    /// Checks a list of the heap's segments against what the model knows: exactly the live allocations are handed out, each in a block
-    /// that is large enough, and what may still be in use is pending.
+    /// Checks the heap's segments against the model: exactly the live allocations are handed out, each in a large enough block,
+    /// and what may still be in use is pending.
     ///
-    /// With `is_virtual`, private pools take part, and blocks freed while requests were routed to one are pending for that alone.
+    /// With `is_virtual` there are private pools, and a block may be pending just because it was freed while requests were routed
+    /// to one.
     ///
     /// # Errors
-    /// If not.
+    /// If they disagree.
     pub fn check(&mut self, segments: &[SegmentInfo], witness: &Witness, is_virtual: bool) -> Result<(), Broken> {
         let mut live: Vec<&Live> = self.live.iter().collect();
         live.sort_unstable_by_key(|live| live.address);
@@ -154,16 +155,16 @@ impl Model {
         }
         for block in blocks().filter(|block| block.state == BlockActivity::PendingFree) {
             let known = self.leaving.iter().any(|leaving| leaving.address == block.address.get());
-            ensure(Law::Accounting, known || is_virtual, || format!("{block:?} is pending, and nobody uses it"))?;
+            ensure(Law::Accounting, known || is_virtual, || format!("{block:?} is pending, and no stream uses it"))?;
         }
-        // A block may stay pending longer than it must: one whose event could not be recorded waits for a later one.
+        // A block may stay pending longer than necessary: if its event could not be recorded, it waits for a later one.
         self.leaving.retain(|leaving| {
             blocks().any(|block| block.address.get() == leaving.address && block.state == BlockActivity::PendingFree)
         });
         Ok(())
     }
 
-    /// How many streams have events that the allocator does not know to be done.
+    /// How many streams have events that the allocator does not know to be complete.
     #[must_use]
     pub fn waiting_streams(&self, witness: &Witness) -> usize {
         let waits = self.leaving.iter().flat_map(|leaving| &leaving.waits);
@@ -171,15 +172,15 @@ impl Model {
         waiting.map(|&(stream, _)| stream).collect::<BTreeSet<u64>>().len()
     }
 
-    /// Whether a pending block's events were known to be done when a request looked for a block.
+    /// Whether a pending block's events were known to be complete when a request searched for a block.
     #[must_use]
     pub fn was_known_done(&self, address: u64, witness: &Witness) -> bool {
         let leaving = self.leaving.iter().find(|leaving| leaving.address == address);
         leaving.is_some_and(|leaving| leaving.was_known_at_search(witness))
     }
 
-    /// What was free when a request looked for a block: `segments` is the heap before the request, and blocks whose events the allocator
-    /// had been told to be done by then count as free. Neighbours are joined.
+    /// What was free when a request searched for a block: `segments` is the heap before the request, and blocks whose events were
+    /// known to be complete by then count as free. Adjacent free blocks are joined.
     #[must_use]
     pub fn free_at_search(&self, segments: &[SegmentInfo], witness: &Witness) -> Vec<FreeRun> {
         let mut runs: Vec<FreeRun> = Vec::new();
@@ -209,8 +210,8 @@ impl Model {
     }
 }
 
-/// Where a request of `size` rounded bytes must go: into the smallest run that may serve it, of equal ones the lowest; `None`
-/// if no run may.
+/// Where a request of `size` rounded bytes must go: the smallest run that may serve it, the lowest of equal ones; `None` if no
+/// run may.
 #[must_use]
 pub fn best(runs: &[FreeRun], rules: &Rules, size: u64, stream: u64) -> Option<FreeRun> {
     let right = |run: &&FreeRun| run.stream == stream && run.large == Rules::is_large(size) && rules.may_serve(run.size, size);

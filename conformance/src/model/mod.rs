@@ -1,7 +1,7 @@
-//! The reference model: what an allocator may do, written a second time, the slow and obvious way.
+//! The reference model: what an allocator may do, written a second time in the slow and obvious way.
 //!
-//! Nothing here calls the core or shares code with it. It knows intervals (`intervals`), PyTorch's rules about sizes (`sizes`), the
-//! steps taken when no free block serves a request (`expected_ladder`), private pools (`routing`) and what makes a trace plausible
+//! Nothing here shares code with the core. It models free and live intervals (`intervals`), PyTorch's size rules (`sizes`), the
+//! steps taken when no free block serves a request (`expected_ladder`), private pools (`routing`) and what makes a trace consistent
 //! (`history`).
 
 pub mod expected_ladder;

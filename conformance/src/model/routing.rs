@@ -1,5 +1,5 @@
-//! Private pools as they ought to be, beside those of an allocator: who uses them, which requests they get, and which must keep their
-//! memory.
+//! The expected state of an allocator's private pools: how often they are used, which requests they get, and which must keep
+//! their memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,51 +11,51 @@ use parkade::{AllocError, Allocator, PoolError, PoolFilter};
 
 use crate::law::{Broken, Law, ensure};
 
-/// What a pool is called.
+/// The allocator's id of a pool number.
 pub(crate) const fn id(pool: u64) -> PoolId {
     PoolId(0, pool)
 }
 
-/// Private pools as they ought to be, by number.
+/// The expected state of private pools, by number.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Routing {
-    /// Pools that requests are sent to, the newest last, with the stream whose requests they are.
+    /// Pools that requests are routed to, newest last, with the stream they serve, or `None` for all streams.
     routed: Vec<(u64, Option<StreamId>)>,
     uses: BTreeMap<u64, i64>,
-    /// Pools that serve when memory is out.
+    /// Pools that may serve other requests when memory runs out.
     serving: BTreeSet<u64>,
     /// Pools that are not split.
     whole: BTreeSet<u64>,
 }
 
 impl Routing {
-    /// Requests are sent to some pool.
+    /// Whether requests are routed to any pool.
     pub(crate) fn is_routing(&self) -> bool {
         !self.routed.is_empty()
     }
 
-    /// Requests are sent to the pool: the stream whose requests these are, if not all.
+    /// Whether requests are routed to the pool; inside, the stream they come from, or `None` for all streams.
     pub(crate) fn routed(&self, pool: u64) -> Option<Option<StreamId>> {
         self.routed.iter().find(|&&(routed, _)| routed == pool).map(|&(_, stream)| stream)
     }
 
-    /// A pool gets the requests of one stream, as while a graph is captured on it.
+    /// Whether a pool gets the requests of a single stream, as while a graph is captured on it.
     pub(crate) fn is_capturing(&self) -> bool {
         self.routed.iter().any(|(_, stream)| stream.is_some())
     }
 
-    /// Where a request of the stream goes: the newest routing that is for it. 0 is the default pool.
+    /// The pool for a request of the stream: that of the newest routing that matches. 0 is the default pool.
     pub(crate) fn pool_for(&self, stream: StreamId) -> u64 {
         let accepts = |filter: &Option<StreamId>| filter.is_none_or(|wanted| wanted == stream);
         self.routed.iter().rev().find(|(_, filter)| accepts(filter)).map_or(0, |&(pool, _)| pool)
     }
 
-    /// How many uses the pool has.
+    /// The pool's use count.
     pub(crate) fn uses(&self, pool: u64) -> i64 {
         self.uses.get(&pool).copied().unwrap_or(0)
     }
 
-    /// The pools that serve when memory is out.
+    /// The pools that may serve other requests when memory runs out.
     pub(crate) fn serving(&self) -> impl Iterator<Item = u64> + '_ {
         self.serving.iter().copied()
     }
@@ -65,10 +65,10 @@ impl Routing {
         self.whole.contains(&pool)
     }
 
-    /// Makes a pool, or uses it once more.
+    /// Creates a pool, or adds a use to it.
     ///
     /// # Errors
-    /// If the answer is not the one that the uses call for.
+    /// If the answer does not match the pool's uses.
     pub(crate) fn create<D: DeviceBackend, P: Policy, O: Observer>(
         &mut self,
         core: &mut Allocator<D, P, O>,
@@ -76,17 +76,17 @@ impl Routing {
     ) -> Result<(), Broken> {
         let answer = core.create_pool(id(pool));
         let is_abandoned = matches!(answer, Err(PoolError::Abandoned(_))) && self.uses(pool) == 0;
-        ensure(Law::Pools, is_abandoned || answer.is_ok(), || format!("pool {pool} is made: {answer:?}, while {self:?}"))?;
+        ensure(Law::Pools, is_abandoned || answer.is_ok(), || format!("create_pool({pool}) gave {answer:?}, with {self:?}"))?;
         if answer.is_ok() {
             *self.uses.entry(pool).or_insert(0) += 1;
         }
         Ok(())
     }
 
-    /// Sends requests to a pool. Twice the same is refused, and counts as a use all the same.
+    /// Routes requests to a pool. Routing to a pool twice is refused, but still counts as a use.
     ///
     /// # Errors
-    /// If the answer is not the one that routings and uses call for.
+    /// If the answer does not match the pool's routing and uses.
     pub(crate) fn begin<D: DeviceBackend, P: Policy, O: Observer>(
         &mut self,
         core: &mut Allocator<D, P, O>,
@@ -97,7 +97,7 @@ impl Routing {
         let is_routed = self.routed(pool).is_some();
         let is_abandoned = matches!(answer, Err(PoolError::Abandoned(_))) && self.uses(pool) == 0;
         let is_right = is_abandoned || matches!(answer, Err(PoolError::AlreadyRouted(_))) == is_routed;
-        ensure(Law::Pools, is_right, || format!("requests go to pool {pool}: {answer:?}, while {self:?}"))?;
+        ensure(Law::Pools, is_right, || format!("begin_pool({pool}) gave {answer:?}, with {self:?}"))?;
         if !is_abandoned {
             *self.uses.entry(pool).or_insert(0) += 1;
         }
@@ -107,10 +107,10 @@ impl Routing {
         Ok(())
     }
 
-    /// Sends no more requests to a pool.
+    /// Stops routing requests to a pool.
     ///
     /// # Errors
-    /// If the answer is not the one that the routings call for.
+    /// If the answer does not match the pool's routing.
     pub(crate) fn end<D: DeviceBackend, P: Policy, O: Observer>(
         &mut self,
         core: &mut Allocator<D, P, O>,
@@ -118,15 +118,15 @@ impl Routing {
     ) -> Result<(), Broken> {
         let answer = core.end_pool(id(pool));
         let place = self.routed.iter().position(|&(routed, _)| routed == pool);
-        ensure(Law::Pools, answer.is_ok() == place.is_some(), || format!("no requests go to pool {pool}: {answer:?}"))?;
+        ensure(Law::Pools, answer.is_ok() == place.is_some(), || format!("end_pool({pool}) gave {answer:?}"))?;
         place.map(|place| self.routed.remove(place));
         Ok(())
     }
 
-    /// A use of the pool ends; nothing happens if it has none.
+    /// Ends one use of the pool; does nothing if it has none.
     ///
     /// # Errors
-    /// If that is refused.
+    /// If the allocator refuses.
     pub(crate) fn release<D: DeviceBackend, P: Policy, O: Observer>(
         &mut self,
         core: &mut Allocator<D, P, O>,
@@ -136,29 +136,29 @@ impl Routing {
             return Ok(());
         }
         let answer = core.release_pool(id(pool));
-        ensure(Law::Pools, answer.is_ok(), || format!("a use of pool {pool} ends: {answer:?}"))?;
+        ensure(Law::Pools, answer.is_ok(), || format!("release_pool({pool}) gave {answer:?}"))?;
         *self.uses.entry(pool).or_insert(0) -= 1;
         Ok(())
     }
 
-    /// The pool serves when memory is out, from now on.
+    /// Lets the pool serve other requests when memory runs out.
     pub(crate) fn serve_when_out<D: DeviceBackend, P: Policy, O: Observer>(&mut self, core: &mut Allocator<D, P, O>, pool: u64) {
         core.set_pool_use_on_oom(id(pool), true);
         self.serving.insert(pool);
     }
 
-    /// The pool's blocks are not split, from now on.
+    /// Stops splitting the pool's blocks.
     pub(crate) fn keep_whole<D: DeviceBackend, P: Policy, O: Observer>(&mut self, core: &mut Allocator<D, P, O>, pool: u64) {
         core.set_pool_no_split(id(pool));
         self.whole.insert(pool);
     }
 
-    /// A pool is gone, and with it that it was not split.
+    /// Forgets that the pool is not split, because the pool is gone.
     pub(crate) fn forget_whole(&mut self, pool: u64) {
         self.whole.remove(&pool);
     }
 
-    /// The allocator counts uses of the pools from 1 to `pools` as they are counted here.
+    /// Checks the allocator's use counts of pools 1 to `pools` against these.
     ///
     /// # Errors
     /// If not.
@@ -169,15 +169,15 @@ impl Routing {
     ) -> Result<(), Broken> {
         for pool in 1..=pools {
             let (counted, wanted) = (core.pool_use_count(id(pool)).unwrap_or(0), self.uses(pool));
-            ensure(Law::Pools, counted == wanted, || format!("pool {pool} has {counted} uses, and should have {wanted}"))?;
+            ensure(Law::Pools, counted == wanted, || format!("pool {pool} has {counted} uses, expected {wanted}"))?;
         }
         Ok(())
     }
 
-    /// Nothing was taken from a pool that is in use, nor from the default one while nothing waits (spec 2.10).
+    /// Checks that no memory was taken from a pool in use, nor from the default pool while waiting is deferred (spec 2.10).
     ///
     /// # Errors
-    /// If something was.
+    /// If any was.
     pub(crate) fn check_kept(&self, entries: &[TraceEntry], is_deferring: bool) -> Result<(), Broken> {
         let is_gone = |entry: &&TraceEntry| matches!(entry.action, TraceAction::SegmentFree | TraceAction::SegmentUnmap);
         for entry in entries.iter().filter(is_gone) {
@@ -188,8 +188,8 @@ impl Routing {
         Ok(())
     }
 
-    /// The newest request among these entries, which was served, was served by the pool that it was routed to, or by one that serves when
-    /// memory is out: which pool, and whether it only lent.
+    /// Checks that the newest request in these entries was served by the pool it was routed to, or by one that serves when memory
+    /// runs out. Returns the pool, and whether it only lent the memory.
     ///
     /// # Errors
     /// If not.
@@ -198,12 +198,12 @@ impl Routing {
         let wanted = self.pool_for(stream);
         let is_borrowed = served != wanted && wanted == 0 && self.serving.contains(&served);
         ensure(Law::Pools, served == wanted || is_borrowed, || {
-            format!("{bytes} bytes of stream {stream} came from pool {served}, and should from {wanted}: {self:?}")
+            format!("{bytes} bytes of stream {stream} came from pool {served}, expected {wanted}: {self:?}")
         })?;
         Ok((served, is_borrowed))
     }
 
-    /// A request failed in a pool. Only looking into one that is routed already fails so, and that counts as a use.
+    /// A request failed in a pool. Only searching a pool that is already routed may fail like this, and that counts as a use.
     ///
     /// # Errors
     /// If it failed for another reason.

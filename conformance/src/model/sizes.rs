@@ -1,24 +1,24 @@
-//! PyTorch's rules about sizes, written a second time from the specification, the slow and obvious way.
+//! PyTorch's size rules, written a second time from the specification in the slow and obvious way.
 
 use parkade::units::MIB;
 
 /// What the rules depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// Blocks of this size and more are oversize; `None` is no limit.
+    /// Blocks of at least this size are oversize; `None`: none are.
     pub max_split: Option<u64>,
-    /// How much larger than the request an oversize block may be.
+    /// How much larger than the request an oversize block may be, in bytes.
     pub non_split_rounding: u64,
-    /// Size of segments for requests of middling size.
+    /// Size of the segments made for medium requests, in bytes.
     pub large_segment: u64,
-    /// Steps between two powers of two, for requests below 2, 4 and 8 MiB and for larger ones; 0 is no such rounding.
+    /// Steps between two powers of two, for requests below 2, 4 and 8 MiB and for larger ones; 0 disables this rounding.
     pub divisions: [u64; 4],
-    /// The part of the limit beyond which unused segments are given back, in hundredths; 0 is never.
+    /// The part of the limit beyond which unused segments are given back, in hundredths; 0 means never.
     pub collection_hundredths: u64,
 }
 
-/// A settings string, and what it changes. Every string resets the rules that it does not name, but for the size of large segments,
-/// which stays as it was and is what the rounding slack is reset to (spec 8.3).
+/// A settings string and what it changes. Every string resets the rules it does not name, except the size of large segments,
+/// which keeps its value and is what the rounding slack is reset to (spec 8.3).
 #[derive(Clone, Copy, Debug)]
 pub struct NamedSettings {
     /// The string.
@@ -30,7 +30,7 @@ pub struct NamedSettings {
     collection_hundredths: u64,
 }
 
-/// The settings that laws are checked under.
+/// The settings under which the laws are checked.
 pub const SETTINGS: [NamedSettings; 9] = [
     NamedSettings::plain(""),
     NamedSettings { max_split_mib: Some(32), ..NamedSettings::plain("max_split_size_mb:32") },
@@ -68,7 +68,7 @@ impl NamedSettings {
         }
     }
 
-    /// The rules in force after the string was applied to these.
+    /// The rules after applying the string to `before`.
     #[must_use]
     pub fn applied_to(&self, before: Rules) -> Rules {
         let large_segment = self.large_segment_mib.map_or(before.large_segment, |mib| mib * MIB);
@@ -95,7 +95,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// The block's size for a request (spec 1.2 to 1.4). Requests are small enough not to overflow.
+    /// The block size for a request (spec 1.2 to 1.4). Requests here are too small to overflow.
     #[must_use]
     pub fn rounded(&self, requested: u64) -> u64 {
         let divisions = self.divisions[[2 * MIB, 4 * MIB, 8 * MIB].iter().filter(|&&bound| requested >= bound).count()];
@@ -105,7 +105,7 @@ impl Rules {
                 power *= 2;
             }
             let steps = (0..=divisions).map(|step| power + step * (power / divisions));
-            return steps.into_iter().find(|&size| size >= requested).expect("the next power of two suffices");
+            return steps.into_iter().find(|&size| size >= requested).expect("the next power of two is large enough");
         }
         requested.max(1).div_ceil(512) * 512
     }
@@ -116,7 +116,7 @@ impl Rules {
         size > MIB
     }
 
-    /// The segment that is made for a block (spec 1.6).
+    /// The segment size for a new block (spec 1.6).
     #[must_use]
     pub fn segment(&self, size: u64) -> u64 {
         match size {
@@ -126,8 +126,8 @@ impl Rules {
         }
     }
 
-    /// Whether a free block of the right pool and stream may serve a block of `size` bytes (spec 2.5). The real rule looks at the
-    /// smallest block that is large enough and at no other; but if it refuses that one, it would refuse all larger ones.
+    /// Whether a free block of the right pool and stream may serve a block of `size` bytes (spec 2.5). The real rule tries only
+    /// the smallest block that is large enough; but if it rejects that one, it would reject all larger ones.
     #[must_use]
     pub fn may_serve(&self, free: u64, size: u64) -> bool {
         let fits = match self.max_split {
@@ -138,7 +138,7 @@ impl Rules {
         free >= size && fits
     }
 
-    /// The size of the block that a request gets out of `whole` free bytes: what is worth having is split off (spec 3.1).
+    /// The size of the block that a request gets out of `whole` free bytes: a large enough remainder is split off (spec 3.1).
     #[must_use]
     pub fn cut(&self, whole: u64, size: u64) -> u64 {
         let rest = whole - size;

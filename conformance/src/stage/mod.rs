@@ -1,7 +1,7 @@
-//! A stage: an allocator on a device, on which a scenario is played. Its allocations have names, and its heap can be drawn.
+//! A stage: an allocator on a device on which a scenario is played. Its allocations have names, and its heap can be drawn.
 //!
-//! What it tells is the same on every backend: segments are numbered in the order in which they were made, and places are
-//! distances from their starts.
+//! Its output is the same on every backend: segments are numbered in order of creation, and positions are offsets from their
+//! starts.
 
 mod picture;
 
@@ -18,12 +18,12 @@ use parkade::{AllocError, Allocation, Allocator};
 use crate::backend::{Backend, Core, MadeCall, Needs, TestDevice, WitnessedDevice};
 use crate::suite::Trouble;
 
-/// What a request came to.
+/// The outcome of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// It was served.
     Served,
-    /// There was no memory; the error's text.
+    /// Out of memory, with the error's text.
     OutOfMemory(String),
 }
 
@@ -31,7 +31,7 @@ impl Request {
     /// The text of the error.
     ///
     /// # Errors
-    /// If it was served, which the story says it must not be.
+    /// If the request was served, which the scenario says it must not be.
     pub fn refusal(self) -> Result<String, Trouble> {
         match self {
             Request::OutOfMemory(text) => Ok(text),
@@ -39,10 +39,10 @@ impl Request {
         }
     }
 
-    /// Nothing.
+    /// Succeeds if the request was served.
     ///
     /// # Errors
-    /// If it was not served, which the story says it must be.
+    /// If it was refused, which the scenario says it must not be.
     pub fn served(self) -> Result<(), Trouble> {
         match self {
             Request::Served => Ok(()),
@@ -59,10 +59,10 @@ pub struct Stage<D: TestDevice> {
 }
 
 impl<D: TestDevice> Stage<D> {
-    /// An allocator that holds nothing, under these settings and this limit, on a device of the backend.
+    /// An empty allocator with these settings and this limit, on a device of the backend.
     ///
     /// # Errors
-    /// If there is no such device; or the settings are refused.
+    /// If there is no such device, or the settings are refused.
     pub fn new<B: Backend<Device = D>>(
         backend: &B,
         needs: &Needs,
@@ -82,7 +82,7 @@ impl<D: TestDevice> Stage<D> {
         &mut self.core
     }
 
-    /// The device; its guards are not to be held across a call of the allocator.
+    /// The device; do not hold its guards across a call of the allocator.
     #[must_use]
     pub fn device(&self) -> &WitnessedDevice<D> {
         &self.device
@@ -94,18 +94,18 @@ impl<D: TestDevice> Stage<D> {
         self.device.look().streams()
     }
 
-    /// Asks for memory on the default stream, under a name that is not in use.
+    /// Requests memory on the default stream, under a name that is not in use.
     ///
     /// # Errors
-    /// If anything but memory is missing.
+    /// If the request fails for any reason other than out of memory.
     pub fn alloc(&mut self, name: &str, bytes: Bytes) -> Result<Request, Trouble> {
         self.alloc_on(name, bytes, StreamId::DEFAULT)
     }
 
-    /// Asks for memory on a stream, under a name that is not in use.
+    /// Requests memory on a stream, under a name that is not in use.
     ///
     /// # Errors
-    /// If anything but memory is missing.
+    /// If the request fails for any reason other than out of memory.
     pub fn alloc_on(&mut self, name: &str, bytes: Bytes, stream: StreamId) -> Result<Request, Trouble> {
         assert!(!self.named.contains_key(name), "{name} is in use");
         match self.core.allocate(bytes, stream) {
@@ -118,19 +118,19 @@ impl<D: TestDevice> Stage<D> {
         }
     }
 
-    /// Gives a named allocation back.
+    /// Frees a named allocation.
     ///
     /// # Errors
-    /// If there is none of this name, or the device fails.
+    /// If there is no allocation of this name, or the device fails.
     pub fn free(&mut self, name: &str) -> Result<(), Trouble> {
         let (allocation, _) = self.named.remove(name).ok_or_else(|| Trouble::fail(format!("there is no {name}")))?;
         self.core.free(allocation).map_err(|error| Trouble::fail(format!("{name}: {error}")))
     }
 
-    /// Says that a stream uses a named allocation.
+    /// Records that a stream uses a named allocation.
     ///
     /// # Errors
-    /// If there is none of this name.
+    /// If there is no allocation of this name.
     pub fn record_stream(&mut self, name: &str, stream: StreamId) -> Result<(), Trouble> {
         let (allocation, _) = self.named.get(name).ok_or_else(|| Trouble::fail(format!("there is no {name}")))?;
         self.core.record_stream(allocation, stream);
@@ -140,7 +140,7 @@ impl<D: TestDevice> Stage<D> {
     /// Where a named allocation begins.
     ///
     /// # Errors
-    /// If there is none of this name.
+    /// If there is no allocation of this name.
     pub fn address(&self, name: &str) -> Result<DeviceAddress, Trouble> {
         let found = self.named.get(name).map(|(allocation, _)| allocation.address());
         found.ok_or_else(|| Trouble::fail(format!("there is no {name}")))
@@ -160,19 +160,19 @@ impl<D: TestDevice> Stage<D> {
         self.core.release_cached().map_err(|error| Trouble::fail(error.to_string()))
     }
 
-    /// The calls that the allocator has made since this was last asked: name and, where it has one, size; a refused one is marked.
+    /// The allocator's calls since this was last called: name, and size if it has one; refused calls are marked.
     #[must_use]
     pub fn calls(&mut self) -> Vec<String> {
         self.device.list_calls().iter().map(call_text).collect()
     }
 
-    /// The segments, in the order in which they were made.
+    /// The segments, in order of creation.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         picture::in_order(self.core.segments(), self.core.observer())
     }
 
-    /// The heap as text, every allocation by its name.
+    /// The heap as text, with every allocation by its name.
     #[must_use]
     pub fn picture(&self) -> String {
         let names = self.named.iter().map(|(name, (allocation, _))| (allocation.address().get(), name.as_str())).collect();
@@ -185,7 +185,8 @@ impl<D: TestDevice> Stage<D> {
         self.core.stats()
     }
 
-    /// The statistics that a story is about, one a line: allocated, active, reserved (now and at most), and what pressure did.
+    /// The main statistics, one per line: allocated, active and reserved (current and peak), and counts of device calls and
+    /// retries.
     #[must_use]
     pub fn figures(&self) -> String {
         let stats = self.core.stats();
@@ -211,13 +212,13 @@ impl<D: TestDevice> Stage<D> {
         .concat()
     }
 
-    /// Everything that happened.
+    /// The allocator's trace.
     #[must_use]
     pub fn trace(&self) -> &[TraceEntry] {
         self.core.observer()
     }
 
-    /// Gives everything back, and looks whether that is so.
+    /// Gives everything back, and checks that nothing is left.
     ///
     /// # Errors
     /// If the heap is damaged or the device keeps anything.

@@ -1,4 +1,4 @@
-//! The heap as text: a bar and a list of blocks for each segment.
+//! The heap as text: a bar and a list of blocks per segment.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,11 +8,11 @@ use parkade::texts::format_bytes;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::StreamId;
 
-/// Characters of a bar.
+/// Width of a bar in characters.
 const WIDTH: u64 = 64;
 
-/// Segments in the order in which they were made. Runs of an expandable segment count from when their first address last got memory;
-/// those of one mapping are in the order of their addresses.
+/// Segments in order of creation. A run of an expandable segment counts from when its first address last got memory;
+/// runs from one mapping are in address order.
 pub(super) fn in_order(mut segments: Vec<SegmentInfo>, trace: &[TraceEntry]) -> Vec<SegmentInfo> {
     let made = |segment: &SegmentInfo| {
         let start = segment.address.get();
@@ -26,10 +26,10 @@ pub(super) fn in_order(mut segments: Vec<SegmentInfo>, trace: &[TraceEntry]) -> 
     segments
 }
 
-/// One line and a bar a segment: `#` live, `~` waiting for events, `.` free. A block has at least one character.
+/// One line and a bar per segment: `#` live, `~` waiting for events, `.` free. A block has at least one character.
 ///
-/// Segments with nothing in them come last, the smallest first, without numbers: which of several equal ones is left is decided by
-/// their addresses, so it differs between devices.
+/// Empty segments come last, smallest first, without numbers: their addresses decide which of several equal ones is left, so it
+/// differs between devices.
 pub(super) fn draw(segments: &[SegmentInfo], names: &BTreeMap<u64, &str>) -> String {
     let mut out = String::new();
     let is_empty = |segment: &&SegmentInfo| segment.blocks.iter().all(|block| block.state == BlockActivity::Inactive);

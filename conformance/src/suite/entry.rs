@@ -1,19 +1,19 @@
-//! An entry: one thing to check, with a name, and what it needs of a device.
+//! An entry: one thing to check, its name, and what it requires of the device.
 
 use super::requirement::Requirement;
 use super::verdict::{Effort, Trouble, Verdict};
 use crate::backend::{Backend, DeviceFacts};
 
-/// What kind of thing an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Group {
-    /// Holds for every program.
+    /// A property of every program.
     Law,
-    /// What a device does, call by call.
+    /// What a device call does.
     Contract,
-    /// A story of the source documents.
+    /// A scenario from the source documents.
     Scenario,
-    /// A test of PyTorch's own suite.
+    /// A test from PyTorch's own suite.
     PyTorchTest,
     /// The same sequence on two devices.
     Lockstep,
@@ -39,7 +39,7 @@ pub struct Entry<B> {
     pub group: Group,
     /// Its name, unique in its group.
     pub name: String,
-    /// What holds, in a line.
+    /// What holds, in one line.
     pub says: &'static str,
     requires: Option<Requirement>,
     check: Check<B>,
@@ -48,7 +48,7 @@ pub struct Entry<B> {
 type Check<B> = Box<dyn Fn(&B, &Effort) -> Verdict + Send + Sync>;
 
 impl<B: Backend> Entry<B> {
-    /// An entry that every device can be checked with.
+    /// An entry that runs on every device.
     pub fn new(
         group: Group,
         name: impl Into<String>,
@@ -58,22 +58,22 @@ impl<B: Backend> Entry<B> {
         Entry { group, name: name.into(), says, requires: None, check: Box::new(check) }
     }
 
-    /// The same, skipped on devices that do not have this.
+    /// The same entry, skipped on devices that do not meet the requirement.
     #[must_use]
     pub fn requires(self, requirement: Requirement) -> Entry<B> {
         Entry { requires: Some(requirement), ..self }
     }
 
-    /// Why it cannot be run on a device with these facts, in words; `None` if it can.
+    /// Why the entry cannot run on a device with these facts; `None` if it can.
     #[must_use]
     pub fn unmet(&self, facts: &DeviceFacts) -> Option<&'static str> {
         self.requires.and_then(|requirement| requirement.unmet(facts))
     }
 
-    /// Checks it.
+    /// Runs the check.
     ///
     /// # Errors
-    /// Why it did not pass; [`Trouble::Skip`] if the device does not have what it requires.
+    /// Why it did not pass; [`Trouble::Skip`] if the device does not meet its requirement.
     pub fn check(&self, backend: &B, effort: &Effort) -> Verdict {
         match self.unmet(&backend.facts()) {
             Some(reason) => Err(Trouble::Skip(reason.to_owned())),
@@ -81,7 +81,7 @@ impl<B: Backend> Entry<B> {
         }
     }
 
-    /// Group and name, as a filter sees them.
+    /// Group and name, as filters match them.
     #[must_use]
     pub fn title(&self) -> String {
         format!("{}/{}", self.group.name(), self.name)

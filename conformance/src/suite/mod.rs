@@ -1,6 +1,6 @@
-//! What an entry of the suite is, and running a list of them: each has a name, runs on a backend and ends with a verdict.
+//! Entries of the suite and how a list of them is run: each has a name, runs on a backend and ends with a verdict.
 //!
-//! Nothing here knows what is checked: that is in [`checks`](crate::checks).
+//! What is checked is in [`checks`](crate::checks); nothing here depends on it.
 
 mod entry;
 mod progress;

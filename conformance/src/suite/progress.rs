@@ -1,17 +1,17 @@
-//! Who wants to know how far a run is.
+//! Progress reports of a run.
 
 use super::row::Row;
 
-/// Is told of entries as they begin and end, from several threads.
+/// Called as entries begin and end, from several threads.
 pub trait Progress: Sync {
     /// An entry begins.
     fn begins(&self, title: &str);
 
-    /// An entry is done.
+    /// An entry has ended.
     fn ends(&self, row: &Row);
 }
 
-/// Nobody.
+/// Ignores progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Silent;
 

@@ -1,4 +1,4 @@
-//! The device that others are compared with: what an entry shows there, another device must show too.
+//! The reference device: what an entry shows there, it must show on other devices with the same facts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::entry::Entry;
 use super::verdict::{Effort, Evidence, Trouble, Verdict};
 use crate::backend::{Backend, DeviceFacts};
 
-/// What the entries of one backend show, asked for when it is needed.
+/// What the entries of one backend show, computed when it is needed.
 pub struct Reference {
     name: &'static str,
     facts: DeviceFacts,
@@ -17,7 +17,7 @@ pub struct Reference {
 type Show = Box<dyn Fn(&Effort) -> Verdict + Send + Sync>;
 
 impl Reference {
-    /// What these entries show on this backend.
+    /// A reference of these entries on this backend.
     pub fn new<B: Backend + Send + Sync + 'static>(backend: B, entries: Vec<Entry<B>>) -> Reference {
         let (name, facts, backend) = (backend.name(), backend.facts(), Arc::new(backend));
         let show = |entry: Entry<B>| {
@@ -34,10 +34,10 @@ impl Reference {
         facts.behaves_as(&self.facts)
     }
 
-    /// Hands the evidence of another device's entry on if its text is, line by line, what the entry of the same title shows here.
+    /// Returns another device's evidence if its text equals, line by line, what the entry with the same title shows here.
     ///
     /// # Errors
-    /// The first line that differs; or why the entry did not pass here.
+    /// The first line that differs, or why the entry did not pass here.
     pub fn compare(&self, title: &str, evidence: Evidence, effort: &Effort) -> Verdict {
         let Some(show) = self.shows.get(title).filter(|_| !evidence.text.is_empty()) else { return Ok(evidence) };
         let expected = show(effort)?.text;

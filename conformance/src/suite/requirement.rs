@@ -7,23 +7,23 @@ use crate::backend::DeviceFacts;
 /// The smallest page of PyTorch's expandable segments (spec 4.2).
 const EXPANDABLE_PAGE: Bytes = Bytes(2 * MIB);
 
-/// What an entry requires of a device. Without it the entry is skipped, and says why.
+/// What an entry requires of a device. On a device without it the entry is skipped with a reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requirement {
-    /// Addresses can be reserved and memory be mapped behind them.
+    /// Addresses can be reserved and memory mapped at them.
     VirtualMemory,
     /// Memory can be mapped in the pages that the allocator and its policies map: 2 MiB and multiples.
     ExpandableSegments,
-    /// Ranges of this part of a page share pages, as do smaller ones: 2 is half a page.
+    /// Ranges of up to a page divided by this number share pages: 2 means half a page.
     SharedPages(u64),
-    /// Any free pages serve any range.
+    /// Any free pages can serve any range.
     RemappedPages,
-    /// The facts are those of the simulated device, with which the entry compares.
+    /// The facts equal those of the simulated device that the entry compares with.
     ReferenceFacts,
 }
 
 impl Requirement {
-    /// Why a device with these facts does not have it, in words; `None` if it does.
+    /// Why a device with these facts does not meet it; `None` if it does.
     #[must_use]
     pub fn unmet(self, facts: &DeviceFacts) -> Option<&'static str> {
         let unless = |holds: bool, reason| (!holds).then_some(reason);

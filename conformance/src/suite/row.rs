@@ -1,4 +1,4 @@
-//! The result of a run: a row for each entry, and their sum.
+//! The result of a run: one row per entry, and a summary.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Status {
     }
 }
 
-/// The line of a report.
+/// One line of the report.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     /// The entry's kind.
@@ -46,7 +46,7 @@ pub struct Row {
     pub reason: String,
     /// A sequence that shows the failure, as a script for `parkade ops`.
     pub script: Option<String>,
-    /// What it has to show.
+    /// What it showed.
     pub evidence: Evidence,
     /// How long it took.
     pub took: Duration,
@@ -63,7 +63,7 @@ impl Row {
     }
 }
 
-/// How many rows ended how, and how much was done for it.
+/// Counts of rows by status, and of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Summary {
     /// Rows that passed.
@@ -72,12 +72,12 @@ pub struct Summary {
     pub failed: usize,
     /// Rows that could not be run.
     pub skipped: usize,
-    /// Operations carried out.
+    /// Operations performed.
     pub operations: u64,
 }
 
 impl Summary {
-    /// The sum of rows.
+    /// Sums up the rows.
     #[must_use]
     pub fn of(rows: &[Row]) -> Summary {
         let count = |status| rows.iter().filter(|row| row.status == status).count();

@@ -1,4 +1,4 @@
-//! Running a list of entries: on a simulated backend side by side, on a real device one after the other.
+//! Running a list of entries: in parallel on a simulated backend, one after another on a real device.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -12,9 +12,9 @@ use super::row::Row;
 use super::verdict::{Effort, Trouble, Verdict};
 use crate::backend::Backend;
 
-/// Runs the entries. The rows are in the entries' order. A panic is a failure of its entry.
+/// Runs the entries and returns their rows in the same order. A panic counts as a failure of its entry.
 ///
-/// Where there is a reference, each entry must also show what the one of its title shows there; see [`check`].
+/// With a reference, each entry must also show what the entry with its title shows there; see [`check`].
 pub fn run<B: Backend + Sync>(
     backend: &B,
     entries: &[Entry<B>],
@@ -33,10 +33,10 @@ pub fn run<B: Backend + Sync>(
     if backend.is_simulated() { entries.par_iter().map(one).collect() } else { entries.iter().map(one).collect() }
 }
 
-/// Checks one entry. A panic is a failure.
+/// Checks one entry. A panic counts as a failure.
 ///
-/// If there is a reference, and the device's facts are the reference's, the entry must also show what it shows there. Devices with other
-/// facts show other things, rightly; of them only what the entry itself asserts is checked.
+/// With a reference whose facts equal the device's, the entry must also show what it shows there. A device with other
+/// facts rightly shows other things, so only the entry's own assertions count for it.
 ///
 /// # Errors
 /// Why it did not pass.
@@ -49,8 +49,8 @@ pub fn check<B: Backend>(backend: &B, entry: &Entry<B>, reference: Option<&Refer
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without words".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
 }

@@ -1,38 +1,38 @@
-//! How much an entry does, what it shows, and why it may not pass.
+//! How much work an entry does, what it shows, and why it may not pass.
 
 use parkade::device::BackendError;
 
 use crate::backend::Unable;
 use crate::law::Broken;
 
-/// How much to do.
+/// How much work to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effort {
-    /// Random sequences a law.
+    /// Random sequences per law.
     pub cases: u32,
     /// The seed that they are drawn from.
     pub seed: u64,
 }
 
-/// What an entry has to show for itself.
+/// What an entry shows.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Evidence {
-    /// What was seen, as text: statistics, pictures of the heap, errors. The same in every run, and on every device with the same facts.
+    /// Statistics, pictures of the heap, errors. The same in every run, and on every device with the same facts.
     pub text: String,
-    /// What was measured, which differs from run to run.
+    /// Measurements, which differ from run to run.
     pub measured: String,
-    /// How many operations were carried out.
+    /// How many operations were performed.
     pub operations: u64,
 }
 
 impl Evidence {
-    /// Text alone.
+    /// Evidence with text only.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Evidence {
         Evidence { text: text.into(), ..Evidence::default() }
     }
 
-    /// So many operations, nothing to show.
+    /// Evidence with a count of operations and no text.
     #[must_use]
     pub fn operations(operations: u64) -> Evidence {
         Evidence { operations, ..Evidence::default() }
@@ -42,19 +42,19 @@ impl Evidence {
 /// Why an entry did not pass.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// It cannot be run here.
+    /// It cannot run here.
     Skip(String),
-    /// What should hold does not.
+    /// Something that should hold does not.
     Fail {
         /// What was seen.
         reason: String,
-        /// The shortest sequence found that shows it, as a script for `parkade ops`.
+        /// The shortest failing sequence found, as a script for `parkade ops`.
         script: Option<String>,
     },
 }
 
 impl Trouble {
-    /// A failure in words.
+    /// A failure with this reason.
     #[must_use]
     pub fn fail(reason: impl Into<String>) -> Trouble {
         Trouble::Fail { reason: reason.into(), script: None }
@@ -82,5 +82,5 @@ impl From<BackendError> for Trouble {
     }
 }
 
-/// What an entry came to.
+/// The outcome of an entry.
 pub type Verdict = Result<Evidence, Trouble>;

@@ -1,4 +1,5 @@
-//! Facts, Time of one call: what the calls cost here, as a table to lay beside the facts. Times are measured, never asserted.
+//! Time of one call: what the calls cost here, as a table to compare with facts: Time of one call. Times are measured, never
+//! asserted.
 
 use std::fmt::Write;
 
@@ -8,15 +9,15 @@ use crate::backend::{Backend, TestDevice};
 use crate::checks::contract::probe::{Watch, ends_empty, free_bytes, open};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
-/// Handles of the first table and ranges of the second, in MiB.
+/// Sizes of the first table's handles and the second table's ranges, in MiB.
 const HANDLES_MIB: [u64; 4] = [2, 20, 128, 1024];
 const RANGES_MIB: [u64; 4] = [2, 20, 256, 1024];
-/// Each call is made so often; the table shows the median.
+/// How often each call is made; the table shows the median.
 const ROUNDS: usize = 21;
 
 /// The entry of these rows.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    vec![Entry::new(Group::Contract, "costs", "every call of the cost tables is done; what each takes is measured", costs)]
+    vec![Entry::new(Group::Contract, "costs", "every call of the cost tables succeeds; its time is measured", costs)]
 }
 
 fn costs<B: Backend>(backend: &B, _: &Effort) -> Verdict {
@@ -37,11 +38,11 @@ fn costs<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     }
     ends_empty(&mut device, before)?;
     let calls = ROUNDS as u64 * (5 * handles.len() as u64 + 2 * RANGES_MIB.len() as u64);
-    let text = format!("handles of {handles:?} MiB, ranges of {RANGES_MIB:?} MiB: {calls} calls, all done");
+    let text = format!("handles of {handles:?} MiB, ranges of {RANGES_MIB:?} MiB: {calls} calls, all succeeded");
     Ok(Evidence { text, measured: table, operations: calls })
 }
 
-/// So many MiB, rounded up to whole pages.
+/// `mib` MiB, rounded up to whole pages.
 fn whole_pages(mib: u64, page: Bytes) -> Bytes {
     Bytes(mib * MIB).checked_round_up(page).unwrap_or(page)
 }

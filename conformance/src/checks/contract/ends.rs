@@ -1,4 +1,4 @@
-//! What a device refuses because it is not the caller's (any more); and after a refusal nothing has changed.
+//! What a device refuses because it does not, or no longer, belong to the caller. A refusal changes nothing.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -7,32 +7,37 @@ use crate::backend::{Backend, TestDevice};
 use crate::checks::contract::probe::{ends_empty, ensure, free_bytes, open, pages};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
-/// A handle that no driver gives out.
+/// A stream handle that no driver gives out.
 const FOREIGN: StreamId = StreamId(0xdead_beef);
 
 /// The entries of these rows.
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries = vec![
-        Entry::new(Group::Contract, "ends/double-free", "a range that was given back is not the caller's any more", double_free),
-        Entry::new(Group::Contract, "ends/unknown-address", "only the start of a range can be given back", unknown_address),
-        Entry::new(Group::Contract, "ends/too-much", "a request for more than there is changes nothing", too_much),
+        Entry::new(Group::Contract, "ends/double-free", "a freed range no longer belongs to the caller", double_free),
+        Entry::new(Group::Contract, "ends/unknown-address", "only the start of a range can be freed", unknown_address),
+        Entry::new(Group::Contract, "ends/too-much", "a request for more than the device has changes nothing", too_much),
         Entry::new(Group::Contract, "ends/no-bytes", "a range of no bytes is refused", no_bytes),
-        Entry::new(Group::Contract, "ends/foreign-memory", "memory outside of what is held cannot be touched", foreign_memory),
+        Entry::new(
+            Group::Contract,
+            "ends/foreign-memory",
+            "memory that the caller does not hold cannot be accessed",
+            foreign_memory,
+        ),
     ];
-    // A stream of the simulated device begins with its first use, so there is none that it does not know.
+    // The simulated device creates a stream on its first use, so it has no unknown streams.
     if !backend.is_simulated() {
-        let says = "a stream that is not the device's is refused";
+        let says = "an unknown stream is refused";
         entries.push(Entry::new(Group::Contract, "ends/foreign-stream", says, foreign_stream));
     }
     entries
 }
 
-/// What a device shows of itself that a refusal must not change.
+/// The visible state of a device, which a refusal must not change.
 fn state<D: TestDevice>(device: &mut D) -> Result<impl PartialEq + std::fmt::Debug + use<D>, Trouble> {
     Ok((device.live_ranges(), device.holdings(), device.memory_info()?.free))
 }
 
-/// Makes a call that must be refused with this code and change nothing.
+/// Makes a call that must be refused with the expected code and change nothing.
 fn refused<D: TestDevice>(
     device: &mut D,
     what: &str,
@@ -74,13 +79,13 @@ fn unknown_address<B: Backend>(backend: &B, _: &Effort) -> Verdict {
         let kept = device.malloc(Bytes(bytes))?;
         let inside = |offset| kept.offset(Bytes(offset));
         let places = [
-            ("1 byte into it", inside(1)),
-            ("512 bytes into it", inside(512)),
-            ("at zero", DeviceAddress(0)),
-            ("at the end of all addresses", DeviceAddress(u64::MAX)),
+            ("1 byte after its start", inside(1)),
+            ("512 bytes after its start", inside(512)),
+            ("at address zero", DeviceAddress(0)),
+            ("at the highest address", DeviceAddress(u64::MAX)),
         ];
         for (place, address) in places {
-            let what = format!("free beside {bytes} bytes, {place}");
+            let what = format!("free of a range of {bytes} bytes, {place}");
             text += &refused(&mut device, &what, codes.invalid_value, |device| codes.of(&device.free(address)))?;
         }
         device.free(kept)?;
@@ -99,7 +104,7 @@ fn too_much<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let codes = facts.codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
-    // Some devices give out all that they call total.
+    // Some devices give out everything that they report as total.
     let kept = device.malloc(facts.page)?;
     let all = device.total_memory().get() / facts.page.get();
     let mut text = String::new();
@@ -125,8 +130,8 @@ fn no_bytes<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 1, ..Evidence::default() })
 }
 
-/// What a program must not touch is refused in the call; with which code is the backend's business. Nothing is mapped in addresses that were
-/// only reserved, nor, where none can be, in a range that was given back.
+/// Access to memory that is not the caller's is refused by the call itself; the backend chooses the code. Nothing is mapped in
+/// addresses that are only reserved, or, on a device without virtual memory, in a freed range.
 fn foreign_memory<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;
@@ -146,18 +151,18 @@ fn foreign_memory<B: Backend>(backend: &B, _: &Effort) -> Verdict {
         ("copy from where nothing is mapped", device.copy(base, range, size, stream).is_err()),
         ("copy to where nothing is mapped", device.copy(range, base, size, stream).is_err()),
         ("read where nothing is mapped", device.read(base, &mut [0; 4]).is_err()),
-        ("fill at zero", device.fill(DeviceAddress(0), size, 1, stream).is_err()),
+        ("fill at address zero", device.fill(DeviceAddress(0), size, 1, stream).is_err()),
     ];
     let mut text = String::new();
     for (what, is_refused) in refusals {
-        ensure(is_refused, || format!("{what} was done"))?;
+        ensure(is_refused, || format!("{what} succeeded"))?;
         text += &format!("{what}: refused\n");
     }
-    // The device is still usable: an illegal access of a kernel would have ended the context.
+    // The device is still usable: an illegal access by a kernel would have destroyed the context.
     device.fill(range, size, 7, stream)?;
     let mut word = [0; 4];
     device.read(range, &mut word)?;
-    ensure(u32::from_le_bytes(word) == 7, || format!("after the refusals a fill reads back as {word:?}"))?;
+    ensure(u32::from_le_bytes(word) == 7, || format!("a fill after the refusals reads back as {word:?}"))?;
     device.free(range)?;
     if facts.has_virtual_memory {
         device.unreserve(base, size)?;

@@ -1,4 +1,4 @@
-//! Events: marks in a stream's queue of work, which say when what is before them is done.
+//! Events: markers in a stream's queue that complete when all work queued before them is done.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, MIB, StreamId};
@@ -7,24 +7,39 @@ use crate::backend::{Backend, TestDevice};
 use crate::checks::contract::probe::{Watch, ends_empty, ensure, free_bytes, open};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
-/// How long a kernel runs that is to be seen running, in nanoseconds.
+/// How long a kernel runs that must be seen running, in nanoseconds.
 const SPIN_NS: u64 = 50_000_000;
 
 /// The entries of these rows.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
         Entry::new(Group::Contract, "events/never-recorded", "an event that was never recorded is complete", never_recorded),
-        Entry::new(Group::Contract, "events/stay-complete", "a complete event stays complete whatever its stream does", stays),
+        Entry::new(
+            Group::Contract,
+            "events/stay-complete",
+            "a complete event stays complete no matter what its stream does",
+            stays,
+        ),
         Entry::new(Group::Contract, "events/recorded-again", "an event recorded again follows its newest record", again),
-        Entry::new(Group::Contract, "events/stream-order", "an event completes after all that is before it in its stream", order),
-        Entry::new(Group::Contract, "events/streams-are-apart", "work of one stream does not hold up another's events", apart),
-        Entry::new(Group::Contract, "events/stream-wait", "work behind a stream's wait begins after the event", stream_wait),
-        Entry::new(Group::Contract, "events/wait", "waiting for an event takes until its work is done", wait),
+        Entry::new(Group::Contract, "events/stream-order", "an event completes after everything before it in its stream", order),
+        Entry::new(
+            Group::Contract,
+            "events/streams-are-apart",
+            "work on one stream does not delay another stream's events",
+            apart,
+        ),
+        Entry::new(
+            Group::Contract,
+            "events/stream-wait",
+            "work queued after a stream's wait starts after the event",
+            stream_wait,
+        ),
+        Entry::new(Group::Contract, "events/wait", "waiting for an event lasts until its work is done", wait),
         Entry::new(Group::Contract, "events/synchronize-stream", "synchronizing a stream completes its events", synchronize),
     ]
 }
 
-/// A new event at the end of a stream.
+/// A new event, recorded at the end of a stream.
 fn recorded<D: TestDevice>(device: &mut D, stream: StreamId) -> Result<D::Event, Trouble> {
     let mut event = device.create_event()?;
     device.record_event(&mut event, stream)?;
@@ -33,10 +48,10 @@ fn recorded<D: TestDevice>(device: &mut D, stream: StreamId) -> Result<D::Event,
 
 fn is<D: TestDevice>(device: &mut D, event: &D::Event, complete: bool, when: &str) -> Result<(), Trouble> {
     let found = device.is_complete(event)?;
-    ensure(found == complete, || format!("{when}: complete? {found}, not {complete}"))
+    ensure(found == complete, || format!("{when}: complete is {found}, not {complete}"))
 }
 
-/// Gives events back and looks whether anything is left.
+/// Destroys the events and checks that nothing is left.
 fn done<D: TestDevice>(mut device: D, events: impl IntoIterator<Item = D::Event>, text: &str) -> Verdict {
     device.settle();
     events.into_iter().for_each(|event| device.destroy_event(event));
@@ -53,12 +68,12 @@ fn never_recorded<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     device.wait(&event)?;
     device.spin(stream, SPIN_NS)?;
     is(&mut device, &event, true, "never recorded, with work running")?;
-    // Nobody waits for it.
+    // Waiting for it returns at once.
     device.stream_wait(device.streams()[2], &event)?;
     device.synchronize_stream(device.streams()[2])?;
     let running = recorded(&mut device, stream)?;
-    is(&mut device, &running, false, "the work beside it")?;
-    done(device, [event, running], "complete, and waited for by nobody")
+    is(&mut device, &running, false, "the running work")?;
+    done(device, [event, running], "complete, and a wait for it returns at once")
 }
 
 fn stays<B: Backend>(backend: &B, _: &Effort) -> Verdict {
@@ -74,7 +89,7 @@ fn stays<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     is(&mut device, &later, false, "the later work")?;
     device.settle();
     is(&mut device, &event, true, "at the end")?;
-    done(device, [event, later], "complete before, beside and after later work")
+    done(device, [event, later], "complete before, during and after later work")
 }
 
 fn again<B: Backend>(backend: &B, _: &Effort) -> Verdict {
@@ -88,7 +103,7 @@ fn again<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     is(&mut device, &event, false, "the second record, on another stream")?;
     device.wait(&event)?;
     is(&mut device, &event, true, "after the wait for the second")?;
-    done(device, [event], "complete, recorded again: not complete, waited for: complete")
+    done(device, [event], "complete; recorded again: not complete; after a wait: complete")
 }
 
 fn order<B: Backend>(backend: &B, _: &Effort) -> Verdict {
@@ -123,10 +138,10 @@ fn apart<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     }
     is(&mut device, &slow, false, "the slow stream after three others")?;
     events.push(slow);
-    done(device, events, "three streams, the default one among them, finish beside a fourth")
+    done(device, events, "three streams, including the default one, finish while a fourth is busy")
 }
 
-/// The order shows in what is read, too: a copy on the second stream of what the first one writes late.
+/// The contents show the order, too: the second stream copies what the first one writes late.
 fn stream_wait<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let free_before = free_bytes(&mut device)?;
@@ -169,7 +184,7 @@ fn wait<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let ((), next_ns) = watch.time(&mut device, |device| device.wait(&event))?;
     ensure(next_ns < SPIN_NS / 2, || format!("the second wait took {next_ns} ns"))?;
     let measured = format!("waited {} us for {} us of work, then {} us", took_ns / 1000, SPIN_NS / 1000, next_ns / 1000);
-    let evidence = done(device, [event], "the first wait takes as long as the work, the second nothing")?;
+    let evidence = done(device, [event], "the first wait takes as long as the work, the second returns at once")?;
     Ok(Evidence { measured, ..evidence })
 }
 
@@ -183,5 +198,5 @@ fn synchronize<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     device.synchronize_stream(first)?;
     is(&mut device, &short, true, "the stream that was waited for")?;
     is(&mut device, &long, false, "the other stream")?;
-    done(device, [short, long], "the stream's events are complete, another's are not")
+    done(device, [short, long], "the stream's events are complete, another stream's are not")
 }

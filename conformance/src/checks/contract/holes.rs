@@ -1,6 +1,6 @@
-//! Facts, Holes: a device that was full, and of which every other range was given back.
+//! Holes: a full device of which every other range was freed (facts: Holes).
 //!
-//! The experiments of the facts, scaled down by a ballast that leaves little of the device.
+//! These are the experiments of the facts, scaled down by a ballast that leaves little of the device.
 
 use parkade::units::{Bytes, DeviceAddress};
 
@@ -8,32 +8,32 @@ use crate::backend::{Backend, DeviceFacts, TestDevice};
 use crate::checks::contract::probe::{ends_empty, ensure, fill_up, free_bytes, open, pages};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
-/// What the device has of large ranges: 32 of 32 pages.
+/// The device for large ranges: 32 of them, of 32 pages each.
 const LARGE_PAGES: u64 = 32;
 const LARGE_COUNT: usize = 32;
-/// What it has of small ones: so many pages.
+/// The device for small ranges, in pages.
 const PAGES: u64 = 64;
-/// A range larger than any hole among small ones, in pages.
+/// A range larger than any hole between small ones, in pages.
 const WIDE_PAGES: u64 = 4;
 
 /// The entries of these rows.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let says = "any range of addresses is backed by any pages: scattered holes serve one range, to the page exactly";
+    let says = "any pages can back any range of addresses: scattered holes serve one range, exact to the page";
     let entry = Entry::new(Group::Contract, "holes/pages-are-remapped", says, scattered);
     let mut entries = vec![entry.requires(Requirement::RemappedPages)];
-    let says = "holes below a page give nothing back: a larger range fails, one of the same size succeeds";
-    // Named after the page of an H200: a half of it, and a quarter.
+    let says = "freeing ranges below a page frees no page: a larger range fails, one of the same size succeeds";
+    // Named after the page of an H200: half of it, and a quarter.
     for (name, part) in [("holes/below-a-page-1024-kib", 2), ("holes/below-a-page-512-kib", 4)] {
         let entry = Entry::new(Group::Contract, name, says, move |backend, _| below_a_page(backend, part));
         entries.push(entry.requires(Requirement::SharedPages(part)));
     }
-    let says = "a range of three quarters of a page takes all of it: each one freed gives a page back";
+    let says = "a range of three quarters of a page takes the whole page: each one freed frees a page";
     let entry = Entry::new(Group::Contract, "holes/of-1536-kib", says, of_a_page);
     entries.push(entry.requires(Requirement::RemappedPages));
     entries
 }
 
-/// A full device of which every other range was given back.
+/// A full device of which every other range was freed.
 struct Holes<D: TestDevice> {
     device: D,
     facts: DeviceFacts,
@@ -59,12 +59,12 @@ impl<D: TestDevice> Holes<D> {
         Ok(Holes { device, facts: backend.facts(), free_before, free_when_full, count, kept })
     }
 
-    /// By how much free memory has grown through the holes.
+    /// How many bytes the holes added to free memory.
     fn given_back(&mut self) -> Result<u64, Trouble> {
         Ok(free_bytes(&mut self.device)?.saturating_sub(self.free_when_full))
     }
 
-    /// The code of a request, whose range is given back at once.
+    /// The result code of a request; its range is freed at once.
     fn code_of(&mut self, size: Bytes) -> Result<u32, Trouble> {
         let answer = self.device.malloc(size);
         if let Ok(address) = answer {
@@ -89,7 +89,7 @@ fn scattered<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let freed = large.get() * LARGE_COUNT.div_ceil(2) as u64;
     ensure(back == freed, || format!("{freed} bytes were freed, {back} came back"))?;
     let mut text = format!("{count} ranges of {large}, every other freed: {back} back\n");
-    // Of what is free all but what the driver withholds can be had in one piece, and not a page more.
+    // All free memory except what the driver withholds can be had in one piece, and not a page more.
     let had = (free_bytes(&mut holes.device)? - holes.device.withheld_bytes().get()) / page * page;
     let refused = facts.codes.out_of_memory;
     for (size, expected) in [(2 * large.get(), 0), (10 * large.get(), 0), (had, 0), (had + 1, refused)] {

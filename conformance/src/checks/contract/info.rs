@@ -1,4 +1,4 @@
-//! What a device says of its memory (cudaMemGetInfo): never more than there is, and what others hold is missing.
+//! What a device reports about its memory (cudaMemGetInfo): never more than there is, and less by what others hold.
 
 use parkade::device::DeviceBackend;
 
@@ -9,17 +9,12 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 /// The entries of these rows.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
-        Entry::new(
-            Group::Contract,
-            "info/never-more-than-there-is",
-            "free and held memory together never exceed the total",
-            within,
-        ),
-        Entry::new(Group::Contract, "info/others-show", "memory that others hold is missing from what is free", others),
+        Entry::new(Group::Contract, "info/never-more-than-there-is", "free plus held memory never exceeds the total", within),
+        Entry::new(Group::Contract, "info/others-show", "memory that others hold does not count as free", others),
     ]
 }
 
-/// In pages: from one to 512 at a time.
+/// Sizes of the allocations, in pages.
 const SIZES: [u64; 4] = [1, 10, 128, 512];
 
 fn within<B: Backend>(backend: &B, _: &Effort) -> Verdict {
@@ -46,7 +41,7 @@ fn within<B: Backend>(backend: &B, _: &Effort) -> Verdict {
             look(&mut device, held, &format!("create of {size} bytes"))?;
         }
     }
-    let text = format!("{held} bytes held, so much less free\n");
+    let text = format!("{held} bytes held, as many fewer free\n");
     for (address, size) in ranges {
         device.free(address)?;
         held -= size.get();
@@ -75,7 +70,7 @@ fn others<B: Backend>(backend: &B, _: &Effort) -> Verdict {
         })?;
         text += &format!("others hold {size}: {missing} less free\n");
     }
-    // They hold nothing any more.
+    // The others hold nothing now.
     ends_empty(&mut device, before.free.get())?;
     Ok(Evidence { text, operations: 5, ..Evidence::default() })
 }

@@ -1,10 +1,10 @@
-//! What a device does, call by call: each row of the measured facts about the driver as an entry.
+//! The device contract, call by call: each row of the measured driver facts as an entry.
 //!
-//! A row asserts the same on every backend: result codes, sizes, and whether a call waits. Its text holds nothing else, so that
-//! it can be compared between backends; what differs legitimately, such as addresses and times, goes into what was measured.
+//! A row asserts the same on every backend: result codes, sizes, and whether a call waits. Its text contains nothing else, so it
+//! can be compared between backends; what may differ, such as addresses and times, goes into `measured`.
 //!
-//! One sub-row of the facts has no entry: mapping a part of a handle from an offset (801). The core's device trait maps memory
-//! whole, so it cannot be asked for.
+//! One sub-row of the facts has no entry: mapping a part of a handle from an offset (801). The core's device trait can only map
+//! whole handles.
 
 mod costs;
 mod ends;

@@ -1,4 +1,4 @@
-//! Two devices of one host: what is mapped on one can be read by the other once it was let in, and not before.
+//! Two devices in one host: one can read the other's mappings once it has been granted access, and not before.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
@@ -9,14 +9,14 @@ use crate::checks::contract::probe::ensure;
 use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
 
 const SIZE: Bytes = Bytes(20 * MIB);
-/// What the two mappings are filled with.
+/// The fill words of the two mappings.
 const WORDS: [u32; 2] = [0x1111_2222, 0x3333_4444];
-/// Driver code: the devices cannot reach each other.
+/// The driver's code for devices that cannot access each other.
 const PEER_ACCESS_UNSUPPORTED: u32 = 217;
 
-/// The entries of a host with several CUDA devices.
+/// The entries for hosts with several CUDA devices.
 pub(in crate::checks) fn entries() -> Vec<Entry<Cuda>> {
-    let says = "a mapping is read by another device once that was let in, and not before";
+    let says = "another device can read a mapping once it has been granted access, and not before";
     vec![Entry::new(Group::Contract, "peers/access-of-a-mapping", says, |backend: &Cuda, _| {
         reads_what_was_opened(backend.ordinal())
     })]
@@ -29,14 +29,18 @@ fn failed(error: impl std::fmt::Display) -> Trouble {
 fn reads_what_was_opened(ordinal: u32) -> Verdict {
     let other = u32::from(ordinal == 0);
     if CudaDevice::count().map_err(failed)? <= other {
-        return Err(Trouble::Skip("there is one device only".to_owned()));
+        return Err(Trouble::Skip("there is only one device".to_owned()));
     }
     let mut home = CudaDevice::open(ordinal).map_err(failed)?;
     let mut peer = CudaDevice::open(other).map_err(failed)?;
     if !peer.can_access_peer(ordinal).map_err(failed)? {
         let refused = home.let_peer_access(other).err().map(|error| error.code);
-        ensure(refused == Some(PEER_ACCESS_UNSUPPORTED), || format!("letting in a device that cannot reach: {refused:?}"))?;
-        return Err(Trouble::Skip(format!("devices {ordinal} and {other} cannot reach each other, and letting in is refused")));
+        ensure(refused == Some(PEER_ACCESS_UNSUPPORTED), || {
+            format!("granting access to a device that cannot use it: {refused:?}")
+        })?;
+        return Err(Trouble::Skip(format!(
+            "devices {ordinal} and {other} cannot access each other, and granting access is refused"
+        )));
     }
     let base = home.reserve(SIZE + SIZE)?;
     let copy = peer.malloc(SIZE + SIZE)?;
@@ -57,7 +61,7 @@ fn reads_what_was_opened(ordinal: u32) -> Verdict {
     Ok(Evidence { measured, ..Evidence::default() })
 }
 
-/// One handle is opened before the peer is let in, the other after.
+/// One mapping gets access rights before the peer is granted access, the other after.
 fn open_before_and_after(
     home: &mut CudaDevice,
     peer: &mut CudaDevice,
@@ -69,7 +73,7 @@ fn open_before_and_after(
     home.map(base, SIZE, &memory[0])?;
     home.set_access(base, SIZE)?;
     let early = peer.copy_from_peer(home, base, copy, SIZE, StreamId::DEFAULT);
-    ensure(early.is_err(), || "the peer read before it was let in".to_owned())?;
+    ensure(early.is_err(), || "the peer read before it had access".to_owned())?;
     home.let_peer_access(other).map_err(failed)?;
     home.let_peer_access(other).map_err(failed)?;
     home.map(base.offset(SIZE), SIZE, &memory[1])?;

@@ -1,4 +1,4 @@
-//! What every row of the contract uses: opening a device, counting in its pages, reading free memory, timing calls.
+//! Helpers of the contract's rows: opening a device, counting in its pages, reading free memory, timing calls.
 
 use std::time::Instant;
 
@@ -8,17 +8,17 @@ use parkade::units::{Bytes, DeviceAddress};
 use crate::backend::{Backend, DeviceFacts, Needs, TestDevice};
 use crate::suite::Trouble;
 
-/// A device with so much memory, or as much as there is.
+/// Opens a device with this capacity, or with all its memory.
 pub(super) fn open<B: Backend>(backend: &B, capacity: Option<Bytes>) -> Result<B::Device, Trouble> {
     Ok(backend.open(&Needs { capacity, ..Needs::default() })?)
 }
 
-/// `Ok` if a row holds, else what `says` says.
+/// `Ok` if it holds, otherwise a failure with the text of `says`.
 pub(super) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Trouble> {
     if holds { Ok(()) } else { Err(Trouble::fail(says())) }
 }
 
-/// So many pages of a device.
+/// The size of `count` pages of the device.
 pub(super) fn pages(facts: &DeviceFacts, count: u64) -> Bytes {
     Bytes(facts.page.get() * count)
 }
@@ -27,14 +27,14 @@ pub(super) fn free_bytes<D: DeviceBackend>(device: &mut D) -> Result<u64, Troubl
     Ok(device.memory_info()?.free.get())
 }
 
-/// Nothing is held, and as much is free as was before.
+/// Checks that nothing is held, and that as much memory is free as before.
 pub(super) fn ends_empty<D: TestDevice>(device: &mut D, free_before: u64) -> Result<(), Trouble> {
     let (held, free) = (device.holdings(), free_bytes(device)?);
     ensure(held.is_empty(), || format!("the device keeps {held:?}"))?;
     ensure(free == free_before, || format!("{free_before} bytes were free before, {free} after"))
 }
 
-/// Takes ranges of this size until there is no room for one more.
+/// Allocates ranges of this size until the device is full.
 pub(super) fn fill_up<D: DeviceBackend>(device: &mut D, size: Bytes) -> Result<Vec<DeviceAddress>, Trouble> {
     let mut ranges = Vec::new();
     loop {
@@ -46,7 +46,7 @@ pub(super) fn fill_up<D: DeviceBackend>(device: &mut D, size: Bytes) -> Result<V
     }
 }
 
-/// Time as a device's calls take it: simulated on a simulated device, real on a real one.
+/// A clock for device calls: simulated time on a simulated device, real time on a real one.
 pub(super) struct Watch {
     start: Instant,
 }
@@ -63,7 +63,7 @@ impl Watch {
         }
     }
 
-    /// What a call gives, and how long it took in nanoseconds.
+    /// The result of a call, and how long it took in nanoseconds.
     pub(super) fn time<D: TestDevice, T>(
         &self,
         device: &mut D,

@@ -1,4 +1,4 @@
-//! Facts, Sizes and addresses: what a request takes from the device, and where it lies.
+//! What a request takes from the device, and where it is placed (facts: Sizes and addresses).
 
 use parkade::device::DeviceBackend;
 use parkade::units::Bytes;
@@ -7,20 +7,20 @@ use crate::backend::{Backend, DeviceFacts};
 use crate::checks::contract::probe::{ends_empty, ensure, free_bytes, open, pages};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
-/// Bytes asked for where ranges share a page (raw lines `malloc_cost` and `small_spacing`).
+/// Requested bytes where ranges share a page (raw lines `malloc_cost` and `small_spacing`).
 const SMALL: [u64; 12] = [1, 512, 700, 3_000, 4_096, 5_000, 65_536, 70_000, 300_000, 524_288, 700_000, 1_048_576];
 
-/// The smallest part of a page of which there is something to see.
+/// The smallest part of a page that is worth measuring.
 const SMALLEST_PART: u64 = 4096;
 
-/// Of [`SMALL`], those that share a page here, each with the distance between two of them.
+/// The sizes of [`SMALL`] that share a page on this device, each with the distance between two ranges.
 fn spacings(facts: &DeviceFacts) -> Vec<(u64, u64)> {
     let Some(sharing) = facts.sharing else { return Vec::new() };
     let those = SMALL.into_iter().filter(|&bytes| bytes <= sharing.largest.get());
     those.map(|bytes| (bytes, bytes.next_multiple_of(sharing.spacing.get()))).collect()
 }
 
-/// Bytes asked for where ranges take whole pages: the smallest, and sizes at and around one page and many (raw line `malloc_cost`).
+/// Requested bytes where ranges take whole pages: the smallest, and sizes around one page and many (raw line `malloc_cost`).
 fn large_sizes(facts: &DeviceFacts) -> [u64; 9] {
     let (page, shared) = (facts.page.get(), facts.sharing.map_or(0, |sharing| sharing.largest.get()));
     [shared + 1, page, page + 1, page * 3 / 2, 10 * page, 10 * page + 1, page * 21 / 2, 512 * page, 512 * page + 1]
@@ -34,15 +34,15 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
             .requires(Requirement::VirtualMemory),
         entry("sizes/small-ones-share-a-page", "small ranges share a page", small)
             .requires(Requirement::SharedPages(SMALLEST_PART)),
-        entry("sizes/small-ones-fill-a-page", "what does not fit into a shared page begins a new one", third)
+        entry("sizes/small-ones-fill-a-page", "a range that does not fit into a shared page starts a new one", third)
             .requires(Requirement::SharedPages(2)),
-        entry("sizes/large-ones-take-pages", "larger ranges take whole pages of their own", large),
-        entry("sizes/alignment", "ranges begin at multiples of 512, those of whole pages at multiples of a page", alignment),
+        entry("sizes/large-ones-take-pages", "larger ranges take their own whole pages", large),
+        entry("sizes/alignment", "ranges start at multiples of 512, those of whole pages at multiples of a page", alignment),
         entry("sizes/create-takes-memory", "cuMemCreate takes the memory at once", create).requires(Requirement::VirtualMemory),
     ]
 }
 
-/// The smallest handle that can be created and reserved for is one page, half of one is refused.
+/// The smallest handle and reservation is one page; half a page is refused.
 fn granularity<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let (page, refused) = (facts.page, facts.codes.invalid_value);
@@ -82,17 +82,17 @@ fn small<B: Backend>(backend: &B, _: &Effort) -> Verdict {
         let apart = first.get().abs_diff(second.get());
         ensure(apart == spacing, || format!("two ranges of {bytes} bytes are {apart} bytes apart, not {spacing}"))?;
         device.free(first)?;
-        // The page goes with its last tenant.
+        // The page is freed with its last range.
         let kept = before - free_bytes(&mut device)?;
         ensure(kept == page, || format!("the second range of {bytes} bytes keeps {kept} bytes, not a page"))?;
         device.free(second)?;
         ends_empty(&mut device, before)?;
-        text += &format!("{bytes}: a page for two, {spacing} apart\n");
+        text += &format!("{bytes}: two in a page, {spacing} apart\n");
     }
     Ok(Evidence { text, operations: 4 * spacings.len() as u64, ..Evidence::default() })
 }
 
-/// Ranges of a little more than a third of a page: two fit into one, the third does not.
+/// Ranges of a little more than a third of a page: two fit into a page, the third does not.
 fn third<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let page = facts.page.get();
@@ -134,7 +134,7 @@ fn large<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 4 * sizes.len() as u64, ..Evidence::default() })
 }
 
-/// Larger alignments were seen and are no promise: they are measured, not asserted.
+/// Larger alignments were seen but are not guaranteed: they are measured, not asserted.
 fn alignment<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;
@@ -145,7 +145,7 @@ fn alignment<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let mut ranges = Vec::new();
     for (bytes, expected) in sizes {
         let address = device.malloc(Bytes(bytes))?;
-        ensure(address.get().is_multiple_of(expected), || format!("{bytes} bytes at {address}, no multiple of {expected}"))?;
+        ensure(address.get().is_multiple_of(expected), || format!("{bytes} bytes at {address}, not a multiple of {expected}"))?;
         text += &format!("{bytes}: at a multiple of {expected}\n");
         measured.push(format!("{bytes} at {}", 1_u64 << address.get().trailing_zeros().min(63)));
         ranges.push(address);

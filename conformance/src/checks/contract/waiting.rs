@@ -1,7 +1,7 @@
-//! Facts, Waiting for the device: which calls wait while a kernel runs on another stream.
+//! Which calls wait while a kernel runs on another stream (facts: Waiting for the device).
 //!
-//! What counts is whether the kernel is done after the call; its event says so on every backend. The time that the call took is
-//! compared with the kernel's, with a wide margin.
+//! The criterion is whether the kernel is done after the call, which its event tells on every backend. The call's duration is
+//! also compared with the kernel's, with a wide margin.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress};
@@ -12,7 +12,7 @@ use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict
 
 /// How long the kernel runs, in nanoseconds.
 const SPIN_NS: u64 = 100_000_000;
-/// Pages that are mapped, and that are taken, while it runs.
+/// Pages of the handles and ranges used while it runs.
 const HANDLE: u64 = 10;
 const RANGE: u64 = 100;
 
@@ -46,7 +46,7 @@ fn rows<D: TestDevice>(waits: Waits) -> [(&'static str, bool, Call<D>); 7] {
     ]
 }
 
-/// A range; and where there is virtual memory, a reservation with a handle mapped in its first half, and a handle that is not mapped.
+/// A range and, if there is virtual memory, a reservation with a handle mapped in its first half and a second, unmapped handle.
 struct Stage<D: DeviceBackend> {
     device: D,
     free_before: u64,
@@ -102,11 +102,11 @@ fn check<B: Backend>(backend: &B, name: &str, waits: bool, call: Call<B::Device>
     call(&mut stage)?;
     let took_ns = watch.now_ns(&mut stage.device) - start_ns;
     let is_done = stage.device.is_complete(&behind)?;
-    ensure(is_done == waits, || format!("{name} took {took_ns} ns; is the kernel of {SPIN_NS} ns done? {is_done}"))?;
+    ensure(is_done == waits, || format!("{name} took {took_ns} ns; the kernel of {SPIN_NS} ns is done: {is_done}"))?;
     let fits = if waits { took_ns > SPIN_NS / 2 } else { took_ns < SPIN_NS / 2 };
-    ensure(fits, || format!("{name} took {took_ns} ns beside a kernel of {SPIN_NS} ns"))?;
+    ensure(fits, || format!("{name} took {took_ns} ns while a kernel of {SPIN_NS} ns ran"))?;
     stage.device.destroy_event(behind);
     stage.finish()?;
-    let text = format!("{name} beside a running kernel: {}", if waits { "waits for it" } else { "does not wait" });
+    let text = format!("{name} during a running kernel: {}", if waits { "waits for it" } else { "does not wait" });
     Ok(Evidence { text, measured: format!("{} us", took_ns / 1000), operations: 1 })
 }

@@ -1,20 +1,20 @@
-//! The same sequence on a real device and on the simulated one gives the same decisions.
+//! Checks that the same sequence leads to the same decisions on a real device and on the simulated one.
 //!
-//! Where a driver puts a segment decides ties between free blocks of equal size. So the simulated device is told to put its segments
-//! and reservations where the driver put them, one after the other. Then everything must be equal: each entry of the trace at its place
-//! with its address, each call of the allocator with its answer, the operations that are out of memory, the segments before everything is
-//! given back, and the statistics. What differs by nature is left out: the free bytes that an out-of-memory entry tells.
+//! Addresses break ties between free blocks of equal size. So the simulated device puts its segments and reservations where the
+//! driver put them, one after another. Then everything must be equal: every trace entry with its address, every device call with
+//! its answer, the operations that run out of memory, the segments before everything is given back, and the statistics. The one
+//! exception is the number of free bytes in an out-of-memory entry, which belongs to the device.
 //!
-//! Events are no matter of speed here: all work is done before one is looked at. That blocks which wait are not reused too early is seen
-//! in a run of the same sequence without waiting, by what the memory holds.
+//! Events do not depend on speed here: all work finishes before one is queried. That pending blocks are not reused too early is
+//! checked in a run of the same sequence without waiting, by what the memory holds.
 //!
-//! Memory runs out in two ways: at a limit, which the allocator keeps by itself; and on the device, of which a ballast leaves 2 GiB, so that
-//! the refusals are the driver's. There the simulated device has to refuse by itself what the driver refused, call by call. The driver may
-//! take or give back pages of its own between the ballast's measurement and the run, so the simulated device may have a capacity
-//! that is `MOST_DRIFT_PAGES` more or fewer; but one capacity has to explain every answer of the whole run, and the evidence tells it.
+//! Memory runs out in two ways: at a limit, which the allocator enforces; and on the device, where a ballast leaves 2 GiB, so
+//! that the driver refuses. There the simulated device must refuse the same calls as the driver. The driver may take or give back
+//! its own pages between the ballast's measurement and the run, so the simulated device's capacity may be off by up to
+//! `MOST_DRIFT_PAGES`; but a single capacity must explain every answer of the whole run, and the evidence names it.
 //!
-//! On the simulated backend there is nothing to compare, and the list is empty. A device whose facts are not the simulated device's decides
-//! otherwise, rightly, and is not compared.
+//! On the simulated backend there is nothing to compare, and the list is empty. A device whose facts differ from the simulated
+//! device's rightly decides differently, and is not compared.
 
 mod recorder;
 mod sequence;
@@ -31,13 +31,13 @@ use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict
 
 use sequence::{Plan, Report, run};
 
-/// Operations of a sequence.
+/// Operations per sequence.
 const OPERATIONS: u32 = 10_000;
 /// The most that a sequence takes from the device.
 const MEMORY: Bytes = Bytes(2048 * MIB);
 /// How many pages the driver may have taken or given back since the ballast was measured.
 const MOST_DRIFT_PAGES: u64 = 1;
-/// Seeds beside that of the effort.
+/// Seeds used in addition to the effort's own.
 const SEEDS: [u64; 2] = [20_261, 20_262];
 
 /// PyTorch's settings under which decisions are compared.
@@ -52,19 +52,19 @@ const SETTINGS: [(&str, &str); 8] = [
     ("expandable+roundup", "expandable_segments:True,roundup_power2_divisions:4"),
 ];
 
-/// What keeps memory short.
+/// What limits memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shortage {
     /// The allocator's own limit.
     Limit,
-    /// The device has no more.
+    /// The device's capacity.
     Device,
-    /// The device has no more, and there is a limit beyond what it has, without which nothing would collect garbage.
+    /// The device's capacity, with a limit above it: without a limit, garbage collection would never start.
     DeviceBelowLimit,
 }
 
 impl Shortage {
-    /// What the device has, where that is what is short.
+    /// The device's capacity, if that is what limits memory.
     fn capacity(self) -> Option<Bytes> {
         (self != Shortage::Limit).then_some(MEMORY)
     }
@@ -73,7 +73,7 @@ impl Shortage {
         match self {
             Shortage::Limit => Some(MEMORY),
             Shortage::Device => None,
-            // So that a threshold of 0.6 is reached at three quarters of the device.
+            // A threshold of 0.6 is then reached at three quarters of the device.
             Shortage::DeviceBelowLimit => Some(Bytes(MEMORY.get() / 4 * 5)),
         }
     }
@@ -90,8 +90,8 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         let on_device = if is_collecting { Shortage::DeviceBelowLimit } else { Shortage::Device };
         for (kind, shortage) in [("limit", Shortage::Limit), ("device", on_device)] {
             let says = match shortage {
-                Shortage::Limit => "at a limit, both devices see the same calls, decisions, statistics and out-of-memory points",
-                _ => "on a full device, the simulated one refuses what the driver refused, and everything else is the same",
+                Shortage::Limit => "at a limit, both devices give the same calls, decisions, statistics and out-of-memory points",
+                _ => "on a full device, the simulated one refuses the calls that the driver refused, and all else is the same",
             };
             let entry = Entry::new(Group::Lockstep, format!("{kind}/{name}"), says, move |backend, effort| {
                 compared(backend, settings, shortage, effort)
@@ -100,7 +100,7 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         }
     }
     for (name, settings) in [SETTINGS[0], SETTINGS[4]] {
-        let says = "without waiting for the device, memory holds what was written, and all of it goes back";
+        let says = "without waiting for the device, memory keeps what was written, and all of it is given back";
         let entry = Entry::new(Group::Lockstep, format!("unsettled/{name}"), says, move |backend, effort| {
             unsettled(backend, settings, effort)
         });
@@ -119,7 +119,7 @@ fn plan<D: TestDevice>(device: &D, seed: u64, settings: &str, limit: Option<Byte
     Ok(Plan { seed, operations: OPERATIONS, settings, limit, streams: [default, second, third], settles })
 }
 
-/// Each seed on the backend's device and on a simulated one.
+/// Runs each seed on the backend's device and on a simulated one, and compares.
 fn compared<B: Backend>(backend: &B, settings: &str, shortage: Shortage, effort: &Effort) -> Verdict {
     let (capacity, limit) = (shortage.capacity(), shortage.limit());
     let mut measured = Vec::new();
@@ -146,8 +146,8 @@ fn compared<B: Backend>(backend: &B, settings: &str, shortage: Shortage, effort:
     Ok(Evidence { text: String::new(), measured: measured.join("; "), operations })
 }
 
-/// Finds the simulated device that does the same: one of the capacity that was asked for, or off by the fewest pages.
-/// Returns by how many; or how the one of the right capacity differs.
+/// Finds a simulated device that behaves the same, with the requested capacity or off by the fewest pages. Returns that number
+/// of pages, or how the device of the requested capacity differs.
 fn explain(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) -> Result<i64, String> {
     let difference = match simulated(real, plan, total, capacity).and_then(|sim| compare(real, &sim)) {
         Ok(()) => return Ok(0),
@@ -165,7 +165,7 @@ fn explain(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) ->
     Err(difference)
 }
 
-/// The same sequence on a simulated device that puts its segments and reservations where the other one did.
+/// Runs the sequence on a simulated device that puts its segments and reservations where the real one did.
 fn simulated(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) -> Result<Report, String> {
     let options = SimOptions::new(capacity.unwrap_or(total))
         .total(total)
@@ -177,7 +177,7 @@ fn simulated(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) 
     })
 }
 
-/// Whether two runs are the same; if not, where they part.
+/// Compares two runs; the error says where they differ.
 fn compare(real: &Report, sim: &Report) -> Result<(), String> {
     let decisions = |report: &Report| report.trace.iter().map(decision).collect::<Vec<_>>();
     first_difference("trace entry", &decisions(real), &decisions(sim))?;
@@ -185,24 +185,24 @@ fn compare(real: &Report, sim: &Report) -> Result<(), String> {
     first_difference("out-of-memory point", &real.oom_points, &sim.oom_points)?;
     first_difference("segment", &real.segments, &sim.segments)?;
     first_difference("statistic", &real.stats.entries(), &sim.stats.entries())?;
-    if real.stats == sim.stats { Ok(()) } else { Err("the statistics differ, though not in what is listed".to_owned()) }
+    if real.stats == sim.stats { Ok(()) } else { Err("the statistics differ, but not in the listed ones".to_owned()) }
 }
 
 fn first_difference<T: PartialEq + std::fmt::Debug>(what: &str, real: &[T], sim: &[T]) -> Result<(), String> {
     match real.iter().zip(sim).position(|(real, sim)| real != sim) {
         Some(place) => Err(format!("{what} {place} is {:?} on the device, {:?} simulated", real[place], sim[place])),
         None if real.len() == sim.len() => Ok(()),
-        None => Err(format!("{} of what is a {what} on the device, {} simulated", real.len(), sim.len())),
+        None => Err(format!("{what} count: {} on the device, {} simulated", real.len(), sim.len())),
     }
 }
 
-/// An entry without what is the device's own: an out-of-memory entry holds the device's free bytes in place of an address.
+/// The entry without device-specific data: an out-of-memory entry has the device's free bytes in place of an address.
 fn decision(entry: &TraceEntry) -> TraceEntry {
     let address = if entry.action == TraceAction::Oom { 0 } else { entry.address };
     TraceEntry { address, ..*entry }
 }
 
-/// Without waiting for the device between operations: blocks used by other streams wait for as long as they are.
+/// Runs without waiting for the device between operations: blocks used by other streams stay pending as long as they are used.
 fn unsettled<B: Backend>(backend: &B, settings: &str, effort: &Effort) -> Verdict {
     let mut measured = Vec::new();
     for seed in seeds(effort) {

@@ -1,7 +1,6 @@
-//! A device that notes what the allocator asks of it, what it answers, and where it puts things.
+//! A device wrapper that records the allocator's calls, the device's answers, and where it puts things.
 //!
-//! It can also make events independent of how fast a device works: then it waits for all work before it says whether an event is
-//! complete.
+//! It can also make events independent of the device's speed: it then waits for all work before it queries an event.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -9,20 +8,20 @@ use parkade_sim::CallName;
 
 use crate::backend::TestDevice;
 
-/// A call that takes memory or addresses or gives them back, or that is about an event; and whether the device did it.
+/// A call about memory, addresses or events, and its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Answer {
     /// Which call.
     pub(super) call: CallName,
-    /// Its size, where it has one.
+    /// Its size, if it has one.
     pub(super) bytes: u64,
-    /// Where memory was freed, mapped, opened or unmapped, or addresses were given back.
+    /// The address, for calls that free, map, set access, unmap or unreserve.
     pub(super) address: Option<u64>,
-    /// What came of it: for a query whether the event is complete.
+    /// Its outcome; for a query, whether the event is complete.
     pub(super) result: Result<bool, BackendError>,
 }
 
-/// A device with its notes.
+/// A device and the record of its calls.
 #[derive(Debug)]
 pub(super) struct Recorder<D> {
     device: D,
@@ -33,7 +32,7 @@ pub(super) struct Recorder<D> {
 }
 
 impl<D: TestDevice> Recorder<D> {
-    /// Takes a device over; `settles`: all work is done before events are looked at.
+    /// Wraps a device. With `settles`, all work finishes before events are queried.
     pub(super) fn new(device: D, settles: bool) -> Recorder<D> {
         Recorder { device, settles, answers: Vec::new(), segments: Vec::new(), reservations: Vec::new() }
     }
@@ -43,7 +42,7 @@ impl<D: TestDevice> Recorder<D> {
         &mut self.device
     }
 
-    /// The notes so far: every answer, where segments were put, and where reservations were.
+    /// Takes the record so far: every answer, the addresses of segments, and those of reservations.
     pub(super) fn take_notes(&mut self) -> (Vec<Answer>, Vec<u64>, Vec<u64>) {
         let taken = (&mut self.answers, &mut self.segments, &mut self.reservations);
         (std::mem::take(taken.0), std::mem::take(taken.1), std::mem::take(taken.2))

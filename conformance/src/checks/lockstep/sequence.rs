@@ -1,8 +1,8 @@
-//! A mixed sequence of allocator operations, the same for the same seed: requests of all sizes on three streams, use on other
-//! streams, private pools, frees in random order, out of memory, and giving the cache back.
+//! A mixed sequence of allocator operations, determined by its seed: requests of all sizes on three streams, use on other
+//! streams, private pools, frees in random order, out of memory, and releasing the cache.
 //!
-//! Every block is filled with its own number when it is handed out, so that two blocks that overlap spoil each other; a sample is
-//! read back when it is freed. The heap is swept every 100 operations. In the end everything goes back to the device.
+//! Every block is filled with its own number when it is handed out, so that overlapping blocks overwrite each other; a sample of
+//! blocks is read back when freed. The heap is checked every 100 operations. In the end everything goes back to the device.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -17,23 +17,23 @@ use crate::backend::{Holdings, TestDevice};
 use crate::checks::draw::Draws;
 use crate::suite::Trouble;
 
-/// The heap is checked after so many operations.
+/// Operations between two checks of the heap.
 const CHECK_EVERY: u32 = 100;
-/// One block in so many is read back.
+/// One block in this many is read back.
 const READ_ONE_IN: u64 = 8;
-/// So much is read of it at its beginning, in its middle and at its end.
+/// Bytes read at its start, middle and end.
 const READ_BYTES: u64 = 4096;
-/// After out of memory so many blocks are freed, oldest first, as a program that recovers does.
+/// Blocks freed after out of memory, oldest first, as a program that recovers does.
 const FREED_AFTER_OOM: usize = 12;
-/// Private pools at once.
+/// The most private pools at a time.
 const POOLS: usize = 3;
 
 /// How to run a sequence.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// From which the operations are drawn.
+    /// The seed that the operations are drawn from.
     pub(super) seed: u64,
-    /// How many there are.
+    /// How many operations there are.
     pub(super) operations: u32,
     /// The allocator's settings.
     pub(super) settings: Settings,
@@ -41,32 +41,33 @@ pub(super) struct Plan {
     pub(super) limit: Option<Bytes>,
     /// The default stream and two others.
     pub(super) streams: [StreamId; 3],
-    /// Whether all work is done before the allocator looks at events; otherwise it depends on the device which blocks wait.
+    /// Whether all work finishes before the allocator queries events; otherwise the device's speed decides which blocks are
+    /// pending.
     pub(super) settles: bool,
 }
 
 /// What a sequence did.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Report {
-    /// Everything that the allocator told.
+    /// The allocator's trace.
     pub(super) trace: Vec<TraceEntry>,
-    /// Everything that it asked, and the answers.
+    /// Its calls, with the device's answers.
     pub(super) answers: Vec<Answer>,
-    /// Where the device put segments, in the order of their making.
+    /// Addresses of segments, in order of creation.
     pub(super) segment_addresses: Vec<u64>,
-    /// The same of reservations.
+    /// Addresses of reservations, in order of creation.
     pub(super) reservation_addresses: Vec<u64>,
-    /// The numbers of the operations for which there was no memory.
+    /// The operations that ran out of memory, by number.
     pub(super) oom_points: Vec<u32>,
-    /// Before everything was given back.
+    /// The segments before everything was given back.
     pub(super) segments: Vec<SegmentInfo>,
-    /// At the end.
+    /// The statistics at the end.
     pub(super) stats: Stats,
     /// How many bytes were read back.
     pub(super) read_bytes: u64,
 }
 
-/// A block handed out.
+/// A live block.
 struct Held {
     allocation: Allocation,
     requested: Bytes,
@@ -78,22 +79,22 @@ struct Run<'a, D: TestDevice> {
     held: Vec<Held>,
     draws: Draws,
     plan: &'a Plan,
-    /// Numbers given to blocks so far.
+    /// The number of blocks so far.
     words: u32,
     read_bytes: u64,
     operation: u32,
     oom_points: Vec<u32>,
     pools: Vec<PoolId>,
-    /// Numbers given to pools so far.
+    /// The number of pools so far.
     pool_numbers: u64,
-    /// The pool that requests are sent to.
+    /// The pool that requests are routed to.
     routed: Option<PoolId>,
 }
 
 /// Runs the sequence on a device.
 ///
 /// # Errors
-/// What should hold of any run and does not: the heap is whole, memory holds what was written, and nothing stays on the device.
+/// If the heap is damaged, memory does not hold what was written, or something stays on the device.
 pub(super) fn run<D: TestDevice>(device: D, plan: &Plan) -> Result<Report, Trouble> {
     let allocator = Allocator::new(Recorder::new(device, plan.settles), PyTorch::new(plan.settings.clone()), Vec::new());
     let mut run = Run {
@@ -145,7 +146,7 @@ impl<D: TestDevice> Run<'_, D> {
         }
     }
 
-    /// A pool is made, used, left or dropped, whichever can be.
+    /// Creates, enters, leaves or drops a pool, whichever is possible.
     fn turn_to_pool(&mut self) -> Result<(), Trouble> {
         if self.routed.is_some() {
             return self.leave_pool();
@@ -180,7 +181,7 @@ impl<D: TestDevice> Run<'_, D> {
         done(self.allocator.release_pool(pool))
     }
 
-    /// As the destructor of a `MemPool` (spec 5.4).
+    /// Like the destructor of a `MemPool` (spec 5.4).
     fn drop_pool(&mut self, pool: PoolId) -> Result<(), Trouble> {
         self.pools.retain(|other| *other != pool);
         self.allocator.set_pool_use_on_oom(pool, false);
@@ -200,7 +201,7 @@ impl<D: TestDevice> Run<'_, D> {
                 self.oom_points.push(self.operation);
                 (0..FREED_AFTER_OOM).try_for_each(|_| self.free(0))
             }
-            // Memory was out, and the pool that was to serve is the one that is routed to; its uses went up all the same (spec 5.3).
+            // Memory ran out, and the pool that should serve is the routed one; its use count still went up (spec 5.3).
             Err(AllocError::Pool(PoolError::AlreadyRouted(pool))) => {
                 self.oom_points.push(self.operation);
                 done(self.allocator.release_pool(pool))?;
@@ -210,7 +211,7 @@ impl<D: TestDevice> Run<'_, D> {
         }
     }
 
-    /// Another stream uses a block: it writes what is there anyway, so that it spoils only a block that was reused too early.
+    /// Another stream uses a block: it writes the block's own word, which only damages a block that was reused too early.
     fn share(&mut self) -> Result<(), Trouble> {
         let (place, stream) = (self.draws.below(self.held.len().max(1) as u64) as usize, self.stream());
         if place >= self.held.len() {
@@ -251,7 +252,7 @@ impl<D: TestDevice> Run<'_, D> {
             device.read(address.offset(Bytes(offset)), &mut bytes)?;
             if bytes.chunks_exact(4).any(|found| found != word.to_le_bytes()) {
                 return Err(Trouble::fail(format!(
-                    "block {word} of {requested} bytes does not hold its number from byte {offset} on"
+                    "block {word} of {requested} bytes does not hold its number at byte {offset}"
                 )));
             }
             self.read_bytes += piece;
@@ -259,7 +260,7 @@ impl<D: TestDevice> Run<'_, D> {
         Ok(())
     }
 
-    /// Small, middling, large and very large requests, each kind evenly.
+    /// Small, medium, large and very large requests, uniform within each kind.
     fn size(&mut self) -> Bytes {
         let (from, to) = match self.draws.below(100) {
             0..40 => (1, MIB),
@@ -295,7 +296,7 @@ impl<D: TestDevice> Run<'_, D> {
             return Err(Trouble::fail(format!("{reserved} bytes are still reserved at the end")));
         }
         let left = self.allocator.device_mut().device().holdings();
-        // The allocator still has its events, for the next time.
+        // The allocator keeps its events for reuse.
         if (Holdings { events: 0, ..left }) != Holdings::default() {
             return Err(Trouble::fail(format!("left on the device: {left:?}")));
         }

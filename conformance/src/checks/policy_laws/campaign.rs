@@ -1,4 +1,4 @@
-//! Random programs for one policy: drawn, run under every law, and made smaller where one breaks.
+//! Random programs for one policy: drawn, run under every law, and shrunk if one breaks.
 
 use std::cell::{Cell, RefCell};
 
@@ -13,12 +13,12 @@ use crate::backend::{Backend, EventTiming, Unable};
 use crate::checks::draw::runner;
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
-/// A failing program's values are made smaller until so many steps were carried out for it. Then goes whatever step is not needed.
+/// The budget for shrinking a failing program's values, in steps performed. After that, unneeded steps are removed.
 const SHRINK_STEPS: usize = 5000;
-/// Programs have at most so many steps.
+/// The maximum number of steps of a program.
 const LONGEST: usize = 100;
 
-/// Every law after every step, and at the end.
+/// Checks every law after every step, and at the end.
 pub(super) fn every_law<B: Backend, P: Policy>(
     subject: &Subject<P>,
     backend: &B,
@@ -40,17 +40,17 @@ pub(super) fn every_law<B: Backend, P: Policy>(
     Ok(Evidence { measured: format!("{}: {reached}", evidence.measured), ..evidence })
 }
 
-/// What the calls of the driver took, in words; nothing where the device does not say.
+/// The time of the driver calls as text; empty if the device does not report it.
 pub(super) fn driver_time(driver_ns: u64) -> String {
     if driver_ns == 0 { String::new() } else { format!("; driver {} ms", driver_ns / 1_000_000) }
 }
 
-/// The same program makes the same decisions.
+/// The same program leads to the same decisions.
 pub(super) fn determinism<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
     random(&a_part(effort), 0x901d, EventTiming::Seeded(0), |setup, steps| subject.twice(backend, setup, steps))
 }
 
-/// An allocator that is dropped as it is gives everything back.
+/// An allocator dropped at any moment gives everything back.
 pub(super) fn dropped<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
     random(&a_part(effort), 0x901e, EventTiming::Seeded(0), |setup, steps| {
         let trial = subject.play(backend, setup, steps)?;
@@ -73,14 +73,14 @@ fn random(effort: &Effort, salt: u64, timing: EventTiming, one: impl Fn(&Setup, 
         Err(Failure::Other(reason)) => return Err(Trouble::fail(reason)),
         Err(Failure::Program(failure)) => failure,
     };
-    // The smallest one again, for what it says may depend on the moment on a real device.
+    // Run the smallest one again: on a real device the failure may depend on timing.
     Err(match one(&failure.setup, &failure.steps) {
         Err(Stopped::Broken(again, script)) => Trouble::Fail { reason: again.to_string(), script: Some(script) },
-        _ => Trouble::Fail { reason: format!("seen once: {}", failure.broken), script: Some(failure.script) },
+        _ => Trouble::Fail { reason: format!("seen only once: {}", failure.broken), script: Some(failure.script) },
     })
 }
 
-/// Why a search ended before its programs did.
+/// Why a search ended early.
 pub(super) enum Failure {
     /// There is no device for a program.
     Unable(Unable),
@@ -90,16 +90,16 @@ pub(super) enum Failure {
     Other(String),
 }
 
-/// The smallest program found that breaks a law.
+/// The smallest failing program found.
 pub(super) struct Failing {
     pub(super) setup: Setup,
     pub(super) steps: Vec<Step>,
-    /// What was seen when the last failing one was run while it was made smaller, and its script.
+    /// What the last failing run during shrinking showed, and its script.
     broken: String,
     script: String,
 }
 
-/// Runs random programs until one breaks a law, which is then made smaller. How many steps were carried out if none does.
+/// Runs random programs until one breaks a law, then shrinks it. Returns the number of steps performed if none does.
 pub(super) fn search(
     effort: &Effort,
     salt: u64,
@@ -112,7 +112,7 @@ pub(super) fn search(
         if broken.borrow().is_some() {
             spent.set(spent.get() + steps.len());
         }
-        // What is not tried counts as good, so that the smallest one so far stays.
+        // Programs beyond the budget count as passing, so that the smallest one so far stays.
         if spent.get() > SHRINK_STEPS {
             return Ok(());
         }
@@ -138,7 +138,7 @@ pub(super) fn search(
     match (outcome, broken.take()) {
         (Ok(()), _) => Ok(operations.get()),
         (Err(TestError::Fail(_, (setup, steps))), Some((found, script))) => {
-            // Another law would be another failure.
+            // A different broken law would be a different failure.
             let fails = |steps: &[Step]| matches!(one(&setup, steps), Err(Stopped::Broken(again, _)) if again.law == found.law);
             let steps = without_needless(steps, fails);
             Err(Failure::Program(Box::new(Failing { setup, steps, broken: found.to_string(), script })))

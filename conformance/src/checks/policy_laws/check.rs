@@ -1,4 +1,4 @@
-//! The policy suite for a policy that is in no catalogue.
+//! The policy suite for a policy outside the catalogue.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::backend::Simulated;
 use crate::suite;
 use crate::suite::{Effort, Row, Silent, Status};
 
-/// What the suite says of a policy. Displays as a line for each entry, and for what failed the reason and the shortest program found.
+/// The suite's report on a policy. Displays as one line per entry; failures also show the reason and the shortest program found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     /// One row for each entry.
@@ -45,7 +45,7 @@ impl fmt::Display for Report {
 
 impl std::error::Error for Report {}
 
-/// Checks a policy on the simulated device, with every law that no policy may break. `make` makes one that has decided nothing yet.
+/// Checks a policy on the simulated device against every policy law. `make` creates a policy in its initial state.
 ///
 /// # Errors
 /// The report, if anything failed.
@@ -53,7 +53,7 @@ pub fn check<P: Policy + 'static>(make: impl Fn() -> P + Send + Sync + 'static, 
     check_with(Habits::default(), make, effort)
 }
 
-/// As [`check`], for a policy that keeps its memory or does not look again after it waited.
+/// Like [`check`], for a policy that keeps its memory, or does not search again after waiting.
 ///
 /// # Errors
 /// The report, if anything failed.

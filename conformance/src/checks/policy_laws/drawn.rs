@@ -1,7 +1,7 @@
-//! Policies put together by chance from everything that a policy may ask for: where it looks, how it cuts and merges, which rungs its
-//! ladder has and in which order. None is of any use, and all of them are legal.
+//! Policies assembled at random from everything that a policy may do: how it searches, splits and merges, and the rungs and
+//! order of its ladder. They are not useful, but all of them are valid.
 //!
-//! They check what the policies with names use in few combinations, or not at all.
+//! They cover what the named policies use in few combinations or not at all.
 
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
@@ -10,19 +10,19 @@ use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
 use crate::checks::draw::Draws;
 
-/// So many policies of each kind that moves memory.
+/// How many policies of each kind that moves memory.
 const MOVERS: usize = 10;
 
-/// How a block is cut.
+/// How a block is split.
 #[derive(Clone, Copy, Debug)]
 enum Cutting {
     /// To the request's size.
     Exact,
-    /// To the request's size, unless less than so much would be left.
+    /// To the request's size, unless less than this would remain.
     Rest(u64),
-    /// In halves, while a half suffices.
+    /// In halves, while a half is large enough.
     Halves,
-    /// A quarter of the rest stays with the request.
+    /// The request keeps a quarter of the remainder.
     Loose,
     /// Not at all.
     Never,
@@ -33,25 +33,25 @@ enum Cutting {
 enum Rung {
     Ask,
     AskFor(u64),
-    /// From another stream, with a wait or by luck.
+    /// A block of another stream, with a wait or only if its work happens to be done.
     Transfer(bool),
-    /// The first so many free blocks of expandable segments.
+    /// Remaps this many free blocks of expandable segments, from the first.
     Remap(usize),
-    /// The first so many blocks that can go.
+    /// Releases this many releasable blocks, from the first.
     Release(usize),
     Borrow,
     Wait,
 }
 
-/// A policy put together by chance.
+/// A randomly assembled policy.
 #[derive(Clone, Debug)]
 pub(super) struct Drawn {
     unit: u64,
     segment: u64,
     page: u64,
-    grows: [bool; 2],
+    is_expandable: [bool; 2],
     small: u64,
-    /// 0 is the tightest free block, 1 the loosest, 2 the lowest address.
+    /// 0 picks the smallest fitting block, 1 the largest, 2 the lowest address.
     fit: u64,
     cutting: Cutting,
     coalescing: Coalescing,
@@ -60,13 +60,13 @@ pub(super) struct Drawn {
 }
 
 impl Drawn {
-    /// The policy of a number.
+    /// The policy for a seed.
     pub(super) fn new(seed: u64) -> Drawn {
         let mut draws = Draws::new(seed);
         let mut of = |options: &[u64]| options[draws.below(options.len() as u64) as usize];
         let unit = of(&[512, 512, 256, 4096, MIB]);
         let (segment, page) = (of(&[2 * MIB, 16 * MIB, 20 * MIB, 64 * MIB]), of(&[2 * MIB, 2 * MIB, 16 * MIB]));
-        let grows = [of(&[0, 0, 0, 1]) == 1, of(&[0, 0, 1]) == 1];
+        let is_expandable = [of(&[0, 0, 0, 1]) == 1, of(&[0, 0, 1]) == 1];
         let cutting = match of(&[0, 1, 2, 2, 3, 4]) {
             0 => Cutting::Exact,
             1 => Cutting::Rest(of(&[512, 8192, MIB])),
@@ -79,8 +79,8 @@ impl Drawn {
             1 => Coalescing::Buddies,
             _ => Coalescing::Never,
         };
-        // Expandable segments need it.
-        let coalescing = if grows.contains(&true) { Coalescing::Neighbours } else { coalescing };
+        // Expandable segments require it.
+        let coalescing = if is_expandable.contains(&true) { Coalescing::Neighbours } else { coalescing };
         let rungs = (0..of(&[0, 1, 2, 4]))
             .map(|_| match of(&[0, 1, 2, 2, 3, 4, 4, 5, 6]) {
                 0 => Rung::Ask,
@@ -94,23 +94,24 @@ impl Drawn {
             .collect();
         let (small, fit) = (of(&[0, MIB]), of(&[0, 1, 2]));
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][of(&[0, 1]) as usize];
-        Drawn { unit, segment, page, grows, small, fit, cutting, coalescing, rungs, profile }
+        Drawn { unit, segment, page, is_expandable, small, fit, cutting, coalescing, rungs, profile }
     }
 
-    /// The same, whose segments are expandable only if this holds.
+    /// The same policy, without expandable segments unless `holds`.
     pub(super) fn expandable_only_if(self, holds: bool) -> Drawn {
-        Drawn { grows: self.grows.map(|grows| grows && holds), ..self }
+        Drawn { is_expandable: self.is_expandable.map(|expandable| expandable && holds), ..self }
     }
 
-    /// Numbers of policies that take blocks of other streams, and of some that put pages together anew: so many of each.
+    /// Seeds of policies that take blocks of other streams, and of policies that remap pages: [`MOVERS`] of each.
     pub(super) fn seeds_that_move_memory() -> Vec<u64> {
         let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true)));
-        let remaps =
-            |drawn: &Drawn| drawn.grows[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Remap(most) if *most > 1));
+        let remaps = |drawn: &Drawn| {
+            drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Remap(most) if *most > 1))
+        };
         let those = |which: &dyn Fn(&Drawn) -> bool| -> Vec<u64> {
             (0..).filter(|&seed| which(&Drawn::new(seed))).take(MOVERS).collect()
         };
-        [those(&|drawn| transfers(drawn) && !drawn.grows[1]), those(&remaps)].concat()
+        [those(&|drawn| transfers(drawn) && !drawn.is_expandable[1]), those(&remaps)].concat()
     }
 
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
@@ -137,7 +138,7 @@ impl Drawn {
                 other.map_or_else(nothing, |block| Relief::Transfer { block: block.id, waits })
             }
             Rung::Remap(most) => {
-                // Not those of a private pool in use, whose graphs would find them gone.
+                // Not those of a private pool in use: its graphs still need them.
                 let may_go = heap.releasable();
                 let free = heap.free_blocks(request.pool).filter(|block| block.is_expandable && may_go.contains(&block.id));
                 Relief::Remap { blocks: free.take(most).map(|block| block.id).collect() }
@@ -167,7 +168,7 @@ impl Policy for Drawn {
     }
 
     fn is_expandable(&self, pool: PoolSlot) -> bool {
-        self.grows[usize::from(pool.class() == PoolClass::Large)]
+        self.is_expandable[usize::from(pool.class() == PoolClass::Large)]
     }
 
     fn page(&self, _: PoolSlot) -> Bytes {
@@ -203,7 +204,7 @@ impl Policy for Drawn {
         self.coalescing
     }
 
-    /// Its own rungs; then a wait and another look, other streams' blocks, and everything back.
+    /// Its own rungs; then a wait and another search, other streams' blocks, and a release of everything.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if let Some(&rung) = self.rungs.get(rung as usize) {
             return self.climb(heap, request, rung);
@@ -212,7 +213,7 @@ impl Policy for Drawn {
             0 => self.climb(heap, request, Rung::Ask),
             1 => Relief::Wait,
             2 => self.find(heap, request).map_or_else(|| self.climb(heap, request, Rung::Borrow), Relief::Reuse),
-            // Whoever takes from other streams by luck must do so when luck is no question any more.
+            // A policy that takes other streams' blocks if their work is done must do so now that all work is done.
             3 if self.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(_))) => {
                 self.climb(heap, request, Rung::Transfer(true))
             }

@@ -1,4 +1,4 @@
-//! Failing driver calls, one at a time: whatever the policy had asked for, everything holds and nothing is lost.
+//! Failing driver calls, one at a time: no matter what the policy asked for, every law holds and nothing leaks.
 
 use std::collections::BTreeMap;
 
@@ -16,22 +16,22 @@ use crate::checks::draw::runner;
 use crate::law::{Broken, Law, ensure};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
-/// A code that no rule of the allocator knows ("an illegal memory access was encountered").
+/// A code that the allocator has no rule for ("an illegal memory access was encountered").
 const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
-/// In a short run so many calls of a program fail in each way.
+/// In a short run, how many calls of a program fail in each way.
 const FEWEST_POINTS: usize = 12;
 
-/// What fails, for a number of a call.
+/// The failures for the number of a call.
 type Plan = fn(u64) -> Vec<(When, FaultError)>;
 
-/// One call fails; one says that memory is out; two in a row fail.
+/// One call fails; one reports out of memory; two in a row fail.
 const PLANS: [Plan; 3] = [
     |n| vec![(When::Nth(n), ILLEGAL_ADDRESS)],
     |n| vec![(When::Nth(n), FaultError::OutOfMemory)],
     |n| vec![(When::Nth(n), ILLEGAL_ADDRESS), (When::Nth(n + 1), ILLEGAL_ADDRESS)],
 ];
 
-/// After the n-th driver call has failed, for n = 1, 2, ..., every law holds.
+/// After the n-th driver call fails, for n = 1, 2, ..., every law holds.
 pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
     let mut runner = runner(effort, 0x901f_u64);
     let strategy = programs(EventTiming::Seeded(0), 40);
@@ -41,16 +41,16 @@ pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &
     let rungs = subject.fault_seeds.iter().map(|&policy_seed| (Setup { policy_seed, ..setup }, steps.clone()));
     let mut programs: Vec<(Setup, Vec<Step>)> = rungs.chain([captures()]).chain(drawn).collect();
     let stitching = stitching();
-    // A long one, for whoever makes something of it.
+    // A long program, for policies that make use of it.
     if subject.whole_run(backend, &stitching.0, &stitching.1).map_err(|stopped| trouble(stopped, &[]))?.remaps > 0 {
         programs.push(stitching);
     }
     let (mut failures, mut operations, mut driver_ns) = (0, 0, 0);
     let seeds = subject.fault_seeds.len();
-    // Each policy begins elsewhere, so that a short run over all of them fails other calls under each.
+    // Each policy starts at a different point, so that a short run over all policies fails different calls under each.
     let shift = subject.name.bytes().map(usize::from).sum::<usize>();
     for (place, (setup, steps)) in programs.iter().enumerate() {
-        // Many policies of one kind share the work: each gets one way of failing.
+        // Policies of one kind share the work: each gets one way of failing.
         let plans = if seeds > 1 && place < seeds { &PLANS[place % 3..][..1] } else { &PLANS[..] };
         let untouched = run(subject, backend, setup, steps, &[]).map_err(|stopped| trouble(stopped, &[]))?;
         let points = points(&untouched.calls);
@@ -72,8 +72,8 @@ pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &
     Ok(Evidence { measured, operations, text: String::new() })
 }
 
-/// Which calls are to fail, counted from 1: of those that a step makes under one name the first, one in the middle and the last. The others
-/// are mostly pages like these.
+/// The numbers of the calls to fail, from 1: of each step's calls of one name the first, a middle one and the last. The others
+/// are mostly the same call for more pages.
 fn points(calls: &[Vec<CallName>]) -> Vec<u64> {
     let (mut points, mut before) = (Vec::new(), 0);
     for step in calls {
@@ -89,7 +89,7 @@ fn points(calls: &[Vec<CallName>]) -> Vec<u64> {
     points
 }
 
-/// So many of the points at most, evenly spread; the shift says which.
+/// At most `most` of the points, evenly spread; the shift selects which.
 fn spread(points: &[u64], most: usize, shift: usize) -> Vec<u64> {
     if points.len() <= most {
         return points.to_vec();
@@ -98,13 +98,13 @@ fn spread(points: &[u64], most: usize, shift: usize) -> Vec<u64> {
     (0..most).filter_map(|number| points.get(first + number * points.len() / most).copied()).collect()
 }
 
-/// What a run came to.
+/// The outcome of a run.
 struct Ran {
-    /// Failures that happened.
+    /// How many failures happened.
     fired: u64,
-    /// The calls of the device, step by step.
+    /// The device calls of each step.
     calls: Vec<Vec<CallName>>,
-    /// What they took, in nanoseconds, where the device says so.
+    /// The time they took in nanoseconds, if the device reports it.
     driver_ns: u64,
 }
 
@@ -128,7 +128,7 @@ fn run<B: Backend, P: Policy>(
     }
     let (fired, script) = (trial.faults_fired(), trial.script());
     let enough: Result<(), Broken> =
-        ensure(Law::Faults, told <= fired, || format!("{fired} calls failed, and {told} steps told of it"));
+        ensure(Law::Faults, told <= fired, || format!("{fired} calls failed, but {told} steps reported a failure"));
     let finished = enough.and_then(|()| trial.finish()).map_err(|broken| Stopped::Broken(broken, script))?;
     Ok(Ran { fired, calls: finished.calls, driver_ns: finished.driver_ns })
 }

@@ -1,4 +1,4 @@
-//! Programs that are not drawn: they reach what chance hardly does, and are what driver calls fail in.
+//! Fixed programs: they reach what random ones rarely do, and are the programs in which driver calls are made to fail.
 
 use parkade::units::MIB;
 
@@ -6,8 +6,8 @@ use super::pool_step::PoolStep;
 use super::step::{Setup, Step};
 use crate::backend::{EventTiming, Places};
 
-/// A program with something of everything: free blocks of three streams, work under way, more asked for than there is, twice, and the
-/// device's memory in many hands.
+/// A program with a bit of everything: free blocks of three streams, running work, two requests for more than there is, and
+/// fragmented device memory.
 pub(super) fn every_rung() -> (Setup, Vec<Step>) {
     use Step::{Allocate, Free, Launch, Limit, ProcessEvents, ReleaseCached, Replace, Use};
     let fill = [Allocate(16 * MIB, 0), Allocate(12 * MIB, 1), Allocate(16 * MIB, 2), Launch(1, 4_000_000), Use(1, 2), Use(0, 1)];
@@ -39,19 +39,19 @@ pub(super) fn every_rung() -> (Setup, Vec<Step>) {
     (setup, fill.into_iter().chain(pieces).chain(rest).collect())
 }
 
-/// A program whose last request is only served by the pages of two blocks that are apart, where a policy puts such together, and is
-/// larger than any that other programs are full of.
+/// A program whose last request can only be served by remapping the pages of two separate blocks, and is larger than the
+/// requests of other programs.
 pub(super) fn stitching() -> (Setup, Vec<Step>) {
     use Step::{Allocate, Free};
     let fill = [400, 2, 300, 2].map(|mib| Allocate(mib * MIB, 0));
-    // The 400 MiB first; the last one then takes its place, so that the 300 MiB are still the third.
+    // Free the 400 MiB first; the last allocation then takes its index, so the 300 MiB are still at index 2.
     let steps = fill.into_iter().chain([Free(0), Free(2), Allocate(600 * MIB, 0)]).collect();
     let setup = Setup { capacity: 1024 * MIB, timing: EventTiming::Lazy, places: Places::Ascending, policy_seed: 0 };
     (setup, steps)
 }
 
-/// A program with private pools: requests routed to one while blocks wait for events, out of memory there, a pool that serves when memory is
-/// out, a checkpoint that is loaded twice, and a pool that nobody uses any more.
+/// A program with private pools: requests routed to one while blocks are pending, out of memory there, a pool that serves when
+/// memory runs out, a checkpoint that is loaded twice, and a pool that is no longer used.
 pub(super) fn captures() -> (Setup, Vec<Step>) {
     use PoolStep::{Begin, Create, End, Load, Release, ReleaseCached, Save, Serve};
     use Step::{Allocate, CompleteAll, Free, Launch, Pool, ProcessEvents, Use};
@@ -64,7 +64,7 @@ pub(super) fn captures() -> (Setup, Vec<Step>) {
         Pool(Create(1)),
         Free(1),
         Pool(Begin(1, Some(0))),
-        // It was used by another stream before: its events are recorded once the capture is over.
+        // Another stream used it before: its events are recorded once the capture is over.
         Free(0),
         Allocate(4 * MIB, 0),
         Allocate(700, 0),
@@ -72,7 +72,7 @@ pub(super) fn captures() -> (Setup, Vec<Step>) {
         Use(2, 2),
         ProcessEvents,
         Free(0),
-        // Nobody has so much: nothing may be waited for now.
+        // More than there is: nothing may be waited for during the capture.
         Allocate(60 * MIB, 0),
         Step::ReleaseCached,
         Allocate(3 * MIB, 0),

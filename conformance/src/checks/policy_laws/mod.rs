@@ -1,8 +1,8 @@
-//! The laws that hold for every policy, and the entries that check them: for each policy of the catalogue, for policies put together by
-//! chance, and for one that answers at random.
+//! The laws that hold for every policy, and the entries that check them: for each policy of the catalogue, for randomly
+//! assembled policies, and for one that gives random answers.
 //!
-//! The laws of [`laws`](super::laws) are about PyTorch's rules: they know where a request must go. Here that is the policy's own business; what
-//! holds all the same is in [`LAWS`]. A failure begins with the name of the law that was broken.
+//! The checks in [`laws`](super::laws) know PyTorch's rules, and so where a request must go. Here the policy decides that, and
+//! [`LAWS`] lists what must hold anyway. A failure starts with the name of the broken law.
 
 mod campaign;
 mod check;
@@ -36,44 +36,41 @@ use wrong::Wrong;
 
 pub use check::{Report, check, check_with};
 
-/// In a run of the whole suite a policy gets one random sequence where a law gets so many.
+/// In a run of the whole suite, a law gets this many random sequences for each one that a policy gets.
 const SHARE: u32 = 10;
-/// The policy that answers at random gets so many times what another one gets: it is asked for the most unlikely.
+/// How many times more programs the policy with random answers gets than others: it must reach unlikely combinations.
 const WRONG_SHARE: u32 = 10;
 
 /// What holds under every policy.
 pub const LAWS: [(Law, &str); 16] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
-    (Law::Alignment, "addresses are multiples of 512, or of what the policy rounds to"),
-    (Law::Accounting, "every reserved byte is live, rounding, pending, stranded or whole, and the statistics say so"),
-    (Law::Counters, "what came minus what went is there, peaks are not below it, pools add up"),
-    (Law::Coalescing, "free neighbours become one block as the policy's rule says, all of them and no others"),
-    (
-        Law::NoEarlyReuse,
-        "nothing is reused or taken away before the work that used it is done, blocks that change streams included",
-    ),
-    (Law::Placement, "a request gets the block and the segment that the policy named, cut as it said"),
-    (Law::NoFalseOutOfMemory, "a refused request is still refused when everything is waited for and given back"),
+    (Law::Alignment, "addresses are multiples of 512, or of the unit that the policy rounds to"),
+    (Law::Accounting, "every reserved byte is live, rounding, pending, stranded or whole, and the statistics agree"),
+    (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
+    (Law::Coalescing, "exactly those adjacent free blocks are merged that the policy's rule says"),
+    (Law::NoEarlyReuse, "nothing is reused or unmapped before the work that used it is done, even when blocks change streams"),
+    (Law::Placement, "a request gets the block or segment that the policy chose, split as it said"),
+    (Law::NoFalseOutOfMemory, "a refused request is still refused after waiting for all work and giving everything back"),
     (
         Law::Pools,
-        "requests get the private pool that they are routed to, pools in use keep their memory, checkpoints bring back what was handed out, \
-         and while a graph is captured nothing is waited for",
+        "requests go to the private pool they are routed to, pools in use keep their memory, checkpoints restore what was handed out, \
+         and nothing waits while a graph is captured",
     ),
     (Law::Limit, "reserved memory does not grow beyond the limit"),
-    (Law::Sweep, "the whole-heap sweep finds nothing"),
-    (Law::History, "what the observer is told makes sense by itself"),
-    (Law::Contents, "memory holds what was written until it is freed"),
-    (Law::Endings, "a released heap returns every page, reservation and event"),
-    (Law::Faults, "no step fails that nobody planned to fail"),
-    (Law::Answers, "the policy never gives an answer that cannot be acted upon"),
+    (Law::Sweep, "the whole-heap sweep finds no violation"),
+    (Law::History, "the observer's trace is consistent"),
+    (Law::Contents, "memory keeps what was written until it is freed"),
+    (Law::Endings, "an emptied heap returns every page, reservation and event"),
+    (Law::Faults, "no step fails without a planned fault"),
+    (Law::Answers, "the policy gives only valid answers"),
 ];
 
-/// How much of an effort is for policies.
+/// How much of the effort goes to policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
-    /// All of it, where policies are what is checked.
+    /// All of it: policies are what is being checked.
     Whole,
-    /// A part, in a run of the whole suite.
+    /// A part of it, in a run of the whole suite.
     Part,
 }
 
@@ -86,7 +83,7 @@ impl Share {
     }
 }
 
-/// The entries of one policy, or of all policies that are checked where none is named.
+/// The entries of one policy, or of all policies if `only` is `None`.
 #[must_use]
 pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, share: Share) -> Vec<Entry<B>> {
     let named = CATALOGUE.iter().filter(|named| only.is_none_or(|only| only.name == named.name));
@@ -105,12 +102,12 @@ pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, 
     entries
 }
 
-/// Whether a policy takes memory by mapping pages.
+/// Whether a policy uses expandable segments.
 fn maps_pages(policy: &impl Policy) -> bool {
     [PoolClass::Small, PoolClass::Large].into_iter().any(|class| policy.is_expandable(PoolSlot::default_pool(class)))
 }
 
-/// Policies put together by chance; without virtual memory, none whose segments are expandable.
+/// Randomly assembled policies; without virtual memory, none with expandable segments.
 fn drawn(may_expand: bool) -> Subject<Drawn> {
     Subject::new("drawn", move |seed| Drawn::new(seed).expandable_only_if(may_expand))
         .failing_with(Drawn::seeds_that_move_memory())
@@ -122,25 +119,25 @@ fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &
     let mut entries = Vec::new();
     for (timing_name, timing) in timings(backend) {
         let subject = subject.clone();
-        let says = "every law that no policy may break holds after every step of random programs";
+        let says = "every policy law holds after every step of random programs";
         entries.push(Entry::new(Group::Law, name(timing_name), says, move |backend, effort| {
             campaign::every_law(&subject, backend, &share.of(effort), timing)
         }));
     }
     if backend.is_simulated() {
         let own = subject.clone();
-        let says = "the same program makes the same decisions, byte for byte";
+        let says = "the same program leads to the same decisions, byte for byte";
         entries.push(Entry::new(Group::Law, name("determinism"), says, move |backend, effort| {
             campaign::determinism(&own, backend, &share.of(effort))
         }));
     }
     let own = subject.clone();
-    let says = "an allocator dropped as it is gives everything back";
+    let says = "an allocator dropped at any moment gives everything back";
     entries.push(Entry::new(Group::Law, name("dropped"), says, move |backend, effort| {
         campaign::dropped(&own, backend, &share.of(effort))
     }));
     let own = subject.clone();
-    let says = "after the n-th driver call has failed, for n = 1, 2, ..., every law holds and nothing is lost";
+    let says = "after the n-th driver call fails, for n = 1, 2, ..., every law holds and nothing leaks";
     entries.push(Entry::new(Group::Law, name("faults"), says, move |backend, effort| {
         faults::every_call(&own, backend, &share.of(effort))
     }));
@@ -150,7 +147,7 @@ fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &
 fn wrong_answers<B: Backend + 'static>(backend: &B, share: Share) -> Vec<Entry<B>> {
     let may_expand = may_expand(backend);
     let subject = Subject::new("wrong-answers", move |seed| Wrong::new(seed).expandable_only_if(may_expand)).expected_wrong();
-    let says = "a wrong answer of a policy is an error that names it and loses nothing, whatever it answers";
+    let says = "any invalid answer of a policy gives an error that names the policy, and nothing leaks";
     let entry = |(name, timing)| {
         let subject = subject.clone();
         Entry::new(Group::Law, format!("policy/wrong-answers/{name}"), says, move |backend, effort| {

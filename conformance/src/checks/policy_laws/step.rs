@@ -1,7 +1,7 @@
-//! What a random program does to an allocator under any policy, and how such programs are drawn.
+//! The steps of random programs for an allocator under any policy, and how programs are drawn.
 //!
-//! A program touches its memory, and waits where it must: every user of an allocation waits for the one before. So a race, or a word
-//! that is not there any more, is the allocator's doing.
+//! A program accesses its memory and waits where it must: every user of an allocation waits for the previous one. So a race or a
+//! lost word is the allocator's fault.
 
 use parkade::units::MIB;
 use proptest::prelude::*;
@@ -11,53 +11,53 @@ use crate::backend::{EventTiming, Places, STREAMS};
 use crate::checks::pytorch_laws::operation::sizes;
 use crate::checks::pytorch_laws::trial::stream_name;
 
-/// One step. Allocations are named by their place among the live ones, wrapping around; streams by their place in [`STREAMS`].
+/// One step. Allocations are given by their index among the live ones, wrapping around; streams by their index in [`STREAMS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// A request of so many bytes for a stream; what it gets is filled on that stream.
+    /// Requests this many bytes for a stream, and fills them on that stream.
     Allocate(u64, usize),
-    /// A live allocation is given back; its users may still run.
+    /// Frees a live allocation; its users may still run.
     Free(usize),
-    /// One is given back, and one of the same size is asked for on the same stream, as loops do.
+    /// Frees one and requests the same size on the same stream, as loops do.
     Replace(usize),
-    /// A stream fills a live allocation anew, behind its last user, and the allocator is told.
+    /// A stream fills a live allocation again, after its last user, and the allocator is told.
     Use(usize, usize),
     /// The host reads a live allocation, after its last user.
     Read(usize),
-    /// A stream is busy for so many nanoseconds.
+    /// Keeps a stream busy for this many nanoseconds.
     Launch(usize, u64),
-    /// Time passes, in nanoseconds.
+    /// Lets this many nanoseconds pass.
     Advance(u64),
-    /// The oldest event of a stream is seen done.
+    /// Completes the oldest event of a stream.
     CompleteOne(usize),
-    /// All work is done.
+    /// Completes all work.
     CompleteAll,
-    /// The allocator looks at its events.
+    /// The allocator queries its events.
     ProcessEvents,
     /// `empty_cache`.
     ReleaseCached,
-    /// The limit, in hundredths of the device; 100 is none.
+    /// Sets the limit, in hundredths of the device; 100 removes it.
     Limit(u8),
-    /// Other processes hold so many bytes from now on.
+    /// Other processes hold this many bytes from now on.
     OthersHold(u64),
     /// `reset_peak_memory_stats`.
     ResetPeaks,
     /// `reset_accumulated_memory_stats`.
     ResetSums,
-    /// Something about private pools.
+    /// A step on a private pool.
     Pool(PoolStep),
 }
 
-/// What a program runs on.
+/// The device and policy that a program runs with.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Setup {
-    /// The device's memory.
+    /// The device's memory in bytes.
     pub(super) capacity: u64,
-    /// Who decides when events are seen complete.
+    /// When events are reported complete.
     pub(super) timing: EventTiming,
     /// Where segments go.
     pub(super) places: Places,
-    /// For policies that are drawn.
+    /// The seed of randomly assembled policies.
     pub(super) policy_seed: u64,
 }
 
@@ -67,9 +67,9 @@ impl Step {
         match self {
             Step::Allocate(bytes, place) => format!("alloc {bytes} bytes for stream {}", stream_name(place)),
             Step::Free(which) => format!("free live allocation {which}"),
-            Step::Replace(which) => format!("free live allocation {which}, ask for as much again"),
+            Step::Replace(which) => format!("free live allocation {which}, request the same size again"),
             Step::Use(which, place) => {
-                format!("stream {} fills live allocation {which}, behind its last user", stream_name(place))
+                format!("stream {} fills live allocation {which} after its last user", stream_name(place))
             }
             Step::Read(which) => format!("the host reads live allocation {which}"),
             Step::Launch(place, duration) => format!("work of {duration} ns on stream {}", stream_name(place)),
@@ -88,15 +88,15 @@ impl Step {
 }
 
 fn stream() -> impl Strategy<Value = usize> {
-    // Two of three requests are for one stream, so that free blocks are found, and the others' streams have something to give.
+    // Two of three requests are for one stream, so that they find free blocks, and other streams have blocks to give.
     prop_oneof![2 => Just(0_usize), 1 => 0..STREAMS.len()]
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let which = || any::<u8>().prop_map(usize::from);
-    // Some sizes come again and again, so that blocks are reused.
+    // Some sizes repeat, so that blocks are reused.
     let again = prop::sample::select(vec![512, 3 * MIB, 6 * MIB, 8 * MIB, 20 * MIB, 40 * MIB]);
-    // Some rules begin at 128 or 512 MiB.
+    // Some rules apply from 128 or 512 MiB.
     let huge = (150..350_u64).prop_map(|pages| 2 * MIB * pages);
     let size = prop_oneof![16 => again, 23 => sizes(), 1 => huge];
     prop_oneof![
@@ -133,8 +133,8 @@ fn setup(timing: EventTiming) -> impl Strategy<Value = Setup> {
     })
 }
 
-/// Programs of so many steps at most. Every other one has private pools: where requests are routed nothing waits, so that much of what the
-/// others do is not done there.
+/// Programs of at most this many steps. Half of them have private pools: while requests are routed nothing waits, so those
+/// programs exercise less of the rest.
 pub(super) fn programs(timing: EventTiming, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let with_pools = prop_oneof![5 => step(), 1 => pool_step().prop_map(Step::Pool)].boxed();
     let steps = prop_oneof![prop::collection::vec(step(), 1..longest), prop::collection::vec(with_pools, 1..longest),];

@@ -1,4 +1,4 @@
-//! What is checked: a policy that can be made anew for each program, under a name.
+//! The subject of a check: a named policy that is created anew for each program.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::watched::Reached;
 use crate::backend::{Backend, Unable};
 use crate::law::{Broken, Law};
 
-/// A policy under a name.
+/// A named policy.
 pub(super) struct Subject<P> {
     pub(super) name: String,
     make: Arc<dyn Fn(u64) -> P + Send + Sync>,
-    /// What may go wrong that is nobody's fault.
+    /// Which errors are expected.
     mode: Mode,
     habits: Habits,
-    /// The numbers that it is made with where calls fail.
+    /// The seeds that it is created with when calls are made to fail.
     pub(super) fault_seeds: Vec<u64>,
 }
 
@@ -29,31 +29,31 @@ impl<P> Clone for Subject<P> {
     }
 }
 
-/// Why a program did not reach its end.
+/// Why a program stopped early.
 pub(super) enum Stopped {
-    /// A law was broken; the script shows how.
+    /// A law was broken, with the script that shows it.
     Broken(Broken, String),
-    /// There is no device for it.
+    /// There is no device for the program.
     Unable(Unable),
 }
 
 impl<P: Policy> Subject<P> {
-    /// The policy that `make` makes; it is given a number that a drawn policy follows from.
+    /// The policy that `make` creates from a seed, which randomly assembled policies use.
     pub(super) fn new(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject<P> {
         Subject { name: name.into(), make: Arc::new(make), mode: Mode::Honest, habits: Habits::default(), fault_seeds: vec![0] }
     }
 
-    /// The same; where calls fail, all of these numbers take their turn.
+    /// The same subject, created with each of these seeds when calls are made to fail.
     pub(super) fn failing_with(self, fault_seeds: Vec<u64>) -> Subject<P> {
         Subject { fault_seeds, ..self }
     }
 
-    /// The same, with these habits.
+    /// The same subject, with these habits.
     pub(super) fn with(self, habits: Habits) -> Subject<P> {
         Subject { habits, ..self }
     }
 
-    /// The same, expected to give wrong answers.
+    /// The same subject, expected to give invalid answers.
     pub(super) fn expected_wrong(self) -> Subject<P> {
         Subject { mode: Mode::Wrong, ..self }
     }
@@ -62,7 +62,7 @@ impl<P: Policy> Subject<P> {
         Trial::new(backend, setup, (self.make)(setup.policy_seed), self.mode, self.habits).map_err(Stopped::Unable)
     }
 
-    /// Carries out a program up to its end, but leaves everything as it is then.
+    /// Runs a program to its end, and leaves the resulting state in place.
     pub(super) fn play<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<Trial<B::Device, P>, Stopped> {
         let mut trial = self.trial(backend, setup)?;
         for (number, &step) in steps.iter().enumerate() {
@@ -73,7 +73,7 @@ impl<P: Policy> Subject<P> {
         Ok(trial)
     }
 
-    /// Carries out a program and gives everything back; how often the policy did what it may do.
+    /// Runs a program and gives everything back; returns how often the policy did what.
     pub(super) fn whole_run<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
         let trial = self.play(backend, setup, steps)?;
         let (script, reached) = (trial.script(), trial.reached());
@@ -81,7 +81,7 @@ impl<P: Policy> Subject<P> {
         Ok(Reached { driver_ns: finished.driver_ns, ..reached })
     }
 
-    /// Two runs of a program that must be the same.
+    /// Checks that two runs of a program are the same.
     pub(super) fn twice<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<(), Stopped> {
         let run = || -> Result<_, Stopped> {
             let trial = self.play(backend, setup, steps)?;
@@ -96,7 +96,7 @@ impl<P: Policy> Subject<P> {
         let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
         let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
         let seen = format!(
-            "two runs part at {pair:?}, or in their lengths, {} and {}, or statistics",
+            "two runs differ at {pair:?}, or in their lengths {} and {}, or in their statistics",
             first.trace.len(),
             second.trace.len()
         );

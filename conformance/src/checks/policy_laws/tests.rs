@@ -1,4 +1,4 @@
-//! What the programs reach: a rung that no program gets to is not tested by any of them.
+//! Coverage of the programs: a rung that no program reaches is not tested.
 
 use parkade::Heap;
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
@@ -62,11 +62,11 @@ fn private_pools_serve_under_every_policy_and_are_loaded_under_most_whose_neighb
         merge += u32::from(make().coalescing() == Coalescing::Neighbours);
         load += u32::from(run.loads > 0);
     }
-    // A pool that has changed streams cannot be loaded, nor one whose blocks are used elsewhere.
+    // A pool whose blocks have changed streams or are used elsewhere cannot be loaded.
     assert!(merge > 8 && load * 3 >= merge * 2, "{load} of {merge} load");
 }
 
-/// It never waits and never gives anything back, so that it is out of memory too early.
+/// It never waits and never gives anything back, so it runs out of memory too early.
 struct Stubborn;
 
 impl Policy for Stubborn {
@@ -101,7 +101,7 @@ impl Policy for Stubborn {
     }
 }
 
-/// Searches a failing program of a wrong policy, and leaves out each of its steps. How many it has.
+/// Finds a failing program of a wrong policy and checks that no step can be left out. Returns its length.
 fn no_step_can_go<P: Policy>(subject: &Subject<P>, seed: u64) -> usize {
     let one = |setup: &Setup, steps: &[Step]| subject.whole_run(&Simulated, setup, steps).map(drop);
     let law = |setup: &Setup, steps: &[Step]| match one(setup, steps) {

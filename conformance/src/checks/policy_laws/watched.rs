@@ -1,5 +1,5 @@
-//! A policy that is watched: it answers as the one inside, and remembers what that one said, so that what the allocator made of
-//! the answers can be compared.
+//! A policy wrapper that answers like the policy inside and records its answers, so that they can be compared with what the
+//! allocator did.
 
 use std::cell::{Cell, RefCell};
 
@@ -9,23 +9,23 @@ use parkade::trace::Observer;
 use parkade::units::Bytes;
 use parkade::{Allocator, BlockId, Heap, PoolSlot};
 
-/// What a heap looks like to a policy: reserved bytes, and each free block's first byte, size and stream.
+/// A heap as a policy sees it: reserved bytes, and each free block's address, size and stream.
 type Picture = (u64, Vec<(u64, u64, u64)>);
 
-/// The newest answer to "where from?".
+/// The newest answer to a request.
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
-    /// A free block, with its first byte if it is one.
+    /// Reuse of a block, with its address if it is a free block.
     Reuse(Option<u64>),
-    /// A block of another stream, likewise.
+    /// A block of another stream, with its address if it is a free block.
     Transfer(Option<u64>),
-    /// A segment of so many bytes, after so many blocks went back.
+    /// A segment of this many bytes, after releasing this many blocks.
     Segment(u64, usize),
-    /// Something else of the ladder; of how many blocks it speaks.
+    /// Another rung of the ladder, with the number of blocks it names.
     Rung(usize),
 }
 
-/// How often a policy did what it may do, and what that cost. Transfers and remaps are those that were carried out and served a request.
+/// How often a policy did what, and the driver time. Transfers and remaps count only if they were performed and served a request.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Reached {
     pub(super) reuses: u64,
@@ -33,15 +33,15 @@ pub(super) struct Reached {
     pub(super) remaps: u64,
     pub(super) releases: u64,
     pub(super) refusals: u64,
-    /// Requests that a private pool served, and checkpoints that were loaded.
+    /// Requests that a private pool served, and checkpoints loaded.
     pub(super) private: u64,
     pub(super) loads: u64,
-    /// What the calls of the driver took, in nanoseconds, where the device says so.
+    /// The time of the driver calls in nanoseconds, if the device reports it.
     pub(super) driver_ns: u64,
 }
 
 impl Reached {
-    /// Both together.
+    /// The sum of both.
     pub(super) fn and(self, other: Reached) -> Reached {
         Reached {
             reuses: self.reuses + other.reuses,
@@ -56,28 +56,28 @@ impl Reached {
     }
 }
 
-/// What a policy said about the request under way.
+/// What a policy answered for the current request.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Notes {
     pub(super) answer: Option<Answer>,
-    /// The pool that the request under way is for; it may be looked for in others too, which serve when memory is out.
+    /// The pool of the current request; pools that serve when memory runs out may be searched, too.
     pool: Option<PoolSlot>,
-    /// The bytes of the segment that `place` named last for that pool.
+    /// The size of the segment that `place` last asked for in that pool.
     segment: u64,
-    /// What the heap looked like when the answer was asked for.
+    /// The heap when the policy was asked.
     picture: Picture,
-    /// A free block that it would have taken when it said that there is none.
+    /// A free block that it would have taken when it gave up.
     pub(super) overlooked: Option<String>,
     pub(super) reached: Reached,
-    /// It said at some time that a block should change streams.
+    /// Whether it ever asked for a block to change streams.
     has_transferred: bool,
 }
 
-/// A policy that is watched.
+/// A policy whose answers are recorded.
 pub(super) struct Watched<P> {
     policy: P,
     notes: RefCell<Notes>,
-    /// How large the block handed out must be, by what was said of cutting; 0 if nothing was.
+    /// The size that the block must have by the policy's answers about splitting; 0 if it was not asked.
     kept: Cell<u64>,
 }
 
@@ -86,36 +86,36 @@ impl<P: Policy> Watched<P> {
         Watched { policy, notes: RefCell::default(), kept: Cell::new(0) }
     }
 
-    /// Forgets what was said of the last request.
+    /// Forgets the answers for the last request.
     pub(super) fn begin(&mut self) {
         let notes = self.notes.get_mut();
         (notes.answer, notes.overlooked, notes.pool) = (None, None, None);
         self.kept.set(0);
     }
 
-    /// Whether it ever said that a block should change streams.
+    /// Whether it ever asked for a block to change streams.
     pub(super) fn has_transferred(&self) -> bool {
         self.notes.borrow().has_transferred
     }
 
-    /// What it said.
+    /// What it answered.
     pub(super) fn notes(&self) -> Notes {
         self.notes.borrow().clone()
     }
 
-    /// How large the block handed out for a request of `size` bytes must be.
+    /// The size that the block for a request of `size` bytes must have.
     pub(super) fn kept(&self, size: u64) -> u64 {
         if self.kept.get() == 0 { size } else { self.kept.get() }
     }
 
-    /// A request was served by a block that changed streams, or by pages that were mapped elsewhere before.
+    /// Counts a request that was served by a block that changed streams, or by remapped pages.
     pub(super) fn carried_out(&mut self, transfer: bool, remap: bool) {
         let reached = &mut self.notes.get_mut().reached;
         reached.transfers += u64::from(transfer);
         reached.remaps += u64::from(remap);
     }
 
-    /// A private pool served a request, or was loaded.
+    /// Counts a request served by a private pool, or a loaded checkpoint.
     pub(super) fn used_pool(&mut self, served: bool, loaded: bool) {
         let reached = &mut self.notes.get_mut().reached;
         reached.private += u64::from(served);
@@ -142,13 +142,13 @@ fn address_of(heap: &Heap, request: &Request, id: BlockId) -> Option<u64> {
     heap.free_blocks(request.pool).find(|block| block.id == id).map(|block| block.address.get())
 }
 
-/// What changed of a heap since the newest answer, of what the policy sees; `None` if nothing did.
+/// What changed since the newest answer in the heap as the policy sees it; `None` if nothing did.
 pub(super) fn changed_since_answer<D: DeviceBackend, P: Policy, O: Observer>(
     core: &Allocator<D, Watched<P>, O>,
 ) -> Option<String> {
     let notes = core.policy().notes.borrow();
     let now = picture(core.heap());
-    (now != notes.picture).then(|| format!("the policy saw {:x?}, and there is {now:x?}", notes.picture))
+    (now != notes.picture).then(|| format!("the policy saw {:x?}, and now there is {now:x?}", notes.picture))
 }
 
 impl<P: Policy> Wrapper for Watched<P> {
@@ -216,11 +216,11 @@ impl<P: Policy> Wrapper for Watched<P> {
             Relief::Borrow | Relief::Wait => Answer::Rung(0),
             Relief::GiveUp => {
                 reached.refusals += 1;
-                // Asked once more, as after a callback that freed something.
+                // Ask once more, as after a callback that freed something.
                 if let Placement::Reuse(id) = self.policy.place(heap, request) {
                     let at = address_of(heap, request, id);
                     self.notes.get_mut().overlooked =
-                        Some(format!("for {request:?} it gives up, and would take {id:?} at {at:x?}"));
+                        Some(format!("it gives up on {request:?}, but would take {id:?} at {at:x?}"));
                 }
                 Answer::Rung(0)
             }

@@ -1,4 +1,4 @@
-//! A policy that answers at random from the whole space of answers, right and wrong: whatever it says, the heap stays whole.
+//! A policy that gives random answers, valid and invalid: the heap must stay intact no matter what it answers.
 
 use std::cell::RefCell;
 
@@ -9,27 +9,27 @@ use parkade::{BlockId, Heap, PoolSlot};
 
 use crate::checks::draw::Draws;
 
-/// A policy that answers at random.
+/// A policy that gives random answers.
 #[derive(Debug)]
 pub(super) struct Wrong {
     draws: RefCell<Draws>,
-    /// Blocks that were free once; some of them may be handed out by now, or gone.
+    /// Blocks that were free at some point; some may be in use or gone by now.
     seen: RefCell<Vec<BlockId>>,
     profile: &'static Profile,
     coalescing: Coalescing,
     free_order: FreeOrder,
-    /// How often an answer is one that could be right, in hundredths.
+    /// How often an answer is plausible, in hundredths.
     right: u64,
-    /// It hardly ever gives up, so that ladders have hundreds of rungs.
+    /// Whether it rarely gives up, so that ladders have hundreds of rungs.
     is_patient: bool,
     may_expand: bool,
 }
 
-/// Sizes that say something about a mistake.
+/// Sizes that are likely to reveal mistakes.
 const ODD: [u64; 12] = [0, 1, 511, 512, 4096, MIB, 2 * MIB, 2 * MIB + 1, 3 * MIB, 1 << 40, u64::MAX - 511, u64::MAX];
 
 impl Wrong {
-    /// The policy of a number.
+    /// The policy for a seed.
     pub(super) fn new(seed: u64) -> Wrong {
         let mut draws = Draws::new(seed);
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][draws.below(2) as usize];
@@ -49,7 +49,7 @@ impl Wrong {
         }
     }
 
-    /// The same, whose segments are expandable only if this holds.
+    /// The same policy, without expandable segments unless `may_expand`.
     pub(super) fn expandable_only_if(self, may_expand: bool) -> Wrong {
         Wrong { may_expand, ..self }
     }
@@ -62,7 +62,7 @@ impl Wrong {
         self.below(100) < self.right
     }
 
-    /// `right`, or anything.
+    /// Returns `right`, or an arbitrary size.
     fn size(&self, right: u64) -> Bytes {
         Bytes(match self.below(100) {
             number if number < self.right => right,
@@ -72,7 +72,7 @@ impl Wrong {
         })
     }
 
-    /// Notes the free blocks, and names one: a fitting one, or any that there ever was.
+    /// Remembers the free blocks and picks one: a fitting one, or any seen so far.
     fn block(&self, heap: &Heap, fits: impl Fn(&parkade::BlockView) -> bool) -> Option<BlockId> {
         let blocks = || heap.pool_slots().flat_map(|pool| heap.free_blocks(pool));
         let mut seen = self.seen.borrow_mut();
@@ -142,7 +142,7 @@ impl Policy for Wrong {
     fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
         match self.below(8) {
             0 | 1 => Bytes(whole.get() / 2 / 512 * 512),
-            // The most that a cut may keep, so that it is asked about what is left again and again.
+            // The most that a cut may keep, so that it is asked about the remainder again and again.
             2 => Bytes(whole.get() - 1),
             _ => self.size(request.size.get()),
         }

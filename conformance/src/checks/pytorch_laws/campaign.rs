@@ -1,7 +1,7 @@
-//! Random sequences of one kind under one timing, run once for all the laws that are checked after every operation.
+//! Random sequences of one kind under one event timing, run once for all laws that are checked after every operation.
 //!
-//! The first law that is asked for runs them; the others read the result. A sequence that breaks a law is shrunk, and becomes a
-//! script for `parkade ops`.
+//! The first law to ask runs them; the others read the result. A sequence that breaks a law is shrunk and becomes a script for
+//! `parkade ops`.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use crate::checks::pytorch_laws::trial::Trial;
 use crate::law::{Broken, Law};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
-/// Sequences are at most so long.
+/// The maximum length of a sequence.
 const LONGEST: usize = 120;
 
 /// What a campaign found.
@@ -27,7 +27,7 @@ struct Found {
     broken: Option<(Broken, String)>,
 }
 
-/// Sequences of one kind under one timing.
+/// Sequences of one kind under one event timing.
 #[derive(Debug)]
 pub(super) struct Campaign {
     timing: EventTiming,
@@ -40,13 +40,13 @@ impl Campaign {
         Campaign { timing, is_virtual, found: OnceLock::new() }
     }
 
-    /// Whether the law is checked in sequences of this kind: the model knows the ladder of ordinary segments only, and private pools take
-    /// part where segments are expandable.
+    /// Whether sequences of this kind check the law: the model knows the ladder of ordinary segments only, and private pools
+    /// occur only where segments may be expandable.
     pub(super) fn checks(&self, law: Law) -> bool {
         law != if self.is_virtual { Law::Ladder } else { Law::Pools }
     }
 
-    /// What the sequences say of one law.
+    /// The verdict of the sequences on one law.
     pub(super) fn verdict<B: Backend>(&self, law: Law, backend: &B, effort: &Effort) -> Verdict {
         let mut is_first = false;
         let found = self.found.get_or_init(|| {
@@ -57,9 +57,9 @@ impl Campaign {
         let measured = format!("{} operations in {} sequences", found.operations, found.sequences);
         match found.broken {
             Some((broken, script)) if broken.law == law => Err(Trouble::Fail { reason: broken.seen, script: Some(script) }),
-            // A law that has no entry here, such as that of failing calls, must not break unseen.
+            // A law without an entry here, such as that of failing calls, must not break unnoticed.
             Some((broken, _)) => Err(Trouble::fail(format!("{measured}, until {broken}"))),
-            // The sequences count once.
+            // The operations are counted only once.
             None => Ok(Evidence { measured, operations: if is_first { found.operations } else { 0 }, text: String::new() }),
         }
     }
@@ -89,8 +89,10 @@ impl Campaign {
             Ok(()) => None,
             Err(TestError::Fail(reason, (setup, sequence))) => Some(match run_sequence(backend, &setup, &sequence) {
                 Err(Stopped::Broken(broken, script)) => (broken, script),
-                // On a real device a failure may depend on the moment.
-                _ => (Broken::new(Law::Determinism, format!("seen once: {reason}")), format!("# {setup:?}\n# {sequence:?}\n")),
+                // On a real device a failure may depend on timing.
+                _ => {
+                    (Broken::new(Law::Determinism, format!("seen only once: {reason}")), format!("# {setup:?}\n# {sequence:?}\n"))
+                }
             }),
             Err(TestError::Abort(reason)) => Some((Broken::new(Law::Determinism, reason), String::new())),
         };
@@ -115,13 +117,13 @@ impl Campaign {
 
 /// Why a sequence did not reach its end.
 pub(crate) enum Stopped {
-    /// A law was broken; the script shows how.
+    /// A law was broken, with the script that shows it.
     Broken(Broken, String),
-    /// There is no device for it.
+    /// There is no device for the sequence.
     Unable(Unable),
 }
 
-/// Runs a sequence to its end, every law checked after every operation.
+/// Runs a sequence to its end and checks every law after every operation.
 pub(crate) fn run_sequence<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Result<(), Stopped> {
     let mut trial = Trial::new(backend, setup).map_err(Stopped::Unable)?;
     for (number, operation) in sequence.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Random cases of a law that needs a program of its own: drawn, run, and made smaller where the law breaks.
+//! Random cases of laws that need their own programs: drawn, run, and shrunk if the law breaks.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -10,8 +10,8 @@ use super::campaign::Stopped;
 use crate::checks::draw::runner;
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
-/// Runs drawn cases; each says how many operations it was. The smallest case found that breaks the law is told with the script
-/// that it ended with.
+/// Runs drawn cases; each returns its number of operations. The smallest case found that breaks the law is reported with its
+/// script.
 pub(super) fn run<S>(effort: &Effort, salt: u64, strategy: &S, one: impl Fn(&S::Value) -> Result<u64, Stopped>) -> Verdict
 where
     S: Strategy,
@@ -28,7 +28,7 @@ where
             Ok(())
         }
         Err(Stopped::Broken(found, script)) => {
-            // The last one that fails is the smallest.
+            // The last failing case is the smallest.
             let message = found.to_string();
             broken.replace(Some((found, script)));
             Err(TestCaseError::fail(message))

@@ -1,7 +1,7 @@
-//! Failing driver calls, one at a time: for n = 1, 2, ... the n-th call fails, until a run passes untouched.
+//! Failing driver calls, one at a time: for n = 1, 2, ... the n-th call fails, until a run has fewer than n calls.
 //!
-//! After the failure the heap is valid, the statistics agree with it, the rest of the sequence goes on, and nothing is leaked at the
-//! end. All of that is checked by the trial, after every operation. The call fails before the device sees it, so this runs on every
+//! After the failure the heap is valid, the statistics agree with it, the rest of the sequence runs, and nothing leaks in the
+//! end. The trial checks all of that after every operation. The call fails before it reaches the device, so this works on every
 //! backend.
 
 use parkade::units::MIB;
@@ -19,13 +19,13 @@ use crate::checks::pytorch_laws::trial::{Outcome, Trial};
 use crate::law::{Broken, Law};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
-/// A code that no rule of the allocator knows ("an illegal memory access was encountered").
+/// A code that the allocator has no rule for ("an illegal memory access was encountered").
 const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
 
-/// How long work takes that the allocator has to wait for.
+/// Duration of work that the allocator has to wait for, in nanoseconds.
 const WORK_NS: u64 = 4_000_000;
 
-/// Calls of the allocator that can fail.
+/// Device calls that can fail.
 const CALLS: [CallName; 15] = [
     CallName::MemGetInfo,
     CallName::Malloc,
@@ -56,12 +56,12 @@ const EXPANDABLE_CALLS: [CallName; 8] = [
     CallName::StreamSynchronize,
 ];
 
-/// A sequence and what it runs on.
+/// A sequence and its setup.
 type Program = (Setup, Vec<Operation>);
 
-/// The entries of this law: every kind of call, and calls that say "out of memory", and two failures in a row.
+/// The entries of this law: failures of every kind of call, any call that reports out of memory, and two failures in a row.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let says = "after the n-th call of this kind has failed, for every n, everything holds and nothing is lost";
+    let says = "after the n-th call of this kind fails, for every n, every law holds and nothing leaks";
     let mut entries: Vec<Entry<B>> = CALLS
         .into_iter()
         .map(|call| {
@@ -71,11 +71,11 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
             if EXPANDABLE_CALLS.contains(&call) { entry.requires(Requirement::ExpandableSegments) } else { entry }
         })
         .collect();
-    let says = "after any n-th call has said that memory is out, everything holds and nothing is lost";
+    let says = "after the n-th call reports out of memory, for every n, every law holds and nothing leaks";
     entries.push(Entry::new(Group::Law, "faults/out-of-memory", says, |backend, effort| {
         fail_each(backend, effort, |n| vec![(When::Nth(n), FaultError::OutOfMemory)], None)
     }));
-    let says = "after the n-th and the next call have failed, for every n, everything holds and nothing is lost";
+    let says = "after the n-th call and the next one fail, for every n, every law holds and nothing leaks";
     entries.push(Entry::new(Group::Law, "faults/two-in-a-row", says, |backend, effort| {
         fail_each(backend, effort, |n| vec![(When::Nth(n), ILLEGAL_ADDRESS), (When::Nth(n + 1), ILLEGAL_ADDRESS)], None)
     }));
@@ -87,7 +87,7 @@ fn setup(capacity_mib: u64, settings: usize, is_virtual: bool) -> Setup {
     Setup { capacity: capacity_mib * MIB, timing, settings, places, free_waits: false, is_virtual }
 }
 
-/// Every rung of the ladder, with two streams' events pending: collected garbage, oversize blocks, waiting, out of memory.
+/// Every rung of the ladder, with events of two streams pending: garbage collection, oversize blocks, waiting, out of memory.
 fn ordinary() -> Vec<Program> {
     let events = vec![
         Allocate(30 * MIB, 0),
@@ -126,13 +126,13 @@ fn ordinary() -> Vec<Program> {
         ReleaseCached,
     ];
     let on = |sequence: &[Operation]| [0, 1, 4, 5].map(|settings| (setup(128, settings, false), sequence.to_vec()));
-    // On a real device work takes its time, so that there is something to wait for.
+    // On a real device work takes time, so that there is something to wait for.
     let waiting =
         vec![Allocate(60 * MIB, 0), Launch(1, WORK_NS), RecordStream(0, 1), Free(0), Allocate(100 * MIB, 0), Allocate(700, 2)];
     [on(&events), on(&ladder), on(&waiting)].concat()
 }
 
-/// Growing, holes, unmapping of whole pages, refilling from the lowest address.
+/// Expandable segments: growth, holes, unmapping of whole pages, refilling from the lowest address.
 fn expandable() -> Program {
     let sequence = vec![
         Allocate(3 * MIB, 0),
@@ -176,13 +176,13 @@ fn random(effort: &Effort) -> Vec<Program> {
         .collect()
 }
 
-/// What a run under a plan came to.
+/// The outcome of a run with planned failures.
 struct Ran {
-    /// Failures that happened.
+    /// How many failures happened.
     fired: u64,
-    /// What operations told of one, in order.
+    /// The operations that reported one, in order.
     told: Vec<String>,
-    /// What was done.
+    /// How many operations were performed.
     script: String,
 }
 
@@ -204,7 +204,7 @@ fn run<B: Backend>(backend: &B, (setup, sequence): &Program, plan: FaultPlan) ->
     Ok(Ran { fired, told, script })
 }
 
-/// Runs every program with the n-th call failing, for n = 1, 2, ... until nothing fails any more.
+/// Runs every program with the n-th call failing, for n = 1, 2, ... until no failure happens.
 fn fail_each<B: Backend>(
     backend: &B,
     effort: &Effort,
@@ -227,13 +227,13 @@ fn fail_each<B: Backend>(
             let one = faults.len() == 1 && faults[0].1 == ILLEGAL_ADDRESS && !program.0.is_virtual;
             if one && ran.told.len() != 1 {
                 let broken =
-                    Broken::new(Law::Faults, format!("{} operations told of the failure: {:?}", ran.told.len(), ran.told));
+                    Broken::new(Law::Faults, format!("{} operations reported the failure: {:?}", ran.told.len(), ran.told));
                 return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
             }
             if ran.told.len() as u64 > ran.fired {
                 let broken = Broken::new(
                     Law::Faults,
-                    format!("{} calls failed, and {} operations: {:?}", ran.fired, ran.told.len(), ran.told),
+                    format!("{} calls failed, and {} operations reported it: {:?}", ran.fired, ran.told.len(), ran.told),
                 );
                 return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
             }

@@ -1,4 +1,4 @@
-//! Sequences that chance hardly draws: every pair of sizes at the thresholds of the rules, and every rung of the ladder.
+//! Sequences that random draws rarely produce: every pair of sizes at the rules' thresholds, and every rung of the ladder.
 
 use parkade::units::MIB;
 
@@ -11,15 +11,15 @@ use crate::checks::pytorch_laws::operation::{Operation, Setup, THRESHOLDS};
 use crate::model::SETTINGS;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
-/// From this many sequences a law on, every pair of sizes is tried under every setting.
+/// With at least this many sequences per law, every pair of sizes is tried under every setting.
 const ALL_PAIRS_FROM: u32 = 250;
 
-/// The entries of these sequences. The pairs are too many for a real device.
+/// The entries of these sequences. There are too many pairs for a real device.
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
-    let says = "each rung gives back what it must and no more, under every setting";
+    let says = "each rung gives back exactly what it must, under every setting";
     let mut entries = vec![Entry::new(Group::Law, "ladder/every-rung", says, every_rung)];
     if backend.is_simulated() {
-        let says = "every pair of sizes at the thresholds goes where the rules put it, under every setting";
+        let says = "every pair of sizes at the thresholds is placed as the rules say, under every setting";
         entries.push(Entry::new(Group::Law, "placement/pairs-at-thresholds", says, pairs));
     }
     entries
@@ -37,10 +37,10 @@ fn check<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Resu
     })
 }
 
-/// The second request finds the first one's memory free.
+/// Frees the first request before the second, so that the second finds its memory free.
 fn pairs<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let sizes: Vec<u64> = THRESHOLDS.iter().flat_map(|&size| [size - 511, size, size + 1]).collect();
-    // With little effort every pair is seen under a third of the settings, each under others.
+    // With little effort each pair is tried under a third of the settings, which differs from pair to pair.
     let stride = if effort.cases < ALL_PAIRS_FROM { 3 } else { 1 };
     let mut tried = 0;
     for settings in 0..SETTINGS.len() {
@@ -59,25 +59,25 @@ fn pairs<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     Ok(Evidence { operations: 3 * tried, measured, text: String::new() })
 }
 
-/// Segments of these sizes are taken, in MiB, and all given back.
+/// Allocates segments of these sizes in MiB, then frees them all.
 fn freed(sizes: &[u64]) -> Vec<Operation> {
     let taken = sizes.iter().map(|&mib| Allocate(mib * MIB, 0));
     taken.chain(sizes.iter().map(|_| Free(0))).collect()
 }
 
-/// What each rung needs, on a device of 200 MiB.
+/// A program for each rung, on a device of 200 MiB.
 fn programs() -> Vec<Vec<Operation>> {
     let others = |mut program: Vec<Operation>, rest: &[Operation]| {
         program.extend_from_slice(rest);
         program
     };
     vec![
-        // Oversize segments: one suffices; several do, and some may stay; all of them do not.
+        // Oversize segments: one is enough; several are, and some may stay; all of them are not enough.
         others(freed(&[34, 36, 44, 50]), &[Allocate(42 * MIB, 0), Allocate(45 * MIB, 0)]),
         others(freed(&[34, 36, 44, 50, 20]), &[Allocate(90 * MIB, 0)]),
         others(freed(&[34, 36, 44, 50]), &[Allocate(180 * MIB, 0)]),
         others(freed(&[34, 36, 66, 60]), &[Allocate(72 * MIB, 1), Allocate(110 * MIB, 0)]),
-        // Garbage, older and younger.
+        // Garbage of different ages.
         others(
             freed(&[22, 30, 26]),
             &[
@@ -89,7 +89,7 @@ fn programs() -> Vec<Vec<Operation>> {
                 Allocate(60 * MIB, 2),
             ],
         ),
-        // Waiting, for two streams, and then not enough.
+        // Waiting for two streams, and then still not enough.
         vec![
             Allocate(80 * MIB, 0),
             Allocate(700, 0),
@@ -100,7 +100,7 @@ fn programs() -> Vec<Vec<Operation>> {
             CompleteAll,
             Allocate(60 * MIB, 3),
         ],
-        // The limit, reached exactly and by one page too much; others take memory and give it back.
+        // The limit, reached exactly and exceeded by one page; others take memory and give it back.
         vec![SetFraction(60), Allocate(100 * MIB, 0), Allocate(20 * MIB, 0), Allocate(512, 0), Free(0), Allocate(102 * MIB, 1)],
         vec![
             Allocate(20 * MIB, 0),

@@ -1,4 +1,4 @@
-//! The laws as entries of the suite: random sequences under every law at once, and the laws that need programs of their own.
+//! The laws as entries: random sequences checked against all laws at once, and laws that need their own programs.
 
 mod campaign;
 mod cases;
@@ -22,19 +22,19 @@ use campaign::Campaign;
 const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512"),
-    (Law::Accounting, "every reserved byte is live, rounding, pending, stranded or whole, and the statistics say so"),
-    (Law::Counters, "what came minus what went is there, peaks are not below it, pools add up"),
-    (Law::Coalescing, "no two free neighbours are left"),
-    (Law::NoEarlyReuse, "nothing is reused before the events of the streams that used it are done"),
-    (Law::Placement, "each request goes where the rules put it, and is cut to the size that they say"),
-    (Law::NoFalseOutOfMemory, "a request is refused only when neither cache, limit nor device has room"),
-    (Law::Ladder, "nothing is given back, waited for or asked of the device before its turn"),
-    (Law::Pools, "requests go where they are routed, and a pool in use keeps its memory"),
+    (Law::Accounting, "every reserved byte is live, rounding, pending, stranded or whole, and the statistics agree"),
+    (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
+    (Law::Coalescing, "no two adjacent free blocks are left"),
+    (Law::NoEarlyReuse, "no memory is reused before the events of the streams that used it have completed"),
+    (Law::Placement, "each request gets the block that the rules choose, split to the size that they say"),
+    (Law::NoFalseOutOfMemory, "a request is refused only when the cache has no block for it and the limit or the device no room"),
+    (Law::Ladder, "the allocator gives back, waits and asks the device for memory only in the ladder's order"),
+    (Law::Pools, "requests go to the pool they are routed to, and a pool in use keeps its memory"),
     (Law::Limit, "reserved memory does not grow beyond the limit"),
-    (Law::Sweep, "the whole-heap sweep finds nothing"),
-    (Law::History, "what the observer is told makes sense by itself"),
-    (Law::Contents, "memory holds what was written until it is freed"),
-    (Law::Endings, "a released heap returns every page, reservation and event"),
+    (Law::Sweep, "the whole-heap sweep finds no violation"),
+    (Law::History, "the observer's trace is consistent"),
+    (Law::Contents, "memory keeps what was written until it is freed"),
+    (Law::Endings, "an emptied heap returns every page, reservation and event"),
 ];
 
 /// The entries of this group.

@@ -1,6 +1,6 @@
 //! Sequences of operations, and how to draw them.
 //!
-//! Sizes gather around the thresholds of the rules. Devices are small, so that every rung of the ladder is climbed.
+//! Sizes cluster around the rules' thresholds. Devices are small, so that every rung of the ladder is reached.
 
 use std::ops::Range;
 
@@ -10,80 +10,80 @@ use proptest::prelude::*;
 use crate::backend::{EventTiming, Places, STREAMS};
 use crate::model::{Rules, SETTINGS};
 
-/// Sizes at which a rule changes, and pairs of sizes whose difference is one.
+/// Sizes at which a rule changes, and sizes whose difference is such a size.
 pub const THRESHOLDS: [u64; 14] =
     [512, 1024, MIB / 2, MIB, 2 * MIB, 9 * MIB, 10 * MIB, 18 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 52 * MIB, 64 * MIB];
 
 /// One thing that happens to an allocator or to its device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Operation {
-    /// A request of so many bytes for a stream, named by its place in [`STREAMS`].
+    /// Requests this many bytes for a stream, given by its index in [`STREAMS`].
     Allocate(u64, usize),
-    /// One of the live allocations is given back; numbers wrap around.
+    /// Frees one of the live allocations; the index wraps around.
     Free(usize),
-    /// Work of a stream uses one of the live allocations.
+    /// Records that a stream uses one of the live allocations.
     RecordStream(usize, usize),
-    /// A stream is given work that takes so many nanoseconds.
+    /// Queues work on a stream that takes this many nanoseconds.
     Launch(usize, u64),
-    /// Time passes, in nanoseconds.
+    /// Lets this many nanoseconds pass.
     Advance(u64),
-    /// All work of a stream is done.
+    /// Completes all work of a stream.
     Complete(usize),
-    /// The oldest event of a stream is done.
+    /// Completes the oldest event of a stream.
     CompleteOne(usize),
-    /// All work is done.
+    /// Completes all work.
     CompleteAll,
-    /// The allocator is told to look at its events.
+    /// Makes the allocator query its events.
     ProcessEvents,
     /// `empty_cache`.
     ReleaseCached,
-    /// The memory limit, in hundredths of the device.
+    /// Sets the memory limit, in hundredths of the device.
     SetFraction(u8),
-    /// Other settings, by their place in [`SETTINGS`].
+    /// Changes the settings, given by their index in [`SETTINGS`].
     ChangeSettings(usize),
-    /// Other processes hold so many bytes from now on.
+    /// Other processes hold this many bytes from now on.
     OthersHold(u64),
     /// `reset_peak_memory_stats`.
     ResetPeaks,
     /// `reset_accumulated_memory_stats`.
     ResetSums,
-    /// New segments are expandable from now on, or not.
+    /// Makes new segments expandable from now on, or ordinary.
     Expandable(bool),
-    /// Requests of a stream, or of all, go to a private pool from now on.
+    /// Routes the requests of one stream, or of all, to a private pool.
     BeginPool(u64, Option<usize>),
-    /// Requests no longer go to a private pool.
+    /// Stops routing requests to a private pool.
     EndPool(u64),
-    /// A use of a private pool ends.
+    /// Ends one use of a private pool.
     ReleasePool(u64),
     /// `empty_cache` of a private pool.
     ReleaseCachedPool(u64),
-    /// A private pool serves when memory is out.
+    /// Lets a private pool serve other requests when memory runs out.
     UseOnOom(u64),
-    /// A private pool's segments are not split.
+    /// Stops splitting a private pool's segments.
     NoSplit(u64),
 }
 
-/// The private pools that sequences use have the numbers from 1 to this.
+/// Sequences use the private pools 1 to this number.
 pub const POOLS: u64 = 3;
 
-/// What a sequence runs on.
+/// The device and settings that a sequence runs with.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Setup {
-    /// The device's memory.
+    /// The device's memory in bytes.
     pub capacity: u64,
-    /// Who decides when events are seen complete.
+    /// When events are reported complete.
     pub timing: EventTiming,
-    /// Settings at the start, by their place in [`SETTINGS`].
+    /// Initial settings, by their index in [`SETTINGS`].
     pub settings: usize,
     /// Where segments go.
     pub places: Places,
-    /// Whether giving a segment back waits for the device.
+    /// Whether freeing a segment waits for the device.
     pub free_waits: bool,
-    /// Whether expandable segments and private pools take part; settings are then those of [`VIRTUAL_SETTINGS`].
+    /// Whether the sequence may use expandable segments and private pools; settings then index [`VIRTUAL_SETTINGS`].
     pub is_virtual: bool,
 }
 
-/// The settings that expandable segments and private pools are checked under, at the start.
+/// The initial settings under which expandable segments and private pools are checked.
 pub const VIRTUAL_SETTINGS: [&str; 4] = [
     "expandable_segments:True",
     "expandable_segments:True,max_split_size_mb:32,garbage_collection_threshold:0.5",
@@ -92,13 +92,13 @@ pub const VIRTUAL_SETTINGS: [&str; 4] = [
 ];
 
 impl Setup {
-    /// The settings string at the start.
+    /// The initial settings string.
     #[must_use]
     pub fn settings_text(&self) -> &'static str {
         if self.is_virtual { VIRTUAL_SETTINGS[self.settings] } else { SETTINGS[self.settings].text }
     }
 
-    /// The rules that these settings come to.
+    /// The rules that follow from these settings.
     #[must_use]
     pub fn rules(&self) -> Rules {
         let plain = Rules::default();
@@ -111,7 +111,7 @@ impl Setup {
     }
 }
 
-/// Sizes of requests: at and around every threshold, and any number of bytes up to 48 MiB, small ones more often.
+/// Request sizes: at and around every threshold, and any size up to 48 MiB, with small ones more often.
 pub fn sizes() -> impl Strategy<Value = u64> {
     let offsets = vec![-513_i64, -512, -511, -1, 0, 0, 1, 511, 512, 513];
     let at_thresholds = (prop::sample::select(THRESHOLDS.to_vec()), prop::sample::select(offsets))
@@ -122,7 +122,7 @@ pub fn sizes() -> impl Strategy<Value = u64> {
 }
 
 fn stream() -> impl Strategy<Value = usize> {
-    // Most requests are for one stream, as in real programs, so that free blocks are found.
+    // Most requests are for one stream, as in real programs, so that they find free blocks.
     prop_oneof![4 => Just(0_usize), 1 => 0..STREAMS.len()]
 }
 
@@ -147,7 +147,7 @@ pub fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// One operation where expandable segments and private pools take part.
+/// One operation with expandable segments and private pools.
 pub fn virtual_operation() -> impl Strategy<Value = Operation> {
     let pool = || 1..=POOLS;
     prop_oneof![
@@ -158,22 +158,22 @@ pub fn virtual_operation() -> impl Strategy<Value = Operation> {
         3 => pool().prop_map(Operation::ReleasePool),
         2 => pool().prop_map(Operation::ReleaseCachedPool),
         1 => pool().prop_map(Operation::UseOnOom),
-        // One pool at most, or nothing would be split any more.
+        // At most one pool, or nothing would ever be split.
         1 => Just(Operation::NoSplit(POOLS)),
     ]
 }
 
-/// A sequence of so many operations for a setup.
+/// A sequence of operations for a setup, of this length.
 pub fn operations_for(setup: &Setup, count: Range<usize>) -> BoxedStrategy<Vec<Operation>> {
     if setup.is_virtual { prop::collection::vec(virtual_operation(), count).boxed() } else { operations(count).boxed() }
 }
 
-/// A sequence of so many operations.
+/// A sequence of operations of this length.
 pub fn operations(count: Range<usize>) -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation(), count)
 }
 
-/// A small device, under any timing and settings.
+/// A small device with any event timing and settings.
 pub fn setup() -> impl Strategy<Value = Setup> {
     let timing = prop_oneof![
         Just(EventTiming::Eager),
@@ -184,7 +184,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     timing.prop_flat_map(setup_under)
 }
 
-/// A small device with ordinary segments, under this timing and any settings.
+/// A small device with ordinary segments, this event timing and any settings.
 pub fn setup_under(timing: EventTiming) -> impl Strategy<Value = Setup> {
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
@@ -198,7 +198,7 @@ pub fn setup_under(timing: EventTiming) -> impl Strategy<Value = Setup> {
     })
 }
 
-/// A small device on which expandable segments and private pools take part.
+/// A small device with expandable segments and private pools, and this event timing.
 pub fn virtual_setup_under(timing: EventTiming) -> impl Strategy<Value = Setup> {
     let settings = 0..VIRTUAL_SETTINGS.len();
     (setup_under(timing), settings).prop_map(|(setup, settings)| Setup { settings, is_virtual: true, ..setup })

@@ -1,8 +1,8 @@
-//! No race: a program of one stream, or one that tells the allocator of every stream that uses its memory, never races.
+//! The no-race law: a program that uses one stream, or tells the allocator every stream that uses its memory, never races.
 //!
-//! Programs declare what they touch. The simulated device's detector looks at every access by physical bytes, whichever events
-//! complete when; on every backend contents are read back and must be what the program's own order makes of them. So that the
-//! detector is known to see something, the same programs are run without telling, and must race in a good part of the cases.
+//! Programs declare what they access. The simulated device's detector checks every access by physical bytes, whenever events
+//! complete; on every backend the contents are read back and must match the program's own order. As a control for the detector,
+//! the same programs also run without telling the allocator, and a good part of them must race.
 
 mod play;
 
@@ -17,12 +17,12 @@ use crate::law::Law;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 use play::{Kind, Play, Step};
 
-/// Of the programs that do not tell of their streams, at least one in so many must race.
+/// Of the programs that do not record their streams, at least one in this many must race.
 const RACING_ONE_IN: u32 = 2;
-/// Steps of a program.
+/// The maximum number of steps of a program.
 const LONGEST: usize = 120;
 
-/// A program and what it runs under.
+/// A program and its event timing.
 #[derive(Clone, Debug)]
 struct Program {
     timing: EventTiming,
@@ -34,8 +34,8 @@ struct Program {
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries = Vec::new();
     let kinds = [
-        (Kind::OneStream, "one-stream", "a program of one stream never races, and reads what it wrote"),
-        (Kind::Told, "told-streams", "a program that tells of every stream's use never races, and reads what it wrote"),
+        (Kind::OneStream, "one-stream", "a program with one stream never races, and reads back what it wrote"),
+        (Kind::Told, "told-streams", "a program that records every stream's use never races, and reads back what it wrote"),
     ];
     for (kind, kind_name, says) in kinds {
         for (timing_name, timing) in timings(backend) {
@@ -44,7 +44,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         }
     }
     if backend.is_simulated() {
-        let says = "control: the same programs without telling of their streams do race";
+        let says = "control: the same programs do race if they do not record their streams";
         entries.push(Entry::new(Group::Law, format!("{}/untold-streams-race", Law::NoRace.name()), says, untold));
     }
     entries
@@ -55,7 +55,7 @@ fn programs(timing: EventTiming, may_expand: bool) -> impl Strategy<Value = Prog
         EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
         other => Just(other).boxed(),
     };
-    // Some sizes come again and again, so that blocks are reused.
+    // Some sizes repeat, so that blocks are reused.
     let again = prop::sample::select(vec![512, MIB, 4 * MIB, 12 * MIB]);
     let size = prop_oneof![3 => again, 2 => 4..MIB, 2 => MIB..12 * MIB, 1 => 12 * MIB..24 * MIB];
     let (which, stream) = (0..64_usize, 0..4_usize);
@@ -77,7 +77,7 @@ fn programs(timing: EventTiming, may_expand: bool) -> impl Strategy<Value = Prog
     })
 }
 
-/// Runs a program to its end; how many races there were, and its script.
+/// Runs a program to its end; returns the number of races and its script.
 fn play<B: Backend>(backend: &B, program: &Program, kind: Kind) -> Result<(usize, String), Stopped> {
     let mut play = Play::new(backend, program.timing, program.is_virtual, kind).map_err(Stopped::Unable)?;
     for &step in &program.steps {
@@ -95,10 +95,10 @@ fn no_race<B: Backend>(backend: &B, effort: &Effort, kind: Kind, timing: EventTi
     })
 }
 
-/// Fewer programs under each timing would leave the share of racing ones to chance.
+/// With fewer programs per timing, the share of racing ones would be too random.
 const LEAST_OF_EACH: u32 = 20;
 
-/// Under all timings in turn.
+/// Runs the control programs under all timings in turn.
 fn untold<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let (racing, all) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     let share = Effort { cases: effort.cases.div_ceil(4).max(LEAST_OF_EACH), ..*effort };
@@ -114,7 +114,7 @@ fn untold<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     }
     let (racing, all) = (racing.get(), all.get());
     if racing * RACING_ONE_IN < all {
-        return Err(Trouble::fail(format!("only {racing} of {all} programs that do not tell of their streams race")));
+        return Err(Trouble::fail(format!("only {racing} of {all} programs that do not record their streams race")));
     }
     Ok(Evidence { measured: format!("{racing} of {all} programs race"), operations, text: String::new() })
 }

@@ -1,8 +1,8 @@
-//! Memory survives remapping bit for bit: what was written is there, whichever addresses it is mapped at next.
+//! Memory survives remapping bit for bit, at whatever addresses it is mapped next.
 //!
-//! `driver` moves handles themselves: unmapped and mapped elsewhere, in another order, at two addresses, without their handle.
-//! `allocator` lets expandable segments do it: neighbours of live allocations are unmapped and their addresses filled anew. Both
-//! read all bytes, where the random sequences of the other laws read the ends of blocks.
+//! `driver` moves handles directly: mapped elsewhere, in another order, at two addresses, or after their handle was released.
+//! `allocator` lets expandable segments do it: neighbours of live allocations are unmapped and their addresses mapped again. Both
+//! read all bytes; the random sequences of the other laws read only the ends of blocks.
 
 mod allocator;
 mod driver;
@@ -14,18 +14,18 @@ use crate::suite::{Effort, Entry, Group, Requirement};
 
 /// The entries of this law.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let says = "memory keeps every byte when it is unmapped, mapped elsewhere and seen through two addresses";
+    let says = "memory keeps every byte when it is unmapped, mapped elsewhere and mapped at two addresses";
     let driver = Entry::new(Group::Law, "contents/remapped-by-hand", says, |backend: &B, effort: &Effort| {
         cases::run(&fewer(effort), 0x3e3a, &driver::plans(), |plan| driver::run(backend, plan))
     });
-    let says = "live allocations keep every byte while their neighbours' pages are unmapped and mapped anew";
+    let says = "live allocations keep every byte while neighbouring pages are unmapped and mapped again";
     let allocator = Entry::new(Group::Law, "contents/remapped-by-the-allocator", says, |backend: &B, effort: &Effort| {
         cases::run(&fewer(effort), 0x3e3b, &allocator::programs(), |steps| allocator::run(backend, steps))
     });
     vec![driver.requires(Requirement::VirtualMemory), allocator.requires(Requirement::ExpandableSegments)]
 }
 
-/// All bytes are read, so there are fewer cases than of other laws.
+/// Fewer cases than other laws have, because all bytes are read.
 fn fewer(effort: &Effort) -> Effort {
     Effort { cases: effort.cases.div_ceil(6), ..*effort }
 }

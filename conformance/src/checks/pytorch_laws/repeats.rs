@@ -1,4 +1,5 @@
-//! Laws about two runs: the same sequence decides the same, a dropped allocator leaves nothing, and knobs that should be monotone are.
+//! Laws about repeated runs: the same sequence decides the same, a dropped allocator leaves nothing, and monotone settings act
+//! monotonically.
 
 use parkade::stats::Stats;
 use parkade::trace::{TraceAction, TraceEntry};
@@ -17,25 +18,30 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 /// The entries of these laws.
 pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries = vec![
-        Entry::new(Group::Law, "endings/dropped-at-any-moment", "an allocator dropped as it is gives everything back", dropped),
-        Entry::new(Group::Law, "monotone-knobs/limit", "a larger limit is never felt earlier", limit),
+        Entry::new(
+            Group::Law,
+            "endings/dropped-at-any-moment",
+            "an allocator dropped at any moment gives everything back",
+            dropped,
+        ),
+        Entry::new(Group::Law, "monotone-knobs/limit", "a larger limit never takes effect earlier", limit),
         Entry::new(
             Group::Law,
             "monotone-knobs/garbage-collection",
-            "garbage_collection_threshold decides nothing without a limit",
+            "garbage_collection_threshold has no effect without a limit",
             collection,
         ),
     ];
     if backend.is_simulated() {
-        let says = "the same sequence makes the same decisions, byte for byte";
+        let says = "the same sequence leads to the same decisions, byte for byte";
         entries.push(Entry::new(Group::Law, "determinism", says, determinism));
-        let says = "a larger request is never rounded to less, and gets no less than it is rounded to";
+        let says = "a larger request is never rounded to less, and gets no less than its rounded size";
         entries.push(Entry::new(Group::Law, "monotone-knobs/rounding", says, rounding));
     }
     entries
 }
 
-/// Draws cases, a part of what a campaign draws, and checks each.
+/// Draws cases, a fraction of what a campaign draws, and checks each.
 fn check_cases<B: Backend>(
     backend: &B,
     effort: &Effort,
@@ -69,7 +75,7 @@ fn check_cases<B: Backend>(
         Err(TestError::Fail(reason, (setup, sequence))) => {
             let script = Trial::new(backend, &setup).ok().map(|mut trial| {
                 for operation in &sequence {
-                    // The script ends where the trial does.
+                    // The script ends where the trial fails.
                     let _ = trial.apply(operation);
                 }
                 trial.script()
@@ -112,11 +118,15 @@ fn determinism<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     })
 }
 
-/// Where two runs part.
+/// Where two runs differ.
 fn difference(first: &Finished, second: &Finished) -> String {
     let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
     let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
-    format!("two runs part at {pair:?}, or in their statistics or lengths: {}, {}", first.trace.len(), second.trace.len())
+    format!(
+        "two runs differ at {pair:?}, or in their statistics, or in their lengths {} and {}",
+        first.trace.len(),
+        second.trace.len()
+    )
 }
 
 fn dropped<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
@@ -129,7 +139,8 @@ fn dropped<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     })
 }
 
-/// The trace and the statistics of a sequence of requests and frees alone, under a limit, up to the first sign of pressure.
+/// Runs a sequence of requests and frees only, under a limit, up to the first sign of memory pressure. Returns how far it got,
+/// the trace and the statistics.
 fn until_pressure<B: Backend>(
     backend: &B,
     setup: &Setup,
@@ -158,8 +169,8 @@ fn requests_alone(sequence: &[Operation]) -> Vec<Operation> {
     sequence.iter().filter(plain).copied().collect()
 }
 
-/// Up to the first pressure a limit decides nothing, so a larger one cannot be felt earlier. Garbage collection looks at the limit
-/// itself, and is left out.
+/// Before memory is short a limit has no effect, so a larger one cannot take effect earlier. Garbage collection depends on the
+/// limit itself, and is left out.
 fn limit<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     check_cases(backend, effort, 3, |backend, setup, sequence| {
         let setup = Setup { settings: if setup.is_virtual { 0 } else { setup.settings % 4 }, ..*setup };
@@ -168,7 +179,7 @@ fn limit<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
         for fraction in [30, 60, 90] {
             let (done, ..) = until_pressure(backend, &setup, &sequence, fraction)?;
             ensure(Law::MonotoneKnobs, done >= last, || {
-                format!("a limit of {fraction} hundredths is felt at operation {done}, a smaller one at {last}")
+                format!("a limit of {fraction} hundredths takes effect at operation {done}, a smaller one at {last}")
             })?;
             last = done;
         }
@@ -183,14 +194,14 @@ fn collection<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
         let sequence = requests_alone(sequence);
         let (_, without, _) = until_pressure(backend, &plain, &sequence, 100)?;
         let (_, with, _) = until_pressure(backend, &collecting, &sequence, 100)?;
-        // On a real device the addresses of segments may differ; what happened to sizes may not.
+        // On a real device the addresses of segments may differ, but not the actions and sizes.
         let acts =
             |trace: &[TraceEntry]| -> Vec<(TraceAction, u64)> { trace.iter().map(|entry| (entry.action, entry.size)).collect() };
         Ok(ensure(Law::MonotoneKnobs, acts(&without) == acts(&with), || "the threshold changed what happened".to_owned())?)
     })
 }
 
-/// The rounding of the core, seen through what it hands out, grows with the request, is never below it, and is the rules'.
+/// The core's rounding, seen in the blocks it hands out, grows with the request, is never below it, and follows the rules.
 fn rounding<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let mut operations_done = 0;
     let sizes = operations(200..201);
@@ -223,7 +234,7 @@ fn rounding<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
             let got = block.unwrap_or(0);
             if got < rounded || rounded < size || rounded < last {
                 return Err(Trouble::fail(format!(
-                    "{size} bytes are rounded to {rounded} and got {got}; a smaller request {last}"
+                    "{size} bytes are rounded to {rounded} and got {got}; a smaller request got {last}"
                 )));
             }
             last = rounded;

@@ -1,5 +1,6 @@
-//! What the capture of a graph asks of the allocator: a private pool for the stream under capture, no call for an event meanwhile, and
-//! memory that stays while the graph or one of its outputs lives. Kernels and replays are the graph's own business and left out.
+//! What the capture of a graph asks of the allocator: a private pool for the stream under capture, no call for an event
+//! meanwhile, and memory that stays while the graph or one of its outputs lives. Kernels and replays are the graph's own business
+//! and left out.
 
 use parkade::PoolFilter;
 use parkade::snapshot::BlockActivity;

@@ -1,9 +1,10 @@
-//! The allocator tests of PyTorch's own suite, under their names (spec section 12; `test/test_cuda.py` and `test/test_cuda_multigpu.py`).
+//! The allocator tests of PyTorch's own suite, under their original names (spec section 12; `test/test_cuda.py` and
+//! `test/test_cuda_multigpu.py`).
 //!
-//! A tensor is an allocation of its bytes, `del` is a free, a kernel is a fill, a copy or a spin. `test_x/expandable` is the same test as
-//! PyTorch runs it a second time, with `expandable_segments:True`. PyTorch runs the tests of memory pools in ordinary mode only. What a
-//! test asserts of Python alone is left out of it. A limit that a test sets by a fraction is set in bytes, which is what the fraction is
-//! chosen for there.
+//! A tensor becomes an allocation of its bytes, `del` a free, and a kernel a fill, a copy or a spin. `test_x/expandable` is
+//! PyTorch's second run of the test, with `expandable_segments:True`. PyTorch runs the memory pool tests in ordinary mode only.
+//! Assertions about Python alone are left out. Where a test sets a limit as a fraction chosen to give a number of bytes, the
+//! limit is set in bytes.
 //!
 //! Not reproduced:
 //!
@@ -11,26 +12,26 @@
 //! |---|---|
 //! | test_cublas_workspace_explicit_allocation | asks for the sizes of cuBLAS's own workspaces |
 //! | test_cuda_memory_leak_detection_propagates_errors | about the test runner |
-//! | test_memory_stats_multigpu | needs two devices at once, of which a backend opens one |
+//! | test_memory_stats_multigpu | needs two devices at once, and a backend opens one |
 //! | test_memory_stats_of_multiple_generators_and_graphs | counts the tensors of PyTorch's random number generators |
 //! | test_resize_storage_hint_*, test_resize_split_block | newer than 2.11 |
 //! | test_memory_snapshot_with_cpp, test_memory_snapshot_script, test_memory_snapshot_forward_trace | stacks of Python and C++ |
-//! | test_memory_snapshot_skip_actions | a switch of Python's recorder; an observer leaves out what it likes |
+//! | test_memory_snapshot_skip_actions | a switch of Python's recorder; here an observer can ignore any entry |
 //! | test_memory_profiler_viz, test_memory_plots, test_memory_plots_* | PyTorch's viewer |
-//! | test_memory_compile_regions, test_cycles, test_direct_traceback | compiler, garbage collector and stacks of Python |
+//! | test_memory_compile_regions, test_cycles, test_direct_traceback | about the compiler, and Python's garbage collector and stacks |
 //! | test_allocation_traceback, test_allocation_traceback_no_recording | newer than 2.11, and stacks of Python |
 //! | test_throw_on_cudamalloc_oom | newer than 2.11 |
-//! | test_allocator_backend | asks which allocator a process runs; here there is one |
-//! | test_cachingAllocator_raw_alloc, first half | switches caching off, which a program does here by asking the device itself |
-//! | TestBlockStateAbsorption (12.3) | checkpoints of pools have tests of their own |
-//! | test_mempool_id, test_mempool_multithread | a pool's id is the caller's to choose here |
+//! | test_allocator_backend | asks which allocator the process uses; here there is only one |
+//! | test_cachingAllocator_raw_alloc, first half | switches caching off; here a program calls the device directly instead |
+//! | TestBlockStateAbsorption (12.3) | pool checkpoints have their own tests |
+//! | test_mempool_id, test_mempool_multithread | the caller chooses a pool's id here |
 //! | test_pool_id_in_snapshot | newer than 2.11 |
-//! | test_mempool_ctx_multithread | an allocator has one owner and knows no threads |
-//! | test_graph_capture_reclaim_2_streams, test_graph_capture_reclaim_4_streams | ask the graph under capture what depends on what |
+//! | test_mempool_ctx_multithread | an allocator here has one owner and no threads |
+//! | test_graph_capture_reclaim_2_streams, test_graph_capture_reclaim_4_streams | query dependencies in the graph under capture |
 //! | test_graph_capture_reclaim_shared_pool, test_graph_capture_pre_capture_stream_use | newer than 2.11 |
-//! | test_mempool_expandable | about a pool with an allocator of its own, which pools do not have here |
+//! | test_mempool_expandable | about a pool with its own allocator, which pools do not have here |
 //! | test_multi_threads_alloc_in_same_order, test_nccl_mem_alloc_addresses_in_random_order | newer than 2.11 |
-//! | TestCachingHostAllocator* (12.5) | memory of the host |
+//! | TestCachingHostAllocator* (12.5) | host memory |
 
 mod fraction;
 mod fuzz;

@@ -1,5 +1,5 @@
-//! Private pools as `torch.cuda.MemPool` uses them. Where the tests give a pool an allocator of its own, to see when it is called, here
-//! the calls of the device are looked at: the segments of a pool come from it and go back to it at the same moments.
+//! Private pools as `torch.cuda.MemPool` uses them. Where the tests give a pool an allocator of its own, to see when it is
+//! called, here the calls of the device are looked at: the segments of a pool come from it and go back to it at the same moments.
 
 use parkade::PoolFilter;
 use parkade::snapshot::SegmentInfo;

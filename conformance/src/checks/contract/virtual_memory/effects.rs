@@ -1,4 +1,4 @@
-//! What the calls do beyond their result code: whose bytes show where, and when memory is the device's again.
+//! What the calls do apart from their result code: which bytes are visible where, and when memory goes back to the device.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, StreamId};
@@ -11,9 +11,19 @@ use crate::suite::{Effort, Entry, Evidence, Group, Verdict};
 /// The entries of these rows.
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
-        Entry::new(Group::Contract, "map/alias-shows-the-same", "both addresses of a handle show the same bytes", alias),
-        Entry::new(Group::Contract, "map/gives-no-access", "mapped memory cannot be touched before access is given", access),
-        Entry::new(Group::Contract, "release/keeps-what-is-mapped", "memory lives until it is unmapped and released", release),
+        Entry::new(
+            Group::Contract,
+            "map/alias-shows-the-same",
+            "a handle mapped at two addresses shows the same bytes at both",
+            alias,
+        ),
+        Entry::new(Group::Contract, "map/gives-no-access", "mapped memory cannot be accessed before access is set", access),
+        Entry::new(
+            Group::Contract,
+            "release/keeps-what-is-mapped",
+            "memory stays until it is both unmapped and released",
+            release,
+        ),
         Entry::new(Group::Contract, "unmap/keeps-the-handle", "an unmapped handle keeps its memory and its contents", unmap),
         Entry::new(Group::Contract, "reserve/takes-no-memory", "reserved addresses take no memory", reserve),
     ]
@@ -26,15 +36,15 @@ fn alias<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     scene.map(20, large, FIRST)?;
     scene.set_access(20, large)?;
     ensure(scene.taken()? == before, || "an alias took memory".to_owned())?;
-    ensure(scene.holds(20, large, WORD)?, || "the second address shows other bytes than the first".to_owned())?;
-    // Written through one, read through the other, both ways.
+    ensure(scene.holds(20, large, WORD)?, || "the second address shows different bytes from the first".to_owned())?;
+    // Write through one address and read through the other, both ways.
     for (written, read, word) in [(20, 0, 7), (0, 20, 8)] {
         scene.device.fill(scene.at(written), large, word, StreamId::DEFAULT)?;
-        ensure(scene.holds(read, large, word)?, || format!("written at page {written}, not seen at page {read}"))?;
+        ensure(scene.holds(read, large, word)?, || format!("bytes written at page {written} are not visible at page {read}"))?;
     }
     scene.device.settle();
     scene.unmap(0, large)?;
-    ensure(scene.holds(20, large, 8)?, || "the bytes went with the first address".to_owned())?;
+    ensure(scene.holds(20, large, 8)?, || "the bytes disappeared with the first address".to_owned())?;
     ensure(scene.taken()? == before, || "unmapping one of two addresses gave memory back".to_owned())?;
     scene.finish()?;
     Ok(Evidence { text: "one handle at two addresses: the same bytes".to_owned(), operations: 10, ..Evidence::default() })
@@ -50,15 +60,15 @@ fn access<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     ensure(fill.is_err() && read.is_err(), || format!("without access: fill {fill:?}, read {read:?}"))?;
     scene.set_access(20, large)?;
     scene.device.fill(at, large, 1, StreamId::DEFAULT)?;
-    ensure(scene.holds(20, large, 1)?, || "with access a fill is not read back".to_owned())?;
+    ensure(scene.holds(20, large, 1)?, || "a fill with access set does not read back".to_owned())?;
     scene.device.settle();
-    // The access goes with the mapping.
+    // Access ends with the mapping.
     scene.unmap(20, large)?;
     ensure(scene.device.read(at, &mut word).is_err(), || "unmapped memory was read".to_owned())?;
     scene.map(20, large, SPARE)?;
-    ensure(scene.device.read(at, &mut word).is_err(), || "memory mapped anew was read without new access".to_owned())?;
+    ensure(scene.device.read(at, &mut word).is_err(), || "remapped memory was read before access was set again".to_owned())?;
     scene.finish()?;
-    Ok(Evidence { text: "no access before it is given, none after unmapping".to_owned(), operations: 9, ..Evidence::default() })
+    Ok(Evidence { text: "no access before it is set, none after unmapping".to_owned(), operations: 9, ..Evidence::default() })
 }
 
 fn release<B: Backend>(backend: &B, _: &Effort) -> Verdict {
@@ -72,7 +82,7 @@ fn release<B: Backend>(backend: &B, _: &Effort) -> Verdict {
             scene.taken()?
         },
         {
-            ensure(scene.holds(0, large, WORD)?, || "contents went with the handle".to_owned())?;
+            ensure(scene.holds(0, large, WORD)?, || "the contents disappeared with the handle".to_owned())?;
             scene.device.fill(scene.base, large, 9, StreamId::DEFAULT)?;
             ensure(scene.holds(0, large, 9)?, || "memory without a handle cannot be written".to_owned())?;
             scene.device.settle();
@@ -91,12 +101,12 @@ fn unmap<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     let (page, large) = (scene.page, scene.large);
     let before = scene.taken()?;
     scene.unmap(0, large + page)?;
-    ensure(scene.taken()? == before, || "unmapping gave back memory whose handle is held".to_owned())?;
-    // In the other order, elsewhere.
+    ensure(scene.taken()? == before, || "unmapping gave back memory whose handle is still held".to_owned())?;
+    // In the opposite order, at other addresses.
     scene.map(15, page, SECOND)?;
     scene.map(16, large, FIRST)?;
     scene.set_access(15, page + large)?;
-    ensure(scene.holds(15, page + large, WORD)?, || "contents changed with the address".to_owned())?;
+    ensure(scene.holds(15, page + large, WORD)?, || "the contents changed with the address".to_owned())?;
     scene.unmap(15, page + large)?;
     scene.release(FIRST)?;
     let after = scene.taken()?;
@@ -118,5 +128,5 @@ fn reserve<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     ensure(apart, || format!("reservations overlap: {ranges:?} and {:?}", scene.base))?;
     ranges.into_iter().try_for_each(|base| scene.device.unreserve(base, size))?;
     scene.finish()?;
-    Ok(Evidence { text: format!("two times {size} bytes of addresses: no memory"), operations: 4, ..Evidence::default() })
+    Ok(Evidence { text: format!("twice {size} bytes of addresses: no memory"), operations: 4, ..Evidence::default() })
 }

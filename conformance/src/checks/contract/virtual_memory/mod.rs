@@ -1,6 +1,6 @@
-//! Facts, Virtual memory calls: what each call answers, one cause at a time, and what it does.
+//! What each virtual memory call returns, one cause at a time, and what it does (facts: Virtual memory calls).
 //!
-//! Every row begins with the same [`Scene`]. A refusal must leave it as it was: memory, holdings and contents.
+//! Every row starts from the same [`Scene`]. A refusal must leave it unchanged: memory, holdings and contents.
 
 mod effects;
 mod rows;
@@ -21,7 +21,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries.into_iter().map(|entry| entry.requires(Requirement::VirtualMemory)).collect()
 }
 
-/// Makes a row's call; a refusal must have changed nothing.
+/// Makes a row's call; a refusal must change nothing.
 fn check<B: Backend>(backend: &B, row: &Row<B::Device>) -> Verdict {
     let mut scene = Scene::new(backend)?;
     let before = (scene.device.holdings(), scene.taken()?);

@@ -1,4 +1,4 @@
-//! The scene that every row of this part begins with: two handles mapped side by side in a reservation, and one that is not mapped.
+//! The scene from which every row here starts: two handles mapped side by side in a reservation, and a third, unmapped one.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -7,19 +7,19 @@ use crate::backend::{Backend, TestDevice};
 use crate::checks::contract::probe::{ends_empty, free_bytes, open, pages};
 use crate::suite::Trouble;
 
-/// Pages of the scene's large handles.
+/// Size of the scene's large handles, in pages.
 pub(super) const LARGE_PAGES: u64 = 10;
-/// Pages that the scene reserves.
+/// Size of the scene's reservation, in pages.
 pub(super) const RESERVED_PAGES: u64 = 32;
-/// The word that all mapped memory of the scene holds.
+/// The word that fills all of the scene's mapped memory.
 pub(super) const WORD: u32 = 0x5eed_1e55;
-/// Handles of the scene: a large one at its base, one of a page behind it, and a large one that is not mapped. Behind the page, from page 11,
-/// nothing is mapped.
+/// Handles of the scene: a large one at the base, one of a page after it, and a large unmapped one. From page 11 on, nothing is
+/// mapped.
 pub(super) const FIRST: usize = 0;
 pub(super) const SECOND: usize = 1;
 pub(super) const SPARE: usize = 2;
 
-/// A reservation with two handles mapped side by side, written, and a spare handle.
+/// A reservation with two handles mapped side by side and filled, and a spare handle.
 pub(super) struct Scene<D: DeviceBackend> {
     pub(super) device: D,
     free_before: u64,
@@ -51,7 +51,7 @@ impl<D: TestDevice> Scene<D> {
         Ok(scene)
     }
 
-    /// The address so many pages into the reservation.
+    /// The address this many pages into the reservation.
     pub(super) fn at(&self, place: u64) -> DeviceAddress {
         self.base.offset(Bytes(place * self.page.get()))
     }
@@ -82,19 +82,19 @@ impl<D: TestDevice> Scene<D> {
         })
     }
 
-    /// Whether this many bytes there hold the word, from the first to the last.
+    /// Whether all of these bytes hold the word.
     pub(super) fn holds(&mut self, place: u64, size: Bytes, word: u32) -> Result<bool, Trouble> {
         let mut bytes = vec![0; usize::try_from(size.get()).unwrap_or(0)];
         self.device.read(self.at(place), &mut bytes)?;
         Ok(bytes == word.to_le_bytes().repeat(bytes.len() / 4))
     }
 
-    /// How many bytes are taken from the device since the scene began.
+    /// How many bytes have been taken from the device since the scene began.
     pub(super) fn taken(&mut self) -> Result<u64, Trouble> {
         Ok(self.free_before.saturating_sub(free_bytes(&mut self.device)?))
     }
 
-    /// Gives everything back, through one unmapping of the whole, and looks whether that is so.
+    /// Gives everything back, with a single unmap of the whole reservation, and checks that nothing is left.
     pub(super) fn finish(mut self) -> Result<(), Trouble> {
         self.device.settle();
         self.device.unmap(self.base, self.reserved)?;

@@ -1,4 +1,4 @@
-//! Who holds which bytes: the allocations that are out, and those given back that other streams may still use.
+//! Who holds which bytes: the live allocations, and freed ones that other streams may still use.
 
 use parkade::Allocation;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
@@ -8,28 +8,28 @@ use crate::backend::Witness;
 use crate::law::{Broken, Law, ensure};
 use crate::model::Leaving;
 
-/// An allocation that is out.
+/// A live allocation.
 pub(super) struct Live {
     pub(super) allocation: Allocation,
-    /// What was asked for.
+    /// The requested size in bytes.
     pub(super) requested: u64,
-    /// The stream that it was asked for on.
+    /// The stream it was requested on.
     pub(super) home: StreamId,
-    /// Who used it last.
+    /// The stream that used it last.
     pub(super) last: StreamId,
-    /// The word that it was filled with last.
+    /// The word it was last filled with.
     pub(super) word: u32,
-    /// Other streams that the allocator was told of.
+    /// Other streams whose use was recorded.
     pub(super) told: Vec<u64>,
-    /// One of them was told while a graph was captured: the allocator forgets such a use if the block is given back during a capture, so the
-    /// program does not.
+    /// Whether one of these uses was recorded while a graph was captured: the allocator forgets such a use if the block is freed
+    /// during a capture, so the program does not free it then.
     pub(super) is_captured: bool,
-    /// The number of the private pool that it came from; 0 is the default pool.
+    /// The number of the private pool it came from; 0 is the default pool.
     pub(super) pool: u64,
 }
 
 impl Live {
-    /// A block of a pool that was just handed out to a stream, and not used yet.
+    /// A block that a pool has just handed out to a stream and that is not used yet.
     pub(super) fn new(allocation: Allocation, requested: u64, home: StreamId, pool: u64) -> Live {
         Live { allocation, requested, home, last: home, word: 0, told: Vec::new(), is_captured: false, pool }
     }
@@ -38,7 +38,7 @@ impl Live {
         self.allocation.address()
     }
 
-    /// Bytes in whole words, in which it is filled; none where its address is none of a word, which only a wrong policy makes.
+    /// The bytes that are filled, in whole words; 0 if its address is not word-aligned, which only an invalid policy causes.
     pub(super) fn whole_words(&self) -> u64 {
         if self.address().get().is_multiple_of(4) { self.requested / 4 * 4 } else { 0 }
     }
@@ -57,10 +57,10 @@ pub(super) struct Book {
 }
 
 impl Book {
-    /// Notes a new allocation whose block has so many bytes.
+    /// Adds a new allocation whose block has `size` bytes.
     ///
     /// # Errors
-    /// If the block has bytes that belong to somebody, or is not aligned as it should be.
+    /// If the block is misaligned, or overlaps memory that is in use.
     pub(super) fn add(&mut self, live: Live, size: u64, unit: u64, witness: &Witness) -> Result<(), Broken> {
         let address = live.address().get();
         ensure(Law::Alignment, address.is_multiple_of(unit), || format!("{address:#x} is not a multiple of {unit}"))?;
@@ -73,14 +73,14 @@ impl Book {
         for other in self.leaving.iter().filter(|other| !other.is_known_done(witness)) {
             let overlap = other.address < address + size && address < other.address + other.requested;
             ensure(Law::NoEarlyReuse, !overlap, || {
-                format!("the {size} bytes at {address:#x} are used again before their events are done: {other:?}")
+                format!("the {size} bytes at {address:#x} are reused before their events are complete: {other:?}")
             })?;
         }
         self.live.push(live);
         Ok(())
     }
 
-    /// Takes a live allocation out, to be given back.
+    /// Removes a live allocation, which is about to be freed.
     pub(super) fn give_back(&mut self, which: usize, witness: &Witness) -> Live {
         let live = self.live.swap_remove(which);
         if !live.told.is_empty() {
@@ -90,20 +90,21 @@ impl Book {
         live
     }
 
-    /// The places of the allocations that a pool has handed out.
+    /// The indices of the allocations that a pool has handed out.
     pub(super) fn of_pool(&self, pool: u64) -> impl Iterator<Item = usize> + '_ {
         (0..self.live.len()).filter(move |&which| self.live[which].pool == pool)
     }
 
-    /// How many allocations given back the heap still has as pending.
+    /// How many freed allocations are still pending in the heap.
     pub(super) fn pending(&self) -> usize {
         self.leaving.len()
     }
 
-    /// Exactly the live allocations are handed out, each in a block that is large enough, and what may still be in use is pending.
+    /// Checks that exactly the live allocations are handed out, each in a large enough block, and that what may still be in use
+    /// is pending.
     ///
     /// # Errors
-    /// If not.
+    /// If they disagree.
     pub(super) fn check(&mut self, segments: &[SegmentInfo], witness: &Witness) -> Result<(), Broken> {
         let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
         let mut expected: Vec<&Live> = self.live.iter().collect();
@@ -122,7 +123,7 @@ impl Book {
             ensure(Law::NoEarlyReuse, pending.contains(&leaving.address), || format!("{leaving:?} is not pending"))?;
         }
         let stray = pending.iter().find(|&&address| self.leaving.iter().all(|leaving| leaving.address != address));
-        ensure(Law::Accounting, stray.is_none(), || format!("the block at {stray:x?} is pending, and nobody uses it"))?;
+        ensure(Law::Accounting, stray.is_none(), || format!("the block at {stray:x?} is pending, and no stream uses it"))?;
         self.leaving.retain(|leaving| pending.contains(&leaving.address));
         Ok(())
     }

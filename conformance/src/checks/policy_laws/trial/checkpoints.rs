@@ -1,5 +1,5 @@
-//! Checkpoints of private pools under any policy: what is saved is what was handed out, what is loaded is what was saved, and a refusal needs
-//! its reason and changes nothing.
+//! Checkpoints of private pools under any policy: what is saved is what was handed out, what is loaded is what was saved, and a
+//! refusal needs its reason and changes nothing.
 
 use parkade::checkpoint::{CheckpointError, SavedState};
 use parkade::device::BackendError;
@@ -78,7 +78,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             return Ok(Outcome::Done);
         }
         let (before, stats) = (self.core.segments(), self.core.stats().clone());
-        // Loading gives back what the pool has handed out, and records the events that are waited for: what counts is what was before.
+        // Loading gives back what the pool has handed out, and records the events that are waited for: what counts is what was
+        // before.
         let witness = self.device.witness();
         match self.core.restore_pool(&checkpoint) {
             Ok(restored) => {

@@ -56,8 +56,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     /// Nothing is in use, and everything went back that the policy gives back.
     fn check_nothing_left(&self) -> Result<(), Broken> {
         let (named, whole) = (self.core.policy().releasable(self.core.heap()), self.core.heap().releasable());
-        // A policy may keep memory for ever: then it names nothing that could still go. And where not all neighbours become one block, a
-        // segment need not become whole again; whether those that should have become one is looked at after every step.
+        // A policy may keep memory for ever: then it names nothing that could still go. And where not all neighbours become one
+        // block, a segment need not become whole again; whether those that should have become one is looked at after every step.
         let apart = self.core.policy().coalescing() != Coalescing::Neighbours && self.free_blocks().all(|block| block.is_split);
         let keeps = apart || named.is_empty() && !whole.is_empty();
         for family in Family::ALL {
@@ -69,8 +69,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let reserved = self.core.heap().reserved();
         ensure(Law::Endings, reserved == Bytes::ZERO || keeps, || format!("{reserved} bytes stay reserved"))?;
         let holdings = self.device.look().holdings();
-        // A growth for which there was no memory leaves its addresses reserved, for the next one: the heap knows them, and nothing was
-        // ever mapped there. Whatever had memory goes back with its last page.
+        // A growth for which there was no memory leaves its addresses reserved, for the next one: the heap knows them, and
+        // nothing was ever mapped there. Whatever had memory goes back with its last page.
         let known = self.core.expandable_segments().iter().filter(|(_, _, mapped)| *mapped == Bytes::ZERO).count();
         let bare = self.device.bare_ranges().min(known);
         let is_empty = holdings.ranges == 0 && holdings.physical == 0 && holdings.reservations == bare;
@@ -78,7 +78,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         ensure(Law::Endings, is_empty || excused, || format!("a heap that holds nothing keeps {holdings:?}"))
     }
 
-    /// Drops the allocator as it is, and checks that the device has everything back. What the calls of the driver took, in nanoseconds.
+    /// Drops the allocator as it is, and checks that the device has everything back. What the calls of the driver took, in
+    /// nanoseconds.
     ///
     /// # Errors
     /// If not.

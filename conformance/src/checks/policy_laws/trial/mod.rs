@@ -1,5 +1,5 @@
-//! The trial of policies: an allocator under any policy on a witnessed device, who holds what beside it, and after every step every
-//! law that no policy may break.
+//! The trial of policies: an allocator under any policy on a witnessed device, who holds what beside it, and after every step
+//! every law that no policy may break.
 //!
 //! Where a request goes is the policy's own business here. What is checked is that the allocator did what the policy said,
 //! that nobody lost anything by it, and that "out of memory" is true by the policy's own rules.

@@ -145,8 +145,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         Ok(())
     }
 
-    /// Whether false alarms can be told: while requests are routed, or a graph is captured, nothing is waited for and given back that
-    /// would serve them, which is the rule and no alarm.
+    /// Whether false alarms can be told: while requests are routed, or a graph is captured, nothing is waited for and given back
+    /// that would serve them, which is the rule and no alarm.
     pub(super) fn tells_false_alarms(&self) -> bool {
         self.mode == Mode::Honest && !self.routing.is_routing()
     }

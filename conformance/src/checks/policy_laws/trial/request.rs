@@ -37,8 +37,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         }
     }
 
-    /// What the device did for a request that was served: a wait between streams for a block that changes them, and pages that were mapped
-    /// though none was made.
+    /// What the device did for a request that was served: a wait between streams for a block that changes them, and pages that
+    /// were mapped though none was made.
     fn count_carried_out(&mut self) {
         let calls = self.device.calls_so_far();
         let done = |name| calls.iter().filter(|call| call.name == name && call.done).count();
@@ -91,9 +91,9 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         })
     }
 
-    /// Out of memory is true: the policy finds nothing, and still nothing when everything is waited for and given back that its rules
-    /// allow to be given back. `waiting` blocks at most were waited for: where there was one, a policy that does not look again afterwards
-    /// may have missed it.
+    /// Out of memory is true: the policy finds nothing, and still nothing when everything is waited for and given back that its
+    /// rules allow to be given back. `waiting` blocks at most were waited for: where there was one, a policy that does not look
+    /// again afterwards may have missed it.
     fn check_refusal(&mut self, bytes: u64, stream: StreamId, waiting: usize) -> Result<(), Broken> {
         // Pools that serve when memory is out are looked into before anything is waited for, and not again, as PyTorch does.
         let looks_again = self.habits.looks_after_waiting && self.routing.serving().next().is_none();
@@ -122,8 +122,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         })
     }
 
-    /// Whether the program may give an allocation back: not during a capture if it was used by another stream during one, because such a use
-    /// is forgotten then (spec 3.8), and the memory handed out while it is used.
+    /// Whether the program may give an allocation back: not during a capture if it was used by another stream during one, because
+    /// such a use is forgotten then (spec 3.8), and the memory handed out while it is used.
     pub(super) fn may_free(&self, which: usize) -> bool {
         !self.book.live[which].is_captured || !self.core.heap().is_deferring()
     }
@@ -148,7 +148,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         ensure(Law::Answers, self.mode == Mode::Wrong, || fault.to_string())?;
         let is_cut = fault.problem.starts_with("cuts");
         let is_block = fault.problem.starts_with("releases") || fault.problem.starts_with("remaps");
-        // What a rung did before its wrong part stays done: blocks released before the one that cannot be, a segment that was then cut wrongly.
+        // What a rung did before its wrong part stays done: blocks released before the one that cannot be, a segment that was
+        // then cut wrongly.
         let unchanged = match self.core.policy().notes().answer {
             Some(Answer::Reuse(_)) => true,
             Some(Answer::Transfer(_)) => !is_cut,

@@ -1,4 +1,4 @@
-//! A program carried out: the allocator on its device, and beside it what each buffer must hold and who used it last.
+//! Runs a program: the allocator on its device, and for each buffer what it must hold and which stream used it last.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -9,40 +9,40 @@ use crate::backend::{Backend, Core, EventTiming, Needs, Simulation, TestDevice, 
 use crate::checks::pytorch_laws::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
 
-/// What a device of these programs has.
+/// The device's memory in these programs.
 const CAPACITY: Bytes = Bytes(192 * MIB);
-/// Of each stretch of one word so many bytes are read back, at its start and at its end.
+/// Bytes read back at the start and at the end of each stretch filled with one word.
 const READ_BYTES: u64 = 512;
 
 /// How a program uses streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// All on one.
+    /// Everything on one stream.
     OneStream,
-    /// On all, each use by another one told with `record_stream`.
+    /// On all streams, each use by another stream recorded with `record_stream`.
     Told,
-    /// On all, and the allocator does not know.
+    /// On all streams, without telling the allocator.
     Untold,
 }
 
-/// What a program does. Buffers are named by their place among the live ones, wrapping around; streams by their place.
+/// A step of a program. Buffers are given by their index among the live ones, wrapping around; streams by their index.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Step {
-    /// A buffer of so many bytes, filled on its stream.
+    /// Allocates a buffer of this many bytes and fills it on its stream.
     Allocate(u64, usize),
-    /// A buffer is given back; what uses it may still run.
+    /// Frees a buffer; work that uses it may still run.
     Free(usize),
-    /// A buffer is given back, and one of the same size is asked for on the same stream, as loops do.
+    /// Frees a buffer and allocates one of the same size on the same stream, as loops do.
     Replace(usize),
-    /// A buffer is filled with a new word, by a stream.
+    /// Fills a buffer with a new word, on a stream.
     Fill(usize, usize),
-    /// As much of the first buffer as fits is copied to the start of the second, by a stream.
+    /// Copies as much of the first buffer as fits to the start of the second, on a stream.
     Copy(usize, usize, usize),
-    /// A stream is busy for so many nanoseconds.
+    /// Keeps a stream busy for this many nanoseconds.
     Spin(usize, u64),
-    /// A buffer is read by the host.
+    /// The host reads a buffer.
     Read(usize),
-    /// The allocator looks at its events.
+    /// The allocator queries its events.
     ProcessEvents,
     /// `empty_cache`.
     ReleaseCached,
@@ -53,9 +53,9 @@ struct Buffer {
     name: u32,
     size: u64,
     home: StreamId,
-    /// Who used it last. Every user waits for the one before, so all uses are in one order.
+    /// The stream that used it last. Every user waits for the previous one, so all uses are in one order.
     last: StreamId,
-    /// What it holds: words, and where each one's stretch ends.
+    /// What it holds: for each stretch, its end and its word.
     holds: Vec<(u64, u32)>,
 }
 
@@ -65,7 +65,7 @@ impl Buffer {
     }
 }
 
-/// A program under way.
+/// A program in progress.
 pub(super) struct Play<D: TestDevice> {
     core: Core<D>,
     device: WitnessedDevice<D>,
@@ -95,7 +95,7 @@ impl<D: TestDevice> Play<D> {
         Ok(Play { core, device, streams, kind, live: Vec::new(), names: 0, words: 0, script: vec![head] })
     }
 
-    /// The program so far, as a script for `parkade ops`; what a script cannot say is a comment.
+    /// The program so far, as a script for `parkade ops`; what a script cannot express is a comment.
     pub(super) fn script(&self) -> String {
         self.script.iter().map(|line| format!("{line}\n")).collect()
     }
@@ -131,7 +131,7 @@ impl<D: TestDevice> Play<D> {
         self.no_race()
     }
 
-    /// Reads all buffers, gives everything back and looks whether that is so; how many races there were.
+    /// Reads all buffers, gives everything back and checks that nothing is left; returns the number of races.
     pub(super) fn finish(mut self) -> Result<usize, Broken> {
         for which in 0..self.live.len() {
             self.read(which)?;
@@ -149,7 +149,7 @@ impl<D: TestDevice> Play<D> {
         Ok(device.steer().insight().map_or(0, |device| device.races().len()))
     }
 
-    /// The place of a stream, which is always the same in a program of one stream.
+    /// The index of the stream to use, which is always the same in a program with one stream.
     fn place(&self, stream: usize) -> usize {
         if self.kind == Kind::OneStream { 1 } else { stream }
     }
@@ -191,7 +191,7 @@ impl<D: TestDevice> Play<D> {
         self.core.free(buffer.allocation).map_err(|error| Broken::new(Law::Faults, error))
     }
 
-    /// Lets a stream use a buffer behind its last user, and tells the allocator.
+    /// Lets a stream use a buffer after its last user, and tells the allocator.
     fn hand_to(&mut self, which: usize, place: usize) -> Result<(), Broken> {
         let (stream, last) = (self.streams[place], self.live[which].last);
         if stream != last {
@@ -263,5 +263,5 @@ impl<D: TestDevice> Play<D> {
 }
 
 fn device_failed(error: impl std::fmt::Display) -> Broken {
-    Broken::new(Law::Faults, format!("the device failed, which nobody had planned: {error}"))
+    Broken::new(Law::Faults, format!("the device failed without a planned fault: {error}"))
 }

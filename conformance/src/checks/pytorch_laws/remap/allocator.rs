@@ -1,4 +1,4 @@
-//! Live allocations in expandable segments whose other pages come and go.
+//! Live allocations in expandable segments whose other pages are unmapped and mapped again.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -12,19 +12,19 @@ use crate::checks::pytorch_laws::campaign::Stopped;
 use crate::checks::pytorch_laws::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
 
-/// What a device of these programs has.
+/// The device's memory in these programs.
 const CAPACITY: Bytes = Bytes(160 * MIB);
-/// A word of its own for so many bytes: less than a page, so that pages in another order show.
+/// Bytes per distinct fill word: less than a page, so that reordered pages are noticed.
 const STRETCH: u64 = 256 << 10;
 
-/// What a program does; allocations are named by their place among the live ones, wrapping around.
+/// A step of a program. Allocations are given by their index among the live ones, wrapping around.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Step {
-    /// So many bytes, for one of two streams, and written.
+    /// Allocates this many bytes for one of two streams, and fills them.
     Allocate(u64, usize),
-    /// Given back.
+    /// Frees an allocation.
     Free(usize),
-    /// Whole free pages are unmapped; then everything live is read.
+    /// Unmaps whole free pages, then reads everything that is live.
     ReleaseCached,
 }
 
@@ -53,7 +53,7 @@ struct Keeper<D: TestDevice> {
     script: Vec<String>,
 }
 
-/// Carries a program out; how many steps it was.
+/// Runs a program; returns its number of steps.
 pub(super) fn run<B: Backend>(backend: &B, steps: &[Step]) -> Result<u64, Stopped> {
     let needs = Needs { capacity: Some(CAPACITY), ..Needs::default() };
     let device = WitnessedDevice::new(backend.open(&needs).map_err(Stopped::Unable)?);
@@ -99,7 +99,7 @@ impl<D: TestDevice> Keeper<D> {
                 self.held.push(Held { allocation, size, pattern });
                 pattern.write(&mut *self.device.steer(), address, size, stream)
             }
-            // What the ladder released on the way is a good moment to read.
+            // The ladder may have released pages on the way, so read everything now.
             Err(AllocError::OutOfMemory(_)) => self.read_all(),
             Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, error)),
         }

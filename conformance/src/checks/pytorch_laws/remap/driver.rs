@@ -1,4 +1,4 @@
-//! Handles moved by hand between places of two reservations.
+//! Handles moved by hand between positions in two reservations.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use proptest::prelude::*;
@@ -8,27 +8,27 @@ use crate::backend::{Backend, Needs, TestDevice};
 use crate::checks::pytorch_laws::campaign::Stopped;
 use crate::law::{Broken, Law, ensure};
 
-/// Pages of each of the two reservations.
+/// Size of each of the two reservations, in pages.
 const PAGES: u64 = 24;
-/// A word of its own for so many bytes.
+/// Bytes per distinct fill word.
 const STRETCH: u64 = 4096;
 
-/// What is done with a handle, named by its place, wrapping around.
+/// An action on a handle, given by its index, wrapping around.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Move {
-    /// Unmapped where it was mapped first, and mapped so many pages into both reservations taken as one.
+    /// Unmaps it at its first address, and maps it at this page of the two reservations taken as one.
     Remap(usize, u64),
-    /// Mapped there too.
+    /// Maps it at this page as well.
     Alias(usize, u64),
-    /// Everything is unmapped, and mapped again side by side in the opposite order.
+    /// Unmaps everything, and maps it again side by side in the opposite order.
     Reverse,
-    /// Written anew, through its newest address.
+    /// Writes it again, through its newest address.
     Rewrite(usize),
-    /// Its handle is released; its mappings keep the memory.
+    /// Releases its handle; its mappings keep the memory.
     Release(usize),
 }
 
-/// Pages of each handle, and what is done with them.
+/// The size of each handle in pages, and the actions on them.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pages: Vec<u64>,
@@ -49,7 +49,7 @@ pub(super) fn plans() -> impl Strategy<Value = Plan> {
     (pages, prop::collection::vec(step, 1..16)).prop_map(|(pages, moves)| Plan { pages, moves })
 }
 
-/// Memory, where it is mapped, and what it holds.
+/// A piece of memory: its handle, where it is mapped, and what it holds.
 struct Piece<P> {
     memory: Option<P>,
     bytes: u64,
@@ -59,14 +59,14 @@ struct Piece<P> {
 
 struct Mover<D: TestDevice> {
     device: D,
-    /// Bytes of a page, and of each reservation.
+    /// Size of a page, and of each reservation, in bytes.
     page: u64,
     size: Bytes,
     bases: [DeviceAddress; 2],
     pieces: Vec<Piece<D::Physical>>,
 }
 
-/// Carries a plan out; how many calls it was.
+/// Runs a plan; returns its number of calls.
 pub(super) fn run<B: Backend>(backend: &B, plan: &Plan) -> Result<u64, Stopped> {
     let device = backend.open(&Needs::default()).map_err(Stopped::Unable)?;
     let mut script = format!("# handles of {:?} pages, side by side in one of two reservations of {PAGES} pages\n", plan.pages);
@@ -101,7 +101,7 @@ impl<D: TestDevice> Mover<D> {
 
     fn step(&mut self, step: Move) -> Result<(), Broken> {
         let which = |which: usize| which % self.pieces.len();
-        // What is queued may use any of the mappings.
+        // Queued work may use any of the mappings.
         self.device.settle();
         match step {
             Move::Remap(handle, place) => self.remap(which(handle), place),
@@ -118,7 +118,7 @@ impl<D: TestDevice> Mover<D> {
             }
             Move::Release(handle) => {
                 let handle = which(handle);
-                // Memory that is nowhere mapped would be gone, as it should.
+                // Memory that is mapped nowhere would be lost, and rightly so.
                 if !self.pieces[handle].at.is_empty() {
                     self.release(handle)?;
                 }
@@ -127,7 +127,7 @@ impl<D: TestDevice> Mover<D> {
         }
     }
 
-    /// The address of a place, if the piece fits behind it and nothing is mapped there.
+    /// The address of a position, if the piece fits there and nothing is mapped in its way.
     fn room_at(&self, place: u64, bytes: u64) -> Option<DeviceAddress> {
         let (base, page) = (self.bases[(place / PAGES % 2) as usize], place % PAGES);
         let start = base.get() + page * self.page;
@@ -136,7 +136,7 @@ impl<D: TestDevice> Mover<D> {
         (page * self.page + bytes <= self.size.get() && self.pieces.iter().all(is_free)).then_some(DeviceAddress(start))
     }
 
-    /// Maps a piece that has a handle, if there is room; whether it did.
+    /// Maps a piece that has a handle, if there is room; returns whether it did.
     fn map(&mut self, which: usize, place: u64) -> Result<bool, Broken> {
         let bytes = self.pieces[which].bytes;
         let (Some(at), Some(memory)) = (self.room_at(place, bytes), &self.pieces[which].memory) else { return Ok(false) };
@@ -146,7 +146,7 @@ impl<D: TestDevice> Mover<D> {
         Ok(true)
     }
 
-    /// The last mapping of a piece without a handle would take its memory along, so only those with one are moved.
+    /// Unmapping the last mapping of a piece without a handle would lose its memory, so only pieces with a handle are moved.
     fn remap(&mut self, which: usize, place: u64) -> Result<(), Broken> {
         let piece = &mut self.pieces[which];
         if piece.memory.is_none() {
@@ -160,7 +160,7 @@ impl<D: TestDevice> Mover<D> {
         self.check(which)
     }
 
-    /// Where every piece has its handle, one call unmaps all of a reservation, gaps included.
+    /// If every piece has its handle, one call unmaps a whole reservation, gaps included.
     fn reverse(&mut self) -> Result<(), Broken> {
         if self.pieces.iter().all(|piece| piece.memory.is_some()) {
             self.bases.into_iter().try_for_each(|base| self.device.unmap(base, self.size)).map_err(failed)?;
@@ -192,7 +192,7 @@ impl<D: TestDevice> Mover<D> {
         self.device.release(memory).map_err(|(_, error)| failed(error))
     }
 
-    /// Reads all of a piece through all its addresses. A read waits for the default stream, on which everything is written.
+    /// Reads all of a piece through all its addresses. A read waits for the default stream, on which all writes are queued.
     fn check(&mut self, which: usize) -> Result<(), Broken> {
         let piece = &self.pieces[which];
         piece.at.iter().try_for_each(|&at| piece.pattern.check(&mut self.device, at, piece.bytes))

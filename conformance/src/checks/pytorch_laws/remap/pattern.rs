@@ -1,16 +1,16 @@
-//! What memory is filled with, so that every stretch of it shows whose it is, and how that is read back.
+//! Fill patterns that identify every stretch of memory, and reading them back.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 
-/// A word for each stretch of written memory: by its name, how often it was written, and the stretch's number.
+/// The word for a stretch of memory, from its name, its version and the stretch's number.
 fn word(name: u32, version: u32, stretch: u64) -> u32 {
     name.wrapping_mul(0x9e37_79b1) ^ version.wrapping_mul(0x85eb_ca6b) ^ (stretch as u32).wrapping_mul(0xc2b2_ae35)
 }
 
-/// Bytes that are written in stretches, each with a word of its own.
+/// A pattern of stretches, each with a distinct word.
 #[derive(Clone, Copy)]
 pub(super) struct Pattern {
     pub(super) name: u32,
@@ -27,7 +27,7 @@ impl Pattern {
             .map(move |(offset, number)| (offset, self.stretch_bytes.min(size - offset), word(self.name, self.version, number)))
     }
 
-    /// Queues the writing.
+    /// Queues the writes on a stream.
     pub(super) fn write<D: TestDevice>(
         self,
         device: &mut D,
@@ -41,7 +41,7 @@ impl Pattern {
         Ok(())
     }
 
-    /// Reads all of it; what was queued must be done.
+    /// Reads and checks everything; queued work must be done.
     pub(super) fn check<D: TestDevice>(self, device: &mut D, at: DeviceAddress, size: u64) -> Result<(), Broken> {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         device.read(at, &mut bytes).map_err(failed)?;
@@ -56,5 +56,5 @@ impl Pattern {
 }
 
 pub(super) fn failed(error: impl std::fmt::Display) -> Broken {
-    Broken::new(Law::Faults, format!("the device failed, which nobody had planned: {error}"))
+    Broken::new(Law::Faults, format!("the device failed without a planned fault: {error}"))
 }

@@ -1,4 +1,4 @@
-//! The laws that hold between operations: every byte has one owner, and the statistics say so too.
+//! The laws that hold between operations: every byte is accounted for exactly once, and the statistics agree.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::stats::Family;
@@ -8,22 +8,22 @@ use super::Trial;
 use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 
-/// Where the reserved bytes are, by cause.
+/// Reserved bytes by use.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Account {
-    /// Bytes that callers asked for and hold.
+    /// Bytes that callers requested and hold.
     live: u64,
-    /// Bytes that callers hold and did not ask for.
+    /// Bytes that callers hold but did not request.
     rounding: u64,
-    /// Bytes given back that wait for events.
+    /// Freed bytes that wait for events.
     pending: u64,
-    /// What was asked for of those.
+    /// The requested part of the pending bytes.
     pending_requested: u64,
-    /// Free bytes in segments that are in use: stranded while they are.
+    /// Free bytes in segments that are otherwise in use.
     stranded: u64,
-    /// Free bytes of segments that are free as a whole.
+    /// Bytes of entirely free segments.
     whole: u64,
-    /// Free bytes of expandable segments, whose whole pages can go.
+    /// Free bytes of expandable segments, whose whole pages can be given back.
     expandable: u64,
 }
 
@@ -60,7 +60,7 @@ impl Account {
         self.live + self.rounding + self.pending + self.stranded + self.whole + self.expandable
     }
 
-    /// What the statistics must say of it.
+    /// What the statistics must report.
     pub(crate) fn by_family(&self) -> [(Family, u64); 5] {
         [
             (Family::ReservedBytes, self.sum()),
@@ -76,7 +76,7 @@ impl<D: TestDevice> Trial<D> {
     /// Checks every law that holds between operations.
     ///
     /// # Errors
-    /// The first one broken.
+    /// The first broken law.
     pub fn check(&mut self) -> Result<(), Broken> {
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
         for entry in &self.core.observer()[self.followed..] {
@@ -98,26 +98,28 @@ impl<D: TestDevice> Trial<D> {
         Ok(())
     }
 
-    /// Reserved is live, rounding, pending, stranded and whole; and the statistics agree, each with its part.
+    /// Reserved bytes are the sum of live, rounding, pending, stranded and whole, and each statistic agrees with its part.
     fn check_accounts(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let account = Account::of(segments);
         let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);
         for (family, counted) in account.by_family().into_iter().chain([(Family::Allocation, self.model.live.len() as u64)]) {
             ensure(Law::Accounting, current(family) == counted, || {
-                format!("{} is {}, counted {counted}: {account:?}", family.name(), current(family))
+                format!("{} is {}, but {counted} was counted: {account:?}", family.name(), current(family))
             })?;
         }
         let reserved = self.core.heap().reserved().get();
-        ensure(Law::Accounting, reserved == account.sum(), || format!("{reserved} bytes reserved, {account:?}"))?;
-        // A limit that was lowered binds only what comes after it.
+        ensure(Law::Accounting, reserved == account.sum(), || {
+            format!("{reserved} bytes are reserved, but the account is {account:?}")
+        })?;
+        // A lowered limit applies only to later growth.
         let grew = reserved > self.reserved_before;
-        // PyTorch holds the request to the limit, and then maps whole pages of up to 20 MiB (spec 4.4).
+        // PyTorch checks the request against the limit, and then maps whole pages of up to 20 MiB (spec 4.4).
         let page = if self.setup.is_virtual { 20 << 20 } else { 0 };
         let kept = !grew || self.core.heap().limit().is_none_or(|limit| reserved <= limit.get() + page);
-        ensure(Law::Limit, kept, || format!("{reserved} bytes reserved, the limit is {:?}", self.core.heap().limit()))
+        ensure(Law::Limit, kept, || format!("{reserved} bytes are reserved, and the limit is {:?}", self.core.heap().limit()))
     }
 
-    /// Every segment is a live range of the device, and there are no others.
+    /// The ordinary segments are exactly the device's live ranges.
     fn check_device(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let page = self.facts.page.get();
         let device = self.device.look();
@@ -131,7 +133,7 @@ impl<D: TestDevice> Trial<D> {
         ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))
     }
 
-    /// What counts as oversize, by the rules in force since the start.
+    /// The counts of oversize blocks and segments follow from the rules, which have not changed since the start.
     fn check_oversize(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let oversize = |size: Bytes| i64::from(self.rules.is_oversize(size.get()));
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
@@ -142,15 +144,15 @@ impl<D: TestDevice> Trial<D> {
         );
         let stats = self.core.stats();
         let said = (stats.oversize_allocations.current, stats.oversize_segments.current);
-        ensure(Law::Accounting, said == counted, || format!("oversize {said:?}, counted {counted:?}"))
+        ensure(Law::Accounting, said == counted, || format!("the oversize counts are {said:?}, but {counted:?} were counted"))
     }
 }
 
-/// No two free neighbours: they would have been one block.
+/// No two adjacent free blocks are left: they should have been merged.
 fn check_coalesced(segments: &[SegmentInfo]) -> Result<(), Broken> {
     for segment in segments {
         let apart = segment.blocks.windows(2).find(|pair| pair.iter().all(|block| block.state == BlockActivity::Inactive));
-        ensure(Law::Coalescing, apart.is_none(), || format!("free neighbours: {apart:?}"))?;
+        ensure(Law::Coalescing, apart.is_none(), || format!("adjacent free blocks: {apart:?}"))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a sequence does beside requests: knobs, private pools, work and time on the device, and contents of memory.
+//! What a sequence does apart from requests: settings, work and time on the device, and contents of memory.
 
 use parkade::device::BackendError;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -9,11 +9,11 @@ use crate::checks::pytorch_laws::operation::Operation;
 use crate::law::{Broken, Law, ensure};
 use crate::model::SETTINGS;
 
-/// Of a block so many bytes are read back, at its start and at its end: reuse spoils either.
+/// Bytes read back at the start and at the end of a block: reuse would overwrite one of them.
 const READ_BYTES: usize = 512;
 
 impl<D: TestDevice> Trial<D> {
-    /// Stops writing and reading memory; for runs that are about decisions alone.
+    /// Stops writing and reading memory, for runs that check decisions only.
     pub fn without_contents(&mut self) {
         self.checks_contents = false;
     }
@@ -27,14 +27,16 @@ impl<D: TestDevice> Trial<D> {
                     self.core.set_memory_fraction(fraction).map_err(|error| Broken::new(Law::Limit, error))?;
                     for illegal in [fraction + 1.01, fraction - 1.01, f64::NAN] {
                         let answer = self.core.set_memory_fraction(illegal);
-                        ensure(Law::Limit, answer.is_err(), || format!("a fraction of {illegal} was accepted"))?;
+                        ensure(Law::Limit, answer.is_err(), || format!("an illegal fraction of {illegal} was accepted"))?;
                     }
                 } else {
-                    // A real device has more than the ballast leaves of it.
+                    // A real device reports more memory than the ballast leaves.
                     self.core.set_limit(self.limit.map(Bytes));
                 }
                 let limit = self.core.heap().limit().map(Bytes::get);
-                ensure(Law::Limit, limit == self.limit, || format!("{fraction} is {:?}, and became {limit:?}", self.limit))?;
+                ensure(Law::Limit, limit == self.limit, || {
+                    format!("a fraction of {fraction} means a limit of {:?}, but it became {limit:?}", self.limit)
+                })?;
             }
             Operation::ChangeSettings(place) => {
                 let settings = &mut self.core.policy_mut().settings;
@@ -51,7 +53,7 @@ impl<D: TestDevice> Trial<D> {
         Ok(())
     }
 
-    /// What happens to the device alone. On a real one, which completes work itself, what a sequence says is done is waited for.
+    /// Operations on the device alone. A real device completes work by itself, so work that the sequence completes is waited for.
     pub(super) fn drive(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
         let mut device = self.device.steer();
         let answer = match *operation {
@@ -79,7 +81,7 @@ impl<D: TestDevice> Trial<D> {
         answer.map_err(|error| Broken::new(Law::Contents, format!("{bytes} bytes at {address} cannot be written: {error}")))
     }
 
-    /// Looks whether an allocation still holds what was written.
+    /// Checks that an allocation still holds what was written.
     pub(super) fn read_back(&mut self, which: usize) -> Result<(), Broken> {
         let (address, word) = (self.held[which].allocation.address(), self.held[which].word);
         let live = &self.model.live[which];
@@ -101,14 +103,14 @@ impl<D: TestDevice> Trial<D> {
             let wrong = bytes.chunks_exact(4).position(|found| found != word.to_le_bytes());
             ensure(Law::Contents, wrong.is_none(), || {
                 let at = offset + 4 * wrong.unwrap_or(0) as u64;
-                format!("{live:?} was filled with {word:#x}; at byte {at} there is something else")
+                format!("{live:?} was filled with {word:#x}, but holds something else at byte {at}")
             })?;
         }
         Ok(())
     }
 }
 
-/// Work is done, as the operation says.
+/// Completes the work that the operation says.
 fn complete<D: TestDevice>(device: &mut D, streams: &[StreamId; 4], operation: &Operation) -> Result<(), BackendError> {
     if let Some(device) = device.insight() {
         match *operation {

@@ -1,4 +1,4 @@
-//! The law of growth: an expandable segment gets memory at its lowest place, as many pages as are missing and no more (spec 4.2, 4.3).
+//! The growth rule: an expandable segment grows at its lowest possible address, by exactly the missing pages (spec 4.2, 4.3).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 use crate::model::Rules;
 
-/// A stretch of a reserved range, in use or not.
+/// A stretch of a reserved range.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     address: u64,
@@ -22,7 +22,8 @@ struct Stretch {
 }
 
 impl<D: TestDevice> Trial<D> {
-    /// What a request had mapped, where it was served at the first attempt: `before` are the segments then, `size` is the block's.
+    /// Checks what was mapped for a request that was served at the first attempt: `before` are the segments before it, `size` is
+    /// the block's size.
     pub(super) fn check_growth(
         &self,
         before: &[SegmentInfo],
@@ -40,18 +41,20 @@ impl<D: TestDevice> Trial<D> {
         }
         let page = if Rules::is_large(size) { self.rules.large_segment } else { 2 << 20 };
         let sum = mapped.iter().map(|&(_, bytes)| bytes).sum::<u64>();
-        ensure(Law::Placement, sum < size + page, || format!("for {size} bytes {mapped:x?} were mapped, in pages of {page}"))?;
+        ensure(Law::Placement, sum < size + page, || format!("{mapped:x?} were mapped for {size} bytes, in pages of {page}"))?;
         let piecemeal = mapped.windows(2).find(|pair| pair[0].0 + pair[0].1 == pair[1].0);
-        ensure(Law::Placement, piecemeal.is_none(), || format!("one gap was mapped in two pieces: {piecemeal:x?}"))?;
+        ensure(Law::Placement, piecemeal.is_none(), || format!("a gap was mapped in two pieces: {piecemeal:x?}"))?;
         let Some(ranges) = self.ranges(before, pool, stream, Rules::is_large(size)) else { return Ok(()) };
         let expected = ranges.iter().find_map(|range| place(range, size));
         let is_new = self.made_calls().iter().any(|made| made.name == CallName::AddressReserve);
         let is_right = expected.map_or(is_new, |expected| expected == address);
-        ensure(Law::Placement, is_right, || format!("{size} bytes went to {address:#x}, the lowest place was {expected:x?}"))
+        ensure(Law::Placement, is_right, || {
+            format!("{size} bytes went to {address:#x}, but the lowest possible address was {expected:x?}")
+        })
     }
 
-    /// The reserved ranges of a pool and stream, each cut into its stretches; `None` where it cannot be told whose a range is, or whether
-    /// a block is free.
+    /// The reserved ranges of a pool and stream, each as its stretches; `None` if it is unknown which pool or stream a range
+    /// belongs to, or whether a block is free.
     fn ranges(&self, before: &[SegmentInfo], pool: PoolId, stream: StreamId, large: bool) -> Option<Vec<Vec<Stretch>>> {
         let witness = self.device.witness();
         let runs: BTreeMap<u64, &SegmentInfo> =
@@ -90,7 +93,7 @@ impl<D: TestDevice> Trial<D> {
     }
 }
 
-/// The lowest gap from which on, or from the free memory directly before it, there is room: where that begins.
+/// The lowest start with enough room: at a gap, or in the free memory directly before it.
 fn place(stretches: &[Stretch], size: u64) -> Option<u64> {
     (0..stretches.len()).filter(|&gap| !stretches[gap].has_memory).find_map(|gap| {
         let is_free = |stretch: &&Stretch| stretch.is_usable && stretch.has_memory;

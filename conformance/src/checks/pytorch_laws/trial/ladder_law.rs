@@ -1,4 +1,4 @@
-//! The law of the ladder: a request gives back, waits and asks exactly as far as it must.
+//! The ladder law: a request gives back, waits for and asks for exactly what it must.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use crate::checks::pytorch_laws::operation::Operation;
 use crate::law::{Broken, Law, ensure};
 use crate::model::{Candidate, Climb, Ladder, Rules, best};
 
-/// How long segments of the large pool have been free as a whole, counted in searches of that pool (spec 2.7).
+/// How long segments of the large pool have been entirely free, counted in searches of that pool (spec 2.7).
 #[derive(Clone, Default, Debug)]
 pub(super) struct Ages {
     searches: u64,
-    /// By the segment's first byte: the number of searches when it became free.
+    /// By segment start: the number of searches when it became free.
     free_since: BTreeMap<u64, u64>,
     searches_before: u64,
 }
@@ -27,7 +27,7 @@ impl Ages {
         self.searches_before = self.searches;
     }
 
-    /// What became free in the operation did so before the search that may have been a part of it.
+    /// A segment that became free in an operation did so before the operation's own search.
     pub(super) fn end_operation(&mut self, segments: &[SegmentInfo]) {
         let is_free = |segment: &&SegmentInfo| segment.class == PoolClass::Large && segment.active.get() == 0;
         let free = segments.iter().filter(is_free).map(|segment| segment.address.get());
@@ -40,7 +40,7 @@ impl Ages {
     }
 }
 
-/// What the ladder is measured by, before a request.
+/// The state before a request, to compare with afterwards.
 pub(super) struct Before {
     pub(super) segments: Vec<SegmentInfo>,
     syncs: i64,
@@ -48,7 +48,7 @@ pub(super) struct Before {
 }
 
 impl<D: TestDevice> Trial<D> {
-    /// To be called before a request; `segments` is the heap then.
+    /// Must be called before a request; `segments` is the heap at that point.
     pub(super) fn before_request(&mut self, segments: Vec<SegmentInfo>, bytes: u64) -> Before {
         if self.limit.is_some() && self.rules.collection_hundredths > 0 && Rules::is_large(self.rules.rounded(bytes)) {
             self.ages.searches += 1;
@@ -57,7 +57,7 @@ impl<D: TestDevice> Trial<D> {
         Before { segments, syncs: stats.num_sync_all_streams, retries: stats.num_alloc_retries }
     }
 
-    /// What the request did is what the rules say, rung by rung. A real device says itself what it has room for, and is not foretold.
+    /// Checks that the request did what the rules say, rung by rung. What a real device has room for is not predicted.
     pub(super) fn check_ladder(&self, before: &Before, bytes: u64, stream: u64, is_served: bool) -> Result<(), Broken> {
         if self.device.steer().insight().is_none() {
             return Ok(());
@@ -79,19 +79,22 @@ impl<D: TestDevice> Trial<D> {
             served: is_served,
         };
         let counts = waits == (0, 0) || waits == (1, 1);
-        ensure(Law::Ladder, counts, || format!("{bytes} bytes waited and retried {waits:?} times"))?;
-        ensure(Law::Ladder, seen == expected, || format!("{bytes} bytes: {seen:x?}, the rules say {expected:x?}"))
+        ensure(Law::Ladder, counts, || format!("a request of {bytes} bytes waited and retried {waits:?} times"))?;
+        ensure(Law::Ladder, seen == expected, || {
+            format!("a request of {bytes} bytes did {seen:x?}, but the rules say {expected:x?}")
+        })
     }
 
-    /// Requests look at the oldest event of every stream that has some; pages are unmapped only after a stream was waited for (spec 3.6,
-    /// 4.6). `queues` is how many streams had events that the allocator did not know to be done.
+    /// Requests query the oldest event of every stream that has pending events, and pages are unmapped only after waiting for
+    /// their stream (spec 3.6, 4.6). `queues` is the number of streams with events that the allocator did not know to be
+    /// complete.
     pub(super) fn check_calls(&mut self, operation: &Operation, queues: usize) -> Result<(), Broken> {
         let done = |call: CallName| move |made: &&MadeCall| made.name == call && made.done;
         let calls = self.made_calls();
         let looked = calls.iter().filter(done(CallName::EventQuery)).count();
         let looks = matches!(operation, Operation::Allocate(..) | Operation::ProcessEvents) && !self.core.heap().is_deferring();
         ensure(Law::Ladder, !looks || looked >= queues, || {
-            format!("events of {queues} streams wait, and {looked} were looked at")
+            format!("{queues} streams have pending events, but {looked} events were queried")
         })?;
         let waited = calls.iter().position(|made| made.name == CallName::StreamSynchronize);
         let unmapped = calls.iter().position(|made| made.name == CallName::MemUnmap);

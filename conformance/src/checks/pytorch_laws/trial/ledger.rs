@@ -1,26 +1,26 @@
-//! The law of statistics: sums only grow, peaks only rise, and what came minus what went is what is there.
+//! The statistics law: sums only grow, peaks only rise, and allocated minus freed equals current.
 
 use parkade::stats::{Family, Stat, Stats};
 use parkade::trace::{TraceAction, TraceEntry};
 
 use crate::law::{Broken, Law, ensure};
 
-/// One statistic as it was last seen.
+/// One statistic, as last seen.
 #[derive(Clone, Copy, Default, Debug)]
 struct Line {
     last: Stat,
-    /// What was there when the sums were last reset.
+    /// The current value when the sums were last reset.
     base: i64,
 }
 
-/// All statistics as they were last seen.
+/// All statistics, as last seen.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Ledger {
     lines: Vec<Line>,
     segments_at_reset: i64,
     peaks_reset: bool,
     sums_reset: bool,
-    /// What the observer was told since the sums were last reset: memory taken, memory given back, requests refused.
+    /// Trace entries since the sums were last reset: memory taken, memory given back, requests refused.
     told: [i64; 3],
 }
 
@@ -40,7 +40,7 @@ impl Ledger {
         self.told = [0; 3];
     }
 
-    /// Counts what the allocator counts too.
+    /// Counts the entries that the allocator counts, too.
     pub(crate) fn follow(&mut self, entry: &TraceEntry) {
         let place = match entry.action {
             TraceAction::SegmentAlloc | TraceAction::SegmentMap => 0,
@@ -57,17 +57,21 @@ impl Ledger {
             let Line { last, base } = *line;
             if self.sums_reset {
                 line.base = stat.current;
-                ensure(Law::Counters, stat.allocated == 0 && stat.freed == 0, || format!("sums were reset: {stat:?}"))?;
+                ensure(Law::Counters, stat.allocated == 0 && stat.freed == 0, || {
+                    format!("sums were reset but are not 0: {stat:?}")
+                })?;
             } else {
                 ensure(Law::Counters, stat.allocated - stat.freed + base == stat.current, || {
-                    format!("{stat:?} does not add up, from {base}")
+                    format!("{stat:?} does not add up, starting from {base}")
                 })?;
                 let grew = stat.allocated >= last.allocated && stat.freed >= last.freed;
                 ensure(Law::Counters, grew, || format!("a sum fell: {last:?}, then {stat:?}"))?;
             }
             ensure(Law::Counters, stat.peak >= stat.current, || format!("a peak is below the current value: {stat:?}"))?;
             if self.peaks_reset {
-                ensure(Law::Counters, stat.peak == stat.current, || format!("peaks were reset: {stat:?}"))?;
+                ensure(Law::Counters, stat.peak == stat.current, || {
+                    format!("peaks were reset but differ from the current value: {stat:?}")
+                })?;
             } else {
                 ensure(Law::Counters, stat.peak >= last.peak, || format!("a peak fell: {last:?}, then {stat:?}"))?;
             }
@@ -75,17 +79,17 @@ impl Ledger {
         }
         if self.sums_reset {
             let left = stats.scalars().into_iter().find(|&(name, value)| name != "max_split_size" && value != 0);
-            ensure(Law::Counters, left.is_none(), || format!("sums were reset: {left:?}"))?;
+            ensure(Law::Counters, left.is_none(), || format!("sums were reset but are not 0: {left:?}"))?;
         }
         (self.peaks_reset, self.sums_reset) = (false, false);
         let counted = [stats.num_device_alloc, stats.num_device_free, stats.num_ooms];
         ensure(Law::Counters, counted == self.told, || {
-            format!("memory taken, given back and refused: counted {counted:?}, told {:?}", self.told)
+            format!("memory taken, given back and refused: the statistics say {counted:?}, the trace {:?}", self.told)
         })?;
         let segments = stats.family(Family::Segment).all.current;
-        // An expandable segment counts once, however often memory is mapped into it.
+        // An expandable segment counts once, no matter how often memory is mapped in it.
         let counted = if is_virtual { segments } else { stats.num_device_alloc - stats.num_device_free + self.segments_at_reset };
-        ensure(Law::Counters, segments == counted, || format!("{segments} segments, by the driver calls {counted}"))?;
+        ensure(Law::Counters, segments == counted, || format!("{segments} segments, but {counted} by the driver calls"))?;
         for family in Family::ALL {
             let set = stats.family(family);
             let sums = |value: fn(&Stat) -> i64| value(&set.small) + value(&set.large) == value(&set.all);

@@ -1,4 +1,4 @@
-//! The trial: the core on a witnessed device, the naive model beside it, and every law checked after every operation.
+//! The trial: the core on a witnessed device next to the naive model, with every law checked after every operation.
 
 mod accounts;
 mod drive;
@@ -31,36 +31,36 @@ use ladder_law::Ages;
 pub(crate) use ledger::Ledger;
 pub(crate) use script::stream_name;
 
-/// What an operation came to. An error is a legal outcome; whether it was rightly given is a law.
+/// The outcome of an operation. An error is a legal outcome; the laws check whether it was justified.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
     /// It was done.
     Done,
-    /// There was nothing to do it to.
+    /// There was nothing to apply it to.
     Nothing,
-    /// No memory.
+    /// Out of memory.
     OutOfMemory,
     /// The device failed.
     Failed(BackendError),
 }
 
-/// What is left when a run is over.
+/// The result of a finished run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Finished {
-    /// Everything that the core told its observer.
+    /// The core's trace.
     pub trace: Vec<TraceEntry>,
     /// The statistics at the end.
     pub stats: Stats,
 }
 
-/// An allocation that is out, and the word that its memory was filled with.
+/// A live allocation, and the word that its memory was filled with.
 struct Held {
     allocation: Allocation,
     name: u64,
     word: u32,
 }
 
-/// The core, its device, and what ought to be.
+/// The core, its device, and the expected state.
 pub struct Trial<D: TestDevice> {
     core: Core<D>,
     device: WitnessedDevice<D>,
@@ -78,28 +78,28 @@ pub struct Trial<D: TestDevice> {
     ledger: Ledger,
     ages: Ages,
     routing: Routing,
-    /// New segments are expandable.
+    /// Whether new segments are expandable.
     expandable: bool,
-    /// Whether driver calls are made to fail: then a refusal says nothing about room.
+    /// Whether driver calls are made to fail; a refusal then does not mean that there is no room.
     expects_faults: bool,
     /// Whether contents are written and read back.
     checks_contents: bool,
-    /// What was reserved before the newest operation.
+    /// Reserved bytes before the newest operation.
     reserved_before: u64,
-    /// Ranges of addresses that the allocator had reserved before it.
+    /// Address ranges that the allocator had reserved before it.
     ranges_before: BTreeMap<u64, u64>,
-    /// Addresses were reserved for which there was no memory then: they stay until there is.
+    /// Whether addresses were reserved for which there was no memory: they stay reserved until there is.
     has_bare_addresses: bool,
     /// `num_alloc_retries` before it.
     retries_before: i64,
-    /// How many allocations there were.
+    /// How many allocations there have been.
     names: u64,
     /// The operations so far, as a script.
     script: Vec<String>,
 }
 
 impl<D: TestDevice> Trial<D> {
-    /// An allocator that holds nothing, on an idle device.
+    /// An empty allocator on an idle device.
     ///
     /// # Errors
     /// If there is no such device.
@@ -140,28 +140,28 @@ impl<D: TestDevice> Trial<D> {
         })
     }
 
-    /// Makes driver calls fail by a plan, whose counts begin now.
+    /// Makes driver calls fail by a plan that counts from now.
     pub(crate) fn plan_faults(&mut self, plan: FaultPlan) {
         self.expects_faults = true;
         self.device.plan_faults(plan);
     }
 
-    /// How many planned failures have happened.
+    /// How many planned failures have happened so far.
     #[must_use]
     pub(crate) fn faults_fired(&self) -> u64 {
         self.device.faults_fired()
     }
 
-    /// The core, to look at.
+    /// The core, for reading.
     #[must_use]
     pub fn core(&self) -> &Core<D> {
         &self.core
     }
 
-    /// Carries out an operation, then checks every law.
+    /// Performs an operation, then checks every law.
     ///
     /// # Errors
-    /// The first law broken.
+    /// The first broken law.
     pub fn apply(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
         self.device.begin_operation();
         self.reserved_before = self.core.heap().reserved().get();
@@ -176,13 +176,13 @@ impl<D: TestDevice> Trial<D> {
             self.check_calls(operation, queues)?;
         }
         if let Outcome::Failed(error) = &outcome {
-            ensure(Law::Faults, self.expects_faults, || format!("the device failed, which nobody had planned: {error}"))?;
+            ensure(Law::Faults, self.expects_faults, || format!("the device failed without a planned fault: {error}"))?;
         }
         self.check()?;
         Ok(outcome)
     }
 
-    /// The device's calls in the operation under way.
+    /// The device calls of the current operation.
     fn made_calls(&self) -> Vec<MadeCall> {
         self.device.calls_so_far()
     }
@@ -253,7 +253,7 @@ impl<D: TestDevice> Trial<D> {
                 if checks_pools {
                     self.check_pool(&before.segments, bytes, stream, address.get())?;
                 }
-                // Under other settings a block may be rounded otherwise; what was asked for is always the caller's.
+                // Other settings may round a block differently; the requested size is always the caller's.
                 let rounded = if self.setup.is_virtual { bytes } else { self.rules.rounded(bytes) };
                 self.model.add(address.get(), bytes, rounded, stream.get(), &witness)?;
                 self.write(address, bytes, word, stream)?;
@@ -270,7 +270,7 @@ impl<D: TestDevice> Trial<D> {
                 Ok(Outcome::OutOfMemory)
             }
             Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
-            // A pool that is to serve when memory is out and is routed: PyTorch refuses so.
+            // A pool that serves when memory runs out and is also routed: PyTorch refuses this, too.
             Err(AllocError::Pool(error)) if self.setup.is_virtual => {
                 self.failed_in_pool(error)?;
                 Ok(Outcome::OutOfMemory)
@@ -295,7 +295,7 @@ impl<D: TestDevice> Trial<D> {
     }
 }
 
-/// What came of an operation that only the device can fail.
+/// The outcome of an operation that only the device can make fail.
 fn failed(answer: Result<(), AllocError>) -> Result<Outcome, Broken> {
     match answer {
         Ok(()) => Ok(Outcome::Done),

@@ -1,4 +1,4 @@
-//! The laws of requests: where each one goes, and that none is refused without need.
+//! The laws of requests: where each one goes, and that none is refused needlessly.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::trace::TraceAction;
@@ -11,7 +11,7 @@ use crate::law::{Broken, Law, ensure};
 use crate::model::best;
 
 impl<D: TestDevice> Trial<D> {
-    /// A request served: from the free memory that the model would have taken, or if there was none from a new segment; and cut to
+    /// Checks a served request: it got the free memory that the model would take, or a new segment if there was none, split to
     /// the right size.
     pub(super) fn check_place(&self, before: &[SegmentInfo], bytes: u64, stream: u64, address: u64) -> Result<(), Broken> {
         let size = self.rules.rounded(bytes);
@@ -23,51 +23,52 @@ impl<D: TestDevice> Trial<D> {
             let block = segments.iter().flat_map(|segment| &segment.blocks).find(|block| block.address.get() == address);
             let right = self.rules.cut(whole, size);
             ensure(Law::Placement, block.is_some_and(|block| block.size.get() == right), || {
-                format!("{bytes} bytes out of {whole} should have taken {right}, and took {block:?}")
+                format!("{bytes} bytes out of {whole} should have taken {right}, but took {block:?}")
             })?;
         }
         match (expected, asked) {
             (Some(run), None) => ensure(Law::Placement, run.address == address, || {
-                format!("{bytes} bytes went to {address:#x}, the best place was {run:x?}")
+                format!("{bytes} bytes went to {address:#x}, but the best place was {run:x?}")
             }),
-            (Some(run), Some(segment)) => {
-                Err(Broken::new(Law::Placement, format!("{bytes} bytes took {segment:?}, though {run:x?} would have served")))
-            }
+            (Some(run), Some(segment)) => Err(Broken::new(
+                Law::Placement,
+                format!("{bytes} bytes took the new {segment:?}, although {run:x?} would have served"),
+            )),
             (None, Some(segment)) => {
                 ensure(Law::Placement, segment.address == address, || {
                     format!("{bytes} bytes went to {address:#x}, not to the new {segment:?}")
                 })?;
                 let right = self.rules.segment(size);
                 ensure(Law::Placement, segment.size == right, || {
-                    format!("{bytes} bytes took {segment:?}, which should have {right} bytes")
+                    format!("{bytes} bytes took {segment:?}, which should have been {right} bytes")
                 })
             }
             (None, None) => Err(Broken::new(
                 Law::Placement,
-                format!("{bytes} bytes went to {address:#x}, where nothing was free that may serve them"),
+                format!("{bytes} bytes went to {address:#x}, where no free memory may serve them"),
             )),
         }
     }
 
-    /// A request refused. Nothing that was free could have served it; everything that can be given back has been; and still neither
-    /// the limit nor the device has room for its segment.
+    /// Checks a refused request: no free memory could have served it, everything that can be given back has been, and still the
+    /// limit or the device leaves no room for its segment.
     pub(super) fn check_out_of_memory(&self, before: &[SegmentInfo], bytes: u64, stream: u64) -> Result<(), Broken> {
         let size = self.rules.rounded(bytes);
         let runs = self.model.free_at_search(before, &self.device.witness());
         if let Some(run) = best(&runs, &self.rules, size, stream) {
             return Err(Broken::new(
                 Law::NoFalseOutOfMemory,
-                format!("{bytes} bytes were refused, though {run:x?} would have served"),
+                format!("{bytes} bytes were refused, although {run:x?} would have served"),
             ));
         }
         let segments = self.core.segments();
         for segment in &segments {
             let pending = segment.blocks.iter().find(|block| block.state == BlockActivity::PendingFree);
             ensure(Law::NoFalseOutOfMemory, pending.is_none(), || {
-                format!("{bytes} bytes were refused, and {pending:?} was not waited for")
+                format!("{bytes} bytes were refused without waiting for {pending:?}")
             })?;
             let used = segment.blocks.iter().any(|block| block.state == BlockActivity::Allocated);
-            ensure(Law::NoFalseOutOfMemory, used, || format!("{bytes} bytes were refused, and {segment:?} was not given back"))?;
+            ensure(Law::NoFalseOutOfMemory, used, || format!("{bytes} bytes were refused, but {segment:?} was not given back"))?;
         }
         let wanted = self.rules.segment(size);
         let reserved: u64 = segments.iter().map(|segment| segment.total.get()).sum();
@@ -76,12 +77,13 @@ impl<D: TestDevice> Trial<D> {
             return Ok(());
         }
         if !self.facts.remaps_pages {
-            // Free memory can be too scattered, which only the device knows: then it has said so, after everything else had gone back.
+            // Free memory can be too fragmented, which only the device knows: it must have refused after everything else was
+            // given back.
             let asked = self.made_calls().into_iter().rfind(|call| call.name == CallName::Malloc);
             let is_refused = asked.is_some_and(|call| call.bytes == wanted && !call.done);
             return ensure(Law::NoFalseOutOfMemory, is_refused, || {
                 format!(
-                    "{bytes} bytes were refused, and the device was not asked for a segment of {wanted} at the end: {asked:?}"
+                    "{bytes} bytes were refused, but the device was not asked for a segment of {wanted} at the end: {asked:?}"
                 )
             });
         }
@@ -89,13 +91,13 @@ impl<D: TestDevice> Trial<D> {
         ensure(Law::NoFalseOutOfMemory, wanted.div_ceil(self.facts.page.get()) > room, || {
             let limit = self.limit;
             format!(
-                "{bytes} bytes were refused, though a segment of {wanted} fits: {reserved} reserved, limit {limit:?}, {room} pages free"
+                "{bytes} bytes were refused, although a segment of {wanted} fits: {reserved} reserved, limit {limit:?}, {room} pages free"
             )
         })
     }
 
-    /// Pages that the device could still give: of a simulated one by arithmetic that its own books take no part in, of a real one by
-    /// what it says.
+    /// Pages that the device could still give: for a simulated device calculated independently of its own accounts, for a real
+    /// one what it reports.
     fn room(&self, segments: &[SegmentInfo]) -> u64 {
         let page = self.facts.page.get();
         let mut device = self.device.steer();

@@ -1,4 +1,4 @@
-//! The law of private pools: who uses them, which requests they get, and that nobody else does.
+//! The private pool law: their use counts, which requests they get, and that no other pool serves those.
 
 use parkade::PoolError;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
@@ -11,7 +11,7 @@ use crate::law::{Broken, Law, ensure};
 use crate::model::{Rules, best, id};
 
 impl<D: TestDevice> Trial<D> {
-    /// Operations on private pools. One that the allocator refuses changes nothing, except that routing to a pool twice counts as a use.
+    /// Operations on private pools. A refused one changes nothing, except that routing to a pool twice counts as a use.
     pub(super) fn pools(&mut self, operation: &Operation) -> Result<(), Broken> {
         let Trial { routing, core, .. } = self;
         match *operation {
@@ -25,18 +25,18 @@ impl<D: TestDevice> Trial<D> {
         Ok(())
     }
 
-    /// The allocator counts uses as the trial does.
+    /// Checks the allocator's use counts against the trial's.
     pub(super) fn check_uses(&self) -> Result<(), Broken> {
         self.routing.check_uses(&self.core, POOLS)
     }
 
-    /// `empty_cache` takes nothing from a pool that is in use, nor from the default one while requests are routed elsewhere (spec 2.10).
+    /// `empty_cache` takes nothing from a pool in use, nor from the default pool while requests are routed elsewhere (spec 2.10).
     pub(super) fn check_released(&self) -> Result<(), Broken> {
         self.routing.check_kept(&self.core.observer()[self.followed..], self.routing.is_routing())
     }
 
-    /// A request that was served: from the pool that it was routed to, or from one that serves when memory is out; and cut as that pool
-    /// is cut.
+    /// Checks a served request: it came from the pool it was routed to, or from one that serves when memory runs out, and was
+    /// split as that pool splits.
     pub(super) fn check_pool(&self, before: &[SegmentInfo], bytes: u64, stream: StreamId, address: u64) -> Result<(), Broken> {
         let (served, is_borrowed) = self.routing.check_served(&self.core.observer()[self.followed..], bytes, stream)?;
         let segments = self.core.segments();
@@ -50,17 +50,17 @@ impl<D: TestDevice> Trial<D> {
         if self.routing.is_whole(served) {
             let rest = blocks.next().filter(|next| next.state == BlockActivity::Inactive);
             return ensure(Law::Pools, rest.is_none(), || {
-                format!("{bytes} bytes were cut off in pool {served}, leaving {rest:?}")
+                format!("{bytes} bytes were split off in pool {served}, leaving {rest:?}")
             });
         }
         let right = Rules::default().rounded(bytes);
         let is_exact = !self.expandable || is_borrowed || size == right;
-        ensure(Law::Placement, is_exact, || format!("{bytes} bytes took {size} of an expandable segment, and should {right}"))?;
+        ensure(Law::Placement, is_exact, || format!("{bytes} bytes took {size} of an expandable segment, expected {right}"))?;
         let pool = if served == 0 { PoolId::DEFAULT } else { id(served) };
         self.check_growth(before, (pool, stream), right, address)
     }
 
-    /// A request of the default pool that was refused: none of the pools that serve then had room (spec 5.6).
+    /// Checks a refused request of the default pool: none of the pools that serve when memory runs out had room (spec 5.6).
     pub(super) fn check_nobody_serves(&self, before: &[SegmentInfo], bytes: u64, stream: StreamId) -> Result<(), Broken> {
         if self.routing.pool_for(stream) != 0 {
             return Ok(());
@@ -72,7 +72,7 @@ impl<D: TestDevice> Trial<D> {
             let runs = self.model.free_at_search(&own, &self.device.witness());
             let run = best(&runs, &self.rules, size, stream.get());
             ensure(Law::NoFalseOutOfMemory, run.is_none(), || {
-                format!("{bytes} bytes were refused, though pool {pool} has {run:x?}")
+                format!("{bytes} bytes were refused, although pool {pool} has {run:x?}")
             })?;
         }
         Ok(())

@@ -1,21 +1,21 @@
-//! A sequence as a script for `parkade ops`, so that a failure can be repeated and shown to the real allocator.
+//! A sequence as a script for `parkade ops`, so that a failure can be reproduced and run on the real allocator.
 
 use super::Trial;
 use crate::backend::{Places, TestDevice};
 use crate::checks::pytorch_laws::operation::Operation;
 use crate::model::SETTINGS;
 
-/// `ops` numbers streams; stream k has this times k as its handle.
+/// `ops` numbers streams; the handle of stream k is k times this.
 const HANDLE_STEP: u64 = 0x1000;
 
-/// The name that a script has for one of [`STREAMS`](crate::backend::STREAMS), by its place.
+/// The script's name for one of [`STREAMS`](crate::backend::STREAMS), by its index.
 pub(crate) fn stream_name(place: usize) -> u64 {
     crate::backend::STREAMS[place] / HANDLE_STEP
 }
 
 impl<D: TestDevice> Trial<D> {
-    /// The operations so far, as a script for `parkade ops`, with the command line that runs it. What only this trial does, such as
-    /// letting time pass, is a comment there.
+    /// The operations so far, as a script for `parkade ops`, with the command line that runs it. What a script cannot express,
+    /// such as letting time pass, is a comment.
     #[must_use]
     pub fn script(&self) -> String {
         let order = match self.setup.places {
@@ -29,7 +29,7 @@ impl<D: TestDevice> Trial<D> {
         [head, timing].into_iter().chain(places).chain(self.script.iter().cloned()).map(|line| line + "\n").collect()
     }
 
-    /// An operation as a line of the script, before it is carried out.
+    /// An operation as a line of the script, before it is performed.
     pub(super) fn line_of(&self, operation: &Operation) -> Option<String> {
         let stream = stream_name;
         let name = |which: usize| (!self.held.is_empty()).then(|| self.held[which % self.held.len()].name);
