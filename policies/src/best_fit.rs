@@ -1,7 +1,7 @@
 //! Best fit: the smallest free block that is large enough, of equal ones the lowest address.
 //!
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5. This is the rule by which PyTorch's allocator and others choose, without
-//! their segments, limits and classes of sizes.
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5. This is the rule of PyTorch's allocator and others, without
+//! their segments, limits and size classes.
 
 use crate::growing_region::{Fit, GrowingRegion};
 use parkade::policy::Request;
@@ -10,7 +10,7 @@ use parkade::{BlockId, Heap};
 /// Best fit on one growing region for each stream.
 pub type BestFit = GrowingRegion<Best>;
 
-/// Chooses the tightest block.
+/// Chooses the smallest fitting block.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Best;
 

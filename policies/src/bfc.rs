@@ -1,22 +1,24 @@
 //! BFC, best fit with coalescing: the allocator of TensorFlow and XLA.
 //!
 //! From openxla/xla, xla/tsl/framework/bfc_allocator.cc and .h at commit 00df9ee, whose defaults are TensorFlow's and JAX's:
-//! - sizes are multiples of 256 bytes; the smallest chunk that suffices, of equal ones the lowest address, in all regions together. The bins that
-//!   speed the search up do not change its result;
+//! - sizes are multiples of 256 bytes; the smallest fitting chunk of all regions serves, of equal ones the lowest address. The
+//!   bins that speed up the search do not change its result;
 //! - a chunk is split if it has at least twice the bytes that are needed, or at least 128 MiB more;
-//! - regions: the first has 2 MiB, each further one twice as much as the one before. If a request needs more, the size is doubled until it suffices,
-//!   and not once more afterwards. If the device refuses, nine tenths are tried, again and again, down to what the request needs;
-//! - before it gives up it gives back all regions that are free as a whole and tries to grow once more (TensorFlow's GPU allocator;
-//!   `garbage_collection`), and waits for memory that is being given back.
+//! - regions: the first has 2 MiB, each further one twice as much as the previous one. If a request needs more, the size is
+//!   doubled until it is large enough, and then not doubled again afterwards. If the device refuses, nine tenths are tried
+//!   repeatedly, down to what the request needs;
+//! - before it gives up it gives back all entirely free regions and tries to grow once more (TensorFlow's GPU allocator;
+//!   `garbage_collection`), and waits for memory that is being freed.
 //!
-//! With preallocation, as JAX has it (JAX's documentation, GPU memory allocation: 75 % of the device's memory; newer versions take other
-//! fractions), there is one region, it is all that there will ever be, and nothing is given back.
+//! With preallocation, as in JAX (JAX's documentation, GPU memory allocation: 75 % of the device's memory; newer versions take
+//! other fractions), there is only one region, and nothing is given back.
 //!
-//! Different here: the original has one set of bins, since everything is ordered by one stream. Here a chunk that another stream had is used after
-//! that stream's work, as a last choice before the pool grows, and neighbours of different streams stay apart until everything was waited for.
-//! The wait comes before regions are given back; the original does both in the other order. Its estimate whether giving back can help at all is left
-//! out: where it says no, the original fails with its regions kept, which a program that goes on finds again. A private pool, of which the original has
-//! none, grows even where the default pool was preallocated. Spatial partitioning and timestamps are not modelled.
+//! Different here: the original has one set of bins, because one stream orders everything. Here a chunk of another stream is used
+//! after that stream's work, as a last choice before the pool grows, and neighbours of different streams stay separate until all
+//! work was waited for. The wait comes before regions are given back; the original does it the other way round. Its estimate of
+//! whether giving back can help at all is left out: where it says no, the original fails but keeps its regions, and a program
+//! that continues can reuse them. A private pool, which the original does not have, grows even if the default pool was
+//! preallocated. Spatial partitioning and timestamps are not modelled.
 
 use alloc::vec::Vec;
 
@@ -26,18 +28,18 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{Heap, PoolSlot};
 
-/// What sizes are multiples of.
+/// The unit of sizes.
 const UNIT: u64 = 256;
-/// The first region.
+/// The size of the first region, in bytes.
 const FIRST_REGION: u64 = 2 * MIB;
-/// A rest of so many bytes is always split off.
+/// A remainder of at least this many bytes is always split off.
 const MOST_WASTE: u64 = 128 * MIB;
 
 /// The rules of TensorFlow's and XLA's allocator.
 #[derive(Clone, Debug)]
 pub struct Bfc {
     preallocates: bool,
-    /// The next region's bytes, by pool.
+    /// The size of the next region, by pool.
     next_region: Vec<(PoolSlot, u64)>,
     step: Step,
 }
@@ -47,9 +49,9 @@ pub struct Bfc {
 enum Step {
     /// Take a chunk of another stream.
     Others,
-    /// Grow; the flag says whether everything was given back before.
+    /// Grow; the flag says whether everything has been given back already.
     Grow(bool),
-    /// The device refused so many bytes; and whether the next region's size was doubled for them.
+    /// The device refused this many bytes; the flag says whether the next region's size was doubled for them.
     Refused {
         bytes: u64,
         doubled: bool,
@@ -64,7 +66,7 @@ enum Step {
 }
 
 impl Bfc {
-    /// Regions as they are needed, each twice as large as the one before (TensorFlow's `allow_growth`).
+    /// Regions as needed, each twice as large as the previous one (TensorFlow's `allow_growth`).
     #[must_use]
     pub fn growing() -> Bfc {
         Bfc { preallocates: false, next_region: Vec::new(), step: Step::GiveUp }
@@ -101,8 +103,8 @@ impl Bfc {
         &mut self.next_region[place].1
     }
 
-    /// How many bytes to ask for at first, and whether the next region's size was doubled in advance. `None` if the pool may not have so
-    /// many.
+    /// How many bytes to ask for first, and whether the next region's size was doubled in advance. `None` if the pool may not
+    /// have that many.
     fn region_for(&mut self, heap: &Heap, request: &Request) -> Option<(u64, bool)> {
         let available = self.available(heap, request.pool);
         if request.size.0 > available {
@@ -124,7 +126,7 @@ impl Bfc {
         Some((bytes, !increased))
     }
 
-    /// Nine tenths, rounded up to a whole unit, but always less; `None` below what the request needs.
+    /// Nine tenths, rounded up to a whole unit, but always less than before; `None` below what the request needs.
     fn backed_off(bytes: u64, needed: u64) -> Option<u64> {
         // The original multiplies in single precision.
         let less = ((bytes as f32 * 0.9_f32) as u64).next_multiple_of(UNIT);
@@ -158,7 +160,7 @@ impl Bfc {
                 }
             },
             Step::Borrow => (Some(Relief::Borrow), Step::Wait),
-            // While a graph is captured nothing waits and nothing goes back.
+            // While a graph is captured nothing waits and nothing is given back.
             Step::Wait if heap.is_deferring() => (None, Step::GiveUp),
             Step::Wait => (Some(Relief::Wait), Step::Look),
             Step::Look => {

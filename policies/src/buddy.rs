@@ -1,11 +1,11 @@
 //! The binary buddy system.
 //!
-//! Knowlton, A Fast Storage Allocator (CACM 8, October 1965), and Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithms R and S: sizes
-//! are powers of two; the smallest free block that suffices is cut in halves until it has the request's size, of which the low one is kept each
-//! time; a block that becomes free merges with the other half of the block that it was cut from, again and again.
+//! Knowlton, A Fast Storage Allocator (CACM 8, October 1965), and Knuth, The Art of Computer Programming, volume 1, section 2.5,
+//! algorithms R and S: sizes are powers of two; the smallest fitting free block is halved until it has the request's size,
+//! keeping the low half each time; a block that becomes free merges with its buddy, the other half, as often as possible.
 //!
-//! Different here: the original cuts one area whose size is a power of two. Here each segment of the device is such an area, as large as the
-//! request that it was made for, at least 2 MiB; a larger one serves smaller requests by halves later. The smallest block has 512 bytes.
+//! Different here: the original splits one area whose size is a power of two. Here each segment is such an area, as large as the
+//! request it was made for, at least 2 MiB; a larger one is halved for smaller requests later. The smallest block has 512 bytes.
 //! Blocks of one stream do not serve another.
 
 use crate::ladder;
@@ -13,7 +13,7 @@ use parkade::policy::{Coalescing, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{Heap, PoolSlot};
 
-/// The smallest block.
+/// The smallest block, in bytes.
 const SMALLEST_BLOCK: u64 = 512;
 /// The smallest segment: a page of the device's memory.
 const SMALLEST_SEGMENT: Bytes = Bytes::mib(2);

@@ -8,7 +8,7 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 
-/// A policy by name.
+/// A named policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Named {
     /// The name: lower case, words joined by hyphens.
@@ -17,13 +17,13 @@ pub struct Named {
     pub says: &'static str,
     /// The paper or code that its rules come from.
     pub source: &'static str,
-    /// Whether its rules forbid giving memory back to the device before it says that there is none left.
+    /// Whether its rules forbid giving memory back to the device before it reports out of memory.
     pub keeps_memory: bool,
-    /// Makes one.
+    /// Creates one.
     pub make: fn() -> Box<dyn Policy + Send>,
 }
 
-/// All of them, PyTorch's first.
+/// All named policies, PyTorch's first.
 pub const CATALOGUE: &[Named] = &[
     Named {
         name: "pytorch",

@@ -1,18 +1,20 @@
 //! A model of the pool behind cudaMallocAsync.
 //!
-//! What is documented (CUDA Programming Guide, Stream-Ordered Memory Allocator; CUDA Runtime API, cudaMemPoolAttr): memory that was given back in a
-//! stream serves the same stream at once. It serves another stream if that stream's work is ordered behind already
-//! (`cudaMemPoolReuseFollowEventDependencies`), if the work happens to be done (`cudaMemPoolReuseAllowOpportunistic`), or if the pool makes the asking
-//! stream wait for it (`cudaMemPoolReuseAllowInternalDependencies`); all three are on by default. Above the release threshold
-//! (`cudaMemPoolAttrReleaseThreshold`) memory goes back to the system when something is synchronized. What users saw: the pool reserves in steps of 32 MiB.
+//! What is documented (CUDA Programming Guide, Stream-Ordered Memory Allocator; CUDA Runtime API, cudaMemPoolAttr): memory freed
+//! in a stream serves the same stream at once. It serves another stream if that stream's work is already ordered after it
+//! (`cudaMemPoolReuseFollowEventDependencies`), if the work happens to be done (`cudaMemPoolReuseAllowOpportunistic`), or if the
+//! pool makes the requesting stream wait for it (`cudaMemPoolReuseAllowInternalDependencies`); all three are on by default. Above
+//! the release threshold (`cudaMemPoolAttrReleaseThreshold`) memory goes back to the system at a synchronization. As observed by
+//! users, the pool reserves in steps of 32 MiB.
 //!
-//! The driver's code is closed. So this is a model, and not to be held against a recording: the tightest block of the stream; then, by luck, the
-//! tightest of each other stream that has nothing left to do; then the tightest of all with a wait; then a new segment, a multiple of 32 MiB; when the
-//! device refuses, the request in whole pages of 2 MiB; when it refuses that too, everything is waited for and given back. Nobody sees here which
-//! streams are ordered behind which, so the first kind of reuse appears as the third, with a wait that costs nothing. Nor are synchronizations
-//! seen, so the threshold acts when the pool would grow: what is free as a whole beyond it goes back first. The remapping that the driver is said to do
-//! in a pool is not modelled. Under PyTorch's backend of this name two things differ: its limit is held against the bytes in use, not against what is
-//! reserved, and a block that was recorded on other streams is given back on a helper stream, so that luck alone makes it serve others.
+//! The driver's code is closed, so this is a model that must not be compared with a recording: the smallest fitting block of the
+//! stream; then, opportunistically, that of each other stream whose work is done; then the smallest of all with a wait; then a
+//! new segment, a multiple of 32 MiB; if the device refuses, the request in whole pages of 2 MiB; if it refuses that too,
+//! everything is waited for and given back. The model does not see which streams are ordered after which, so the first kind of
+//! reuse appears as the third, with a wait that costs nothing. It does not see synchronizations either, so the threshold acts
+//! when the pool would grow: entirely free segments beyond it go back first. The remapping that the driver is said to do in a
+//! pool is not modelled. PyTorch's backend of this name differs in two ways: its limit applies to the bytes in use, not to those
+//! reserved, and a block recorded on other streams is freed on a helper stream, so that it serves others only opportunistically.
 
 use alloc::vec::Vec;
 
@@ -22,13 +24,13 @@ use parkade::Heap;
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 
-/// So many streams at most are tried for luck before one is waited for: each try is a rung of the ladder.
+/// The most streams tried opportunistically before waiting for one: each try is a rung of the ladder.
 const MOST_TRIES: usize = 64;
-/// What sizes are multiples of.
+/// The unit of sizes.
 const UNIT: Bytes = Bytes(512);
-/// What new segments are multiples of.
+/// The unit of new segments.
 const STEP: Bytes = Bytes::mib(32);
-/// What they are multiples of when the device has little left.
+/// The unit of new segments when the device has little left.
 const PAGE: Bytes = Bytes::mib(2);
 
 /// The rules of the model.
@@ -41,7 +43,7 @@ pub struct CudaAsync {
 /// Where on the ladder a request is.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Other streams' blocks, by luck: those that were not tried yet, the next one last.
+    /// Other streams' blocks, opportunistically: those not tried yet, the next one last.
     Luck(Vec<BlockId>),
     /// Another stream's block, with a wait.
     Dependency,
@@ -57,13 +59,13 @@ enum Step {
 }
 
 impl CudaAsync {
-    /// A pool that keeps so many bytes: [`Bytes::MAX`] as PyTorch sets it, [`Bytes::ZERO`] as the driver does.
+    /// A pool that keeps this many bytes: [`Bytes::MAX`] as PyTorch sets it, [`Bytes::ZERO`] as the driver does.
     #[must_use]
     pub fn new(release_threshold: Bytes) -> CudaAsync {
         CudaAsync { release_threshold, step: Step::GiveUp }
     }
 
-    /// Segments of the request's pool that are free as a whole, the largest first, until no more than the threshold is held.
+    /// Entirely free segments of the request's pool, largest first, until no more than the threshold is held.
     fn beyond_threshold(&self, heap: &Heap, request: &Request) -> Vec<BlockId> {
         let mut excess = heap.reserved_in(request.pool).saturating_sub(self.release_threshold);
         if excess == Bytes::ZERO || heap.is_deferring() {
@@ -105,7 +107,7 @@ impl CudaAsync {
             Step::Grow => (ask(Vec::new(), STEP), Step::GrowByPages),
             Step::GrowByPages => (ask(Vec::new(), PAGE), Step::Borrow),
             Step::Borrow => (Some(Relief::Borrow), Step::Wait),
-            // While a graph is captured nothing waits and nothing goes back.
+            // While a graph is captured nothing waits and nothing is given back.
             Step::Wait if heap.is_deferring() => (None, Step::GiveUp),
             Step::Wait => (Some(Relief::Wait), Step::Look),
             Step::Look => {

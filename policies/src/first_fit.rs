@@ -1,10 +1,11 @@
 //! First fit: the lowest address among the free blocks that are large enough.
 //!
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithm A, with the list of free blocks in the order of addresses, as his
-//! algorithm B needs it. Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995, LNCS 986),
-//! compare it with other rules.
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5, algorithm A, with the free list in address order, as his
+//! algorithm B requires. Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995,
+//! LNCS 986), compare it with other rules.
 //!
-//! Different here: algorithm A reserves the high end of the block that it finds; here it is the low end, as everywhere in this allocator.
+//! Different here: algorithm A takes the high end of the block that it finds; here it is the low end, as everywhere in this
+//! allocator.
 
 use crate::growing_region::{Fit, GrowingRegion};
 use parkade::policy::{FreeOrder, Request};

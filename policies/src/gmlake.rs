@@ -1,19 +1,20 @@
-//! GMLake: physical pages of several free blocks are put together for a request that none of them serves.
+//! GMLake: combines the physical pages of several free blocks for a request that none of them can serve.
 //!
-//! Guo and others, GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training with Virtual Memory Stitching (ASPLOS
-//! 2024, arXiv 2401.08156), and the code of intelligent-machine-learning/glake, GMLake/src/CUDACachingAllocator.cpp at commit 0274a9c:
-//! - requests of up to 1 MiB are PyTorch's small pool: segments of 2 MiB, blocks of 512 bytes;
-//! - larger ones are multiples of 2 MiB, each a page of physical memory of its own; the tightest block of the stream that suffices, and every rest is
-//!   split off;
-//! - if none suffices and the request has at least 512 MiB (`fragment_limit`), the largest blocks of the stream are stitched together, one after the
-//!   other until they suffice; smaller requests take new memory;
-//! - then new memory; when there is none, stitching is tried again once the cache was given back.
+//! Guo and others, GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training with Virtual Memory
+//! Stitching (ASPLOS 2024, arXiv 2401.08156), and the code of intelligent-machine-learning/glake,
+//! GMLake/src/CUDACachingAllocator.cpp at commit 0274a9c:
+//! - requests of up to 1 MiB use PyTorch's small pool: segments of 2 MiB, blocks of 512 bytes;
+//! - larger ones are rounded to multiples of 2 MiB, in separate physical pages of that size; the smallest fitting block of the
+//!   stream serves, and every remainder is split off;
+//! - if none fits and the request has at least 512 MiB (`fragment_limit`), the largest blocks of the stream are stitched
+//!   together until they are large enough; smaller requests take new memory;
+//! - then new memory; if there is none, the cache is given back and stitching is tried again.
 //!
-//! Different here: the original maps the pages a second time and keeps both views, so a stitched block can be used again without a call of the driver,
-//! and takes addresses for each view until a collection drops the oldest. Here a page has one address: the blocks lose their pages, which are
-//! mapped at new addresses together, so stitching the same blocks again costs the calls again, and a wait for the stream each time. Pages of the
-//! last block that are left over go back to the device; the original keeps them as a block. Since every block's pages can be given back and
-//! mapped elsewhere, what is left over in the end is the same.
+//! Different here: the original maps the pages a second time and keeps both views, so a stitched block can be reused without a
+//! driver call, and holds addresses for each view until a collection drops the oldest. Here a page has one address: the blocks
+//! lose their pages, which are mapped together at new addresses, so stitching the same blocks again costs the calls again, and a
+//! wait for the stream each time. Unneeded pages of the last block go back to the device; the original keeps them as a block.
+//! Since every block's pages can be given back and mapped elsewhere, what remains in the end is the same.
 
 use alloc::vec::Vec;
 
@@ -23,11 +24,11 @@ use parkade::policy::{Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{Heap, PoolSlot};
 
-/// What small sizes are multiples of.
+/// The unit of small sizes.
 const UNIT: Bytes = Bytes(512);
 /// The largest small size.
 const MOST_SMALL: Bytes = Bytes::mib(1);
-/// A page, and a small segment.
+/// The size of a page, and of a small segment.
 const PAGE: Bytes = Bytes::mib(2);
 /// The smallest request that is stitched.
 const FRAGMENT_LIMIT: Bytes = Bytes::mib(512);
@@ -35,7 +36,7 @@ const FRAGMENT_LIMIT: Bytes = Bytes::mib(512);
 /// The rules of GMLake.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GmLake {
-    /// The first rung of the request's ladder was to stitch.
+    /// Whether the first rung of the request's ladder was to stitch.
     stitches: bool,
 }
 
@@ -44,7 +45,7 @@ impl GmLake {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
     }
 
-    /// The stream's largest blocks, as many as suffice together; none if all of them do not.
+    /// As many of the stream's largest blocks as are large enough together; `None` if even all of them are not.
     fn stitched(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         if !request.is_expandable || request.size < FRAGMENT_LIMIT {
             return None;

@@ -1,11 +1,13 @@
-//! One growing region for each stream: what policies have in common that differ only in which free block they take.
+//! One growing region per stream: the common part of policies that differ only in which free block they take.
 //!
-//! A region is an expandable segment: addresses that get memory page by page, at the lowest place that suffices, when no free block does.
-//! Blocks are multiples of 512 bytes, every remainder is split off, all free neighbours merge. Whole free pages go back to the device when it
-//! has no more memory, or when the program empties the cache. So nothing but the choice of the block makes the difference between them.
+//! A region is an expandable segment: when no free block fits, it maps memory page by page at the lowest address with enough
+//! room. Blocks are multiples of 512 bytes, every remainder is split off, and all free neighbours merge. Whole free pages go back
+//! to the device when it is out of memory, or when the program empties the cache. So only the choice of the block differs between
+//! these policies.
 //!
-//! The textbooks have one region for everything; here every stream and every private pool has its own, because memory that changes streams
-//! must wait. What the limit is held against is the whole request in pages, though a free block at the region's end may save some of it.
+//! The textbooks have one region for everything; here every stream and every private pool has its own, because memory that
+//! changes streams must wait. The limit is checked against the whole request in pages, although a free block at the region's end
+//! may save some of them.
 
 use crate::ladder;
 use parkade::BlockId;
@@ -13,7 +15,7 @@ use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{Heap, PoolSlot};
 
-/// Every block is a multiple of this, so that every address is aligned as cudaMalloc's are.
+/// Every block is a multiple of this, so that addresses are aligned like cudaMalloc's.
 const UNIT: Bytes = Bytes(512);
 /// The smallest page of virtual memory.
 const PAGE: Bytes = Bytes::mib(2);
@@ -31,7 +33,7 @@ pub trait Fit {
     /// The free block that serves the request.
     fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId>;
 
-    /// As [`Fit::find`], when memory is out.
+    /// Like [`Fit::find`], once the device is out of memory.
     fn find_at_last(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {
         self.find(heap, request)
     }
@@ -42,7 +44,7 @@ pub trait Fit {
     }
 }
 
-/// A policy that takes free blocks by a rule, and new memory at the end of a region.
+/// A policy that takes free blocks by a rule, and otherwise grows the region.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GrowingRegion<F>(pub F);
 

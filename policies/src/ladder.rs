@@ -1,4 +1,4 @@
-//! The ladder of policies that have no rungs of their own, and what such ladders are made of.
+//! The default retry ladder, for policies without their own, and parts for other ladders.
 
 use alloc::vec::Vec;
 
@@ -6,10 +6,11 @@ use parkade::BlockId;
 use parkade::policy::{Attempt, Relief, Request};
 use parkade::{BlockView, Heap};
 
-/// Ask; look into the private pools that serve when memory is out; wait for all events and look again; give everything back that is whole
-/// and ask a last time. `find` looks for a free block of the request's own stream.
+/// Ask the device; search the private pools that serve when memory runs out; wait for all events and search again; give back
+/// everything that is entirely free and ask a last time. `find` searches for a free block of the request's own stream.
 ///
-/// While a graph is captured nothing waits, and so nothing is given back: giving back pages of an expandable segment waits for its stream.
+/// While a graph is captured nothing may wait, so nothing is given back: giving back pages of an expandable segment waits for its
+/// stream.
 pub(crate) fn plain(heap: &Heap, rung: u32, find: impl FnOnce() -> Option<BlockId>) -> Relief {
     match rung {
         0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
@@ -24,7 +25,8 @@ pub(crate) fn plain(heap: &Heap, rung: u32, find: impl FnOnce() -> Option<BlockI
     }
 }
 
-/// The tightest block of each other stream that may be taken from it, the tightest first, of equal ones the lowest address first.
+/// The smallest fitting block of each other stream that may change streams, smallest first, of equal ones the lowest address
+/// first.
 pub(crate) fn elsewhere(heap: &Heap, request: &Request) -> Vec<BlockView> {
     let others = heap.first_at_least_elsewhere(request.pool, request.stream, request.size);
     let mut blocks: Vec<BlockView> = others.filter(|block| !block.is_expandable).collect();

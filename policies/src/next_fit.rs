@@ -1,9 +1,9 @@
-//! Next fit: first fit that begins where the last search ended, and comes round to the lowest address.
+//! Next fit: first fit that starts where the last search ended, and wraps around to the lowest address.
 //!
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5, exercise 6: how to change algorithm A so that short blocks do not gather in one
-//! area; a pointer that roves through the list. Behind which of two neighbours it stops is this policy's choice: at what was left of the
-//! block, for its low end is taken. A block into which that merged is the one where the search begins. Where new memory is mapped is not
-//! seen from here, so the pointer stays when the region grows.
+//! Knuth, The Art of Computer Programming, volume 1, section 2.5, exercise 6: how to change algorithm A so that short blocks do
+//! not accumulate in one area, with a pointer that roves through the list. Where exactly it stops is this policy's choice: at the
+//! remainder of the block, because the block's low end is taken. If the remainder has merged into a block, the search starts at
+//! that block. The policy does not see where new memory is mapped, so the pointer stays when the region grows.
 
 use alloc::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use parkade::{BlockId, Heap};
 /// Next fit on one growing region for each stream.
 pub type NextFit = GrowingRegion<Next>;
 
-/// Chooses the next address that suffices.
+/// Chooses the next address with enough room.
 #[derive(Clone, Default, Debug)]
 pub struct Next {
-    /// Behind the last block that was taken.
+    /// The end of the last block taken, by pool and stream.
     rovers: BTreeMap<(PoolSlot, StreamId), DeviceAddress>,
 }
 

@@ -1,15 +1,16 @@
-//! The arenas of RAPIDS Memory Manager: each stream has small blocks of its own, a global arena has the large ones.
+//! The arenas of RAPIDS Memory Manager: each stream has its own small blocks, and a global arena has the large ones.
 //!
-//! From rapidsai/rmm, cpp/include/rmm/mr/detail/arena.hpp (commit 07b2ac6) and cpp/src/mr/detail/arena_memory_resource_impl.cpp (08cef2a): sizes are
-//! multiples of 256 bytes. A request of up to 1 MiB is served from the superblocks of its stream's arena, the lowest address that suffices; if none
-//! does, a superblock of 1 MiB comes from the global arena. A larger request is served by the global arena itself, the lowest address that
-//! suffices. Every rest is split off. When nothing is left the device is waited for, all superblocks of all arenas go back to the global arena, and the
-//! request is tried once more.
+//! From rapidsai/rmm, cpp/include/rmm/mr/detail/arena.hpp (commit 07b2ac6) and cpp/src/mr/detail/arena_memory_resource_impl.cpp
+//! (08cef2a): sizes are multiples of 256 bytes. A request of up to 1 MiB takes the lowest fitting address in the superblocks of
+//! its stream's arena; if there is none, the arena gets a superblock of 1 MiB from the global arena. A larger request takes the
+//! lowest fitting address of the global arena itself. Every remainder is split off. When nothing is left, RMM waits for the
+//! device, returns all superblocks of all arenas to the global arena, and tries the request once more.
 //!
-//! Different here: the original takes one area of a fixed size at the start, half of the free memory by default; here the global arena is a growing
-//! region, so that what it needs shows, and a superblock is a segment of its own. Large blocks of one stream serve another only after
-//! everything was waited for and given back; the original waits for the stream whenever a large block is given back, and lets all streams have it
-//! then. A superblock that is in use in part does not move between arenas here, and no stream gets a superblock that large blocks use in part.
+//! Different here: the original takes one area of fixed size at the start, half of the free memory by default; here the global
+//! arena is a growing region, so that its needs are visible, and a superblock is a separate segment. Large blocks of one stream
+//! serve another only after everything was waited for and given back; the original waits for the stream whenever a large block is
+//! freed, and then offers it to all streams. A partly used superblock does not move between arenas here, and no stream gets a
+//! superblock that is partly used by large blocks.
 
 use crate::ladder;
 use parkade::BlockId;
@@ -17,14 +18,14 @@ use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{Heap, PoolSlot};
 
-/// What sizes are multiples of.
+/// The unit of sizes.
 const UNIT: Bytes = Bytes(256);
-/// The bytes of a superblock. Larger requests are the global arena's.
+/// The size of a superblock. The global arena serves larger requests.
 const SUPERBLOCK: Bytes = Bytes::mib(1);
 /// The smallest page of virtual memory.
 const PAGE: Bytes = Bytes::mib(2);
 
-/// The rules of RMM's arenas. It has no state.
+/// The rules of RMM's arenas. Has no state.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct RmmArena;
 

@@ -1,21 +1,23 @@
-//! The pool of RAPIDS Memory Manager: a coalescing best fit for each stream that takes from other streams, and never gives back.
+//! The pool of RAPIDS Memory Manager: a coalescing best fit per stream that takes blocks from other streams and gives nothing
+//! back.
 //!
-//! From rapidsai/rmm, cpp/include/rmm/mr/detail/stream_ordered_memory_resource.hpp (commit 032b3a6), coalescing_free_list.hpp (0059816) and
-//! cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24):
-//! - sizes are multiples of 256 bytes; the smallest block of the stream's own list that suffices, of equal ones the lowest address, and every rest is
-//!   split off;
-//! - then the other streams are looked through one after the other: the first that has a large enough block gives its tightest one, and the asking
-//!   stream waits for that stream's event;
-//! - then the pool grows: without a maximum by as much as it has or as the request needs, whichever is more; with one, by half of what is left of
-//!   it. If the device refuses, half of that is tried, down to what the request needs;
-//! - with a maximum, segments that are free as a whole go back when nothing is left of it, as many as the request needs.
+//! From rapidsai/rmm, cpp/include/rmm/mr/detail/stream_ordered_memory_resource.hpp (commit 032b3a6), coalescing_free_list.hpp
+//! (0059816) and cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24):
+//! - sizes are multiples of 256 bytes; the smallest fitting block of the stream's own list serves, of equal ones the lowest
+//!   address, and every remainder is split off;
+//! - then the other streams are searched in turn: the first with a large enough block gives its smallest such block, and the
+//!   requesting stream waits for that stream's event;
+//! - then the pool grows: without a maximum by its own size or the request's, whichever is larger; with one, by half of what is
+//!   left of it. If the device refuses, half as much is tried, down to what the request needs;
+//! - with a maximum, when nothing is left of it, as many entirely free segments go back as the request needs.
 //!
-//! The pool begins with half of the device's memory, the default of RMM's Python package. The limit of the heap is its maximum.
+//! The pool starts with half of the device's memory, the default of RMM's Python package. The heap's limit is its maximum.
 //!
-//! Different here: the original keeps the rest of a block that was taken from another stream in that stream's list, and before it grows it moves the
-//! lists of all other streams into the asking one's, where neighbours merge; here the whole block changes streams, behind all that its former stream was given by then and not
-//! only what was before its last free, and neighbours of different streams merge only once everything was waited for, which happens before the pool says that memory is out. The order of the streams is that of
-//! their handles, not of their events' addresses. `empty_cache`, which RMM does not have, gives whole segments back.
+//! Different here: the original keeps the remainder of a block taken from another stream in that stream's list, and before it
+//! grows it moves the lists of all other streams into the requesting one's, where neighbours merge. Here the whole block changes
+//! streams, after all work queued on its former stream so far and not only the work before its last free; and neighbours of
+//! different streams merge only after a wait for all work, which happens before the pool reports out of memory. Streams are
+//! ordered by their handles, not by their events' addresses. `empty_cache`, which RMM does not have, gives whole segments back.
 
 use alloc::vec::Vec;
 
@@ -24,7 +26,7 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{Heap, PoolSlot};
 
-/// What sizes are multiples of.
+/// The unit of sizes.
 const UNIT: u64 = 256;
 
 /// The rules of RMM's pool.
@@ -37,9 +39,9 @@ pub struct RmmPool {
 #[derive(Clone, Debug)]
 enum Step {
     Others,
-    /// Grow; the flag says whether segments were reclaimed before.
+    /// Grow; the flag says whether segments have been reclaimed already.
     Grow(bool),
-    /// The device refused so many bytes.
+    /// The device refused this many bytes.
     Refused(u64, bool),
     Borrow,
     Wait,
@@ -50,13 +52,13 @@ enum Step {
 }
 
 impl RmmPool {
-    /// A pool that has nothing yet.
+    /// An empty pool.
     #[must_use]
     pub fn new() -> RmmPool {
         RmmPool { step: Step::GiveUp }
     }
 
-    /// How many bytes to ask for at first; `None` if the maximum does not leave as many as are needed.
+    /// How many bytes to ask for first; `None` if the maximum leaves too few.
     fn growth(heap: &Heap, request: &Request) -> Option<u64> {
         let (size, held) = (request.size.0, heap.reserved_in(request.pool).0);
         let is_default = request.pool == PoolSlot::default_pool(PoolClass::Large);
@@ -107,7 +109,7 @@ impl RmmPool {
                 (Some(ask(half)), Step::Refused(half, again))
             }
             Step::Borrow => (Some(Relief::Borrow), Step::Wait),
-            // While a graph is captured nothing waits and nothing goes back.
+            // While a graph is captured nothing waits and nothing is given back.
             Step::Wait if heap.is_deferring() => (None, Step::GiveUp),
             Step::Wait => (Some(Relief::Wait), Step::Look),
             Step::Look => {

@@ -1,14 +1,15 @@
 //! TLSF, two-level segregated fit: a good fit in constant time.
 //!
 //! Masmano, Ripoll, Crespo and Real, TLSF: a New Dynamic Memory Allocator for Real-Time Systems (ECRTS 2004), and the values of
-//! mattconte/tlsf (tlsf.c, commit 063fe47): free blocks are in lists by size, 32 lists between two powers of two, below 16 KiB one for each
-//! 512 bytes. A request is rounded up to where a list begins, so that whatever is in that list or a larger one's serves it without looking;
-//! the first list that is not empty gives the block that entered it last. Every remainder is split off, free neighbours merge at once.
+//! mattconte/tlsf (tlsf.c, commit 063fe47): free blocks are in lists by size, 32 lists between two powers of two, and below
+//! 16 KiB one for every 512 bytes. A request is rounded up to the start of a list, so that any block in that list or a larger one
+//! fits without a search; the first non-empty list gives the block that entered it last. Every remainder is split off, and free
+//! neighbours merge at once.
 //!
-//! Different here: the unit is 512 bytes and not 8. There are no headers, so that no remainder is too short to be split off; there one
-//! that is shorter than a header stays. The pool grows as [`super::growing_region`] says, where the original is given one. The head of a
-//! list is found by looking at the blocks of the list, for the heap keeps them by size. Before it says that memory is out, a block of the
-//! list below is looked for too, in which the request's own size may be: the original does not.
+//! Different here: the unit is 512 bytes, not 8. There are no headers, so no remainder is too short to be split off; in the
+//! original one shorter than a header stays. The pool grows as in [`super::growing_region`], while the original is given a fixed
+//! one. The head of a list is found by scanning the list's blocks, because the heap keeps them by size. Before it reports out of
+//! memory, this policy also searches the list below, which may have a block of the request's own size; the original does not.
 
 use core::cell::Cell;
 
@@ -20,20 +21,20 @@ use parkade::{BlockId, Heap};
 /// Two-level segregated fit on one growing region for each stream.
 pub type Tlsf = GrowingRegion<TwoLevels>;
 
-/// The logarithm of the number of lists between two powers of two.
+/// The base-2 logarithm of the number of lists between two powers of two.
 const LISTS_LOG2: u32 = 5;
-/// The logarithm of the unit of sizes.
+/// The base-2 logarithm of the unit of sizes.
 const UNIT_LOG2: u32 = 9;
 
-/// The width of the list that a size belongs to, in bytes: a power of two.
+/// The width in bytes of the list that a size belongs to: a power of two.
 fn width(size: u64) -> u64 {
     1 << size.max(1).ilog2().saturating_sub(LISTS_LOG2).max(UNIT_LOG2)
 }
 
-/// Chooses the last block that entered the first list in which all are large enough.
+/// Chooses the newest block of the first non-empty list in which all blocks are large enough.
 #[derive(Clone, Default, Debug)]
 pub struct TwoLevels {
-    /// Blocks that became free so far.
+    /// How many blocks have become free so far.
     clock: Cell<u64>,
 }
 
@@ -66,7 +67,8 @@ impl Fit for TwoLevels {
 mod tests {
     use super::width;
 
-    /// 32 lists from each power of two on, none narrower than 512 bytes: from 16 KiB on a list is a thirty-second of the power below.
+    /// 32 lists per power of two, none narrower than 512 bytes: from 16 KiB a list is as wide as a thirty-second of the power of
+    /// two below.
     #[test]
     fn lists() {
         let widths = [512, 16_383, 16_384, 32_767, 32_768, 1 << 20, (1 << 21) - 1, 1 << 30].map(width);

@@ -1,8 +1,8 @@
 //! Worst fit: the largest free block, of equal ones the lowest address.
 //!
-//! Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995, LNCS 986). The hope is that the
-//! rest of the largest block is large enough to be of use. Textbooks have it as worse than first and best fit; here it is the other end
-//! of the scale. A region grows only when its largest free block does not suffice.
+//! Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995, LNCS 986). The hope
+//! is that the remainder of the largest block is large enough to be useful. Textbooks rate it worse than first and best fit; here
+//! it marks the other end of the scale. A region grows only when its largest free block is too small.
 
 use crate::growing_region::{Fit, GrowingRegion};
 use parkade::policy::Request;
