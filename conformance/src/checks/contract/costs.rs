@@ -1,4 +1,4 @@
-//! Time of one call: what the calls cost here, as a table to compare with facts: Time of one call. Times are measured, never
+//! What each call costs here, as a table to compare with the measured one (facts: Time of one call). Times are measured, never
 //! asserted.
 
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! The memory fraction: what it allows, and what it is read back as.
+//! The memory fraction: what it allows, and what it reads back as.
 
 use parkade::device::DeviceBackend;
 use parkade::settings::Settings;
@@ -9,16 +9,16 @@ use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::{Request, Stage};
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
-/// How close two fractions are that the test takes for the same: 2.11 rounds the limit down to whole bytes.
+/// Tolerance for equal fractions: 2.11 rounds the limit down to whole bytes.
 const CLOSE: f64 = 1e-7;
-/// Fractions that a single-precision number can hold, like those that the test draws.
+/// Fractions that single precision can represent, like those that the test draws.
 const SOME: [f64; 3] = [0.496_256_589_889_526_37, 0.768_221_795_558_929_4, 0.088_477_432_727_813_72];
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries = Vec::new();
-    let says = "only fractions from 0 to 1 are taken; under one half 0.499 of the memory fits, and 0.5 does not";
+    let says = "only fractions from 0 to 1 are accepted; with one half, 0.499 of the memory fits and 0.5 does not";
     entries.extend(twice("test_set_per_process_memory_fraction", says, set));
-    entries.push(once("test_get_per_process_memory_fraction", "a fraction is read back as it was set", get));
+    entries.push(once("test_get_per_process_memory_fraction", "a fraction reads back as it was set", get));
     let says = "the settings string sets the fraction of a new process, and only from 0 to 1";
     entries.push(once("test_allocator_memory_fraction_setting", says, from_the_environment));
     entries
@@ -29,13 +29,13 @@ fn set<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     let mut text = String::new();
     for fraction in [-0.1, 2.0] {
         let refused = stage.core().set_memory_fraction(fraction).err();
-        let refused = refused.ok_or_else(|| Trouble::fail(format!("a fraction of {fraction} was taken")))?;
+        let refused = refused.ok_or_else(|| Trouble::fail(format!("a fraction of {fraction} was accepted")))?;
         text += &format!("{refused}\n");
     }
     let total = stage.core().device().total_memory();
     let free = stage.device().steer().memory_info()?.free;
     if free.get() < total.get() / 2 {
-        return Err(Trouble::Skip(format!("half of the device is needed, and {free} of {total} bytes are free")));
+        return Err(Trouble::Skip(format!("half of the device is needed, but only {free} of {total} bytes are free")));
     }
     let tensor = Bytes(4096);
     stage.alloc("tensor", tensor)?.served()?;
@@ -57,13 +57,13 @@ fn set<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
 
 fn get<B: Backend>(backend: &B) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), "", None)?;
-    same("the fraction at first", stage.core().memory_fraction(), 1.0)?;
+    same("the initial fraction", stage.core().memory_fraction(), 1.0)?;
     let mut operations = 0;
     for fraction in [1.0, 0.0].into_iter().chain(SOME) {
         fraction_of(&mut stage, fraction)?;
         let found = stage.core().memory_fraction();
         let tolerance = if fraction == 0.0 || fraction == 1.0 { 0.0 } else { CLOSE };
-        ensure((found - fraction).abs() <= tolerance, || format!("{fraction} is read back as {found}"))?;
+        ensure((found - fraction).abs() <= tolerance, || format!("{fraction} reads back as {found}"))?;
         operations += 1;
     }
     stage.finish()?;

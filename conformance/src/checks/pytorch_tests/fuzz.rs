@@ -1,4 +1,4 @@
-//! Ten thousand requests, frees and releases of the cache in random order, with a look at what the memory holds.
+//! Ten thousand requests, frees and cache releases in random order, checking what the memory holds.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
 const OPERATIONS: u64 = 10_000;
-/// From so many live bytes on tensors are freed before anything else.
+/// Above this many live bytes, tensors are freed before anything else.
 const MOST: u64 = (1 << 30) / 10;
-/// So much is read at a tensor's beginning, middle and end; that no two overlap in between is seen from their addresses.
+/// Bytes read at a tensor's start, middle and end; their addresses show that no two overlap in between.
 const SAMPLE: usize = 4096;
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let says = "through 10,000 random requests, frees and releases of the cache each tensor holds what was written";
+    let says = "through 10,000 random requests, frees and cache releases each tensor keeps what was written";
     twice("test_allocator_fuzz", says, fuzz).into()
 }
 
@@ -37,7 +37,7 @@ fn fuzz<B: Backend>(backend: &B, mode: Mode, effort: &Effort) -> Verdict {
         while total >= MOST {
             total -= free(&mut stage, &mut tensors, &mut places, &mut draws)?;
         }
-        // Ten to ten to one, as in the test; nothing to free means nothing is freed.
+        // Ten to ten to one, as in the test; with nothing to free, nothing is freed.
         match draws.below(21) {
             0..10 => {
                 word += 1;

@@ -1,6 +1,6 @@
-//! What the capture of a graph asks of the allocator: a private pool for the stream under capture, no call for an event
-//! meanwhile, and memory that stays while the graph or one of its outputs lives. Kernels and replays are the graph's own business
-//! and left out.
+//! What graph capture needs from the allocator: a private pool for the stream under capture, no event calls meanwhile, and
+//! memory that stays while the graph or one of its outputs lives. Kernels and replays do not concern the allocator and are left
+//! out.
 
 use parkade::PoolFilter;
 use parkade::snapshot::BlockActivity;
@@ -20,28 +20,27 @@ const ROUND_LARGE: u64 = 2 * MIB;
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries = Vec::new();
-    let says = "what is requested under capture has a pool of its own, and what is requested elsewhere does not";
+    let says = "requests under capture get their own pool, and requests elsewhere do not";
     entries.extend(twice("test_graph_capture_simple", says, simple));
-    let says = "after a reset the first capture's memory goes back, and a second capture works";
+    let says = "after a reset the first capture's memory is given back, and a second capture works";
     entries.extend(twice("test_graph_capture_reset_recapture", says, recapture));
-    let says = "out of memory under capture is an error like any other, and the next capture works";
+    let says = "out of memory under capture is an ordinary error, and the next capture works";
     entries.extend(twice("test_graph_capture_oom", says, out_of_memory));
-    let says = "captures one after the other hold no more memory than one";
+    let says = "successive captures hold no more memory than one";
     entries.extend(twice("test_repeat_graph_capture_cublas_workspace_memory", says, repeated));
     let name = "test_graph_memory_stats_and_use_result_after_destroy_graph";
-    let says =
-        "a capture counts as much memory as its sizes say; a result keeps its segment when the graph is gone, and only that";
+    let says = "a capture counts as much memory as its sizes imply; a result keeps only its own segment when the graph is gone";
     entries.push(once(name, says, result_outlives_graph));
-    let says = "no event is asked for under capture; blocks used by other streams are free afterwards";
+    let says = "no event calls under capture; blocks used by other streams are free afterwards";
     entries.extend(twice("test_graph_record_stream", says, record_stream));
-    let says = "two captures in one pool reserve a small segment less than in two";
+    let says = "two captures sharing a pool reserve one small segment less than with two pools";
     entries.push(once("test_graph_two_successive", says, two_successive));
-    let says = "three captures in one pool reserve two small segments less than in three";
+    let says = "three captures sharing a pool reserve two small segments less than with three pools";
     entries.push(once("test_graph_three_successive", says, three_successive));
     entries
 }
 
-/// A graph: its pool, and the stream that it is captured on.
+/// A graph: its pool, and the stream it is captured on.
 #[derive(Clone, Copy)]
 struct Graph {
     pool: PoolId,
@@ -60,7 +59,7 @@ impl Graph {
         Ok(())
     }
 
-    /// A graph that is reset or destroyed uses its pool no more.
+    /// A graph that is reset or destroyed no longer uses its pool.
     fn reset<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
         done(stage.core().release_pool(self.pool))
     }
@@ -117,7 +116,7 @@ fn recapture<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
         same("the pool", pool_of(&stage, "b")?, graph.pool)?;
         stage.free("b")?;
         stage.release_cached()?;
-        ensure(!stage.segments().is_empty(), || "the graph's memory went while the graph was there".to_owned())?;
+        ensure(!stage.segments().is_empty(), || "the graph's memory was given back while the graph existed".to_owned())?;
         graph.reset(&mut stage)?;
         stage.release_cached()?;
         same("segments after the reset", stage.segments().len(), 0)?;
@@ -144,7 +143,7 @@ fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 2, ..Evidence::default() })
 }
 
-/// The workspace is cuBLAS's own choice of size; it lives as long as the graph.
+/// The workspace's size is cuBLAS's choice; it lives as long as the graph.
 fn repeated<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     const WORKSPACE: Bytes = Bytes(4096 * 2 * 1024 + 16 * 8 * 1024);
     let (mut stage, stream) = setup(backend, mode)?;
@@ -167,7 +166,7 @@ fn repeated<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 40, ..Evidence::default() })
 }
 
-/// For each size: segments, their bytes together, and those of the one that the result stays in.
+/// For each size: the segments, their total bytes, and the bytes of the segment that keeps the result.
 fn sizes() -> [(u64, i64, u64, u64, PoolClass); 5] {
     let rounded = ROUND_LARGE * (MIN_LARGE + 512).div_ceil(ROUND_LARGE);
     [
@@ -247,17 +246,17 @@ fn record_stream<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     graph.alloc(&mut stage, "c", Bytes(12))?;
     graph.capture_end(&mut stage)?;
     let asked: Vec<String> = stage.calls().into_iter().filter(|call| call.contains("Event")).collect();
-    same("calls for events under capture", asked, Vec::new())?;
+    same("event calls under capture", asked, Vec::new())?;
     let mut text = stage.picture();
     stage.device().steer().settle();
-    // The first request after the capture gives the deferred block its events, the second one surely sees them done.
+    // The first request after the capture records the deferred block's events; the second surely sees them complete.
     for name in ["dummy", "dummy2"] {
         stage.alloc(name, Bytes(12))?.served()?;
         stage.device().steer().settle();
     }
     let blocks = stage.segments().into_iter().flat_map(|segment| segment.blocks);
     let pending = blocks.filter(|block| block.state == BlockActivity::PendingFree).count();
-    same("blocks that wait", pending, 0)?;
+    same("pending blocks", pending, 0)?;
     text += "\n";
     text += &stage.picture();
     graph.reset(&mut stage)?;
@@ -283,7 +282,7 @@ fn two_successive<B: Backend>(backend: &B) -> Verdict {
     })
 }
 
-/// Five times a sum of two sums, each with a copy as a temporary; `first` is the number of the `b` that there is.
+/// Five times a sum of two sums, each with a copy as a temporary; `first` is the number of the existing `b`.
 fn sums<D: TestDevice>(stage: &mut Stage<D>, graph: Graph, first: u32) -> Result<(), Trouble> {
     let size = Bytes(4000);
     for round in first..first + 5 {
@@ -318,7 +317,7 @@ fn three_successive<B: Backend>(backend: &B) -> Verdict {
     })
 }
 
-/// The captures with a pool for each and with one pool for all: the latter reserve so many small segments less.
+/// Runs the captures with a pool each and with one shared pool: sharing reserves `saved` small segments less.
 fn successive<B: Backend>(
     backend: &B,
     saved: u64,

@@ -1,4 +1,4 @@
-//! Out of memory: the message, the retry, and who is told.
+//! Out of memory: the message, the retry, and the notification.
 
 use parkade::device::DeviceBackend;
 use parkade::trace::TraceAction;
@@ -10,22 +10,22 @@ use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Verdict};
 
 const GIB: u64 = 1 << 30;
-/// More than any device has: the four-byte elements of the tests, 2^40 of them.
+/// More than any device has: the tests' 2^40 elements of four bytes.
 const FAR_TOO_MUCH: Bytes = Bytes(4 << 40);
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries = Vec::new();
-    let says = "a huge request names its size, an absurd one does not reach the device, and neither disturbs what is there";
+    let says = "a huge request's error names its size, an absurd one does not reach the device, and neither affects live tensors";
     entries.extend(twice("test_out_of_memory", says, out_of_memory));
-    let says = "a second half of the memory is refused, and served once the first half is given back";
+    let says = "a request for the second half of memory is refused, and served once the first half is freed";
     entries.extend(twice("test_out_of_memory_retry", says, retry));
-    let says = "a request beyond the device ends as out of memory";
+    let says = "a request larger than the device ends in out of memory";
     entries.extend(twice("test_raises_oom", says, |backend: &B, mode, _: &Effort| raises(backend, mode.settings())));
-    let says = "the same where blocks beyond a size are not split, which is another way through the search";
+    let says = "the same with a maximum split size, which takes another path through the search";
     entries.extend(twice("test_raises_oom_max_split_size_mb_setting", says, |backend: &B, mode: Mode, _: &Effort| {
         raises(backend, &mode.with("max_split_size_mb:1024"))
     }));
-    let says = "whoever watches is told of a request that fails";
+    let says = "the observer is told of a failed request";
     entries.extend(twice("test_notifies_oom", says, notifies));
     entries
 }
@@ -42,18 +42,18 @@ fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     ensure(refusal.contains(&expected), || format!("the message is: {refusal}"))?;
     text.push_str("Tried to allocate 800000000.00 GiB\n");
     let beyond = match stage.core().allocate(Bytes(8_000_000_000 * GIB), StreamId::DEFAULT) {
-        Ok(_) => "it was served".to_owned(),
+        Ok(_) => "the request was served".to_owned(),
         Err(error) => error.to_string(),
     };
     ensure(beyond.contains("Tried to allocate more than 1EB memory"), || format!("the message is: {beyond}"))?;
     text.push_str(&beyond);
     let address = stage.address("tensor")?;
-    ensure(holds(&stage, address, 4096, 1)?, || "the tensor is not what it was".to_owned())?;
+    ensure(holds(&stage, address, 4096, 1)?, || "the tensor's contents changed".to_owned())?;
     stage.finish()?;
     Ok(Evidence { text, operations: 3, ..Evidence::default() })
 }
 
-/// The test's device has less than its total, which the driver's context needs; here a page is asked for beyond each half.
+/// The test's device has less than its total, because of the driver's context; here each half is a page larger instead.
 fn retry<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &with_capacity(Bytes(GIB)), mode.settings(), None)?;
     let half = Bytes(GIB / 2 + 2 * MIB);

@@ -1,5 +1,5 @@
-//! Private pools as `torch.cuda.MemPool` uses them. Where the tests give a pool an allocator of its own, to see when it is
-//! called, here the calls of the device are looked at: the segments of a pool come from it and go back to it at the same moments.
+//! Private pools as `torch.cuda.MemPool` uses them. Where the tests give a pool its own allocator to see when it is called, these
+//! check the device calls: a pool's segments are allocated and freed at the same moments.
 
 use parkade::PoolFilter;
 use parkade::snapshot::SegmentInfo;
@@ -12,35 +12,35 @@ use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
-        once("test_mempool_empty_cache", "a pool that goes leaves the default pool's cache alone", empty_cache),
+        once("test_mempool_empty_cache", "a pool that is dropped leaves the default pool's cache alone", empty_cache),
         once(
             "test_mempool_empty_cache_inactive",
-            "memory of a pool that is gone goes back once its last tensor is gone",
+            "memory of a dropped pool is given back once its last tensor is gone",
             empty_cache_inactive,
         ),
         once(
             "test_mempool_with_allocator",
-            "uses of a pool are counted, and it packs small tensors into segments of its own",
+            "uses of a pool are counted, and it packs small tensors into its own segments",
             segments,
         ),
         once("test_tensor_delete_after_allocator_delete", "a tensor outlives its pool", tensor_after_pool),
         once(
             "test_mempool_limited_memory_with_allocator",
-            "only a pool that was asked to serves a request of the default pool when memory is out",
+            "only a pool with the option set serves a request of the default pool when memory runs out",
             limited,
         ),
-        once("test_mempool_no_split", "a pool that does not split has a segment for each block", no_split),
-        once("test_deleted_mempool_not_used_on_oom", "a pool that is gone serves nobody when memory is out", deleted),
+        once("test_mempool_no_split", "a pool without splitting has one segment per block", no_split),
+        once("test_deleted_mempool_not_used_on_oom", "a dropped pool serves no request when memory runs out", deleted),
         once(
             "test_mempool_emptycache_multithread",
-            "empty_cache does nothing to a pool in use; four users, one after the other",
+            "empty_cache does nothing to a pool in use; four users, one after another",
             in_use,
         ),
         once("test_nested_mempool", "a request goes to the innermost pool", nested),
     ]
 }
 
-/// A pool, as long as its object lives in the test.
+/// A pool, for as long as its object lives in the test.
 #[derive(Clone, Copy)]
 struct MemPool(PoolId);
 
@@ -84,7 +84,7 @@ fn done<T, E: std::fmt::Display>(outcome: Result<T, E>) -> Result<T, Trouble> {
     outcome.map_err(|error| Trouble::fail(error.to_string()))
 }
 
-/// How many segments came and went since this was last asked.
+/// How many segments were allocated and freed since this was last called.
 fn traffic<D: TestDevice>(stage: &mut Stage<D>) -> (usize, usize) {
     let calls = stage.calls();
     let count = |name: &str| calls.iter().filter(|call| call.split(' ').next() == Some(name)).count();
@@ -115,10 +115,10 @@ fn empty_cache_inactive<B: Backend>(backend: &B) -> Verdict {
     let pool = MemPool::new(&mut stage, 1)?;
     pool.alloc(&mut stage, "x", Bytes(16 * MIB))?;
     pool.drop(&mut stage)?;
-    same("segments that came and went with the pool", traffic(&mut stage), (1, 0))?;
+    same("segments allocated and freed with the pool", traffic(&mut stage), (1, 0))?;
     stage.free("x")?;
     stage.release_cached()?;
-    same("segments that came and went after it", traffic(&mut stage), (0, 1))?;
+    same("segments allocated and freed after it", traffic(&mut stage), (0, 1))?;
     stage.finish()?;
     Ok(Evidence::operations(3))
 }
@@ -128,13 +128,13 @@ fn segments<B: Backend>(backend: &B) -> Verdict {
     let pool = MemPool::new(&mut stage, 1)?;
     let uses = |stage: &mut Stage<B::Device>| done(stage.core().pool_use_count(pool.0));
     same("uses of a new pool", uses(&mut stage)?, 1)?;
-    same("segments that came and went before", traffic(&mut stage), (0, 0))?;
+    same("segments allocated and freed before", traffic(&mut stage), (0, 0))?;
     pool.enter(&mut stage)?;
     stage.alloc("out_0", Bytes(MIB))?.served()?;
-    same("uses while requests go to it", uses(&mut stage)?, 2)?;
+    same("uses while requests are routed to it", uses(&mut stage)?, 2)?;
     pool.leave(&mut stage)?;
     same("uses after that", uses(&mut stage)?, 1)?;
-    same("segments that came and went for the first tensor", traffic(&mut stage), (1, 0))?;
+    same("segments allocated and freed for the first tensor", traffic(&mut stage), (1, 0))?;
     stage.alloc("out_non_pool", Bytes(MIB))?.served()?;
     pool.enter(&mut stage)?;
     same("segments", pool.snapshot(&mut stage).len(), 1)?;
@@ -151,7 +151,7 @@ fn segments<B: Backend>(backend: &B) -> Verdict {
     }
     let _ = traffic(&mut stage);
     pool.drop(&mut stage)?;
-    same("segments that came and went with the pool", traffic(&mut stage), (0, 2))?;
+    same("segments allocated and freed with the pool", traffic(&mut stage), (0, 2))?;
     stage.finish()?;
     Ok(Evidence { text, operations: 7, ..Evidence::default() })
 }
@@ -161,13 +161,13 @@ fn tensor_after_pool<B: Backend>(backend: &B) -> Verdict {
     let pool = MemPool::new(&mut stage, 1)?;
     pool.alloc(&mut stage, "data", Bytes(16))?;
     pool.drop(&mut stage)?;
-    same("segments that came and went with the pool", traffic(&mut stage), (1, 0))?;
+    same("segments allocated and freed with the pool", traffic(&mut stage), (1, 0))?;
     let address = stage.address("data")?;
     fill(&stage, "data", Bytes(16), 7, StreamId::DEFAULT)?;
-    ensure(holds(&stage, address, 16, 7)?, || "the tensor does not hold what was written after its pool".to_owned())?;
+    ensure(holds(&stage, address, 16, 7)?, || "the tensor lost its contents after its pool was dropped".to_owned())?;
     stage.free("data")?;
     stage.release_cached()?;
-    same("segments that came and went after the tensor", traffic(&mut stage), (0, 1))?;
+    same("segments allocated and freed after the tensor", traffic(&mut stage), (0, 1))?;
     stage.finish()?;
     Ok(Evidence::operations(3))
 }
@@ -184,7 +184,7 @@ fn limited<B: Backend>(backend: &B) -> Verdict {
     stage.free("b")?;
     stage.alloc("c", Bytes::mib(30))?.served()?;
     let text = stage.picture();
-    same("the address of the request that was helped out", stage.address("c")?, b)?;
+    same("the address of the request that the pool served", stage.address("c")?, b)?;
     stage.alloc("d", Bytes::mib(30))?.refusal()?;
     stage.free("c")?;
     serving.alloc(&mut stage, "e", Bytes::mib(20))?;

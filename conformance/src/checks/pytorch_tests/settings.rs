@@ -13,7 +13,7 @@ use crate::suite::{Entry, Evidence, Requirement, Trouble, Verdict};
 const MIDDLING: Bytes = Bytes(84 * MIB);
 /// 100 Mi elements of four bytes.
 const BIG: Bytes = Bytes(400 * MIB);
-/// Strings that Python sees a `ValueError` for.
+/// Strings for which Python raises `ValueError`.
 const REFUSED: [&str; 7] = [
     "foo:1,bar:2",
     "garbage_collection_threshold:1.2",
@@ -28,23 +28,23 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     vec![
         once(
             "test_allocator_settings",
-            "divisions round requests, a later string resets them, wrong strings are refused",
+            "divisions round requests, a later string resets them, invalid strings are refused",
             strings,
         ),
         once("test_max_split_expandable", "blocks of all kinds are released for a request that needs all memory", max_split)
             .requires(Requirement::ExpandableSegments),
-        once("test_garbage_collect_expandable", "garbage collection passes over expandable blocks", garbage)
+        once("test_garbage_collect_expandable", "garbage collection skips expandable blocks", garbage)
             .requires(Requirement::ExpandableSegments),
         once("test_cachingAllocator_raw_alloc", "a raw request of 1 MiB counts as requested", raw_alloc),
     ]
 }
 
-/// A string at run time.
+/// Applies a settings string at run time.
 fn apply<D: TestDevice>(stage: &mut Stage<D>, text: &str) -> Result<(), Trouble> {
     stage.core().policy_mut().settings.apply(text).map_err(|error| Trouble::fail(format!("{text:?}: {error}")))
 }
 
-/// What a request adds to the bytes that were ever active, and to those that were ever requested.
+/// What a request adds to the cumulative active bytes, and to the cumulative requested bytes.
 fn added<D: TestDevice>(stage: &mut Stage<D>, name: &str, bytes: Bytes) -> Result<(u64, u64), Trouble> {
     let sums = |stage: &Stage<D>| {
         let of = |family| stage.stats().family(family).all.allocated.cast_unsigned();
@@ -83,9 +83,9 @@ fn strings<B: Backend>(backend: &B) -> Verdict {
     let mut text = stage.picture();
     for wrong in REFUSED {
         let error = Settings::default().apply(wrong).err();
-        let error = error.ok_or_else(|| Trouble::fail(format!("{wrong:?} was taken")))?;
+        let error = error.ok_or_else(|| Trouble::fail(format!("{wrong:?} was accepted")))?;
         let is_value_error = matches!(error.kind(), ErrorKind::Value | ErrorKind::InvalidNumber);
-        ensure(is_value_error, || format!("{wrong:?} is no ValueError but {:?}", error.kind()))?;
+        ensure(is_value_error, || format!("{wrong:?} is not a ValueError but {:?}", error.kind()))?;
         text += &format!("{wrong}: {}\n", error.message());
     }
     stage.finish()?;

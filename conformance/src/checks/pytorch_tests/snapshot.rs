@@ -1,4 +1,4 @@
-//! Snapshots: what they say of a tensor, and that they can be written and read.
+//! Snapshots: what they say about a tensor, and that they can be written and read.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::trace::{TraceAction, TraceEntry};
@@ -17,9 +17,9 @@ const TENSOR: Bytes = Bytes(311 * 411 * 4);
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries = Vec::new();
-    let says = "a snapshot has the tensor's block at the tensor's address, and ends with what empty_cache did";
+    let says = "a snapshot has the tensor's block at its address, and the trace ends with what empty_cache did";
     entries.extend(twice("test_memory_snapshot", says, memory_snapshot));
-    let says = "the pickle of the C++ side is read back: the tensor's block, and its request as the newest entry";
+    let says = "the pickle of the C++ side reads back: the tensor's block, and its request as the newest entry";
     entries.extend(twice("test_cpp_memory_snapshot_pickle", says, pickled));
     let says = "a snapshot lists the same segments with and without its mark in the trace";
     entries.extend(twice("test_snapshot_include_traces", says, include_traces));
@@ -55,8 +55,8 @@ fn pickled<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     let recording = recorded(&stage.segments(), stage.trace());
     for style in [Style::Cpp, Style::Python] {
         let back = read(&write(&recording, style)).map_err(|error| Trouble::fail(format!("{style:?}: {error}")))?;
-        ensure(back.devices == recording.devices, || format!("{style:?}: the recording that is read is another one"))?;
-        let device = back.devices.first().ok_or_else(|| Trouble::fail("there is no device in it"))?;
+        ensure(back.devices == recording.devices, || format!("{style:?}: the recording reads back differently"))?;
+        let device = back.devices.first().ok_or_else(|| Trouble::fail("the recording has no device"))?;
         let live = device.segments.iter().flat_map(|segment| &segment.blocks);
         let live: Vec<_> = live.filter(|block| block.state == BlockState::ActiveAllocated).collect();
         same(
@@ -79,7 +79,7 @@ fn include_traces<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     stage.free("b")?;
     let before = stage.trace().len();
     let without = stage.core().segments();
-    same("entries after a look without a mark", stage.trace().len(), before)?;
+    same("entries after listing segments without a mark", stage.trace().len(), before)?;
     let with = stage.core().snapshot();
     same("entries after a snapshot", stage.trace().len(), before + 1)?;
     same("the segments", with, without)?;

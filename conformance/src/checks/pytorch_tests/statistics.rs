@@ -1,4 +1,4 @@
-//! The statistics: what a long sequence does to them, and that a snapshot adds up to them.
+//! The statistics: how a long sequence changes them, and that a snapshot adds up to them.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::{Family, Stat, Stats};
@@ -10,7 +10,7 @@ use crate::checks::draw::Draws;
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
-/// The number that the test's sequence grows with.
+/// The test's parameter for the length of its sequence.
 const N: u64 = 35;
 /// The size of an element.
 const ELEMENT: u64 = 4;
@@ -18,7 +18,7 @@ const ELEMENT: u64 = 4;
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries = Vec::new();
     let says =
-        "a tensor of 1 KiB is 1024 active bytes; through a long sequence figures follow, peaks hold, and a snapshot adds up";
+        "a tensor of 1 KiB is 1024 active bytes; through a long sequence figures and peaks are right, and a snapshot adds up";
     entries.extend(twice("test_memory_stats", says, memory_stats));
     entries
 }
@@ -33,7 +33,7 @@ fn memory_stats<B: Backend>(backend: &B, mode: Mode, effort: &Effort) -> Verdict
     Ok(Evidence { text, operations, ..Evidence::default() })
 }
 
-/// The part of the test that `test_cuda.py` has.
+/// The part of the test that is in `test_cuda.py`.
 fn one_tensor<D: TestDevice>(stage: &mut Stage<D>) -> Result<(), Trouble> {
     let active = |stage: &Stage<D>| stage.stats().family(Family::ActiveBytes).all;
     stage.alloc("tmp", Bytes(256 * ELEMENT))?.served()?;
@@ -54,7 +54,7 @@ enum Change {
     Less,
 }
 
-/// A stage, and what was last seen of its figures.
+/// A stage, and its figures as last seen.
 struct Watch<D: TestDevice> {
     stage: Stage<D>,
     allocated: Stat,
@@ -68,7 +68,7 @@ impl<D: TestDevice> Watch<D> {
         Watch { stage, allocated, reserved, tensors: 0 }
     }
 
-    /// A tensor of a shape; its name, or none if it has no elements and so no memory.
+    /// Allocates a tensor of a shape. Returns its name, or `None` if it has no elements and so no memory.
     fn tensor(&mut self, shape: &[u64]) -> Result<Option<String>, Trouble> {
         let bytes = ELEMENT * shape.iter().product::<u64>();
         if bytes == 0 {
@@ -84,7 +84,7 @@ impl<D: TestDevice> Watch<D> {
         names.iter().flatten().try_for_each(|name| self.stage.free(name))
     }
 
-    /// Looks at the figures after a step, which has changed the allocated bytes so.
+    /// Checks the figures after a step that changed the allocated bytes in this way.
     fn see(&mut self, change: Change) -> Result<(), Trouble> {
         let (allocated, reserved) = figures(self.stage.stats());
         let (now, before) = (allocated.current, self.allocated.current);
@@ -102,7 +102,7 @@ impl<D: TestDevice> Watch<D> {
         adds_up(self.stage.stats(), &self.stage.segments())
     }
 
-    /// The cache is released: the reserved bytes do not grow, and nothing else changes.
+    /// Releases the cache: reserved bytes do not grow, and nothing else changes.
     fn empty_cache(&mut self) -> Result<(), Trouble> {
         self.stage.release_cached()?;
         let (allocated, reserved) = figures(self.stage.stats());
@@ -113,7 +113,7 @@ impl<D: TestDevice> Watch<D> {
         adds_up(self.stage.stats(), &self.stage.segments())
     }
 
-    /// The peaks begin anew: nothing but them changes.
+    /// Resets the peaks: nothing else changes.
     fn reset_peaks(&mut self) -> Result<(), Trouble> {
         self.stage.core().reset_peak_stats();
         let (allocated, reserved) = figures(self.stage.stats());
@@ -128,7 +128,7 @@ fn figures(stats: &Stats) -> (Stat, Stat) {
     (stats.family(Family::AllocatedBytes).all, stats.family(Family::ReservedBytes).all)
 }
 
-/// Tensors of many shapes come and go, as in `test_cuda_multigpu.py`. Returns how many steps were looked at.
+/// Allocates and frees tensors of many shapes, as in `test_cuda_multigpu.py`. Returns how many steps were checked.
 fn long_sequence<D: TestDevice>(watch: &mut Watch<D>, seed: u64) -> Result<u64, Trouble> {
     let nothing = watch.stage.stats().family(Family::AllocatedBytes).all.current;
     watch.see(Change::None)?;
@@ -182,7 +182,7 @@ fn shuffle<T>(items: &mut [T], seed: u64) {
     }
 }
 
-/// Sums over a snapshot's segments and blocks are the statistics, for all memory and for each pool.
+/// Sums over a snapshot's segments and blocks equal the statistics, in total and for each pool.
 fn adds_up(stats: &Stats, segments: &[SegmentInfo]) -> Result<(), Trouble> {
     for class in [None, Some(PoolClass::Small), Some(PoolClass::Large)] {
         let chosen: Vec<&SegmentInfo> =
@@ -207,7 +207,7 @@ fn adds_up(stats: &Stats, segments: &[SegmentInfo]) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// What a snapshot says of a family. Segments and split blocks are counted of ordinary memory alone.
+/// The value of a family in a snapshot. Segments and split blocks are counted in ordinary memory only.
 fn sum(family: Family, segments: &[&SegmentInfo]) -> i64 {
     let bytes = |of: fn(&SegmentInfo) -> Bytes| segments.iter().map(|segment| of(segment).get()).sum::<u64>();
     let is_stranded =

@@ -1,4 +1,4 @@
-//! Memory that several streams use.
+//! Memory used by several streams.
 
 use parkade::snapshot::BlockActivity;
 use parkade::units::{Bytes, MIB, StreamId};
@@ -14,16 +14,16 @@ const TENSOR: Bytes = Bytes(16);
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     let mut entries = Vec::new();
-    let says = "a block that another stream uses is not reused before that stream's work is done, and is reused then";
+    let says = "a block that another stream uses is reused only once that stream's work is done";
     entries.extend(twice("test_record_stream", says, record_stream));
-    let says = "work on a part of a block keeps the whole block from being reused";
+    let says = "work on part of a block keeps the whole block from being reused";
     entries.extend(twice("test_record_stream_on_shifted_view", says, shifted_view));
-    let says = "blocks that wait for other streams are waited for before a request is out of memory";
+    let says = "the allocator waits for pending blocks before a request runs out of memory";
     entries.extend(twice("test_caching_allocator_record_stream_oom", says, out_of_memory));
     entries
 }
 
-/// Lets a stream wait for what another one has been given so far.
+/// Lets a stream wait for the work queued on another one so far.
 fn wait_stream<D: TestDevice>(stage: &Stage<D>, waits: StreamId, other: StreamId) -> Result<(), Trouble> {
     let mut device = stage.device().steer();
     let mut event = device.create_event()?;
@@ -50,7 +50,7 @@ fn record_stream<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     fill(&stage, "tmp2", TENSOR, 0, side)?;
     ensure(stage.address("tmp2")? != tmp, || "the block was reused too soon".to_owned())?;
     let mut text = stage.picture();
-    ensure(holds(&stage, result, 16, 0x1234)?, || "the copy was spoiled".to_owned())?;
+    ensure(holds(&stage, result, 16, 0x1234)?, || "the copy was overwritten".to_owned())?;
     stage.alloc_on("tmp3", TENSOR, side)?.served()?;
     ensure(stage.address("tmp3")? == tmp, || "the block was not reused after the stream's work".to_owned())?;
     text += "\n";
@@ -59,7 +59,7 @@ fn record_stream<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 6, ..Evidence::default() })
 }
 
-/// A view is no allocation: whatever part of a block work touches, its block is recorded.
+/// A view is not an allocation: whichever part of a block work uses, the block is recorded.
 fn shifted_view<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let [_, alloc, record, _] = stage.streams();
@@ -93,13 +93,13 @@ fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
         stage.free("x")?;
     }
     let waits = stage.stats().num_sync_all_streams;
-    ensure(waits > 0, || "nothing was ever waited for: the memory was never short".to_owned())?;
+    ensure(waits > 0, || "the allocator never waited: memory was never short".to_owned())?;
     ensure(stage.stats().num_ooms == 0, || "a request was out of memory".to_owned())?;
     stage.device().steer().settle();
     stage.release_cached()?;
     let blocks = stage.segments().into_iter().flat_map(|segment| segment.blocks);
     let pending = blocks.filter(|block| block.state == BlockActivity::PendingFree).count();
-    ensure(pending == 0, || format!("{pending} blocks still wait after all work is done"))?;
+    ensure(pending == 0, || format!("{pending} blocks are still pending after all work is done"))?;
     let text = stage.picture();
     stage.finish()?;
     Ok(Evidence { text, measured: format!("{waits} waits for all streams"), operations: 3 * ROUNDS })

@@ -1,4 +1,4 @@
-//! What every one of these tests uses: the modes in which PyTorch runs it, entries for them, and looks at memory.
+//! Helpers of these tests: the modes in which PyTorch runs them, entries for them, and memory checks.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
@@ -6,12 +6,12 @@ use crate::backend::{Backend, Needs, TestDevice};
 use crate::stage::Stage;
 use crate::suite::{Effort, Entry, Group, Requirement, Trouble, Verdict};
 
-/// Where the segments come from.
+/// How segments are allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
-    /// One cudaMalloc each.
+    /// With one cudaMalloc each.
     Ordinary,
-    /// Memory that is mapped page by page.
+    /// As expandable segments, mapped page by page.
     Expandable,
 }
 
@@ -26,7 +26,7 @@ impl Mode {
         }
     }
 
-    /// The same with another setting.
+    /// The settings string with another setting added.
     pub(super) fn with(self, setting: &str) -> String {
         match self {
             Mode::Ordinary => setting.to_owned(),
@@ -59,17 +59,17 @@ pub(super) fn twice<B: Backend>(
     })
 }
 
-/// Fails unless it holds.
+/// Fails unless `holds`.
 pub(super) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Trouble> {
     if holds { Ok(()) } else { Err(Trouble::fail(says())) }
 }
 
-/// Fails unless both are the same.
+/// Fails unless both are equal.
 pub(super) fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), Trouble> {
     ensure(found == expected, || format!("{what}: {found:?} found, {expected:?} expected"))
 }
 
-/// A device with so much memory and no more.
+/// A device with this capacity.
 pub(super) fn with_capacity(capacity: Bytes) -> Needs {
     Needs { capacity: Some(capacity), ..Needs::default() }
 }
@@ -85,7 +85,7 @@ pub(super) fn fill<D: TestDevice>(
     Ok(stage.device().steer().fill(stage.address(name)?, bytes, word, stream)?)
 }
 
-/// Whether memory holds a word, again and again, after all work is done.
+/// Whether memory is filled with a word, once all work is done.
 pub(super) fn holds<D: TestDevice>(stage: &Stage<D>, address: DeviceAddress, bytes: usize, word: u32) -> Result<bool, Trouble> {
     let mut found = vec![0; bytes];
     let mut device = stage.device().steer();

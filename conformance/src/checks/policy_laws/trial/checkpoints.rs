@@ -1,5 +1,5 @@
 //! Checkpoints of private pools under any policy: what is saved is what was handed out, what is loaded is what was saved, and a
-//! refusal needs its reason and changes nothing.
+//! refusal is justified and changes nothing.
 
 use parkade::checkpoint::{CheckpointError, SavedState};
 use parkade::device::BackendError;
@@ -14,7 +14,7 @@ use crate::backend::{TestDevice, Witness};
 use crate::law::{Broken, Law, ensure};
 use crate::model::id;
 
-/// First bytes of what is handed out by a checkpoint, in its order, with their sizes and streams.
+/// The allocations in a checkpoint, in its order: address, size and stream.
 fn saved_allocations(checkpoint: &PoolCheckpoint) -> Vec<(DeviceAddress, Bytes, StreamId)> {
     let mut found = Vec::new();
     for segment in checkpoint.segments() {
@@ -34,7 +34,7 @@ fn failed(error: CheckpointError) -> Option<BackendError> {
 }
 
 impl<D: TestDevice, P: Policy> Trial<D, P> {
-    /// Saves a pool: what the checkpoint says is handed out is what the program holds.
+    /// Saves a pool: the checkpoint's allocations must be what the program holds.
     pub(super) fn save(&mut self, pool: u64) -> Result<Outcome, Broken> {
         match self.core.checkpoint_pool(id(pool)) {
             Ok(checkpoint) => {
@@ -43,16 +43,18 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
                     let holds = |segment: &&SegmentInfo| segment.blocks.iter().any(|block| block.address == address);
                     segments.iter().find(holds).is_some_and(|segment| !segment.expandable)
                 };
-                // An expandable segment that begins without memory is left out (spec 5.7).
+                // An expandable segment whose start is not mapped is left out (spec 5.7).
                 let mut saved: Vec<DeviceAddress> =
                     saved_allocations(&checkpoint).into_iter().map(|(address, ..)| address).collect();
                 saved.retain(|&address| ordinary(address));
                 let mut held = self.addresses_of(pool);
                 let is_live = self.core.pool_live_allocations_are(id(pool), &held) == Ok(true);
-                ensure(Law::Pools, is_live, || format!("pool {pool} does not say that {held:x?} are handed out"))?;
+                ensure(Law::Pools, is_live, || format!("pool {pool} does not report {held:x?} as handed out"))?;
                 held.retain(|&address| ordinary(address));
                 saved.sort_unstable();
-                ensure(Law::Pools, saved == held, || format!("pool {pool} was saved with {saved:x?}, and handed out {held:x?}"))?;
+                ensure(Law::Pools, saved == held, || {
+                    format!("pool {pool} was saved with {saved:x?}, but had handed out {held:x?}")
+                })?;
                 self.saved.insert(pool, checkpoint);
                 Ok(Outcome::Done)
             }
@@ -69,26 +71,25 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         }
     }
 
-    /// Loads what was saved of a pool.
+    /// Loads the checkpoint of a pool.
     pub(super) fn load(&mut self, pool: u64) -> Result<Outcome, Broken> {
         let Some(checkpoint) = self.saved.get(&pool).cloned() else { return Ok(Outcome::Done) };
-        // Everything that the pool has handed out is given back by it, which the program does not do then.
+        // The pool takes back everything it has handed out, so the program does not free it.
         let is_deferring = self.core.heap().is_deferring();
         if is_deferring && self.book.of_pool(pool).any(|which| self.book.live[which].is_captured) {
             return Ok(Outcome::Done);
         }
         let (before, stats) = (self.core.segments(), self.core.stats().clone());
-        // Loading gives back what the pool has handed out, and records the events that are waited for: what counts is what was
-        // before.
+        // Loading frees what the pool has handed out and records events for it, so take the witness from before.
         let witness = self.device.witness();
         match self.core.restore_pool(&checkpoint) {
             Ok(restored) => {
                 let rule = self.core.policy().coalescing();
-                ensure(Law::Pools, rule == Coalescing::Neighbours, || format!("pool {pool} was loaded, by the rule {rule:?}"))?;
+                ensure(Law::Pools, rule == Coalescing::Neighbours, || format!("pool {pool} was loaded under the rule {rule:?}"))?;
                 let mut freed = restored.freed;
                 freed.sort_unstable();
                 let held = self.addresses_of(pool);
-                ensure(Law::Pools, freed == held, || format!("pool {pool} took back {freed:x?}, and had handed out {held:x?}"))?;
+                ensure(Law::Pools, freed == held, || format!("pool {pool} took back {freed:x?}, but had handed out {held:x?}"))?;
                 self.forget_handed_out(pool, &witness)?;
                 self.hold_restored(pool, &checkpoint, restored.allocations)?;
                 self.core.policy_mut().used_pool(false, true);
@@ -96,12 +97,12 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             }
             Err(error) => {
                 if let Some(error) = failed(error) {
-                    // All of it was given back before that.
+                    // Everything was freed before that.
                     self.forget_handed_out(pool, &witness)?;
                     return Ok(Outcome::Failed(error));
                 }
                 let is_same = self.core.segments() == before && *self.core.stats() == stats;
-                ensure(Law::Pools, is_same, || format!("pool {pool} was not loaded, for {error}, and something changed"))?;
+                ensure(Law::Pools, is_same, || format!("loading pool {pool} failed with {error}, but something changed"))?;
                 let policy = self.core.policy();
                 let is_legal = match error {
                     CheckpointError::Parted => policy.coalescing() != Coalescing::Neighbours || policy.has_transferred(),
@@ -109,13 +110,15 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
                     CheckpointError::Abandoned(_) => self.routing.uses(pool) == 0,
                     _ => !self.fits(&before, &checkpoint),
                 };
-                ensure(Law::Pools, is_legal, || format!("pool {pool} cannot be loaded: {error}; saved was {checkpoint:x?}"))?;
+                ensure(Law::Pools, is_legal, || {
+                    format!("pool {pool} cannot be loaded: {error}; the checkpoint is {checkpoint:x?}")
+                })?;
                 Ok(Outcome::Refused)
             }
         }
     }
 
-    /// Whether every saved segment is still there, ordinary, and will be free once its pool takes back what it has handed out.
+    /// Whether every saved segment still exists, is ordinary, and will be free once its pool takes back what it has handed out.
     fn fits(&self, segments: &[SegmentInfo], checkpoint: &PoolCheckpoint) -> bool {
         checkpoint.segments().iter().all(|saved| {
             let bytes: u64 = saved.blocks.iter().map(|block| block.size.get()).sum();
@@ -136,26 +139,26 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         })
     }
 
-    /// The allocations of a pool are void: it has taken them back itself, at the time of `witness`.
+    /// Drops the allocations that a pool has taken back itself, at the time of `witness`.
     fn forget_handed_out(&mut self, pool: u64, witness: &Witness) -> Result<(), Broken> {
-        // From the last to the first: one that is taken out changes places behind it only.
+        // From last to first: removing one only moves those after it.
         let own: Vec<usize> = self.book.of_pool(pool).collect();
         for which in own.into_iter().rev() {
             let live = self.book.give_back(which, witness);
             let answer = self.core.free(live.allocation);
             ensure(Law::Pools, answer == Err(FreeError::NotAllocated), || {
-                format!("taken back, and then given back: {answer:?}")
+                format!("freeing an allocation that the pool took back gave {answer:?}")
             })?;
         }
         Ok(())
     }
 
-    /// What a loaded pool hands out is what was saved, and nobody else's.
+    /// What a loaded pool hands out is what was saved, and is not in use otherwise.
     fn hold_restored(&mut self, pool: u64, checkpoint: &PoolCheckpoint, allocations: Vec<Allocation>) -> Result<(), Broken> {
         let expected = saved_allocations(checkpoint);
         let addresses: Vec<DeviceAddress> = allocations.iter().map(Allocation::address).collect();
         let same = addresses.iter().eq(expected.iter().map(|(address, ..)| address));
-        ensure(Law::Pools, same, || format!("pool {pool} handed out {addresses:x?}, and saved were {expected:x?}"))?;
+        ensure(Law::Pools, same, || format!("pool {pool} handed out {addresses:x?}, but the checkpoint has {expected:x?}"))?;
         for (allocation, (_, size, stream)) in allocations.into_iter().zip(expected) {
             let live = Live::new(allocation, size.get(), stream, pool);
             self.book.add(live, size.get(), 1, &self.device.witness())?;
@@ -164,7 +167,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         Ok(())
     }
 
-    /// What a pool has handed out, by address.
+    /// The addresses that a pool has handed out, in order.
     fn addresses_of(&self, pool: u64) -> Vec<DeviceAddress> {
         let mut addresses: Vec<DeviceAddress> = self.book.of_pool(pool).map(|which| self.book.live[which].address()).collect();
         addresses.sort_unstable();

@@ -1,4 +1,4 @@
-//! The law of merging: free neighbours become one block as the policy's rule says, all of them and no others.
+//! The coalescing law: exactly those adjacent free blocks are merged that the policy's rule says.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::Trial;
 use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 
-/// Whether so many bytes at this offset of their segment may have become one block: where parts began, all are halves of halves.
+/// Whether the buddy rule may have merged these bytes at this offset of their segment, given where the parts started.
 fn are_halves(offset: u64, size: u64, starts: &[u64]) -> bool {
     let inside = |&&start: &&u64| offset < start && start < offset + size;
     if !starts.iter().any(|start| inside(&start)) {
@@ -35,7 +35,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         self.free_blocks().map(|block| (block.address.get(), block)).collect()
     }
 
-    /// No two free neighbours are left that should be one.
+    /// Checks that no two adjacent free blocks are left that should be one.
     pub(super) fn check_merged(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let rule = self.core.policy().coalescing();
         if rule == Coalescing::Never {
@@ -51,13 +51,13 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             let offset = low.address.get() - heap.segment_start(low.id).map_or(0, |start| start.get());
             let are_buddies = low.size == high.size && offset.is_multiple_of(2 * low.size.get());
             ensure(Law::Coalescing, rule == Coalescing::Buddies && !are_buddies, || {
-                format!("free neighbours that should be one block, by the rule {rule:?}: {low:?}, {high:?}")
+                format!("adjacent free blocks that should be merged by the rule {rule:?}: {low:?}, {high:?}")
             })?;
         }
         Ok(())
     }
 
-    /// Where an operation only merges: no block took in more than the rule allows.
+    /// After an operation that only merges: no block absorbed more than the rule allows.
     pub(super) fn check_not_overmerged(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let rule = self.core.policy().coalescing();
         if rule == Coalescing::Neighbours {
@@ -77,7 +77,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             let starts: Vec<u64> = before.iter().filter(|&&other| other >= start).map(|&other| other - start).collect();
             let allowed = rule == Coalescing::Buddies && are_halves(address - start, size, &starts);
             ensure(Law::Coalescing, allowed, || {
-                format!("{block:?} took in neighbours against the rule {rule:?}: before, {:x?}", before)
+                format!("{block:?} absorbed neighbours against the rule {rule:?}; the blocks before: {:x?}", before)
             })?;
         }
         Ok(())
@@ -92,8 +92,8 @@ mod tests {
     fn halves_of_halves_are_told_from_neighbours() {
         assert!(are_halves(0, 8, &[0, 4]));
         assert!(are_halves(8, 8, &[8, 12, 14]));
-        assert!(!are_halves(4, 8, &[4, 8]), "neighbours of one size that are no halves");
-        assert!(!are_halves(0, 8, &[0, 2, 4, 7]), "a half that is cut at a third place");
+        assert!(!are_halves(4, 8, &[4, 8]), "neighbours of one size that are not buddies");
+        assert!(!are_halves(0, 8, &[0, 2, 4, 7]), "a half with an uneven split");
         assert!(!are_halves(0, 8, &[0, 2]), "two sizes");
     }
 }

@@ -1,8 +1,8 @@
-//! The trial of policies: an allocator under any policy on a witnessed device, who holds what beside it, and after every step
-//! every law that no policy may break.
+//! The trial of policies: an allocator under any policy on a witnessed device, next to a record of who holds what, with every
+//! policy law checked after every step.
 //!
-//! Where a request goes is the policy's own business here. What is checked is that the allocator did what the policy said,
-//! that nobody lost anything by it, and that "out of memory" is true by the policy's own rules.
+//! The policy decides where a request goes. The trial checks that the allocator did what the policy said, that no memory was
+//! lost or damaged, and that out of memory is justified by the policy's own rules.
 
 mod accounts;
 mod book;
@@ -32,31 +32,31 @@ use crate::law::{Broken, Law, ensure};
 use crate::model::{History, Routing};
 use book::Book;
 
-/// What may go wrong that is nobody's fault.
+/// Which errors are expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
-    /// Nothing.
+    /// None.
     Honest,
-    /// Driver calls fail, by a plan.
+    /// Driver calls fail by a plan.
     Faults,
-    /// The policy gives wrong answers.
+    /// The policy gives invalid answers.
     Wrong,
 }
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Outcome {
-    /// It was done, or there was nothing to do it to.
+    /// It was done, or there was nothing to apply it to.
     Done,
-    /// No memory.
+    /// Out of memory.
     Refused,
     /// The device failed.
     Failed(BackendError),
-    /// The policy was at fault.
+    /// The policy gave an invalid answer.
     AtFault,
 }
 
-/// The allocator, its device, and what ought to be.
+/// The allocator, its device, and the expected state.
 pub(super) struct Trial<D: TestDevice, P: Policy> {
     core: Allocator<WitnessedDevice<D>, Watched<P>, Vec<TraceEntry>>,
     device: WitnessedDevice<D>,
@@ -69,24 +69,24 @@ pub(super) struct Trial<D: TestDevice, P: Policy> {
     invalid_value: u32,
     book: Book,
     history: History,
-    /// So much of what the observer was told has been followed; and so much was told before the step under way.
+    /// How many trace entries have been followed, and how many there were before the current step.
     followed: usize,
     before_step: usize,
     ledger: Ledger,
     routing: Routing,
-    /// What private pools were when they were saved last.
+    /// The newest checkpoint of each private pool.
     saved: BTreeMap<u64, PoolCheckpoint>,
-    /// The calls of the device, step by step, where some of them are to fail.
+    /// The device calls of each step, if calls are made to fail.
     calls: Vec<Vec<CallName>>,
     words: u32,
-    /// The heap, and what was reserved, after the step before.
+    /// The heap and the reserved bytes after the previous step.
     before: Vec<SegmentInfo>,
     reserved_before: u64,
     script: Vec<String>,
 }
 
 impl<D: TestDevice, P: Policy> Trial<D, P> {
-    /// An allocator that holds nothing, on an idle device.
+    /// An empty allocator on an idle device.
     ///
     /// # Errors
     /// If there is no such device.
@@ -98,7 +98,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         habits: Habits,
     ) -> Result<Trial<D, P>, Unable> {
         let Setup { timing, places, .. } = *setup;
-        // Giving memory back waits for the device, as the driver does: else a policy would have to.
+        // Freeing waits for the device, as the driver does; otherwise the policy would have to.
         let needs = Needs { capacity: Some(Bytes(setup.capacity)), simulation: Simulation { timing, places, free_waits: true } };
         let device = backend.open(&needs)?;
         let (facts, streams) = (backend.facts(), device.streams());
@@ -128,18 +128,18 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         })
     }
 
-    /// Makes driver calls fail by a plan, whose counts begin now.
+    /// Makes driver calls fail by a plan that counts from now.
     pub(super) fn plan_faults(&mut self, plan: FaultPlan) {
         self.mode = Mode::Faults;
         self.device.plan_faults(plan);
     }
 
-    /// How many planned failures have happened.
+    /// How many planned failures have happened so far.
     pub(super) fn faults_fired(&self) -> u64 {
         self.device.faults_fired()
     }
 
-    /// How often the policy did what it may do.
+    /// How often the policy did what.
     pub(super) fn reached(&self) -> Reached {
         self.core.policy().notes().reached
     }
@@ -149,10 +149,10 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         self.script.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// Carries out a step, then checks every law.
+    /// Performs a step, then checks every law.
     ///
     /// # Errors
-    /// The first law broken.
+    /// The first broken law.
     pub(super) fn apply(&mut self, step: Step) -> Result<Outcome, Broken> {
         self.device.begin_operation();
         self.script.push(step.line());
@@ -164,12 +164,14 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             self.calls.push(self.device.calls_so_far().iter().map(|call| call.name).collect());
         }
         match &outcome {
-            // Pages that no device has are a wrong answer too, which the driver finds: "invalid value".
+            // A page size that the device does not have is an invalid answer, too; the driver rejects it as an invalid value.
             Outcome::Failed(BackendError::Driver { code, .. }) if self.mode == Mode::Wrong && *code == self.invalid_value => {}
-            Outcome::Failed(error) => ensure(Law::Faults, self.mode == Mode::Faults, || {
-                format!("the device failed, which nobody had planned: {error}")
-            })?,
-            Outcome::AtFault => ensure(Law::Answers, self.mode == Mode::Wrong, || "an error of the policy".to_owned())?,
+            Outcome::Failed(error) => {
+                ensure(Law::Faults, self.mode == Mode::Faults, || format!("the device failed without a planned fault: {error}"))?
+            }
+            Outcome::AtFault => {
+                ensure(Law::Answers, self.mode == Mode::Wrong, || "the policy gave an invalid answer".to_owned())?
+            }
             Outcome::Done | Outcome::Refused => {}
         }
         self.check_calls(step, was_deferring)?;
@@ -224,13 +226,13 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         Ok(Outcome::Done)
     }
 
-    /// What came of an operation that the device or the policy can fail.
+    /// The outcome of an operation that the device or the policy can make fail.
     fn outcome(&self, answer: Result<(), AllocError>) -> Result<Outcome, Broken> {
         match answer {
             Ok(()) => Ok(Outcome::Done),
             Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
             Err(AllocError::Policy(fault)) => self.at_fault(&fault),
-            Err(error) => Err(Broken::new(Law::Answers, format!("giving back says {error}"))),
+            Err(error) => Err(Broken::new(Law::Answers, format!("freeing failed: {error}"))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the program does with its memory and the device: fills, reads, waits, work and time.
+//! The program's use of its memory and the device: fills, reads, waits, work and time.
 
 use parkade::device::BackendError;
 use parkade::policy::Policy;
@@ -9,11 +9,11 @@ use super::Trial;
 use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 
-/// Of an allocation so many bytes are read back, at its start and at its end: reuse spoils either.
+/// Bytes read back at the start and at the end of an allocation: reuse would overwrite one of them.
 const READ_BYTES: u64 = 512;
 
 fn device_failed(error: impl std::fmt::Display) -> Broken {
-    Broken::new(Law::Contents, format!("memory that is handed out cannot be used: {error}"))
+    Broken::new(Law::Contents, format!("allocated memory cannot be used: {error}"))
 }
 
 impl<D: TestDevice, P: Policy> Trial<D, P> {
@@ -53,7 +53,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         self.device.steer().fill(live.address(), Bytes(whole), word, stream).map_err(device_failed)
     }
 
-    /// Lets a stream fill a live allocation behind its last user, and tells the allocator.
+    /// Lets a stream fill a live allocation after its last user, and tells the allocator.
     pub(super) fn use_by(&mut self, which: usize, stream: StreamId) -> Result<(), Broken> {
         let live = &mut self.book.live[which];
         if stream != live.last {
@@ -73,7 +73,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         self.fill(which, stream)
     }
 
-    /// Waits for the last user of a live allocation and looks whether it still holds what was written.
+    /// Waits for the last user of a live allocation and checks that it still holds what was written.
     pub(super) fn read(&mut self, which: usize) -> Result<(), Broken> {
         let live = &self.book.live[which];
         let whole = live.whole_words();
@@ -91,7 +91,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             ensure(Law::Contents, wrong.is_none(), || {
                 let (at, size, word) = (live.address(), live.requested, live.word);
                 let place = offset + 4 * wrong.unwrap_or(0) as u64;
-                format!("{size} bytes at {at} were filled with {word:#x}; at byte {place} there is something else")
+                format!("{size} bytes at {at} were filled with {word:#x}, but hold something else at byte {place}")
             })?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! One request, and one block given back: what the allocator made of the policy's answers.
+//! One request and one free: what the allocator did with the policy's answers.
 
 use parkade::policy::{Policy, PolicyFault};
 use parkade::snapshot::BlockActivity;
@@ -37,8 +37,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         }
     }
 
-    /// What the device did for a request that was served: a wait between streams for a block that changes them, and pages that
-    /// were mapped though none was made.
+    /// Counts what the device did for a served request: a wait between streams for a block that changed streams, and pages mapped
+    /// without being created.
     fn count_carried_out(&mut self) {
         let calls = self.device.calls_so_far();
         let done = |name| calls.iter().filter(|call| call.name == name && call.done).count();
@@ -54,18 +54,18 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let block = segments.iter().flat_map(|segment| &segment.blocks).find(|block| block.address == address);
         let size = block.filter(|block| block.state == BlockActivity::Allocated).map(|block| block.size.get());
         let Some(size) = size else {
-            return Err(Broken::new(Law::Accounting, format!("the heap has nothing handed out at {address}: {block:?}")));
+            return Err(Broken::new(Law::Accounting, format!("the heap has no live block at {address}: {block:?}")));
         };
         let mut live = Live::new(allocation, requested, stream, 0);
         live.pool = self.check_pool_served(told_before, requested, &live)?;
         self.core.policy_mut().used_pool(live.pool != 0, false);
         let policy = self.core.policy();
         let rounded = policy.round(Bytes(requested)).unwrap_or(Bytes::ZERO).get();
-        // What a policy that answers at random says now is not what it said then; and where nothing is cut it is not asked.
+        // A policy with random answers would answer differently now; and a policy is not asked about blocks that are not split.
         if self.mode != Mode::Wrong && !self.routing.is_whole(live.pool) {
             let expected = policy.kept(rounded);
             ensure(Law::Placement, size == expected, || {
-                format!("{requested} bytes got a block of {size}, and the policy made it {expected}")
+                format!("{requested} bytes got a block of {size}, but the policy said {expected}")
             })?;
         }
         let unit = if self.mode == Mode::Wrong { 1 } else { policy.round(Bytes(1)).map_or(512, |unit| unit.get().clamp(1, 512)) };
@@ -73,7 +73,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         self.fill(self.book.live.len() - 1, stream)
     }
 
-    /// It is where the policy said, in a segment of the size that it said.
+    /// Checks that the block is where the policy said, in a segment of the size that it said.
     fn check_served(&self, allocation: &Allocation, bytes: u64, told_before: usize) -> Result<(), Broken> {
         let notes = self.core.policy().notes();
         let address = allocation.address().get();
@@ -81,21 +81,21 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let made = made.iter().rfind(|entry| entry.action == TraceAction::SegmentAlloc).map(|entry| entry.size);
         let holds = match notes.answer {
             Some(Answer::Reuse(place)) => place == Some(address),
-            // It merges first with what its new stream has free before it.
+            // It first merges with a free block of its new stream before it.
             Some(Answer::Transfer(place)) => place.is_some_and(|place| address <= place),
             Some(Answer::Segment(size, _)) => made.is_none_or(|made| made == size),
             _ => true,
         };
         ensure(Law::Placement, holds, || {
-            format!("{bytes} bytes went to {address:#x} (a new segment: {made:?} bytes), and the policy said {:x?}", notes.answer)
+            format!("{bytes} bytes went to {address:#x} (new segment: {made:?} bytes), but the policy said {:x?}", notes.answer)
         })
     }
 
-    /// Out of memory is true: the policy finds nothing, and still nothing when everything is waited for and given back that its
-    /// rules allow to be given back. `waiting` blocks at most were waited for: where there was one, a policy that does not look
-    /// again afterwards may have missed it.
+    /// Checks that out of memory is justified: the policy finds no block, not even after waiting for all work and giving back all
+    /// that its rules allow. At most `waiting` blocks were pending: if there were any, a policy that does not search again after
+    /// waiting may have missed one.
     fn check_refusal(&mut self, bytes: u64, stream: StreamId, waiting: usize) -> Result<(), Broken> {
-        // Pools that serve when memory is out are looked into before anything is waited for, and not again, as PyTorch does.
+        // Like PyTorch, pools that serve when memory runs out are searched once, before any wait.
         let looks_again = self.habits.looks_after_waiting && self.routing.serving().next().is_none();
         if waiting > 0 && !looks_again {
             return Ok(());
@@ -109,28 +109,28 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         } else {
             self.core.release_cached()
         };
-        answer.map_err(|error| Broken::new(Law::Answers, format!("giving back after a refusal: {error}")))?;
+        answer.map_err(|error| Broken::new(Law::Answers, format!("giving memory back after a refusal failed: {error}")))?;
         let after = self.core.heap().reserved();
         self.check(false)?;
         self.core.policy_mut().begin();
         let again = self.core.allocate(Bytes(bytes), stream);
         ensure(Law::NoFalseOutOfMemory, again.is_err(), || {
             format!(
-                "{bytes} bytes were refused while {waiting} blocks at most were waiting and {before} bytes were reserved; with nothing \
-                 waiting and {after} reserved they are served"
+                "{bytes} bytes were refused with at most {waiting} blocks pending and {before} bytes reserved; with nothing \
+                 pending and {after} bytes reserved they are served"
             )
         })
     }
 
-    /// Whether the program may give an allocation back: not during a capture if it was used by another stream during one, because
-    /// such a use is forgotten then (spec 3.8), and the memory handed out while it is used.
+    /// Whether the program may free an allocation: not during a capture if another stream used it during one, because that use is
+    /// then forgotten (spec 3.8) and the memory reused too early.
     pub(super) fn may_free(&self, which: usize) -> bool {
         !self.book.live[which].is_captured || !self.core.heap().is_deferring()
     }
 
     pub(super) fn free(&mut self, which: usize) -> Result<Outcome, Broken> {
         if self.device.steer().insight().is_none() {
-            // Nothing else shows there that something was overwritten.
+            // Only this shows whether something was overwritten.
             self.read(which)?;
         }
         let live = self.book.give_back(which, &self.device.witness());
@@ -141,15 +141,15 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         }
     }
 
-    /// An answer was refused: the error names the policy, and nothing has changed by it.
+    /// Checks a rejected answer: the error names the policy, and nothing has changed.
     pub(super) fn at_fault(&self, fault: &PolicyFault) -> Result<Outcome, Broken> {
         let name = self.core.policy().name();
-        ensure(Law::Answers, fault.policy == name, || format!("{name} was at fault, and the error says {fault}"))?;
+        ensure(Law::Answers, fault.policy == name, || format!("the fault is that of {name}, but the error says {fault}"))?;
         ensure(Law::Answers, self.mode == Mode::Wrong, || fault.to_string())?;
         let is_cut = fault.problem.starts_with("cuts");
         let is_block = fault.problem.starts_with("releases") || fault.problem.starts_with("remaps");
-        // What a rung did before its wrong part stays done: blocks released before the one that cannot be, a segment that was
-        // then cut wrongly.
+        // What a rung did before its invalid part stays: blocks released before an invalid one, or a segment that was then split
+        // wrongly.
         let unchanged = match self.core.policy().notes().answer {
             Some(Answer::Reuse(_)) => true,
             Some(Answer::Transfer(_)) => !is_cut,
@@ -157,7 +157,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             None => false,
         };
         let changed = changed_since_answer(&self.core).filter(|_| unchanged && fault.problem != "never gives up");
-        ensure(Law::Answers, changed.is_none(), || format!("{fault}, and the heap changed: {}", changed.unwrap_or_default()))?;
+        ensure(Law::Answers, changed.is_none(), || format!("{fault}, but the heap changed: {}", changed.unwrap_or_default()))?;
         Ok(Outcome::AtFault)
     }
 }
