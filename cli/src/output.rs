@@ -58,9 +58,9 @@ pub(crate) fn times(number: i64) -> String {
     }
 }
 
-/// Numbers in a sentence: `0, 1`.
-pub(crate) fn list(numbers: &[u32]) -> String {
-    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+/// A list in a sentence: `0, 1`.
+pub(crate) fn list(items: impl IntoIterator<Item = impl Display>) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether the error is a closed pipe.
@@ -129,7 +129,7 @@ mod tests {
     fn counts_have_a_plural() {
         assert_eq!([0_u64, 1, 2].map(|holes| count(holes, "hole")), ["0 holes", "1 hole", "2 holes"]);
         assert_eq!([1_u64, 2].map(|entries| count(entries, "entry")), ["1 entry", "2 entries"]);
-        assert_eq!((count(1_usize, "block"), list(&[0, 1])), ("1 block".to_owned(), "0, 1".to_owned()));
+        assert_eq!((count(1_usize, "block"), list([0, 1])), ("1 block".to_owned(), "0, 1".to_owned()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use parkade::profile::Profile as Rules;
 use parkade_recording::{DeviceRecording, ReadError, Recording};
 use parkade_replay::{ReplaySettings, newer_release};
@@ -54,6 +54,20 @@ pub(crate) fn recorded_rules(recording: &Recording) -> &'static Rules {
 /// The settings of the recorded run, as read by the release that recorded it.
 pub(crate) fn own_settings(recording: &Recording) -> Result<ReplaySettings> {
     Ok(ReplaySettings::of_recording_as(recorded_rules(recording), recording.settings.as_ref())?)
+}
+
+/// These devices, or only the wanted one.
+pub(crate) fn chosen<'r>(
+    devices: impl IntoIterator<Item = &'r DeviceRecording>,
+    wanted: Option<u32>,
+) -> Result<Vec<&'r DeviceRecording>> {
+    let mut devices: Vec<_> = devices.into_iter().collect();
+    let known = output::list(devices.iter().map(|device| device.device));
+    devices.retain(|device| wanted.is_none_or(|number| number == device.device));
+    match wanted.filter(|_| devices.is_empty() && !known.is_empty()) {
+        Some(number) => bail!("the file has nothing about device {number}, only about {known}"),
+        None => Ok(devices),
+    }
 }
 
 /// The devices with a trace.

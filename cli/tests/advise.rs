@@ -81,7 +81,7 @@ fn several_devices_get_one_answer_or_one_is_chosen() {
     let (_, object) = json(&[&file, "--capacity", "140MiB", "--device", "3"]);
     assert_eq!(object["verdict"], "fits");
     let run = call(&["advise", &file, "--device", "7"]);
-    assert!(run.code == 2 && run.err.contains("no device 7, only 0, 3"), "{}", run.err);
+    assert!(run.code == 2 && run.err.contains("nothing about device 7, only about 0, 3"), "{}", run.err);
 }
 
 #[test]

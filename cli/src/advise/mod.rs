@@ -102,7 +102,8 @@ impl Command for Args {
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let verify = self.recorded.own(&recording)?;
         let own = verify.settings.clone();
-        choose_device(&mut recording, self.device)?;
+        recording::chosen(&recording.devices, self.device)?;
+        recording.devices.retain(|device| self.device.is_none_or(|number| number == device.device));
         let space = MemoryBudget { capacity_bytes: self.capacity, limit_bytes: self.limit };
         let traced = recording::traced(&recording);
         let found = if !traced.is_empty() {
@@ -142,19 +143,6 @@ impl Command for Args {
             Found::OnlySegments(space) => lines.add(&held::Object::of(advised, space)),
         }
     }
-}
-
-fn choose_device(recording: &mut Recording, chosen: Option<u32>) -> Result<()> {
-    let Some(chosen) = chosen else { return Ok(()) };
-    let known: Vec<String> = recording.devices.iter().map(|device| device.device.to_string()).collect();
-    recording.devices.retain(|device| device.device == chosen);
-    if recording.devices.is_empty() {
-        bail!(
-            "the recording has no device {chosen}, only {}",
-            if known.is_empty() { "none".to_owned() } else { known.join(", ") }
-        );
-    }
-    Ok(())
 }
 
 fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool) -> Result<Advice> {

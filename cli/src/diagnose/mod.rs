@@ -157,15 +157,13 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     };
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let options = DiagnoseOptions { own, capacity_bytes: args.capacity, entry: args.entry, fences: FENCES };
-    let numbers: Vec<u32> = recording.devices.iter().map(|device| device.device).collect();
-    let chosen: Vec<_> = recording.devices.iter().filter(|one| args.device.is_none_or(|number| one.device == number)).collect();
-    match (args.device, chosen.as_slice()) {
-        (_, []) if numbers.is_empty() => bail!("the file has neither trace entries nor segments: nothing to diagnose"),
-        (Some(number), []) => bail!("the file has nothing about device {number}, only about {}", output::list(&numbers)),
-        _ => {}
+    let chosen = recording::chosen(&recording.devices, args.device)?;
+    if chosen.is_empty() {
+        bail!("the file has neither trace entries nor segments: nothing to diagnose");
     }
     if args.entry.is_some() && chosen.len() > 1 {
-        bail!("--entry needs one device, and the file has {}: choose one with --device", output::list(&numbers));
+        let numbers = output::list(chosen.iter().map(|device| device.device));
+        bail!("--entry needs one device, and the file has {numbers}: choose one with --device");
     }
     let bar = progress::entries(args.json.json);
     bar.set_length(recording::entries(&chosen));

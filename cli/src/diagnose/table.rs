@@ -36,7 +36,8 @@ fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> 
     let number = if diagnosed.recording.devices.len() > 1 { format!(" device {}", diagnosis.device) } else { String::new() };
     let trace = diagnosed.recording.devices.iter().find(|device| device.device == diagnosis.device);
     let entries = trace.map_or(0, |device| device.trace.len());
-    writeln!(out, "{}{number}: {}", short_name(&diagnosed.file), words::occasion(diagnosis, entries))?;
+    let occasion = words::occasion(diagnosis, entries);
+    hanging(out, "", 0, &format!("{}{number}: {occasion}", short_name(&diagnosed.file)))?;
     let headline = words::headline(diagnosis);
     let is_good = diagnosis.verdict == Verdict::NoFailure;
     let headline = words::wrapped(&headline, width()).join("\n");

@@ -184,10 +184,9 @@ impl<H: Host> Killing<'_, H> {
         }
         others.sort_unstable();
         others.dedup();
-        let listed: Vec<String> = others.iter().map(u32::to_string).collect();
-        let listed = match listed.as_slice() {
+        let listed = match others.as_slice() {
             [] => String::from("NVML lists none (in a container it may see none: run it on the host)"),
-            listed => format!("NVML lists {}", listed.join(", ")),
+            others => format!("NVML lists {}", output::list(others)),
         };
         ensure!(!holdings.is_empty(), "process {} holds no memory on a GPU and is left alone: {listed}{refusals}", self.pid);
         Ok(holdings)

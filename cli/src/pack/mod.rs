@@ -17,7 +17,7 @@ use parkade_research::packing::{
 
 use crate::args::{Json, RecordedLimit};
 use crate::runner::{Command, Form, Lines, Subject};
-use crate::{progress, recording, target};
+use crate::{output, progress, recording, target};
 
 /// Pack a program's buffers offline: sizes and lifetimes are known, addresses are searched for.
 ///
@@ -154,7 +154,12 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
     let chosen: Vec<_> = traced.clone().filter(|device| args.device.is_none_or(|wanted| wanted == device.device)).collect();
     if chosen.is_empty() {
         match args.device.filter(|_| traced.clone().next().is_some()) {
-            Some(wanted) => bail!("device {wanted} has no trace entries; those that have: {}", numbers(traced.map(|d| d.device))),
+            Some(wanted) => {
+                bail!(
+                    "device {wanted} has no trace entries; those that have: {}",
+                    output::list(traced.map(|device| device.device))
+                )
+            }
             None => bail!("the file has no trace entries to pack: {}", recording::RECORD_IT),
         }
     }
@@ -182,10 +187,6 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
 
 fn too_many_devices(count: usize) -> anyhow::Error {
     anyhow!("one file is written, and the recording has {count} devices: choose one with --device")
-}
-
-fn numbers(devices: impl Iterator<Item = u32>) -> String {
-    devices.map(|device| device.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The checked packing, and the seconds that it took.

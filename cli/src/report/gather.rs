@@ -132,21 +132,11 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
 
 fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&DeviceRecording>> {
     let has_something = |of: &&DeviceRecording| !of.trace.is_empty() || !of.segments.is_empty();
-    let devices: Vec<&DeviceRecording> = recording.devices.iter().filter(has_something).collect();
-    let Some(number) = device else {
-        if devices.is_empty() {
-            bail!("the file has no trace entries and no segments: {}", recording::RECORD_IT);
-        }
-        return Ok(devices);
-    };
-    let numbers: Vec<String> = devices.iter().map(|device| device.device.to_string()).collect();
-    match devices.into_iter().find(|device| device.device == number) {
-        Some(device) => Ok(vec![device]),
-        None => bail!(
-            "the file has nothing about device {number}, only about {}",
-            if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") }
-        ),
+    let devices = recording::chosen(recording.devices.iter().filter(has_something), device)?;
+    if devices.is_empty() {
+        bail!("the file has no trace entries and no segments: {}", recording::RECORD_IT);
     }
+    Ok(devices)
 }
 
 /// The settings to try with their names, the recorded run's own first, each once.

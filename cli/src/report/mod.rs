@@ -122,8 +122,8 @@ impl Command for Args {
 /// The picture of the only device.
 fn picture(report: &Report, entry: Option<usize>) -> Result<String> {
     let [device] = report.devices.as_slice() else {
-        let numbers: Vec<String> = report.devices.iter().map(|device| device.number.to_string()).collect();
-        bail!("a picture shows one device, and the recording has {}: choose one with --device", numbers.join(", "));
+        let numbers = output::list(report.devices.iter().map(|device| device.number));
+        bail!("a picture shows one device, and the recording has {numbers}: choose one with --device");
     };
     match entry {
         None => Ok(svg::timeline(report, device)),

@@ -222,7 +222,10 @@ fn read(args: &Args) -> Result<Shown> {
             )
         }
     };
-    let devices = chosen(args, &recording)?;
+    let devices = recording::chosen(&recording.devices, args.device)?;
+    if devices.is_empty() {
+        bail!("the file has neither segments nor trace entries");
+    }
     let mut shown = Shown { settings, devices: Vec::new(), left_out: Vec::new() };
     for device in devices {
         match lacks(args, device) {
@@ -235,16 +238,6 @@ fn read(args: &Args) -> Result<Shown> {
         bail!("{}", reasons.join("; "));
     }
     Ok(shown)
-}
-
-fn chosen<'r>(args: &Args, recording: &'r Recording) -> Result<Vec<&'r DeviceRecording>> {
-    let is_wanted = |device: &&DeviceRecording| args.device.is_none_or(|number| number == device.device);
-    let devices: Vec<_> = recording.devices.iter().filter(is_wanted).collect();
-    match (args.device, devices.is_empty()) {
-        (Some(number), true) => bail!("the file has nothing about device {number}"),
-        (None, true) => bail!("the file has neither segments nor trace entries"),
-        _ => Ok(devices),
-    }
 }
 
 /// Why the device does not have the moments asked for.
