@@ -37,13 +37,13 @@ pub(crate) struct RecordedLimit {
 }
 
 impl RecordedLimit {
-    /// How the recorded run is read: under its own settings, with this limit.
+    /// The recorded run's own settings and this limit.
     pub(crate) fn own(&self, recording: &Recording) -> Result<VerifyOptions> {
         Ok(VerifyOptions { settings: recording::own_settings(recording)?, limit_bytes: self.recorded_limit, stats_file: None })
     }
 }
 
-/// What commands have in common that replay a recording under other settings.
+/// The arguments of commands that replay a recording under other settings.
 #[derive(Args)]
 pub(crate) struct Replay {
     /// The recording.
@@ -71,19 +71,19 @@ impl Replay {
         Ok(self.settings.as_deref().map(|text| ReplaySettings::given_as(self.profile.rules(), text)).transpose()?)
     }
 
-    /// The limit in bytes under settings with this fraction.
+    /// The limit in bytes under settings with this memory fraction.
     pub(crate) fn limit(&self, fraction: f64) -> Result<Option<u64>> {
         limit(self.limit, self.capacity, fraction, self.profile.rules())
     }
 }
 
-/// The limit in bytes. A fraction of the device's memory means nothing while that is not known.
+/// The limit in bytes, unless it is a fraction of a memory that is not known.
 pub(crate) fn limit(limit: Option<u64>, capacity: Option<u64>, fraction: f64, profile: &Rules) -> Result<Option<u64>> {
     match (limit, capacity) {
         (Some(limit), _) => Ok(Some(limit)),
         (None, Some(capacity)) if fraction < 1.0 => Ok(Some(profile.limit_rounding.limit(fraction, capacity))),
         (None, capacity) if fraction >= 1.0 => Ok(capacity),
-        _ => bail!("per_process_memory_fraction:{fraction} is a part of the device's memory, which --capacity gives"),
+        _ => bail!("per_process_memory_fraction:{fraction} is a fraction of the device's memory, which --capacity gives"),
     }
 }
 

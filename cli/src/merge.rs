@@ -1,4 +1,4 @@
-//! `parkade merge`: the parts of a sweep, put together to what one machine would have written.
+//! `parkade merge`: joins the parts of a sweep into what one machine would have written.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -86,12 +86,12 @@ struct Merged {
 
 fn put_together(parts: Vec<(&Path, Contents)>) -> Result<Merged> {
     let Some((first, header)) = parts.first().map(|(file, part)| (*file, part.header.clone())) else { bail!("no files") };
-    // Of each job the first row of every build, in the order of the files.
+    // The first row of each build for each job, in the order of the files.
     let mut all: BTreeMap<u64, Vec<(&Path, Row)>> = BTreeMap::new();
     let mut programs: BTreeMap<(String, u64), (&Path, String)> = BTreeMap::new();
     for (file, part) in parts {
         if let Some(difference) = part.header.difference(&header) {
-            bail!("{} {difference} than {}: they are not of one sweep", file.display(), first.display());
+            bail!("{} {difference} than {}: they are not from the same sweep", file.display(), first.display());
         }
         for row in part.rows {
             let program = (row.workload.clone(), row.seed);
@@ -132,7 +132,7 @@ fn put_together(parts: Vec<(&Path, Contents)>) -> Result<Merged> {
     Ok(Merged { plan: header.plan, rows, overlap })
 }
 
-/// Whether two rows of a job say the same, whoever made them.
+/// Whether two rows of a job agree, whichever build made them.
 fn has_the_numbers_of(one: &Row, other: &Row) -> bool {
     Row { build: other.build.clone(), ..one.clone() } == *other
 }

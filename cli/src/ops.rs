@@ -1,4 +1,4 @@
-//! `parkade ops`: a script of operations on the core, answered as the real allocator's harness answers it.
+//! `parkade ops`: runs a script of operations on the core, with the answers that the real allocator's harness gives.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -51,7 +51,7 @@ enum AddressOrder {
 impl Command for Args {
     type Answer = ();
 
-    /// Each answer is printed as soon as it is there.
+    /// Prints each answer at once.
     fn compute(&self) -> Result<()> {
         run(self)
     }

@@ -1,5 +1,4 @@
-//! Where output goes: standard output in one buffer, colours only on a terminal, a reader that went away is no error, and nothing
-//! that a file says reaches the terminal but as text.
+//! Standard output and standard error: buffering, colours, wrapping, closed pipes, and escaping of control characters.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
@@ -13,12 +12,12 @@ pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::new(io::stdout().lock())
 }
 
-/// Says on standard error what went wrong, in one line. Nobody may be listening.
+/// Reports an error on standard error, in one line. A closed standard error is ignored.
 pub(crate) fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "parkade: {}", one_line(message));
 }
 
-/// The text with everything that a terminal would obey written out: names in files and names of files may hold anything.
+/// The text with control characters escaped: file names and names inside files may contain anything.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -31,22 +30,26 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// Line ends of Unicode, and what reverses the direction of writing.
+/// Unicode line separators and direction marks.
 const fn is_layout(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The beginning of a text of unknown length.
+/// The first `longest` characters of a text.
 pub(crate) fn shorten(text: &str, longest: usize) -> String {
     text.char_indices().nth(longest).map_or_else(|| text.to_owned(), |(end, _)| format!("{}...", &text[..end]))
 }
 
-/// So many of a thing: `1 hole`, `2 holes`.
+/// A number of things: `1 hole`, `2 holes`, `2 entries`.
 pub(crate) fn count(number: impl Copy + PartialEq + From<u8> + Display, thing: &str) -> String {
-    if number == 1.into() { format!("{number} {thing}") } else { format!("{number} {thing}s") }
+    match thing.strip_suffix('y') {
+        _ if number == 1.into() => format!("{number} {thing}"),
+        Some(stem) => format!("{number} {stem}ies"),
+        None => format!("{number} {thing}s"),
+    }
 }
 
-/// How often: `never`, `once`, `2 times`.
+/// A number of times: `never`, `once`, `2 times`.
 pub(crate) fn times(number: i64) -> String {
     match number {
         0 => "never".to_owned(),
@@ -55,17 +58,17 @@ pub(crate) fn times(number: i64) -> String {
     }
 }
 
-/// Numbers in a sentence: `0, 1`.
-pub(crate) fn list(numbers: &[u32]) -> String {
-    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+/// A list in a sentence: `0, 1`.
+pub(crate) fn list(items: impl IntoIterator<Item = impl Display>) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// True if the error is that nobody reads the output any more.
+/// Whether the error is a closed pipe.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
 }
 
-/// Text that reports success. The runner removes the colours where standard output is no terminal or `NO_COLOR` is set.
+/// Text that reports success. The runner strips colours if standard output is not a terminal or `NO_COLOR` is set.
 pub(crate) fn good(text: &str) -> String {
     styled(AnsiColor::Green.on_default(), text)
 }
@@ -84,14 +87,14 @@ fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Columns of the terminal; elsewhere a fixed number that leaves most lines whole, so that output does not depend on the place.
+/// The columns of the terminal; a fixed number elsewhere, so that output in files does not depend on where it was made.
 pub(crate) fn width() -> usize {
     const ELSEWHERE: usize = 200;
     let size = io::stdout().is_terminal().then(|| terminal_size::terminal_size_of(io::stdout())).flatten();
     size.map_or(ELSEWHERE, |(width, _)| usize::from(width.0).max(40))
 }
 
-/// A line of text after so many blanks, broken between words where a terminal would break it anywhere.
+/// An indented line of text, wrapped on a terminal.
 pub(crate) fn paragraph(text: &str, indent: usize) -> String {
     let blanks = " ".repeat(indent);
     let width = if io::stdout().is_terminal() { width() } else { usize::MAX };
@@ -99,7 +102,12 @@ pub(crate) fn paragraph(text: &str, indent: usize) -> String {
     lines.iter().map(|line| format!("{blanks}{line}\n")).collect()
 }
 
-/// The text in lines of at most `width` characters, broken between words only.
+/// A wrapped line of text that begins with a red word.
+pub(crate) fn alert(word: &str, text: &str) -> String {
+    paragraph(&format!("{word} {text}"), 0).replacen(word, &bad(word), 1)
+}
+
+/// The text wrapped between words, in lines of at most `width` characters.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let options = textwrap::Options::new(width)
         .word_separator(WordSeparator::AsciiSpace)
@@ -113,14 +121,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_written_out() {
+    fn control_characters_are_escaped() {
         assert_eq!(one_line("a\nb\x1b[31m\u{202e}ü"), "a\\nb\\u{1b}[31m\\u{202e}ü");
     }
 
     #[test]
-    fn one_of_a_thing_is_not_many() {
+    fn counts_have_a_plural() {
         assert_eq!([0_u64, 1, 2].map(|holes| count(holes, "hole")), ["0 holes", "1 hole", "2 holes"]);
-        assert_eq!((count(1_usize, "block"), list(&[0, 1])), ("1 block".to_owned(), "0, 1".to_owned()));
+        assert_eq!([1_u64, 2].map(|entries| count(entries, "entry")), ["1 entry", "2 entries"]);
+        assert_eq!((count(1_usize, "block"), list([0, 1])), ("1 block".to_owned(), "0, 1".to_owned()));
     }
 
     #[test]

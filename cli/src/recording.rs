@@ -1,47 +1,86 @@
-//! Reading the recording that a command is about, and choosing among its devices.
+//! Reading a recording and choosing among its devices, and the notes that several commands make about one.
 
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use parkade::profile::Profile as Rules;
 use parkade_recording::{DeviceRecording, ReadError, Recording};
 use parkade_replay::{ReplaySettings, newer_release};
 
-use crate::output;
+use crate::{output, size};
 
-/// How to make a recording that has a trace; the end of many messages.
+/// How to record a trace, for the end of a message.
 pub(crate) const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_history()";
 
-/// Reads a recording; the error does not name the file.
+/// A note for recordings without settings.
+pub(crate) const ASSUMED_SETTINGS: &str =
+    "not in the file: the settings; PyTorch's defaults are assumed (--settings overrides them)";
+
+/// A note on a limit that was inferred.
+pub(crate) fn assumed_limit(bytes: u64) -> String {
+    format!(
+        "a limit of {} was assumed (--limit sets it): garbage collection needs one, and this one reproduces every recorded decision",
+        size::show_bytes(bytes)
+    )
+}
+
+/// A note on requests taken from a recording that the replay does not reproduce.
+pub(crate) fn uncertain_requests(mismatches: u64, decisions: u64) -> String {
+    format!(
+        "{mismatches} of {decisions} recorded decisions differ in a replay under the recording's own settings (see parkade verify; \
+         --recorded-limit sets its limit), so the requests are less certain"
+    )
+}
+
+/// A note on requests that failed on the simulated device, but not for lack of memory.
+pub(crate) fn other_failures(requests: u64) -> String {
+    format!("{} failed for a reason other than memory", output::count(requests, "request"))
+}
+
+/// Reads a recording. Errors do not name the file.
 pub(crate) fn read(file: &Path) -> Result<Recording> {
     parkade_recording::read_file(file).map_err(|error| match error {
-        // The path comes before every error of this file.
+        // The caller names the file.
         ReadError::File { cause, .. } => anyhow!("cannot be read: {cause}"),
         error => error.into(),
     })
 }
 
-/// The release whose decisions a recording shows, 2.11 where it shows none.
+/// The rules of the release that made the recording, as far as it shows; else those of 2.11.
 pub(crate) fn recorded_rules(recording: &Recording) -> &'static Rules {
     newer_release(recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile)
 }
 
-/// The settings of the recorded run, as the release that recorded it reads them.
+/// The settings of the recorded run, as read by the release that recorded it.
 pub(crate) fn own_settings(recording: &Recording) -> Result<ReplaySettings> {
     Ok(ReplaySettings::of_recording_as(recorded_rules(recording), recording.settings.as_ref())?)
 }
 
-/// The devices that have a trace.
+/// These devices, or only the wanted one.
+pub(crate) fn chosen<'r>(
+    devices: impl IntoIterator<Item = &'r DeviceRecording>,
+    wanted: Option<u32>,
+) -> Result<Vec<&'r DeviceRecording>> {
+    let mut devices: Vec<_> = devices.into_iter().collect();
+    let known = output::list(devices.iter().map(|device| device.device));
+    devices.retain(|device| wanted.is_none_or(|number| number == device.device));
+    match wanted.filter(|_| devices.is_empty() && !known.is_empty()) {
+        Some(number) => bail!("the file has nothing about device {number}, only about {known}"),
+        None => Ok(devices),
+    }
+}
+
+/// The devices with a trace.
 pub(crate) fn traced(recording: &Recording) -> Vec<&DeviceRecording> {
     recording.devices.iter().filter(|device| !device.trace.is_empty()).collect()
 }
 
-/// The entries of all these traces.
+/// The number of entries in these traces.
 pub(crate) fn entries(devices: &[&DeviceRecording]) -> u64 {
     devices.iter().map(|device| device.trace.len() as u64).sum()
 }
 
-/// An error of one of several devices names the device.
+/// Names the device in an error if there are several devices.
 pub(crate) fn of_device<T, E: Into<anyhow::Error>>(result: Result<T, E>, device: u32, devices: usize) -> Result<T> {
     result.map_err(|error| {
         let error = error.into();
@@ -49,7 +88,7 @@ pub(crate) fn of_device<T, E: Into<anyhow::Error>>(result: Result<T, E>, device:
     })
 }
 
-/// The file's own name.
+/// The name of the file without its folder.
 pub(crate) fn short_name(file: &Path) -> String {
     output::one_line(&file.file_name().unwrap_or(file.as_os_str()).to_string_lossy())
 }

@@ -13,7 +13,7 @@ use crate::output;
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Outcome {
-    /// Everything that was asked for is true or done.
+    /// All is well.
     Good,
     /// A check failed.
     CheckFailed,
@@ -50,11 +50,11 @@ impl Form {
 pub(crate) enum Subject<'a> {
     /// No single file.
     None,
-    /// This one. Its name is put before the message on standard error.
+    /// This one, named before the message on standard error.
     File(&'a Path),
-    /// This one, or standard input. The message names it where that helps.
+    /// This one, or standard input. The message names it itself.
     Named(Option<&'a Path>),
-    /// The command itself: JSON, whose lines are about something else, does not have it.
+    /// The arguments: JSON, which has a line for each result, does not report it.
     Command,
 }
 
@@ -63,7 +63,7 @@ pub(crate) trait Command {
     /// What it computes.
     type Answer;
 
-    /// Does the work. What is printed while it is done is printed here.
+    /// Does the work. Output that must appear at once is printed here.
     fn compute(&self) -> Result<Self::Answer>;
 
     /// How the command ended.
@@ -91,7 +91,7 @@ pub(crate) trait Command {
         Ok(())
     }
 
-    /// What belongs on standard error beside the answer.
+    /// Lines for standard error beside the answer.
     fn remarks(&self, _: &Self::Answer) -> Vec<String> {
         Vec::new()
     }
@@ -120,7 +120,7 @@ impl Lines {
     }
 }
 
-/// Runs a command to its exit code. A reader that closed the pipe changes nothing about it.
+/// Runs a command and returns its exit code, which a closed pipe does not change.
 pub(crate) fn run<C: Command>(command: &C) -> ExitCode {
     let answer = match command.compute() {
         Ok(answer) => answer,
@@ -153,7 +153,7 @@ fn print<C: Command>(command: &C, answer: &C::Answer) -> Result<()> {
             Ok(out.flush()?)
         }
         Form::Text => {
-            // It removes colours where nobody would see them.
+            // Strips colours unless standard output is a terminal.
             let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
             command.text(answer, &mut out)?;
             Ok(out.flush()?)
@@ -170,7 +170,7 @@ fn write_out(text: &str) -> Result<()> {
 fn fail<C: Command>(command: &C, error: anyhow::Error) -> ExitCode {
     let subject = command.subject();
     if command.form() == Form::Json && !matches!(subject, Subject::Command) {
-        // Nobody may be reading, and standard error has the message too.
+        // Standard output may be closed, and standard error has the message too.
         let _ = write_out(&format!("{}\n", failure(subject, &format!("{error:#}"))));
     }
     let message = match subject {

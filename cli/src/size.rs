@@ -49,12 +49,12 @@ fn fraction_of(digits: &str, factor: u64) -> Option<u128> {
     Some(u128::from(factor) * digits.parse::<u128>().ok()? / scale)
 }
 
-/// A size for people: with a unit, as PyTorch prints it.
+/// A signed size for people.
 pub(crate) fn show(bytes: i64) -> String {
     u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), show_bytes)
 }
 
-/// A size that is not negative, for people: as PyTorch prints it, but for a single byte.
+/// A size for people, as PyTorch prints it except for a single byte.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     if bytes == 1 { "1 byte".to_owned() } else { format_bytes(bytes) }
 }
@@ -75,12 +75,12 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_is_not_many() {
+    fn one_byte_is_singular() {
         assert_eq!([0, 1, 2].map(show_bytes), ["0 bytes", "1 byte", "2 bytes"]);
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn other_text_is_refused() {
         for text in ["", "GiB", "-1", "1e9", "1..2", "1.2.3GiB", "16 apples", "99999999999GiB", "0x10", "."] {
             assert!(parse(text).is_err(), "{text:?}");
         }

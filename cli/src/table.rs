@@ -1,4 +1,4 @@
-//! Tables for people, fitted to the terminal: cells of text are wrapped, and columns that do not fit stand in a second table below.
+//! Tables fitted to the terminal: text wraps, and columns that do not fit follow in a second table.
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Width, presets};
 
@@ -6,10 +6,10 @@ use crate::output;
 
 /// Blanks between two columns.
 const GAP: usize = 2;
-/// A column of text is not made narrower than this for the sake of others.
+/// A column of text is not made narrower than this.
 const LEAST_TEXT: usize = 24;
 
-/// A table whose columns are numbers, but for the first or others that are named when it is printed.
+/// A table. Columns of numbers are aligned to the right.
 pub(crate) struct Table {
     heads: Vec<String>,
     rows: Vec<Row>,
@@ -81,7 +81,7 @@ impl Table {
             match parts.last_mut() {
                 Some(part) if !is_full || part.len() < 2 => part.push(column),
                 None => parts.push(vec![column]),
-                // What a row is about stands in its first column.
+                // The first column is repeated, as it names the row.
                 Some(_) => {
                     used = first;
                     parts.push(vec![0, column]);
@@ -92,7 +92,7 @@ impl Table {
         parts.iter().map(|part| self.part(part, left, &least, width)).collect::<Vec<_>>().join("\n")
     }
 
-    /// How narrow a column can be: a number stays in one piece, text is broken between words.
+    /// The least width of a column: numbers stay whole, text wraps between words.
     fn least_width(&self, column: usize, is_text: bool) -> usize {
         let cells = || self.rows.iter().filter_map(|row| row.cells.get(column)).map(String::as_str);
         let longest_word = |text: &str| text.split(' ').map(|word| word.chars().count()).max().unwrap_or(0);

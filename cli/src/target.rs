@@ -1,4 +1,4 @@
-//! The file that is written: never the recording, never half of one.
+//! Writing files: never over the recording, never half of one.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// Refuses a target that is the file that is read: it may be the only copy of what happened.
+/// Refuses to overwrite the file that is read.
 pub(crate) fn refuse_source(source: &Path, target: &Path) -> Result<()> {
     if is_same_file(source, target) {
-        bail!("the output is the file that is read, which is never overwritten: choose another file");
+        bail!("the output is the input file, which is never overwritten: choose another file");
     }
     Ok(())
 }
 
-/// Whether two names lead to one file, through links too. Neither needs to be there yet.
+/// Whether two paths lead to the same file, also through links. Neither needs to exist.
 pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
     is_same_inode(one, other) || resolved(one).is_some_and(|one| Some(one) == resolved(other))
 }
 
-/// Whether both are there and are one file: a hard link's canonical path is another.
+/// Whether both exist and are the same file: hard links have different canonical paths.
 #[cfg(unix)]
 fn is_same_inode(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -32,7 +32,7 @@ fn is_same_inode(_: &Path, _: &Path) -> bool {
     false
 }
 
-/// The path without links and detours; of a file that is not there, that of its folder and its name.
+/// The canonical path; of a missing file, its folder's canonical path and its name.
 fn resolved(path: &Path) -> Option<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Some(path);
@@ -41,7 +41,7 @@ fn resolved(path: &Path) -> Option<PathBuf> {
     Some(folder.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// Refuses a target that [`write()`] could not write: to be called before work that may take long. What is there stays as it is.
+/// Refuses a target that [`write()`] could not write, before work that may take long. Existing files stay as they are.
 pub(crate) fn refuse_unwritable(target: &Path) -> Result<()> {
     try_beside(target).with_context(|| format!("cannot write {}", target.display()))
 }
@@ -50,7 +50,7 @@ fn try_beside(target: &Path) -> io::Result<()> {
     let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
     match fs::metadata(&target) {
         Ok(data) if data.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-        // A device or a pipe: whoever waits at its other end would notice.
+        // A device or a pipe: its reader would notice.
         Ok(data) if !data.is_file() => Ok(()),
         _ => {
             let temporary = temporary(&target)?;
@@ -60,13 +60,13 @@ fn try_beside(target: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes the file: beside its place first, so that what was there stays whole until it is replaced.
+/// Writes the file beside its place and renames it, so that an existing file stays whole until it is replaced.
 pub(crate) fn write(target: &Path, bytes: &[u8]) -> Result<()> {
     write_beside(target, bytes).with_context(|| format!("cannot write {}", target.display()))
 }
 
 fn write_beside(target: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Where a link points is what is replaced, not the link.
+    // A link stays; its target is replaced.
     let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
     if fs::metadata(&target).is_ok_and(|data| !data.is_file()) {
         return fs::write(&target, bytes);
@@ -79,7 +79,7 @@ fn write_beside(target: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// A file of that name was there before: it is another's.
+/// Whether the temporary file existed before, so that it is not ours.
 fn is_taken(written: &io::Result<()>) -> bool {
     written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
 }
@@ -88,7 +88,7 @@ fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
 }
 
-/// A hidden name in the same folder, this process's own.
+/// A hidden name in the same folder, unique to this process.
 fn temporary(target: &Path) -> io::Result<PathBuf> {
     let name = target.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut hidden = std::ffi::OsString::from(".");

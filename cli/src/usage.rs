@@ -1,4 +1,4 @@
-//! Arguments that cannot be understood: said as every other failure is, in JSON too where that is asked for.
+//! Invalid arguments, reported like every other failure, also as JSON.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -9,19 +9,19 @@ use clap::{Arg, Command, Error};
 use crate::output;
 use crate::runner::{self, Subject};
 
-/// What clap has to say instead of running a command: a mistake (exit code 2), or the help that was asked for (0).
+/// Prints clap's answer: an error (exit code 2), or help (0).
 pub(crate) fn answer(error: &Error, program: &Command) -> ExitCode {
     if error.use_stderr() && wants_json(std::env::args_os().skip(1), program) {
         let mut out = output::stdout();
-        // Nobody may be listening, and what went wrong is said below.
+        // Standard output may be closed, and the error is printed below.
         let _ = writeln!(out, "{}", runner::failure(Subject::None, &one_line(error))).and_then(|()| out.flush());
     }
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Whether `--json` is among the arguments, for a subcommand that has it or for one that there is not. It takes no value: who gives it one
-/// has asked for JSON all the same, but for `--json=false`. What an option takes as its value asks for nothing.
+/// Whether `--json` is among the arguments of a subcommand that has it, or of an unknown one. `--json=VALUE` counts too, except
+/// `--json=false`; the value of another option does not.
 fn wants_json(arguments: impl Iterator<Item = OsString>, program: &Command) -> bool {
     let arguments: Vec<OsString> = arguments.take_while(|argument| argument != "--").collect();
     let subcommand = arguments.first().and_then(|name| program.find_subcommand(name));
@@ -39,7 +39,7 @@ fn asks_for_json(argument: &OsStr) -> bool {
     value.is_some_and(|value| value.is_empty() || value.starts_with('=') && value != "=false")
 }
 
-/// Whether this is an option whose value is the next argument, whatever that looks like.
+/// Whether this is an option whose value is the next argument, even if that starts with a hyphen.
 fn takes_any_value(subcommand: &Command, option: &str) -> bool {
     let is_it = |argument: &&Arg| {
         let is_short = argument.get_short().is_some_and(|short| option.strip_prefix('-') == Some(short.encode_utf8(&mut [0; 4])));
@@ -48,7 +48,7 @@ fn takes_any_value(subcommand: &Command, option: &str) -> bool {
     subcommand.get_arguments().find(is_it).is_some_and(|argument| argument.is_allow_hyphen_values_set())
 }
 
-/// The message without the usage behind it.
+/// The message without the usage that follows it.
 fn one_line(error: &Error) -> String {
     let text = error.to_string();
     let message = text.split("\n\nUsage:").next().unwrap_or(&text).split("\n\nFor more information").next().unwrap_or(&text);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_for_who_asks_and_has_it() {
+    fn json_is_wanted_if_asked_for_and_known() {
         let wants = |line: &str| wants_json(line.split_whitespace().map(OsString::from), &program());
         assert!(wants("with --json") && wants("with --nosuch --json x") && wants("nosuch --json") && wants("--json"));
         assert!(

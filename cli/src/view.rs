@@ -1,8 +1,8 @@
-//! What JSON is made of: structs that name their keys and types, each with where its fields come from.
+//! JSON views: structs that declare each key with its type and value.
 
 use parkade_replay::SettingsOrigin;
 
-/// Declares a struct that is serialised, and the function `of` that makes it: `key: type = value`.
+/// Declares a struct to serialise and its constructor `of`, with fields `key: type = value`.
 macro_rules! view {
     ($(#[$meta:meta])* $vis:vis struct $name:ident $(<$life:lifetime>)? ($($arg:ident: $type:ty),* $(,)?)
      { $($(#[$field_meta:meta])* $field:ident: $field_type:ty = $value:expr),* $(,)? }) => {
@@ -19,7 +19,7 @@ macro_rules! view {
 }
 pub(crate) use view;
 
-/// Where settings come from, as JSON says it.
+/// The origin of settings in JSON.
 pub(crate) const fn origin(origin: SettingsOrigin) -> &'static str {
     match origin {
         SettingsOrigin::Recorded => "recorded",

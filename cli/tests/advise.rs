@@ -31,7 +31,7 @@ fn the_cure_is_the_last_line() {
     let run = call(&["advise", &file, "--capacity", "140MiB"]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let last = run.out.lines().last().expect("a line");
-    assert!(run.out.contains("fragmentation: at entry 6 60.00 MiB is requested"), "{}", run.out);
+    assert!(run.out.contains("fragmentation: at entry 6, 60.00 MiB is requested"), "{}", run.out);
     let (code, object) = json(&[&file, "--capacity", "140MiB"]);
     assert_eq!((code, &object["verified"], &object["verdict"]), (0, &true.into(), &"fragmentation".into()));
     assert_eq!((&object["capacity_bytes"], &object["options"][0]["fails_at_entry"]), (&(140 * MIB).into(), &6.into()));
@@ -54,7 +54,7 @@ fn what_no_setting_cures_is_said_with_what_is_missing() {
     let file = folder.recording("program.pickle", &program());
     let run = call(&["advise", &file, "--limit", "110MiB"]);
     assert_eq!(run.code, 1, "{}", run.err);
-    let last = "no setting helps: the program holds 120.00 MiB, the device has 110.00 MiB, short by 10.00 MiB\n";
+    let last = "no setting helps: the program holds 120.00 MiB at once and the device has 110.00 MiB, 10.00 MiB too little\n";
     assert!(run.out.ends_with(last), "{}", run.out);
     assert_eq!(json(&[&file, "--limit", "110MiB"]).1["verdict"], "capacity");
 }
@@ -81,7 +81,7 @@ fn several_devices_get_one_answer_or_one_is_chosen() {
     let (_, object) = json(&[&file, "--capacity", "140MiB", "--device", "3"]);
     assert_eq!(object["verdict"], "fits");
     let run = call(&["advise", &file, "--device", "7"]);
-    assert!(run.code == 2 && run.err.contains("no device 7, only 0, 3"), "{}", run.err);
+    assert!(run.code == 2 && run.err.contains("nothing about device 7, only about 0, 3"), "{}", run.err);
 }
 
 #[test]

@@ -50,25 +50,25 @@ fn a_person_reads_the_cause_first() {
         [
             "failing.pickle: out of memory at entry 16 of 17",
             "",
-            "fragmentation: 30.00 MiB were asked for; 32.00 MiB were reserved and empty, the largest hole",
-            "8.00 MiB, and 20.00 MiB more could be reserved",
+            "fragmentation: 30.00 MiB requested; 32.00 MiB reserved but free, the largest hole 8.00 MiB, and",
+            "20.00 MiB more could be reserved",
             "",
-            "  1 capacity       no       8.00 MiB live and 30.00 MiB asked for are 38.00 MiB; the limit is",
+            "  1 capacity       no       8.00 MiB live plus 30.00 MiB requested is 38.00 MiB; the limit is",
             "                            60.00 MiB, as given",
-            "  2 fragmentation  yes      40.00 MiB reserved - 8.00 MiB allocated = 32.00 MiB (80.0 % of it) in 4",
-            "                            holes, at least what was asked for; the largest hole is 8.00 MiB;",
+            "  2 fragmentation  yes      40.00 MiB reserved - 8.00 MiB allocated = 32.00 MiB (80.0 % of reserved)",
+            "                            in 4 holes, enough in total; the largest hole is 8.00 MiB;",
             "                            num_alloc_retries is 1",
-            "  3 settings       yes      which one, and what it costs:",
+            "  3 settings       yes      to see which one, and what it costs:",
             steps.as_str(),
-            "  4 empty_cache    no       no whole segment or page was free: the allocator tried before it gave up",
-            "  5 snapshot       below    where the bytes are, who holds them, since when:",
+            "  4 empty_cache    no       no whole segment or page was free: the allocator tried before giving up",
+            "  5 snapshot       below    where the memory is, who holds it, since when:",
         ]
     );
     for text in [
-        "where the 40.00 MiB reserved bytes are (2 segments)\n      8.00 MiB  live, in 2 blocks\n",
+        "where the 40.00 MiB of reserved memory is (2 segments)\n      8.00 MiB  live, in 2 blocks\n",
         "     32.00 MiB  too small (4 holes, the largest 8.00 MiB)\n",
-        "      4.00 MiB  is all that keeps a segment of 20.00 MiB from going back; from entry 2, 14 entries old\n",
-        "  at entry 11 (5 entries before): since then reserved - allocated has stayed at 16.00 MiB",
+        "      4.00 MiB  alone pins a segment of 20.00 MiB; allocated at entry 2, 14 entries ago\n",
+        "  at entry 11 (5 entries earlier): since then reserved - allocated has stayed at or above 16.00 MiB",
         "  exact: all ",
     ] {
         assert!(run.out.contains(text), "{text:?} is not in\n{}", run.out);
@@ -97,12 +97,12 @@ fn a_program_reads_the_same() {
     assert_eq!((&limit["at_least_bytes"], &limit["below_bytes"]), (&(40 * MIB).into(), &(70 * MIB).into()));
     let (_, tight) = json(&[&file, "--capacity", "37MiB"]);
     let limit = &tight["devices"][0]["limit"];
-    assert_eq!((&limit["known"], &limit["contradicted_by"]), (&"given".into(), &"40.00 MiB were reserved at entry 5".into()));
+    assert_eq!((&limit["known"], &limit["contradicted_by"]), (&"given".into(), &"40.00 MiB was reserved at entry 5".into()));
     let (_, wide) = json(&[&file, "--limit", "70MiB"]);
-    let objection = "at entry 16 a request was refused that would have made 70.00 MiB reserved";
+    let objection = "a request refused at entry 16 would have brought reserved memory to 70.00 MiB";
     assert_eq!(wide["devices"][0]["limit"]["contradicted_by"], objection);
     let finding = wide["devices"][0]["steps"][0]["finding"].as_str().expect("a text");
-    assert!(finding.ends_with(&format!("the limit is 70.00 MiB, as given; the file contradicts it: {objection}")), "{finding}");
+    assert!(finding.ends_with(&format!("the limit is 70.00 MiB, as given; the file contradicts this: {objection}")), "{finding}");
     assert!(object["devices"][0]["limit"]["contradicted_by"].is_null(), "{object}");
 }
 
@@ -110,11 +110,11 @@ fn a_program_reads_the_same() {
 fn a_message_is_enough_for_a_first_answer() {
     for run in [call(&["diagnose", "--message", LOG]), call_with(&["diagnose", "--message", "-"], LOG.as_bytes())] {
         assert_eq!((run.code, run.err.as_str()), (0, ""));
-        let first = "an out-of-memory message of device 2\n\nfragmentation: 5.35 GiB were reserved and unallocated, enough for \
+        let first = "an out-of-memory message from device 2\n\nfragmentation: 5.35 GiB was reserved but unallocated, enough for \
                      the 4.88 GiB tried, but not in one\npiece\n";
         assert!(run.out.starts_with(first), "{}", run.out);
-        assert!(run.out.contains("33.95 GiB reserved - 28.60 GiB allocated = 5.35 GiB, more than was tried"), "{}", run.out);
-        assert!(run.out.contains("reserved - allocated is known within 10.24 MiB"), "{}", run.out);
+        assert!(run.out.contains("33.95 GiB reserved - 28.60 GiB allocated = 5.35 GiB, at least"), "{}", run.out);
+        assert!(run.out.contains("reserved - allocated is known to within 10.24 MiB"), "{}", run.out);
     }
     let (code, object) = json(&["--message", LOG]);
     assert_eq!((code, &object["verdict"], &object["unallocated_suffices"]), (0, &"fragmentation".into(), &"yes".into()));
@@ -123,7 +123,7 @@ fn a_message_is_enough_for_a_first_answer() {
     assert_eq!((&object["verdict"], &object["unallocated_suffices"]), (&"fragmentation".into(), &"last_digit".into()));
     let (_, object) = json(&["--message", &edge.replace("3.92", "0.00")]);
     assert_eq!(object["verdict"], "undecided");
-    assert!(object["headline"].as_str().is_some_and(|text| text.contains("hangs on the last digit")), "{object}");
+    assert!(object["headline"].as_str().is_some_and(|text| text.contains("depends on the last digit")), "{object}");
 }
 
 #[test]
@@ -138,16 +138,12 @@ fn a_message_of_private_pools_names_them() {
     assert_eq!([0, 1, 2, 3].map(applies), ["no", "yes", "no", "no"]);
     let finding = |place: usize| object["steps"][place]["finding"].as_str().expect("a text");
     assert!(
-        finding(0)
-            .starts_with("5.00 GiB live (20.00 GiB allocated without 15.00 GiB in private pools) and 2.00 GiB tried are 7.00")
+        finding(0).starts_with("5.00 GiB live (20.00 GiB allocated less 15.00 GiB in private pools) plus 2.00 GiB tried is 7.00")
     );
-    assert!(finding(1).contains("= 15.49 GiB, of which private pools keep 15.00 GiB; the other 500.00 MiB are less"), "{object}");
-    assert!(finding(3).contains("of the pools that it may empty"), "{object}");
+    assert!(finding(1).contains("= 15.49 GiB, of which private pools keep 15.00 GiB; the other 500.00 MiB is less"), "{object}");
+    assert!(finding(3).contains("of the pools it may empty"), "{object}");
     let headline = call(&["diagnose", "--message", text]).out.lines().skip(2).take(2).collect::<Vec<_>>().join(" ");
-    assert!(
-        headline.starts_with("private pools: 7.00 GiB are needed at once and 20.49 GiB are there, but 15.00 GiB"),
-        "{headline}"
-    );
+    assert!(headline.starts_with("private pools: 7.00 GiB needed at once, 20.49 GiB available, but 15.00 GiB"), "{headline}");
 }
 
 #[test]
@@ -158,7 +154,7 @@ fn a_message_of_a_device_with_room_says_that_something_else_refused() {
     assert_eq!((code, &object["verdict"], &object["device_had_room"]), (0, &"device_had_room".into(), &"yes".into()));
     let headline = object["headline"].as_str().expect("a text");
     assert!(
-        headline.starts_with("the device had room: 15.92 GiB were free for the 20.00 MiB tried, so something else"),
+        headline.starts_with("the device had room: 15.92 GiB was free for the 20.00 MiB tried, so something else"),
         "{headline}"
     );
     // What was reserved and free would have held it; with less of that, nobody can tell.
@@ -204,8 +200,8 @@ fn a_tiny_request_at_a_peak_breaks_nothing_down() {
     assert_eq!((&device["heap_is_for_request"], &device["exactness"]["mismatches"]), (&false.into(), &0.into()));
     assert_eq!(device["heap"]["stranded"][8]["bytes"], large);
     let run = call(&["diagnose", &file]).out;
-    assert!(run.contains(" reserved bytes are (1 segment)\n") && run.contains("150.00 MiB  free (1 hole)\n"), "{run}");
-    assert!(run.contains("then 256.00 KiB were asked for") && !run.contains("other pool"), "{run}");
+    assert!(run.contains(" of reserved memory is (1 segment)\n") && run.contains("150.00 MiB  free (1 hole)\n"), "{run}");
+    assert!(run.contains("then 256.00 KiB was requested") && !run.contains("other pool"), "{run}");
     // Whoever chooses the entry asks about its request.
     let chosen = call(&["diagnose", &file, "--entry", "5"]).out;
     assert!(chosen.contains("150.00 MiB  in the other pool"), "{chosen}");
@@ -232,8 +228,8 @@ fn a_private_pool_s_whole_segments_are_told_from_those_that_could_go() {
         (step["applies"].as_str().expect("a word"), step["finding"].as_str().expect("a text"))
     };
     let (settings, empty_cache) = (step(2), step(3));
-    assert!(settings.0 == "unknown" && settings.1.starts_with("nothing of what private pools have cached"), "{settings:?}");
-    let told = "no whole segment or page was free of the pools that it may empty";
+    assert!(settings.0 == "unknown" && settings.1.starts_with("not for what private pools have cached"), "{settings:?}");
+    let told = "no whole segment or page was free in the pools it may empty";
     assert!(empty_cache.0 == "no" && empty_cache.1.starts_with(told) && empty_cache.1.contains("40.00 MiB"), "{empty_cache:?}");
 }
 
@@ -258,7 +254,7 @@ fn what_cannot_be_diagnosed_is_said_in_one_line() {
     let refused: [(&[&str], &str); 8] = [
         (&[&file, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
         (&[&file, "--entry", "17"], "there is no entry 17: the trace has 17, counted from 0"),
-        (&[&file, "--device", "1"], "nothing of device 1, only of 0"),
+        (&[&file, "--device", "1"], "nothing about device 1, only about 0"),
         (&[&two, "--entry", "3"], "the file has 0, 3: choose one with --device"),
         (&[&empty], "neither trace entries nor segments"),
         (&[&nonsense], "nonsense.pickle"),

@@ -49,9 +49,7 @@ fn what_is_misunderstood_is_said() {
     let notes = |settings| call(&["enable", settings]).err;
     assert!(notes("garbage_collection_threshold=0.8").contains("Without a limit it does nothing"));
     assert!(!notes("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5").contains("does nothing"));
-    assert!(
-        notes("max_split_size_mb=128").contains("free blocks of 128.00 MiB and more are not used for smaller requests at all")
-    );
+    assert!(notes("max_split_size_mb=128").contains("free blocks of 128.00 MiB and more do not serve smaller requests"));
 }
 
 #[test]
@@ -72,7 +70,7 @@ fn pytorch_refuses_in_its_own_words() {
 
 #[test]
 fn versions_take_different_settings() {
-    refused(&["throw_on_cudamalloc_oom"], "(PyTorch 2.15 takes it: --profile 2.15)");
+    refused(&["throw_on_cudamalloc_oom"], "(PyTorch 2.15 accepts it: --profile 2.15)");
     let newer = "export PYTORCH_CUDA_ALLOC_CONF=throw_on_cudamalloc_oom:True\n";
     assert_eq!(line(&["throw_on_cudamalloc_oom", "--profile", "2.15"]), newer);
 }

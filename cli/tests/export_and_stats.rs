@@ -31,7 +31,7 @@ fn an_exported_file_is_written_verifies_and_says_its_settings() {
     let out = format!("{}/out.pickle", folder.path());
     let run = call(&["export", &file, "--settings", "expandable_segments:True", "-o", &out]);
     assert_eq!((run.code, run.err.as_str()), (0, ""));
-    assert_eq!(run.out, format!("5 entries, 20.00 MiB reserved at most\nwritten to {out}\n"));
+    assert_eq!(run.out, format!("5 entries, at most 20.00 MiB reserved\nwritten to {out}\n"));
     assert_eq!(verify(&out).code, 0);
     let exported = read_file(&out).expect("a recording");
     assert_eq!(exported.annotations, timed().annotations);
@@ -61,7 +61,7 @@ fn a_file_that_is_there_is_replaced_only_by_force_and_the_recording_never() {
     for target in [&linked, &file] {
         let run = call(&["export", &file, "-o", target, "--force"]);
         assert_eq!(run.code, 2);
-        assert!(run.err.contains("the output is the file that is read"), "{}", run.err);
+        assert!(run.err.contains("the output is the input file"), "{}", run.err);
     }
     assert_eq!(fs::read(&file).expect("the recording"), bytes);
     let mut names: Vec<_> = fs::read_dir(folder.path()).expect("the folder").map(|f| f.expect("a file").file_name()).collect();
@@ -100,7 +100,7 @@ fn what_cannot_be_exported_is_said_in_one_line() {
     let out = format!("{}/out.pickle", folder.path());
     let nowhere = format!("{}/no/folder/out.pickle", folder.path());
     let cases: [(&[&str], &str); 8] = [
-        (&[&file, "-o", &file], "the output is the file that is read"),
+        (&[&file, "-o", &file], "the output is the input file"),
         (&[&file, "-o", &nowhere], "cannot write"),
         (&[&file, "-o", &out, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
         (&[&file, "-o", &out, "--settings", "per_process_memory_fraction:0.5"], "--capacity gives"),
@@ -127,7 +127,7 @@ fn statistics_are_shown_at_the_end_at_an_entry_and_in_rows() {
     let run = call(&["stats", &file]);
     assert_eq!((run.code, run.err.as_str()), (0, ""));
     assert!(run.out.contains("PyTorch CUDA memory summary, device ID 0"), "{}", run.out);
-    assert!(run.out.contains("device 0, after entry 4 of 5\n  fragmentation  85.0 %, a risk by the rule of 30 %"), "{}", run.out);
+    assert!(run.out.contains("device 0, after entry 4 of 5\n  fragmentation  85.0 %, a risk by the 30 % rule"), "{}", run.out);
     assert!(run.out.contains("largest hole   12.00 MiB") && run.out.contains("stranded       17.00 MiB"), "{}", run.out);
     let keys = call(&["stats", &file, "--entry", "1", "--keys"]).out;
     assert!(keys.contains(&format!("\nallocated_bytes.all.current {}\n", 5 * MIB)) && keys.lines().count() > 122, "{keys}");
@@ -224,7 +224,7 @@ fn what_has_no_statistics_is_said_in_one_line() {
     let cases: [(&[&str], &str); 6] = [
         (&[&file, "--entry", "5"], "there is no entry 5: the trace of device 0 has 5, counted from 0"),
         (&[&unmarked, "--steps"], "the file marks no steps"),
-        (&[&file, "--device", "3"], "nothing of device 3"),
+        (&[&file, "--device", "3"], "nothing about device 3"),
         (&[&file, "--settings", "max_split_size_mb:3"], "max_split_size_mb"),
         (&[&traceless, "--every", "2", "--device", "1"], "device 1 has no trace entries"),
         (&["missing.pickle"], "cannot be read"),

@@ -31,7 +31,7 @@ fn without_a_driver_one_line_says_so() {
     for args in [&["info"][..], &["info", "--watch"], &["info", "--json"]] {
         let run = call(args);
         assert_eq!(run.code, 2);
-        assert!(run.err.starts_with("parkade: no GPU to look at: no NVML (libnvidia-ml.so.1: cannot open"), "{}", run.err);
+        assert!(run.err.starts_with("parkade: no GPU found: no NVML (libnvidia-ml.so.1: cannot open"), "{}", run.err);
         assert!(
             run.err.ends_with("; no CUDA driver (its library was not found)\n") && run.err.lines().count() == 1,
             "{}",
@@ -57,7 +57,7 @@ fn a_table_shows_what_the_driver_says() {
     assert_eq!(lines[1], "gpu  name         total      free      used  driver's own    listed     unlisted");
     assert_eq!(lines[2], "  0  Fake GPU  8.00 GiB  3.00 GiB  4.00 GiB   1024.00 MiB  3.00 GiB  1024.00 MiB");
     assert!(lines[3].starts_with(&format!("     pid {own:<8}     3.00 GiB  compute  ")), "{}", lines[3]);
-    assert!(run.out.contains("CUDA context (about 500 MiB) is in it"), "{}", run.out);
+    assert!(run.out.contains("includes each process's CUDA context (about 500 MiB)"), "{}", run.out);
 }
 
 /// Entries of all the widths that drivers have written, and a list that is longer than the room it is given first.
@@ -99,7 +99,7 @@ fn what_is_no_nvml_is_told() {
     if run.code == 2 {
         assert!(run.err.contains("no NVML (") && run.err.contains("libnvidia-ml.so.1"), "{}", run.err);
     }
-    assert!(run.code == 2 || run.out.contains("told by the CUDA driver"), "{}", run.out);
+    assert!(run.code == 2 || run.out.contains("from the CUDA driver"), "{}", run.out);
 }
 
 fn a_watch_goes_on_until_nobody_reads() {

@@ -39,8 +39,8 @@ fn a_csv_file_is_packed_and_written_with_offsets() {
     let placed = format!("{}/placed.csv", folder.path());
     let run = call(&["pack", &file, "-o", &placed, "--budget", "100000"]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
-    let expected = "three.csv: 3 buffers\n  load          9 bytes  the most bytes that live at once\n  \
-                    packing       9 bytes  1.0000 of the load: the best there is\n";
+    let expected = "three.csv: 3 buffers\n  load          9 bytes  the most live bytes at once\n  \
+                    packing       9 bytes  1.0000 of the load: no packing needs less\n";
     assert!(run.out.starts_with(expected), "{}", run.out);
     let rows: Vec<Vec<String>> = fs::read_to_string(&placed)
         .expect("the packing")
@@ -90,7 +90,7 @@ fn what_was_out_of_memory_is_said() {
     assert_eq!((&object["refused_requests"], &object["refused_bytes"]), (&1.into(), &(30 * MIB).into()));
     assert_eq!(object["load_with_last_refused_bytes"], 35 * MIB + 512);
     let run = call(&["pack", &file]);
-    let said = "  Left out: 1 request for 30.00 MiB that was out of memory; with it the load is 35.00 MiB.\n";
+    let said = "  Left out: 1 request for 30.00 MiB that ran out of memory; with it the load is 35.00 MiB.\n";
     assert!(run.out.contains(said), "{}", run.out);
     let (_, object) = json(&[&folder.recording("good.pickle", &good())]);
     assert_eq!((&object["refused_requests"], &object["load_with_last_refused_bytes"]), (&0.into(), &object["load_bytes"]));
@@ -119,7 +119,7 @@ fn the_file_itself_is_not_overwritten() {
     let file = folder.file("three.csv", CSV.as_bytes());
     let again = format!("{}/./three.csv", folder.path());
     let run = call(&["pack", &file, "-o", &again]);
-    assert!(run.code == 2 && run.err.contains("the output is the file that is read"), "{}", run.err);
+    assert!(run.code == 2 && run.err.contains("the output is the input file"), "{}", run.err);
     assert_eq!(fs::read_to_string(&file).expect("the file"), CSV);
 }
 

@@ -45,7 +45,7 @@ fn its_own_settings_give_its_own_peaks() {
         "{}",
         run.out
     );
-    assert_eq!(lines[2..], ["", "program.pickle", "  recorded: 160.00 MiB reserved at most", "", "it fits"]);
+    assert_eq!(lines[2..], ["", "program.pickle", "  recorded: at most 160.00 MiB reserved", "", "it fits"]);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn other_settings_limits_and_devices_give_other_peaks() {
     let (code, part) = json(&[&file, "--capacity", "260MiB", "--settings", "per_process_memory_fraction:0.5"]);
     assert_eq!((code, &part["limit_bytes"]), (1, &(130 * MIB).into()));
     let run = call(&["replay", &file, "--limit", "130MiB"]);
-    assert!(run.out.ends_with("\nit does not fit: the first request to run out of memory is at entry 6\n"), "{}", run.out);
+    assert!(run.out.ends_with("\nit does not fit: it runs out of memory at entry 6\n"), "{}", run.out);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn streams_that_delay_a_free_give_a_range() {
     let keys = ["peak_reserved_bytes_earliest", "peak_reserved_bytes", "peak_reserved_bytes_latest"];
     assert_eq!((code, keys.map(|key| object[key].as_u64().map(|bytes| bytes / MIB))), (0, [Some(100), Some(100), Some(150)]));
     let run = call(&["replay", &file]);
-    assert!(run.out.contains("100.00 MiB reserved at most if they are done at the next request, 150.00 MiB if"), "{}", run.out);
+    assert!(run.out.contains("at most 100.00 MiB reserved if they finish by the next request, 150.00 MiB if"), "{}", run.out);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn several_devices_are_told_apart() {
     assert_eq!((&object["devices"][1]["device"], &object["peak_reserved_bytes"]), (&3.into(), &(120 * MIB).into()));
     let run = call(&["replay", &file, "--limit", "130MiB"]);
     assert!(run.out.contains("both.pickle device 3"), "{}", run.out);
-    assert!(run.out.contains("device 0 is out of memory at entry 6 first"), "{}", run.out);
+    assert!(run.out.contains("device 0 runs out of memory first, at entry 6"), "{}", run.out);
 }
 
 #[test]

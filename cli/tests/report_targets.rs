@@ -38,7 +38,7 @@ fn the_recording_is_never_overwritten() {
     for name in &names {
         for option in ["-o", "--svg"] {
             let run = call(&["report", &file, option, name, "--force"]);
-            assert!(run.code == 2 && run.err.contains("the output is the file that is read"), "{option} {name}: {}", run.err);
+            assert!(run.code == 2 && run.err.contains("the output is the input file"), "{option} {name}: {}", run.err);
             assert_eq!(fs::read(&file).expect("the recording"), before, "{option} {name}");
         }
     }

@@ -33,26 +33,26 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
     };
     let swapped = replaced(3, lines[4].to_owned());
     let cases = [
-        ("notes\n".to_owned(), "is no file of parkade sweep's rows"),
-        ("{}\n".to_owned(), "is no file of parkade sweep's rows"),
+        ("notes\n".to_owned(), "is not a file of rows made by parkade sweep"),
+        ("{}\n".to_owned(), "is not a file of rows made by parkade sweep"),
         ("x".repeat(5 << 20), "a line is longer than"),
         (
             lines[0].to_owned(),
-            "its first line is missing or cut, as when a sweep ends at once: remove it, or choose another file",
+            "its first line is missing or cut short, as after an early interruption: remove it, or choose another file",
         ),
-        (rows.replacen("\"parkade_sweep\":3", "\"parkade_sweep\":9", 1), "is of form 9"),
+        (rows.replacen("\"parkade_sweep\":3", "\"parkade_sweep\":9", 1), "has format 9"),
         (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has other capacities than asked for"),
         (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 belongs"),
         (rows.replacen("\"seeds\":2", "\"seeds\":0", 1), "no seeds"),
         (replaced(0, lines[0].replace("\"driver\"", "\"ascending\"")), "has another address model"),
         (lines[0].replace("\"pytorch-expandable\"", "\"=1+1,x\"") + "\n", "line 1: there is no policy \"=1+1,x\""),
-        (replaced(2, "{}".to_owned()), "line 3 is no row"),
+        (replaced(2, "{}".to_owned()), "line 3 is not a row"),
         (replaced(2, "y".repeat(20 << 10)), "line 3: a line is longer than"),
         (swapped, "line 4 is job 3, where job 2 belongs"),
         (replaced(2, lines[2].replace("\"plenty\"", "\"smallest\"")), "line 3 contradicts line 1"),
         (rows.clone() + lines[1] + "\n", "there are more rows than jobs"),
-        (rows[..rows.len() / 2].replace("\"program\":\"0.", "\"program\":\"9."), "which may decide otherwise than this 0."),
-        (replaced(1, changed(lines[1], "hash", "f")), "job 0 was run on another good (seed 1) than is made now"),
+        (rows[..rows.len() / 2].replace("\"program\":\"0.", "\"program\":\"9."), "which may decide differently from this 0."),
+        (replaced(1, changed(lines[1], "hash", "f")), "job 0 ran on a different good (seed 1) than is generated now"),
         (replaced(15, changed(lines[15], "load_bytes", "9")), "job 14 was run on another transformer"),
         (replaced(30, changed(lines[30], "events", "9")), "job 29 was run on another transformer"),
     ];
@@ -70,7 +70,7 @@ fn one_program_is_not_evidence_twice() {
     let other = folder.recording("other.pickle", &good());
     let workloads = format!("{one},{other},mlp:depth=3,batch=64,steps=2");
     let run = call(&["sweep", "-w", &workloads, "-p", "pytorch", "-c", "1.0", "--seeds", "3", "--json"]);
-    assert_eq!((run.code, run.err.as_str()), (0, "one program under several names, each of which counts: one and other\n"));
+    assert_eq!((run.code, run.err.as_str()), (0, "the same program under several names, each counted: one and other\n"));
     let object: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
     assert_eq!(object["jobs"], 3 * 3, "nothing in an MLP is drawn: three programs");
 }
@@ -226,14 +226,14 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-c", "80apples"], "is not a size"),
         (&["-c", "99999999999GiB"], "more than 64 bits"),
         (&["--addresses", "drivr"], "did you mean driver"),
-        (&["--baseline", "none"], "is none of the policies"),
+        (&["--baseline", "none"], "is not one of the policies"),
         (&["--shard", "1/2"], "needs a file"),
         (&["-w", "mlp:depth=none"], "depth"),
         (&["-w", "mlp:depth=3,batch=8,depth=3"], "depth is given twice"),
         (&["-w", "robson:against=none"], "against is none; allowed: pytorch, "),
         (&["-w", &noise], "noise.pickle"),
         (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "two things are to be written"),
-        (&["-w", "mlp:batch=8", "--html", &same, "--curve", "mlp:batch=8"], "is none of the workloads: mlp.batch=8"),
+        (&["-w", "mlp:batch=8", "--html", &same, "--curve", "mlp:batch=8"], "is not one of the workloads: mlp.batch=8"),
         (&["-w", "mlp:batch=8", "-o", folder.path()], folder.path()),
     ] {
         refused(&call(&[&["sweep"], arguments].concat()), said);

@@ -43,7 +43,7 @@ fn rows_of_another_build_are_accepted_by_force_only() {
     let (old, new) = lines.split_at(11);
     let old = old.concat().replace(&program, "\"program\":\"0.1.0-0123456789abcdef\"");
     let file = folder.file("old.jsonl", old.as_bytes());
-    let said = "has rows made by parkade 0.1.0-0123456789abcdef, which may decide otherwise than this ";
+    let said = "has rows made by parkade 0.1.0-0123456789abcdef, which may decide differently from this ";
     refused(&sweep(&folder, &["-o", &file]), said);
     assert_eq!(bytes(&file), old);
     let run = sweep(&folder, &["-o", &file, "--force", "--json"]);
@@ -67,7 +67,7 @@ fn rows_of_another_build_are_accepted_by_force_only() {
         run.out
     );
     let mixed = format!(
-        "Rows of different builds are mixed, which may decide differently: 10 by 0.1.0-0123456789abcdef, 20 by {this} (this one)."
+        "The rows come from different builds, which may decide differently: 10 by 0.1.0-0123456789abcdef, 20 by {this} (this one)."
     );
     assert_eq!(sweep(&folder, &["-o", &merged, "--force"]).out, shown + &mixed + "\n");
     assert!(call(&["sweep", "--force"]).err.contains("--output"), "there is nothing to force");
@@ -82,7 +82,7 @@ fn rows_of_another_build_are_accepted_by_force_only() {
     let all_old = folder.file("all-old.jsonl", rows.replace(&program, "\"program\":\"0.1.0-0123456789abcdef\"").as_bytes());
     let run = sweep(&folder, &["-o", &all_old, "--force"]);
     let foreign = format!(
-        "All rows were made by another build than this {this}, which may decide otherwise: 30 by 0.1.0-0123456789abcdef."
+        "All rows were made by a build other than this {this}, which may decide differently: 30 by 0.1.0-0123456789abcdef."
     );
     assert!(run.out.ends_with(&format!("\n{foreign}\n")), "{}", run.out);
 }
@@ -134,7 +134,7 @@ fn a_part_says_what_it_is_in_json_too() {
     folder.file("part.jsonl", old.as_bytes());
     let run = sweep(&folder, &["-o", &file, "--shard", "2/3", "--force"]);
     assert!(
-        run.out.contains("\nRows of different builds are mixed, which may decide differently: 3 by 0.1.0-0123"),
+        run.out.contains("\nThe rows come from different builds, which may decide differently: 3 by 0.1.0-0123"),
         "{}",
         run.out
     );

@@ -1,4 +1,4 @@
-//! A file without trace: what was held when it was written, and what that says of another amount of memory.
+//! A file without a trace: what was held at its end, and what that says about other amounts of memory.
 
 use std::io;
 use std::io::Write;
@@ -7,7 +7,7 @@ use parkade_analysis::advise::{Held, MemoryBudget};
 use parkade_recording::Recording;
 
 use super::Advised;
-use crate::recording::short_name;
+use crate::recording::{self, short_name};
 use crate::size;
 use crate::view::{all, view};
 
@@ -15,14 +15,14 @@ fn available(space: &MemoryBudget) -> Option<u64> {
     space.capacity_bytes.into_iter().chain(space.limit_bytes).min()
 }
 
-/// Whether the blocks in use of every device are less than the memory: all that can be said.
+/// Whether the live memory of every device fits, which is all that can be said.
 pub(super) fn fits(recording: &Recording, space: &MemoryBudget) -> bool {
     let most = recording.devices.iter().map(|device| Held::at_end(device).live_bytes).max().unwrap_or(0);
     available(space).is_none_or(|available| most <= available)
 }
 
 pub(super) fn print(out: &mut dyn Write, advised: &Advised, space: &MemoryBudget) -> io::Result<()> {
-    writeln!(out, "{} has no trace: only what was held when it was written can be said", short_name(&advised.file))?;
+    writeln!(out, "{} has no trace, so only what was held at its end is known", short_name(&advised.file))?;
     for device in &advised.recording.devices {
         let held = Held::at_end(device);
         writeln!(
@@ -40,7 +40,7 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, space: &MemoryBudget
         match available(space) {
             Some(available) if held.live_bytes > available => {
                 let short = held.live_bytes - available;
-                writeln!(out, "no setting helps: what is in use is {} more than the memory", size::show_bytes(short))?;
+                writeln!(out, "no setting helps: what is in use exceeds the memory by {}", size::show_bytes(short))?;
             }
             Some(available) if held.reserved_bytes > available => {
                 let over = held.reserved_bytes - available;
@@ -49,7 +49,7 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, space: &MemoryBudget
             _ => {}
         }
     }
-    writeln!(out, "\nfor an answer, record the way there: torch.cuda.memory._record_memory_history()")
+    writeln!(out, "\nfor an answer, {}", recording::RECORD_IT)
 }
 
 view! {

@@ -78,7 +78,7 @@ view! {
 }
 
 view! {
-    /// What a device's program holds when it holds the most.
+    /// The peak of live memory on a device.
     struct Live(advised: &Advised, program: &Program) {
         device: u32 = program.device,
         peak_bytes: u64 = program.live.bytes,

@@ -1,4 +1,4 @@
-//! `parkade advise`: which settings would have let a recorded program fit, in how much memory, and at what price?
+//! `parkade advise`: under which settings would a recorded program have fitted, in how much memory, and at what cost?
 
 mod held;
 mod json;
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     json: Json,
 }
 
-/// What was found out about a recording.
+/// The advice about a recording.
 pub(crate) struct Advised {
     file: PathBuf,
     recording: Recording,
@@ -76,7 +76,7 @@ pub(crate) struct Advised {
 
 enum Found {
     Report(Box<Advice>),
-    /// The file has no trace: only what was held at its end.
+    /// The file has no trace, only what was held at its end.
     OnlySegments(MemoryBudget),
 }
 
@@ -94,15 +94,16 @@ impl Command for Args {
 
     fn compute(&self) -> Result<Advised> {
         let start = Instant::now();
-        // Before the file is read: whoever mistyped the settings need not wait.
+        // Before the file is read, so that mistyped settings fail at once.
         let profile = self.profile.rules();
         let given = self.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
         let given = given.collect::<Result<Vec<Settings>>>()?;
         let mut recording = recording::read(&self.file)?;
-        // The requests are read as the release that recorded them decided; what becomes of them is the chosen one's.
+        // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let verify = self.recorded.own(&recording)?;
         let own = verify.settings.clone();
-        choose_device(&mut recording, self.device)?;
+        recording::chosen(&recording.devices, self.device)?;
+        recording.devices.retain(|device| self.device.is_none_or(|number| number == device.device));
         let space = MemoryBudget { capacity_bytes: self.capacity, limit_bytes: self.limit };
         let traced = recording::traced(&recording);
         let found = if !traced.is_empty() {
@@ -142,19 +143,6 @@ impl Command for Args {
             Found::OnlySegments(space) => lines.add(&held::Object::of(advised, space)),
         }
     }
-}
-
-fn choose_device(recording: &mut Recording, chosen: Option<u32>) -> Result<()> {
-    let Some(chosen) = chosen else { return Ok(()) };
-    let known: Vec<String> = recording.devices.iter().map(|device| device.device.to_string()).collect();
-    recording.devices.retain(|device| device.device == chosen);
-    if recording.devices.is_empty() {
-        bail!(
-            "the recording has no device {chosen}, only {}",
-            if known.is_empty() { "none".to_owned() } else { known.join(", ") }
-        );
-    }
-    Ok(())
 }
 
 fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool) -> Result<Advice> {

@@ -1,4 +1,4 @@
-//! Advice as a table, one line an option, and the recommendation as the last lines.
+//! Advice as a table with a row for each option, then notes, and the recommendation last.
 
 use std::io;
 use std::io::Write;
@@ -13,14 +13,15 @@ use crate::table::{Mark, Table};
 
 const HEADS: [&str; 9] =
     ["settings", "fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];
-/// How many options are shown if not all are asked for.
+/// The number of options shown without --all.
 const SHOWN: usize = 12;
-/// How many things are named that may break and do not show.
+/// The number of cautions listed that a recording cannot confirm.
 const UNKNOWN: usize = 1;
 
 pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all: bool) -> io::Result<()> {
     let name = short_name(&advised.file);
-    writeln!(out, "{}", output::dim(&format!("{name}: {}", header(report))))?;
+    let header = output::paragraph(&format!("{name}: {}", header(report)), 0);
+    writeln!(out, "{}", output::dim(header.trim_end()))?;
     options(out, report, all)?;
     let notes = words::notes(advised, report);
     if !notes.is_empty() {
@@ -40,16 +41,12 @@ fn header(report: &Advice) -> String {
     let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
     let memory = match report.own().available_bytes {
         Some(available) => format!("{} of memory", show_bytes(available)),
-        None => "any amount of memory".to_owned(),
+        None => "no memory limit".to_owned(),
     };
-    format!(
-        "{requests} requests, {exact}; {} in use at most, {memory}; {} settings tried",
-        show_bytes(live),
-        report.options.len()
-    )
+    format!("{requests} requests, {exact}; at most {} live, {memory}; {} settings tried", show_bytes(live), report.options.len())
 }
 
-/// The recorded run's own first, then the most useful.
+/// The recorded run's own settings first, then the most useful ones.
 fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
     let count = if all { report.options.len() } else { SHOWN };
     let recommended = report.recommendation.as_ref().map(|recommendation| recommendation.option);
@@ -62,7 +59,7 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
         let caution = if option.has_warnings() { " (!)" } else { "" };
         format!("{}{own}{caution}", words::name(option))
     };
-    // Without a memory there is nothing to fail in and nothing left.
+    // Without a limit nothing fails and there is no headroom.
     let has_memory = report.own().available_bytes.is_some();
     let shown = |place: &usize| has_memory || !matches!(place, 1..=3 | 5);
     let columns =
@@ -105,61 +102,59 @@ fn show_signed(bytes: i64) -> String {
 
 fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()> {
     if report.verdict != Verdict::Fits {
-        writeln!(out, "{}: {}", output::bad(report.verdict.name()), words::verdict(report))?;
+        write!(out, "{}", output::alert(&format!("{}:", report.verdict.name()), &words::verdict(report)))?;
     }
     let Some((recommendation, option)) = report.recommendation.as_ref().zip(report.recommended()) else {
         return none(out, advised, report);
     };
     for caution in option.warnings() {
-        writeln!(out, "{} {} {} [{}]", output::bad("warning:"), caution.what, caution.instead, caution.source)?;
+        write!(out, "{}", output::alert("warning:", &format!("{} {} [{}]", caution.what, caution.instead, caution.source)))?;
     }
     let unknown = words::unknown(option);
-    for caution in unknown.iter().take(UNKNOWN) {
-        writeln!(out, "a recording does not show this; check it first: {} [{}]", caution.what, caution.source)?;
-    }
+    let mut lines: Vec<String> = Vec::new();
+    lines.extend(
+        unknown
+            .iter()
+            .take(UNKNOWN)
+            .map(|caution| format!("a recording cannot show this, so check first: {} [{}]", caution.what, caution.source)),
+    );
     if let Some(more @ 1..) = unknown.len().checked_sub(UNKNOWN) {
-        writeln!(
-            out,
-            "{}",
-            output::dim(&format!("and {more} more that no recording shows (--json lists all, with what to do instead)"))
-        )?;
+        lines.push(format!("and {more} more (--json lists them all, with what to do instead)"));
     }
-    if option.is_close() {
-        writeln!(out, "close: 1 % more or less memory may change this")?;
+    lines.extend(option.is_close().then(|| words::CLOSE.to_owned()));
+    lines.extend(words::also(option).map(str::to_owned));
+    lines.extend([words::why(report), format!("costs: {}", words::costs(report))]);
+    for line in lines {
+        write!(out, "{}", output::paragraph(&line, 0))?;
     }
-    if let Some(also) = words::also(option) {
-        writeln!(out, "{also}")?;
-    }
-    writeln!(out, "{}", words::why(report))?;
-    writeln!(out, "costs: {}", words::costs(report))?;
+    // The last line is pasted into a shell, so it is not wrapped.
     let line = output::one_line(&recommendation.line);
-    if option.is_own {
-        writeln!(out, "{}", output::good(&format!("keep the settings as they are ({})", words::name(option))))
-    } else {
-        writeln!(out, "{}", output::good(&line))
-    }
+    let keep = format!("keep the settings as they are ({})", words::name(option));
+    writeln!(out, "{}", output::good(if option.is_own { &keep } else { &line }))
 }
 
 /// No setting helps.
 fn none(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()> {
     let Some(fullest) = report.programs.iter().max_by_key(|program| program.live.bytes) else { return Ok(()) };
-    let least = report.options.iter().min_by_key(|option| option.smallest_capacity_bytes());
     let holders = words::holders(advised, fullest);
     if !holders.is_empty() {
-        writeln!(out, "what holds the most at entry {}:", fullest.live.entry)?;
+        writeln!(out, "the largest holders at entry {}:", fullest.live.entry)?;
     }
     for holder in holders {
-        writeln!(out, "  {holder}")?;
+        write!(out, "{}", output::paragraph(&holder, 2))?;
     }
-    if let Some(least) = least {
-        let smallest = least.smallest_capacity_bytes();
-        writeln!(out, "the least memory that works: {} with {}", show_bytes(smallest), words::name(least))?;
-        if least.is_close() {
-            writeln!(out, "close: 1 % more or less memory may change this")?;
-        }
+    let mut lines = Vec::new();
+    if let Some(least) = report.options.iter().min_by_key(|option| option.smallest_capacity_bytes()) {
+        let smallest = show_bytes(least.smallest_capacity_bytes());
+        lines.push(format!("the least memory that works: {smallest} with {}", words::name(least)));
+        lines.extend(least.is_close().then(|| words::CLOSE.to_owned()));
     }
     if report.options.iter().any(AdvisedOption::may_survive) {
-        writeln!(out, "the requests that fail may be workspaces that a library (cuDNN) can do without")?;
+        lines.push("the failing requests may be workspaces that a library such as cuDNN can do without".to_owned());
     }
-    writeln!(out, "{}", output::bad(&words::no_setting(report)))
+    for line in lines {
+        write!(out, "{}", output::paragraph(&line, 0))?;
+    }
+    let verdict = output::paragraph(&words::no_setting(report), 0);
+    writeln!(out, "{}", output::bad(verdict.trim_end()))
 }

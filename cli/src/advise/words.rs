@@ -1,4 +1,4 @@
-//! What is said about the options, in words.
+//! Sentences about the options, for people.
 
 use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, Program, Reason, Verdict};
 use parkade_analysis::caution::{Caution, Severity};
@@ -6,13 +6,16 @@ use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
 
 use super::Advised;
-use crate::output;
 use crate::size::{show, show_bytes};
+use crate::{output, recording};
 
-/// How many places of the program are named that hold the most.
+/// The number of holders listed.
 pub(super) const HOLDERS: usize = 5;
 
-/// Settings as people name them.
+/// Added where the answer is near a boundary.
+pub(crate) const CLOSE: &str = "close call: 1 % more or less memory could change this";
+
+/// Settings by name.
 pub(super) fn name(option: &AdvisedOption) -> String {
     match option.settings.text.as_str() {
         "" => "default".to_owned(),
@@ -20,7 +23,7 @@ pub(super) fn name(option: &AdvisedOption) -> String {
     }
 }
 
-/// Why this one.
+/// Why this option is recommended.
 pub(crate) fn why(report: &Advice) -> String {
     let (Some(recommendation), Some(option)) = (&report.recommendation, report.recommended()) else { return String::new() };
     let smallest = show_bytes(option.smallest_capacity_bytes());
@@ -28,11 +31,11 @@ pub(crate) fn why(report: &Advice) -> String {
     let others = match (own.fits(), own.fails_at_entry()) {
         _ if option.is_own => String::new(),
         (false, Some(entry)) => format!("; {} fails at entry {entry}", name(own)),
-        (true, _) if own.retries() > 0 => format!("; under {} memory is short, and the cache is emptied", name(own)),
+        (true, _) if own.retries() > 0 => format!("; with {} memory runs short and the cache is emptied", name(own)),
         (_, _) => format!("; {} needs {}", name(own), show_bytes(own.smallest_capacity_bytes())),
     };
     let is_cut = report.programs.iter().any(|program| program.requests.lost_beginning.is_some());
-    let far = if is_cut { "as far as the file goes " } else { "" };
+    let far = if is_cut { "as far as the file goes, " } else { "" };
     match recommendation.reason {
         Reason::FitsAsItIs => format!("{far}it fits as it is: {smallest} is enough"),
         Reason::Fits => format!("{far}it fits: {smallest} is enough{others}"),
@@ -41,45 +44,44 @@ pub(crate) fn why(report: &Advice) -> String {
     }
 }
 
-/// What it costs, beside the recorded run's own settings.
+/// The cost of the recommended option, compared with the recorded run's own settings.
 pub(crate) fn costs(report: &Advice) -> String {
     let (Some(option), own) = (report.recommended(), report.own()) else { return String::new() };
     let time = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
-    let beside = if option.is_own { String::new() } else { format!(" (under {}: {})", name(own), time(own)) };
+    let beside = if option.is_own { String::new() } else { format!(" (with {}: {})", name(own), time(own)) };
     let retries = match option.retries() {
         0 => String::new(),
-        1 => "; once the cache is emptied because memory is short".to_owned(),
-        retries => format!("; the cache is emptied {retries} times because memory is short"),
+        retries => format!("; the cache is emptied {} for lack of memory", output::times(retries)),
     };
     format!("{} driver calls, {}{beside}{retries}", option.driver_calls(), time(option))
 }
 
-/// That no setting helps, and what is missing.
+/// Says that no setting helps, and what is missing.
 pub(crate) fn no_setting(report: &Advice) -> String {
     if report.verdict == Verdict::PrivatePools {
-        return "no setting helps: private pools keep what they have cached; drop the CUDA graphs or MemPools that are no longer \
-                needed, then call torch.cuda.empty_cache()"
+        return "no setting helps: private pools keep what they have cached; free the CUDA graphs or MemPools you no longer need, \
+                then call torch.cuda.empty_cache()"
             .to_owned();
     }
     let available = report.own().available_bytes.unwrap_or(0);
     let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
     let short = match live.checked_sub(available) {
-        Some(short) if short > 0 => format!("short by {}", show_bytes(short)),
-        _ => "no setting tried packs it tightly enough".to_owned(),
+        Some(short) if short > 0 => format!("{} too little", show_bytes(short)),
+        _ => "and no setting tried packs it tightly enough".to_owned(),
     };
     let (holds, has) = (show_bytes(live), show_bytes(available));
-    format!("no setting helps: the program holds {holds}, the device has {has}, {short}")
+    format!("no setting helps: the program holds {holds} at once and the device has {has}, {short}")
 }
 
-/// What has to be done beside it.
+/// What the option needs besides.
 pub(crate) fn also(option: &AdvisedOption) -> Option<&'static str> {
     option.needs_limit().then_some(
-        "garbage_collection_threshold does nothing without a limit: call torch.cuda.set_per_process_memory_fraction(1.0) first, or \
-         with the part of the memory that the process may have",
+        "garbage_collection_threshold does nothing without a limit: first call torch.cuda.set_per_process_memory_fraction with \
+         the fraction of memory that the process may use, such as 1.0",
     )
 }
 
-/// What it may break that a recording cannot show, the worst first.
+/// What the option may break without a recording showing it, the worst first.
 pub(super) fn unknown(option: &AdvisedOption) -> Vec<&Caution> {
     let does_harm = |caution: &&Caution| !caution.needs_warning() && caution.severity > Severity::NoEffect;
     option.cautions.iter().filter(|_| !option.is_own).filter(does_harm).collect()
@@ -106,37 +108,40 @@ pub(crate) fn verdict(report: &Advice) -> String {
         Verdict::Capacity => return at_most(report, cause.device),
         Verdict::PrivatePools => format!("{} is cached by private pools", show_bytes(held.private_pools_bytes)),
         Verdict::Streams => {
-            format!("{} is cached for other streams or waits for them", show_bytes(held.other_streams_bytes + held.pending_bytes))
+            format!(
+                "{} is cached for other streams or waiting for them",
+                show_bytes(held.other_streams_bytes + held.pending_bytes)
+            )
         }
         Verdict::Fragmentation | Verdict::Fits => {
             format!("{} is free, but the largest hole is {}", show_bytes(held.free_bytes), show_bytes(held.largest_free_bytes))
         }
     };
-    format!("at entry {entry} {} is requested, {} is in use; {what}", show_bytes(*wanted_bytes), show_bytes(held.live_bytes))
+    format!("at entry {entry}, {} is requested and {} is live; {what}", show_bytes(*wanted_bytes), show_bytes(held.live_bytes))
 }
 
-/// The most that a device's program needs at once, beside what there is.
+/// The most that the program on a device needs at once, compared with what is available.
 fn at_most(report: &Advice, device: u32) -> String {
     let Some(program) = report.programs.iter().find(|program| program.device == device) else { return String::new() };
     let (live, available) = (program.live.bytes, report.own().available_bytes.unwrap_or(0));
     let more = show_bytes(live.saturating_sub(available));
     format!(
-        "at entry {} the memory in use and the request add up to {}, {more} more than there is",
+        "at entry {}, live memory and the request add up to {}, {more} more than available",
         program.live.entry,
         show_bytes(live)
     )
 }
 
-/// What the program holds when it holds the most, where no setting helps.
+/// The largest holders at the peak of live memory.
 pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
     let named = program.live.holders.iter().take(HOLDERS).filter_map(|holder| {
         let place = place(advised, holder.stack)?;
-        Some(format!("{:>10}, blocks: {}, {place}", show_bytes(holder.bytes), holder.blocks))
+        Some(format!("{} in {}: {place}", show_bytes(holder.bytes), output::count(holder.blocks, "block")))
     });
     named.collect()
 }
 
-/// What a person should know beside the numbers.
+/// What to know about the numbers.
 pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some((device, hint)) = report.hint {
@@ -145,10 +150,10 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         } else {
             let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
             match report.recorded_limit {
-                Some(limit) => format!("had a limit from {least} to {below}; {} is taken", show_bytes(limit)),
+                Some(limit) => format!("had a limit between {least} and {below}; {} is used", show_bytes(limit)),
                 None => {
                     let assumed = show_bytes(hint.assumed_bytes());
-                    format!("had a limit from {least} to {below}. {assumed} is assumed; --limit gives it exactly")
+                    format!("had a limit between {least} and {below}; {assumed} is assumed (--limit sets it)")
                 }
             }
         };
@@ -157,7 +162,7 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         notes.push("no --capacity: every setting is shown with the memory it needs".to_owned());
     }
     if advised.own.origin == SettingsOrigin::Assumed {
-        notes.push("not in the file: the settings; PyTorch's defaults are assumed to be the run's own".to_owned());
+        notes.push("not in the file: the settings; PyTorch's defaults are assumed".to_owned());
     }
     for program in &report.programs {
         notes.extend(notes_of(program, report));
@@ -170,48 +175,44 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     let requests = &program.requests;
     if let Some(lost) = requests.lost_beginning {
         notes.push(format!(
-            "not in the file: what was before the first entry. The {} blocks in use then ({}) count as requested just before it; how \
-             they were split is unknown, so real needs are likely to be higher",
-            lost.blocks,
+            "not in the file: what came before the first entry; the {} live then ({}) count as requested just before it. How they \
+             were split is unknown, so the real need is probably higher",
+            output::count(lost.blocks, "block"),
             show_bytes(program.live.at_start_bytes)
         ));
         if report.hides_more {
             notes.push(format!(
-                "careful: before its first entry {} were already reserved, more than the memory: what is cut off needed more, or would \
-                 have failed, under the run's own settings",
+                "careful: {} was already reserved before the first entry, more than the memory: with the run's own settings the part \
+                 that is cut off needed more, or would have failed",
                 show_bytes(lost.reserved_bytes)
             ));
         }
         let more_than = |available: &u64| program.live.at_start_bytes > *available;
         if report.own().available_bytes.as_ref().is_some_and(more_than) {
-            notes.push("these blocks alone exceed the memory".to_owned());
+            notes.push("those blocks alone exceed the memory".to_owned());
         }
     }
     if program.survived() {
         notes.push(format!(
-            "the recorded program ran out of memory {} and continued: it survives such errors, as cuDNN does with a smaller workspace",
+            "the recorded program ran out of memory {} and carried on: it survives such errors, as cuDNN does with a smaller workspace",
             output::times(requests.ooms.cast_signed())
         ));
     } else if requests.ooms > 0 {
         notes.push("the recorded run ended out of memory: what it would have requested next is not in the file".to_owned());
     }
     if requests.mismatches > 0 {
-        notes.push(format!(
-            "{} differences in {} recorded decisions from PyTorch's under the recording's own settings (see parkade verify; --recorded-limit \
-             gives its limit): the requests are less certain",
-            requests.mismatches, requests.decisions
-        ));
+        notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }
     let device_errors = report.own().devices.iter().map(|device| device.prediction.device_errors).sum::<u64>();
     if device_errors > 0 {
-        notes.push(format!("{} failed for another reason than memory", output::count(device_errors, "request")));
+        notes.push(recording::other_failures(device_errors));
     }
     for timing in &report.timings {
         let option = &report.options[timing.option];
         let (least, most) = (show(timing.least_peak_reserved_bytes), show(timing.most_peak_reserved_bytes));
         let fits = match (option.available_bytes, timing.fit) {
             (None, _) => String::new(),
-            (Some(_), fit) => format!("fits for {fit} of {} timings of the other streams, ", timing.of),
+            (Some(_), fit) => format!("fits with {fit} of {} timings of the other streams, ", timing.of),
         };
         notes.push(format!("{}: {fits}reserves {least} to {most}", name(option)));
     }

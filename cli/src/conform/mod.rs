@@ -90,9 +90,9 @@ impl Run {
     }
 }
 
-/// What is to be printed.
+/// What to print.
 pub(crate) enum Answer {
-    /// Every entry's title and what it says.
+    /// The title and claim of each entry.
     List(Vec<(String, &'static str)>),
     Run(Run),
 }
@@ -106,7 +106,7 @@ impl Command for Args {
             BackendName::Cuda => {
                 let backend = Cuda::new(self.device);
                 if !self.list {
-                    // Before anything is done: whoever has no such device learns it in one line.
+                    // First of all, so that a missing device is reported in one line.
                     backend.open(&Needs::default()).map_err(|unable| anyhow!("cannot run on CUDA: {unable}"))?;
                 }
                 run_on(&backend, checks::cuda_entries(), self, 60)
@@ -161,7 +161,7 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
     if args.list {
         return Ok(Answer::List(entries.iter().map(|entry| (entry.title(), entry.says)).collect()));
     }
-    // A report that cannot be written is known before minutes are spent on it; an earlier one stays until there is a new one.
+    // Before minutes are spent: a report that cannot be written fails now. An earlier report stays until the new one is complete.
     let report = args.report.as_deref().map(report::Draft::begin).transpose()?;
     let effort = Effort { cases: args.cases.unwrap_or(cases), seed: args.seed };
     let start = Instant::now();

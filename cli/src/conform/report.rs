@@ -1,4 +1,4 @@
-//! A run as a report: what it ran on, what was checked, how it ended, and what the scenarios showed.
+//! A run as a Markdown report.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -10,19 +10,19 @@ use parkade_conformance::suite::{Group, Row, Status};
 
 use super::Run;
 
-/// A scenario shows at most so many lines here; its snapshot has all of them.
+/// The most lines shown of a scenario.
 const SHOWN_LINES: usize = 36;
 /// The groups in the order of the report.
 const GROUPS: [Group; 5] = [Group::Law, Group::Contract, Group::Scenario, Group::PyTorchTest, Group::Lockstep];
 
-/// A report that will be: a file beside it, which takes its place when it is whole.
+/// A file that replaces the report once it is complete.
 pub(super) struct Draft {
     place: PathBuf,
     draft: PathBuf,
 }
 
 impl Draft {
-    /// Makes the file beside.
+    /// Creates the file beside the report.
     pub(super) fn begin(place: &Path) -> Result<Draft> {
         if place.is_dir() {
             bail!("cannot write the report {}: it is a folder", place.display());
@@ -34,7 +34,7 @@ impl Draft {
         Ok(Draft { place: place.to_owned(), draft })
     }
 
-    /// Writes it, and puts it in its place.
+    /// Writes the report and moves it into place.
     pub(super) fn finish(&self, text: &str) -> Result<()> {
         let written = fs::write(&self.draft, text).and_then(|()| fs::rename(&self.draft, &self.place));
         written.with_context(|| format!("cannot write the report {}", self.place.display()))
@@ -88,7 +88,7 @@ fn write_group(out: &mut String, group: Group, rows: &[&Row]) {
     }
 }
 
-/// Tables that were measured, and what scenarios showed.
+/// Measured tables and the output of scenarios.
 fn write_texts(out: &mut String, run: &Run) {
     let tables = run.rows.iter().filter(|row| row.evidence.measured.lines().count() > 1);
     for row in tables {
@@ -108,7 +108,7 @@ fn write_texts(out: &mut String, run: &Run) {
     }
 }
 
-/// A text as the cell of a table.
+/// Text in a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace(['\n', '\r'], " ")
 }

@@ -1,4 +1,4 @@
-//! A run as a table for a terminal: one line an entry, then what failed and how to repeat it.
+//! A run as text: a line for each entry, then failures and how to repeat them.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use parkade_conformance::suite::{Row, Status};
 use super::Run;
 use crate::output;
 
-/// A script longer than this is cut on the terminal; `--json` and the report have all of it.
+/// Longer scripts are cut; `--json` and the report have all of it.
 const SCRIPT_LINES: usize = 40;
 
 pub(super) fn print(out: &mut dyn Write, run: &Run) -> io::Result<()> {
@@ -43,7 +43,7 @@ pub(super) fn print(out: &mut dyn Write, run: &Run) -> io::Result<()> {
     )
 }
 
-/// What there is to say in the rest of the line.
+/// The rest of the line.
 fn note(row: &Row) -> String {
     match row.status {
         Status::Pass => output::shorten(&output::one_line(row.evidence.measured.lines().next().unwrap_or("")), 90),
@@ -58,7 +58,7 @@ fn print_failure(out: &mut dyn Write, row: &Row) -> io::Result<()> {
         writeln!(out, "  {}", output::one_line(line))?;
     }
     let Some(script) = &row.script else { return Ok(()) };
-    writeln!(out, "  the shortest sequence found (for `parkade ops`, unless it is of a policy):")?;
+    writeln!(out, "  the shortest sequence found (for `parkade ops`, unless it concerns a policy):")?;
     for line in script.lines().take(SCRIPT_LINES) {
         writeln!(out, "    {}", output::one_line(line))?;
     }

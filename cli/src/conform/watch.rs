@@ -1,4 +1,4 @@
-//! Progress of a run, and an end to one that hangs.
+//! Progress of a run, and a time limit for entries that hang.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -10,18 +10,17 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parkade_conformance::suite::{Effort, Progress, Row};
 
-/// No entry takes so long on a real device, and one second more for each sequence: a driver that does not answer any more would otherwise
-/// be waited for without end.
+/// The time limit of an entry on a real device, plus one second for each sequence. A driver may stop answering.
 const LONGEST: Duration = Duration::from_secs(1200);
 
-/// Shows how far a run is, on a terminal, and ends the process if an entry hangs; the driver then takes everything back.
+/// Shows progress on a terminal, and ends the process if an entry hangs; the driver then reclaims everything.
 pub(super) struct Watch {
     bar: ProgressBar,
     running: Arc<Mutex<BTreeMap<String, Instant>>>,
     over: Arc<AtomicBool>,
 }
 
-/// After how long an entry hangs, on a real device.
+/// The time after which an entry counts as hanging.
 pub(super) fn hangs_after(effort: &Effort) -> Duration {
     LONGEST + Duration::from_secs(u64::from(effort.cases))
 }
@@ -56,8 +55,8 @@ impl Watch {
 fn end_if_hanging(running: &Mutex<BTreeMap<String, Instant>>, longest: Duration) {
     let hanging = lock(running).iter().find(|(_, since)| since.elapsed() > longest).map(|(title, _)| title.clone());
     if let Some(title) = hanging {
-        // Nobody may be listening.
-        let _ = writeln!(std::io::stderr(), "parkade: {title} has not ended in {} s: given up", longest.as_secs());
+        // Standard error may be closed.
+        let _ = writeln!(std::io::stderr(), "parkade: {title} has not ended in {} s: giving up", longest.as_secs());
         std::process::exit(1);
     }
 }

@@ -1,4 +1,4 @@
-//! Diagnosis from a message alone: the same five steps, with what its rounded figures allow.
+//! Diagnosis from a message alone: the same five steps, as far as its rounded figures go.
 
 use std::io::{self, Write};
 
@@ -7,8 +7,8 @@ use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVe
 use parkade_recording::message::{OutOfMemoryMessage, Size};
 
 use super::json::Step;
-use super::table::{step, width};
-use super::words::wrapped;
+use super::table::{hanging, step, width};
+use super::words::{POOLS_DO_NOT_SHARE, wrapped};
 use crate::output;
 use crate::size::show_bytes;
 use crate::view::{all, view};
@@ -22,7 +22,7 @@ fn steps(diagnosis: &MessageDiagnosis) -> [(Applies, String); 5] {
     let message = &diagnosis.message;
     let is_fragmentation = match diagnosis.verdict {
         MessageVerdict::Fragmentation | MessageVerdict::PrivatePools => Applies::Yes,
-        // Whatever the limit was, the free bytes that were reserved would have sufficed.
+        // Whatever the limit was, the reserved but unallocated bytes were enough.
         MessageVerdict::DeviceHadRoom if diagnosis.unallocated_suffices == Certainty::Yes => Applies::Yes,
         MessageVerdict::Capacity => Applies::No,
         MessageVerdict::DeviceHadRoom | MessageVerdict::Undecided => Applies::Unknown,
@@ -33,22 +33,19 @@ fn steps(diagnosis: &MessageDiagnosis) -> [(Applies, String); 5] {
         Applies::Unknown => Applies::Unknown,
     };
     let (is_settings, settings) = match diagnosis.verdict {
-        MessageVerdict::Capacity => (Applies::No, "no setting makes live memory smaller"),
-        MessageVerdict::PrivatePools => (
-            Applies::No,
-            "no setting makes a private pool share what it has cached: drop the CUDA graphs and MemPools that are no longer needed",
-        ),
-        _ => (is_fragmentation, "which one, only a snapshot can tell: parkade advise FILE"),
+        MessageVerdict::Capacity => (Applies::No, "no setting reduces live memory"),
+        MessageVerdict::PrivatePools => (Applies::No, POOLS_DO_NOT_SHARE),
+        _ => (is_fragmentation, "only a snapshot shows which one: parkade advise FILE"),
     };
     let empty_cache = match message.private_pools {
-        None => "the allocator had given back every whole free segment before this message",
+        None => "the allocator released every wholly free segment before it failed",
         Some(_) => {
-            "the allocator had given back every whole free segment of the pools that it may empty before this message; what a \
-             private pool has cached can go back once nothing uses the pool"
+            "the allocator released every wholly free segment of the pools it may empty before it failed; what a private pool has \
+             cached can be released once nothing uses the pool"
         }
     };
-    let snapshot = "a message does not tell where the free bytes are, who holds the rest, or since when: record \
-                    torch.cuda.memory._record_memory_history(), then parkade diagnose FILE";
+    let snapshot = "a message does not say where the free memory is, who holds the rest, or since when: record a run with \
+                    torch.cuda.memory._record_memory_history(), then run parkade diagnose FILE";
     [
         (is_capacity, capacity(diagnosis)),
         (is_fragmentation, fragmentation(diagnosis)),
@@ -60,13 +57,13 @@ fn steps(diagnosis: &MessageDiagnosis) -> [(Applies, String); 5] {
 
 fn capacity(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
-    let of_limit = if message.limit == Some(diagnosis.available) { "its limit" } else { "reserved and free on the device" };
+    let of_limit = if message.limit == Some(diagnosis.available) { "its limit" } else { "reserved plus free on the device" };
     let live = match message.private_pools {
         None => format!("{} allocated", message.allocated),
-        Some(private) => format!("{} live ({} allocated without {private} in private pools)", diagnosis.live, message.allocated),
+        Some(private) => format!("{} live ({} allocated less {private} in private pools)", diagnosis.live, message.allocated),
     };
     format!(
-        "{live} and {} tried are {}; the process could have {} ({of_limit})",
+        "{live} plus {} tried is {}; the process could have {} ({of_limit})",
         message.tried, diagnosis.needed, diagnosis.available
     )
 }
@@ -74,14 +71,14 @@ fn capacity(diagnosis: &MessageDiagnosis) -> String {
 fn fragmentation(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
     let compared = match diagnosis.unallocated_suffices {
-        Certainty::Yes => "more than was tried, or as much",
+        Certainty::Yes => "at least what was tried",
         Certainty::No => "less than was tried",
-        Certainty::LastDigit => "what was tried, as far as two decimals tell",
+        Certainty::LastDigit => "equal to what was tried, to two decimals",
     };
     match message.private_pools {
         None => format!("{} reserved - {} allocated = {}, {compared}", message.reserved, message.allocated, message.unallocated),
         Some(private) => format!(
-            "{} reserved - {} live = {}, of which private pools keep {private}; the other {} are {compared}",
+            "{} reserved - {} live = {}, of which private pools keep {private}; the other {} is {compared}",
             message.reserved, diagnosis.live, diagnosis.empty, message.unallocated
         ),
     }
@@ -91,19 +88,19 @@ fn headline(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
     match (diagnosis.verdict, diagnosis.unallocated_suffices) {
         (MessageVerdict::Fragmentation, Certainty::Yes) => format!(
-            "fragmentation: {} were reserved and unallocated, enough for the {} tried, but not in one piece",
+            "fragmentation: {} was reserved but unallocated, enough for the {} tried, but not in one piece",
             message.unallocated, message.tried
         ),
         (MessageVerdict::Fragmentation, _) => format!(
-            "fragmentation: {} unallocated and {} free on the device would hold the {} tried, but not in one piece",
+            "fragmentation: {} unallocated plus {} free on the device would hold the {} tried, but not in one piece",
             message.unallocated, message.free, message.tried
         ),
         (MessageVerdict::Capacity, _) => {
             let short = show_bytes(diagnosis.needed.bytes.saturating_sub(diagnosis.available.bytes));
-            format!("capacity: {} are needed at once and {} are there, {short} too little", diagnosis.needed, diagnosis.available)
+            format!("capacity: {} needed at once, {} available, {short} too little", diagnosis.needed, diagnosis.available)
         }
         (MessageVerdict::PrivatePools, _) => format!(
-            "private pools: {} are needed at once and {} are there, but {} of that are cached by private pools for themselves",
+            "private pools: {} needed at once, {} available, but {} of that is cached by private pools for their own use",
             diagnosis.needed,
             diagnosis.available,
             message.private_pools.unwrap_or(diagnosis.empty)
@@ -114,42 +111,42 @@ fn headline(diagnosis: &MessageDiagnosis) -> String {
                 Some(limit) => format!(" and the limit of {limit} allowed it"),
             };
             format!(
-                "the device had room: {} were free for the {} tried{known}, so something else refused: a limit that the message \
-                 does not print, a container's or a partition's cap, or another process that gave memory back in between",
+                "the device had room: {} was free for the {} tried{known}, so something else refused: a limit that the message \
+                 does not print, a cap on the container or partition, or another process that has since released memory",
                 message.free, message.tried
             )
         }
         (MessageVerdict::Undecided, _) => {
             let (least, most) = diagnosis.block_bytes;
-            let why = if hangs_on_last_digit(diagnosis) {
-                "it hangs on the last digit of its figures".to_owned()
+            let why = if depends_on_last_digit(diagnosis) {
+                "it depends on the last digit of the figures".to_owned()
             } else {
                 let (least, most) = (show_bytes(least), show_bytes(most));
-                format!("{} are tried for any request from {least} to {most}", message.tried)
+                format!("{} is tried for any request from {least} to {most}", message.tried)
             };
-            format!("fragmentation or capacity, the message does not tell: {why}")
+            format!("fragmentation or capacity, the message does not say which: {why}")
         }
     }
 }
 
-fn hangs_on_last_digit(diagnosis: &MessageDiagnosis) -> bool {
+fn depends_on_last_digit(diagnosis: &MessageDiagnosis) -> bool {
     [diagnosis.unallocated_suffices, diagnosis.available_suffices].contains(&Certainty::LastDigit)
 }
 
 fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     let message = &diagnosis.message;
     let digit = show_bytes(message.unallocated.within);
-    let mut notes = vec![format!("figures are rounded to two decimals: reserved - allocated is known within {digit}")];
+    let mut notes = vec![format!("figures are rounded to two decimals: reserved - allocated is known to within {digit}")];
     let named = message.processes.iter().filter_map(|process| Some((process.pid?, process.used)));
     let named: Vec<String> = named.map(|(pid, used)| format!("process {pid} has {used}")).collect();
     let named = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
     notes.push(format!(
-        "of the device's {}, {} were neither reserved here nor free: other processes, and CUDA's own about 500 MiB{named}",
+        "of the device's {}, {} was neither reserved here nor free: other processes, and about 500 MiB for CUDA itself{named}",
         message.total, diagnosis.held_by_others
     ));
     if let Some(private) = message.private_pools {
         notes.push(format!(
-            "the {private} in private pools that it counts as allocated are cached there and free, for these pools' requests only"
+            "the {private} in private pools, which the message counts as allocated, is free, but only for requests in those pools"
         ));
     }
     notes
@@ -158,7 +155,7 @@ fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
 pub(super) fn print(out: &mut dyn Write, diagnosis: &MessageDiagnosis) -> io::Result<()> {
     writeln!(
         out,
-        "an out-of-memory message of device {}\n\n{}\n",
+        "an out-of-memory message from device {}\n\n{}\n",
         diagnosis.message.device,
         output::bad(&wrapped(&headline(diagnosis), width()).join("\n"))
     )?;
@@ -167,9 +164,9 @@ pub(super) fn print(out: &mut dyn Write, diagnosis: &MessageDiagnosis) -> io::Re
         let word = if *answer == Applies::Yes { output::bad(&word) } else { word };
         step(out, place, &word, finding)?;
     }
-    writeln!(out, "\n{}", output::dim("how sure this is"))?;
+    writeln!(out, "\n{}", output::dim("how certain this is"))?;
     for note in notes(diagnosis) {
-        wrapped(&note, width()).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+        hanging(out, "  ", 2, &note)?;
     }
     Ok(())
 }

@@ -20,9 +20,9 @@ use crate::args::{Json, Profile};
 use crate::runner::{Command, Form, Lines, Subject};
 use crate::{output, progress, recording, size};
 
-/// The most of a text on standard input that is searched for a message.
+/// At most this much of standard input is searched for a message.
 const LONGEST_TEXT: u64 = 64 << 20;
-/// How many fences are found; a person is shown fewer.
+/// The number of fences that JSON lists; the text shows fewer.
 const FENCES: usize = 20;
 
 /// Explain step by step why a recorded program ran out of memory, and where the memory was.
@@ -78,20 +78,20 @@ pub(crate) struct Diagnosed {
 }
 
 impl Diagnosed {
-    /// What a person may want to know of the settings.
+    /// What to know about the settings.
     fn settings_note(&self) -> Option<String> {
         let fraction = self.settings.settings.per_process_memory_fraction;
         if self.settings.origin == SettingsOrigin::Assumed {
-            Some("not in the file: the settings; PyTorch's defaults are assumed (--settings gives others)".to_owned())
+            Some(recording::ASSUMED_SETTINGS.to_owned())
         } else if self.limit.is_none() && fraction < 1.0 {
-            Some(format!("per_process_memory_fraction:{fraction} sets a limit that is not in the file (--limit gives it)"))
+            Some(format!("per_process_memory_fraction:{fraction} sets a limit that is not in the file (give it with --limit)"))
         } else {
             None
         }
     }
 }
 
-/// What was found out: of a recording, or of a message alone.
+/// What was diagnosed: a recording, or a message alone.
 pub(crate) enum Found {
     Recording(Box<Diagnosed>),
     Message(Box<MessageDiagnosis>),
@@ -144,7 +144,7 @@ fn diagnose_text(text: &str) -> Result<MessageDiagnosis> {
 }
 
 fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
-    // Before the file is read: whoever mistyped the settings need not wait.
+    // Before the file is read, so that mistyped settings fail at once.
     let given =
         |profile: &'static Rules| args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose();
     given(args.profile.unwrap_or_default().rules())?;
@@ -157,15 +157,13 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     };
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let options = DiagnoseOptions { own, capacity_bytes: args.capacity, entry: args.entry, fences: FENCES };
-    let numbers: Vec<u32> = recording.devices.iter().map(|device| device.device).collect();
-    let chosen: Vec<_> = recording.devices.iter().filter(|one| args.device.is_none_or(|number| one.device == number)).collect();
-    match (args.device, chosen.as_slice()) {
-        (_, []) if numbers.is_empty() => bail!("the file has neither trace entries nor segments: nothing to diagnose"),
-        (Some(number), []) => bail!("the file has nothing of device {number}, only of {}", output::list(&numbers)),
-        _ => {}
+    let chosen = recording::chosen(&recording.devices, args.device)?;
+    if chosen.is_empty() {
+        bail!("the file has neither trace entries nor segments: nothing to diagnose");
     }
     if args.entry.is_some() && chosen.len() > 1 {
-        bail!("--entry belongs to one device, and the file has {}: choose one with --device", output::list(&numbers));
+        let numbers = output::list(chosen.iter().map(|device| device.device));
+        bail!("--entry needs one device, and the file has {numbers}: choose one with --device");
     }
     let bar = progress::entries(args.json.json);
     bar.set_length(recording::entries(&chosen));

@@ -1,11 +1,11 @@
-//! A Python stack in one line: the call that asked, and the user's own line that led to it.
+//! A Python stack in one line: the call that requested memory, and the user's own line that led to it.
 
 use parkade_recording::{Frame, Recording, StackId};
 
 use crate::output;
 use crate::view::view;
 
-/// What libraries lie under.
+/// The folder of installed libraries.
 const LIBRARIES: &str = "site-packages/";
 
 /// The stack in one line; `None` if there is none.

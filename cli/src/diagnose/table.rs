@@ -1,4 +1,4 @@
-//! A diagnosis for a person: the cause first, the five steps, then the evidence.
+//! A diagnosis as text: the cause, the five steps, then the evidence.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,12 +12,12 @@ use crate::output::{self, count};
 use crate::recording::short_name;
 use crate::size::show_bytes;
 
-/// How many stacks and fences are shown.
+/// The number of stacks and fences shown.
 const SHOWN: usize = 5;
-/// The names of the workflow's steps.
+/// The names of the five steps.
 pub(super) const STEPS: [&str; 5] = ["capacity", "fragmentation", "settings", "empty_cache", "snapshot"];
 
-/// How many characters a line of text has at most, where words allow.
+/// The width at which text wraps.
 pub(super) fn width() -> usize {
     output::width().min(100)
 }
@@ -36,17 +36,18 @@ fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> 
     let number = if diagnosed.recording.devices.len() > 1 { format!(" device {}", diagnosis.device) } else { String::new() };
     let trace = diagnosed.recording.devices.iter().find(|device| device.device == diagnosis.device);
     let entries = trace.map_or(0, |device| device.trace.len());
-    writeln!(out, "{}{number}: {}", short_name(&diagnosed.file), words::occasion(diagnosis, entries))?;
+    let occasion = words::occasion(diagnosis, entries);
+    hanging(out, "", 0, &format!("{}{number}: {occasion}", short_name(&diagnosed.file)))?;
     let headline = words::headline(diagnosis);
     let is_good = diagnosis.verdict == Verdict::NoFailure;
     let headline = words::wrapped(&headline, width()).join("\n");
     writeln!(out, "\n{}", if is_good { headline } else { output::bad(&headline) })?;
     if let Some(warning) = words::warning(diagnosis) {
-        writeln!(out, "{}", output::bad(&warning))?;
+        writeln!(out, "{}", output::bad(&words::wrapped(&warning, width()).join("\n")))?;
     }
     let asked = diagnosis.request.and_then(|request| stacks::line(&diagnosed.recording, request.stack));
     if let Some(line) = asked {
-        writeln!(out, "{} {line}", output::dim("asked for by"))?;
+        hanging(out, &format!("{} ", output::dim("requested by")), 13, &line)?;
     }
     writeln!(out)?;
     steps(out, diagnosed, diagnosis)?;
@@ -57,7 +58,7 @@ fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> 
         writeln!(out, "\n{}", output::dim("when it began"))?;
         indented(out, &words::onset(&diagnosed.recording, diagnosis, onset))?;
     }
-    writeln!(out, "\n{}", output::dim("how sure this is"))?;
+    writeln!(out, "\n{}", output::dim("how certain this is"))?;
     for note in words::notes(diagnosed, diagnosis) {
         indented(out, &output::one_line(&note))?;
     }
@@ -72,26 +73,31 @@ fn steps(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> i
         let word = if answer == Applies::Yes { output::bad(&word) } else { word };
         step(out, place, &word, finding)?;
     }
-    writeln!(out, "  5 {:<13}  {:<7}  where the bytes are, who holds them, since when:", STEPS[4], "below")
+    writeln!(out, "  5 {:<13}  {:<7}  where the memory is, who holds it, since when:", STEPS[4], "below")
 }
 
-/// One step: its number and name, whether it applies, what it found.
+/// One step: its number, name, answer and finding.
 pub(super) fn step(out: &mut dyn Write, place: usize, word: &str, finding: &str) -> io::Result<()> {
-    let mut lines = words::wrapped(finding, width() - 26).into_iter();
-    writeln!(out, "  {} {:<13}  {word}  {}", place + 1, STEPS[place], lines.next().unwrap_or_default())?;
-    lines.try_for_each(|line| writeln!(out, "{:28}{line}", ""))
+    hanging(out, &format!("  {} {:<13}  {word}  ", place + 1, STEPS[place]), 28, finding)
+}
+
+/// Text beside a heading, wrapped at this indentation.
+pub(super) fn hanging(out: &mut dyn Write, heading: &str, indent: usize, text: &str) -> io::Result<()> {
+    let lines = words::wrapped(text, width() - indent).join(&format!("\n{:indent$}", ""));
+    writeln!(out, "{heading}{lines}")
 }
 
 fn indented(out: &mut dyn Write, text: &str) -> io::Result<()> {
-    words::wrapped(text, width()).iter().try_for_each(|line| writeln!(out, "  {line}"))
+    hanging(out, "  ", 2, text)
 }
 
 fn bytes(out: &mut dyn Write, diagnosis: &Diagnosis) -> io::Result<()> {
     let heap = &diagnosis.heap;
-    let title = format!("where the {} reserved bytes are ({})", show_bytes(heap.reserved_bytes), count(heap.segments, "segment"));
+    let title =
+        format!("where the {} of reserved memory is ({})", show_bytes(heap.reserved_bytes), count(heap.segments, "segment"));
     writeln!(out, "\n{}", output::dim(&title))?;
     row(out, heap.requested_bytes, &format!("live, in {}", count(heap.live_blocks, "block")))?;
-    row(out, heap.rounding_bytes, "lost to rounding in these")?;
+    row(out, heap.rounding_bytes, "lost to rounding in those blocks")?;
     for strand in heap.strands.iter().filter(|strand| strand.bytes > 0) {
         let holes = match strand.holes {
             1 => count(1_u8, "hole"),
@@ -101,33 +107,34 @@ fn bytes(out: &mut dyn Write, diagnosis: &Diagnosis) -> io::Result<()> {
     }
     if let Some(request) = diagnosis.request.filter(|_| diagnosis.why != Why::OutOfMemory) {
         let given = diagnosis.given_back.bytes;
-        let given = if given > 0 { format!(", {} went back to the device", show_bytes(given)) } else { String::new() };
+        let given = if given > 0 { format!(", {} was released", show_bytes(given)) } else { String::new() };
         let after = show_bytes(diagnosis.reserved_after_bytes);
-        writeln!(out, "  then {} were asked for{given}, and {after} were reserved", show_bytes(request.requested_bytes))?;
+        let requested = show_bytes(request.requested_bytes);
+        indented(out, &format!("then {requested} was requested{given}, and {after} was reserved"))?;
     }
     if diagnosis.why == Why::OutOfMemory && diagnosis.met != diagnosis.heap {
-        writeln!(out, "  before the allocator gave back what it could: {}", met(&diagnosis.met))?;
+        indented(out, &format!("before the allocator released what it could: {}", met(&diagnosis.met)))?;
     }
     Ok(())
 }
 
 fn met(met: &Breakdown) -> String {
-    format!("{} reserved, {} of it empty", show_bytes(met.reserved_bytes), show_bytes(met.stranded_bytes()))
+    format!("{} reserved, {} of it free", show_bytes(met.reserved_bytes), show_bytes(met.stranded_bytes()))
 }
 
 fn row(out: &mut dyn Write, bytes: u64, text: &str) -> io::Result<()> {
-    writeln!(out, "  {:>12}  {text}", show_bytes(bytes))
+    hanging(out, &format!("  {:>12}  ", show_bytes(bytes)), 16, text)
 }
 
 fn fences(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
     if diagnosis.fences.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n{}", output::dim("blocks that fence the holes"))?;
+    writeln!(out, "\n{}", output::dim("blocks that pin free memory"))?;
     for fence in diagnosis.fences.iter().take(SHOWN) {
         row(out, fence.bytes, &fence_text(diagnosis, fence))?;
         if let Some(line) = stacks::line(&diagnosed.recording, fence.owner.stack) {
-            writeln!(out, "  {:>12}  {line}", "")?;
+            hanging(out, &format!("{:16}", ""), 16, &line)?;
         }
     }
     Ok(())
@@ -136,32 +143,32 @@ fn fences(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> 
 fn fence_text(diagnosis: &Diagnosis, fence: &Fence) -> String {
     let beside = show_bytes(fence.beside_bytes);
     let effect = if fence.frees_segment {
-        format!("is all that keeps a segment of {} from going back", show_bytes(fence.opens_bytes))
+        format!("alone pins a segment of {}", show_bytes(fence.opens_bytes))
     } else if fence.is_enough {
-        format!("has {beside} free beside it; without it that is a hole of {}, enough", show_bytes(fence.opens_bytes))
+        format!("has {beside} free beside it; freeing it would leave a hole of {}, enough", show_bytes(fence.opens_bytes))
     } else {
         format!("has {beside} free beside it")
     };
-    let state = if fence.is_pending { " and waits for events" } else { "" };
+    let state = if fence.is_pending { ", and waits for events" } else { "" };
     let age = match (fence.owner.entry, diagnosis.entry) {
         (Some(entry), Some(now)) => {
             let times = fence.owner.time_us.zip(diagnosis.time_us);
             let time = times.map_or_else(String::new, |(then, now)| format!(", {}", words::duration(now.saturating_sub(then))));
-            format!("; from entry {entry}, {}{time} old", words::entries(now.saturating_sub(entry)))
+            format!("; allocated at entry {entry}, {}{time} ago", count(now.saturating_sub(entry), "entry"))
         }
-        (None, Some(_)) => "; older than the trace".to_owned(),
+        (None, Some(_)) => "; allocated before the trace begins".to_owned(),
         (_, None) => String::new(),
     };
     format!("{effect}{state}{age}")
 }
 
 fn live(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
-    // One row "without a stack" says nothing.
+    // A single row "no stack in the file" says nothing.
     if diagnosis.stacks.iter().all(|held| held.stack == StackId::NONE) {
         return Ok(());
     }
-    writeln!(out, "\n{}", output::dim("stacks that hold the most live bytes"))?;
-    // Stacks that differ only between the two calls that are shown are one row.
+    writeln!(out, "\n{}", output::dim("stacks that hold the most live memory"))?;
+    // Stacks that look the same in one line share a row.
     let mut rows: BTreeMap<String, (u64, usize)> = BTreeMap::new();
     for held in &diagnosis.stacks {
         let line = stacks::line(&diagnosed.recording, held.stack);

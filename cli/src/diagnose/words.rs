@@ -1,4 +1,4 @@
-//! A diagnosis in words: the headline, what each step found, what each cause means, and what the file does not tell.
+//! A diagnosis in words: the headline, the findings of each step, the meaning of each cause, and what the file lacks.
 
 use parkade_analysis::annotations::phase_at;
 use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why};
@@ -6,15 +6,16 @@ use parkade_recording::Recording;
 
 use super::Diagnosed;
 use crate::output::{self, count};
+use crate::recording;
 use crate::size::show_bytes;
 
-/// What is looked at.
+/// The moment that is diagnosed.
 pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
     let entry = diagnosis.entry.unwrap_or(0);
     match diagnosis.why {
         Why::OutOfMemory => format!("out of memory at entry {entry} of {entries}"),
         Why::Chosen => format!("before entry {entry} of {entries}, where nothing failed"),
-        Why::Peak => format!("no request failed; reserved memory grew to its peak at entry {entry} of {entries}"),
+        Why::Peak => format!("no request failed; reserved memory peaked at entry {entry} of {entries}"),
         Why::End => "the file has no trace, only the heap at its end".to_owned(),
     }
 }
@@ -29,30 +30,30 @@ pub(super) fn headline(diagnosis: &Diagnosis) -> String {
     match diagnosis.verdict {
         Verdict::Fragmentation => {
             let largest = show_bytes(heap.largest_hole_bytes());
-            format!("fragmentation: {asked} were asked for; {empty} were reserved and empty, the largest hole {largest}{room}")
+            format!("fragmentation: {asked} requested; {empty} reserved but free, the largest hole {largest}{room}")
         }
         Verdict::Streams => {
-            format!("streams: {asked} were asked for; {empty} were reserved and empty, most of it other streams'{room}")
+            format!("streams: {asked} requested; {empty} reserved but free, most of it cached for other streams{room}")
         }
         Verdict::PrivatePools => {
-            format!("private pools: {asked} were asked for; {empty} were reserved and empty, most of it in private pools{room}")
+            format!("private pools: {asked} requested; {empty} reserved but free, most of it in private pools{room}")
         }
         Verdict::Capacity => {
-            let short = steps.short_bytes.map_or(String::new(), |short| format!(", {} more than there is", show_bytes(short)));
+            let short = steps.short_bytes.map_or(String::new(), |short| format!(", {} more than available", show_bytes(short)));
             let live = show_bytes(heap.allocated_bytes());
-            format!("capacity: {live} live and {asked} asked for are {}{short}", show_bytes(steps.needed_bytes))
+            format!("capacity: {live} live plus {asked} requested is {}{short}", show_bytes(steps.needed_bytes))
         }
         Verdict::Undecided => format!(
-            "fragmentation if the memory limit was {} or more, else capacity (--limit says which)",
+            "fragmentation if the memory limit was {} or more, otherwise capacity (--limit settles it)",
             show_bytes(steps.needed_bytes)
         ),
         Verdict::NoFailure => {
-            format!("{} live, {empty} reserved and empty", show_bytes(heap.allocated_bytes()))
+            format!("{} live, {empty} reserved but free", show_bytes(heap.allocated_bytes()))
         }
     }
 }
 
-/// What the first four steps found; the fifth is the evidence itself.
+/// The findings of the first four steps; the fifth is the evidence itself.
 pub(super) fn findings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> [String; 4] {
     [capacity(diagnosis), fragmentation(diagnosis), settings(diagnosed, diagnosis), empty_cache(diagnosis)]
 }
@@ -61,7 +62,7 @@ fn capacity(diagnosis: &Diagnosis) -> String {
     let live = show_bytes(diagnosis.heap.allocated_bytes());
     let need = match diagnosis.request.filter(|_| diagnosis.why == Why::OutOfMemory) {
         Some(request) => format!(
-            "{live} live and {} asked for are {}",
+            "{live} live plus {} requested is {}",
             show_bytes(request.asked.size.get()),
             show_bytes(diagnosis.steps.needed_bytes)
         ),
@@ -70,16 +71,16 @@ fn capacity(diagnosis: &Diagnosis) -> String {
     format!("{need}; {}", limit(diagnosis))
 }
 
-/// What in the file cannot be under the limit that was given.
+/// What in the file contradicts the given limit.
 pub(super) fn contradiction(diagnosis: &Diagnosis) -> Option<String> {
     let Limit::Given { bytes } = diagnosis.limit else { return None };
     Some(match diagnosis.evidence.contradiction(bytes)? {
         Contradiction::Reserved { bytes, entries } => {
-            let place = entries.checked_sub(1).map_or("at first".to_owned(), |entry| format!("at entry {entry}"));
-            format!("{} were reserved {place}", show_bytes(bytes))
+            let place = entries.checked_sub(1).map_or("at the start".to_owned(), |entry| format!("at entry {entry}"));
+            format!("{} was reserved {place}", show_bytes(bytes))
         }
         Contradiction::Refused { bytes, entry } => {
-            format!("at entry {entry} a request was refused that would have made {} reserved", show_bytes(bytes))
+            format!("a request refused at entry {entry} would have brought reserved memory to {}", show_bytes(bytes))
         }
     })
 }
@@ -91,18 +92,18 @@ pub(super) fn limit(diagnosis: &Diagnosis) -> String {
     match diagnosis.limit {
         Limit::Given { bytes } => {
             let objection =
-                contradiction(diagnosis).map_or_else(String::new, |text| format!("; the file contradicts it: {text}"));
+                contradiction(diagnosis).map_or_else(String::new, |text| format!("; the file contradicts this: {text}"));
             format!("the limit is {}, as given{objection}", show_bytes(bytes))
         }
-        Limit::DeviceFull { bytes } => format!("the device was full: there were {} for this allocator", show_bytes(bytes)),
+        Limit::DeviceFull { bytes } => format!("the device was full: this allocator had {}", show_bytes(bytes)),
         Limit::Between { at_least_bytes, below_bytes } => format!(
-            "the limit is at least {} (reserved at entry {}) and below {} (refused at entry {refused})",
+            "the limit is at least {} (reserved at entry {}) and less than {} (refused at entry {refused})",
             show_bytes(at_least_bytes),
             served.saturating_sub(1),
             show_bytes(below_bytes)
         ),
         Limit::NotFixed { reserved_bytes, refused_bytes } => format!(
-            "no fixed limit: {} were reserved at entry {}, {} refused at entry {refused}",
+            "the limit was not fixed: {} was reserved at entry {}, but {} refused at entry {refused}",
             show_bytes(reserved_bytes),
             served.saturating_sub(1),
             show_bytes(refused_bytes)
@@ -116,8 +117,8 @@ fn fragmentation(diagnosis: &Diagnosis) -> String {
     let (reserved, allocated, empty) = (heap.reserved_bytes, heap.allocated_bytes(), heap.stranded_bytes());
     let percent = if reserved == 0 { 0.0 } else { empty as f64 / reserved as f64 * 100.0 };
     let compared = match diagnosis.request.filter(|_| diagnosis.why == Why::OutOfMemory) {
-        Some(request) if empty >= request.asked.size.get() => ", at least what was asked for",
-        Some(_) => ", less than was asked for",
+        Some(request) if empty >= request.asked.size.get() => ", enough in total",
+        Some(_) => ", less than was requested",
         None => "",
     };
     let retries = match diagnosis.retries {
@@ -125,7 +126,7 @@ fn fragmentation(diagnosis: &Diagnosis) -> String {
         retries => format!("; num_alloc_retries is {retries}"),
     };
     format!(
-        "{} reserved - {} allocated = {} ({percent:.1} % of it) in {}{compared}; the largest hole is {}{retries}",
+        "{} reserved - {} allocated = {} ({percent:.1} % of reserved) in {}{compared}; the largest hole is {}{retries}",
         show_bytes(reserved),
         show_bytes(allocated),
         show_bytes(empty),
@@ -139,22 +140,23 @@ fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
     match diagnosis.verdict {
         Verdict::Capacity if diagnosis.steps.settings == Applies::Unknown => {
             let rounding = show_bytes(diagnosis.heap.rounding_bytes);
-            format!("rounding takes {rounding}, not less than what is missing (roundup_power2_divisions):\n{}", advise())
+            format!("rounding costs {rounding}, at least what is missing (roundup_power2_divisions):\n{}", advise())
         }
-        Verdict::Capacity => "no setting makes live memory smaller".to_owned(),
-        Verdict::NoFailure => format!("nothing failed; for a smaller device:\n{}", advise()),
-        Verdict::Undecided => format!("if it is fragmentation; find out with\n{}", advise()),
-        Verdict::PrivatePools if diagnosis.steps.settings == Applies::No => {
-            "no setting makes a private pool share what it has cached: drop the CUDA graphs and MemPools that are no longer needed"
-                .to_owned()
-        }
-        Verdict::PrivatePools => format!("nothing of what private pools have cached; perhaps for the rest:\n{}", advise()),
-        Verdict::Streams => format!("memory of other streams stays theirs; what helps:\n{}", advise()),
-        _ => format!("which one, and what it costs:\n{}", advise()),
+        Verdict::Capacity => "no setting reduces live memory".to_owned(),
+        Verdict::NoFailure => format!("nothing failed; to fit a smaller device:\n{}", advise()),
+        Verdict::Undecided => format!("yes, if this is fragmentation; to find out:\n{}", advise()),
+        Verdict::PrivatePools if diagnosis.steps.settings == Applies::No => POOLS_DO_NOT_SHARE.to_owned(),
+        Verdict::PrivatePools => format!("not for what private pools have cached, but perhaps for the rest:\n{}", advise()),
+        Verdict::Streams => format!("streams do not share cached memory; to see what helps:\n{}", advise()),
+        _ => format!("to see which one, and what it costs:\n{}", advise()),
     }
 }
 
-/// The line to run next.
+/// What no setting changes.
+pub(super) const POOLS_DO_NOT_SHARE: &str =
+    "no setting makes a private pool share its cached memory: free the CUDA graphs and MemPools you no longer need";
+
+/// The command to run next.
 fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
     let file = diagnosed.file.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@".contains(c);
@@ -179,48 +181,48 @@ fn exact(bytes: u64) -> String {
 fn empty_cache(diagnosis: &Diagnosis) -> String {
     let left = diagnosis.heap.releasable_bytes();
     if diagnosis.why != Why::OutOfMemory {
-        return format!("{} are whole free segments or pages, which it would give back", show_bytes(left));
+        return format!("it would release {} of wholly free segments or pages", show_bytes(left));
     }
     let given = &diagnosis.given_back;
     let done = match given.entries {
         Some((first, last)) => format!(
-            "the allocator had just done it (entries {first} to {last}: {} in {}) and still had no room",
+            "the allocator had just done so (entries {first} to {last}: {} in {}) and still had no room",
             show_bytes(given.bytes),
             count(given.segments, "piece")
         ),
         None if diagnosis.heap.kept_by_pools_bytes > 0 => format!(
-            "no whole segment or page was free of the pools that it may empty: the allocator tried before it gave up; {} of private \
-             pools can go back once nothing uses these",
+            "no whole segment or page was free in the pools it may empty: the allocator tried before giving up; {} in private pools \
+             can be released once nothing uses them",
             show_bytes(diagnosis.heap.kept_by_pools_bytes)
         ),
-        None => "no whole segment or page was free: the allocator tried before it gave up".to_owned(),
+        None => "no whole segment or page was free: the allocator tried before giving up".to_owned(),
     };
-    if left == 0 { done } else { format!("{done}; {} could still go back", show_bytes(left)) }
+    if left == 0 { done } else { format!("{done}; {} could still be released", show_bytes(left)) }
 }
 
-/// What a cause means, with the way out where the cause has one of its own. Without a request nothing is too small.
+/// What a cause means. Without a request nothing is too small.
 pub(super) fn cause(cause: Cause, is_for_request: bool) -> String {
     match cause {
-        Cause::Pinned if !is_for_request => format!("free, in segments or pages of which at most 1/{PINNED_PART} is in use"),
+        Cause::Pinned if !is_for_request => format!("free, in segments or pages at most 1/{PINNED_PART} in use"),
         Cause::TooSmall if !is_for_request => "free".to_owned(),
         Cause::PrivatePool if !is_for_request => "in a private pool (MemPool, CUDA graph)".to_owned(),
-        Cause::PendingEvent => "given back, but another stream may still use it (record_stream)".to_owned(),
+        Cause::PendingEvent => "freed, but another stream may still be using it (record_stream)".to_owned(),
         Cause::PrivatePool => "in a private pool (MemPool, CUDA graph) that the request does not use".to_owned(),
         Cause::OtherStream => "cached for another stream".to_owned(),
-        Cause::OtherClass => "in the other pool: requests up to 1 MiB and larger ones share nothing".to_owned(),
+        Cause::OtherClass => "in the other pool: requests up to 1 MiB and larger ones share no segments".to_owned(),
         Cause::Oversize => "large enough, but max_split_size_mb keeps it for other requests".to_owned(),
-        Cause::ExpandableOff => "large enough, but expandable segments have been switched off".to_owned(),
-        Cause::Fits => "would serve the request".to_owned(),
-        Cause::Pinned => format!("too small, in segments or pages of which at most 1/{PINNED_PART} is in use"),
+        Cause::ExpandableOff => "large enough, but expandable segments have since been turned off".to_owned(),
+        Cause::Fits => "large enough for the request".to_owned(),
+        Cause::Pinned => format!("too small, in segments or pages at most 1/{PINNED_PART} in use"),
         Cause::TooSmall => "too small".to_owned(),
     }
 }
 
-/// Since when, with the definition.
+/// When it began, with the definition.
 pub(super) fn onset(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset) -> String {
     let level = show_bytes(onset.level_bytes);
     let Some(entry) = onset.entry else {
-        return format!("before the first entry: reserved - allocated was never below {level}, half of what it is here");
+        return format!("before the first entry: reserved - allocated was never below {level}, half its value here");
     };
     let before = diagnosis.entry.map_or(0, |target| target.saturating_sub(entry));
     let seconds = match (onset.time_us, diagnosis.time_us) {
@@ -231,22 +233,17 @@ pub(super) fn onset(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset)
     let phase = phase.map_or_else(String::new, |phase| match (phase.open.last(), &phase.last_ended) {
         (Some(open), _) => format!(", in {}", output::one_line(open)),
         (None, Some((name, 1))) => format!(", after the first {}", output::one_line(name)),
-        (None, Some((name, times))) => format!(", after {} {times} times", output::one_line(name)),
+        (None, Some((name, times))) => format!(", after {times} runs of {}", output::one_line(name)),
         (None, None) => ", before the first annotated phase".to_owned(),
     });
     format!(
-        "at entry {entry} ({}{seconds} before{phase}): since then reserved - allocated has stayed at {level}, \
-         half of what it is here, or above",
-        entries(before)
+        "at entry {entry} ({}{seconds} earlier{phase}): since then reserved - allocated has stayed at or above {level}, \
+         half its value here",
+        count(before, "entry")
     )
 }
 
-/// So many entries.
-pub(super) fn entries(number: usize) -> String {
-    if number == 1 { "1 entry".to_owned() } else { format!("{number} entries") }
-}
-
-/// A time for people.
+/// A duration with a suitable unit.
 pub(super) fn duration(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),
@@ -255,37 +252,34 @@ pub(super) fn duration(us: u64) -> String {
     }
 }
 
-/// How sure all of this is, and what the file does not tell.
+/// How certain all of this is, and what the file lacks.
 pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String> {
     let mut notes = Vec::new();
     match &diagnosis.exactness {
         None => notes.push(
-            "not in the file: a trace, so neither requests nor times (torch.cuda.memory._record_memory_history() records them)"
+            "not in the file: a trace, so requests and times are unknown (torch.cuda.memory._record_memory_history() records one)"
                 .to_owned(),
         ),
         Some(verdict) if verdict.mismatches == 0 => {
-            notes.push(format!("exact: all {} recorded decisions are the replay's own", verdict.decisions));
+            notes.push(format!("exact: all {} recorded decisions are reproduced", verdict.decisions));
         }
         Some(verdict) => {
             let first = verdict.first.as_ref().and_then(|first| first.entry);
             let first = first.map_or(String::new(), |entry| format!(", the first at entry {entry}"));
             notes.push(format!(
-                "not exact: {} of {} recorded decisions differ from the replay's{first}; --limit and --settings say what the \
-                 run had (see parkade verify)",
+                "not exact: {} of {} recorded decisions differ in the replay{first}; give the run's own --limit and --settings \
+                 (see parkade verify)",
                 verdict.mismatches, verdict.decisions
             ));
         }
     }
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
-        notes.push(format!(
-            "a limit of {} was assumed (--limit): garbage collection needs one, and under it all decisions are the recorded ones",
-            show_bytes(bytes)
-        ));
+        notes.push(recording::assumed_limit(bytes));
     }
     if let Some(lost) = diagnosis.exactness.as_ref().and_then(|verdict| verdict.not_in_file.lost_beginning) {
         notes.push(format!(
-            "not in the file: what was before its first entry; of the {} ({}, {}) that were there, age is \
-             unknown, and stacks are known only of those that live to the end; a peak or an earlier failure may be cut off too",
+            "not in the file: what came before its first entry; of the {} ({}, {}) that were there, ages are unknown, and \
+             stacks are known only for those that live to the end; an earlier peak or failure may be missing too",
             count(lost.blocks, "block"),
             count(lost.segments, "segment"),
             show_bytes(lost.reserved_bytes)
@@ -295,24 +289,23 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
         notes.push("not in the file: stacks (torch.cuda.memory._record_memory_history(stacks='python') records them)".to_owned());
     }
     if diagnosis.ooms > 1 || (diagnosis.ooms == 1 && diagnosis.why != Why::OutOfMemory) {
-        notes.push(format!("{} requests were out of memory in all; --entry N looks at another one", diagnosis.ooms));
+        notes.push(format!("{} ran out of memory in all; --entry N diagnoses another one", count(diagnosis.ooms, "request")));
     }
     notes.extend(diagnosed.settings_note());
     notes
 }
 
-/// What must be said before everything else: the figures are not the recorded run's.
+/// Warns first of all if the figures are not the recorded run's.
 pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
     let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
-    let text =
-        format!("careful: {mismatches} recorded decisions differ from the replay's, so the figures may be wrong (see below)");
+    let text = format!("careful: {mismatches} recorded decisions differ in the replay, so the figures may be wrong (see below)");
     (mismatches > 0).then_some(text)
 }
 
 /// The units of sizes.
 const UNITS: [&str; 4] = ["byte", "KiB", "MiB", "GiB"];
 
-/// The text in lines of at most `width` characters, where words allow; a command stays whole.
+/// The text in lines of at most `width` characters, if its words are that short; a command is never broken.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for paragraph in text.split('\n') {
@@ -333,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_texts_are_broken_between_words_and_commands_not_at_all() {
+    fn text_wraps_between_words_and_commands_stay_whole() {
         let text = "one two three four:\nparkade advise a.pickle --limit 5";
         assert_eq!(wrapped(text, 9), ["one two", "three", "four:", "parkade advise a.pickle --limit 5"]);
         assert_eq!(wrapped("abcdefghij k", 3), ["abcdefghij", "k"]);

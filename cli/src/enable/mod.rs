@@ -1,4 +1,4 @@
-//! `parkade enable`: the line that puts settings into the environment, once PyTorch's own parser would take them.
+//! `parkade enable`: the line that sets allocator settings in the environment, if PyTorch's parser accepts them.
 
 mod notes;
 mod shell;
@@ -14,7 +14,7 @@ use crate::output;
 use crate::runner::{Command, Form, Outcome};
 use shell::Shell;
 
-/// The variable that is set: of PyTorch's names the one that wins.
+/// The variable that is set: the one of PyTorch's names that takes precedence.
 const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
 /// Print the line that sets PyTorch's allocator settings in a shell.
@@ -48,7 +48,7 @@ impl Command for Args {
 
     fn compute(&self) -> Result<Result<Line, String>> {
         let text = self.settings.iter().map(|setting| as_pytorch_writes(setting)).collect::<Vec<_>>().join(",");
-        // A shell would take a line's end for the end of the command.
+        // A shell would end the command at a line break.
         let is_one_line = !text.contains(char::is_control);
         ensure!(is_one_line, "the settings {:?} have a control character in them", output::shorten(&text, 200));
         Ok(match parse(self.profile, &text) {
@@ -69,7 +69,7 @@ impl Command for Args {
         let Ok(line) = line else { return Ok(()) };
         let mut err = std::io::stderr().lock();
         for note in &line.notes {
-            // Nobody may be listening.
+            // Standard error may be closed.
             let _ = writeln!(err, "# {}", output::one_line(note));
         }
         Ok(writeln!(out, "{}", line.line)?)
@@ -90,7 +90,7 @@ fn parse(profile: Profile, text: &str) -> Result<Settings, SettingsError> {
     Settings::from_environment_as(&profile.rules().dialect, text)
 }
 
-/// A setting in PyTorch's way of writing. A key alone switches something on; what has a colon first is PyTorch's way already.
+/// A setting in PyTorch's notation. A key alone means True; KEY:VALUE is PyTorch's notation already.
 fn as_pytorch_writes(setting: &str) -> String {
     match setting.find([':', '=']) {
         Some(place) if setting[place..].starts_with('=') => setting.replacen('=', ":", 1),
@@ -99,7 +99,7 @@ fn as_pytorch_writes(setting: &str) -> String {
     }
 }
 
-/// Why PyTorch refuses, in its words, and the way out where one is known.
+/// PyTorch's refusal in its own words, and a hint if there is one.
 fn refusal(profile: Profile, text: &str, error: &SettingsError) -> String {
     let exception = match error.kind() {
         ErrorKind::Value | ErrorKind::InvalidNumber => "ValueError",
@@ -111,7 +111,7 @@ fn refusal(profile: Profile, text: &str, error: &SettingsError) -> String {
     let mut says = format!("PyTorch {} refuses {:?}: {exception}: {message}", rules.name, output::shorten(text, 200));
     let other = Profile::value_variants().iter().find(|&&other| parse(other, text).is_ok());
     if let Some(other) = other {
-        says += &format!(" (PyTorch {} takes it: --profile {0})", other.rules().name);
+        says += &format!(" (PyTorch {} accepts it: --profile {0})", other.rules().name);
     } else if error.message().starts_with("Unrecognized key") {
         let mut keys: Vec<&str> = rules.dialect.keys().collect();
         keys.sort_unstable();

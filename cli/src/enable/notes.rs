@@ -1,10 +1,9 @@
-//! What settings do, and what is often misunderstood about them: read from what PyTorch's parser made of the string, which may be
-//! other than what was meant.
+//! What settings do and what is often misunderstood, from what PyTorch's parser made of the string, which may not be what was meant.
 
 use parkade::settings::{Backend, Settings};
 use parkade::texts::{format_bytes, format_double};
 
-/// A line for each thing that is set.
+/// A line for each setting.
 pub(super) fn of(settings: &Settings) -> Vec<String> {
     let usual = Settings::default();
     let mut notes = Vec::new();
@@ -16,8 +15,8 @@ pub(super) fn of(settings: &Settings) -> Vec<String> {
     }
     if settings.expandable_segments {
         notes.push(String::from(
-            "expandable_segments: a segment grows in place, so that free memory in it stays in one piece; garbage collection leaves \
-             such memory alone",
+            "expandable_segments: a segment grows in place, so its free memory stays in one piece; garbage collection does not touch \
+             it",
         ));
     }
     notes.extend(max_split(settings, &usual));
@@ -25,8 +24,8 @@ pub(super) fn of(settings: &Settings) -> Vec<String> {
     if settings.per_process_memory_fraction < 1.0 {
         let percent = format_double(settings.per_process_memory_fraction * 100.0);
         notes.push(format!(
-            "per_process_memory_fraction: no more than {percent} % of the device's total memory, the CUDA context (about 500 MiB) not \
-             counted; a request beyond it is out of memory although the device has room"
+            "per_process_memory_fraction: no more than {percent} % of the device's total memory, not counting the CUDA context (about \
+             500 MiB); a request beyond that runs out of memory even if the device has room"
         ));
     }
     if settings.large_segment_bytes != usual.large_segment_bytes {
@@ -35,17 +34,17 @@ pub(super) fn of(settings: &Settings) -> Vec<String> {
     }
     if settings.roundup_power2_divisions != usual.roundup_power2_divisions {
         notes.push(String::from(
-            "roundup_power2_divisions: sizes are rounded up to steps between powers of two; fewer sizes fit each other better, and \
-             each block is larger than its request",
+            "roundup_power2_divisions: sizes are rounded up to steps between powers of two; blocks of fewer sizes are easier to reuse, \
+             but larger than their requests",
         ));
     }
     if notes.is_empty() {
-        notes.push(String::from("this leaves the device's memory as PyTorch manages it by default"));
+        notes.push(String::from("this changes nothing: PyTorch manages the device's memory as by default"));
     }
     notes
 }
 
-/// The most misunderstood one.
+/// The most misunderstood setting.
 fn max_split(settings: &Settings, usual: &Settings) -> Option<String> {
     if settings.max_split_bytes == usual.max_split_bytes {
         return None;
@@ -53,8 +52,8 @@ fn max_split(settings: &Settings, usual: &Settings) -> Option<String> {
     let size = format_bytes(settings.max_split_bytes);
     let slack = format_bytes(settings.max_non_split_rounding_bytes);
     Some(format!(
-        "max_split_size_mb: free blocks of {size} and more are not used for smaller requests at all, rather than used whole; larger \
-         requests take one if less than {slack} of it stays unused. A lower value keeps more blocks whole, a higher one fewer (the \
+        "max_split_size_mb: free blocks of {size} and more do not serve smaller requests at all, not even whole; a larger request \
+         takes one if it leaves less than {slack} of it unused. A lower value keeps more blocks whole, a higher one fewer (the \
          lowest is 20)"
     ))
 }
@@ -65,13 +64,14 @@ fn garbage_collection(settings: &Settings) -> Option<String> {
         return None;
     }
     let percent = format_double(threshold * 100.0);
-    let does =
-        format!("garbage_collection_threshold: before memory runs out, old free segments go back once more than {percent} % of");
+    let does = format!(
+        "garbage_collection_threshold: before memory runs out, old free segments are released once more than {percent} % of"
+    );
     Some(if settings.per_process_memory_fraction < 1.0 {
-        format!("{does} the memory limit is taken")
+        format!("{does} the memory limit is reserved")
     } else {
         format!(
-            "{does} a memory limit is taken. Without a limit it does nothing: set per_process_memory_fraction too, or call \
+            "{does} a memory limit is reserved. Without a limit it does nothing: set per_process_memory_fraction too, or call \
              torch.cuda.set_per_process_memory_fraction"
         )
     })
@@ -89,7 +89,7 @@ mod tests {
     fn a_threshold_is_warned_of_unless_there_is_a_limit() {
         assert!(
             notes("garbage_collection_threshold:0.8")
-                .contains("80 % of a memory limit is taken. Without a limit it does nothing")
+                .contains("80 % of a memory limit is reserved. Without a limit it does nothing")
         );
         let limited = notes("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5");
         assert!(!limited.contains("does nothing") && limited.contains("no more than 50 %"), "{limited}");

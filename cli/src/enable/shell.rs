@@ -1,4 +1,4 @@
-//! A variable's line in several shells. Whatever the value holds, the shell reads it as the value and nothing else.
+//! Setting a variable in several shells, with the value quoted.
 
 use clap::ValueEnum;
 
@@ -16,7 +16,7 @@ pub(super) enum Shell {
 }
 
 impl Shell {
-    /// The line that sets an environment variable for this shell and what it starts. The value has no control characters.
+    /// The line that exports an environment variable. The value has no control characters.
     pub(super) fn line(self, variable: &str, value: &str) -> String {
         match self {
             Shell::Sh => format!("export {variable}={}", quote_if_needed(value, |value| value.replace('\'', "'\\''"))),
@@ -29,13 +29,13 @@ impl Shell {
     }
 }
 
-/// The value in single quotes, unless it is of characters that mean themselves everywhere.
+/// The value in single quotes, unless no shell treats any of its characters specially.
 fn quote_if_needed(value: &str, escape: impl FnOnce(&str) -> String) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ',' | '.');
     if !value.is_empty() && value.chars().all(is_plain) { value.to_owned() } else { format!("'{}'", escape(value)) }
 }
 
-/// PowerShell takes typographic quotes for quotes too.
+/// PowerShell treats typographic quotes as quotes too.
 fn double_quotes(value: &str) -> String {
     value.chars().flat_map(|c| std::iter::repeat_n(c, if matches!(c, '\'' | '\u{2018}'..='\u{201b}') { 2 } else { 1 })).collect()
 }

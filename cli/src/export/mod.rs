@@ -53,16 +53,16 @@ pub(crate) struct Args {
     json: Json,
 }
 
-/// What a device's recorded run met for want of memory.
+/// How often a device's recorded run was short of memory.
 #[derive(Clone, Copy)]
 struct Shortage {
     /// Requests that failed.
     ooms: i64,
-    /// Requests for which the device was asked again after memory was given back, if the recording is exact.
+    /// Requests retried after cached memory was released; unknown unless the recording is exact.
     retries: Option<i64>,
 }
 
-/// The exported run, and beside each of its replayed devices what the recorded one met.
+/// The exported run, and for each replayed device how the recorded run fared.
 pub(crate) struct Made {
     exported: Exported,
     recorded: Vec<Shortage>,
@@ -73,10 +73,10 @@ impl Command for Args {
 
     fn compute(&self) -> Result<Made> {
         let args = &self.replay;
-        // Before the file is read: whoever mistyped the settings need not wait.
+        // Before the file is read, so that mistyped settings fail at once.
         let given = args.given()?;
         target::refuse_source(&args.file, &self.output)?;
-        // A pipe or a terminal loses nothing.
+        // A pipe or a terminal has nothing to lose.
         if !self.force && fs::metadata(&self.output).is_ok_and(|data| data.is_file()) {
             bail!("{} already exists: --force overwrites it", self.output.display());
         }
@@ -117,8 +117,8 @@ impl Command for Args {
             let is_one_of_many = exported.recording.devices.len() > 1;
             let name = if is_one_of_many { format!("device {}: ", device.device) } else { String::new() };
             let reserved = device.stats.family(Family::ReservedBytes).all.peak;
-            let entries = count(device.entries as u64, "entry", "entries");
-            writeln!(out, "{name}{entries}, {} reserved at most", size::show(reserved))?;
+            let entries = output::count(device.entries, "entry");
+            writeln!(out, "{name}{entries}, at most {} reserved", size::show(reserved))?;
             for note in notes(&self.replay, device, recorded) {
                 writeln!(out, "  {note}")?;
             }
@@ -145,17 +145,12 @@ fn shortages(recording: &Recording, exported: &Exported, own: &VerifyOptions) ->
     recording.devices.iter().filter(replayed).map(of_device).collect()
 }
 
-/// So many of something.
-fn count(count: u64, one: &str, several: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { several })
-}
-
 fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(entry) = device.first_failure {
         notes.push(format!("out of memory {}, first at entry {entry} of the file", output::times(device.stats.num_ooms)));
     }
-    let hint = if args.limit.is_none() && args.capacity.is_none() { " (--limit gives it a memory limit)" } else { "" };
+    let hint = if args.limit.is_none() && args.capacity.is_none() { " (--limit sets a memory limit)" } else { "" };
     let (ooms, retries) = (device.stats.num_ooms, device.stats.num_alloc_retries);
     if recorded.ooms > ooms {
         notes.push(format!(
@@ -166,24 +161,18 @@ fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Ve
     }
     if let Some(recorded) = recorded.retries.filter(|&recorded| recorded > retries) {
         let (recorded, retries) = (output::times(recorded), output::times(retries));
-        notes.push(format!("the recorded run released memory and retried {recorded}, this one {retries}{hint}"));
+        notes.push(format!("the recorded run released cached memory and retried {recorded}, this one {retries}{hint}"));
     }
     if let Some(blocks) = device.early_blocks {
-        let blocks = match blocks {
-            1 => "the block in use by then is".to_owned(),
-            _ => format!("the {blocks} blocks in use by then are"),
-        };
-        notes.push(format!("the recording lost its beginning: {blocks} requested first"));
+        let blocks = output::count(blocks, "block");
+        notes.push(format!("the recording lost its beginning: {blocks} live at its first entry, requested first"));
     }
     if device.mismatches > 0 {
-        let decisions = count(device.mismatches, "decision of the recording is", "decisions of the recording are");
-        notes.push(format!("under its own settings {decisions} made otherwise: is there a --recorded-limit?"));
+        let decisions = output::count(device.mismatches, "recorded decision");
+        notes.push(format!("{decisions} not reproduced under the recording's own settings: does --recorded-limit apply?"));
     }
     if device.device_errors > 0 {
-        notes.push(format!(
-            "{} could not be followed by the simulated device",
-            count(device.device_errors, "request", "requests")
-        ));
+        notes.push(recording::other_failures(device.device_errors));
     }
     notes
 }

@@ -1,4 +1,4 @@
-//! The frontier for programs: one JSON object, or comma-separated values.
+//! The frontier as one JSON object, or as CSV.
 
 use std::io::Write;
 
@@ -31,7 +31,7 @@ struct WithNext<'a> {
 }
 
 view! {
-    /// What JSON and CSV have in common.
+    /// The columns shared by JSON and CSV.
     struct Row<'a>(point: &'a Point) {
         model: &'a str = &point.case.model,
         parameters: u64 = point.case.transformer.parameters(),

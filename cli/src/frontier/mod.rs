@@ -74,7 +74,7 @@ pub(crate) struct Args {
     /// What the driver's context takes of each device.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, default_value_t = CONTEXT_BYTES)]
     context: u64,
-    /// Leave out scratch memory and libraries' workspaces, whose lifetimes overlap with the others'.
+    /// Leave out scratch memory and libraries' workspaces, whose lifetimes overlap with those of other memory.
     #[arg(long)]
     no_scratch: bool,
     /// The seed of the sizes of scratch memory.
@@ -87,7 +87,7 @@ pub(crate) struct Args {
     csv: bool,
 }
 
-/// A device's memory, and how it was written.
+/// A device's memory, as given and in bytes.
 #[derive(Clone)]
 struct Device {
     text: String,
@@ -182,7 +182,7 @@ fn grid(args: &Args) -> Result<Grid> {
     })
 }
 
-/// Refuses batches and micro-batches that cannot be searched, by the names of their options.
+/// Refuses batches and micro-batches that cannot be searched.
 fn batches(args: &Args) -> Result<()> {
     let most_micro = args.accumulation.iter().copied().max().unwrap_or(1);
     if args.accumulation.contains(&0) {
@@ -197,7 +197,7 @@ fn batches(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a list that has something twice: its rows would be there twice.
+/// Refuses duplicates in a list, which would duplicate rows.
 fn lists(args: &Args) -> Result<()> {
     once("--model", args.model.iter().map(|model| model.trim()))?;
     once("--devices", args.devices.iter().map(|device| format!("{} bytes", device.bytes)))?;
@@ -213,14 +213,14 @@ fn once<T: Display>(option: &str, values: impl IntoIterator<Item = T>) -> Result
     for value in values {
         let value = value.to_string();
         if seen.contains(&value) {
-            bail!("{option} has {} twice: give it once", output::shorten(&value, 60));
+            bail!("{option} has {} twice", output::shorten(&value, 60));
         }
         seen.insert(value);
     }
     Ok(())
 }
 
-/// The policies of these names, in their order; each once.
+/// The policies of these names in order, each once.
 fn policies(names: &[String]) -> Result<Vec<&'static Named>> {
     let mut policies: Vec<&'static Named> = Vec::new();
     for name in names {
@@ -229,7 +229,7 @@ fn policies(names: &[String]) -> Result<Vec<&'static Named>> {
             None if name == "all" => CATALOGUE.iter().collect(),
             None => {
                 let all: Vec<_> = CATALOGUE.iter().map(|policy| policy.name).collect();
-                bail!("there is no policy {name:?}; there are all, {}", all.join(", "));
+                bail!("there is no policy {name:?}; the policies are {}, and all", all.join(", "));
             }
         };
         for policy in meant {

@@ -1,4 +1,4 @@
-//! Models and ways of training as they are written on the command line.
+//! Models and training options on the command line.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use parkade_research::workload::generators::transformer::{Attention, Checkpointi
 /// Reads a model: a preset, sizes, or a preset whose sizes are changed.
 ///
 /// # Errors
-/// One line that names what is wrong, and what there is.
+/// A line that names the mistake and the choices.
 pub(super) fn model(text: &str) -> Result<(String, Transformer)> {
     let mut transformer = Transformer::default();
     let mut keys = BTreeSet::new();
     for (place, part) in text.split(',').map(str::trim).enumerate() {
         match part.split_once('=') {
-            Some((key, _)) if !keys.insert(key.trim()) => bail!("{} is there twice: give it once", key.trim()),
+            Some((key, _)) if !keys.insert(key.trim()) => bail!("{} is given twice", key.trim()),
             Some((key, value)) => set(&mut transformer, key.trim(), value.trim())?,
             None if place == 0 => {
                 transformer = Transformer::preset(part).ok_or_else(|| {
@@ -107,7 +107,7 @@ mod tests {
             ("layers=many", "layers is \"many\", which is no whole number"),
             ("tied=maybe", "it can be true, false"),
             ("attention=flash", "it can be fused, materialized"),
-            ("7b,layers=5,layers=5", "layers is there twice"),
+            ("7b,layers=5,layers=5", "layers is given twice"),
             ("width=5", "a model has no \"width\""),
         ] {
             let error = model(text).expect_err(text).to_string();

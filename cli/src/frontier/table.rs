@@ -1,4 +1,4 @@
-//! The frontier for people: a heading for each way of training and device, and a row for each policy.
+//! The frontier as text: a heading for each device and way of training, and a row for each policy.
 
 use std::io::{self, Write};
 
@@ -42,13 +42,13 @@ pub(super) fn print(out: &mut dyn Write, args: &Args, points: &[Point]) -> io::R
         let count = not_monotone(points);
         writeln!(
             out,
-            "\nthe batch is the largest of those tried that fits; that a smaller one does not was seen in {count} of {searched} searches"
+            "\nthe batch is the largest tried that fits; in {count} of {searched} searches a smaller one does not fit"
         )?;
     }
     Ok(())
 }
 
-/// In how many searches a batch below the one that was found does not fit.
+/// The number of searches in which a batch below the one found does not fit.
 pub(super) fn not_monotone(points: &[Point]) -> usize {
     points.iter().filter(|point| point.fails_below_batch.is_some()).count()
 }
@@ -92,7 +92,7 @@ fn cells(point: &Point) -> [String; HEADS.len()] {
     [point.policy.to_owned(), point.batch.to_string(), reserved, live, why(&point.why)]
 }
 
-/// Why the next batch does not fit, in a few words.
+/// Why the next batch does not fit.
 pub(super) fn why(why: &Why) -> String {
     match why {
         Why::States { state_bytes } => format!("the states alone need {}", format_bytes(*state_bytes)),

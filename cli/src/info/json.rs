@@ -1,10 +1,10 @@
-//! One look as one JSON object.
+//! A reading as one JSON object.
 
 use super::source::{Device, Process, Reading};
 use crate::view::{all, view};
 
 view! {
-    /// What is not known is null; what was refused has an `..._error` with the reason.
+    /// Unknown values are null; a refused value has an `..._error` with the reason.
     pub(super) struct Object<'a>(reading: &'a Reading) {
         source: &'static str = if reading.no_nvml.is_some() { "cuda" } else { "nvml" },
         no_nvml: Option<&'a str> = reading.no_nvml.as_deref(),

@@ -1,4 +1,4 @@
-//! `parkade info`: what the driver has given out on every device, and to whom.
+//! `parkade info`: the memory of every GPU and the processes that hold it.
 
 mod json;
 mod source;
@@ -17,7 +17,7 @@ use crate::output;
 use crate::runner::{Command, Form, Lines};
 use source::Source;
 
-/// Seconds between two looks, where they are not given.
+/// The default number of seconds between two readings.
 const EVERY_SECOND: &str = "1";
 
 /// Show every GPU with its memory and the processes that hold it.
@@ -25,7 +25,7 @@ const EVERY_SECOND: &str = "1";
 /// The figures come from NVML, the driver's management library; without it from the CUDA driver, which lists no processes and uses a
 /// context's memory (about 500 MiB on each device) meanwhile. Exit code: 0, or 2 if neither is present.
 ///
-/// "used" is what the driver has given out, as nvidia-smi shows it. It exceeds an allocator's "reserved"
+/// "used" is what the driver has allocated, as nvidia-smi shows it. It exceeds an allocator's "reserved"
 /// (torch.cuda.memory_reserved) by the process's CUDA context and libraries' own memory. "listed" is what the listed processes hold of
 /// it, "unlisted" the difference.
 #[derive(Parser)]
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 impl Command for Args {
     type Answer = ();
 
-    /// Every look is printed at once.
+    /// Prints each reading at once.
     fn compute(&self) -> Result<()> {
         let in_place = self.watch.is_some() && io::stdout().is_terminal() && !self.json.json;
         let look = Look { json: self.json.json, in_place };
@@ -57,14 +57,14 @@ impl Command for Args {
     }
 }
 
-/// How it is shown.
+/// How readings are shown.
 struct Look {
     json: bool,
     in_place: bool,
 }
 
 impl Look {
-    /// Looks and shows, again for as long as `pause` answers yes.
+    /// Reads and shows, again for as long as `pause` returns true.
     fn show(&self, source: &mut Source, out: &mut impl Write, mut pause: impl FnMut() -> bool) -> Result<()> {
         let mut is_first = true;
         loop {
@@ -74,7 +74,7 @@ impl Look {
                 lines.add(&json::Object::of(&reading))?;
                 write!(out, "{}", lines.text())?;
             } else if self.in_place {
-                // Over the text before, line by line: clearing first would flicker. Nothing is left to undo when it is interrupted.
+                // Overwrites the previous text line by line, as clearing it first would flicker. An interruption leaves nothing to undo.
                 let clear = if is_first { "\x1b[2J" } else { "" };
                 let text = table::text(&reading).replace('\n', "\x1b[K\n");
                 write!(out, "{clear}\x1b[H{text}\x1b[J")?;

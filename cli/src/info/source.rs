@@ -1,31 +1,31 @@
-//! Who is asked: NVML, or the CUDA driver where there is no NVML.
+//! The source of the readings: NVML, or the CUDA driver if there is no NVML.
 
 use anyhow::{Result, bail, ensure};
 use parkade::device::DeviceBackend;
 use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlError, NvmlLibrary, NvmlMemory};
 use parkade_gpu::{CudaDevice, Unavailable};
 
-/// What is asked, open for as long as it is looked at.
+/// An open source.
 pub(super) enum Source {
     Nvml(Box<dyn Nvml>),
-    /// Every device, and why it is not NVML that is asked.
+    /// Every device, and why NVML is not used.
     Cuda(Vec<CudaSlot>, NvmlError),
 }
 
-/// A device of the CUDA driver's by its index, opened if that was possible.
+/// A CUDA device by its index, opened if possible.
 pub(super) type CudaSlot = (u32, Result<CudaDevice, Unavailable>);
 
-/// One look.
+/// One reading.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// The driver's version as NVML tells it, or the newest CUDA that it knows.
+    /// The driver's version, or from CUDA the newest version it supports.
     pub(super) driver: Result<String, String>,
     pub(super) devices: Vec<Device>,
-    /// Why NVML was not asked, if it was not.
+    /// Why NVML was not used, if it was not.
     pub(super) no_nvml: Option<String>,
 }
 
-/// One device. A refusal is a text.
+/// One device. Errors are texts.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) index: u32,
@@ -36,7 +36,7 @@ pub(super) struct Device {
     pub(super) processes: Option<Result<Vec<Process>, String>>,
 }
 
-/// A process, with its name where it can be known.
+/// A process, with its name if it can be known.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) listed: GpuProcess,
@@ -44,20 +44,20 @@ pub(super) struct Process {
 }
 
 impl Device {
-    /// What the listed processes hold together, of those whose bytes are known.
+    /// The memory of the listed processes, as far as it is known.
     pub(super) fn listed_bytes(&self) -> Option<u64> {
         let processes = self.processes.as_ref()?.as_ref().ok()?;
         Some(processes.iter().filter_map(|process| process.listed.used_bytes).fold(0, u64::saturating_add))
     }
 
-    /// What the driver has given out beyond that; none if the processes count shared memory twice.
+    /// The used memory beyond that; 0 if processes count shared memory twice.
     pub(super) fn unlisted_bytes(&self) -> Option<u64> {
         Some(self.memory.as_ref().ok()?.used_bytes.saturating_sub(self.listed_bytes()?))
     }
 
-    /// Whether memory is given out to processes that nobody tells.
+    /// Whether processes that are not listed hold memory.
     pub(super) fn hides_processes(&self) -> bool {
-        /// More than an idle driver keeps.
+        /// An idle driver uses less.
         const IDLE_BYTES: u64 = 64 << 20;
         let lists_none = matches!(&self.processes, Some(Ok(processes)) if processes.is_empty());
         lists_none && self.unlisted_bytes() > Some(IDLE_BYTES)
@@ -65,7 +65,7 @@ impl Device {
 }
 
 impl Source {
-    /// The best that there is here.
+    /// Opens the best source available.
     pub(super) fn open() -> Result<Source> {
         let no_nvml = match NvmlLibrary::open() {
             Ok(nvml) => return Ok(Source::Nvml(Box::new(nvml))),
@@ -73,7 +73,7 @@ impl Source {
         };
         match cuda_devices() {
             Ok(devices) => Ok(Source::Cuda(devices, no_nvml)),
-            Err(error) => bail!("no GPU to look at: {no_nvml}; {error}"),
+            Err(error) => bail!("no GPU found: {no_nvml}; {error}"),
         }
     }
 
@@ -81,7 +81,7 @@ impl Source {
         match self {
             Source::Nvml(nvml) => {
                 let devices = nvml.devices()?;
-                ensure!(!devices.is_empty(), "no GPU to look at: NVML counts none");
+                ensure!(!devices.is_empty(), "no GPU found: NVML counts none");
                 let driver = nvml.driver_version().map_err(|error| error.to_string());
                 Ok(Reading { driver, devices: devices.into_iter().map(device).collect(), no_nvml: None })
             }
@@ -121,7 +121,7 @@ fn process_name(_: u32) -> Option<String> {
     None
 }
 
-/// All devices of the CUDA driver, or why there is none. One that cannot be opened, being full or another's alone, hides no other.
+/// All CUDA devices, or why there are none. One that cannot be opened (full, or exclusive to another process) hides no other.
 fn cuda_devices() -> Result<Vec<CudaSlot>, Unavailable> {
     match CudaDevice::open(u32::MAX) {
         Err(Unavailable::NoDevice { count, .. }) if count > 0 => {
@@ -129,7 +129,7 @@ fn cuda_devices() -> Result<Vec<CudaSlot>, Unavailable> {
         }
         Err(Unavailable::NoDevice { count, .. }) => Err(Unavailable::NoDevice { ordinal: 0, count }),
         Err(error) => Err(error),
-        // Nobody has so many.
+        // No machine has so many.
         Ok(device) => Ok(vec![(u32::MAX, Ok(device))]),
     }
 }

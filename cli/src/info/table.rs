@@ -1,4 +1,4 @@
-//! One look as a table, with what its figures mean beneath it.
+//! A reading as a table, with what its figures mean.
 
 use std::fmt::Write as _;
 
@@ -9,17 +9,17 @@ use crate::output;
 use crate::table::Table;
 
 const HEADS: [&str; 8] = ["gpu", "name", "total", "free", "used", "driver's own", "listed", "unlisted"];
-/// The column of text, to the left; the others are numbers.
+/// The column of text; the others are numbers.
 const NAME: usize = 1;
 
-const USED: &str = "used: what the driver has given out, as nvidia-smi shows it. Each process's CUDA context (about 500 MiB) is in it, so \
-                    it is more than an allocator's reserved.";
+const USED: &str = "used: what the driver has allocated, as nvidia-smi shows it. It includes each process's CUDA context (about 500 MiB), so \
+                    it exceeds an allocator's reserved memory.";
 const UNLISTED: &str =
-    "unlisted: used that no listed process holds: the driver's own work for them, and processes that it does not list.";
+    "unlisted: used memory that no listed process holds: the driver's own, and that of processes it does not list.";
 const HIDDEN: &str =
-    "memory is given out and no process is listed: in a container NVML may see none (docker run --pid=host shows them)";
+    "memory is in use but no process is listed: in a container NVML may see none (docker run --pid=host shows them)";
 const BY_CUDA: &str =
-    "used: everything that is not free, parkade's own CUDA context included. Which process holds how much only NVML tells.";
+    "used: everything that is not free, including parkade's own CUDA context. Only NVML shows what each process holds.";
 
 /// The table, in whole lines.
 pub(super) fn text(reading: &Reading) -> String {
@@ -30,7 +30,7 @@ pub(super) fn text(reading: &Reading) -> String {
     };
     line(&mut text, &driver);
     if let Some(reason) = &reading.no_nvml {
-        line(&mut text, &format!("told by the CUDA driver: {reason}"));
+        line(&mut text, &format!("from the CUDA driver: {reason}"));
     }
     let rows: Vec<[String; 8]> = reading.devices.iter().map(row).collect();
     let shown: Vec<usize> = (0..HEADS.len()).filter(|&column| rows.iter().any(|row| !row[column].is_empty())).collect();
@@ -43,7 +43,7 @@ pub(super) fn text(reading: &Reading) -> String {
     let table = table.text_with_left(&[name]);
     let mut lines = table.lines();
     line(&mut text, lines.next().unwrap_or_default());
-    // Where the terminal is so narrow that rows are broken, the details come after all of them.
+    // On a terminal so narrow that rows wrap, the details follow the table.
     let is_broken = lines.clone().count() > rows.len();
     if is_broken {
         lines.by_ref().for_each(|row| line(&mut text, row));
@@ -61,12 +61,12 @@ pub(super) fn text(reading: &Reading) -> String {
     text
 }
 
-/// A line of it, without anything that a terminal obeys and without blanks at its end.
+/// Adds a line with control characters escaped and no trailing blanks.
 fn line(text: &mut String, content: &str) {
     let _ = writeln!(text, "{}", output::one_line(content).trim_end());
 }
 
-/// A device's cells; what is not known is empty.
+/// The cells of a device; unknown ones are empty.
 fn row(device: &Device) -> [String; 8] {
     let size = |bytes: Option<u64>| bytes.map_or_else(String::new, format_bytes);
     let memory = device.memory.as_ref().ok();
@@ -82,7 +82,7 @@ fn row(device: &Device) -> [String; 8] {
     ]
 }
 
-/// The lines beneath a device: what was refused, then its processes.
+/// The lines below a device: refusals, then processes.
 fn details(device: &Device) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(device.name.as_ref().err().map(|refusal| format!("name unknown: {refusal}")));

@@ -1,4 +1,4 @@
-//! What `info` shows of a driver that is made up.
+//! `info` on a fake driver.
 
 use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlError, NvmlMemory};
 use parkade_gpu::{DriverError, Unavailable};
@@ -22,7 +22,7 @@ impl Nvml for Fake {
     }
 }
 
-/// A device with 3 GiB given out, of which these processes hold their part.
+/// A device with 3 GiB in use, some of it by these processes.
 fn device(index: u32, processes: &[(u32, Option<u64>)]) -> NvmlDevice {
     let process = |&(pid, used_bytes): &(u32, _)| GpuProcess { pid, used_bytes, compute: true, graphics: pid % 2 == 1 };
     let memory = NvmlMemory { total_bytes: 140 * GIB, free_bytes: 136 * GIB, used_bytes: 3 * GIB, reserved_bytes: Some(GIB) };
@@ -68,8 +68,8 @@ gpu  name              total        free      used  driver's own    listed  unli
      pid 4000000001   512.00 MiB  compute and graphics  (name unknown)
      pid 4000000002 bytes unknown  compute  (name unknown)
   1  NVIDIA H200  140.00 GiB  136.00 GiB  3.00 GiB   1024.00 MiB   0 bytes  3.00 GiB
-     memory is given out and no process is listed: in a container NVML may see none (docker run --pid=host shows them)
-used: what the driver has given out, as nvidia-smi shows it.";
+     memory is in use but no process is listed: in a container NVML may see none (docker run --pid=host shows them)
+used: what the driver has allocated, as nvidia-smi shows it.";
     assert!(text.starts_with(expected), "{text}");
     assert!(text.lines().last().is_some_and(|line| line.starts_with("unlisted: ")), "{text}");
 }
@@ -137,7 +137,7 @@ fn names_cannot_speak_to_the_terminal() {
     assert!(table::text(&read(vec![named])).contains("a\\u{1b}[31m\\nb"));
 }
 
-/// The other way, as far as it goes without a GPU: a device that could not be opened is listed with the reason.
+/// CUDA without NVML, as far as it goes without a GPU: a device that could not be opened is listed with the reason.
 #[test]
 fn what_the_cuda_driver_tells_is_less() {
     let full = Unavailable::Refused(DriverError { call: "cuDevicePrimaryCtxRetain", code: 2 });
@@ -146,12 +146,12 @@ fn what_the_cuda_driver_tells_is_less() {
     let text = table::text(&reading);
     let expected = "\
 driver version unknown: no device could be opened
-told by the CUDA driver: no NVML (libnvidia-ml.so.1: not found)
+from the CUDA driver: no NVML (libnvidia-ml.so.1: not found)
 gpu
   3
      name unknown: cuDevicePrimaryCtxRetain failed with driver code 2
      memory unknown: cuDevicePrimaryCtxRetain failed with driver code 2
-used: everything that is not free, parkade's own CUDA context included.";
+used: everything that is not free, including parkade's own CUDA context.";
     assert!(text.starts_with(expected), "{text}");
     let object = object(&reading);
     assert_eq!((&object["source"], &object["no_nvml"]), (&"cuda".into(), &"no NVML (libnvidia-ml.so.1: not found)".into()));
@@ -165,7 +165,7 @@ used: everything that is not free, parkade's own CUDA context included.";
 #[test]
 fn no_device_is_an_error() {
     let error = Source::Nvml(Box::new(Fake(Vec::new()))).read().expect_err("nothing to show");
-    assert_eq!(error.to_string(), "no GPU to look at: NVML counts none");
+    assert_eq!(error.to_string(), "no GPU found: NVML counts none");
 }
 
 #[test]

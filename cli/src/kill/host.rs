@@ -1,4 +1,4 @@
-//! The processes of this machine, as `/proc` tells of them, and the sending of signals.
+//! The processes of this machine, from `/proc`, and signals to them.
 
 use std::fmt;
 use std::fs;
@@ -10,25 +10,25 @@ use rustix::process::{self, Pid, PidfdFlags};
 
 use super::Signal;
 
-/// The pid namespace that the kernel starts with, in which the driver counts (PROC_PID_INIT_INO of the kernel).
+/// The initial pid namespace, whose pids the driver uses (the kernel's PROC_PID_INIT_INO).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// What there is to know of a process before it is ended.
+/// What is shown and checked before a process is ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Process {
     /// The command's name.
     pub(crate) name: String,
-    /// Its user, by name if the machine has one.
+    /// Its user, by name if it has one.
     pub(crate) user: String,
     /// The process that started it.
     pub(crate) parent: u32,
-    /// When it started, in clock ticks since the machine did. With the pid it names one process for good.
+    /// When it started, in clock ticks since boot. Together with the pid it identifies a process.
     pub(crate) start: u64,
-    /// Whether it has ended and only waits for its parent to notice.
+    /// Whether it has ended and waits to be reaped.
     pub(crate) has_ended: bool,
 }
 
-/// What `kill` asks of the machine.
+/// What `kill` needs of the machine.
 pub(crate) trait Host {
     /// A process that a signal can be sent to.
     type Target;
@@ -39,10 +39,10 @@ pub(crate) trait Host {
     /// The process with this pid, if there is one.
     fn look(&self, pid: u32) -> io::Result<Option<Process>>;
 
-    /// Whether the process has the driver in its memory: its library, or one of its devices.
+    /// Whether the process has mapped the driver's library or one of its devices.
     fn has_driver(&self, pid: u32) -> io::Result<bool>;
 
-    /// Takes hold of the process, so that another one with the same pid later is not hit.
+    /// A handle to the process, so that a later process with the same pid is not hit.
     fn target(&self, pid: u32) -> io::Result<Self::Target>;
 
     /// Sends the signal.
@@ -52,7 +52,7 @@ pub(crate) trait Host {
 /// A Linux machine.
 pub(crate) struct Linux;
 
-/// A process, held by a descriptor where the kernel has such (5.3).
+/// A process, by a pidfd where the kernel has them (5.3).
 pub(crate) enum Target {
     Held(OwnedFd),
     Named(Pid),
@@ -72,7 +72,7 @@ impl Host for Linux {
             (Err(error), _) | (_, Err(error)) => return Err(error),
         };
         let process = parse(&stat, user_id(&status).as_deref(), &fs::read_to_string("/etc/passwd").unwrap_or_default());
-        process.map(Some).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not as Linux writes it")))
+        process.map(Some).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not in the format that Linux writes")))
     }
 
     fn has_driver(&self, pid: u32) -> io::Result<bool> {
@@ -83,7 +83,7 @@ impl Host for Linux {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
         match process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(held) => Ok(Target::Held(held)),
-            // An old kernel, or a sandbox that does not know the call.
+            // An old kernel, or a sandbox without the call.
             Err(Errno::NOSYS | Errno::PERM) => Ok(Target::Named(pid)),
             Err(error) => Err(error.into()),
         }
@@ -102,32 +102,31 @@ impl Host for Linux {
     }
 }
 
-/// The process's name, where the pids that the driver tells are those of this machine: outside of containers, or if the process can
-/// be seen to use the driver.
+/// The process's name, if the driver's pids are those of this machine: outside containers, or if the process uses the driver.
 pub(crate) fn name_of(pid: u32) -> Option<String> {
     let is_first = fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace.as_os_str() == FIRST_PID_NAMESPACE);
     let is_it = is_first || Linux.has_driver(pid).unwrap_or(false);
     is_it.then(|| Linux.look(pid).ok().flatten())?.map(|process| process.name)
 }
 
-/// What tells two processes of one machine apart, for people.
+/// For people.
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, user {}", self.name, self.user)
     }
 }
 
-/// A file of the process; names in it may be of any bytes.
+/// A file of the process. Names in it may be any bytes.
 fn read(pid: u32, file: &str) -> io::Result<String> {
     fs::read(format!("/proc/{pid}/{file}")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The process ended, before the file was opened or after.
+/// Whether the process ended, before or after the file was opened.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
-/// The process of a `stat` file. Its name stands in brackets and may have brackets and spaces of its own.
+/// The process of a `stat` file. Its name is in brackets and may contain brackets and spaces.
 fn parse(stat: &str, user: Option<&str>, passwd: &str) -> Option<Process> {
     let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
     // The third field of the file is the first here.
@@ -147,7 +146,7 @@ fn user_id(status: &str) -> Option<String> {
     line.split_ascii_whitespace().nth(1).map(str::to_owned)
 }
 
-/// The user's name by the machine's own list, else the number.
+/// The user's name from the password file, else the number.
 fn user_name(id: &str, passwd: &str) -> String {
     let name = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -157,7 +156,7 @@ fn user_name(id: &str, passwd: &str) -> String {
     name.unwrap_or(id).to_owned()
 }
 
-/// Whether something of the driver's is mapped.
+/// Whether the driver's library or a device is mapped.
 fn names_driver(maps: &str) -> bool {
     maps.lines().any(|line| {
         let path = line.find('/').map_or("", |start| &line[start..]);
@@ -172,7 +171,7 @@ mod tests {
     const FIELDS: &str = "S 7 1 1 0 -1 4194560 1 0 0 0 5 6 0 0 20 0 1 0 987654 1000 1";
 
     #[test]
-    fn a_process_may_be_called_anything() {
+    fn process_names_may_be_anything() {
         for name in ["python3", "a) S 1 (b", "", "((", "tmux: server"] {
             let process = parse(&format!("42 ({name}) {FIELDS}\n"), Some("0"), "root:x:0:0::/:\n").expect("a process");
             let expected = Process { name: name.into(), user: "root".into(), parent: 7, start: 987_654, has_ended: false };

@@ -1,6 +1,6 @@
 //! `parkade kill`: ends one process that holds memory on a GPU.
 //!
-//! The flow is here, over what the driver says ([`Nvml`]) and what the machine does ([`Host`]); every doubt ends it before the signal.
+//! The steps are here, on the driver ([`Nvml`]) and the machine ([`Host`]). Any doubt ends them before the signal.
 
 pub(crate) mod host;
 #[cfg(test)]
@@ -20,9 +20,9 @@ use crate::output;
 use crate::runner::{Command, Outcome};
 use host::{Host, Linux, Process};
 
-/// How often it is looked whether it has.
+/// How often to check whether the process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How far up the own ancestors are followed.
+/// The most ancestors of this process that are followed.
 const MOST_ANCESTORS: usize = 1000;
 
 /// End one process that holds memory on a GPU.
@@ -71,7 +71,7 @@ impl fmt::Display for Signal {
 impl Command for Args {
     type Answer = Outcome;
 
-    /// What is done is printed at once.
+    /// Prints each step at once.
     fn compute(&self) -> Result<Outcome> {
         let pid = process_id(&self.pid)?;
         let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
@@ -86,7 +86,7 @@ impl Command for Args {
     }
 }
 
-/// A pid that means one process: not a group of them, and not the one that starts all others.
+/// A pid of a single process: neither a process group nor init.
 fn process_id(text: &str) -> Result<u32> {
     let shown = output::shorten(text, 40);
     let Ok(number) = text.parse::<i64>() else { bail!("{shown:?} is not a process id: `parkade info` lists them") };
@@ -125,7 +125,7 @@ impl<H: Host> Killing<'_, H> {
         let pid = self.pid;
         self.ensure_not_an_ancestor()?;
         let holdings = self.holdings()?;
-        // Held before it is looked at: what is looked at is what is hit.
+        // Opened before it is checked, so that the process checked is the one signalled.
         let target = self.host.target(pid).or_else(|error| self.no_such_process(error))?;
         let process = self.identify()?;
         let who = output::one_line(&process.to_string());
@@ -153,7 +153,7 @@ impl<H: Host> Killing<'_, H> {
         self.report(out, &process, &holdings)
     }
 
-    /// Never what this process runs in: the shell, the terminal, the session.
+    /// Refuses the ancestors of this process: its shell, terminal and session.
     fn ensure_not_an_ancestor(&self) -> Result<()> {
         let mut relative = self.host.own_pid();
         for _ in 0..MOST_ANCESTORS {
@@ -166,14 +166,14 @@ impl<H: Host> Killing<'_, H> {
         bail!("more than {MOST_ANCESTORS} processes above this one: whether {} is one of them is not known", self.pid)
     }
 
-    /// Where the process has memory, by the driver's word.
+    /// The memory of the process on each device, according to the driver.
     fn holdings(&self) -> Result<Vec<Holding>> {
         let (mut holdings, mut others, mut refusals) = (Vec::new(), Vec::new(), String::new());
         for device in self.nvml.devices()? {
             match &device.processes {
                 Ok(processes) => {
                     others.extend(processes.iter().map(|process| process.pid).filter(|&pid| pid != self.pid));
-                    // Unknown bytes are not none.
+                    // Unknown is not zero.
                     let is_it = |process: &&GpuProcess| process.pid == self.pid && process.used_bytes != Some(0);
                     if let Some(&process) = processes.iter().find(is_it) {
                         holdings.push(Holding { device, process });
@@ -184,31 +184,29 @@ impl<H: Host> Killing<'_, H> {
         }
         others.sort_unstable();
         others.dedup();
-        let listed: Vec<String> = others.iter().map(u32::to_string).collect();
-        let listed = match listed.as_slice() {
+        let listed = match others.as_slice() {
             [] => String::from("NVML lists none (in a container it may see none: run it on the host)"),
-            listed => format!("NVML lists {}", listed.join(", ")),
+            others => format!("NVML lists {}", output::list(others)),
         };
         ensure!(!holdings.is_empty(), "process {} holds no memory on a GPU and is left alone: {listed}{refusals}", self.pid);
         Ok(holdings)
     }
 
-    /// The process with this pid on this machine, if it is the one that the driver means: in a container the driver may tell the
-    /// host's pids, which are other processes here.
+    /// The process with this pid, if it is the one that the driver means: in a container the driver's pids may be the host's.
     fn identify(&self) -> Result<Process> {
         let pid = self.pid;
         let look = self.host.look(pid)?.filter(|process| !process.has_ended);
         let Some(process) = look else { return self.no_such_process(io::ErrorKind::NotFound.into()) };
         let has_driver = self.host.has_driver(pid).with_context(|| {
             format!(
-                "whether process {pid} ({process}) is the one that NVML means cannot be seen: run it as {} or root",
+                "whether process {pid} ({process}) is the one that NVML means cannot be checked: run it as {} or root",
                 process.user
             )
         })?;
         ensure!(
             has_driver,
-            "process {pid} is {process} here and does not use the driver, so NVML means another: in a container it tells the host's \
-             ids; run it on the host"
+            "process {pid} is {process} here and does not use the driver, so NVML means another process: in a container it lists \
+             the host's ids; run it on the host"
         );
         Ok(process)
     }
@@ -216,11 +214,11 @@ impl<H: Host> Killing<'_, H> {
     fn no_such_process<T>(&self, error: io::Error) -> Result<T> {
         let pid = self.pid;
         Err(error).with_context(|| {
-            format!("NVML lists process {pid}, which is not here: it ended, or this is a container and the id is the host's")
+            format!("NVML lists process {pid}, which does not exist here: it has ended, or this is a container and the id is the host's")
         })
     }
 
-    /// Waits until the process has ended and the driver no longer lists it; says how much memory came back.
+    /// Waits until the process has ended and the driver no longer lists it, and reports the memory it freed.
     fn report(&self, out: &mut impl Write, process: &Process, holdings: &[Holding]) -> Result<Outcome> {
         let (pid, sent) = (self.pid, Instant::now());
         while !self.has_ended(process)? {
@@ -259,7 +257,7 @@ impl<H: Host> Killing<'_, H> {
     }
 }
 
-/// Says it at once. What is done does not depend on whether somebody reads: the exit code tells it too.
+/// Prints a line at once. A closed pipe changes nothing, as the exit code says the same.
 fn say(out: &mut impl Write, line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
@@ -271,11 +269,11 @@ fn came_back(before: &NvmlDevice, after: Option<&NvmlDevice>) -> String {
         (Some(before), Some(after)) => {
             let gained = match after.checked_sub(before) {
                 Some(gained) => format!("{} came back", format_bytes(gained)),
-                None => String::from("nothing came back: others took more meanwhile"),
+                None => String::from("nothing came back: others have allocated more meanwhile"),
             };
             format!("{gained} (free before {}, now {})", format_bytes(before), format_bytes(after))
         }
-        _ => String::from("how much came back is not known: NVML does not tell the device's memory"),
+        _ => String::from("how much came back is unknown: NVML does not report the device's memory"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The flow of `kill` over a driver and a machine that are made up.
+//! `kill` on a fake driver and a fake machine.
 
 use std::cell::{Cell, RefCell};
 
@@ -13,13 +13,13 @@ const SHELL: u32 = 800;
 /// Pids with their bytes, as the driver lists them.
 type Listed = Vec<(u32, Option<u64>)>;
 
-/// A machine with one process that uses the GPU and others that do not, and the driver beside it.
+/// A machine with one process that uses the GPU and others that do not, and its driver.
 struct World {
     process: RefCell<Option<Process>>,
     has_driver: Cell<Option<bool>>,
     /// What the driver lists on device 1; device 0 is idle.
     listed: RefCell<Result<Listed, NvmlError>>,
-    /// What becomes of the process when it gets a signal.
+    /// Whether a signal ends the process.
     ends: Cell<bool>,
     sent: RefCell<Vec<Signal>>,
 }
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// Kills with this signal and this answer of the person's: outcome, output, signals sent.
+    /// Kills with this signal and this answer to the question: outcome and output.
     fn kill_as(&self, pid: u32, signal: Signal, answer: impl FnOnce() -> bool) -> (Result<Outcome>, String) {
         let mut out = Vec::new();
         let killing = Killing { nvml: self, host: self, pid, signal, patience: Duration::from_millis(5) };
@@ -51,7 +51,7 @@ impl World {
         self.kill_as(PID, Signal::Term, answer)
     }
 
-    /// That nothing is sent to this pid, nobody is asked, and why.
+    /// Checks that nothing is sent to this pid, nobody is asked, and the reason.
     fn refuses(&self, pid: u32, text: &str) {
         let (outcome, out) = self.kill_as(pid, Signal::Term, || panic!("nobody is asked"));
         let error = format!("{:#}", outcome.expect_err("refused"));
@@ -130,7 +130,7 @@ fn a_process_ends_and_its_memory_comes_back() {
     }
 }
 
-/// Or an exit code of 0, as for every reader that went away, would say that it ended.
+/// Exit code 0, as for other commands, would claim that the process ended.
 #[test]
 fn a_reader_that_went_away_changes_nothing() {
     struct Closed;
@@ -225,11 +225,11 @@ fn what_this_process_runs_in_is_never_ended() {
 fn a_pid_that_means_another_process_here_is_left_alone() {
     let world = World::new();
     world.has_driver.set(Some(false));
-    world.refuses(PID, "process 4242 is python3, user alice here and does not use the driver, so NVML means another");
+    world.refuses(PID, "process 4242 is python3, user alice here and does not use the driver, so NVML means another process");
     world.has_driver.set(None);
-    world.refuses(PID, "cannot be seen: run it as alice or root");
+    world.refuses(PID, "cannot be checked: run it as alice or root");
     *world.process.borrow_mut() = None;
-    world.refuses(PID, "which is not here: it ended, or this is a container");
+    world.refuses(PID, "which does not exist here: it has ended, or this is a container");
 }
 
 #[test]

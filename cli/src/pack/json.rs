@@ -46,7 +46,7 @@ view! {
 }
 
 view! {
-    /// Requests of a recording that were out of memory.
+    /// Requests of a recording that failed.
     struct LeftOut(refused: super::Refused, load: u64) {
         refused_requests: u64 = refused.requests,
         refused_bytes: u64 = refused.bytes,

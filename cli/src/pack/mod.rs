@@ -1,4 +1,4 @@
-//! `parkade pack`: in how little memory would a recorded program fit, if all its requests were known beforehand?
+//! `parkade pack`: how little memory would a recorded program need if all its requests were known in advance?
 
 mod json;
 mod table;
@@ -17,7 +17,7 @@ use parkade_research::packing::{
 
 use crate::args::{Json, RecordedLimit};
 use crate::runner::{Command, Form, Lines, Subject};
-use crate::{progress, recording, target};
+use crate::{output, progress, recording, target};
 
 /// Pack a program's buffers offline: sizes and lifetimes are known, addresses are searched for.
 ///
@@ -55,19 +55,19 @@ pub(crate) struct Args {
 /// One device's buffers, or a file's.
 pub(crate) struct Packed {
     device: Option<u32>,
-    /// What its file has, or would have.
+    /// The contents of its CSV file.
     listed: CsvFile,
     instance: Instance,
     found: Found,
     seconds: f64,
-    /// What was live before the first entry counts as asked for before it.
+    /// Whether live memory before the first entry counts as requested before it.
     has_lost_beginning: bool,
-    /// What was out of memory in a recording and is not packed.
+    /// The requests of a recording that failed and are not packed.
     refused: Option<Refused>,
 }
 
 impl Packed {
-    /// The load with the last request that was out of memory, if it is a recording.
+    /// The load with the last failed request, for a recording.
     fn load_with_last_refused(&self) -> Option<u64> {
         self.refused.map(|refused| refused.in_use_with_last.max(self.instance.load()))
     }
@@ -79,7 +79,7 @@ impl Packed {
         }
     }
 
-    /// No packing needs less.
+    /// Whether no packing can need less.
     fn is_best(&self) -> bool {
         self.found.packing.height <= self.found.bound
     }
@@ -132,7 +132,7 @@ fn pack_file(args: &Args) -> Result<Vec<Packed>> {
     Ok(packed)
 }
 
-/// The buffers of a CSV file; `None` if it is none.
+/// The buffers of a CSV file; `None` if it is not CSV.
 fn read_buffers(file: &Path) -> Result<Option<CsvFile>> {
     use std::io::Read;
     let mut head = Vec::new();
@@ -145,7 +145,7 @@ fn read_buffers(file: &Path) -> Result<Option<CsvFile>> {
     Ok(Some(read_csv(&std::fs::read_to_string(file).map_err(cannot_be_read)?)?))
 }
 
-/// How much of a file tells what kind it is of, in bytes.
+/// The bytes of a file that tell its kind.
 const HEAD: u64 = 1 << 12;
 
 fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<Vec<Packed>> {
@@ -154,7 +154,12 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
     let chosen: Vec<_> = traced.clone().filter(|device| args.device.is_none_or(|wanted| wanted == device.device)).collect();
     if chosen.is_empty() {
         match args.device.filter(|_| traced.clone().next().is_some()) {
-            Some(wanted) => bail!("device {wanted} has no trace entries; those that have: {}", numbers(traced.map(|d| d.device))),
+            Some(wanted) => {
+                bail!(
+                    "device {wanted} has no trace entries; those that have: {}",
+                    output::list(traced.map(|device| device.device))
+                )
+            }
             None => bail!("the file has no trace entries to pack: {}", recording::RECORD_IT),
         }
     }
@@ -184,11 +189,7 @@ fn too_many_devices(count: usize) -> anyhow::Error {
     anyhow!("one file is written, and the recording has {count} devices: choose one with --device")
 }
 
-fn numbers(devices: impl Iterator<Item = u32>) -> String {
-    devices.map(|device| device.to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// The packing, checked, and the seconds that it took. A terminal sees how much of the budget is spent.
+/// The checked packing, and the seconds that it took.
 fn solve(buffers: Vec<Buffer>, effort: Effort, is_hidden: bool) -> Result<(Instance, Found, f64)> {
     let start = Instant::now();
     let instance = Instance::new(buffers)?;
@@ -197,6 +198,6 @@ fn solve(buffers: Vec<Buffer>, effort: Effort, is_hidden: bool) -> Result<(Insta
     let found = pack_watched(&instance, &effort, &mut |steps| bar.set_position(steps));
     bar.finish_and_clear();
     packing::check(&instance, &found.packing)
-        .map_err(|fault| anyhow!("the packing found is none, a bug of parkade: {fault:?}"))?;
+        .map_err(|fault| anyhow!("the packing found is invalid, a bug in parkade: {fault:?}"))?;
     Ok((instance, found, start.elapsed().as_secs_f64()))
 }

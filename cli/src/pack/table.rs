@@ -14,12 +14,12 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::
     for one in packed {
         let device = one.device.filter(|_| packed.len() > 1).map_or_else(String::new, |device| format!(" device {device}"));
         let found = &one.found;
-        writeln!(out, "{name}{device}: {} buffers", one.instance.buffers().len())?;
-        writeln!(out, "  load     {:>12}  the most bytes that live at once", format_bytes(one.instance.load()))?;
+        writeln!(out, "{name}{device}: {}", output::count(one.instance.buffers().len(), "buffer"))?;
+        writeln!(out, "  load     {:>12}  the most live bytes at once", format_bytes(one.instance.load()))?;
         let verdict = if one.is_best() {
-            output::good("the best there is")
+            output::good("no packing needs less")
         } else {
-            format!("the best there is needs {} or more", format_bytes(found.bound))
+            format!("no packing needs less than {}", format_bytes(found.bound))
         };
         let height = format_bytes(found.packing.height);
         writeln!(out, "  packing  {height:>12}  {:.4} of the load: {verdict}", one.ratio())?;
@@ -28,24 +28,21 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::
             writeln!(out, "  {line}")?;
         }
         if one.has_lost_beginning {
-            writeln!(
-                out,
-                "  The recording lost its beginning: what was in use by then counts as asked for before its first entry."
-            )?;
+            writeln!(out, "  The recording lost its beginning: what was live then counts as requested before its first entry.")?;
         }
     }
     Ok(())
 }
 
-/// What the recorded run asked for and did not get.
+/// The requests of the recorded run that failed.
 fn refused(packed: &Packed) -> Option<String> {
     let (refused, load) = (packed.refused?, format_bytes(packed.load_with_last_refused()?));
     let bytes = format_bytes(refused.bytes);
     match refused.requests {
         0 => None,
-        1 => Some(format!("Left out: 1 request for {bytes} that was out of memory; with it the load is {load}.")),
+        1 => Some(format!("Left out: 1 request for {bytes} that ran out of memory; with it the load is {load}.")),
         count => Some(format!(
-            "Left out: {count} requests for {bytes} together that were out of memory; with the last of them the load is {load}."
+            "Left out: {count} requests for {bytes} in all that ran out of memory; with the last of them the load is {load}."
         )),
     }
 }

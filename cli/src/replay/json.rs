@@ -7,7 +7,7 @@ use super::{Args, Replayed};
 use crate::view::{all, origin, view};
 
 view! {
-    /// With several devices the numbers are sums, and `devices` has those of each.
+    /// With several devices the numbers are sums, and `devices` has each device's.
     pub(super) struct Object(args: &Args, replayed: &Replayed) {
         file: String = args.replay.file.display().to_string(),
         settings: String = replayed.settings.settings.text.clone(),
@@ -67,7 +67,7 @@ view! {
 }
 
 view! {
-    /// Where other streams delay frees.
+    /// How much the timing of other streams matters.
     struct Timing(range: parkade_replay::TimingRange) {
         peak_reserved_bytes_earliest: i64 = range.earliest.peak_reserved_bytes,
         fits_earliest: bool = range.earliest.fits,
@@ -85,7 +85,7 @@ struct Device {
     numbers: Numbers,
 }
 
-/// The numbers of several devices; those that add up are sums.
+/// The sums over several devices.
 #[derive(Serialize)]
 struct Sums {
     ooms: i64,
@@ -104,7 +104,7 @@ struct Sums {
 impl Sums {
     fn of(outlooks: &[Outlook], fits: bool) -> Sums {
         let devices = all(outlooks, |outlook| Device { device: outlook.device, numbers: Numbers::of(outlook) });
-        // Absurd sizes cannot break them.
+        // Sums that do not overflow.
         let sum = |number: &dyn Fn(&Numbers) -> i64| devices.iter().map(|one| number(&one.numbers)).fold(0, i64::saturating_add);
         let signed = |number: u64| i64::try_from(number).unwrap_or(0);
         Sums {

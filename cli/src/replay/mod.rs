@@ -54,10 +54,10 @@ impl Command for Args {
     fn compute(&self) -> Result<Replayed> {
         let start = Instant::now();
         let args = &self.replay;
-        // Before the file is read: whoever mistyped the settings need not wait.
+        // Before the file is read, so that mistyped settings fail at once.
         let given = args.given()?;
         let recording = recording::read(&args.file)?;
-        // The requests are read as the release that recorded them decided; what becomes of them is the chosen one's.
+        // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let own = args.recorded.own(&recording)?;
         let settings = given.unwrap_or_else(|| own.settings.clone());
         let limit = args.limit(settings.settings.per_process_memory_fraction)?;

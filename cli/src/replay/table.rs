@@ -1,4 +1,4 @@
-//! A replayed recording as a short table, with what a person should know beneath it.
+//! A replayed recording as a table with notes.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use parkade_replay::{Extreme, Outlook, SettingsOrigin};
 
 use super::Replayed;
-use crate::recording::short_name;
+use crate::recording::{self, short_name};
 use crate::table::{Mark, Table};
 use crate::{output, size};
 
@@ -58,9 +58,9 @@ fn verdict(replayed: &Replayed) -> String {
     match failed {
         None => output::good("it fits"),
         Some((device, entry)) if replayed.devices.len() > 1 => {
-            output::bad(&format!("it does not fit: device {} is out of memory at entry {entry} first", device.device))
+            output::bad(&format!("it does not fit: device {} runs out of memory first, at entry {entry}", device.device))
         }
-        Some((_, entry)) => output::bad(&format!("it does not fit: the first request to run out of memory is at entry {entry}")),
+        Some((_, entry)) => output::bad(&format!("it does not fit: it runs out of memory at entry {entry}")),
     }
 }
 
@@ -71,10 +71,10 @@ fn show(extreme: Extreme) -> String {
 
 fn notes(replayed: &Replayed, device: &Outlook) -> Vec<String> {
     let requests = &device.requests;
-    let mut notes = vec![format!("recorded: {} reserved at most", size::show(requests.recorded_peak_reserved_bytes))];
+    let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
     if let Some(range) = device.timing {
         notes.push(format!(
-            "other streams delay frees: {} reserved at most if they are done at the next request, {} if never before a wait; \
+            "other streams delay frees: at most {} reserved if they finish by the next request, {} if only when waited for; \
              {} to {} over all timings tried",
             show(range.earliest),
             show(range.latest),
@@ -83,15 +83,15 @@ fn notes(replayed: &Replayed, device: &Outlook) -> Vec<String> {
         ));
     }
     if replayed.settings.origin == SettingsOrigin::Assumed {
-        notes.push("not in the file: the settings; PyTorch's defaults are assumed (--settings gives others)".to_owned());
+        notes.push(recording::ASSUMED_SETTINGS.to_owned());
     }
     if replayed.limit.is_none() && replayed.settings.settings.garbage_collection_threshold > 0.0 {
-        notes.push("without a limit garbage_collection_threshold does nothing (--limit gives one)".to_owned());
+        notes.push("without a limit garbage_collection_threshold does nothing (--limit sets one)".to_owned());
     }
     if let Some(lost) = requests.lost_beginning {
         notes.push(format!(
-            "not in the file: what was before the first entry; the {} blocks in use then count as requested before it",
-            lost.blocks
+            "not in the file: what came before the first entry; the {} live then count as requested before it",
+            output::count(lost.blocks, "block")
         ));
     }
     if requests.ooms > 0 {
@@ -101,15 +101,10 @@ fn notes(replayed: &Replayed, device: &Outlook) -> Vec<String> {
         ));
     }
     if requests.mismatches > 0 {
-        notes.push(format!(
-            "{} recorded decisions differ from PyTorch's under the recording's own settings (see parkade verify; \
-             --recorded-limit gives its limit): the requests are less certain",
-            requests.mismatches
-        ));
+        notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }
     if device.prediction.device_errors > 0 {
-        notes
-            .push(format!("{} failed for another reason than memory", output::count(device.prediction.device_errors, "request")));
+        notes.push(recording::other_failures(device.prediction.device_errors));
     }
     notes
 }

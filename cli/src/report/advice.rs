@@ -1,4 +1,4 @@
-//! What a page says about a way out: lines of text and a table of settings that were tried.
+//! Advice on a page: lines of text, and the settings that were tried.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -8,30 +8,30 @@ use parkade_replay::{VerifyError, VerifyOptions};
 
 use crate::advise::words;
 
-/// What settings are called that set nothing.
+/// The name of empty settings.
 pub(super) const DEFAULT: &str = "default";
 
 /// One setting that was tried.
 #[derive(Clone, Debug)]
 pub(super) struct Tried {
-    /// What it is called: settings as in `PYTORCH_CUDA_ALLOC_CONF`, or a word for none.
+    /// The settings as in `PYTORCH_CUDA_ALLOC_CONF`, or [`DEFAULT`].
     pub(super) label: String,
     /// Whether these are the recorded run's own.
     pub(super) is_own: bool,
-    /// The most bytes taken from the device.
+    /// The peak of reserved memory.
     pub(super) peak_reserved_bytes: i64,
     /// The entry whose request failed first.
     pub(super) fails_at_entry: Option<usize>,
-    /// Retries after giving back everything cached.
+    /// Retries after releasing all cached memory.
     pub(super) retries: i64,
-    /// Calls of the driver about memory.
+    /// Driver calls.
     pub(super) driver_calls: u64,
     /// What they take on the measured device, in nanoseconds.
     pub(super) driver_ns: u64,
 }
 
 impl Tried {
-    /// Whether the requests fit; unknown where none failed because there was as much memory as was needed.
+    /// Whether the requests fit; unknown without a capacity.
     pub(super) fn fits(&self, capacity_bytes: Option<u64>) -> Option<bool> {
         if self.fails_at_entry.is_some() { Some(false) } else { capacity_bytes.map(|_| true) }
     }
@@ -46,7 +46,7 @@ pub(super) struct Advice {
     pub(super) lines: Vec<String>,
 }
 
-/// Traces of more entries than this have only the settings of the page tried: a search takes about half a minute for a million.
+/// For longer traces only the settings of the page are tried: a search takes about half a minute for a million entries.
 const SEARCHED_ENTRIES: usize = 200_000;
 
 /// What `parkade advise` says of this device.
@@ -83,7 +83,7 @@ fn of_report(report: &advise::Advice, is_long: bool) -> Advice {
         lines.extend(words::also(option).map(str::to_owned));
         lines.extend(option.warnings().map(|caution| format!("warning: {} {}", caution.what, caution.instead)));
         if option.is_close() {
-            lines.push("close: 1 % more or less memory may change this".to_owned());
+            lines.push(words::CLOSE.to_owned());
         }
     }
     let more = if is_long { "parkade advise searches more" } else { "parkade advise shows them all" };

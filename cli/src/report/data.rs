@@ -1,10 +1,10 @@
-//! What a page's script draws from: one packed piece for each device.
+//! The data of a page's script: one packed piece for each device.
 //!
-//! A piece is gzip of four bytes (the length of the next part, little-endian), an object of JSON, and the columns that it lists, one
-//! after the other. All text of the recording is in that object, so none of it is seen by a parser of HTML.
+//! A piece is gzip of four bytes (the length of the next part, little-endian), a JSON object, and the columns that it lists. All text
+//! from the recording is in that object, so an HTML parser sees none of it.
 //!
-//! A page stays below the size that was asked for: if the lives of all blocks take more, some moments are chosen and what shows at none of them is
-//! left out; the page says so, and its slider stops there.
+//! A page stays below a given size: if all blocks take more, only those that show at some chosen moments are kept. The page says so,
+//! and its slider stops at those moments.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,20 +18,20 @@ use serde_json::{Value, json};
 
 use super::gather::{Device, Report};
 
-/// How many moments are chosen at first where not all can be shown.
+/// The number of moments chosen at first, if not all can be shown.
 const CHOSEN_MOMENTS: usize = 400;
-/// The most bytes of stacks' text in a page.
+/// The most text of stacks in a page, in bytes.
 const MOST_STACK_TEXT: usize = 2 << 20;
 
 /// A device's piece.
 pub(super) struct Piece {
-    /// As it is in the page, before base 64.
+    /// The bytes before base64.
     pub(super) bytes: Vec<u8>,
-    /// How many moments the heap can be shown at, if not at all.
+    /// The number of chosen moments, if not all can be shown.
     pub(super) chosen_moments: Option<usize>,
 }
 
-/// Packs what the page needs of a device into at most so many bytes of base 64.
+/// Packs a device into at most `most_bytes` of base64.
 pub(super) fn piece(report: &Report, device: &Device, most_bytes: usize) -> Result<Piece> {
     let most_bytes = most_bytes / 4 * 3;
     let whole = pack(report, device, &device.timeline.log, None)?;
@@ -49,7 +49,7 @@ pub(super) fn piece(report: &Report, device: &Device, most_bytes: usize) -> Resu
     }
 }
 
-/// Some moments, in order: the end, the peaks, the first markers, and others evenly spread.
+/// Some moments in order: the end, the peaks, the first markers, and others evenly spread.
 fn chosen(device: &Device, count: usize) -> Vec<u32> {
     let entries = device.timeline.entries;
     let mut moments = vec![entries as u32, device.peak_allocated_moment, device.peak_reserved_moment];
@@ -116,7 +116,7 @@ fn object(report: &Report, device: &Device, packed: &Packed, columns: &[Column],
         "entries": device.timeline.entries,
         "log": {
             "base": format!("{:x}", packed.base), "unit": packed.unit, "blocks": packed.blocks, "segments": packed.segments,
-            // As text: a handle may have 64 bits, and a number of JavaScript has 53.
+            // As text, since handles have 64 bits and JavaScript numbers 53.
             "streams": packed.streams.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "pools": packed.pools.iter().map(|(a, b)| [a.to_string(), b.to_string()]).collect::<Vec<_>>(),
         },
@@ -141,7 +141,7 @@ fn object(report: &Report, device: &Device, packed: &Packed, columns: &[Column],
     })
 }
 
-/// The stacks that blocks refer to, as numbers of frames, and the frames. Of too many the rest is empty.
+/// The frames, and the stacks that blocks use as lists of frame numbers. Stacks beyond the limit on text are empty.
 fn stacks(table: &StackTable, used: &[StackId]) -> (Vec<Value>, Vec<Vec<usize>>) {
     let (mut frames, mut text, mut places) = (Vec::new(), 0, BTreeMap::new());
     let mut stacks = Vec::new();

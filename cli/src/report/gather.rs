@@ -25,7 +25,7 @@ const OVERVIEW_BUCKETS: usize = 4096;
 const WHAT_IF_BUCKETS: usize = 1024;
 /// The most times of entries that a page has.
 const MOST_TIMES: usize = 65_536;
-/// The most phases that are shown: more than there are pixels say nothing.
+/// The most phases shown: more than there are pixels would be no use.
 const MOST_PHASES: usize = 4000;
 /// Settings that are tried beside the recorded run's own.
 const TRIED: [&str; 5] = [
@@ -40,7 +40,7 @@ const TRIED: [&str; 5] = [
 pub(crate) struct Report {
     pub(super) file: PathBuf,
     pub(super) settings: ReplaySettings,
-    /// What showed the version, if the file showed it.
+    /// What shows the version, if the file does.
     pub(super) evidence: Option<ReleaseEvidence>,
     pub(super) limit_bytes: Option<u64>,
     pub(super) capacity_bytes: Option<u64>,
@@ -50,7 +50,7 @@ pub(crate) struct Report {
     pub(super) devices: Vec<Device>,
 }
 
-/// What there is to show of one device.
+/// What to show about one device.
 pub(super) struct Device {
     pub(super) number: u32,
     /// How exact the replay is; `None` where there is no trace.
@@ -59,16 +59,16 @@ pub(super) struct Device {
     pub(super) curves: Curves,
     pub(super) times: Option<TimeSamples>,
     pub(super) phases: Vec<Scope>,
-    /// The moment with the most bytes handed out.
+    /// The moment with the most allocated bytes.
     pub(super) peak_allocated_moment: u32,
-    /// The moment with the most bytes taken from the device.
+    /// The moment with the most reserved bytes.
     pub(super) peak_reserved_moment: u32,
-    /// The most bytes taken from the device as the recording's own entries have it, whatever the replay did.
+    /// The most reserved bytes by the recording's own entries, whatever the replay did.
     pub(super) recorded_peak_bytes: u64,
-    /// Who held the memory at the first of these.
+    /// What held the memory at the peak of allocated bytes.
     pub(super) holders: Vec<Holder>,
     pub(super) tried: Vec<(Tried, Curve)>,
-    /// What to do, if anything is known.
+    /// What to do, if known.
     pub(super) advice: Option<Advice>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
 }
 
 pub(super) fn gather(args: &Args) -> Result<Report> {
-    // Before the file is read: whoever mistyped the settings need not wait.
+    // Before the file is read, so that mistyped settings fail at once.
     let given_profile = args.profile.map(Profile::rules);
     for text in &args.settings {
         ReplaySettings::given_as(given_profile.unwrap_or(&Rules::PYTORCH_2_15), text)?;
@@ -108,7 +108,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     let mut devices = Vec::new();
     for device in &chosen {
         let mut gathered = gather_device(device, &recording, &own, &tried, profile, capacity_bytes);
-        // Only pages say what to do, and the search takes longer than all the rest.
+        // Only a page gives advice, and the search takes longer than everything else.
         if let (Ok(gathered), true) = (&mut gathered, args.output.is_some() && !device.trace.is_empty()) {
             let given = tried.iter().filter(|(_, is_own, _)| !is_own).map(|(.., settings)| settings.clone()).collect();
             let space = MemoryBudget { capacity_bytes, limit_bytes: None };
@@ -132,24 +132,14 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
 
 fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&DeviceRecording>> {
     let has_something = |of: &&DeviceRecording| !of.trace.is_empty() || !of.segments.is_empty();
-    let devices: Vec<&DeviceRecording> = recording.devices.iter().filter(has_something).collect();
-    let Some(number) = device else {
-        if devices.is_empty() {
-            bail!("the file has no trace entries and no segments: {}", recording::RECORD_IT);
-        }
-        return Ok(devices);
-    };
-    let numbers: Vec<String> = devices.iter().map(|device| device.device.to_string()).collect();
-    match devices.into_iter().find(|device| device.device == number) {
-        Some(device) => Ok(vec![device]),
-        None => bail!(
-            "the file has nothing of device {number}, but of {}",
-            if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") }
-        ),
+    let devices = recording::chosen(recording.devices.iter().filter(has_something), device)?;
+    if devices.is_empty() {
+        bail!("the file has no trace entries and no segments: {}", recording::RECORD_IT);
     }
+    Ok(devices)
 }
 
-/// Settings to try, with what they are called; the recorded run's own first, none twice.
+/// The settings to try with their names, the recorded run's own first, each once.
 fn tried_settings(args: &Args, profile: &'static Rules, own: &ReplaySettings) -> Result<Vec<(String, bool, Settings)>> {
     let name = |text: &str| if text.is_empty() { advice::DEFAULT.to_owned() } else { text.to_owned() };
     let mut tried = vec![(name(&own.settings.text), true, own.settings.clone())];
@@ -222,7 +212,7 @@ fn gather_device(
     })
 }
 
-/// The most bytes of segments at once: those at the end, and from there back through what the entries took and gave back.
+/// The peak of reserved bytes, walking back from the segments at the end through the entries.
 fn recorded_peak_bytes(device: &DeviceRecording) -> u64 {
     let mut bytes: u64 = device.segments.iter().map(|segment| segment.total_bytes).sum();
     let mut peak = bytes;

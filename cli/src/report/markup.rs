@@ -1,10 +1,10 @@
-//! Text inside of HTML and SVG: whatever a file says stays text.
+//! Text in HTML and SVG, escaped.
 
 use std::fmt::Write as _;
 
 use crate::output;
 
-/// The text as HTML and SVG show it: on one line, with every character that means something to a parser written out.
+/// The text escaped for HTML and SVG, on one line.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in output::one_line(text).chars() {
@@ -20,7 +20,7 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// The template with each `{{name}}` replaced. What is put in is not looked at again.
+/// The template with each `{{name}}` replaced. Values are not expanded in turn.
 pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
     let mut rest = template;
@@ -36,7 +36,7 @@ pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
     filled
 }
 
-/// A whole number with its digits in groups of three.
+/// A number with its digits in groups of three.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -69,12 +69,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_is_not_looked_at_again() {
+    fn values_are_not_expanded() {
         assert_eq!(fill("{{a}} and {{b}}.", &[("a", "{{b}}"), ("b", "2")]), "{{b}} and 2.");
     }
 
     #[test]
-    fn digits_come_in_threes() {
+    fn digits_are_grouped() {
         assert_eq!([0, 999, 1000, 915_660, 1_234_567].map(grouped), ["0", "999", "1,000", "915,660", "1,234,567"]);
     }
 }

@@ -1,7 +1,7 @@
 //! `parkade report`: a recorded run as a page, as pictures, as text for a terminal.
 //!
-//! `gather` computes everything there is to show, once; `page`, `svg`, `text` and `json` only show it. What the page's script draws
-//! from is packed by `data`; the page's style and script are the files in `page/`.
+//! `gather` computes everything once; `page`, `svg`, `text` and `json` show it. `data` packs what the page's script draws; style and
+//! script are the files in `page/`.
 
 mod advice;
 mod data;
@@ -81,7 +81,7 @@ impl Command for Args {
     type Answer = Report;
 
     fn compute(&self) -> Result<Report> {
-        // Before the file is read, which may take a while.
+        // Before the file is read, which may take long.
         target::check(&self.file, self.output.as_deref(), self.svg.as_deref(), self.force)?;
         let report = gather::gather(self).with_context(|| self.file.display().to_string())?;
         let picture = self.svg.as_ref().map(|_| picture(&report, self.entry)).transpose()?;
@@ -122,8 +122,8 @@ impl Command for Args {
 /// The picture of the only device.
 fn picture(report: &Report, entry: Option<usize>) -> Result<String> {
     let [device] = report.devices.as_slice() else {
-        let numbers: Vec<String> = report.devices.iter().map(|device| device.number.to_string()).collect();
-        bail!("a picture shows one device, and the recording has {}: choose one with --device", numbers.join(", "));
+        let numbers = output::list(report.devices.iter().map(|device| device.number));
+        bail!("a picture shows one device, and the recording has {numbers}: choose one with --device");
     };
     match entry {
         None => Ok(svg::timeline(report, device)),
@@ -134,5 +134,5 @@ fn picture(report: &Report, entry: Option<usize>) -> Result<String> {
     }
 }
 
-/// What pages and pictures of parkade's have near their beginnings.
+/// What pages and pictures made by parkade have near their beginning.
 const OWN_MARK: &str = "made by parkade report";

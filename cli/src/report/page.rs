@@ -1,4 +1,4 @@
-//! The page: its words and tables as HTML, and beside them what its script draws from.
+//! The page: words and tables as HTML, and the data for its script.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ use crate::size;
 const PAGE: &str = include_str!("page/page.html");
 const DEVICE: &str = include_str!("page/device.html");
 const STYLE: &str = include_str!("page/style.css");
-/// The script's parts, in the order in which they are run.
+/// The parts of the script, in order.
 const SCRIPT: [&str; 6] = [
     include_str!("page/decode.js"),
     include_str!("page/words.js"),
@@ -27,7 +27,7 @@ const SCRIPT: [&str; 6] = [
     include_str!("page/tried.js"),
     include_str!("page/main.js"),
 ];
-/// What the words and tables of a device take, about.
+/// Roughly what the words and tables of a device take.
 const WORDS_BYTES: usize = 16 << 10;
 /// How many holders a page lists.
 const HOLDERS: usize = 14;
@@ -121,7 +121,7 @@ fn facts(report: &Report, device: &Device) -> String {
     );
     let is_exact = device.verdict.as_ref().is_some_and(|verdict| verdict.mismatches == 0);
     let retries = words::count_of(device, MarkerKind::Retry) as u64;
-    let how = if is_exact { "after giving back all that was cached" } else { "in the replay, which differs from the recording" };
+    let how = if is_exact { "after releasing all cached memory" } else { "in the replay, which differs from the recording" };
     fact("retries", &grouped(retries), how, "");
     let duration =
         device.times.as_ref().map_or_else(String::new, |times| format!("over {:.2} s", times.duration_us as f64 / 1e6));
@@ -145,7 +145,7 @@ fn moments(piece: &Piece) -> String {
 fn holders_title(device: &Device) -> String {
     let total = format_bytes(device.curves.allocated.peak());
     let is_by_stack = device.holders.iter().any(|holder| matches!(holder.key, HolderKey::Stack(_)));
-    let by = if is_by_stack { "by where it was asked for" } else { "by size of block; the file has no stacks" };
+    let by = if is_by_stack { "by where it was requested" } else { "by block size, as the file has no stacks" };
     if device.verdict.is_none() {
         return format!("{total} in use, {by}");
     }
@@ -216,7 +216,7 @@ fn tried(report: &Report, device: &Device) -> String {
     rows
 }
 
-/// A name behind its line's colour. Long settings may be broken behind `_`, `:` and `,`, but the colour stays beside the first part.
+/// A name with the colour of its line. Long settings may break after `_`, `:` and `,`, but the colour stays with the first part.
 fn tried_label(label: &str) -> String {
     let end = label.find(['_', ':', ',']).map_or(label.len(), |at| at + 1);
     let rest = escape(&label[end..]).replace('_', "_<wbr>").replace(':', ":<wbr>").replace(',', ",<wbr>");

@@ -1,6 +1,6 @@
 //! Pictures: the timeline of a run, and its heap at a moment.
 //!
-//! They follow the reader's choice of light or dark, and use no fonts but the system's.
+//! They follow the reader's choice of light or dark, and use system fonts only.
 
 use std::fmt::Write as _;
 
@@ -111,7 +111,7 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
     }
     for marker in device.timeline.markers.iter().rev() {
         let x = plot.x(f64::from(marker.moment) / moments);
-        // Two kinds at one place: the less serious one goes below.
+        // Of two kinds at one place the less serious one goes below.
         let is_near = |other: &&Marker| (f64::from(other.moment) - f64::from(marker.moment)).abs() < moments / 150.0;
         let is_below = device.timeline.markers.iter().filter(is_near).any(|other| other.kind < marker.kind);
         let (class, top) = (marker.kind.name(), plot.bottom + if is_below { 11.0 } else { 2.0 });
@@ -133,7 +133,7 @@ fn legend(svg: &mut String, report: &Report, device: &Device) {
     let square = |class: &str| format!("<rect class=\"{class}\" y=\"-9\" width=\"11\" height=\"11\"/>");
     let mut items = vec![(square("allocated"), "allocated".to_owned()), (square("reserved"), "reserved, not in use".to_owned())];
     if device.timeline.log.blocks.iter().any(|block| block.freed != NEVER && block.gone > block.freed + 1) {
-        items.insert(1, (square("active"), "freed, other streams still use it".to_owned()));
+        items.insert(1, (square("active"), "freed, still used by other streams".to_owned()));
     }
     if let Some(limit) = report.limit_bytes {
         items.push(("<path class=\"limit\" d=\"M0 -4h14\"/>".to_owned(), format!("limit {}", format_bytes(limit))));
@@ -159,13 +159,13 @@ fn legend(svg: &mut String, report: &Report, device: &Device) {
 /// Height of a row of a heap's picture, without the space below it.
 const ROW: f64 = 14.0;
 const ROW_STEP: f64 = 18.0;
-/// Rows that a heap at its largest fills.
+/// Rows that the heap fills at its largest.
 const ROWS: f64 = 26.0;
-/// MemoryBudget between two segments of a row.
+/// Space between two segments of a row.
 const GAP: f64 = 2.0;
 
-/// The heap of a device at a moment: segments to scale, those of one pool and stream together, large ones first; one that is longer
-/// than a row goes on in the next.
+/// The heap of a device at a moment: segments to scale, grouped by pool and stream, large ones first. A segment longer than a row
+/// continues in the next.
 pub(super) fn heap(report: &Report, device: &Device, moment: u32) -> String {
     let mut segments = device.timeline.log.at(moment);
     segments.sort_by_key(|segment| (segment.pool, segment.stream, std::cmp::Reverse(segment.size), segment.address));
@@ -193,7 +193,7 @@ pub(super) fn heap(report: &Report, device: &Device, moment: u32) -> String {
     let at = |level: &[u64]| format_bytes(level.get(moment as usize).copied().unwrap_or_default());
     let empty = words::emptiness(&device.timeline.log, moment);
     let subtitle = format!(
-        "after {} entries: {} allocated, {} reserved; {} empty in {}, the largest {}",
+        "after {} entries: {} allocated, {} reserved; {} free in {}, the largest {}",
         grouped(u64::from(moment)),
         at(&levels.allocated),
         at(&levels.reserved),
@@ -213,7 +213,7 @@ fn hue(size: u64) -> f64 {
     between.map_or(24.0, |pair| (pair[0].1 + (share - pair[0].0) / (pair[1].0 - pair[0].0) * (pair[1].1 - pair[0].1)) % 360.0)
 }
 
-/// Draws a segment from the given place on, row by row, and moves the place behind it.
+/// Draws a segment row by row from the given place, and moves the place past it.
 fn draw(body: &mut String, device: &Device, segment: &SegmentNow, (x, y): (&mut f64, &mut f64), bytes_per_px: f64) {
     let mut done = 0.0;
     let total = (segment.size as f64 / bytes_per_px).max(1.5);

@@ -12,7 +12,7 @@ use crate::output::{self, wrapped};
 use crate::recording::short_name;
 use crate::size;
 
-/// Columns of the graph; the labels at its left take the rest of 80.
+/// Columns of the graph; labels to its left take the rest of 80.
 const COLUMNS: usize = 68;
 /// Lines of the graph.
 const LINES: usize = 14;
@@ -35,7 +35,7 @@ pub(super) fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
             writeln!(out, "{line}")?;
         }
         let settings = format!("settings {}; {}", words::settings(report), words::exactness(device));
-        writeln!(out, "{}\n", output::dim(&output::one_line(&settings)))?;
+        writeln!(out, "{}\n", output::dim(&wrapped(&output::one_line(&settings), 80).join("\n")))?;
         if device.timeline.entries > 0 {
             graph(out, report, device)?;
         }
@@ -87,12 +87,12 @@ fn graph(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()
     writeln!(out, "{:>10}  █ in use  {RESERVED} reserved, not in use{limit}\n", "")
 }
 
-/// One line with a letter for each column in which something happened: the most serious of it.
+/// A line with a letter for the most serious event of each column.
 fn markers(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
     let moments = device.timeline.entries + 1;
     let mut worst: Vec<Option<MarkerKind>> = vec![None; columns];
     for marker in &device.timeline.markers {
-        // The column whose range of moments has this one.
+        // The column that covers this moment.
         let column = (((marker.moment as usize + 1) * columns - 1) / moments).min(columns - 1);
         worst[column] = Some(worst[column].map_or(marker.kind, |kind| kind.min(marker.kind)));
     }
@@ -125,7 +125,7 @@ fn holders(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<
     if total == 0 {
         return Ok(());
     }
-    let place = if device.verdict.is_some() { "at the peak of allocated bytes" } else { "at the end" };
+    let place = if device.verdict.is_some() { "at the peak of allocated memory" } else { "at the end" };
     writeln!(out, "who holds the {} {place} (entry {})", format_bytes(total), device.peak_allocated_moment)?;
     for holder in device.holders.iter().take(HOLDERS) {
         let share = holder.bytes as f64 / total as f64 * 100.0;

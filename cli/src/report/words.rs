@@ -1,4 +1,4 @@
-//! What a report says in words: one sentence of what happened, how exact it is, what the file does not have.
+//! The sentences of a report: what happened, how exact the replay is, and what the file lacks.
 
 use parkade::texts::format_bytes;
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
@@ -9,12 +9,12 @@ use super::gather::{Device, Report};
 use super::markup::{counted, grouped};
 use crate::{output, size};
 
-/// What is empty at a moment.
+/// Reserved memory that no block uses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Emptiness {
-    /// Bytes taken from the device that no block uses.
+    /// All of it.
     pub(super) bytes: u64,
-    /// In how many pieces.
+    /// The number of pieces.
     pub(super) holes: usize,
     /// The largest piece.
     pub(super) largest: u64,
@@ -42,7 +42,7 @@ pub(super) fn count_of(device: &Device, kind: MarkerKind) -> usize {
     device.timeline.markers.iter().filter(|marker| marker.kind == kind).count()
 }
 
-/// One sentence, or two: what happened.
+/// What happened, in a sentence or two.
 pub(super) fn what_happened(report: &Report, device: &Device) -> String {
     let (levels, log) = (&device.timeline.levels, &device.timeline.log);
     let at = |list: &[u64], moment: u32| list.get(moment as usize).copied().unwrap_or_default();
@@ -51,7 +51,7 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
     if device.verdict.is_none() {
         let empty = emptiness(log, 0);
         return format!(
-            "The file has no trace, only the segments at its end: {} are in use, {} were taken from the device, {}.",
+            "The file has no trace, only the segments at its end: {} in use and {} reserved, {}.",
             format_bytes(at(&levels.active, 0)),
             format_bytes(at(&levels.reserved, 0)),
             holes(empty)
@@ -64,12 +64,12 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
             count => format!(" {} failed later.", counted(count as u64 - 1, "more request")),
         };
         let reserved = at(&levels.reserved, first.moment);
-        // A replay that differs does so because of the limit, as a rule.
+        // If the replay differs, the limit is usually wrong.
         let left = report.limit_bytes.filter(|_| doubt.is_empty()).map_or_else(String::new, |limit| {
-            format!(" The limit left {} to take.", format_bytes(limit.saturating_sub(reserved)))
+            format!(" The limit left {} to reserve.", format_bytes(limit.saturating_sub(reserved)))
         });
         return format!(
-            "{doubt}Out of memory at entry {}: {} were asked for while {} were in use and {} taken from the device, {}.{left}{more}",
+            "{doubt}Out of memory at entry {}: {} was requested with {} in use and {} reserved, {}.{left}{more}",
             grouped(u64::from(first.moment)),
             first.bytes.map_or_else(String::new, format_bytes),
             format_bytes(at(&levels.active, first.moment)),
@@ -81,34 +81,34 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
     let beyond = reserved.saturating_sub(allocated);
     let percent = if allocated == 0 { 0.0 } else { beyond as f64 / allocated as f64 * 100.0 };
     let retries = match count_of(device, MarkerKind::Retry) {
-        // Whether something was given back is what the replay says; a recording has no entry for it.
-        _ if !doubt.is_empty() => "In the recording no request failed.".to_owned(),
+        // A recording does not show retries, and this replay is not exact.
+        _ if !doubt.is_empty() => "No request failed in the recording.".to_owned(),
         0 => "Nothing failed.".to_owned(),
-        1 => "Nothing failed, but once everything cached had to be given back first.".to_owned(),
-        count => format!("Nothing failed, but {} times everything cached had to be given back first.", grouped(count as u64)),
+        1 => "Nothing failed, but once all cached memory had to be released first.".to_owned(),
+        count => format!("Nothing failed, but {} times all cached memory had to be released first.", grouped(count as u64)),
     };
     let is_cut = device.verdict.as_ref().is_some_and(|verdict| verdict.not_in_file.lost_beginning.is_some());
     let subject = if is_cut { "As far as the file reaches back, the program" } else { "The program" };
     format!(
-        "{doubt}{subject} held at most {}, for which {} were taken from the device: {} more ({percent:.1} %). {retries}",
+        "{doubt}{subject} held at most {}, for which {} was reserved, {} more ({percent:.1} %). {retries}",
         format_bytes(allocated),
         format_bytes(reserved),
         format_bytes(beyond)
     )
 }
 
-/// What there is to know before anything else where the replay is not what happened; nothing where it is.
+/// A warning if the replay is not exact, else nothing.
 fn doubt(report: &Report, device: &Device) -> String {
     let mut doubt = match device.verdict.as_ref().map_or(0, |verdict| verdict.mismatches) {
         0 => String::new(),
         count => format!(
-            "The replay differs from the recording ({}), so what is shown between the recording's own entries may not be what happened. ",
+            "The replay differs from the recording ({}), so what is shown between the recorded entries may not have happened. ",
             counted(count, "difference")
         ),
     };
     if let Some(limit) = report.limit_bytes.filter(|&limit| device.recorded_peak_bytes > limit) {
         doubt.push_str(&format!(
-            "In the recording {} were taken from the device, more than the limit of {}, which cannot have been the run's: --limit is for the limit of the recorded run, --capacity for the memory that other settings are tried with. ",
+            "The recorded run reserved {}, more than the limit of {}, so that was not its limit: --limit is the limit of the recorded run, --capacity the memory to try other settings with. ",
             format_bytes(device.recorded_peak_bytes),
             format_bytes(limit)
         ));
@@ -118,10 +118,10 @@ fn doubt(report: &Report, device: &Device) -> String {
 
 fn holes(empty: Emptiness) -> String {
     match empty.holes {
-        0 => "nothing of it empty".to_owned(),
-        1 => format!("{} of it empty in one piece", format_bytes(empty.bytes)),
+        0 => "none of it free".to_owned(),
+        1 => format!("{} of it free in one piece", format_bytes(empty.bytes)),
         count => format!(
-            "{} of it empty in {} holes of at most {}",
+            "{} of it free in {} holes of at most {}",
             format_bytes(empty.bytes),
             grouped(count as u64),
             format_bytes(empty.largest)
@@ -134,10 +134,10 @@ pub(super) fn exactness(device: &Device) -> String {
     match &device.verdict {
         None => "no trace to replay".to_owned(),
         Some(verdict) if verdict.mismatches == 0 => {
-            format!("exact: all {} decisions of the recorded allocator are reproduced", grouped(verdict.decisions))
+            format!("exact: all {} recorded decisions are reproduced", grouped(verdict.decisions))
         }
         Some(verdict) => format!(
-            "{} of {} decisions of the recorded allocator differ (parkade verify shows the first; --limit gives the run's limit)",
+            "{} of {} recorded decisions differ (parkade verify shows the first; --limit sets the run's limit)",
             grouped(verdict.mismatches),
             grouped(verdict.decisions)
         ),
@@ -147,8 +147,8 @@ pub(super) fn exactness(device: &Device) -> String {
 /// The version of PyTorch that made the file.
 pub(super) fn version(report: &Report) -> String {
     match report.evidence {
-        Some(evidence) => format!("{}, seen from {}", report.settings.profile.name, evidence.words()),
-        None => format!("{} or older, nothing in the file is newer", report.settings.profile.name),
+        Some(evidence) => format!("{}, judging by {}", report.settings.profile.name, evidence.words()),
+        None => format!("{} or older, as nothing in the file is newer", report.settings.profile.name),
     }
 }
 
@@ -161,47 +161,47 @@ pub(super) fn settings(report: &Report) -> String {
     }
 }
 
-/// What a reader should know before trusting a picture.
+/// What to know before trusting a picture.
 pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
     let mut notes = Vec::new();
     if report.settings.origin == SettingsOrigin::RecordedValues {
-        notes.push("The file's settings string does not give the values that it states; the values are used.".to_owned());
+        notes.push("The file's settings string does not match the values stored with it; the values are used.".to_owned());
     }
     let threshold = report.settings.settings.garbage_collection_threshold;
     if report.limit_bytes.is_none() && threshold > 0.0 {
         notes.push(
-            "Not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit gives it)."
+            "Not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit sets it)."
                 .to_owned(),
         );
     }
     let Some(verdict) = &device.verdict else {
-        notes.push("Only the end can be shown. A trace comes from torch.cuda.memory._record_memory_history().".to_owned());
+        notes.push("Only the end can be shown: torch.cuda.memory._record_memory_history() records a trace.".to_owned());
         return notes;
     };
     if let Some(lost) = verdict.not_in_file.lost_beginning {
         notes.push(format!(
-            "The file lost its beginning: {} ({}) and {} were there before its first entry, rebuilt from its end. Where these blocks were asked for is known only of those that live to the end. Under other settings they are asked for anew, side by side: the holes of the lost time are not there, and peaks may come out lower.",
+            "The file lost its beginning: {} ({}) and {} existed before its first entry, rebuilt from its end. Where those blocks were requested is known only for those that live to the end. Under other settings they are requested again, side by side and without the holes they had, so peaks may come out lower.",
             counted(lost.segments as u64, "segment"),
             size::show(lost.reserved_bytes.cast_signed()),
             counted(lost.blocks as u64, "block")
         ));
     }
     if count_of(device, MarkerKind::OutOfMemory) > 0 {
-        notes.push("What the program would have asked for after the failure is not in the file, so under other settings it is not replayed either.".to_owned());
+        notes.push("What the program would have requested after the failure is not in the file, so it is missing under other settings too.".to_owned());
     }
     if verdict.not_in_file.refusals > 0 {
         notes.push(format!(
-            "Not in the file: why the device refused {} for a segment; taken from the recording (--limit checks a limit).",
+            "Not in the file: why the device refused {} for a segment; the recording is followed (--limit checks a limit).",
             counted(verdict.not_in_file.refusals, "request")
         ));
     }
     notes
 }
 
-/// Files that belong to the framework rather than to the program.
+/// Parts of the paths of files that are not the program's own.
 const FRAMEWORK: [&str; 6] = ["site-packages/", "dist-packages/", "torch/", "<frozen", "??", ".cpp"];
 
-/// The call of a stack that a person looks for: the innermost one of the program's own.
+/// The innermost call of the program's own code, else the innermost call.
 pub(super) fn own_call(stacks: &StackTable, stack: StackId) -> Option<&Frame> {
     let is_own = |frame: &&Frame| !FRAMEWORK.iter().any(|part| frame.filename.contains(part));
     stacks.frames(stack).find(is_own).or_else(|| stacks.frames(stack).next())
@@ -226,7 +226,7 @@ pub(super) fn holder(report: &Report, key: HolderKey) -> String {
         HolderKey::Stack(stack) => {
             let Some(own) = own_call(&report.stacks, stack) else { return "an empty stack".to_owned() };
             let inner = report.stacks.frames(stack).next().filter(|&inner| inner != own);
-            // Many stacks may go through one line of the program; the innermost call tells them apart.
+            // The innermost call tells apart stacks that share a line of the program.
             inner.map_or_else(|| call(own), |inner| format!("{}, in {}", call(own), call_in_short(inner)))
         }
     }

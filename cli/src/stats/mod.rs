@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade::texts::format_bytes;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
 use parkade_recording::{DeviceRecording, Recording};
@@ -84,29 +83,29 @@ impl Args {
 /// One device's moments.
 struct Device {
     number: u32,
-    /// How many entries its trace has.
+    /// The number of entries in its trace.
     entries: usize,
-    /// What marks the steps.
+    /// The annotation that marks the steps.
     mark: Option<String>,
-    /// How many steps ended before the trace's first entry.
+    /// Steps that ended before the first entry of the trace.
     lost_steps: usize,
     moments: Vec<Moment>,
-    /// What the file's end shows, where there is no trace.
+    /// The state at the end of a file without a trace.
     end: Option<Fragmentation>,
-    /// How many decisions of the recording differ from the core's, of how many.
+    /// Recorded decisions that the replay does not reproduce, of all decisions.
     mismatches: u64,
     decisions: u64,
-    /// The recorded run's limit, where it was found and not given.
+    /// The recorded run's limit, if it was inferred.
     assumed_limit_bytes: Option<u64>,
 }
 
-/// A device that has nothing of what was asked for, and why.
+/// A device without the moments asked for, and why.
 struct LeftOut {
     number: u32,
     reason: String,
 }
 
-/// What there is to show.
+/// The statistics to show.
 pub(crate) struct Shown {
     settings: String,
     devices: Vec<Device>,
@@ -118,7 +117,7 @@ impl Shown {
         self.devices.iter().map(|device| device.mismatches).sum()
     }
 
-    /// What to know of the figures, a line each.
+    /// What to know about the figures, a line each.
     fn remarks(&self, args: &Args) -> Vec<String> {
         let left_out = self.left_out.iter().map(|device| format!("left out: {}", device.reason));
         self.devices.iter().flat_map(|device| remarks(args, device)).chain(left_out).collect()
@@ -128,21 +127,16 @@ impl Shown {
 fn remarks(args: &Args, device: &Device) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(bytes) = device.assumed_limit_bytes {
-        remarks.push(format!(
-            "device {}: a limit of {} was assumed (--limit): garbage collection needs one, and under it all decisions are the \
-             recorded ones",
-            device.number,
-            format_bytes(bytes)
-        ));
+        remarks.push(format!("device {}: {}", device.number, recording::assumed_limit(bytes)));
     }
     if device.mismatches > 0 {
         let consequence = if args.settings.is_some() {
-            "the requests are less sure (--recorded-limit gives the memory limit of the recorded run)"
+            "the requests are less certain (--recorded-limit sets the limit of the recorded run)"
         } else {
-            "the figures may not be the recording's (--limit gives the memory limit of the recorded run)"
+            "the figures may not be the recorded run's (--limit sets its memory limit)"
         };
         remarks.push(format!(
-            "careful, device {}: {} of {} recorded decisions differ from the replay's: {consequence}",
+            "careful, device {}: {} of {} recorded decisions differ in the replay: {consequence}",
             device.number, device.mismatches, device.decisions
         ));
     }
@@ -155,7 +149,7 @@ struct Moment {
     sample: Sample,
 }
 
-/// Whose statistics they are.
+/// The run whose statistics are shown.
 enum Run {
     Recorded(Box<VerifyOptions>),
     Replayed(Box<ReplayOptions>),
@@ -169,7 +163,7 @@ impl Command for Args {
     }
 
     fn outcome(&self, shown: &Shown) -> Outcome {
-        // Under other settings the figures are the replay's, whatever the recording's were.
+        // Under other settings the figures are the replay's in any case.
         let differs = self.settings.is_none() && shown.mismatches() > 0;
         if differs { Outcome::CheckFailed } else { Outcome::Good }
     }
@@ -191,13 +185,13 @@ impl Command for Args {
     }
 
     fn remarks(&self, shown: &Shown) -> Vec<String> {
-        // Rows for a program to read have no place for them.
+        // CSV has no place for them.
         if self.csv { shown.remarks(self) } else { Vec::new() }
     }
 }
 
 fn read(args: &Args) -> Result<Shown> {
-    // Before the file is read: whoever mistyped the settings need not wait.
+    // Before the file is read, so that mistyped settings fail at once.
     let given_profile = args.profile.unwrap_or_default().rules();
     let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(given_profile, text)).transpose()?;
     let recording = recording::read(&args.file)?;
@@ -228,7 +222,10 @@ fn read(args: &Args) -> Result<Shown> {
             )
         }
     };
-    let devices = chosen(args, &recording)?;
+    let devices = recording::chosen(&recording.devices, args.device)?;
+    if devices.is_empty() {
+        bail!("the file has neither segments nor trace entries");
+    }
     let mut shown = Shown { settings, devices: Vec::new(), left_out: Vec::new() };
     for device in devices {
         match lacks(args, device) {
@@ -243,17 +240,7 @@ fn read(args: &Args) -> Result<Shown> {
     Ok(shown)
 }
 
-fn chosen<'r>(args: &Args, recording: &'r Recording) -> Result<Vec<&'r DeviceRecording>> {
-    let is_wanted = |device: &&DeviceRecording| args.device.is_none_or(|number| number == device.device);
-    let devices: Vec<_> = recording.devices.iter().filter(is_wanted).collect();
-    match (args.device, devices.is_empty()) {
-        (Some(number), true) => bail!("the file has nothing of device {number}"),
-        (None, true) => bail!("the file has neither segments nor trace entries"),
-        _ => Ok(devices),
-    }
-}
-
-/// Why the device has nothing of what is asked for.
+/// Why the device does not have the moments asked for.
 fn lacks(args: &Args, device: &DeviceRecording) -> Option<String> {
     let (number, entries) = (device.device, device.trace.len());
     if entries == 0 && (args.entry.is_some() || args.is_series() || args.settings.is_some()) {
@@ -265,7 +252,7 @@ fn lacks(args: &Args, device: &DeviceRecording) -> Option<String> {
     Some(format!("there is no entry {entry}: the trace of device {number} has {entries}, counted from 0"))
 }
 
-/// Samples a device that lacks nothing.
+/// Samples a device that has the moments asked for.
 fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecording) -> Result<Device> {
     let entries = device.trace.len();
     let mut found = Device {
@@ -306,7 +293,7 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
     Ok(found)
 }
 
-/// The last of every so many entries, and the last of all.
+/// Every so many entries, and the last one.
 fn regularly(entries: usize, every: u64) -> Vec<usize> {
     let every = usize::try_from(every).unwrap_or(usize::MAX);
     let mut at: Vec<usize> = (1..).map_while(|count: usize| count.checked_mul(every).filter(|&end| end < entries)).collect();

@@ -1,4 +1,4 @@
-//! Statistics for people: PyTorch's summary with the measures beneath it, or a row a moment.
+//! Statistics as text: PyTorch's summary with measures of fragmentation, or a row for each moment.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::output;
 use crate::size;
 use crate::table::Table;
 
-/// From here on the documents call fragmentation a risk.
+/// The documents call fragmentation above this a risk.
 const RISK: f64 = 0.3;
 
 pub(super) fn print(out: &mut dyn Write, args: &Args, shown: &Shown) -> io::Result<()> {
@@ -50,15 +50,15 @@ fn single(out: &mut dyn Write, args: &Args, device: &Device) -> io::Result<()> {
 fn measures(out: &mut dyn Write, measures: &Fragmentation) -> io::Result<()> {
     let size = format_bytes;
     let fragmentation = measures.ratio().map_or("-".to_owned(), |share| {
-        format!("{}{}", percent(share), if share > RISK { ", a risk by the rule of 30 %" } else { "" })
+        format!("{}{}", percent(share), if share > RISK { ", a risk by the 30 % rule" } else { "" })
     });
     let rows = [
         ("fragmentation", format!("{fragmentation} (1 - allocated / reserved)")),
         ("largest hole", size(measures.largest_hole_bytes)),
         ("stranded", format!("{} free beside blocks in use", size(measures.stranded_bytes))),
-        ("free segments", format!("{} free as a whole", size(measures.free_segments_bytes))),
-        ("pending", format!("{} given back, in use by other streams", size(measures.pending_bytes))),
-        ("rounding", format!("{} beyond what was asked for", size(measures.rounding_bytes()))),
+        ("free segments", format!("{} in wholly free segments", size(measures.free_segments_bytes))),
+        ("pending", format!("{} freed, but still in use by other streams", size(measures.pending_bytes))),
+        ("rounding", format!("{} beyond what was requested", size(measures.rounding_bytes()))),
         ("holes", measures.holes.to_string()),
     ];
     for (name, value) in rows {
@@ -94,7 +94,7 @@ fn series(out: &mut dyn Write, device: &Device) -> io::Result<()> {
     } else {
         writeln!(out, "device {}", device.number)?;
     }
-    // The first column is empty where the rows are no steps.
+    // Without steps the first column is left out.
     let first = usize::from(device.mark.is_none());
     let mut table = Table::plain(0, HEADS.into_iter().skip(first));
     for moment in &device.moments {

@@ -1,4 +1,4 @@
-//! Which builds made the rows of a result, and what was chosen where several made one: said wherever the result is.
+//! The builds that made the rows of a result, and the choice among rows of one job.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use parkade_research::study::sweep::{BUILD, Row};
 use crate::output;
 use crate::view::{all, view};
 
-/// The longest name of a build that is shown, in characters: a file may hold anything.
+/// Longer names of builds are cut, in characters.
 const LONGEST_NAME: usize = 60;
 
-/// The jobs that several files have, made by different builds: the row of the first file is kept.
+/// Jobs done by different builds in several files: the row of the first file is kept.
 #[derive(Default)]
 pub(crate) struct Overlap {
-    /// How many jobs these are.
+    /// The number of such jobs.
     pub(crate) jobs: u64,
-    /// From which file how many rows were kept that another build's contradict.
+    /// For each file, the number of kept rows that differ from another build's.
     pub(crate) kept: Vec<(PathBuf, u64)>,
 }
 
 impl Overlap {
-    /// Counts a job of which a file's row was kept, which another build's row contradicts or not.
+    /// Counts a job whose row was kept from this file.
     pub(crate) fn add(&mut self, file: &Path, is_contradicted: bool) {
         self.jobs += 1;
         if !is_contradicted {
@@ -66,7 +66,7 @@ pub(crate) fn rows_by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
     builds
 }
 
-/// What must be known of rows that are not all this build's, a line each.
+/// Notes on rows that are not all this build's, a line each.
 pub(crate) fn lines(rows: &[Row], overlap: &Overlap) -> Vec<String> {
     let builds = rows_by_build(rows);
     let named = |(build, rows): (&&str, &u64)| {
@@ -77,13 +77,13 @@ pub(crate) fn lines(rows: &[Row], overlap: &Overlap) -> Vec<String> {
     let mixed = match builds.len() {
         0 => None,
         1 if builds.contains_key(BUILD) => None,
-        1 => Some(format!("All rows were made by another build than this {BUILD}, which may decide otherwise: {all}.")),
-        _ => Some(format!("Rows of different builds are mixed, which may decide differently: {all}.")),
+        1 => Some(format!("All rows were made by a build other than this {BUILD}, which may decide differently: {all}.")),
+        _ => Some(format!("The rows come from different builds, which may decide differently: {all}.")),
     };
     mixed.into_iter().chain(overlap.line()).collect()
 }
 
-/// Whether more than one build made them.
+/// Whether more than one build made the rows.
 pub(crate) fn are_mixed(rows: &[Row]) -> bool {
     rows_by_build(rows).len() > 1
 }

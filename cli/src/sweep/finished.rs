@@ -1,4 +1,4 @@
-//! A sweep with all its rows, and what must be known to read it.
+//! A sweep with all its rows, and what to know when reading it.
 
 use std::fmt::Write as _;
 
@@ -19,30 +19,30 @@ pub(crate) struct Finished {
     pub(crate) beside: Vec<Option<BoundRatios>>,
     /// The jobs that several builds did.
     pub(crate) overlap: Overlap,
-    /// What the rows say together.
+    /// The summary of the rows.
     pub(crate) summary: Summary,
 }
 
 impl Finished {
-    /// What must be known of who made the rows; nothing where this build made all.
+    /// Notes on the builds that made the rows; none if this build made all.
     pub(super) fn about_builds(&self) -> Vec<String> {
         builds::lines(&self.rows, &self.overlap)
     }
 }
 
-/// What the rows say together; the policy at this place is the one to compare with.
+/// The summary of the rows, compared with the policy at the index `baseline`.
 pub(crate) fn summary(plan: &Plan, rows: &[Row], baseline: usize) -> Summary {
     let mut summary = Summary::of(plan, rows, baseline);
     leave_artefacts_out(plan, &mut summary);
     summary
 }
 
-/// Whether a policy takes all that there is before the program begins: what it takes of a device with plenty says nothing.
+/// Whether a policy reserves memory up front, so that its figures with plenty of memory mean nothing.
 pub(super) fn takes_everything(policy: &str) -> bool {
     named(policy).is_some_and(|policy| policy.keeps_memory)
 }
 
-/// What such a policy's calls cost on a device with plenty is the price of 4 TiB.
+/// With plenty of memory such a policy pays for 4 TiB.
 fn leave_artefacts_out(plan: &Plan, summary: &mut Summary) {
     let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return };
     for (policy, cells) in
@@ -53,10 +53,10 @@ fn leave_artefacts_out(plan: &Plan, summary: &mut Summary) {
     }
 }
 
-/// Which policies that concerns, as a sentence; empty if none.
+/// A sentence on the policies concerned; empty if there are none.
 pub(super) fn about_artefacts(plan: &Plan) -> String {
     let names: Vec<&str> = plan.policies.iter().map(String::as_str).filter(|name| takes_everything(name)).collect();
-    let what = "which would take a part of all that there is before the program begins";
+    let what = "which would reserve a share of all memory before the program begins";
     if names.is_empty() { String::new() } else { format!(" With plenty without {}, {what}.", names.join(" and ")) }
 }
 
@@ -66,15 +66,12 @@ pub(super) fn subject(plan: &Plan) -> String {
     let mut line = format!(
         "{} x {}, {}; addresses: {}",
         output::count(plan.workloads.len() as u64, "workload"),
-        match plan.policies.len() {
-            1 => "1 policy".to_owned(),
-            policies => format!("{policies} policies"),
-        },
+        output::count(plan.policies.len() as u64, "policy"),
         output::count(seeds, "seed"),
         plan.addresses
     );
     if let Some(share) = plan.preallocate {
-        let _ = write!(line, "; {share} LOAD taken before the program begins");
+        let _ = write!(line, "; {share} LOAD reserved before the program begins");
     }
     line
 }

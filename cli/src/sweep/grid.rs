@@ -1,4 +1,4 @@
-//! A table that a terminal, a Markdown page, a LaTeX document and an HTML page show.
+//! A table as text, Markdown, LaTeX and HTML.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::table::Table;
 pub(super) struct Grid {
     /// What it shows.
     pub(super) title: String,
-    /// What must be known to read it, a paragraph.
+    /// How to read it, a paragraph.
     pub(super) note: String,
     pub(super) header: Vec<Head>,
     pub(super) rows: Vec<Vec<String>>,
@@ -19,7 +19,7 @@ pub(super) struct Grid {
 /// A column's name.
 pub(super) struct Head {
     pub(super) name: String,
-    /// What stands for it where there is little room.
+    /// A short form for terminals.
     pub(super) short: String,
 }
 

@@ -1,4 +1,4 @@
-//! The tables of a sweep: memory and driver time by policy, and both by workload and policy.
+//! The tables of a sweep: memory and driver time, by policy and by workload and policy.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use super::finished::about_artefacts;
 use super::grid::{Grid, Head};
 use crate::size;
 
-/// The capacity whose driver time is shown beside that with plenty: the factor that is nearest to this.
+/// Driver time is also shown for the capacity nearest to this factor.
 const TIGHT: f64 = 1.1;
 /// What the bounds are.
-const ABOUT_BOUNDS: &str = "In parentheses what no policy is: the page ideal is enough for one that remaps pages of 2 MiB as it likes, and the \
-                            packing is the best found offline, every lifetime known beforehand, nothing moved.";
-/// Where there is no number.
+const ABOUT_BOUNDS: &str = "In parentheses are bounds: the page ideal is what an allocator needs that can remap pages of 2 MiB at will, and the \
+                            packing is the best found offline, with every lifetime known in advance and nothing moved.";
+/// Stands for a missing number.
 const NONE: &str = "–";
 
 /// The tables for a terminal.
@@ -87,7 +87,7 @@ fn memory(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>]) -> Gri
     }));
     let mut note = format!(
         "The smallest memory in which a program fits over LOAD, the most bytes that live at once: geometric means over n of {} with \
-         bootstrap intervals (BCa). Then the share of programs that fit in a given memory (each workload counts as much, whatever its seeds).",
+         bootstrap intervals (BCa). Then the share of programs that fit in a given memory (each workload counts the same, whatever its seeds).",
         crate::output::count(plan.workloads.len() as u64, "workload")
     );
     let comparisons = plan.policies.len() - 1;
@@ -151,8 +151,8 @@ fn driver(plan: &Plan, summary: &Summary) -> Grid {
         }
         row
     });
-    let note = "What the driver's calls of a program cost, as measured on an H200, waiting not included: geometric means over the n workloads \
-                that fit in that memory, with bootstrap intervals (BCa). Means over different workloads do not compare.";
+    let note = "The cost of a program's driver calls as measured on an H200, without waiting: geometric means over the n workloads \
+                that fit in that memory, with bootstrap intervals (BCa). Means over different workloads are not comparable.";
     let note = format!("{note}{}", about_artefacts(plan));
     Grid { title: "Driver time".to_owned(), note, rows: rows.collect(), header }
 }
@@ -175,7 +175,7 @@ fn cells_of_memory(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>
 fn cells_of_driver(plan: &Plan, summary: &Summary, place: usize) -> Grid {
     let cell = |cell: &Cell| cell.driver_ns[place].map_or_else(none, |level| with_range(milliseconds(level), number));
     let title = format!("Driver time, {}", capacity(plan.capacities[place]));
-    let note = format!("Milliseconds of the driver's calls, waiting not included; {NONE} where it does not fit.");
+    let note = format!("Milliseconds of driver calls, without waiting; {NONE} where it does not fit.");
     let note = if plan.capacities[place] == Capacity::Plenty { note + &about_artefacts(plan) } else { note };
     by_workload(plan, summary, title, note, &cell)
 }
@@ -199,7 +199,7 @@ fn milliseconds(level: Level) -> Level {
     Level { mean: level.mean / 1e6, low: level.low / 1e6, high: level.high / 1e6, ..level }
 }
 
-/// Of one value there is no interval.
+/// One value has no interval.
 fn interval(level: Level, decimals: usize) -> String {
     if level.count < 2 { none() } else { format!("{:.decimals$}–{:.decimals$}", level.low, level.high) }
 }
@@ -208,7 +208,7 @@ fn spread(level: Level) -> String {
     if level.count < 2 { none() } else { format!("{}–{}", number(level.low), number(level.high)) }
 }
 
-/// With the range of the seeds, where they differ.
+/// With the range over seeds, if they differ.
 fn with_range(level: Level, show: impl Fn(f64) -> String) -> String {
     let [mean, low, high] = [level.mean, level.low, level.high].map(show);
     if low == high { mean } else { format!("{mean} ({low}–{high})") }

@@ -69,7 +69,7 @@ view! {
 }
 
 view! {
-    /// Infinite ends, those of a mean over one workload, are null.
+    /// The infinite ends of a mean over one workload are null.
     struct Mean(level: Level) {
         mean: f64 = level.mean,
         low: f64 = level.low,

@@ -1,4 +1,4 @@
-//! `--list`: what there is to be named.
+//! `--list`: the names of workloads, generators, policies and address models.
 
 use std::io::{self, Write};
 

@@ -1,7 +1,7 @@
-//! `parkade sweep`: workloads x policies x capacities x seeds, and what they say together.
+//! `parkade sweep`: workloads x policies x capacities x seeds, and their summary.
 //!
-//! `names` makes a plan of the arguments, `list` says what can be named, `rows` keeps the file of rows. `finished` is the result with all
-//! rows, `show` puts it out: `json`, tables (`grids`, in four notations by `grid`), a page (`page`, `plot`). `builds` says who made the rows.
+//! `names` turns the arguments into a plan, `list` lists the names, `rows` keeps the file of rows. `finished` is the result; `show` prints
+//! it as JSON (`json`), tables (`grids`, `grid`) or a page (`page`, `plot`). `builds` tells which builds made the rows.
 
 pub(crate) mod builds;
 pub(crate) mod finished;
@@ -104,7 +104,7 @@ pub(crate) struct Args {
     list: bool,
 }
 
-/// What is to be printed.
+/// What to print.
 pub(crate) enum Answer {
     List,
     /// The rows of one part.
@@ -185,20 +185,17 @@ view! {
     }
 }
 
-/// In one line.
+/// Warns in one line.
 fn warn_of_same_programs(study: &Study) {
     let same: Vec<String> =
         names::same_programs(&study.sources).into_iter().map(|(one, other)| format!("{one} and {other}")).collect();
     if !same.is_empty() {
-        let _ = writeln!(
-            io::stderr(),
-            "one program under several names, each of which counts: {}",
-            output::one_line(&same.join("; "))
-        );
+        let _ =
+            writeln!(io::stderr(), "the same program under several names, each counted: {}", output::one_line(&same.join("; ")));
     }
 }
 
-/// The rows of all jobs of the shard, those included that the file already has.
+/// The rows of all jobs of the shard, including those already in the file.
 fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     let header = Header::of(study.plan.clone(), args.shard);
     let (mut rows, mut file) = match &args.output {
@@ -228,7 +225,7 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     done.map(|()| rows)
 }
 
-/// Refuses rows whose workload is made otherwise now, which the plan names but does not hold.
+/// Refuses rows whose workload is generated differently now.
 fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
     let same = |one: &Row, other: &Row| (&one.workload, one.seed) == (&other.workload, other.seed);
     let of_one_program: Vec<&[Row]> = rows.chunk_by(same).collect();
@@ -238,7 +235,7 @@ fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
         match rows.iter().find(|row| !row.is_of(&program)) {
             None => Ok(()),
             Some(row) => bail!(
-                "{}: job {} was run on another {} (seed {}) than is made now: choose another file, or remove it",
+                "{}: job {} ran on a different {} (seed {}) than is generated now: choose another file, or remove it",
                 path.display(),
                 row.job,
                 row.workload,
@@ -246,17 +243,17 @@ fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
             ),
         }
     };
-    // The first in the file, whichever thread is done first.
+    // The first error in the file, whichever thread finishes first.
     of_one_program.par_iter().map(check).collect::<Vec<_>>().into_iter().collect()
 }
 
-/// Threads for so many things to do: never more than these.
+/// A pool with no more threads than jobs.
 fn threads(args: &Args, jobs: usize) -> Result<rayon::ThreadPool> {
     let wanted = args.threads.map_or_else(rayon::current_num_threads, usize::from);
     Ok(rayon::ThreadPoolBuilder::new().num_threads(wanted.min(jobs).max(1)).build()?)
 }
 
-/// What stands beside the policies; nothing where nobody asks.
+/// The bounds shown beside the policies; none if not wanted.
 fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
     if args.bounds == 0 {
         return Ok(Vec::new());
@@ -270,7 +267,7 @@ fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
     Ok(bounds?)
 }
 
-/// A row in one write: what is cut by an interruption is the last line at most.
+/// Writes a row at once, so that an interruption cuts at most the last line.
 fn append(file: &mut File, row: &Row) -> io::Result<()> {
     let mut line = serde_json::to_vec(row)?;
     line.push(b'\n');

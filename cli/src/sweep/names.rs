@@ -1,4 +1,4 @@
-//! What the arguments name: workloads, policies, capacities.
+//! Arguments to plan: workloads, policies, capacities by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
 use super::Args;
 use crate::{recording, size};
 
-/// What is to be done, and with what.
+/// A plan and what it takes to run it.
 pub(super) struct Study {
     pub(super) plan: Plan,
     /// The plan's workloads, in its order.
@@ -54,13 +54,13 @@ pub(super) fn study(args: &Args) -> Result<Study> {
     Ok(Study { plan, sources, policies, files })
 }
 
-/// Whether seeds make several programs of a workload: for some the seed decides about nothing, and one program is no evidence twice.
+/// Whether seeds change the workload: the same program run twice would count as evidence twice.
 fn is_seeded(source: &Source, seeds: u64) -> bool {
     let hash = |seed| PreparedWorkload::new((source.make)(seed)).hash;
     source.is_seeded && seeds > 1 && hash(1) != hash(2)
 }
 
-/// Pairs of workloads that are one program under two names, each with the one before it that is the same.
+/// Pairs of workloads that are the same program under two names.
 pub(super) fn same_programs(sources: &[Source]) -> Vec<(&str, &str)> {
     let mut names: BTreeMap<String, &str> = BTreeMap::new();
     let mut same = Vec::new();
@@ -74,7 +74,7 @@ pub(super) fn same_programs(sources: &[Source]) -> Vec<(&str, &str)> {
     same
 }
 
-/// The parts of lists that are separated by commas, without empty ones.
+/// The non-empty items of comma-separated lists.
 fn items(lists: &[String]) -> impl Iterator<Item = &str> {
     lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|item| !item.is_empty())
 }
@@ -96,7 +96,7 @@ fn policies(lists: &[String]) -> Result<Vec<&'static Named>> {
     Ok(policies)
 }
 
-/// The smallest and plenty come first, whatever is given.
+/// The capacities; the smallest and plenty always come first.
 fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
     let mut capacities = vec![Capacity::Smallest, Capacity::Plenty];
     if items(lists).next().is_none() {
@@ -117,7 +117,7 @@ fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
     Ok(capacities)
 }
 
-/// A workload; of one that comes from a file, its hash and the file.
+/// A workload, with its hash and file if it comes from one.
 struct Found {
     source: Source,
     hash: Option<String>,
@@ -127,7 +127,7 @@ struct Found {
 fn chosen_workloads(lists: &[String]) -> Result<Vec<Found>> {
     let mut chosen = Vec::new();
     for list in lists {
-        // The name of a file may have commas of its own.
+        // A file name may contain commas.
         let items = if Path::new(list).exists() { vec![list.clone()] } else { workload_items(list) };
         for item in items {
             match item.as_str() {
@@ -141,7 +141,7 @@ fn chosen_workloads(lists: &[String]) -> Result<Vec<Found>> {
     Ok(chosen)
 }
 
-/// The parts of a list. An option stays with the description before it: `gpt2,mlp:batch=8,layers=4` are two.
+/// The items of a list. Options stay with their description: `gpt2,mlp:batch=8,layers=4` has two items.
 fn workload_items(list: &str) -> Vec<String> {
     let mut items: Vec<String> = Vec::new();
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -172,7 +172,7 @@ fn of_catalogue(known: &'static NamedWorkload) -> Found {
     Found { source: Source { name, says, is_seeded: true, make: Box::new(|seed| known.make(seed)) }, hash: None, file: None }
 }
 
-/// A seed of its own makes it the same for all seeds.
+/// A workload by its description. If that gives a seed, other seeds do not apply.
 fn described(text: &str) -> Result<Found> {
     let workload = workload::parse(text).with_context(|| text.to_owned())?;
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
@@ -183,7 +183,7 @@ fn described(text: &str) -> Result<Found> {
         name: workload.name.clone(),
         says: workload.says.clone(),
         is_seeded,
-        // A description that was read once can be read with any seed.
+        // A valid description stays valid with any seed.
         make: Box::new(move |seed| match workload::parse(&format!("{with_seed}{seed}")) {
             Ok(seeded) if is_seeded => seeded,
             _ => workload.clone(),
@@ -222,7 +222,7 @@ fn unknown(item: &str) -> anyhow::Error {
     anyhow!("there is no workload and no file {item:?}{}", suggestion(item, known))
 }
 
-/// Up to three of the known names that are nearest, as the end of a sentence.
+/// Up to three similar names, as the end of a sentence.
 fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let mut near: Vec<(usize, &str)> = known.into_iter().map(|name| (distance(text, name), name)).collect();
     near.sort_unstable();
@@ -231,7 +231,7 @@ fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Strin
     if names.is_empty() { "; --list names all".to_owned() } else { format!(": did you mean {}?", names.join(" or ")) }
 }
 
-/// How many characters must be inserted, removed or replaced, looking at no more than 60 of each.
+/// The edit distance of the first 60 characters.
 fn distance(one: &str, other: &str) -> usize {
     let [one, other] = [one, other].map(|text| text.chars().take(60).collect::<String>());
     strsim::levenshtein(&one, &other)
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_names_are_suggested() {
+    fn similar_names_are_suggested() {
         assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
         assert_eq!(suggestion("pytorhc", ["pytorch", "buddy"]), ": did you mean pytorch?");
         assert_eq!(suggestion("zzz", ["pytorch", "buddy"]), "; --list names all");

@@ -1,4 +1,4 @@
-//! The page of a sweep: three plots and the tables, without a network and without a script.
+//! The page of a sweep: three plots and the tables, without a script or network access.
 
 use parkade::texts::format_bytes;
 use parkade_policies::Named;
@@ -14,7 +14,7 @@ const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
 /// Points of a curve.
 const POINTS: usize = 400;
-/// What needs more than so many times its load is drawn at the edge.
+/// Programs that need more times their load are drawn at the edge.
 const WIDEST: f64 = 2.0;
 
 pub(super) fn page(finished: &Finished, summary: &Summary, curve: Option<&str>) -> String {
@@ -39,7 +39,7 @@ fn card(title: &str, note: &str, plot: &Plot) -> String {
     format!("<section class=\"card\"><h2>{}</h2><p class=\"note\">{}</p>{svg}</section>\n", escape(title), escape(note))
 }
 
-/// The share of programs that fit, over the memory that there is.
+/// The share of programs that fit, over the memory available.
 fn frontier(finished: &Finished) -> String {
     let plan = &finished.plan;
     let mut ratios = vec![Vec::new(); plan.policies.len()];
@@ -81,7 +81,7 @@ fn frontier(finished: &Finished) -> String {
     card("Fit frontier", &note, &plot)
 }
 
-/// What is reserved over the length of one program.
+/// Reserved memory over the course of one program.
 fn over_time(finished: &Finished, summary: &Summary, curve: Option<&str>) -> Option<String> {
     let plan = &finished.plan;
     let chosen = match curve {

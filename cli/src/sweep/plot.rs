@@ -1,4 +1,4 @@
-//! Plots as SVG inside of a page: axes, lines, a legend beside them. Colours are the page's classes.
+//! Plots as SVG in a page: axes, lines, a legend. Colours are classes of the page.
 
 use std::fmt::Write as _;
 
@@ -14,14 +14,14 @@ const HEIGHT: f64 = 330.0;
 const BELOW: f64 = 54.0;
 const LEGEND_STEP: f64 = 21.0;
 
-/// How values lie along an axis.
+/// The scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
     Linear,
     Logarithmic,
 }
 
-/// An axis, with what its numbers are called.
+/// An axis and the format of its numbers.
 pub(super) struct Axis {
     pub(super) name: String,
     pub(super) from: f64,
@@ -31,7 +31,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Where a value lies, from 0 to 1. What is outside lies at the end.
+    /// The position of a value from 0 to 1, clamped.
     fn share(&self, value: f64) -> f64 {
         let along = |value: f64| match self.scale {
             Scale::Linear => value,
@@ -41,7 +41,7 @@ impl Axis {
         if to > from { ((along(value) - from) / (to - from)).clamp(0.0, 1.0) } else { 0.0 }
     }
 
-    /// Round values along it, five to ten; of a logarithmic one 1, 2, 5, 10 and so on.
+    /// Five to ten round values; on a logarithmic axis 1, 2, 5, 10 and so on.
     fn ticks(&self) -> Vec<f64> {
         if self.to <= self.from {
             return vec![self.from];
@@ -98,7 +98,7 @@ impl Plot {
     pub(super) fn line(&mut self, name: &str, number: usize, points: impl IntoIterator<Item = (f64, f64)>) {
         let path = self.path(points);
         let class = class(number);
-        // Later lines are thinner, so that one below that is the same still shows.
+        // Later lines are thinner, so that identical lines below them still show.
         let width = (4.2 - 0.7 * number as f64).max(1.4);
         let _ = writeln!(
             self.body,
@@ -108,7 +108,7 @@ impl Plot {
         self.legend.push((name.to_owned(), format!("<path class=\"line {class}\" stroke-width=\"{width:.1}\" d=\"M0 -4h22\"/>")));
     }
 
-    /// A dot with bars as long as its intervals: horizontal, vertical. `radius` lets two dots at one place be seen.
+    /// A dot with horizontal and vertical error bars. A smaller `radius` shows a dot on top of another.
     pub(super) fn dot(&mut self, name: &str, number: usize, at: (f64, f64), bars: [Option<(f64, f64)>; 2], radius: f64) {
         let class = class(number);
         let [across, along] = bars;
@@ -124,7 +124,7 @@ impl Plot {
         self.legend.push((name.to_owned(), format!("<circle class=\"dot {class}\" cx=\"11\" cy=\"-4\" r=\"6\"/>")));
     }
 
-    /// Where a point lies in the picture, to see which ones touch.
+    /// The position of a point in the picture.
     pub(super) fn pixel(&self, at: (f64, f64)) -> (f64, f64) {
         self.place(at.0, at.1)
     }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_is_drawn_at_the_end() {
+    fn outliers_are_clamped() {
         let mut plot = Plot::new(axis(0.0, 10.0, Scale::Linear), axis(0.0, 1.0, Scale::Linear));
         plot.line("a <b>", 13, [(-5.0, 0.0), (20.0, 1.0)]);
         let svg = plot.svg("title");

@@ -1,8 +1,7 @@
-//! Files of rows: a line that says what was asked for, then a row a line in the order of the jobs.
+//! Files of rows: a header line with the plan, then a line for each row in the order of the jobs.
 //!
-//! Whatever a file holds, reading it takes no more than a line's memory beyond the rows, and a file that was not made by the same
-//! request is never written to. A last line without its end was cut by an interruption, and counts as not written. Each row names the
-//! build that made it, since another one may decide otherwise.
+//! Reading any file takes at most a line of memory beyond its rows, and only a file with the same plan is continued. A last line without
+//! a line break was cut by an interruption and is dropped. Each row names its build, as another build may decide differently.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -17,13 +16,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::output;
 
-/// The form of these files.
+/// The version of the file format.
 const FORM: u32 = 3;
-/// The longest first line, and the longest line of a row.
+/// The longest header line and the longest row, in bytes.
 const LONGEST_HEADER: u64 = 4 << 20;
 const LONGEST_ROW: u64 = 16 << 10;
 
-/// A part of a sweep's jobs: those whose number, divided by `parts`, leaves `part - 1`.
+/// A part of a sweep's jobs: those whose number modulo `parts` is `part - 1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Shard {
@@ -52,7 +51,7 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Shard, String> {
-        let refused = || format!("{text:?} is no part: write 2/3 for the second of three, counted from 1");
+        let refused = || format!("{text:?} is not a part: write 2/3 for the second of three, counted from 1");
         let (part, parts) = text.split_once('/').ok_or_else(refused)?;
         let number = |text: &str| text.parse::<u64>().map_err(|_| refused());
         let shard = Shard { part: number(part)?, parts: number(parts)? };
@@ -94,7 +93,7 @@ impl Header {
         Ok(line)
     }
 
-    /// What differs from another one, in words.
+    /// The first difference from another header, in words.
     pub(crate) fn difference(&self, other: &Header) -> Option<&'static str> {
         let (own, others) = (&self.plan, &other.plan);
         let differs = [
@@ -109,11 +108,11 @@ impl Header {
     }
 }
 
-/// A file that was read.
+/// The contents of a file.
 pub(crate) struct Contents {
     pub(crate) header: Header,
     pub(crate) rows: Vec<Row>,
-    /// How many bytes its whole lines take.
+    /// The bytes of its complete lines.
     whole_bytes: u64,
 }
 
@@ -122,19 +121,19 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
     let name = || path.display().to_string();
     let file = File::open(path).map_err(|cause| anyhow!("cannot be read: {cause}")).with_context(name)?;
     if !file.metadata().is_ok_and(|data| data.is_file()) {
-        return Err(anyhow!("is no file of rows")).with_context(name);
+        return Err(anyhow!("is not a file of rows")).with_context(name);
     }
     contents(&mut BufReader::new(file)).with_context(name)
 }
 
 fn contents(file: &mut impl BufRead) -> Result<Contents> {
-    let foreign = "is no file of parkade sweep's rows";
-    let cut = "its first line is missing or cut, as when a sweep ends at once: remove it, or choose another file";
+    let foreign = "is not a file of rows made by parkade sweep";
+    let cut = "its first line is missing or cut short, as after an early interruption: remove it, or choose another file";
     let line = next_line(file, LONGEST_HEADER)?.ok_or_else(|| anyhow!("{foreign}: {cut}"))?;
     let form = serde_json::from_slice::<serde_json::Value>(&line).ok().and_then(|value| value.get("parkade_sweep")?.as_u64());
     match form {
         None => bail!("{foreign}"),
-        Some(form) if form != u64::from(FORM) => bail!("is of form {form}, and this version reads form {FORM}"),
+        Some(form) if form != u64::from(FORM) => bail!("has format {form}, and this version reads format {FORM}"),
         Some(_) => {}
     }
     let header: Header = serde_json::from_slice(&line).map_err(|error| anyhow!("line 1: {error}"))?;
@@ -146,7 +145,7 @@ fn contents(file: &mut impl BufRead) -> Result<Contents> {
     let mut jobs = header.shard.jobs(&header.plan);
     while let Some(line) = next_line(file, LONGEST_ROW).with_context(|| format!("line {}", rows.len() + 2))? {
         let place = rows.len() + 2;
-        let row: Row = serde_json::from_slice(&line).map_err(|error| anyhow!("line {place} is no row: {error}"))?;
+        let row: Row = serde_json::from_slice(&line).map_err(|error| anyhow!("line {place} is not a row: {error}"))?;
         match jobs.next() {
             None => bail!("line {place}: there are more rows than jobs"),
             Some(job) if job != row.job => bail!("line {place} is job {}, where job {job} belongs", row.job),
@@ -158,7 +157,7 @@ fn contents(file: &mut impl BufRead) -> Result<Contents> {
     Ok(Contents { header, rows, whole_bytes })
 }
 
-/// The next line with its end; `None` at the file's end, which may be in the middle of a line.
+/// The next line including its line break; `None` at the end of the file, even within a line.
 fn next_line(file: &mut impl BufRead, longest: u64) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     file.take(longest).read_until(b'\n', &mut line).map_err(|cause| anyhow!("cannot be read: {cause}"))?;
@@ -166,16 +165,16 @@ fn next_line(file: &mut impl BufRead, longest: u64) -> Result<Option<Vec<u8>>> {
         return Ok(Some(line));
     }
     if line.len() as u64 == longest {
-        bail!("a line is longer than {longest} bytes, which none of parkade sweep's is");
+        bail!("a line is longer than {longest} bytes, which parkade sweep never writes");
     }
     Ok(None)
 }
 
-/// Refuses rows that another build made, unless they are accepted all the same.
+/// Refuses rows made by another build, unless forced.
 pub(crate) fn check_program(path: &Path, rows: &[Row], is_forced: bool) -> Result<()> {
     match rows.iter().find(|row| row.build != BUILD) {
         Some(row) if !is_forced => bail!(
-            "{} has rows made by parkade {}, which may decide otherwise than this {BUILD}: choose another file, or accept them with --force",
+            "{} has rows made by parkade {}, which may decide differently from this {BUILD}: choose another file, or accept them with --force",
             path.display(),
             output::shorten(&row.build, 60)
         ),
@@ -183,8 +182,7 @@ pub(crate) fn check_program(path: &Path, rows: &[Row], is_forced: bool) -> Resul
     }
 }
 
-/// Opens a file to add rows to it, made if there is none: what it has already, and the file at its end. Nothing is written before
-/// `check` accepts the rows.
+/// Opens or creates a file to append rows; returns its rows and the file at its end. Nothing is written before `check` accepts the rows.
 pub(crate) fn continue_file(path: &Path, header: &Header, check: impl FnOnce(&[Row]) -> Result<()>) -> Result<(Vec<Row>, File)> {
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let mut file = opened.with_context(|| format!("cannot write {}", path.display()))?;

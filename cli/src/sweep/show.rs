@@ -1,4 +1,4 @@
-//! Putting out what all rows of a sweep say.
+//! Printing and writing the results of a sweep.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::output;
 use crate::runner::{Form, Lines};
 use crate::target;
 
-/// What to put out.
+/// What to print and write.
 #[derive(Parser)]
 pub(crate) struct Shown {
     /// The policy that the others are compared with [default: pytorch if it takes part, else the first].
@@ -41,7 +41,7 @@ pub(crate) struct Shown {
     curve: Option<String>,
 }
 
-/// Refuses files that cannot or must not be written, before anything is done for them: those that are `read`, and one for two things.
+/// Refuses files that cannot or must not be written: those that are `read`, and the same file for two things.
 pub(crate) fn check_files(shown: &Shown, rows: Option<&Path>, read: &[PathBuf]) -> Result<()> {
     let pages = [shown.csv.as_deref(), shown.html.as_deref()].into_iter().flatten();
     let files: Vec<&Path> = rows.into_iter().chain(pages.clone()).collect();
@@ -56,7 +56,7 @@ pub(crate) fn check_files(shown: &Shown, rows: Option<&Path>, read: &[PathBuf]) 
     pages.into_iter().try_for_each(target::refuse_unwritable)
 }
 
-/// Refuses what needs the programs themselves, where only their rows are there.
+/// Refuses options that need the programs, not only their rows.
 pub(crate) fn check_without_programs(shown: &Shown) -> Result<()> {
     if shown.curve.is_some() {
         bail!("--curve needs the programs, which files of rows do not hold: give it to parkade sweep");
@@ -64,7 +64,7 @@ pub(crate) fn check_without_programs(shown: &Shown) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what needs all rows, where only a part of them is made.
+/// Refuses options that need all rows, not only a part.
 pub(crate) fn check_part(shown: &Shown) -> Result<()> {
     let asked = [
         ("--html", shown.html.is_some()),
@@ -78,14 +78,14 @@ pub(crate) fn check_part(shown: &Shown) -> Result<()> {
     }
 }
 
-/// Refuses what the plan does not have.
+/// Refuses names that are not in the plan.
 pub(crate) fn check(shown: &Shown, plan: &Plan) -> Result<()> {
     baseline(shown, plan)?;
     if let Some(name) = &shown.curve
         && !plan.workloads.iter().any(|workload| workload.name == *name)
     {
         let names: Vec<&str> = plan.workloads.iter().map(|workload| workload.name.as_str()).collect();
-        bail!("--curve {name:?} is none of the workloads: {}", names.join(", "));
+        bail!("--curve {name:?} is not one of the workloads: {}", names.join(", "));
     }
     Ok(())
 }
@@ -95,25 +95,25 @@ fn baseline(shown: &Shown, plan: &Plan) -> Result<usize> {
     match &shown.baseline {
         None => Ok(place("pytorch").unwrap_or(0)),
         Some(name) => {
-            place(name).ok_or_else(|| anyhow!("--baseline {name:?} is none of the policies: {}", plan.policies.join(", ")))
+            place(name).ok_or_else(|| anyhow!("--baseline {name:?} is not one of the policies: {}", plan.policies.join(", ")))
         }
     }
 }
 
 impl Shown {
-    /// JSON, text for people, or tables for documents.
+    /// JSON, text, or tables for documents.
     pub(crate) fn form(&self) -> Form {
         if self.markdown || self.latex { Form::Data } else { self.json.form() }
     }
 
-    /// Puts everything together, and writes the files that are asked for.
+    /// The finished sweep, without sources and bounds.
     pub(crate) fn finish(&self, plan: Plan, rows: Vec<Row>, overlap: Overlap) -> Result<Finished> {
         let summary = finished::summary(&plan, &rows, baseline(self, &plan)?);
         let (sources, policies, beside) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Finished { plan, rows, sources, policies, beside, overlap, summary })
     }
 
-    /// Writes the files that are asked for.
+    /// Writes the files given by options.
     pub(crate) fn write_files(&self, finished: &Finished) -> Result<()> {
         if let Some(file) = &self.csv {
             target::write(file, &csv_of(&finished.rows)?)?;
@@ -130,7 +130,7 @@ impl Shown {
         if self.form() == Form::Data {
             let notation = if self.latex { Grid::latex } else { Grid::markdown };
             let mut grids = grids::all(plan, summary, &finished.beside);
-            // A table is pasted somewhere alone.
+            // Tables are copied separately, so each has the notes.
             for grid in &mut grids {
                 let about_builds = finished.about_builds().iter().fold(String::new(), |text, line| text + " " + line);
                 grid.note += &output::one_line(&about_builds);
@@ -149,13 +149,13 @@ impl Shown {
         Ok(())
     }
 
-    /// Adds the object.
+    /// Prints the result as JSON.
     pub(crate) fn json(finished: &Finished, lines: &mut Lines) -> Result<()> {
         lines.add(&json::Object::of(finished))
     }
 }
 
-/// Rows as comma-separated values: their fields, in the order in which they are declared.
+/// Rows as CSV, with their fields in declaration order.
 fn csv_of(rows: &[Row]) -> Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     rows.iter().try_for_each(|row| writer.serialize(row))?;

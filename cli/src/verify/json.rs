@@ -8,7 +8,7 @@ use super::Verified;
 use crate::view::{all, origin, view};
 
 view! {
-    /// With several devices the numbers are sums, and `devices` has those of each.
+    /// With several devices the numbers are sums, and `devices` has each device's.
     pub(super) struct Object(verified: &Verified) {
         file: String = verified.file.display().to_string(),
         settings: String = verified.settings.settings.text.clone(),
@@ -47,7 +47,7 @@ fn sum(verified: &Verified, number: fn(&DeviceVerdict) -> u64) -> u64 {
     verified.devices.iter().map(number).sum()
 }
 
-/// A sum that absurd sizes cannot break.
+/// A sum that does not overflow.
 fn total(verified: &Verified, number: fn(&DeviceVerdict) -> i64) -> i64 {
     verified.devices.iter().map(number).fold(0, i64::saturating_add)
 }
@@ -120,7 +120,7 @@ impl LostBeginning {
 }
 
 view! {
-    /// Private pools that were worked out from the trace.
+    /// Private pools inferred from the trace.
     struct GuessedPools(guess: &Guess) {
         pools: usize = guess.pools,
         requests: u64 = guess.requests,
@@ -157,7 +157,7 @@ view! {
 }
 
 view! {
-    /// What the file has that is not known, with how often.
+    /// Names in the file that are not known, with their counts.
     struct Tolerated(verified: &Verified) {
         unknown_top_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_top_keys.clone(),
         unknown_segment_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_segment_keys.clone(),

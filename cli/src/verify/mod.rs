@@ -1,4 +1,4 @@
-//! `parkade verify`: are the decisions of a recorded run the core's own?
+//! `parkade verify`: does a replay reproduce every decision of a recorded run?
 
 mod json;
 mod table;
@@ -58,7 +58,7 @@ struct Verified {
     settings: ReplaySettings,
     limit: Option<u64>,
     profile: &'static Rules,
-    /// What showed the version, if it was not given or assumed.
+    /// What shows the version, if it was neither given nor assumed.
     evidence: Option<ReleaseEvidence>,
     devices: Vec<DeviceVerdict>,
     seconds: f64,
@@ -69,13 +69,13 @@ impl Verified {
         self.devices.iter().map(|device| device.mismatches).sum()
     }
 
-    /// The settings limit the memory to a part of the device's, which is not in a recording, and no limit was given.
+    /// Whether the settings limit memory to a fraction of the device's, which a recording does not contain, and no limit was given.
     fn has_unknown_fraction(&self) -> bool {
         self.limit.is_none() && self.settings.settings.per_process_memory_fraction < 1.0
     }
 }
 
-/// What is left of a recording once it is verified. The recording itself is gone, or a hundred of them would be in memory at once.
+/// The results of a verified recording. The recording itself is dropped, so that not all of them are in memory at once.
 pub(crate) struct Report {
     differs: bool,
     json: serde_json::Value,
@@ -87,7 +87,7 @@ impl Command for Args {
 
     fn compute(&self) -> Result<Vec<Result<Report>>> {
         if self.stats.is_some() && self.files.len() != 1 {
-            bail!("--stats belongs to one recording, and {} are given", self.files.len());
+            bail!("--stats belongs to one recording, but {} are given", self.files.len());
         }
         let statistics = self.stats.as_deref().map(read_statistics).transpose()?;
         let bar = progress::entries(self.json.json);
@@ -162,14 +162,14 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Progre
         bail!("the file has no trace entries to verify: {}", recording::RECORD_IT);
     }
     if statistics.is_some() && traced.len() > 1 {
-        bail!("--stats belongs to one device, and the recording has {}", traced.len());
+        bail!("--stats belongs to one device, but the recording has {}", traced.len());
     }
     bar.inc_length(recording::entries(&traced));
     let mut devices = Vec::new();
     for device in &traced {
         let mut reported = 0;
         let mut progress = |entries: usize| {
-            // Where a reading fails the replay begins again: the furthest that one came counts.
+            // A replay may start over with another reading of the file: the furthest one counts.
             done.fetch_add(entries.saturating_sub(reported) as u64, Ordering::Relaxed);
             reported = reported.max(entries);
             bar.set_position(done.load(Ordering::Relaxed));
@@ -192,7 +192,7 @@ fn read_statistics(file: &Path) -> Result<StatsFile> {
     StatsFile::new(entries).with_context(name)
 }
 
-/// Both of PyTorch's forms: flat keys with dots, and nested dictionaries. JSON nests at most as deep as its parser allows.
+/// Accepts both of PyTorch's forms: flat keys with dots, and nested dictionaries. The JSON parser limits the depth.
 fn flatten(prefix: &str, value: &serde_json::Value, entries: &mut BTreeMap<String, i64>) -> Result<()> {
     match value {
         serde_json::Value::Object(object) => {

@@ -1,4 +1,4 @@
-//! Verified recordings as a table, with what a person should know beneath it.
+//! Verified recordings as a table with notes.
 
 use std::io::{self, Write};
 
@@ -7,12 +7,12 @@ use parkade_replay::{Decision, DeviceVerdict, Guess, SettingsOrigin};
 
 use super::Verified;
 use crate::table::{Mark, Table};
-use crate::{output, size};
+use crate::{output, recording, size};
 
-/// How many of a block's last entries, or of many names, are shown.
+/// The number of entries of a block's history, or of names in a list, that is shown.
 const HISTORY: usize = 6;
 
-/// One recording's rows, one for each device, and what is to be said of them.
+/// One recording: a row and notes for each device.
 pub(super) struct Part {
     rows: Vec<Row>,
     notes: Vec<(String, Vec<String>)>,
@@ -58,7 +58,7 @@ impl Part {
     }
 }
 
-/// Prints what was verified, and how many recordings could not be.
+/// Prints the verified recordings and the number of those that could not be verified.
 pub(super) fn print(out: &mut dyn Write, parts: &[&Part], failed: usize) -> io::Result<()> {
     if parts.is_empty() {
         return Ok(());
@@ -101,33 +101,30 @@ fn settings(verified: &Verified) -> Vec<String> {
     let settings = &verified.settings.settings;
     let mut notes = Vec::new();
     if let Some(evidence) = verified.evidence {
-        notes.push(format!("made by PyTorch {}, seen from {}", verified.profile.name, evidence.words()));
+        notes.push(format!("made by PyTorch {}, judging by {}", verified.profile.name, evidence.words()));
     }
     match verified.settings.origin {
         SettingsOrigin::Assumed => {
-            notes.push("not in the file: the settings; PyTorch's defaults are assumed (--settings gives others)".to_owned())
+            notes.push(recording::ASSUMED_SETTINGS.to_owned());
         }
         SettingsOrigin::RecordedValues => {
             let said = match &verified.settings.refusal {
                 Some(refusal) => format!("is refused ({})", output::shorten(&refusal.to_string(), 200)),
-                None => "does not give the values that the file states".to_owned(),
+                None => "does not match the values in the file".to_owned(),
             };
-            notes.push(format!(
-                "the settings string {:?} {said}; the values in the file are used",
-                output::shorten(&settings.text, 100)
-            ));
+            notes.push(format!("the settings string {:?} {said}, which are used instead", output::shorten(&settings.text, 100)));
         }
         SettingsOrigin::Recorded | SettingsOrigin::Given => {}
     }
     if verified.limit.is_none() && settings.garbage_collection_threshold > 0.0 {
         notes.push(
-            "not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit gives it)"
+            "not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit sets it)"
                 .to_owned(),
         );
     }
     if verified.has_unknown_fraction() {
         notes.push(format!(
-            "not in the file: the device's memory, of which per_process_memory_fraction allows {}; no limit is checked (--limit gives it)",
+            "not in the file: the device's memory, of which per_process_memory_fraction allows {}; no limit is checked (--limit sets one)",
             settings.per_process_memory_fraction
         ));
     }
@@ -139,31 +136,31 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
     let not = &device.not_in_file;
     if let Some(lost) = not.lost_beginning {
         notes.push(format!(
-            "not in the file: what was before the first entry; rebuilt from the end: {} segments ({}), {} blocks in use",
+            "not in the file: what came before the first entry; rebuilt from the end: {} segments ({}), {} live blocks",
             lost.segments,
             size::show(lost.reserved_bytes.cast_signed()),
             lost.blocks
         ));
         if lost.assumed_sizes > 0 {
             notes.push(format!(
-                "  the size of {} of these blocks shows nowhere; taken as the rounded request",
+                "  the sizes of {} of these blocks are unknown and taken as the rounded requests",
                 lost.assumed_sizes
             ));
         }
         if lost.inferred_sizes > 0 {
             notes.push(format!(
-                "  the size of {} of these blocks shows only in requests that did not fit behind them; taken as the least that explains it",
+                "  the sizes of {} of these blocks are the smallest that explain why later requests did not fit behind them",
                 lost.inferred_sizes
             ));
         }
         if not.assumed_collections > 0 {
             notes.push(format!(
-                "not in the file: the ages of free blocks; {} collections took their victims from the recording",
+                "not in the file: the ages of free blocks; {} garbage collections released what the recording released",
                 not.assumed_collections
             ));
         } else if not.unknown_ages {
             notes.push(
-                "  the ages of free blocks, which garbage collection looks at, are unknown; counted from the first entry"
+                "  the ages of free blocks, which garbage collection uses, are unknown and counted from the first entry"
                     .to_owned(),
             );
         }
@@ -173,17 +170,17 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
     }
     if not.refusals > 0 {
         notes.push(format!(
-            "not in the file: why the device refused {} requests for a segment; taken from the recording (--limit checks a limit)",
+            "not in the file: why the device refused {} requests for a segment; the recording is followed (--limit checks a limit)",
             not.refusals
         ));
     }
     notes
 }
 
-/// Private pools that no file names, with where they were guessed.
+/// Private pools that the file does not name, inferred from the trace.
 fn guessed(guess: &Guess) -> Vec<String> {
     let mut notes = vec![format!(
-        "not in the file: the private pools that were gone before the end; guessed: {} segments in {} pools, {} requests in {} windows \
+        "not in the file: private pools that were gone by the end; inferred: {} segments in {} pools, {} requests in {} windows \
          (without them {} requests differ)",
         guess.segments.len(),
         guess.pools,
@@ -194,7 +191,7 @@ fn guessed(guess: &Guess) -> Vec<String> {
     let place = |entry: Option<usize>, otherwise: &str| entry.map_or(otherwise.to_owned(), |entry| format!("entry {entry}"));
     notes.extend(guess.segments.iter().take(HISTORY).map(|segment| {
         let (from, to) = (place(segment.made_at, "before the first entry"), place(segment.gone_at, "the end"));
-        format!("  guessed: {:#x}, from {from} to {to}, pool {}", segment.address, segment.pool)
+        format!("  inferred: {:#x}, from {from} to {to}, pool {}", segment.address, segment.pool)
     }));
     if guess.segments.len() > HISTORY {
         notes.push(format!("  and {} more (--json lists all)", guess.segments.len() - HISTORY));
@@ -206,24 +203,24 @@ fn statistics(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
     let Some(check) = &device.stats_check else { return Vec::new() };
     let mut notes = Vec::new();
     let unknowable =
-        if check.unknowable > 0 { format!(", {} that the file cannot tell", check.unknowable) } else { String::new() };
+        if check.unknowable > 0 { format!(", {} unknowable from the file", check.unknowable) } else { String::new() };
     notes.push(format!("statistics: {} keys compared, {} differ{unknowable}", check.compared, check.differences.len()));
     for difference in check.differences.iter().take(HISTORY) {
         notes.push(format!("  {}: recorded {}, replayed {}", difference.key, difference.recorded, difference.replayed));
     }
     if let Some((from, to)) = check.peaks_reset {
         let when = if from == to { format!("at entry {from}") } else { format!("between entries {from} and {to}") };
-        notes.push(format!("not in the file: a call of reset_peak_memory_stats; one {when} explains every peak"));
+        notes.push(format!("not in the file: a call to reset_peak_memory_stats; one {when} explains every peak"));
     }
     if check.silent_empty_caches > 0 {
-        notes.push(format!("not in the file: {} calls of empty_cache that freed nothing", check.silent_empty_caches));
+        notes.push(format!("not in the file: {} calls to empty_cache that freed nothing", check.silent_empty_caches));
     }
     if !check.unknown_keys.is_empty() {
         let shown: Vec<&str> = check.unknown_keys.iter().take(HISTORY).map(String::as_str).collect();
         let more = check.unknown_keys.len() - shown.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         notes.push(format!(
-            "tolerated, statistics that PyTorch {} does not have: {}{more}",
+            "ignored: statistics that PyTorch {} does not have: {}{more}",
             verified.profile.name,
             shown.join(", ")
         ));
@@ -231,8 +228,7 @@ fn statistics(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
     notes
 }
 
-/// The first divergence, with the histories of the blocks concerned. Up to there both sides did the same, so their histories
-/// differ only in what comes last.
+/// The first difference, with the histories of the blocks concerned, which are the same on both sides up to there.
 fn divergence(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
     let Some(first) = &device.first else { return Vec::new() };
     let place = first.entry.map_or("at the end".to_owned(), |entry| format!("entry {entry}"));
@@ -263,9 +259,9 @@ fn tolerated(verified: &Verified) -> Vec<String> {
     let tolerated = &verified.recording.tolerated;
     let kinds = [
         ("keys", &tolerated.unknown_top_keys),
-        ("keys of segments", &tolerated.unknown_segment_keys),
-        ("keys of blocks", &tolerated.unknown_block_keys),
-        ("keys of entries", &tolerated.unknown_entry_keys),
+        ("segment keys", &tolerated.unknown_segment_keys),
+        ("block keys", &tolerated.unknown_block_keys),
+        ("entry keys", &tolerated.unknown_entry_keys),
         ("actions", &tolerated.unknown_actions),
     ];
     let found = kinds.iter().filter(|(_, names)| !names.is_empty());
@@ -273,7 +269,7 @@ fn tolerated(verified: &Verified) -> Vec<String> {
         .map(|(kind, names)| {
             let list: Vec<String> = names.iter().take(HISTORY).map(|(name, count)| format!("{name} ({count})")).collect();
             let more = if names.len() > HISTORY { format!(" and {} more", names.len() - HISTORY) } else { String::new() };
-            format!("tolerated, unknown {kind}: {}{more}", list.join(", "))
+            format!("ignored: unknown {kind}: {}{more}", list.join(", "))
         })
         .collect()
 }

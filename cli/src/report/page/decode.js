@@ -1,7 +1,7 @@
 "use strict";
 (() => {
-// What the page was given, unpacked: typed arrays of the lives of blocks and segments, and curves. The layout is that of the columns
-// in the timeline module; a moment is a number of entries that are done.
+// Unpacks the data of the page: typed arrays of the lives of blocks and segments, and curves, laid out as by the timeline module.
+// A moment is the number of entries done.
 
 const NEVER = 0xffffffff;
 

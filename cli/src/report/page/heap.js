@@ -1,5 +1,5 @@
-// The heap at a moment: segments to scale, those of one pool and stream together, large ones first; a segment longer than a row goes on
-// in the next. Blocks are coloured, holes are left in the segment's colour.
+// The heap at a moment: segments to scale, grouped by pool and stream, large ones first. A segment longer than a row continues in the
+// next. Blocks are coloured; holes keep the segment's colour.
 
 const [ROW, STEP, GAP, HEADING, ROWS] = [16, 20, 2, 20, 24];
 /** The most pixels of the map's height. */
@@ -200,7 +200,7 @@ class HeapMap {
       y += STEP + 8;
     }
     if (y <= MOST_HEIGHT) return { pieces, headings, height: Math.max(40, y) };
-    // A canvas cannot be as tall as one likes: what does not fit, wholly, is counted.
+    // A canvas has a maximum height: segments that do not fit whole are only counted.
     const bottom = MOST_HEIGHT - HEADING;
     const hidden = new Set(pieces.filter((piece) => piece.y + ROW > bottom).map((piece) => piece.segment));
     const shown = pieces.filter((piece) => !hidden.has(piece.segment));
@@ -234,14 +234,14 @@ class HeapMap {
 
   explain() {
     const items = [element("span", {}, swatch("var(--free);outline:1px solid var(--free-line);outline-offset:-1px"), "free")];
-    if (this.heap.pending) items.push(element("span", {}, swatch("var(--pending)"), "freed, another stream still uses it"));
+    if (this.heap.pending) items.push(element("span", {}, swatch("var(--pending)"), "freed, still used by another stream"));
     const scale = (from, to) => {
       const stops = HUES.map(([at]) => `${ramp(at)} ${at * 100}%`).join(",");
       return element("span", {}, `${from} `, element("i", { class: "ramp", style: `background:linear-gradient(90deg,${stops})` }), to);
     };
     if (this.colour === "size") items.push(scale("512 B", "1 GiB and more"));
-    if (this.colour === "age") items.push(scale("just asked for", "from the beginning"));
-    if (this.colour === "stack") items.push(element("span", {}, "one colour for each stack; grey: none in the file"));
+    if (this.colour === "age") items.push(scale("just requested", "from the beginning"));
+    if (this.colour === "stack") items.push(element("span", {}, "one colour for each stack; grey: no stack in the file"));
     this.key.replaceChildren(...items);
   }
 
@@ -285,8 +285,8 @@ class HeapMap {
     const age = born === 0 ? "from before the first entry" : `${group(this.moment - born)} entries${times ? `, ${durationText(times.of(this.moment) - times.of(born))}` : ""}`;
     const until = blocks.freed[i] === NEVER ? (entries ? "beyond the recording" : "not in the file") : `entry ${group(blocks.freed[i] - 1)}`;
     const state = blocks.freed[i] <= this.moment ? "freed, pending" : "in use";
-    const lines = [["bytes", group(blocks.size[i])], ["asked for", `${group(blocks.requested[i])} bytes`], ["address", this.address(blocks.address[i])]];
-    if (entries) lines.push(["asked for at", born === 0 ? "before the first entry" : `entry ${group(born - 1)}`], ["age", age], ["freed at", until]);
+    const lines = [["bytes", group(blocks.size[i])], ["requested", `${group(blocks.requested[i])} bytes`], ["address", this.address(blocks.address[i])]];
+    if (entries) lines.push(["requested at", born === 0 ? "before the first entry" : `entry ${group(born - 1)}`], ["age", age], ["freed at", until]);
     return [element("div", {}, swatch(this.colourOf(i)), element("b", {}, `${bytesText(blocks.size[i])}, ${state}`)), rows([...lines, ...more])];
   }
 
@@ -301,14 +301,14 @@ class HeapMap {
   describe() {
     const { heap } = this;
     const empty = heap.reserved - heap.active;
-    const share = heap.reserved ? `${((empty / heap.reserved) * 100).toFixed(1)} % empty` : "";
+    const share = heap.reserved ? `${((empty / heap.reserved) * 100).toFixed(1)} % free` : "";
     const largest = heap.holes.reduce((most, hole) => Math.max(most, hole.size), 0);
     const content = [
       element("h3", {}, "At this moment"),
       rows([
         ["allocated", bytesText(heap.allocated)], ["active", bytesText(heap.active)], ["reserved", bytesText(heap.reserved)],
         ["blocks in use", group(heap.live)], ["segments", group(heap.segments.length)],
-        ["empty", `${bytesText(empty)}${share ? `, ${share}` : ""}`], ["largest hole", bytesText(largest)],
+        ["free", `${bytesText(empty)}${share ? `, ${share}` : ""}`], ["largest hole", bytesText(largest)],
       ]),
       element("h3", {}, `${counted(heap.holes.length, "hole")} by size`), holeBars(heap.holes),
     ];
@@ -316,7 +316,7 @@ class HeapMap {
       content.push(element("p", { class: "quiet" }, "Click a block to keep its details here."));
     } else {
       const stack = this.stackOf(this.pinned);
-      content.push(element("h3", {}, "The block that you clicked"), ...this.blockWords(this.pinned, []));
+      content.push(element("h3", {}, "The block you clicked"), ...this.blockWords(this.pinned, []));
       content.push(stack.length ? element("ol", {}, ...stack.map((line) => { const [name, place] = line.split("  "); return element("li", {}, element("b", {}, name), element("br"), place); })) : element("p", { class: "quiet" }, "The file has no stack for it."));
     }
     this.details.replaceChildren(...content);

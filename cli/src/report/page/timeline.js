@@ -117,7 +117,7 @@ class Timeline {
     const { run } = this;
     const colours = theme.colours;
     const items = [["allocated", "allocated"], ["reserved", "reserved"]];
-    if (run.levels.active.range(0, run.entries)[1] > 0 && this.differs()) items.splice(1, 0, ["active", "freed, other streams still use it"]);
+    if (run.levels.active.range(0, run.entries)[1] > 0 && this.differs()) items.splice(1, 0, ["active", "freed, still used by other streams"]);
     box.replaceChildren(...items.map(([name, words]) => element("span", {}, swatch(`var(--${name})`), words)));
     for (const [kind, [words, colour]] of Object.entries(MARKS)) {
       const count = run.meta.markers.filter((marker) => marker[1] === kind).length;
@@ -154,7 +154,7 @@ class Timeline {
     const content = [element("div", {}, ...title), rows([line("allocated", "allocated"), line("active", "active"), line("reserved", "reserved")])];
     const near = (from, to) => this.x(this.toAxis(from)) <= px + 4 && this.x(this.toAxis(to)) >= px - 4;
     for (const [moment, kind, bytes] of run.meta.markers.filter((marker) => near(marker[0], marker[0])).slice(0, 4)) {
-      const size = bytes === null ? "" : `, ${bytesText(bytes)} asked for`;
+      const size = bytes === null ? "" : `, ${bytesText(bytes)} requested`;
       content.push(element("div", { style: `color:var(--${MARKS[kind][1]})` }, `${MARKS[kind][0]} at entry ${group(moment)}${size}`));
     }
     const inside = (phase) => phase[1] <= last && phase[2] > first;
@@ -294,7 +294,7 @@ class Timeline {
         if (of !== kind) continue;
         const x = Math.round(this.x(this.toAxis(moment)));
         if (x < box.left || x > box.right || taken.get(x) === kind) continue;
-        // Two kinds at one place: the less serious one goes below.
+        // Of two kinds at one place the less serious one goes below.
         const isBelow = [-4, -2, 0, 2, 4].some((by) => (taken.get(x + by) ?? kind) !== kind);
         taken.set(x, taken.get(x) ?? kind);
         if (kind === "oom") context.fillRect(x, box.top, 1, box.bottom - box.top);

@@ -4,14 +4,14 @@ const group = (number) => Math.round(number).toString().replace(/\B(?=(\d{3})+$)
 
 const counted = (number, one) => `${group(number)} ${one}${number === 1 ? "" : "s"}`;
 
-/** As the words of the page have it, which is PyTorch's way: each unit up to and including 1024 of it, ties to the even digit. */
+/** A size as PyTorch prints it: each unit up to and including 1024 of it, ties to even. */
 function bytesText(bytes) {
   if (bytes <= 1024) return `${group(bytes)} bytes`;
   let size = bytes;
   for (const unit of ["KiB", "MiB", "GiB"]) {
     size /= 1024;
     if (size > 1024 && unit !== "GiB") continue;
-    // Dividing by powers of two is exact, and so is this for all sizes that a device can have.
+    // Dividing by powers of two is exact, so this is exact for every size a device can have.
     let hundredths = Math.floor(size * 100);
     const rest = size * 100 - hundredths;
     if (rest > 0.5 || (rest === 0.5 && hundredths % 2 === 1)) hundredths += 1;
@@ -59,7 +59,7 @@ function readTheme() {
     "free-line", "pending", "bad", "retry", "empty", "phase", "light"]) theme.colours[name] = style.getPropertyValue(`--${name}`).trim();
 }
 
-/** Makes a canvas as fine as the screen; returns what to draw with, and its size. */
+/** Fits a canvas to the resolution of the screen; returns its context and size. */
 function prepare(canvas, height = canvas.clientHeight) {
   const ratio = window.devicePixelRatio || 1;
   const width = canvas.clientWidth;
@@ -72,7 +72,7 @@ function prepare(canvas, height = canvas.clientHeight) {
   return { context, width, height };
 }
 
-/** Calls `draw` once before the next frame, however often it is asked for. */
+/** Calls `draw` at most once per frame. */
 function onFrame(draw) {
   let asked = false;
   return () => {
