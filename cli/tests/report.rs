@@ -162,7 +162,7 @@ fn figures_are_those_of_verify_and_replay() {
     }
     let kinds: Vec<&str> = device["markers"].as_array().expect("markers").iter().filter_map(|m| m["kind"].as_str()).collect();
     assert_eq!(kinds, ["oom", "retry"]);
-    assert!(device["what_happened"].as_str().expect("a sentence").starts_with("Out of memory at entry 7,268: 1.53 GiB were"));
+    assert!(device["what_happened"].as_str().expect("a sentence").starts_with("Out of memory at entry 7,268: 1.53 GiB was"));
 }
 
 /// A recording whose every text tries to leave its place.
@@ -258,7 +258,7 @@ fn devices_are_told_apart() {
     assert_eq!(devices(&page(&folder, &file, &["--device", "3"])), [3]);
     let run = call(&["report", &file, "--device", "1"]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
-    assert!(run.err.ends_with("the file has nothing of device 1, but of 0, 3\n"), "{}", run.err);
+    assert!(run.err.ends_with("the file has nothing about device 1, only about 0, 3\n"), "{}", run.err);
     let run = call(&["report", &file, "--svg", &format!("{}/x.svg", folder.path())]);
     assert!(run.code == 2 && run.err.contains("choose one with --device"), "{}", run.err);
 }

@@ -53,8 +53,8 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         (rows.clone() + lines[1] + "\n", "there are more rows than jobs"),
         (rows[..rows.len() / 2].replace("\"program\":\"0.", "\"program\":\"9."), "which may decide differently from this 0."),
         (replaced(1, changed(lines[1], "hash", "f")), "job 0 ran on a different good (seed 1) than is generated now"),
-        (replaced(15, changed(lines[15], "load_bytes", "9")), "job 14 was run on another transformer"),
-        (replaced(30, changed(lines[30], "events", "9")), "job 29 was run on another transformer"),
+        (replaced(15, changed(lines[15], "load_bytes", "9")), "job 14 ran on a different transformer"),
+        (replaced(30, changed(lines[30], "events", "9")), "job 29 ran on a different transformer"),
     ];
     for (contents, said) in cases {
         let file = folder.file("other.jsonl", contents.as_bytes());

@@ -90,7 +90,7 @@ fn info(parkade: &Parkade) -> Verdict {
     let driver = FakeDriver::build()?;
     let own = process::id();
     let output = parkade.run(&["info"], Some((&driver, own)))?;
-    expect(&output, 0, "CUDA context (about 500 MiB) is in it", "")?;
+    expect(&output, 0, "CUDA context (about 500 MiB)", "")?;
     let shown = String::from_utf8_lossy(&output.stdout);
     let [version, heads, device, process, ..] = shown.lines().collect::<Vec<_>>()[..] else {
         return Err(Trouble::fail(shown.into_owned()));
