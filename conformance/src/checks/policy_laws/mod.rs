@@ -1,7 +1,7 @@
 //! The laws that hold for every policy, and the entries that check them: for each policy of the catalogue, for randomly
 //! assembled policies, and for one that gives random answers.
 //!
-//! The checks in [`laws`](super::laws) know PyTorch's rules, and so where a request must go. Here the policy decides that, and
+//! The checks in [`pytorch_laws`](super::pytorch_laws) know PyTorch's rules, and so where a request must go. Here the policy decides that, and
 //! [`LAWS`] lists what must hold anyway. A failure starts with the name of the broken law.
 
 mod campaign;
