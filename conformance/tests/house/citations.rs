@@ -31,16 +31,17 @@ pub(super) fn cited_sections(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// The headings of the driver facts that a text cites as `facts: Heading`, with the line of each: all that follows on the line.
-pub(super) fn cited_facts(text: &str) -> Vec<(usize, &str)> {
+/// What a text's comments cite as `facts: Heading`, with the line of each: all that follows on that line and the next.
+pub(super) fn cited_facts(text: &str) -> Vec<(usize, String)> {
+    let comment = |line: &'_ str| line.find("//").map(|at| line[at..].trim_start_matches(['/', '!', ' ']).to_owned());
+    let comments: Vec<Option<String>> = text.lines().map(comment).collect();
     let mut found = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        let comment = line.find("//").map_or("", |at| &line[at..]);
-        found.extend(
-            ["facts: ", "Facts: "]
-                .iter()
-                .flat_map(|mark| comment.match_indices(mark).map(move |(at, mark)| (number + 1, &comment[at + mark.len()..]))),
-        );
+    for (number, own) in comments.iter().enumerate() {
+        let Some(own) = own else { continue };
+        let next = comments.get(number + 1).cloned().flatten().unwrap_or_default();
+        for at in ["facts: ", "Facts: "].iter().flat_map(|mark| own.match_indices(mark).map(|(at, mark)| at + mark.len())) {
+            found.push((number + 1, format!("{} {next}", &own[at..]).trim_end().to_owned()));
+        }
     }
     found
 }

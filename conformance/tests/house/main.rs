@@ -116,7 +116,7 @@ fn citations_are_recognised() {
     assert_eq!(citations::sections(page).into_iter().collect::<Vec<_>>(), ["2", "2.10.1"]);
     let text = "a (spec 2.4). inspec 3.1\nspec 10.18 and spec 5.";
     assert_eq!(citations::cited_sections(text), [(1, "2.4"), (2, "10.18"), (2, "5")]);
-    assert_eq!(citations::cited_facts("x // facts: Holes, first row\nlet facts: u64;"), [(1, "Holes, first row")]);
+    assert_eq!(citations::cited_facts("x // facts: Holes, first\n// row\nlet facts: u64;"), [(1, "Holes, first row".to_owned())]);
     assert_eq!(citations::broken_links("[a](nowhere.md#x) [b](https://x) [c](#d)", &root()), ["nowhere.md#x"]);
 }
 
