@@ -1,38 +1,27 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-mod advise;
 mod args;
-mod conform;
-mod diagnose;
-mod enable;
-mod export;
-mod frontier;
-mod info;
-#[cfg(target_os = "linux")] // it reads /proc
-mod kill;
-mod merge;
-mod ops;
+mod commands;
+mod json_struct;
 mod output;
-mod pack;
+mod output_file;
 mod progress;
 mod recording;
-mod replay;
-mod report;
 mod runner;
 mod size;
-mod stats;
-mod sweep;
 mod table;
-mod target;
 mod usage;
-mod verify;
-mod view;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+#[cfg(target_os = "linux")]
+use commands::kill;
+use commands::{
+    advise, conform, diagnose, enable, export, frontier, info, merge, ops, pack, replay, report, stats, sweep, verify,
+};
 use runner::run;
 
 /// It keeps pages that it got in large pieces. With the system's allocator, page faults took half the time of loading a large recording.

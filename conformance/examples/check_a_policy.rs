@@ -5,7 +5,7 @@
 use parkade::Heap;
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
-use parkade_conformance::checks::policy_laws::check;
+use parkade_conformance::checks::laws_any_policy::check;
 use parkade_conformance::suite::Effort;
 
 /// The tightest free block, or a new segment of the request's size.

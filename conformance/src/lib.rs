@@ -5,8 +5,8 @@ pub mod backend;
 pub mod checks;
 pub mod harness;
 pub mod law;
-pub mod model;
-pub mod stage;
+pub mod reference_model;
+pub mod scripted_allocator;
 pub mod suite;
 
 pub use harness::main;

@@ -2,8 +2,8 @@
 
 use parkade::stats::Family;
 use parkade_conformance::backend::Simulated;
-use parkade_conformance::checks::pytorch_laws::operation::{Operation, operations, setup};
-use parkade_conformance::checks::pytorch_laws::trial::{Outcome, Trial};
+use parkade_conformance::checks::laws_pytorch::operation::{Operation, operations, setup};
+use parkade_conformance::checks::laws_pytorch::trial::{Outcome, Trial};
 use proptest::strategy::{Strategy, ValueTree};
 
 /// Random sequences prove little if they never meet the interesting cases; this counts how many do.

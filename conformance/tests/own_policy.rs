@@ -7,7 +7,7 @@
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockView, Heap};
-use parkade_conformance::checks::policy_laws::check;
+use parkade_conformance::checks::laws_any_policy::check;
 use parkade_conformance::suite::Effort;
 
 /// Requests of at least this size are large.

@@ -7,8 +7,8 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap};
 use parkade_conformance::backend::Simulated;
-use parkade_conformance::checks::policy_laws::{Share, check};
-use parkade_conformance::checks::{entries, policy_laws};
+use parkade_conformance::checks::laws_any_policy::{Share, check};
+use parkade_conformance::checks::{entries, laws_any_policy};
 use parkade_conformance::suite;
 use parkade_conformance::suite::Effort;
 use parkade_policies::CATALOGUE;
@@ -65,7 +65,7 @@ fn every_policy_of_the_catalogue_is_checked() {
             assert!(titles.contains(&title), "there is no {title}");
         }
     }
-    let named = policy_laws::entries(&Simulated, CATALOGUE.first(), Share::Whole);
+    let named = laws_any_policy::entries(&Simulated, CATALOGUE.first(), Share::Whole);
     assert_eq!(named.len(), 7, "of one policy alone");
 }
 

@@ -8,18 +8,18 @@ mod error;
 mod exact;
 pub mod export;
 mod hidden_pools;
+mod initial_state;
 mod inputs;
 mod pools;
 mod predict;
-mod start;
 
 pub use decision::Decision;
 pub use error::VerifyError;
 pub use exact::{DeviceVerdict, Mismatch, Moment, NotInFile, StatsCheck, StatsDifference, verify_device, watch_device};
 pub use hidden_pools::{Guess, GuessedSegment};
+pub use initial_state::LostBeginning;
 pub use inputs::{ReleaseEvidence, ReplaySettings, SettingsOrigin, StatsFile, StatsFileError, VerifyOptions, newer_release};
 pub use predict::{
     AfterFailure, Completion, Extreme, Operation, Outlook, OutlookOptions, PredictOptions, PredictedRun, Prediction, Requests,
     TIMINGS, Timing, TimingRange, device_like, learned_addresses, placed_steps, predict, replay_device,
 };
-pub use start::LostBeginning;

@@ -1,4 +1,4 @@
-//! A policy of the catalogue over a script of requests, in the words of the real allocators' programs in `conformance/peers`.
+//! A policy of the catalogue over a script of requests, in the words of the real allocators' programs in `conformance/other_allocators`.
 //!
 //! ```text
 //! peer POLICY CAPACITY LIMIT|- SCRIPT [one] [stop] [fixed]
@@ -171,7 +171,7 @@ fn dump(name: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// As `bench` in `conformance/peers/src/common.hpp`: medians over rounds.
+/// As `bench` in `conformance/other_allocators/src/common.hpp`: medians over rounds.
 fn bench(policy: &str) -> Result<(), Box<dyn Error>> {
     let mut core = core(policy, Bytes(128 << 30))?;
     for bytes in [4096_u64, 2 << 20] {

@@ -5,9 +5,9 @@
 
 --ours    parkade's example: `cargo build --release --example settings_fields`
 --oracle  `conf` and `snapshot` for every string, at run time: compares what a snapshot shows
---probe   real/src/settings_probe.cpp, built against the same libraries: compares every field to the bit, at run time and, for --load of the
+--probe   pytorch_harness/src/settings_probe.cpp, built against the same libraries: compares every field to the bit, at run time and, for --load of the
           strings, from the environment of a new process
-conformance/oracle/real/setup.sh builds the last two in target/oracle, where they are found. Naming only one of them leaves the other out.
+conformance/oracle/pytorch_harness/setup.sh builds the last two in target/oracle, where they are found. Naming only one of them leaves the other out.
 Exit status 1 if anything differs.
 """
 import argparse, json, os, random, re, struct, subprocess, sys, tempfile
@@ -205,7 +205,7 @@ def main():
     args = parser.parse_args()
     if not args.oracle and not args.probe:
         args.oracle, args.probe = program(BUILT, "2.11"), os.path.join(BUILT, "settings_probe211")
-    builders = {"ours": "cargo build --release --example settings_fields", "oracle": "conformance/oracle/real/setup.sh", "probe": "conformance/oracle/real/setup.sh"}
+    builders = {"ours": "cargo build --release --example settings_fields", "oracle": "conformance/oracle/pytorch_harness/setup.sh", "probe": "conformance/oracle/pytorch_harness/setup.sh"}
     for name, command in builders.items():
         if getattr(args, name):
             setattr(args, name, os.path.abspath(getattr(args, name)))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a random script of allocator operations, in the language of real/README.md, to standard output.
+"""Writes a random script of allocator operations, in the language of pytorch_harness/README.md, to standard output.
 
   gen.py [--seed 1] [--n 10000] [--flavour basic] [--live 120]
 

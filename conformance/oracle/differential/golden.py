@@ -4,7 +4,7 @@ neither PyTorch nor its libraries.
 
   golden.py [--oracle DIR] [--n 400] [--seed 2611] [--out conformance/oracle/golden] [--only basic,checkpoints]
 
-DIR holds the programs oracle211 and oracle215: target/oracle, where `conformance/oracle/real/setup.sh 11 15` builds them. gen.py writes the
+DIR holds the programs oracle211 and oracle215: target/oracle, where `conformance/oracle/pytorch_harness/setup.sh 11 15` builds them. gen.py writes the
 random scripts. The same arguments give the same bytes, but for scripts with checkpoints and with pools: there the real allocator's answers depend on
 where its objects lie in memory.
 
@@ -111,7 +111,7 @@ def main():
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     for profile in ("2.11", "2.15"):
-        built(program(options.oracle, profile), "conformance/oracle/real/setup.sh 11 15")
+        built(program(options.oracle, profile), "conformance/oracle/pytorch_harness/setup.sh 11 15")
     os.makedirs(options.out, exist_ok=True)
     files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in CHECKPOINTS}
     files["every_operation"] = lambda: hand_written_runs(options)

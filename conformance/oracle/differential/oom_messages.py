@@ -3,7 +3,7 @@
 
   oom_messages.py [--oracle PROGRAM] [--ops 4000] [--seed 1] [--bytes N] [--base N] [--conf SETTINGS] [--processes none|own|three]
 
-PROGRAM is target/oracle/oracle211, which conformance/oracle/real/setup.sh builds. Prints tab-separated rows: segment, device, total, free, processes,
+PROGRAM is target/oracle/oracle211, which conformance/oracle/pytorch_harness/setup.sh builds. Prints tab-separated rows: segment, device, total, free, processes,
 limit, allocated, reserved, private, message. They come from the driver log, the statistics and the snapshots alone; a limit is
 trunc(fraction x total). `cargo run --example oom_check` reads the rows and compares each message with parkade's.
 
@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--processes", choices=["none", "own", "three"], default="own")
     options = parser.parse_args()
     options.oracle = os.path.abspath(options.oracle)
-    built(options.oracle, "conformance/oracle/real/setup.sh")
+    built(options.oracle, "conformance/oracle/pytorch_harness/setup.sh")
     for flavour in ("oom", "pools", "poolfree", "frac", "everything"):
         for row in rows(options, answers(options, flavour)):
             print(*row, sep="\t")

@@ -51,7 +51,7 @@ def main():
     parser.add_argument("--out")
     options = parser.parse_args()
     oracle = os.path.abspath(options.oracle or program(BUILT, options.profile))
-    built(oracle, "conformance/oracle/real/setup.sh 11 15")
+    built(oracle, "conformance/oracle/pytorch_harness/setup.sh 11 15")
     configs = CONFIGS | MORE_CONFIGS[options.profile]
     # poolfree corrupts the real allocator's heap where segments are expandable (docs/spec.md, section 4.10).
     flavours = {flavour: capacity for flavour, capacity in FLAVOURS.items() if flavour not in CHECKPOINTS and flavour != "poolfree"}

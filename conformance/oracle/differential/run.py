@@ -3,7 +3,7 @@
 
   run.py [--profile 2.11|2.15] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2] [--oracle DIR] [--parkade BIN]
 
-DIR holds the program oracle211 (or oracle215): target/oracle, where conformance/oracle/real/setup.sh builds it. BIN is target/release/parkade, from
+DIR holds the program oracle211 (or oracle215): target/oracle, where conformance/oracle/pytorch_harness/setup.sh builds it. BIN is target/release/parkade, from
 `cargo build --release -p parkade-cli`. gen.py and checkpoints.py write the scripts.
 Prints a table, one row per flavour; exit code 1 if anything differs. A run ends early where the real allocator shows a defect that parkade does not copy,
 or an order that it takes from addresses: nothing after that is compared.
@@ -74,7 +74,7 @@ def arguments():
     parser.add_argument("--aslr", type=int, default=4, help="runs with randomised addresses, where answers depend on them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    built(program(options.oracle, options.profile), "conformance/oracle/real/setup.sh" + (" 15" if options.profile == "2.15" else ""))
+    built(program(options.oracle, options.profile), "conformance/oracle/pytorch_harness/setup.sh" + (" 15" if options.profile == "2.15" else ""))
     built(options.parkade, "cargo build --release -p parkade-cli")
     return options
 

@@ -6,5 +6,5 @@
 #![allow(clippy::print_stdout, reason = "its output is the page")]
 
 fn main() {
-    print!("{}", parkade_scenarios::page());
+    print!("{}", parkade_scenarios::docs_page());
 }

@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+mod docs_page;
 mod experiments;
 mod models;
-mod page;
 mod recordings;
 mod row;
 mod story;
@@ -16,7 +16,7 @@ use std::path::Path;
 use parkade_conformance::backend::Backend;
 use parkade_conformance::suite::Entry;
 
-pub use page::page;
+pub use docs_page::docs_page;
 pub use row::{Finding, Row, id_of};
 
 /// Everything that `parkade conform` runs on a backend: the suite and the scenarios, group by group.

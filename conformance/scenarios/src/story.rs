@@ -5,7 +5,7 @@ use std::fmt::Write;
 use parkade::stats::{Family, Stats};
 use parkade::units::{Bytes, DeviceAddress, MIB};
 use parkade_conformance::backend::{Backend, Needs, TestDevice};
-use parkade_conformance::stage::{Request, Stage};
+use parkade_conformance::scripted_allocator::{Request, Stage};
 use parkade_conformance::suite::{Entry, Evidence, Group, Trouble, Verdict};
 use parkade_recording::message::OutOfMemoryMessage;
 

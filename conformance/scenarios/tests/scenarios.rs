@@ -9,7 +9,7 @@ use std::path::Path;
 use parkade::units::Bytes;
 use parkade_conformance::backend::{Backend, Cuda, Needs, Places, Simulated, Simulation, Unable};
 use parkade_conformance::suite::{Effort, Entry, Evidence, Trouble};
-use parkade_scenarios::{entries, id_of, page, rows};
+use parkade_scenarios::{docs_page, entries, id_of, rows};
 use parkade_sim::SimDevice;
 
 /// Random sequences of a scenario that draws some.
@@ -117,7 +117,7 @@ fn every_number_that_was_found_is_in_the_evidence() {
 fn the_table_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenarios.md");
     let there = std::fs::read_to_string(file).expect("docs/scenarios.md");
-    assert!(there == page(), "run: cargo run -p parkade-scenarios --example table > docs/scenarios.md");
+    assert!(there == docs_page(), "run: cargo run -p parkade-scenarios --example table > docs/scenarios.md");
 }
 
 /// Another GPU: with other addresses, and less memory where a scenario does not say how much it needs.

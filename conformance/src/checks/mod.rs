@@ -2,9 +2,9 @@
 
 pub mod contract;
 pub mod draw;
+pub mod laws_any_policy;
+pub mod laws_pytorch;
 pub mod lockstep;
-pub mod policy_laws;
-pub mod pytorch_laws;
 pub mod pytorch_tests;
 
 use crate::backend::Backend;
@@ -12,14 +12,14 @@ use crate::backend::Backend;
 #[cfg(feature = "cuda")]
 use crate::backend::Cuda;
 use crate::suite::Entry;
-use policy_laws::Share;
+use laws_any_policy::Share;
 
 /// Every entry of the suite for a backend, by group.
 #[must_use]
 pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     [
-        pytorch_laws::entries(backend),
-        policy_laws::entries(backend, None, Share::Part),
+        laws_pytorch::entries(backend),
+        laws_any_policy::entries(backend, None, Share::Part),
         contract::entries(backend),
         pytorch_tests::entries(backend),
         lockstep::entries(backend),

@@ -18,8 +18,8 @@ use super::stats_check;
 use super::tally::Tally;
 use crate::error::VerifyError;
 use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES};
+use crate::initial_state::{SmallerGap, Start};
 use crate::inputs::VerifyOptions;
-use crate::start::{SmallerGap, Start};
 
 /// How many entries pass between two reports of progress.
 const PROGRESS_STEP: usize = 1 << 14;

@@ -16,7 +16,7 @@ use parkade_recording::{Action, Entry};
 use super::position::Position;
 use crate::completions::completion_of;
 use crate::decision::ELSEWHERE;
-use crate::start::TOTAL_MEMORY;
+use crate::initial_state::TOTAL_MEMORY;
 
 /// The recorded device.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use super::recorded_device::RecordedDevice;
 use super::recorded_policy::Recorded;
 use crate::completions::stream_of;
 use crate::error::VerifyError;
-use crate::start::Start;
+use crate::initial_state::Start;
 
 /// The core that a recording is replayed on: PyTorch's rules, on a device that answers as the recording says.
 pub(crate) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, Recorded<'a>, Comparer<'a>>;

@@ -17,8 +17,8 @@ use super::recorded_capacity::Capacity;
 use super::replay_core::ReplayCore;
 use super::tally::{Mismatch, Release, Tally};
 use crate::decision::{Decision, ELSEWHERE};
+use crate::initial_state::Start;
 use crate::pools::{self, PoolTracker};
-use crate::start::Start;
 
 /// A replay in progress.
 pub(crate) struct Runner<'a> {

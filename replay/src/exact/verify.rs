@@ -11,8 +11,8 @@ use super::stats_check::{self, StatsCheck};
 use super::tally::{Mismatch, Release, Tally};
 use crate::error::VerifyError;
 use crate::hidden_pools::Guess;
+use crate::initial_state::{LostBeginning, Start, check_consistency};
 use crate::inputs::{StatsFile, VerifyOptions};
-use crate::start::{LostBeginning, Start, check_consistency};
 
 /// What a snapshot does not contain, and was therefore inferred or remains unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

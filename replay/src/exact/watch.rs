@@ -11,8 +11,8 @@ use super::attempts::{make_runner, replay_to_end};
 use super::position::Position;
 use super::replay_core::ReplayCore;
 use crate::error::VerifyError;
+use crate::initial_state::Start;
 use crate::inputs::VerifyOptions;
-use crate::start::Start;
 
 /// A recorded run between two operations.
 pub struct Moment<'a> {

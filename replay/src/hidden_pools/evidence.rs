@@ -17,8 +17,8 @@ use parkade_recording::{Action, DeviceRecording, Entry};
 
 use super::layout::{Layout, Life, LifeId};
 use crate::entries::{is_inner, is_request};
+use crate::initial_state::Start;
 use crate::pools::pool_of;
-use crate::start::Start;
 
 /// If more segments than this are freed at once, no pools are looked for: the work grows with the third power.
 const MOST_AT_ONCE: usize = 300;

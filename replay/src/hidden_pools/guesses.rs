@@ -10,8 +10,8 @@ use super::choose::{self, Partition, Pool, Trial};
 use super::evidence::{self, Evidence};
 use super::guess::{Guess, GuessedSegment};
 use super::layout::{Life, LifeId};
+use crate::initial_state::Start;
 use crate::pools::AssumedPools;
-use crate::start::Start;
 
 /// From this many requests on, a window is long: a captured step has hundreds, chance alternation two or three.
 const LONG_WINDOW: usize = 8;

@@ -16,9 +16,9 @@ use rustc_hash::FxHashMap;
 use crate::entries::{is_inner, is_request};
 use crate::error::VerifyError;
 use crate::exact::{Release, Replayed, replay_to_end};
+use crate::initial_state::{LostBeginning, Start};
 use crate::inputs::VerifyOptions;
 use crate::pools::PoolTracker;
-use crate::start::{LostBeginning, Start};
 
 /// When memory that was freed becomes free for reuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

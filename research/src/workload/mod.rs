@@ -6,17 +6,17 @@
 //!
 //! To add a generated workload, see [`generators`].
 
-mod catalogue;
 mod curve;
 mod event;
 pub mod generators;
 mod parse;
 pub mod recorded;
+mod study_workloads;
 mod well_formed;
 
-pub use catalogue::{CATALOGUE, NamedWorkload, named};
 pub use event::{Event, Workload};
 pub use parse::{generator_names, keys, parse};
+pub use study_workloads::{CATALOGUE, NamedWorkload, named};
 pub use well_formed::Malformed;
 
 #[cfg(test)]

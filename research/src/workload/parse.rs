@@ -6,9 +6,9 @@
 //! workload. Every workload has the option `prealloc`: so many bytes are requested and freed before it
 //! ([`preallocate`](super::generators::preallocate)).
 
-use super::catalogue::{CATALOGUE, named};
 use super::event::Workload;
 use super::generators::{self, WorkloadError};
+use super::study_workloads::{CATALOGUE, named};
 
 /// Makes the workload of a description. Its name is the description, with characters replaced that a name cannot
 /// have.

@@ -1,8 +1,8 @@
 //! Scripts of allocator operations, run on the core over a simulated device.
 //!
-//! The same script goes through PyTorch's own allocator in the harness, the program that `real/` builds. Both print one JSON
+//! The same script goes through PyTorch's own allocator in the harness, the program that `pytorch_harness/` builds. Both print one JSON
 //! object per operation, and the lines must be equal. Operations, answers and the meaning of each field are defined by the
-//! harness, `real/src/oracle.cpp`.
+//! harness, `pytorch_harness/src/oracle.cpp`.
 
 mod controls;
 mod failure;

@@ -6,7 +6,7 @@ use parkade::units::{Bytes, StreamId};
 
 use super::support::{Mode, ensure, fill, holds, once, same, twice};
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::stage::{Request, Stage};
+use crate::scripted_allocator::{Request, Stage};
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
 /// Tolerance for equal fractions: 2.11 rounds the limit down to whole bytes.

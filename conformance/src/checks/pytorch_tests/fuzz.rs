@@ -8,7 +8,7 @@ use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use super::support::{Mode, ensure, twice};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::checks::draw::Draws;
-use crate::stage::Stage;
+use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
 const OPERATIONS: u64 = 10_000;

@@ -9,7 +9,7 @@ use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 
 use super::support::{Mode, ensure, fill, once, same, twice};
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::stage::Stage;
+use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
 const SMALL_SIZE: u64 = MIB;

@@ -6,7 +6,7 @@ use parkade::units::{Bytes, MIB, StreamId};
 
 use super::support::{Mode, ensure, fill, holds, same, twice, with_capacity};
 use crate::backend::{Backend, Needs};
-use crate::stage::Stage;
+use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Verdict};
 
 const GIB: u64 = 1 << 30;

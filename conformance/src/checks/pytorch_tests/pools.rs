@@ -7,7 +7,7 @@ use parkade::units::{Bytes, MIB, PoolId, StreamId};
 
 use super::support::{ensure, fill, holds, once, same};
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::stage::Stage;
+use crate::scripted_allocator::Stage;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
 pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {

@@ -6,7 +6,7 @@ use parkade::units::{Bytes, MIB, StreamId};
 
 use super::support::{ensure, once, same};
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::stage::Stage;
+use crate::scripted_allocator::Stage;
 use crate::suite::{Entry, Evidence, Requirement, Trouble, Verdict};
 
 /// 21 Mi elements of four bytes.

@@ -9,7 +9,7 @@ use parkade_recording::{
 
 use super::support::{Mode, ensure, same, twice};
 use crate::backend::{Backend, Needs};
-use crate::stage::Stage;
+use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
 /// A tensor of 311 times 411 elements.

@@ -7,7 +7,7 @@ use parkade::units::{Bytes, PoolClass};
 use super::support::{Mode, ensure, same, twice};
 use crate::backend::{Backend, Needs, TestDevice};
 use crate::checks::draw::Draws;
-use crate::stage::Stage;
+use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
 /// The test's parameter for the length of its sequence.

@@ -5,7 +5,7 @@ use parkade::units::{Bytes, MIB, StreamId};
 
 use super::support::{Mode, ensure, fill, holds, twice, with_capacity};
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::stage::Stage;
+use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
 const MILLISECOND: u64 = 1_000_000;

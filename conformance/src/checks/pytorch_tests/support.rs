@@ -3,7 +3,7 @@
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use crate::backend::{Backend, Needs, TestDevice};
-use crate::stage::Stage;
+use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Group, Requirement, Trouble, Verdict};
 
 /// How segments are allocated.

@@ -11,8 +11,8 @@
 //!
 //! **To add one**, write a file here (or in `models/`, if it trains or runs a model): a struct with its options,
 //! `workload()`, which writes events into a `Program`, and `impl Generator`, which reads options from text. Add it
-//! to `ALL` in `list.rs`; from then on [`parse`](super::parse) knows it by name. A line in the tests' `SMALL` has
-//! random options tried on it, an entry in `catalogue.rs` puts it into studies, and the table in
+//! to `ALL` in `registry.rs`; from then on [`parse`](super::parse) knows it by name. A line in the tests' `SMALL` has
+//! random options tried on it, an entry in `study_workloads.rs` puts it into studies, and the table in
 //! `docs/workloads.md` describes it.
 
 pub mod adversaries;
@@ -21,10 +21,10 @@ mod checks;
 mod error;
 mod generator;
 mod lengths;
-mod list;
 mod models;
 mod prealloc;
 mod program;
+mod registry;
 pub mod serving;
 mod values;
 
@@ -33,4 +33,4 @@ pub use lengths::Lengths;
 pub use models::{Optimizer, Work, alternate, autograd, cnn, graphs, mlp, prefetch, transformer, varlen};
 pub use prealloc::preallocate;
 
-pub(super) use list::{keys, make, names};
+pub(super) use registry::{keys, make, names};

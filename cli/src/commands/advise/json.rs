@@ -1,0 +1,153 @@
+//! Advice as one JSON object.
+
+use parkade_analysis::StackUse;
+use parkade_analysis::advise::{
+    Advice, AdvisedOption, CapacityHint, DeviceOutcome, FirstFailure, Program, Recommendation, TimingFits,
+};
+use parkade_analysis::caution::Caution;
+
+use super::{Advised, words};
+use crate::json_struct::{all, origin, view};
+
+view! {
+    pub(super) struct Object<'a>(advised: &'a Advised, report: &'a Advice) {
+        file: String = advised.file.display().to_string(),
+        profile: &'static str = advised.profile.rules().name,
+        capacity_bytes: Option<u64> = report.own().available_bytes,
+        limit_bytes: Option<u64> = report.hint.is_none().then_some(report.memory.limit_bytes).flatten(),
+        recorded_limit_bytes: Option<u64> = report.recorded_limit,
+        hides_more: bool = report.hides_more,
+        capacity_hint: Option<Hint> = report.hint.map(|(device, hint)| Hint::of(device, hint)),
+        verified: bool = sum(report, |program| program.requests.mismatches) == 0,
+        mismatches: u64 = sum(report, |program| program.requests.mismatches),
+        decisions: u64 = sum(report, |program| program.requests.decisions),
+        own_settings: &'a str = &report.own().settings.text,
+        own_settings_origin: &'static str = origin(advised.own.origin),
+        verdict: &'static str = report.verdict.name(),
+        close: bool = report.recommended().unwrap_or(report.own()).is_close(),
+        survives_oom: bool = report.programs.iter().any(Program::survived),
+        cause: Option<Failure> = report.first_failure.as_ref().map(Failure::of),
+        live: Vec<Live> = all(&report.programs, |program| Live::of(advised, program)),
+        recommendation: Option<Recommended<'a>> =
+            report.recommendation.as_ref().zip(report.recommended()).map(|(line, option)| Recommended::of(report, line, option)),
+        options: Vec<Tried<'a>> = all(report.options.iter().enumerate(), |(place, option)| Tried::of(report, place, option)),
+        notes: Vec<String> = words::notes(advised, report),
+        seconds: f64 = advised.seconds,
+    }
+}
+
+fn sum(report: &Advice, count: fn(&Program) -> u64) -> u64 {
+    report.programs.iter().map(count).sum()
+}
+
+view! {
+    struct Hint(device: u32, hint: CapacityHint) {
+        device: u32 = device,
+        entry: usize = hint.entry,
+        least_bytes: u64 = hint.least_bytes,
+        below_bytes: u64 = hint.below_bytes,
+    }
+}
+
+view! {
+    struct Recommended<'a>(report: &'a Advice, recommendation: &'a Recommendation, option: &'a AdvisedOption) {
+        settings: &'a str = &option.settings.text,
+        line: &'a str = &recommendation.line,
+        why: String = words::why(report),
+        costs: String = words::costs(report),
+        also: Option<&'static str> = words::also(option),
+        close: bool = option.is_close(),
+        cautions: Vec<Warning> = all(&option.cautions, Warning::of),
+    }
+}
+
+view! {
+    /// Where the recorded run's own settings fail.
+    struct Failure(cause: &FirstFailure) {
+        device: u32 = cause.device,
+        entry: usize = cause.entry,
+        wanted_bytes: u64 = cause.wanted_bytes,
+        reserved_bytes: u64 = cause.held.reserved_bytes,
+        live_bytes: u64 = cause.held.live_bytes,
+        pending_bytes: u64 = cause.held.pending_bytes,
+        free_bytes: u64 = cause.held.free_bytes,
+        largest_free_bytes: u64 = cause.held.largest_free_bytes,
+        other_streams_bytes: u64 = cause.held.other_streams_bytes,
+        private_pools_bytes: u64 = cause.held.private_pools_bytes,
+    }
+}
+
+view! {
+    /// The peak of live memory on a device.
+    struct Live(advised: &Advised, program: &Program) {
+        device: u32 = program.device,
+        peak_bytes: u64 = program.live.bytes,
+        at_entry: usize = program.live.entry,
+        holders: Vec<LiveHolder> =
+            all(program.live.holders.iter().take(words::HOLDERS), |holder| LiveHolder::of(advised, holder)),
+        lost_beginning_blocks: Option<usize> = program.requests.lost_beginning.map(|lost| lost.blocks),
+    }
+}
+
+view! {
+    struct LiveHolder(advised: &Advised, holder: &StackUse) {
+        bytes: u64 = holder.bytes,
+        blocks: usize = holder.blocks,
+        stack: Vec<String> = words::stack(advised, holder.stack).collect(),
+    }
+}
+
+view! {
+    struct Warning(caution: &Caution) {
+        id: &'static str = caution.id,
+        setting: &'static str = caution.setting,
+        in_use: &'static str = caution.in_use.name(),
+        severity: &'static str = caution.severity.name(),
+        what: &'static str = caution.what,
+        instead: &'static str = caution.instead,
+        source: &'static str = caution.source,
+    }
+}
+
+view! {
+    struct Tried<'a>(report: &'a Advice, place: usize, option: &'a AdvisedOption) {
+        settings: &'a str = &option.settings.text,
+        own: bool = option.is_own,
+        given: bool = option.is_given,
+        fits: bool = option.fits(),
+        fails_at_entry: Option<usize> = option.fails_at_entry(),
+        ooms: i64 = option.ooms(),
+        may_survive: bool = option.may_survive(),
+        close: bool = option.is_close(),
+        peak_reserved_bytes: i64 = option.peak_reserved_bytes(),
+        headroom_bytes: Option<i64> = option.headroom_bytes(),
+        smallest_capacity_bytes: u64 = option.smallest_capacity_bytes(),
+        retries: i64 = option.retries(),
+        driver_calls: u64 = option.driver_calls(),
+        driver_us: u64 = option.driver_us(),
+        needs_limit: bool = option.needs_limit(),
+        timings: Option<Timings> = report.timings.iter().find(|timing| timing.option == place).map(Timings::of),
+        cautions: Vec<Warning> = all(&option.cautions, Warning::of),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        devices: Option<Vec<Device>> = (option.devices.len() > 1).then(|| all(&option.devices, Device::of)),
+    }
+}
+
+view! {
+    struct Timings(timing: &TimingFits) {
+        fit: usize = timing.fit,
+        of: usize = timing.of,
+        least_peak_reserved_bytes: i64 = timing.least_peak_reserved_bytes,
+        most_peak_reserved_bytes: i64 = timing.most_peak_reserved_bytes,
+    }
+}
+
+view! {
+    struct Device(device: &DeviceOutcome) {
+        device: u32 = device.device,
+        fits: bool = device.fits(),
+        fails_at_entry: Option<usize> = device.prediction.first_failure,
+        peak_reserved_bytes: i64 = device.prediction.peak_reserved_bytes(),
+        smallest_bytes: u64 = device.smallest_bytes,
+    }
+}

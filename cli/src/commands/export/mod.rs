@@ -1,0 +1,178 @@
+//! `parkade export`: the replayed run as a snapshot file that PyTorch's own viewers open.
+
+mod json;
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use parkade::stats::Family;
+use parkade_recording::{Action, DeviceRecording, Recording, Style, write};
+use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
+use parkade_replay::{AfterFailure, VerifyOptions, verify_device};
+
+use crate::args::{self, Json};
+use crate::runner::{Command, Form, Lines, Subject};
+use crate::{output, output_file, progress, recording, size};
+
+/// Write the run that a recorded program would have had under other settings as a snapshot file.
+///
+/// The file opens where PyTorch's own do: https://pytorch.org/memory_viz, torch/cuda/_memory_viz.py, parkade verify. The requests are
+/// the recording's, with their stacks, times and annotations; every decision is made again, as by parkade replay. If the recording
+/// lost its beginning, the blocks in use before its first entry are requested first.
+///
+/// Without --settings the trace equals the recording's, entry by entry, if the recording has its beginning and its settings, verifies,
+/// and had no memory limit or is given the same one by --limit. Otherwise requests that failed or were retried for want of memory may
+/// succeed, which is reported. Addresses of expandable segments may differ.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade export snapshot.pickle --settings expandable_segments:True -o expandable.pickle
+  parkade export snapshot.pickle --settings '' --limit 12GiB --stop-at-oom -o oom.pickle
+  parkade verify oom.pickle --limit 12GiB
+
+Exit code: 0 the file is written (even if the run ran out of memory), 2 could not run.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    replay: args::Replay,
+    /// The snapshot file to write, uncompressed. An existing file is not overwritten without --force.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Only this device [default: all].
+    #[arg(long, value_name = "NUMBER")]
+    device: Option<u32>,
+    /// Stop at the first out-of-memory error, as a program that does not catch it would. Without this option the replay continues with
+    /// the other requests.
+    #[arg(long)]
+    stop_at_oom: bool,
+    /// Overwrite an existing file, but never the recording itself.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// How often a device's recorded run was short of memory.
+#[derive(Clone, Copy)]
+struct Shortage {
+    /// Requests that failed.
+    ooms: i64,
+    /// Requests retried after cached memory was released; unknown unless the recording is exact.
+    retries: Option<i64>,
+}
+
+/// The exported run, and for each replayed device how the recorded run fared.
+pub(crate) struct Made {
+    exported: Exported,
+    recorded: Vec<Shortage>,
+}
+
+impl Command for Args {
+    type Answer = Made;
+
+    fn compute(&self) -> Result<Made> {
+        let args = &self.replay;
+        // Before the file is read, so that mistyped settings fail at once.
+        let given = args.given()?;
+        output_file::refuse_source(&args.file, &self.output)?;
+        // A pipe or a terminal has nothing to lose.
+        if !self.force && fs::metadata(&self.output).is_ok_and(|data| data.is_file()) {
+            bail!("{} already exists: --force overwrites it", self.output.display());
+        }
+        let recording = recording::read(&args.file)?;
+        let own = args.recorded.own(&recording)?;
+        let settings = given.unwrap_or_else(|| own.settings.clone()).settings;
+        let limit_bytes = args.limit(settings.per_process_memory_fraction)?;
+        let options = ExportOptions {
+            own,
+            profile: args.profile.rules(),
+            settings,
+            limit_bytes,
+            capacity_bytes: args.capacity,
+            after_failure: if self.stop_at_oom { AfterFailure::Stop } else { AfterFailure::GoOn },
+            device: self.device,
+        };
+        let bar = progress::entries(self.json.json);
+        bar.set_length(recording.devices.iter().map(|device| device.trace.len() as u64).sum());
+        let exported = export(&recording, &options, &mut |entries| bar.set_position(entries as u64));
+        bar.finish_and_clear();
+        let exported = exported?;
+        output_file::write(&self.output, &write(&exported.recording, Style::Python))?;
+        let recorded = shortages(&recording, &exported, &options.own)?;
+        Ok(Made { exported, recorded })
+    }
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::File(&self.replay.file)
+    }
+
+    fn text(&self, made: &Made, out: &mut dyn Write) -> Result<()> {
+        let exported = &made.exported;
+        for (device, &recorded) in exported.devices.iter().zip(&made.recorded) {
+            let is_one_of_many = exported.recording.devices.len() > 1;
+            let name = if is_one_of_many { format!("device {}: ", device.device) } else { String::new() };
+            let reserved = device.stats.family(Family::ReservedBytes).all.peak;
+            let entries = output::count(device.entries, "entry");
+            writeln!(out, "{name}{entries}, at most {} reserved", size::show(reserved))?;
+            for note in notes(&self.replay, device, recorded) {
+                writeln!(out, "  {note}")?;
+            }
+        }
+        for device in &exported.kept_devices {
+            writeln!(out, "device {device}: no trace, its segments are as recorded")?;
+        }
+        Ok(writeln!(out, "written to {}", output::one_line(&self.output.display().to_string()))?)
+    }
+
+    fn json(&self, made: &Made, lines: &mut Lines) -> Result<()> {
+        lines.add(&json::Object::of(self, made))
+    }
+}
+
+fn shortages(recording: &Recording, exported: &Exported, own: &VerifyOptions) -> Result<Vec<Shortage>> {
+    let replayed = |device: &&DeviceRecording| exported.devices.iter().any(|found| found.device == device.device);
+    let of_device = |device: &DeviceRecording| {
+        let ooms = device.trace.iter().filter(|entry| entry.action == Action::Oom).count() as i64;
+        let verdict = verify_device(device, own, &mut |_| ())?;
+        let retries = (verdict.mismatches == 0).then_some(verdict.stats.num_alloc_retries);
+        Ok(Shortage { ooms, retries })
+    };
+    recording.devices.iter().filter(replayed).map(of_device).collect()
+}
+
+fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(entry) = device.first_failure {
+        notes.push(format!("out of memory {}, first at entry {entry} of the file", output::times(device.stats.num_ooms)));
+    }
+    let hint = if args.limit.is_none() && args.capacity.is_none() { " (--limit sets a memory limit)" } else { "" };
+    let (ooms, retries) = (device.stats.num_ooms, device.stats.num_alloc_retries);
+    if recorded.ooms > ooms {
+        notes.push(format!(
+            "the recorded run ran out of memory {}, this one {}{hint}",
+            output::times(recorded.ooms),
+            output::times(ooms)
+        ));
+    }
+    if let Some(recorded) = recorded.retries.filter(|&recorded| recorded > retries) {
+        let (recorded, retries) = (output::times(recorded), output::times(retries));
+        notes.push(format!("the recorded run released cached memory and retried {recorded}, this one {retries}{hint}"));
+    }
+    if let Some(blocks) = device.early_blocks {
+        let blocks = output::count(blocks, "block");
+        notes.push(format!("the recording lost its beginning: {blocks} live at its first entry, requested first"));
+    }
+    if device.mismatches > 0 {
+        let decisions = output::count(device.mismatches, "recorded decision");
+        notes.push(format!("{decisions} not reproduced under the recording's own settings: does --recorded-limit apply?"));
+    }
+    if device.device_errors > 0 {
+        notes.push(recording::other_failures(device.device_errors));
+    }
+    notes
+}

@@ -1,0 +1,203 @@
+//! `parkade pack`: how little memory would a recorded program need if all its requests were known in advance?
+
+mod json;
+mod table;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, bail};
+use clap::Parser;
+use parkade_recording::Recording;
+use parkade_replay::Requests;
+use parkade_research::packing::{
+    self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
+};
+
+use crate::args::{Json, RecordedLimit};
+use crate::runner::{Command, Form, Lines, Subject};
+use crate::{output, output_file, progress, recording};
+
+/// Pack a program's buffers offline: sizes and lifetimes are known, addresses are searched for.
+///
+/// The result is what an allocator that does not move memory can hope for; none can need less than the load, the most bytes live at
+/// once. The file is a recording, whose requests are rounded up to 512 bytes (PyTorch's smallest block, whatever the settings), or a
+/// CSV file with the columns id,lower,upper,size, where id is optional. Work is counted in steps, so the answer is the same on every
+/// machine.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade pack snapshot.pickle
+  parkade pack A.1048576.csv --budget 3000000000 -o placed.csv
+
+Exit code: 0 packed and checked, 2 could not run.")]
+pub(crate) struct Args {
+    /// The recording, or the CSV file.
+    file: PathBuf,
+    /// The device, if the recording has several.
+    #[arg(long)]
+    device: Option<u32>,
+    #[command(flatten)]
+    recorded: RecordedLimit,
+    /// The seed of the random numbers.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many steps to work, approximately: one order is always tried. About ten million take a second.
+    #[arg(long, value_name = "STEPS", default_value_t = DEFAULT_STEPS)]
+    budget: u64,
+    /// Write where each buffer lies: CSV with the columns id,lower,upper,size,offset, and alignment if the file has it.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// One device's buffers, or a file's.
+pub(crate) struct Packed {
+    device: Option<u32>,
+    /// The contents of its CSV file.
+    listed: CsvFile,
+    instance: Instance,
+    found: Found,
+    seconds: f64,
+    /// Whether live memory before the first entry counts as requested before it.
+    has_lost_beginning: bool,
+    /// The requests of a recording that failed and are not packed.
+    refused: Option<Refused>,
+}
+
+impl Packed {
+    /// The load with the last failed request, for a recording.
+    fn load_with_last_refused(&self) -> Option<u64> {
+        self.refused.map(|refused| refused.in_use_with_last.max(self.instance.load()))
+    }
+
+    fn ratio(&self) -> f64 {
+        match self.instance.load() {
+            0 => 1.0,
+            load => self.found.packing.height as f64 / load as f64,
+        }
+    }
+
+    /// Whether no packing can need less.
+    fn is_best(&self) -> bool {
+        self.found.packing.height <= self.found.bound
+    }
+}
+
+impl Command for Args {
+    type Answer = Vec<Packed>;
+
+    fn compute(&self) -> Result<Vec<Packed>> {
+        pack_file(self)
+    }
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::File(&self.file)
+    }
+
+    fn text(&self, packed: &Vec<Packed>, out: &mut dyn Write) -> Result<()> {
+        Ok(table::print(out, &self.file, packed)?)
+    }
+
+    fn json(&self, packed: &Vec<Packed>, lines: &mut Lines) -> Result<()> {
+        lines.add(&json::Object::of(self, packed))
+    }
+}
+
+fn pack_file(args: &Args) -> Result<Vec<Packed>> {
+    if let Some(path) = &args.output {
+        output_file::refuse_source(&args.file, path)?;
+    }
+    let effort = Effort { steps: args.budget, seed: args.seed };
+    let packed = match read_buffers(&args.file)? {
+        Some(listed) => {
+            if args.device.is_some() {
+                bail!("--device is for recordings; a CSV file has no devices");
+            }
+            let (instance, found, seconds) = solve(listed.buffers.clone(), effort, args.json.json)?;
+            vec![Packed { device: None, listed, instance, found, seconds, has_lost_beginning: false, refused: None }]
+        }
+        None => pack_recording(args, &recording::read(&args.file)?, effort)?,
+    };
+    if let Some(path) = &args.output {
+        let [one] = packed.as_slice() else { return Err(too_many_devices(packed.len())) };
+        let text = write_csv(&one.listed, &one.found.packing);
+        output_file::write(path, text.as_bytes())?;
+    }
+    Ok(packed)
+}
+
+/// The buffers of a CSV file; `None` if it is not CSV.
+fn read_buffers(file: &Path) -> Result<Option<CsvFile>> {
+    use std::io::Read;
+    let mut head = Vec::new();
+    let cannot_be_read = |cause| anyhow!("cannot be read: {cause}");
+    let opened = std::fs::File::open(file).map_err(cannot_be_read)?;
+    opened.take(HEAD).read_to_end(&mut head).map_err(cannot_be_read)?;
+    if !is_csv(&head) {
+        return Ok(None);
+    }
+    Ok(Some(read_csv(&std::fs::read_to_string(file).map_err(cannot_be_read)?)?))
+}
+
+/// The bytes of a file that tell its kind.
+const HEAD: u64 = 1 << 12;
+
+fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<Vec<Packed>> {
+    let own = args.recorded.own(recording)?;
+    let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
+    let chosen: Vec<_> = traced.clone().filter(|device| args.device.is_none_or(|wanted| wanted == device.device)).collect();
+    if chosen.is_empty() {
+        match args.device.filter(|_| traced.clone().next().is_some()) {
+            Some(wanted) => {
+                bail!(
+                    "device {wanted} has no trace entries; those that have: {}",
+                    output::list(traced.map(|device| device.device))
+                )
+            }
+            None => bail!("the file has no trace entries to pack: {}", recording::RECORD_IT),
+        }
+    }
+    let is_one_of_several = chosen.len() > 1;
+    if is_one_of_several && args.output.is_some() {
+        return Err(too_many_devices(chosen.len()));
+    }
+    let each = chosen.into_iter().map(|device| {
+        let (number, devices) = (device.device, if is_one_of_several { 2 } else { 1 });
+        let bar = progress::entries(args.json.json);
+        bar.set_length(device.trace.len() as u64);
+        let requests = Requests::of_recording(device, &own, &mut |entries| bar.set_position(entries as u64));
+        bar.finish_and_clear();
+        let requests = recording::of_device(requests, number, devices)?;
+        let Recorded { buffers, refused } = Recorded::of(&requests);
+        let ids = (0..buffers.len()).map(|number| number.to_string()).collect();
+        let listed = CsvFile { ids, buffers, has_alignment: false };
+        let solved = solve(listed.buffers.clone(), effort, args.json.json);
+        let (instance, found, seconds) = recording::of_device(solved, number, devices)?;
+        let (device, has_lost_beginning) = (Some(device.device), requests.lost_beginning.is_some());
+        Ok(Packed { device, listed, instance, found, seconds, has_lost_beginning, refused: Some(refused) })
+    });
+    each.collect()
+}
+
+fn too_many_devices(count: usize) -> anyhow::Error {
+    anyhow!("one file is written, and the recording has {count} devices: choose one with --device")
+}
+
+/// The checked packing, and the seconds that it took.
+fn solve(buffers: Vec<Buffer>, effort: Effort, is_hidden: bool) -> Result<(Instance, Found, f64)> {
+    let start = Instant::now();
+    let instance = Instance::new(buffers)?;
+    let bar = progress::of("steps at most", is_hidden);
+    bar.set_length(effort.steps);
+    let found = pack_watched(&instance, &effort, &mut |steps| bar.set_position(steps));
+    bar.finish_and_clear();
+    packing::check(&instance, &found.packing)
+        .map_err(|fault| anyhow!("the packing found is invalid, a bug in parkade: {fault:?}"))?;
+    Ok((instance, found, start.elapsed().as_secs_f64()))
+}

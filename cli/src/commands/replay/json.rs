@@ -1,0 +1,124 @@
+//! A replayed recording as one JSON object.
+
+use parkade_replay::{Operation, Outlook};
+use serde::Serialize;
+
+use super::{Args, Replayed};
+use crate::json_struct::{all, origin, view};
+
+view! {
+    /// With several devices the numbers are sums, and `devices` has each device's.
+    pub(super) struct Object(args: &Args, replayed: &Replayed) {
+        file: String = args.replay.file.display().to_string(),
+        settings: String = replayed.settings.settings.text.clone(),
+        settings_origin: &'static str = origin(replayed.settings.origin),
+        profile: &'static str = args.replay.profile.rules().name,
+        capacity_bytes: Option<u64> = args.replay.capacity,
+        limit_bytes: Option<u64> = replayed.limit,
+        seconds: f64 = replayed.seconds,
+        #[serde(flatten)]
+        numbers: OneOrMany = match replayed.devices.as_slice() {
+            [device] => OneOrMany::One(Box::new(Numbers::of(device))),
+            devices => OneOrMany::Many(Sums::of(devices, replayed.fits())),
+        },
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(Box<Numbers>),
+    Many(Sums),
+}
+
+view! {
+    struct Numbers(outlook: &Outlook) {
+        fits: bool = outlook.fits(),
+        ooms: i64 = outlook.prediction.stats.num_ooms,
+        fails_at_entry: Option<usize> = outlook.prediction.first_failure,
+        peak_allocated_bytes: i64 = outlook.prediction.peak_allocated_bytes(),
+        peak_reserved_bytes: i64 = outlook.prediction.peak_reserved_bytes(),
+        retries: i64 = outlook.prediction.stats.num_alloc_retries,
+        driver_calls: u64 = outlook.prediction.driver_calls,
+        driver_ns: u64 = outlook.prediction.driver_ns,
+        empty_cache_calls: usize =
+            outlook.requests.operations.iter().filter(|(_, operation)| *operation == Operation::EmptyCache).count(),
+        recorded: Recorded = Recorded::of(outlook),
+        device_errors: u64 = outlook.prediction.device_errors,
+        #[serde(flatten)]
+        timing: Option<Timing> = outlook.timing.map(Timing::of),
+    }
+}
+
+view! {
+    struct Recorded(outlook: &Outlook) {
+        peak_reserved_bytes: i64 = outlook.requests.recorded_peak_reserved_bytes,
+        ooms: u64 = outlook.requests.ooms,
+        mismatches: u64 = outlook.requests.mismatches,
+        lost_beginning: Option<Lost> = outlook.requests.lost_beginning.map(|lost| Lost::of(lost.segments, lost.blocks)),
+    }
+}
+
+view! {
+    struct Lost(segments: usize, blocks: usize) {
+        segments: usize = segments,
+        blocks: usize = blocks,
+    }
+}
+
+view! {
+    /// How much the timing of other streams matters.
+    struct Timing(range: parkade_replay::TimingRange) {
+        peak_reserved_bytes_earliest: i64 = range.earliest.peak_reserved_bytes,
+        fits_earliest: bool = range.earliest.fits,
+        peak_reserved_bytes_latest: i64 = range.latest.peak_reserved_bytes,
+        fits_latest: bool = range.latest.fits,
+        peak_reserved_bytes_least: i64 = range.least_peak_reserved_bytes,
+        peak_reserved_bytes_most: i64 = range.most_peak_reserved_bytes,
+    }
+}
+
+#[derive(Serialize)]
+struct Device {
+    device: u32,
+    #[serde(flatten)]
+    numbers: Numbers,
+}
+
+/// The sums over several devices.
+#[derive(Serialize)]
+struct Sums {
+    ooms: i64,
+    peak_allocated_bytes: i64,
+    peak_reserved_bytes: i64,
+    retries: i64,
+    driver_calls: i64,
+    driver_ns: i64,
+    empty_cache_calls: i64,
+    device_errors: i64,
+    fits: bool,
+    fails_at_entry: Option<usize>,
+    devices: Vec<Device>,
+}
+
+impl Sums {
+    fn of(outlooks: &[Outlook], fits: bool) -> Sums {
+        let devices = all(outlooks, |outlook| Device { device: outlook.device, numbers: Numbers::of(outlook) });
+        // Sums that do not overflow.
+        let sum = |number: &dyn Fn(&Numbers) -> i64| devices.iter().map(|one| number(&one.numbers)).fold(0, i64::saturating_add);
+        let signed = |number: u64| i64::try_from(number).unwrap_or(0);
+        Sums {
+            ooms: sum(&|one| one.ooms),
+            peak_allocated_bytes: sum(&|one| one.peak_allocated_bytes),
+            peak_reserved_bytes: sum(&|one| one.peak_reserved_bytes),
+            retries: sum(&|one| one.retries),
+            driver_calls: sum(&|one| signed(one.driver_calls)),
+            driver_ns: sum(&|one| signed(one.driver_ns)),
+            empty_cache_calls: sum(&|one| signed(one.empty_cache_calls as u64)),
+            device_errors: sum(&|one| signed(one.device_errors)),
+            fits,
+            fails_at_entry: outlooks.iter().find_map(|outlook| outlook.prediction.first_failure),
+            devices,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The page: words and tables as HTML, and the data for its script.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use parkade::texts::format_bytes;
+use parkade_analysis::timeline::{HolderKey, MarkerKind};
+use parkade_recording::StackId;
+
+use super::advice::Tried;
+use super::data::{self, Piece};
+use super::gather::{Device, Report};
+use super::markup::{counted, escape, fill, grouped};
+use super::{OWN_MARK, words};
+use crate::size;
+
+const PAGE: &str = include_str!("web/page.html");
+const DEVICE: &str = include_str!("web/device.html");
+const STYLE: &str = include_str!("web/style.css");
+/// The parts of the script, in order.
+const SCRIPT: [&str; 6] = [
+    include_str!("web/decode.js"),
+    include_str!("web/words.js"),
+    include_str!("web/timeline.js"),
+    include_str!("web/heap.js"),
+    include_str!("web/tried.js"),
+    include_str!("web/main.js"),
+];
+/// Roughly what the words and tables of a device take.
+const WORDS_BYTES: usize = 16 << 10;
+/// How many holders a page lists.
+const HOLDERS: usize = 14;
+
+pub(super) fn page(report: &Report) -> Result<String> {
+    let script = SCRIPT.concat();
+    let most_bytes = usize::try_from(report.page_bytes).unwrap_or(usize::MAX).saturating_sub(STYLE.len() + script.len());
+    let share = (most_bytes / report.devices.len().max(1)).saturating_sub(WORDS_BYTES);
+    let mut tabs = String::new();
+    let mut devices = String::new();
+    for device in &report.devices {
+        let piece = data::piece(report, device, share)?;
+        let is_first = devices.is_empty();
+        let _ = write!(
+            tabs,
+            "<button type=\"button\" role=\"tab\" data-device=\"{0}\" aria-selected=\"{is_first}\">device {0}</button>",
+            device.number
+        );
+        devices.push_str(&section(report, device, &piece, is_first));
+    }
+    let name = report.file.file_name().unwrap_or(report.file.as_os_str()).to_string_lossy();
+    let values = [
+        ("mark", OWN_MARK),
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("style", STYLE),
+        ("file", &escape(&name)),
+        ("path", &escape(&report.file.display().to_string())),
+        ("settings", &escape(&words::settings(report))),
+        ("pytorch", &escape(&words::version(report))),
+        ("tabs", if report.devices.len() > 1 { &tabs } else { "" }),
+        ("devices", &devices),
+        ("script", &script),
+    ];
+    Ok(fill(PAGE, &values))
+}
+
+fn section(report: &Report, device: &Device, piece: &Piece, is_first: bool) -> String {
+    let has_trace = device.verdict.is_some();
+    let values = [
+        ("device", device.number.to_string()),
+        ("hidden", if is_first { "" } else { "hidden" }.to_owned()),
+        ("kind", if has_trace { "traced" } else { "segments-only" }.to_owned()),
+        ("happened", escape(&words::what_happened(report, device))),
+        ("class", if words::count_of(device, MarkerKind::OutOfMemory) > 0 { "bad" } else { "" }.to_owned()),
+        ("facts", facts(report, device)),
+        ("notes", words::notes(report, device).iter().map(|note| format!("<li>{}</li>", escape(note))).collect()),
+        ("moments", moments(piece)),
+        ("peak", holders_title(device)),
+        ("holders", holders(report, device)),
+        ("tried", tried(report, device)),
+        ("advice", advice(device)),
+        ("data", BASE64_STANDARD.encode(&piece.bytes)),
+    ];
+    let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    fill(DEVICE, &values)
+}
+
+fn facts(report: &Report, device: &Device) -> String {
+    let mut facts = String::new();
+    let mut fact = |name: &str, value: &str, more: &str, class: &str| {
+        let _ = write!(
+            facts,
+            "<div class=\"fact {class}\"><dt>{}</dt><dd>{}</dd><p>{}</p></div>",
+            escape(name),
+            escape(value),
+            escape(more)
+        );
+    };
+    let (allocated, reserved) = (device.curves.allocated.peak(), device.curves.reserved.peak());
+    if device.verdict.is_none() {
+        fact("in use", &format_bytes(allocated), &format!("{} bytes", grouped(allocated)), "");
+        fact("reserved", &format_bytes(reserved), &format!("{} bytes", grouped(reserved)), "");
+        return facts;
+    }
+    let at = |moment: u32, bytes| format!("{} bytes, entry {}", grouped(bytes), grouped(u64::from(moment)));
+    fact("peak allocated", &format_bytes(allocated), &at(device.peak_allocated_moment, allocated), "");
+    fact("peak reserved", &format_bytes(reserved), &at(device.peak_reserved_moment, reserved), "");
+    if let Some(limit) = report.limit_bytes {
+        fact("limit", &format_bytes(limit), &format!("{} bytes", grouped(limit)), "");
+    }
+    let ooms = words::count_of(device, MarkerKind::OutOfMemory) as u64;
+    fact(
+        "out of memory",
+        &grouped(ooms),
+        match ooms {
+            0 => "never",
+            1 => "request failed",
+            _ => "requests failed",
+        },
+        if ooms > 0 { "bad" } else { "" },
+    );
+    let is_exact = device.verdict.as_ref().is_some_and(|verdict| verdict.mismatches == 0);
+    let retries = words::count_of(device, MarkerKind::Retry) as u64;
+    let how = if is_exact { "after releasing all cached memory" } else { "in the replay, which differs from the recording" };
+    fact("retries", &grouped(retries), how, "");
+    let duration =
+        device.times.as_ref().map_or_else(String::new, |times| format!("over {:.2} s", times.duration_us as f64 / 1e6));
+    fact("entries", &grouped(device.timeline.entries as u64), &duration, "");
+    let exactness = words::exactness(device);
+    let (word, more) = exactness.split_once(": ").unwrap_or(("inexact", &exactness));
+    fact("replay", word, more, if is_exact { "good" } else { "bad" });
+    facts
+}
+
+fn moments(piece: &Piece) -> String {
+    piece.chosen_moments.map_or_else(String::new, |count| {
+        format!(
+            "<p class=\"note\">The recording is too long for one page to hold every block: the heap is shown at {} chosen moments (the \
+             peaks, markers, and others evenly spread), and the slider stops there.</p>",
+            grouped(count as u64)
+        )
+    })
+}
+
+fn holders_title(device: &Device) -> String {
+    let total = format_bytes(device.curves.allocated.peak());
+    let is_by_stack = device.holders.iter().any(|holder| matches!(holder.key, HolderKey::Stack(_)));
+    let by = if is_by_stack { "by where it was requested" } else { "by block size, as the file has no stacks" };
+    if device.verdict.is_none() {
+        return format!("{total} in use, {by}");
+    }
+    format!("{total} at entry {}, {by}", grouped(u64::from(device.peak_allocated_moment)))
+}
+
+fn holders(report: &Report, device: &Device) -> String {
+    let total = device.curves.allocated.peak().max(1) as f64;
+    let most = device.holders.first().map_or(1, |holder| holder.bytes.max(1)) as f64;
+    let mut rows = String::new();
+    for holder in device.holders.iter().take(HOLDERS) {
+        let (percent, bar) = (holder.bytes as f64 / total * 100.0, holder.bytes as f64 / most * 100.0);
+        let mut what = escape(&words::holder(report, holder.key));
+        if let HolderKey::Stack(stack) = holder.key
+            && stack != StackId::NONE
+        {
+            let frames: Vec<String> = report.stacks.frames(stack).take(60).map(|frame| escape(&words::call(frame))).collect();
+            what = format!("<details><summary>{what}</summary><ol><li>{}</li></ol></details>", frames.join("</li><li>"));
+        }
+        let _ = write!(
+            rows,
+            "<tr><td class=\"number\" title=\"{} bytes\">{}</td><td class=\"share\"><i style=\"width:{bar:.1}%\"></i><span>{percent:.1} %</span></td>\
+             <td class=\"number\">{}</td><td class=\"what\">{what}</td></tr>",
+            grouped(holder.bytes),
+            format_bytes(holder.bytes),
+            grouped(holder.blocks)
+        );
+    }
+    if device.holders.len() > HOLDERS {
+        let rest = &device.holders[HOLDERS..];
+        let bytes: u64 = rest.iter().map(|holder| holder.bytes).sum();
+        let _ = write!(
+            rows,
+            "<tr class=\"rest\"><td class=\"number\">{}</td><td class=\"share\"><span>{:.1} %</span></td><td class=\"number\">{}</td><td>{}</td></tr>",
+            format_bytes(bytes),
+            bytes as f64 / total * 100.0,
+            grouped(rest.iter().map(|holder| holder.blocks).sum()),
+            counted(rest.len() as u64, "other")
+        );
+    }
+    rows
+}
+
+fn tried(report: &Report, device: &Device) -> String {
+    let recorded = device.curves.reserved.peak();
+    let mut rows = String::new();
+    for (number, (tried, _)) in device.tried.iter().enumerate() {
+        let Tried { label, is_own, peak_reserved_bytes, fails_at_entry, retries, driver_calls, driver_ns } = tried;
+        let change = (*peak_reserved_bytes as f64 / recorded.max(1) as f64 - 1.0) * 100.0;
+        let fits = match (fails_at_entry, tried.fits(report.capacity_bytes)) {
+            (Some(entry), _) => format!("<span class=\"bad\">no, entry {}</span>", grouped(*entry as u64)),
+            (None, Some(_)) => "<span class=\"good\">yes</span>".to_owned(),
+            (None, None) => "<span class=\"quiet\" title=\"no --limit and no --capacity\">–</span>".to_owned(),
+        };
+        let own = if *is_own { " <em>the run’s own</em>" } else { "" };
+        let _ = write!(
+            rows,
+            "<tr data-tried=\"{number}\"><td class=\"what\">{}{own}</td><td class=\"number\" title=\"{} bytes\">{}</td>\
+             <td class=\"number\">{change:+.1} %</td><td>{fits}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{:.1} ms</td></tr>",
+            tried_label(label),
+            grouped(u64::try_from(*peak_reserved_bytes).unwrap_or(0)),
+            size::show(*peak_reserved_bytes),
+            grouped(u64::try_from(*retries).unwrap_or(0)),
+            grouped(*driver_calls),
+            *driver_ns as f64 / 1e6
+        );
+    }
+    rows
+}
+
+/// A name with the colour of its line. Long settings may break after `_`, `:` and `,`, but the colour stays with the first part.
+fn tried_label(label: &str) -> String {
+    let end = label.find(['_', ':', ',']).map_or(label.len(), |at| at + 1);
+    let rest = escape(&label[end..]).replace('_', "_<wbr>").replace(':', ":<wbr>").replace(',', ",<wbr>");
+    let first = escape(&label[..end]);
+    format!("<span class=\"key-label\"><i class=\"swatch\"></i><code>{first}</code></span><wbr><code>{rest}</code>")
+}
+
+fn advice(device: &Device) -> String {
+    let Some(advice) = &device.advice else { return String::new() };
+    let command = advice.command.as_ref().map_or_else(String::new, |command| format!("<pre>{}</pre>", escape(command)));
+    let lines: String = advice.lines.iter().map(|line| format!("<p>{}</p>", escape(line))).collect();
+    format!("<div class=\"advice\"><h3>What to do</h3>{command}{lines}</div>")
+}

@@ -1,0 +1,100 @@
+//! A report as one JSON object.
+
+use parkade_analysis::annotations::Scope;
+use parkade_analysis::timeline::{Bucket, Curve, Holder, Marker};
+
+use super::advice::Tried;
+use super::gather::{Curves, Device, Report, curves};
+use super::words;
+use crate::json_struct::{all, origin, view};
+
+/// Buckets of the curves.
+const BUCKETS: usize = 1000;
+
+view! {
+    pub(super) struct Object(report: &Report) {
+        file: String = report.file.display().to_string(),
+        settings: String = report.settings.settings.text.clone(),
+        settings_origin: &'static str = origin(report.settings.origin),
+        profile: &'static str = report.settings.profile.name,
+        limit_bytes: Option<u64> = report.limit_bytes,
+        capacity_bytes: Option<u64> = report.capacity_bytes,
+        devices: Vec<OfDevice> = all(&report.devices, |device| OfDevice::of(report, device)),
+    }
+}
+
+view! {
+    struct OfDevice(report: &Report, device: &Device) {
+        device: u32 = device.number,
+        entries: usize = device.timeline.entries,
+        what_happened: String = words::what_happened(report, device),
+        mismatches: Option<u64> = device.verdict.as_ref().map(|verdict| verdict.mismatches),
+        peak_allocated_bytes: u64 = device.curves.allocated.peak(),
+        peak_active_bytes: u64 = device.curves.active.peak(),
+        peak_reserved_bytes: u64 = device.curves.reserved.peak(),
+        peak_allocated_entry: u32 = device.peak_allocated_moment,
+        peak_reserved_entry: u32 = device.peak_reserved_moment,
+        curves: Drawn = Drawn::of(&curves(&device.timeline.levels, BUCKETS)),
+        markers: Vec<Marked> = all(&device.timeline.markers, Marked::of),
+        phases: Vec<Span> = all(&device.phases, Span::of),
+        holders_at_peak: Vec<Held> = all(device.holders.iter().take(50), |holder| Held::of(report, holder)),
+        what_if: Vec<WhatIf> = all(&device.tried, |(tried, curve)| WhatIf::of(report, tried, curve)),
+        notes: Vec<String> = words::notes(report, device),
+    }
+}
+
+view! {
+    struct Drawn(curves: &Curves) {
+        allocated_bytes: Numbers = Numbers::of(&curves.allocated),
+        active_bytes: Numbers = Numbers::of(&curves.active),
+        reserved_bytes: Numbers = Numbers::of(&curves.reserved),
+    }
+}
+
+view! {
+    /// Each bucket's least, most and last.
+    struct Numbers(curve: &Curve) {
+        min: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.min),
+        max: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.max),
+        last: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.last),
+    }
+}
+
+view! {
+    struct Marked(marker: &Marker) {
+        entry: u32 = marker.moment,
+        kind: &'static str = marker.kind.name(),
+        bytes: Option<u64> = marker.bytes,
+    }
+}
+
+view! {
+    struct Span(phase: &Scope) {
+        name: String = phase.name.to_string(),
+        from: u32 = phase.from,
+        to: u32 = phase.to,
+        depth: u32 = phase.depth,
+    }
+}
+
+view! {
+    struct Held(report: &Report, holder: &Holder) {
+        what: String = words::holder(report, holder.key),
+        bytes: u64 = holder.bytes,
+        blocks: u64 = holder.blocks,
+    }
+}
+
+view! {
+    struct WhatIf(report: &Report, tried: &Tried, curve: &Curve) {
+        settings: String = tried.label.clone(),
+        is_own: bool = tried.is_own,
+        fits: Option<bool> = tried.fits(report.capacity_bytes),
+        fails_at_entry: Option<usize> = tried.fails_at_entry,
+        peak_reserved_bytes: i64 = tried.peak_reserved_bytes,
+        retries: i64 = tried.retries,
+        driver_calls: u64 = tried.driver_calls,
+        driver_us: u64 = tried.driver_ns / 1000,
+        reserved_bytes: Numbers = Numbers::of(curve),
+    }
+}

@@ -1,0 +1,138 @@
+//! `parkade report`: a recorded run as a page, as pictures, as text for a terminal.
+//!
+//! `gather` computes everything once; `page`, `svg`, `text` and `json` show it. `data` packs what the page's script draws; style and
+//! script are the files in `web/`.
+
+mod advice;
+mod data;
+mod gather;
+mod html;
+mod json;
+pub(crate) mod markup;
+mod outputs;
+mod svg;
+mod text;
+mod words;
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+
+use crate::args::{Json, Profile};
+use crate::runner::{Command, Form, Lines, Subject};
+use crate::{output, size};
+
+use gather::Report;
+
+/// Show what happened in a recorded run: memory over time, the heap at any moment, other settings.
+///
+/// With --output, one page that any browser opens, without network access. With --svg, a picture. With neither, text for the terminal.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade report snapshot.pickle -o report.html
+  parkade report snapshot.pickle -o report.html --limit 16GiB --settings max_split_size_mb:256
+  parkade report snapshot.pickle --svg timeline.svg
+  parkade report snapshot.pickle --svg heap.svg --entry 8652
+  parkade report snapshot.pickle
+
+Exit code: 0 shown, 2 could not run.")]
+pub(crate) struct Args {
+    /// The recording.
+    file: PathBuf,
+    /// Write a page here. A file that parkade did not make is not overwritten without --force.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write a picture here: the timeline, or with --entry the heap.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// The picture shows the heap after so many entries.
+    #[arg(long, value_name = "N", requires = "svg")]
+    entry: Option<usize>,
+    /// Only this device.
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
+    /// The memory limit of the recorded run (set_per_process_memory_fraction), which the recording does not contain.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    limit: Option<u64>,
+    /// The memory with which other settings are tried [default: --limit, else as much as is needed].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    capacity: Option<u64>,
+    /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated.
+    #[arg(long, value_name = "SETTINGS")]
+    settings: Vec<String>,
+    /// The PyTorch version whose decisions are made under other settings [default: what the file shows, else 2.11].
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
+    /// If the log of all blocks would make the page larger than this, the heap is shown at chosen moments only. The rest of a page
+    /// takes about 80 KiB in any case.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "10MiB")]
+    page_size: u64,
+    #[command(flatten)]
+    json: Json,
+    /// Overwrite an existing file, but never the recording.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Command for Args {
+    type Answer = Report;
+
+    fn compute(&self) -> Result<Report> {
+        // Before the file is read, which may take long.
+        outputs::check(&self.file, self.output.as_deref(), self.svg.as_deref(), self.force)?;
+        let report = gather::gather(self).with_context(|| self.file.display().to_string())?;
+        let picture = self.svg.as_ref().map(|_| picture(&report, self.entry)).transpose()?;
+        if let Some(target) = &self.output {
+            crate::output_file::write(target, html::page(&report)?.as_bytes())?;
+        }
+        if let (Some(target), Some(picture)) = (&self.svg, picture) {
+            crate::output_file::write(target, picture.as_bytes())?;
+        }
+        Ok(report)
+    }
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Named(Some(&self.file))
+    }
+
+    fn text(&self, report: &Report, out: &mut dyn Write) -> Result<()> {
+        if self.output.is_none() && self.svg.is_none() {
+            text::print(out, report)?;
+        }
+        for target in [&self.output, &self.svg].into_iter().flatten() {
+            let bytes = fs::metadata(target).map_or(0, |data| data.len());
+            let (name, size) = (output::one_line(&target.display().to_string()), parkade::texts::format_bytes(bytes));
+            writeln!(out, "wrote {name} ({size})")?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, report: &Report, lines: &mut Lines) -> Result<()> {
+        lines.add(&json::Object::of(report))
+    }
+}
+
+/// The picture of the only device.
+fn picture(report: &Report, entry: Option<usize>) -> Result<String> {
+    let [device] = report.devices.as_slice() else {
+        let numbers = output::list(report.devices.iter().map(|device| device.number));
+        bail!("a picture shows one device, and the recording has {numbers}: choose one with --device");
+    };
+    match entry {
+        None => Ok(svg::timeline(report, device)),
+        Some(entry) if entry > device.timeline.entries => {
+            bail!("there is no entry {entry}: the trace has {} entries", device.timeline.entries)
+        }
+        Some(entry) => Ok(svg::heap(report, device, entry as u32)),
+    }
+}
+
+/// What pages and pictures made by parkade have near their beginning.
+const OWN_MARK: &str = "made by parkade report";

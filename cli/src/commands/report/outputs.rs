@@ -1,0 +1,34 @@
+//! Where a page or a picture may be written: never over the recording, nor over one another, nor unasked over somebody else's file.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use super::OWN_MARK;
+use crate::output_file::{is_same_file, refuse_source};
+
+/// Refuses targets that must not be written to. `force` permits only what can be made again.
+pub(super) fn check(recording: &Path, page: Option<&Path>, picture: Option<&Path>, force: bool) -> Result<()> {
+    for target in [page, picture].into_iter().flatten() {
+        refuse_source(recording, target)?;
+        refuse_to_overwrite(target, force)?;
+    }
+    match (page, picture) {
+        (Some(page), Some(picture)) if is_same_file(page, picture) => {
+            bail!("the page and the picture are both to be written to {}: choose two files", page.display())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn refuse_to_overwrite(target: &Path, force: bool) -> Result<()> {
+    let Ok(file) = File::open(target) else { return Ok(()) };
+    let mut head = Vec::new();
+    let is_own = file.take(1024).read_to_end(&mut head).is_ok() && String::from_utf8_lossy(&head).contains(OWN_MARK);
+    if !is_own && !head.is_empty() && !force {
+        bail!("{} already exists and was not {OWN_MARK}: --force overwrites it", target.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and TensorFlow's BFC and through the policies rmm-pool, bfc
+# and bfc-prealloc. Prints the scripts whose placements or driver calls differ, and how many are identical; exit code 1 if any differs.
+# DIR is target/peers, PROGRAM target/release/examples/peer, SEEDS 3 unless given.
+set -euo pipefail
+. "$(dirname "$0")/common.sh"
+built=$root/target/peers
+peer=$root/target/release/examples/peer
+seeds=3
+while [ $# -gt 0 ]; do
+  case $1 in
+    --built) built=${2:?}; shift 2 ;;
+    --peer) peer=${2:?}; shift 2 ;;
+    *) seeds=$1; shift ;;
+  esac
+done
+[ -x "$built/rmm_peer" ] || fail "$built/rmm_peer is missing: run conformance/other_allocators/build_rmm.sh"
+[ -x "$built/bfc_peer" ] || fail "$built/bfc_peer is missing: run conformance/other_allocators/build_bfc.sh"
+[ -x "$peer" ] || fail "$peer is missing: run cargo build --release -p parkade-research --example peer"
+export TF_CPP_MIN_LOG_LEVEL=3
+t=$(mktemp -d)
+trap 'rm -rf "$t"' EXIT
+count=0
+same=0
+
+# agree NAME: compares the outputs $t/real and $t/policy.
+agree() {
+  count=$((count + 1))
+  if line=$(python3 "$here/compare.py" "$t/real" "$t/policy"); then same=$((same + 1)); else echo "$1: $line"; fi
+}
+
+for streams in 1 3; do
+  for seed in $(seq "$seeds"); do
+    for configuration in "2147483648 -" "2000000000 -" "1999999999 -" "2147483648 1899999744" "2147483648 1500000000"; do
+      read -r capacity maximum <<< "$configuration"
+      # RMM is given multiples of 256; it begins with half of the device, or with the maximum if that is less.
+      initial=$((capacity / 2 / 256 * 256))
+      limit=$capacity
+      rounded=-
+      if [ "$maximum" != - ]; then
+        rounded=$((maximum / 256 * 256))
+        limit=$rounded
+        if [ $initial -gt $rounded ]; then initial=$rounded; fi
+      fi
+      for live in 50 97; do
+        python3 "$here/gen.py" "$seed" 8000 $streams $((limit / 100 * live)) > "$t/script"
+        "$built/rmm_peer" pool "$capacity" $initial $rounded "$t/script" > "$t/real"
+        "$peer" rmm-pool "$capacity" "$maximum" "$t/script" > "$t/policy"
+        agree "rmm-pool, $streams streams, capacity $capacity, maximum $maximum, live $live%, seed $seed"
+      done
+    done
+    for capacity in 2147483648 2000000000; do
+      for live in 50 97; do
+        python3 "$here/gen.py" "$seed" 8000 $streams $((capacity / 100 * live)) > "$t/script"
+        # BFC knows no streams.
+        "$built/bfc_peer" grow $capacity $capacity "$t/script" > "$t/real" 2> /dev/null
+        "$peer" bfc $capacity - "$t/script" one > "$t/policy"
+        agree "bfc, $streams streams as one, capacity $capacity, live $live%, seed $seed"
+        "$built/bfc_peer" prealloc $capacity $((capacity / 4 * 3)) "$t/script" > "$t/real" 2> /dev/null
+        "$peer" bfc-prealloc $capacity - "$t/script" one > "$t/policy"
+        agree "bfc-prealloc, $streams streams as one, capacity $capacity, live $live%, seed $seed"
+      done
+    done
+  done
+done
+echo "$same of $count scripts identical"
+[ $same = $count ]

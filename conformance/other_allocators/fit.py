@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""The smallest capacity in which a script fits, for real allocators and for parkade's policies.
+
+  fit.py [--built DIR] [--peer PROGRAM] [--only rmm-pool,rmm-arena,bfc,bfc-keep,bfc-prealloc,tlsf,gmlake] SCRIPT...
+
+Found by bisection in steps of a 256th of the script's largest load, and printed as a multiple of that load. DIR is target/peers, PROGRAM
+target/release/examples/peer. Unless --only says otherwise: RMM's and BFC's.
+"""
+import argparse
+import os
+import subprocess
+import sys
+
+from paths import BUILT, PEER, check
+
+RMM, BFC = "build_rmm.sh", "build_bfc.sh"
+
+
+def unit(size):
+    return size // 256 * 256
+
+
+def commands(built, peer):
+    """Per allocator: who builds it; the real one's command, and the policy's, for a capacity and a script."""
+    real = lambda name, *words: [os.path.join(built, name), *map(str, words), "stop"]
+    policy = lambda name: lambda capacity, script: [peer, name, str(capacity), "-", script, "stop"]
+    return {
+        "rmm-pool": ("rmm_peer", RMM, lambda c, s: real("rmm_peer", "pool", c, unit(c // 2), "-", s), policy("rmm-pool")),
+        "rmm-arena": ("rmm_peer", RMM, lambda c, s: real("rmm_peer", "arena", 1 << 60, unit(c), "-", s), policy("rmm-arena")),
+        "bfc": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow", c, c, s), policy("bfc")),
+        "bfc-keep": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow-keep", c, c, s), None),
+        "bfc-prealloc": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "prealloc", c, c // 4 * 3, s), policy("bfc-prealloc")),
+        "tlsf": ("tlsf_peer", "build_tlsf.sh", lambda c, s: real("tlsf_peer", "unit", c, s), policy("tlsf")),
+        "gmlake": ("gmlake_peer", "build_gmlake.sh",
+                   lambda c, s: ["env", "FAKE_EVENTS_AUTO=1", f"FAKE_GPU_BYTES={c}", *real("gmlake_peer", s)], policy("gmlake")),
+    }
+
+
+def largest_load(script):
+    live, total, largest = {}, 0, 0
+    for line in open(script):
+        words = line.split()
+        if words[:1] == ["a"]:
+            live[words[1]] = int(words[2])
+            total += live[words[1]]
+            largest = max(largest, total)
+        elif words[:1] == ["f"]:
+            total -= live.pop(words[1], 0)
+    return largest
+
+
+def fits(command):
+    output = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")).stdout
+    last = output.rstrip().rsplit("\n", 1)[-1].split()
+    if not last or last[0] != "=":
+        sys.exit(f"{' '.join(command)} did not finish: {output[-300:]}")
+    return int(last[4]) == 0
+
+
+def smallest(make, script):
+    """The smallest capacity that fits, as a multiple of the load; None if even 65 times the load does not."""
+    load = largest_load(script)
+    step = -(-load // 256)
+    low, high = -1, 1024  # in steps above the load
+    while not fits(make(load + high * step, script)):
+        low, high = high, high * 2
+        if high > 1 << 14:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(make(load + middle * step, script)):
+            high = middle
+        else:
+            low = middle
+    return (load + high * step) / load
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--built", default=BUILT)
+    parser.add_argument("--peer", default=PEER)
+    parser.add_argument("--only", default="rmm-pool,rmm-arena,bfc,bfc-keep,bfc-prealloc")
+    parser.add_argument("scripts", nargs="+", metavar="SCRIPT")
+    options = parser.parse_args()
+    known = commands(options.built, options.peer)
+    chosen = options.only.split(",")
+    for name in chosen:
+        if name not in known:
+            parser.error(f"there is no {name}: {', '.join(known)}")
+        check(os.path.join(options.built, known[name][0]), f"conformance/other_allocators/{known[name][1]}")
+    check(options.peer, "cargo build --release -p parkade-research --example peer")
+    shown = lambda factor: "none" if factor is None else f"{factor:.3f}"
+    for script in options.scripts:
+        for name in chosen:
+            _, _, real, policy = known[name]
+            found = shown(smallest(real, script)), shown(smallest(policy, script)) if policy else "-"
+            print(f"{os.path.splitext(os.path.basename(script))[0]:28} {name:13} real {found[0]} policy {found[1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+//! The laws that hold between steps under any policy: every byte is accounted for exactly once, and the statistics agree.
+
+use parkade::PoolSlot;
+use parkade::policy::Policy;
+use parkade::snapshot::SegmentInfo;
+use parkade::stats::Family;
+use parkade::units::PoolClass;
+
+use super::{Mode, Trial};
+use crate::backend::TestDevice;
+use crate::checks::laws_pytorch::trial::Account;
+use crate::law::{Broken, Law, ensure};
+
+impl<D: TestDevice, P: Policy> Trial<D, P> {
+    /// Checks every law that holds between steps; `only_merges` means that the step split no block.
+    ///
+    /// # Errors
+    /// The first broken law.
+    pub(super) fn check(&mut self, only_merges: bool) -> Result<(), Broken> {
+        self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
+        let segments = self.core.segments();
+        self.check_pools(&segments)?;
+        for entry in &self.core.observer()[self.followed..] {
+            self.history.follow(entry)?;
+            self.ledger.follow(entry);
+        }
+        self.followed = self.core.observer().len();
+        self.book.check(&segments, &self.device.witness())?;
+        self.check_merged(&segments)?;
+        if only_merges {
+            self.check_not_overmerged(&segments)?;
+        }
+        self.check_accounts(&segments)?;
+        self.check_device(&segments)?;
+        self.ledger.check(self.core.stats(), self.may_expand())?;
+        self.check_races()?;
+        self.reserved_before = self.core.heap().reserved().get();
+        self.before = segments;
+        Ok(())
+    }
+
+    /// Whether memory may come from expandable segments.
+    pub(super) fn may_expand(&self) -> bool {
+        let classes = [PoolClass::Small, PoolClass::Large];
+        self.mode == Mode::Wrong
+            || classes.into_iter().any(|class| self.core.policy().is_expandable(PoolSlot::default_pool(class)))
+    }
+
+    /// Reserved bytes are the sum of live, rounding, pending, stranded and whole, and each statistic agrees with its part.
+    fn check_accounts(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let account = Account::of(segments);
+        let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);
+        for (family, counted) in account.by_family().into_iter().chain([(Family::Allocation, self.book.live.len() as u64)]) {
+            ensure(Law::Accounting, current(family) == counted, || {
+                format!("{} is {}, but {counted} was counted: {account:?}", family.name(), current(family))
+            })?;
+        }
+        let reserved = self.core.heap().reserved().get();
+        ensure(Law::Accounting, reserved == account.sum(), || {
+            format!("{reserved} bytes are reserved, but the account is {account:?}")
+        })?;
+        // A lowered limit applies only to later growth. Expandable segments map whole pages for what the limit allowed.
+        let page = |class| self.core.policy().page(PoolSlot::default_pool(class)).get();
+        let slack = if self.may_expand() { page(PoolClass::Small).max(page(PoolClass::Large)) } else { 0 };
+        let grew = reserved > self.reserved_before && self.mode != Mode::Wrong;
+        let limit = self.core.heap().limit();
+        let kept = !grew || limit.is_none_or(|limit| reserved <= limit.get() + slack);
+        ensure(Law::Limit, kept, || format!("{reserved} bytes are reserved, and the limit is {limit:?}"))
+    }
+
+    /// The ordinary segments are exactly the device's live ranges.
+    fn check_device(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let page = self.page.get();
+        let device = self.device.look();
+        let ranges: Vec<(u64, u64)> = device.live_ranges().iter().map(|(address, bytes)| (address.get(), bytes.get())).collect();
+        let ordinary: Vec<&SegmentInfo> = segments.iter().filter(|segment| !segment.expandable).collect();
+        let same = ranges.len() == ordinary.len()
+            && ranges.iter().zip(&ordinary).all(|(range, segment)| {
+                // The device gives whole pages.
+                range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
+            });
+        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))
+    }
+
+    /// The program waits wherever it must, so any race means that memory was reused or unmapped too early.
+    pub(super) fn check_races(&self) -> Result<(), Broken> {
+        let mut device = self.device.steer();
+        let race = device.insight().and_then(|device| device.races().first().map(ToString::to_string));
+        ensure(Law::NoEarlyReuse, race.is_none(), || race.unwrap_or_default())
+    }
+}

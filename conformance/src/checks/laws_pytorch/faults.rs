@@ -1,0 +1,257 @@
+//! Failing driver calls, one at a time: for n = 1, 2, ... the n-th call fails, until a run has fewer than n calls.
+//!
+//! After the failure the heap is valid, the statistics agree with it, the rest of the sequence runs, and nothing leaks in the
+//! end. The trial checks all of that after every operation. The call fails before it reaches the device, so this works on every
+//! backend.
+
+use parkade::units::MIB;
+use parkade_sim::{CallName, FaultError, FaultPlan, When};
+use proptest::strategy::{Strategy, ValueTree};
+
+use super::campaign::Stopped;
+use crate::backend::{Backend, EventTiming, Places};
+use crate::checks::draw::{may_expand, runner};
+use crate::checks::laws_pytorch::operation::Operation::{
+    Allocate, CompleteOne, Free, Launch, OthersHold, ProcessEvents, RecordStream, ReleaseCached, SetFraction,
+};
+use crate::checks::laws_pytorch::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
+use crate::checks::laws_pytorch::trial::{Outcome, Trial};
+use crate::law::{Broken, Law};
+use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
+
+/// A code that the allocator has no rule for ("an illegal memory access was encountered").
+const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
+
+/// Duration of work that the allocator has to wait for, in nanoseconds.
+const WORK_NS: u64 = 4_000_000;
+
+/// Device calls that can fail.
+const CALLS: [CallName; 15] = [
+    CallName::MemGetInfo,
+    CallName::Malloc,
+    CallName::Free,
+    CallName::EventCreate,
+    CallName::EventRecord,
+    CallName::EventQuery,
+    CallName::EventSynchronize,
+    CallName::AddressReserve,
+    CallName::AddressFree,
+    CallName::MemCreate,
+    CallName::MemMap,
+    CallName::MemSetAccess,
+    CallName::MemUnmap,
+    CallName::MemRelease,
+    CallName::StreamSynchronize,
+];
+
+/// Those that only expandable segments make.
+const EXPANDABLE_CALLS: [CallName; 8] = [
+    CallName::AddressReserve,
+    CallName::AddressFree,
+    CallName::MemCreate,
+    CallName::MemMap,
+    CallName::MemSetAccess,
+    CallName::MemUnmap,
+    CallName::MemRelease,
+    CallName::StreamSynchronize,
+];
+
+/// A sequence and its setup.
+type Program = (Setup, Vec<Operation>);
+
+/// The entries of this law: failures of every kind of call, any call that reports out of memory, and two failures in a row.
+pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+    let says = "after the n-th call of this kind fails, for every n, every law holds and nothing leaks";
+    let mut entries: Vec<Entry<B>> = CALLS
+        .into_iter()
+        .map(|call| {
+            let entry = Entry::new(Group::Law, format!("faults/{}", call.as_str()), says, move |backend, effort| {
+                fail_each(backend, effort, move |n| vec![(When::NthOf(call, n), ILLEGAL_ADDRESS)], Some(call))
+            });
+            if EXPANDABLE_CALLS.contains(&call) { entry.requires(Requirement::ExpandableSegments) } else { entry }
+        })
+        .collect();
+    let says = "after the n-th call reports out of memory, for every n, every law holds and nothing leaks";
+    entries.push(Entry::new(Group::Law, "faults/out-of-memory", says, |backend, effort| {
+        fail_each(backend, effort, |n| vec![(When::Nth(n), FaultError::OutOfMemory)], None)
+    }));
+    let says = "after the n-th call and the next one fail, for every n, every law holds and nothing leaks";
+    entries.push(Entry::new(Group::Law, "faults/two-in-a-row", says, |backend, effort| {
+        fail_each(backend, effort, |n| vec![(When::Nth(n), ILLEGAL_ADDRESS), (When::Nth(n + 1), ILLEGAL_ADDRESS)], None)
+    }));
+    entries
+}
+
+fn setup(capacity_mib: u64, settings: usize, is_virtual: bool) -> Setup {
+    let (timing, places) = (EventTiming::Lazy, Places::Ascending);
+    Setup { capacity: capacity_mib * MIB, timing, settings, places, free_waits: false, is_virtual }
+}
+
+/// Every rung of the ladder, with events of two streams pending: garbage collection, oversize blocks, waiting, out of memory.
+fn ordinary() -> Vec<Program> {
+    let events = vec![
+        Allocate(30 * MIB, 0),
+        RecordStream(0, 1),
+        RecordStream(0, 2),
+        RecordStream(0, 3),
+        Allocate(700, 0),
+        RecordStream(1, 1),
+        Free(1),
+        Free(0),
+        Allocate(600, 0),
+        CompleteOne(1),
+        ProcessEvents,
+        Allocate(50 * MIB, 0),
+        Allocate(50 * MIB, 1),
+        Free(0),
+        ReleaseCached,
+        Allocate(512, 2),
+    ];
+    let ladder = vec![
+        SetFraction(90),
+        Allocate(40 * MIB, 0),
+        Allocate(45 * MIB, 0),
+        Allocate(5 * MIB, 1),
+        RecordStream(1, 2),
+        Free(0),
+        Free(0),
+        Allocate(60 * MIB, 0),
+        Allocate(90 * MIB, 0),
+        OthersHold(60 * MIB),
+        Allocate(35 * MIB, 1),
+        Free(0),
+        Free(0),
+        Allocate(2 * MIB, 0),
+        Allocate(300 * MIB, 0),
+        ReleaseCached,
+    ];
+    let on = |sequence: &[Operation]| [0, 1, 4, 5].map(|settings| (setup(128, settings, false), sequence.to_vec()));
+    // On a real device work takes time, so that there is something to wait for.
+    let waiting =
+        vec![Allocate(60 * MIB, 0), Launch(1, WORK_NS), RecordStream(0, 1), Free(0), Allocate(100 * MIB, 0), Allocate(700, 2)];
+    [on(&events), on(&ladder), on(&waiting)].concat()
+}
+
+/// Expandable segments: growth, holes, unmapping of whole pages, refilling from the lowest address.
+fn expandable() -> Program {
+    let sequence = vec![
+        Allocate(3 * MIB, 0),
+        Allocate(30 * MIB, 0),
+        Allocate(45 * MIB, 0),
+        Allocate(700, 1),
+        Free(1),
+        ReleaseCached,
+        Allocate(25 * MIB, 0),
+        Allocate(200 * MIB, 0),
+        Free(0),
+        Free(0),
+        ReleaseCached,
+        Allocate(12 * MIB, 2),
+        Free(0),
+        Free(0),
+        Free(0),
+        Free(0),
+        ReleaseCached,
+        Allocate(5 * MIB, 0),
+    ];
+    (setup(160, 0, true), sequence)
+}
+
+/// Random programs, one more for every hundred cases.
+fn random(effort: &Effort) -> Vec<Program> {
+    let mut runner = runner(effort, 77_u64);
+    let ordinary =
+        setup_under(EventTiming::Lazy).prop_flat_map(|setup| (proptest::strategy::Just(setup), operations_for(&setup, 40..60)));
+    let expandable = virtual_setup_under(EventTiming::Lazy)
+        .prop_flat_map(|setup| (proptest::strategy::Just(setup), operations_for(&setup, 40..60)));
+    let mut draw = |strategy: &dyn Fn(&mut proptest::test_runner::TestRunner) -> Option<Program>| strategy(&mut runner);
+    (0..2 + effort.cases / 500)
+        .filter_map(|number| {
+            if number % 2 == 0 {
+                draw(&|runner| ordinary.new_tree(runner).ok().map(|tree| tree.current()))
+            } else {
+                draw(&|runner| expandable.new_tree(runner).ok().map(|tree| tree.current()))
+            }
+        })
+        .collect()
+}
+
+/// The outcome of a run with planned failures.
+struct Ran {
+    /// How many failures happened.
+    fired: u64,
+    /// The operations that reported one, in order.
+    told: Vec<String>,
+    /// How many operations were performed.
+    script: String,
+}
+
+fn run<B: Backend>(backend: &B, (setup, sequence): &Program, plan: FaultPlan) -> Result<Ran, Stopped> {
+    let mut trial = Trial::new(backend, setup).map_err(Stopped::Unable)?;
+    trial.plan_faults(plan);
+    let mut told = Vec::new();
+    for (number, operation) in sequence.iter().enumerate() {
+        match trial.apply(operation) {
+            Ok(Outcome::Failed(error)) => told.push(format!("operation {number}, {operation:?}: {error}")),
+            Ok(_) => {}
+            Err(broken) => {
+                return Err(Stopped::Broken(broken.during(format!("operation {number}, {operation:?}")), trial.script()));
+            }
+        }
+    }
+    let (fired, script) = (trial.faults_fired(), trial.script());
+    trial.finish().map_err(|broken| Stopped::Broken(broken, script.clone()))?;
+    Ok(Ran { fired, told, script })
+}
+
+/// Runs every program with the n-th call failing, for n = 1, 2, ... until no failure happens.
+fn fail_each<B: Backend>(
+    backend: &B,
+    effort: &Effort,
+    plan: impl Fn(u64) -> Vec<(When, FaultError)>,
+    call: Option<CallName>,
+) -> Verdict {
+    let mut programs: Vec<Program> = ordinary().into_iter().chain([expandable()]).chain(random(effort)).collect();
+    let may_expand = may_expand(backend);
+    programs.retain(|(setup, _)| may_expand || !setup.is_virtual);
+    let (mut failures, mut operations) = (0, 0);
+    for program in &programs {
+        for n in 1.. {
+            let faults = plan(n);
+            let whole = faults.iter().fold(FaultPlan::none(), |plan, &(when, error)| plan.and(when, error));
+            let ran = run(backend, program, whole).map_err(|stopped| trouble(stopped, &faults))?;
+            operations += program.1.len() as u64;
+            if ran.fired == 0 {
+                break;
+            }
+            let one = faults.len() == 1 && faults[0].1 == ILLEGAL_ADDRESS && !program.0.is_virtual;
+            if one && ran.told.len() != 1 {
+                let broken =
+                    Broken::new(Law::Faults, format!("{} operations reported the failure: {:?}", ran.told.len(), ran.told));
+                return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
+            }
+            if ran.told.len() as u64 > ran.fired {
+                let broken = Broken::new(
+                    Law::Faults,
+                    format!("{} calls failed, and {} operations reported it: {:?}", ran.fired, ran.told.len(), ran.told),
+                );
+                return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
+            }
+            failures += ran.fired;
+        }
+    }
+    if failures == 0 {
+        return Err(Trouble::fail(format!("no program makes a call that could fail: {call:?}")));
+    }
+    Ok(Evidence { measured: format!("{failures} failures in {} programs", programs.len()), operations, text: String::new() })
+}
+
+fn trouble(stopped: Stopped, faults: &[(When, FaultError)]) -> Trouble {
+    match stopped {
+        Stopped::Unable(unable) => unable.into(),
+        Stopped::Broken(broken, script) => {
+            let planned = format!("# planned failures: {faults:?}\n{script}");
+            Trouble::Fail { reason: format!("{faults:?}: {broken}"), script: Some(planned) }
+        }
+    }
+}

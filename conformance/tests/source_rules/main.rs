@@ -1,0 +1,204 @@
+//! Tidiness: what creeps into a code base when nobody looks.
+
+use std::path::{Path, PathBuf};
+
+mod citations;
+mod imports;
+mod source;
+
+use source::{code_of, dependencies, files, impurities, missing_attributes};
+
+/// The most lines of a module.
+const LONGEST_MODULE: usize = 400;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn the_core_is_pure() {
+    let sources: Vec<PathBuf> =
+        files(&root().join("src")).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).collect();
+    assert!(sources.len() > 20, "the core's sources are there");
+    for path in sources {
+        // A module of its own that is only compiled for tests says so where it is declared.
+        if path.ends_with("tests.rs") || path.ends_with("index/ordered.rs") {
+            continue;
+        }
+        assert_eq!(impurities(&read(&path)), [""; 0], "{}", path.display());
+    }
+    assert_eq!(missing_attributes(&read(&root().join("src/lib.rs"))), [""; 0]);
+}
+
+#[test]
+fn the_core_depends_on_nothing() {
+    assert_eq!(dependencies(&read(&root().join("Cargo.toml"))), [""; 0]);
+}
+
+/// The roots of all crates.
+fn crate_roots() -> Vec<PathBuf> {
+    let roots = files(&root()).into_iter().filter(|path| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs"));
+    let roots: Vec<PathBuf> = roots.collect();
+    assert!(roots.len() > 10, "{roots:?}");
+    roots
+}
+
+#[test]
+fn no_files_of_different_folders_use_each_other_in_a_circle() {
+    let circles: Vec<Vec<PathBuf>> =
+        crate_roots().iter().flat_map(|root| imports::circles(&imports::Crate::read(root).uses())).collect();
+    let named: Vec<Vec<_>> =
+        circles.iter().map(|circle| circle.iter().map(|file| file.strip_prefix(root()).unwrap_or(file)).collect()).collect();
+    assert!(named.is_empty(), "{named:#?}");
+}
+
+/// A crate that grows beyond this has more than one purpose.
+const LARGEST_CRATE: usize = 14_000;
+
+#[test]
+fn crates_are_small() {
+    for crate_root in crate_roots() {
+        let folder = crate_root.parent().expect("a folder");
+        let sources = files(folder).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+        let lines: usize = sources.map(|path| read(&path).lines().count()).sum();
+        assert!(lines <= LARGEST_CRATE, "{} has {lines} lines, more than {LARGEST_CRATE}", folder.display());
+    }
+}
+
+#[test]
+fn modules_are_small() {
+    let sources = files(&root()).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    for path in sources {
+        let name = path.strip_prefix(root()).expect("inside").to_string_lossy().into_owned();
+        let lines = read(&path).lines().count();
+        assert!(lines <= LONGEST_MODULE, "{name} has {lines} lines, more than {LONGEST_MODULE}");
+    }
+}
+
+/// Every text of the repository with these endings, by its name.
+fn texts(endings: &[&str]) -> Vec<(PathBuf, String)> {
+    let has_ending = |path: &PathBuf| path.extension().is_some_and(|own| endings.iter().any(|ending| own == *ending));
+    files(&root()).into_iter().filter(has_ending).map(|path| (path.clone(), read(&path))).collect()
+}
+
+#[test]
+fn every_cited_section_of_the_specification_is_there() {
+    let spec = read(&root().join("docs/spec.md"));
+    let sections = citations::sections(&spec);
+    let mut cited = 0;
+    for (path, text) in texts(&["rs", "md", "py", "cpp", "sh"]) {
+        for (line, section) in citations::cited_sections(&text) {
+            assert!(sections.contains(section), "{}:{line} cites spec {section}, which docs/spec.md has not", path.display());
+            cited += 1;
+        }
+    }
+    assert!(cited > 200, "{cited}");
+}
+
+#[test]
+fn every_cited_fact_is_there() {
+    let page = read(&root().join("docs/driver-facts.md"));
+    let headings = citations::headings(&page);
+    let mut cited = 0;
+    for (path, text) in texts(&["rs"]).into_iter().filter(|(path, _)| !path.to_string_lossy().contains("tests/source_rules")) {
+        for (line, fact) in citations::cited_facts(&text) {
+            let is_there = headings.iter().any(|heading| fact.trim_start_matches(['"', '`']).starts_with(heading));
+            assert!(is_there, "{}:{line} cites facts: {fact}, which docs/driver-facts.md has not", path.display());
+            cited += 1;
+        }
+    }
+    assert!(cited > 20, "{cited}");
+}
+
+#[test]
+fn every_link_between_pages_leads_somewhere() {
+    for (path, text) in texts(&["md"]) {
+        let broken = citations::broken_links(&text, path.parent().expect("a folder"));
+        assert!(broken.is_empty(), "{}: {broken:?}", path.display());
+    }
+}
+
+#[test]
+fn citations_are_recognised() {
+    let page = "# Title\n## 2. Path\n### 2.10.1 More\ntext 3.1\n";
+    assert_eq!(citations::sections(page).into_iter().collect::<Vec<_>>(), ["2", "2.10.1"]);
+    let text = "a (spec 2.4). inspec 3.1\nspec 10.18 and spec 5.";
+    assert_eq!(citations::cited_sections(text), [(1, "2.4"), (2, "10.18"), (2, "5")]);
+    assert_eq!(citations::cited_facts("x // facts: Holes, first\n// row\nlet facts: u64;"), [(1, "Holes, first row".to_owned())]);
+    assert_eq!(citations::broken_links("[a](nowhere.md#x) [b](https://x) [c](#d)", &root()), ["nowhere.md#x"]);
+}
+
+#[test]
+fn no_file_knows_the_machine() {
+    // Put together here, so that this file does not contain them.
+    let machine: Vec<String> = ["work", "root", "tmp"].iter().map(|folder| format!("/{folder}/")).collect();
+    for file in files(&root()).into_iter().chain(files(&root().join(".ci"))) {
+        let Ok(text) = String::from_utf8(std::fs::read(&file).unwrap_or_default()) else { continue };
+        for path in &machine {
+            assert!(!text.contains(path.as_str()), "{} names {path}, which is a path of one machine", file.display());
+        }
+    }
+}
+
+// ---- the checker itself
+
+#[test]
+fn what_must_not_be_is_caught() {
+    for sample in [
+        "extern crate std;",
+        "use std::collections::BTreeMap;",
+        "fn f() { let m: ::std::vec::Vec<u8> = x; }",
+        "unsafe { f() }",
+        "use hashbrown::HashMap;",
+        "let set = HashSet::new();",
+        "type S = RandomState;",
+        "let now = Instant::now();",
+        "let t = core::time::SystemTime;",
+        "let x = rand::random();",
+        "fn f<'a>(x: &'a str) { unsafe {} }",
+        "let c = '\"'; unsafe {} // \"",
+        "let c = '\\''; unsafe {}",
+        "let s = r#\"a \" b\"#; unsafe {}",
+        "let s = \"\\\\\"; unsafe {}",
+        "/* /* nested */ */ unsafe {}",
+        "#[cfg(test)]\nmod tests { fn f() {} }\nfn g() { unsafe {} }",
+        "#[cfg(test)]\nmod tests;\nfn g() { unsafe {} }",
+    ] {
+        assert_eq!(impurities(sample).len(), 1, "{sample}: {:?}", impurities(sample));
+    }
+    assert_eq!(impurities("fn f() {}\n\nunsafe fn g() {}"), ["line 3: \"unsafe\": the core has no unsafe code"]);
+    assert_eq!(impurities("/* a\nb */\n\"c\nd\";\n#[cfg(test)]\nmod t {\n}\nunsafe").first().map(|l| &l[..7]), Some("line 8:"));
+}
+
+#[test]
+fn what_only_looks_like_it_is_not() {
+    for sample in [
+        "// std:: and unsafe are talked about",
+        "//! HashMap",
+        "/* Instant\n SystemTime */",
+        "let s = \"std::unsafe HashMap\";",
+        "let s = r\"std::\";",
+        "#[cfg(test)]\nmod tests { use std::vec::Vec; mod inner { fn f() { unsafe {} } } }",
+        "#![forbid(unsafe_code)]",
+        "let operand = strand; let brand_new = 1;",
+        "let instant = 1; my_std::f();",
+    ] {
+        assert_eq!(impurities(sample), [""; 0], "{sample}");
+    }
+    assert_eq!(code_of("a // b\nc").trim_end(), "a  \nc");
+}
+
+#[test]
+fn missing_attributes_and_dependencies_are_caught() {
+    assert_eq!(missing_attributes("#![no_std]\n#![forbid(unsafe_code)]"), [""; 0]);
+    assert_eq!(missing_attributes("// #![no_std]\n#![forbid(unsafe_code)]"), ["#![no_std]"]);
+    assert_eq!(missing_attributes(""), ["#![no_std]", "#![forbid(unsafe_code)]"]);
+    assert_eq!(dependencies("[dependencies]\n\n[dev-dependencies]\nproptest = \"1\""), [""; 0]);
+    assert_eq!(dependencies("[dependencies]\nlibc = \"1\"\nserde.workspace = true"), ["libc", "serde"]);
+    assert_eq!(dependencies("[dependencies.libc]\nversion = \"1\""), ["[dependencies.libc]"]);
+    assert_eq!(dependencies("[target.'cfg(unix)'.dependencies]\nlibc = \"1\""), ["[target.'cfg(unix)'.dependencies]"]);
+}
