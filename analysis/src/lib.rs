@@ -4,7 +4,9 @@
 pub mod advise;
 pub mod annotations;
 pub mod caution;
+pub mod continuation;
 pub mod diagnose;
+pub mod ending;
 pub mod fragmentation;
 pub mod timeline;
 

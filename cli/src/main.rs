@@ -3,6 +3,7 @@
 
 mod args;
 mod commands;
+mod ending;
 mod json_struct;
 mod output;
 mod output_file;

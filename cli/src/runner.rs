@@ -19,6 +19,8 @@ pub(crate) enum Outcome {
     CheckFailed,
     /// Something could not be run; the error has been printed.
     CouldNotRun,
+    /// What was asked cannot be known from the file.
+    NotKnown,
 }
 
 impl From<Outcome> for ExitCode {
