@@ -15,14 +15,18 @@ pub(crate) enum Needs {
     Compiler,
     /// That there is no driver.
     NoDriver,
+    /// A program, which answers `--version`.
+    Program(&'static str),
 }
 
 impl Needs {
-    fn missing(self) -> Option<&'static str> {
+    fn missing(self) -> Option<String> {
+        let lacks = |program: &str| Command::new(program).arg("--version").output().is_err();
         match self {
-            _ if !cfg!(target_os = "linux") => Some("this is not Linux"),
-            Needs::Compiler if Command::new("cc").arg("--version").output().is_err() => Some("there is no C compiler (cc)"),
-            Needs::NoDriver if call(&["info"]).code == 0 => Some("this machine has a driver"),
+            _ if !cfg!(target_os = "linux") => Some("this is not Linux".to_owned()),
+            Needs::Compiler if lacks("cc") => Some("there is no C compiler (cc)".to_owned()),
+            Needs::NoDriver if call(&["info"]).code == 0 => Some("this machine has a driver".to_owned()),
+            Needs::Program(name) if lacks(name) => Some(format!("there is no {name}")),
             _ => None,
         }
     }
