@@ -33,7 +33,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const AFTER_HELP: &str = "\
 Sizes: 16GiB, 16G, 7.2GiB and 512M are powers of 1024; 16GB and 512MB are powers of 1000; a number alone is bytes.
 
-Exit code: 0 success, 1 a check failed (something differs, or the program does not fit), 2 the command could not run, 3 the answer is
+Exit code: 0 success, 1 a check failed (something differs, or the program does not fit), 2 the command could not run, 3 the answer is \
 not known from this file.";
 
 /// GPU memory, replayed: what PyTorch's allocator did, and what it would have done under other settings.
