@@ -13,7 +13,8 @@ use crate::runner::{Command, Form};
 /// The script goes to standard output. Each shell has its own place for it; a shell that is already running does not see it.
 #[derive(Parser)]
 #[command(after_help = "Examples:
-  parkade completions bash > ~/.local/share/bash-completion/completions/parkade
+  source <(parkade completions bash)                           in ~/.bashrc
+  parkade completions bash > /etc/bash_completion.d/parkade    for all users
   parkade completions zsh > ~/.zfunc/_parkade                  with fpath+=~/.zfunc before compinit in ~/.zshrc
   parkade completions fish > ~/.config/fish/completions/parkade.fish
   parkade completions powershell >> $PROFILE
