@@ -77,7 +77,7 @@ fn why_not_a_unit(number: &str, unit: &str) -> String {
     match number {
         "" if unit.starts_with('-') => "it is negative".to_owned(),
         "" => "it does not begin with a number".to_owned(),
-        _ if is_comma => "a comma is not accepted, and decimals follow a point".to_owned(),
+        _ if is_comma => "a comma is not accepted: decimals follow a point (1.5GiB)".to_owned(),
         _ => format!("{:?} is not a unit", output::shorten(unit, 40)),
     }
 }

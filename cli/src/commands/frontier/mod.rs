@@ -100,7 +100,7 @@ impl Device {
         let known = || CARDS.map(|card| card.name).join(", ");
         let bytes = match card(text) {
             Some(card) => card.total_bytes,
-            None => size::parse(text).map_err(|error| format!("{error}, or a card ({})", known()))?,
+            None => size::parse(text).map_err(|error| format!("{error}; cards by name: {}", known()))?,
         };
         Ok(Device { text: text.to_owned(), bytes })
     }
