@@ -132,7 +132,10 @@ fn bad_arguments_are_one_line() {
         let run = small(&["--json", "--devices", device]);
         let object: serde_json::Value = serde_json::from_str(&run.out).expect("one JSON object");
         let said = object["error"].as_str().expect("a line");
-        assert!(run.code == 2 && said.contains("is not a size") && said.contains("cards by name: A100-40GB, H100-80GB"), "{said}");
+        assert!(
+            run.code == 2 && said.contains("is not a size") && said.contains("cards by name: A100-40GB, H100-80GB"),
+            "{said}"
+        );
         assert!(run.err.starts_with("error: ") && !said.contains('\n'), "{}", run.err);
     }
     let run = small(&["--json", "--devices", "1"]);
