@@ -16,10 +16,10 @@ fn main() -> ExitCode {
         ("pages_have_every_command_and_option", Needs::Nothing, pages_have_every_command_and_option),
         ("a_folder_gets_all_pages", Needs::Nothing, a_folder_gets_all_pages),
         ("what_cannot_be_done_is_one_line", Needs::Nothing, what_cannot_be_done_is_one_line),
-        ("bash_completes", Needs::Program("bash"), bash_completes),
-        ("zsh_accepts_the_script", Needs::Program("zsh"), zsh_accepts_the_script),
-        ("fish_accepts_the_script", Needs::Program("fish"), fish_accepts_the_script),
-        ("groff_renders_the_pages", Needs::Program("groff"), groff_renders_the_pages),
+        ("bash_completes", Needs::Program("bash", "there is no bash"), bash_completes),
+        ("zsh_accepts_the_script", Needs::Program("zsh", "there is no zsh"), zsh_accepts_the_script),
+        ("fish_accepts_the_script", Needs::Program("fish", "there is no fish"), fish_accepts_the_script),
+        ("groff_renders_the_pages", Needs::Program("groff", "there is no groff"), groff_renders_the_pages),
     ])
 }
 

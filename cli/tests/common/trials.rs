@@ -11,22 +11,21 @@ use super::call;
 pub(crate) enum Needs {
     /// Nothing.
     Nothing,
+    /// A program that answers `--version`, and what to say where it is missing.
+    Program(&'static str, &'static str),
     /// A C compiler, for a driver library of the test's own.
     Compiler,
     /// That there is no driver.
     NoDriver,
-    /// A program, which answers `--version`.
-    Program(&'static str),
 }
 
 impl Needs {
-    fn missing(self) -> Option<String> {
-        let lacks = |program: &str| Command::new(program).arg("--version").output().is_err();
+    fn missing(self) -> Option<&'static str> {
         match self {
-            _ if !cfg!(target_os = "linux") => Some("this is not Linux".to_owned()),
-            Needs::Compiler if lacks("cc") => Some("there is no C compiler (cc)".to_owned()),
-            Needs::NoDriver if call(&["info"]).code == 0 => Some("this machine has a driver".to_owned()),
-            Needs::Program(name) if lacks(name) => Some(format!("there is no {name}")),
+            _ if !cfg!(target_os = "linux") => Some("this is not Linux"),
+            Needs::Program(name, missing) if Command::new(name).arg("--version").output().is_err() => Some(missing),
+            Needs::Compiler if Command::new("cc").arg("--version").output().is_err() => Some("there is no C compiler (cc)"),
+            Needs::NoDriver if call(&["info"]).code == 0 => Some("this machine has a driver"),
             _ => None,
         }
     }
