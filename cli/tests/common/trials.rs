@@ -11,6 +11,8 @@ use super::call;
 pub(crate) enum Needs {
     /// Nothing.
     Nothing,
+    /// A program that answers `--version`, and what to say where it is missing.
+    Program(&'static str, &'static str),
     /// A C compiler, for a driver library of the test's own.
     Compiler,
     /// That there is no driver.
@@ -21,6 +23,7 @@ impl Needs {
     fn missing(self) -> Option<&'static str> {
         match self {
             _ if !cfg!(target_os = "linux") => Some("this is not Linux"),
+            Needs::Program(name, missing) if Command::new(name).arg("--version").output().is_err() => Some(missing),
             Needs::Compiler if Command::new("cc").arg("--version").output().is_err() => Some("there is no C compiler (cc)"),
             Needs::NoDriver if call(&["info"]).code == 0 => Some("this machine has a driver"),
             _ => None,

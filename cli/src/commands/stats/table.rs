@@ -55,14 +55,14 @@ fn measures(out: &mut dyn Write, measures: &Fragmentation) -> io::Result<()> {
     let rows = [
         ("fragmentation", format!("{fragmentation} (1 - allocated / reserved)")),
         ("largest hole", size(measures.largest_hole_bytes)),
-        ("stranded", format!("{} free beside blocks in use", size(measures.stranded_bytes))),
+        ("partial segments", format!("{} free in segments that are partly in use", size(measures.partial_segments_bytes))),
         ("free segments", format!("{} in wholly free segments", size(measures.free_segments_bytes))),
         ("pending", format!("{} freed, but still in use by other streams", size(measures.pending_bytes))),
         ("rounding", format!("{} beyond what was requested", size(measures.rounding_bytes()))),
         ("holes", measures.holes.to_string()),
     ];
     for (name, value) in rows {
-        writeln!(out, "  {name:<14} {value}")?;
+        writeln!(out, "  {name:<16} {value}")?;
     }
     Ok(())
 }
@@ -80,7 +80,7 @@ const HEADS: [&str; 11] = [
     "peak reserved",
     "fragmentation",
     "largest hole",
-    "stranded",
+    "partial segments",
     "pending",
     "oom",
 ];
@@ -114,7 +114,7 @@ fn cells(moment: &Moment) -> [String; HEADS.len()] {
         size::show(sample.peak_reserved_bytes),
         measures.ratio().map_or_else(|| "-".to_owned(), percent),
         format_bytes(measures.largest_hole_bytes),
-        format_bytes(measures.stranded_bytes),
+        format_bytes(measures.partial_segments_bytes),
         format_bytes(measures.pending_bytes),
         sample.stats.num_ooms.to_string(),
     ]
@@ -154,7 +154,7 @@ pub(super) fn csv(out: &mut dyn Write, devices: &[Device]) -> Result<()> {
             sample.peak_reserved_bytes.to_string(),
             measures.ratio().map_or_else(String::new, |share| share.to_string()),
             measures.largest_hole_bytes.to_string(),
-            measures.stranded_bytes.to_string(),
+            measures.partial_segments_bytes.to_string(),
             measures.free_segments_bytes.to_string(),
             measures.pending_bytes.to_string(),
             measures.rounding_bytes().to_string(),
