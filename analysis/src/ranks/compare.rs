@@ -22,7 +22,7 @@ pub struct FailsFirst {
 pub struct Comparison {
     /// Who ran out of memory first; `None` if nobody did.
     pub fails_first: Option<FailsFirst>,
-    /// The runs unlike the others, the most deviant first. The first is the odd one out.
+    /// The runs unlike the others: by measure, and in each the most deviant first. The first is the odd one out.
     pub odd: Vec<Odd>,
     /// What makes the files unlikely to be ranks of one job.
     pub differences: Vec<Difference>,

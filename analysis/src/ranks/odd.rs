@@ -18,7 +18,8 @@ const LEAST_SHARE: f64 = 0.01;
 /// If more than one of so many ranks stands out in a measure, none does.
 const MOST_OF: usize = 3;
 
-/// A rank that stands out, in the measure in which it does most.
+/// A rank that stands out, in the first measure in which it does: the peaks come first, as what is left at the end depends on when the
+/// snapshot was taken.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Odd {
     /// Its place among the compared runs.
@@ -33,7 +34,7 @@ pub struct Odd {
     pub score: f64,
 }
 
-/// The runs that stand out among those at the places `alike`, the most deviant first. Empty if there are fewer than [`LEAST_RANKS`].
+/// The runs that stand out among those at the places `alike`: by measure, and in each the most deviant first. Empty if there are fewer than [`LEAST_RANKS`].
 pub(super) fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
     let mut found: Vec<Odd> = Vec::new();
     let reserved = values(runs, alike, Measure::PeakReserved);
@@ -44,14 +45,11 @@ pub(super) fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
             continue;
         }
         for odd in deviating(measure, &values, if measure.is_bytes() { scale } else { None }) {
-            match found.iter_mut().find(|other| other.run == odd.run) {
-                Some(other) if other.score < odd.score => *other = odd,
-                Some(_) => {}
-                None => found.push(odd),
+            if found.iter().all(|other| other.run != odd.run) {
+                found.push(odd);
             }
         }
     }
-    found.sort_by(|one, other| other.score.total_cmp(&one.score).then(one.run.cmp(&other.run)));
     found
 }
 
@@ -70,7 +68,8 @@ fn deviating(measure: Measure, values: &[(usize, i64)], scale: Option<i64>) -> V
         let score = if unit > 0.0 { deviation(value) as f64 / unit } else { 0.0 };
         (score > BOUND).then_some(Odd { run, measure, value, median: median_of_others, score })
     };
-    let found: Vec<Odd> = values.iter().filter_map(of_one).collect();
+    let mut found: Vec<Odd> = values.iter().filter_map(of_one).collect();
+    found.sort_by(|one, other| other.score.total_cmp(&one.score).then(one.run.cmp(&other.run)));
     // So many are groups, such as the stages of a pipeline.
     if found.len() * MOST_OF > values.len() { Vec::new() } else { found }
 }

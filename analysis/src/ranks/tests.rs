@@ -69,6 +69,15 @@ fn a_second_odd_one_does_not_hide_the_first() {
 }
 
 #[test]
+fn peaks_say_more_than_what_is_left_at_the_end() {
+    let mut runs = ranks(&[10 * GIB, 10 * GIB, 11 * GIB, 10 * GIB, 10 * GIB, 10 * GIB]);
+    runs[2].peak_reserved_bytes = Some(40 * GIB);
+    runs[4].end = Some(Fragmentation { free_bytes: 9 << 30, ..Fragmentation::default() });
+    let odd: Vec<_> = compare(&runs).odd.iter().map(|odd| (odd.run, odd.measure)).collect();
+    assert_eq!(odd, [(2, Measure::PeakAllocated), (4, Measure::Free)]);
+}
+
+#[test]
 fn the_first_failure_is_that_with_the_earliest_time() {
     let mut runs = ranks(&[GIB; 3]);
     assert_eq!(compare(&runs).fails_first, None);

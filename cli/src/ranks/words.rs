@@ -7,6 +7,8 @@ use crate::{output, size};
 
 /// How many of the runs that stand out, and of the variants of a difference, are named.
 const NAMED: usize = 4;
+/// How many ranks, or ranges of them, are listed.
+const RANGES: usize = 8;
 
 pub(super) fn sentences(ranks: &Ranks) -> Vec<String> {
     let mut sentences = vec![fails_first(ranks)];
@@ -100,26 +102,33 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
     }
 }
 
-/// Runs by name: `rank 3`, `ranks 0-2, 5`, `rank 3 device 1`.
+/// Runs by name: `rank 3`, `ranks 0-2, 5`, `rank 3 device 1`. Only the first are named if there are many.
 fn named(ranks: &Ranks, runs: &[usize]) -> String {
     let word = if runs.len() == 1 { "rank" } else { "ranks" };
     let mut runs = runs.to_vec();
     runs.sort_unstable();
-    if ranks.have_devices() {
-        let names = runs.iter().map(|&run| format!("{} device {}", ranks.runs[run].rank, ranks.runs[run].run.device));
-        return format!("{word} {}", output::list(names));
-    }
+    let names: Vec<String> = if ranks.have_devices() {
+        runs.iter().map(|&run| format!("{} device {}", ranks.runs[run].rank, ranks.runs[run].run.device)).collect()
+    } else {
+        ranges(runs.iter().map(|&run| ranks.runs[run].rank))
+    };
+    let more = if names.len() > RANGES { " ..." } else { "" };
+    format!("{word} {}{more}", output::list(names.iter().take(RANGES)))
+}
+
+/// Ascending numbers, consecutive ones together.
+fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for rank in runs.iter().map(|&run| ranks.runs[run].rank) {
+    for number in numbers {
         match ranges.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
-            _ => ranges.push((rank, rank)),
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
         }
     }
-    let range = |&(first, last): &(u64, u64)| match last - first {
+    let show = |&(first, last): &(u64, u64)| match last - first {
         0 => first.to_string(),
         1 => format!("{first}, {last}"),
         _ => format!("{first}-{last}"),
     };
-    format!("{word} {}", output::list(ranges.iter().map(range)))
+    ranges.iter().map(show).collect()
 }
