@@ -8,6 +8,7 @@ pub mod continuation;
 pub mod diagnose;
 pub mod ending;
 pub mod fragmentation;
+pub mod ranks;
 pub mod timeline;
 
 mod recorded_heap;

@@ -3,12 +3,15 @@
 
 mod args;
 mod commands;
+mod each;
 mod ending;
 mod json_struct;
 mod output;
 mod output_file;
 mod progress;
+mod ranks;
 mod recording;
+mod recordings;
 mod runner;
 mod size;
 mod table;
@@ -24,6 +27,7 @@ use commands::{
     advise, completions, conform, diagnose, enable, export, frontier, info, man, merge, ops, pack, replay, report, stats, sweep,
     verify,
 };
+use each::run_each;
 use runner::run;
 
 /// It keeps pages that it got in large pieces. With the system's allocator, page faults took half the time of loading a large recording.
@@ -76,11 +80,11 @@ fn main() -> ExitCode {
     match &cli.command {
         Command::Conform(args) => run(args),
         Command::Verify(args) => run(args),
-        Command::Replay(args) => run(args),
-        Command::Advise(args) => run(args),
-        Command::Diagnose(args) => run(args),
+        Command::Replay(args) => run_each(args),
+        Command::Advise(args) => run_each(args),
+        Command::Diagnose(args) => run_each(args),
         Command::Report(args) => run(args),
-        Command::Stats(args) => run(args),
+        Command::Stats(args) => run_each(args),
         Command::Export(args) => run(args),
         Command::Pack(args) => run(args),
         Command::Sweep(args) => run(args),

@@ -6,17 +6,19 @@ mod table;
 pub(crate) mod words;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::settings::Settings;
 use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget, Progress};
+use parkade_analysis::ranks::RankRun;
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::ReplaySettings;
 
-use crate::args::{Json, Profile, RecordedLimit};
+use crate::args::{Files, Json, Profile, RecordedLimit};
+use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{progress, recording, size};
 
@@ -30,16 +32,20 @@ use crate::{progress, recording, size};
 ///
 /// If the recorded run died of an out-of-memory error, what it would have done next is not in the file. It is estimated from the steps
 /// that came before: settings fit if they serve that too and nothing makes the estimate doubtful; otherwise they get past the failure.
-#[derive(Parser)]
+#[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade advise snapshot.pickle --capacity 16GiB
   parkade advise snapshot.pickle --limit 12GiB --settings max_split_size_mb:200
   parkade advise snapshot.pickle --capacity 24GiB --settings expandable_segments:True --only --json
+  parkade advise snapshots/ --capacity 80GiB
 
 Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known: the settings get past the failure of a run that died, or the
-file lost the part that needed most.")]
+file lost the part that needed most. Of several recordings the worst: 2, then 1, then 3.")]
 pub(crate) struct Args {
-    /// The recording.
+    #[command(flatten)]
+    files: Files,
+    /// The one of them that is advised on.
+    #[arg(skip)]
     file: PathBuf,
     /// The device memory available to the allocator (without the driver's own, about 500 MiB), treated as a limit.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
@@ -154,6 +160,22 @@ impl Command for Args {
             Found::Report(report) => lines.add(&json::Object::of(advised, report)),
             Found::OnlySegments(space) => lines.add(&held::Object::of(advised, space)),
         }
+    }
+}
+
+impl OnEach for Args {
+    fn inputs(&self) -> &[PathBuf] {
+        &self.files.files
+    }
+
+    fn on(&self, file: &Path, _: bool) -> Args {
+        Args { file: file.to_owned(), ..self.clone() }
+    }
+
+    fn rank_runs(&self, advised: &Advised) -> Result<Vec<RankRun>> {
+        let own = self.recorded.own(&advised.recording)?;
+        let of_device = |device| Ok(RankRun::of_recording(&advised.recording, device, &own)?);
+        advised.recording.devices.iter().map(of_device).collect()
     }
 }
 

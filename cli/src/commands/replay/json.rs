@@ -9,7 +9,7 @@ use crate::json_struct::{all, origin, view};
 view! {
     /// With several devices the numbers are sums, and `devices` has each device's.
     pub(super) struct Object(args: &Args, replayed: &Replayed) {
-        file: String = args.replay.file.display().to_string(),
+        file: String = args.file.display().to_string(),
         settings: String = replayed.settings.settings.text.clone(),
         settings_origin: &'static str = origin(replayed.settings.origin),
         profile: &'static str = args.replay.profile.rules().name,

@@ -4,13 +4,17 @@ mod json;
 mod table;
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Parser;
+use parkade_analysis::ranks::RankRun;
+use parkade_recording::Recording;
 use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, replay_device};
 
-use crate::args::{self, Json};
+use crate::args::{self, Files, Json};
+use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{progress, recording};
 
@@ -20,14 +24,20 @@ use crate::{progress, recording};
 /// have put them, as far as the recording shows. Calls of empty_cache are found in the trace. An out-of-memory error does not end
 /// the replay, as some programs catch it and continue. If the recording lost its beginning, blocks in use before its first entry are
 /// requested first.
-#[derive(Parser)]
+#[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade replay snapshot.pickle --settings expandable_segments:True
   parkade replay snapshot.pickle --settings max_split_size_mb:128,garbage_collection_threshold:0.7 --limit 16GiB
   parkade replay snapshot.pickle --settings '' --capacity 24GiB --json
+  parkade replay snapshots/ --settings expandable_segments:True --limit 16GiB
 
-Exit code: 0 it fits, 1 it does not, 2 could not run.")]
+Exit code: 0 it fits, 1 it does not, 2 could not run. Of several recordings the worst: 2, then 1.")]
 pub(crate) struct Args {
+    #[command(flatten)]
+    files: Files,
+    /// The one of them that is replayed.
+    #[arg(skip)]
+    file: PathBuf,
     #[command(flatten)]
     replay: args::Replay,
     #[command(flatten)]
@@ -38,6 +48,8 @@ pub(crate) struct Args {
 pub(crate) struct Replayed {
     settings: ReplaySettings,
     limit: Option<u64>,
+    recording: Recording,
+    own: ReplaySettings,
     devices: Vec<Outlook>,
     seconds: f64,
 }
@@ -56,10 +68,11 @@ impl Command for Args {
         let args = &self.replay;
         // Before the file is read, so that mistyped settings fail at once.
         let given = args.given()?;
-        let recording = recording::read(&args.file)?;
+        let recording = recording::read(&self.file)?;
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let own = args.recorded.own(&recording)?;
-        let settings = given.unwrap_or_else(|| own.settings.clone());
+        let recorded = own.settings.clone();
+        let settings = given.unwrap_or_else(|| recorded.clone());
         let limit = args.limit(settings.settings.per_process_memory_fraction)?;
         let options = OutlookOptions {
             own,
@@ -81,7 +94,8 @@ impl Command for Args {
             devices.push(recording::of_device(outlook, device.device, traced.len())?);
         }
         bar.finish_and_clear();
-        Ok(Replayed { settings, limit, devices, seconds: start.elapsed().as_secs_f64() })
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Replayed { settings, limit, own: recorded, recording, devices, seconds })
     }
 
     fn outcome(&self, replayed: &Replayed) -> Outcome {
@@ -93,14 +107,31 @@ impl Command for Args {
     }
 
     fn subject(&self) -> Subject<'_> {
-        Subject::File(&self.replay.file)
+        Subject::File(&self.file)
     }
 
     fn text(&self, replayed: &Replayed, out: &mut dyn Write) -> Result<()> {
-        Ok(table::print(out, &self.replay.file, replayed)?)
+        Ok(table::print(out, &self.file, replayed)?)
     }
 
     fn json(&self, replayed: &Replayed, lines: &mut Lines) -> Result<()> {
         lines.add(&json::Object::of(self, replayed))
+    }
+}
+
+impl OnEach for Args {
+    fn inputs(&self) -> &[PathBuf] {
+        &self.files.files
+    }
+
+    fn on(&self, file: &Path, _: bool) -> Args {
+        Args { file: file.to_owned(), ..self.clone() }
+    }
+
+    /// The runs as replayed.
+    fn rank_runs(&self, replayed: &Replayed) -> Result<Vec<RankRun>> {
+        let traced = recording::traced(&replayed.recording).into_iter().zip(&replayed.devices);
+        let of_device = |(device, outlook)| RankRun::of_outlook(&replayed.recording, device, &replayed.own, outlook);
+        Ok(traced.map(of_device).collect())
     }
 }

@@ -136,15 +136,16 @@ const COLUMNS: [&str; 12] = [
     "holes",
 ];
 
-/// All numbers of the rows, exact: the measures, then all keys of memory_stats().
-pub(super) fn csv(out: &mut dyn Write, devices: &[Device]) -> Result<()> {
+/// All numbers of the rows, exact: the file if there are several, the measures, then all keys of memory_stats().
+pub(super) fn csv(out: &mut dyn Write, args: &Args, devices: &[Device]) -> Result<()> {
     let mut writer = csv::Writer::from_writer(out);
     let moments = devices.iter().flat_map(|device| device.moments.iter().map(move |moment| (device, moment)));
     for (place, (device, Moment { step, sample })) in moments.enumerate() {
         let (measures, (keys, values)): (_, (Vec<_>, Vec<_>)) =
             (&sample.fragmentation, sample.stats.entries().into_iter().unzip());
         if place == 0 {
-            writer.write_record(COLUMNS.map(str::to_owned).into_iter().chain(keys))?;
+            let columns = COLUMNS.map(str::to_owned).into_iter().chain(keys);
+            writer.write_record(args.is_one_of_several.then(|| "file".to_owned()).into_iter().chain(columns))?;
         }
         let own: [String; COLUMNS.len()] = [
             device.number.to_string(),
@@ -160,7 +161,8 @@ pub(super) fn csv(out: &mut dyn Write, devices: &[Device]) -> Result<()> {
             measures.rounding_bytes().to_string(),
             measures.holes.to_string(),
         ];
-        writer.write_record(own.into_iter().chain(values.iter().map(i64::to_string)))?;
+        let file = args.is_one_of_several.then(|| args.file.display().to_string());
+        writer.write_record(file.into_iter().chain(own).chain(values.iter().map(i64::to_string)))?;
     }
     Ok(writer.flush()?)
 }
