@@ -5,6 +5,7 @@ pub mod advise;
 pub mod annotations;
 pub mod caution;
 pub mod diagnose;
+pub mod diff;
 pub mod fragmentation;
 pub mod timeline;
 
