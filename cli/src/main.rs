@@ -20,7 +20,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[cfg(target_os = "linux")]
 use commands::kill;
 use commands::{
-    advise, conform, diagnose, enable, export, frontier, info, merge, ops, pack, replay, report, stats, sweep, verify,
+    advise, conform, diagnose, diff, enable, export, frontier, info, merge, ops, pack, replay, report, stats, sweep, verify,
 };
 use runner::run;
 
@@ -43,6 +43,7 @@ enum Command {
     Replay(replay::Args),
     Advise(advise::Args),
     Diagnose(diagnose::Args),
+    Diff(diff::Args),
     Report(report::Args),
     Stats(stats::Args),
     Export(export::Args),
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => run(args),
         Command::Advise(args) => run(args),
         Command::Diagnose(args) => run(args),
+        Command::Diff(args) => run(args),
         Command::Report(args) => run(args),
         Command::Stats(args) => run(args),
         Command::Export(args) => run(args),

@@ -92,9 +92,10 @@ pub enum Grouping {
 }
 
 impl Held {
-    fn add(&mut self, other: Held) {
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.blocks += other.blocks;
+    /// These blocks and others together.
+    #[must_use]
+    pub const fn and(self, other: Held) -> Held {
+        Held { bytes: self.bytes.saturating_add(other.bytes), blocks: self.blocks.saturating_add(other.blocks) }
     }
 }
 
@@ -128,7 +129,7 @@ pub(super) fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &
                 None => Key::Sizes(class),
             };
             let share = &mut groups.entry(key).or_default()[place];
-            share.held.add(held);
+            share.held = share.held.and(held);
             if stack != StackId::NONE && share.most.is_none_or(|(bytes, _)| held.bytes > bytes) {
                 share.most = Some((held.bytes, stack));
             }
@@ -151,7 +152,8 @@ fn holders(replayed: &Replayed<'_>, moment: u32, by_stack: bool) -> BTreeMap<(St
             stack if by_stack && stack != StackId::NONE => (stack, all),
             _ => (StackId::NONE, SizeClass::of(block.requested)),
         };
-        holders.entry(key).or_default().add(Held { bytes: block.size, blocks: 1 });
+        let held = holders.entry(key).or_default();
+        *held = held.and(Held { bytes: block.size, blocks: 1 });
     }
     holders
 }

@@ -75,6 +75,8 @@ pub struct Run {
     pub peak_allocated: Peak,
     /// The most reserved bytes.
     pub peak_reserved: Peak,
+    /// The most reserved bytes in all that the file has, whatever part is looked at.
+    pub whole_peak_reserved_bytes: u64,
     /// What the driver was asked for.
     pub driver: DriverUse,
 }
@@ -107,6 +109,7 @@ impl Run {
             steps: replayed.steps.as_ref().ok().map(|steps| steps.spans.len()),
             peak_allocated: peak(replayed, first_highest(&timeline.levels.allocated, replayed)),
             peak_reserved: peak(replayed, served(replayed, first_highest(&timeline.levels.reserved, replayed))),
+            whole_peak_reserved_bytes: timeline.levels.reserved.iter().copied().max().unwrap_or(0),
             driver,
         }
     }

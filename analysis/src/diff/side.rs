@@ -39,6 +39,13 @@ pub enum Part {
     End,
     /// The step of this number, as its annotations count them from 0.
     Step(usize),
+    /// The steps that both sides have, from the first of them to the last, which may be unfinished on one side.
+    Common {
+        /// The number of the first.
+        first: usize,
+        /// The number of the last.
+        last: usize,
+    },
 }
 
 /// Why a side cannot be shown.
@@ -92,7 +99,8 @@ impl<'r> Replayed<'r> {
         let steps = step_spans(recording, device, requests.lost_beginning.is_some());
         let end = timeline.entries as u32;
         let (from, to) = match side.part {
-            Part::Whole => (0, end),
+            // Which steps both sides have shows only when both are replayed.
+            Part::Whole | Part::Common { .. } => (0, end),
             Part::End => (end, end),
             Part::Step(step) => {
                 let steps = steps.as_ref().map_err(|&why| DiffError::NoSteps { step, why })?;

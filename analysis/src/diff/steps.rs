@@ -1,7 +1,9 @@
-//! Two runs step by step: the steps of one number beside each other.
+//! Two runs step by step: which steps are compared, and the steps of one number beside each other.
+
+use parkade_recording::Action;
 
 use super::side::{Part, Replayed};
-use super::step_spans::{NoSteps, StepSpan};
+use super::step_spans::{NoSteps, StepSpan, StepSpans};
 use crate::timeline::Levels;
 
 /// The memory of one step.
@@ -49,10 +51,57 @@ pub struct Steps {
     pub none_in_b: Option<NoSteps>,
 }
 
+/// Narrows two whole runs to the steps that both have, if one lost its beginning or ended earlier. Peaks of steps that only one has
+/// would say nothing about what changed.
+pub(super) fn narrow_to_common<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
+    let (Ok(spans_a), Ok(spans_b)) = (&a.steps, &b.steps) else { return };
+    let is_cut = a.requests.lost_beginning.is_some() || b.requests.lost_beginning.is_some();
+    let numbers = |spans: &StepSpans| Some((spans.spans.first()?.number, spans.spans.last()?.number));
+    let (Some((first_a, last_a)), Some((first_b, last_b))) = (numbers(spans_a), numbers(spans_b)) else { return };
+    let first = first_a.max(first_b);
+    // A run that died has begun one step more.
+    let begun = |side: &Replayed<'_>, last: usize| if has_tail(side) { last + 1 } else { last };
+    let last = begun(a, last_a).min(begun(b, last_b));
+    let is_same_end = last_a == last_b;
+    if first > last_a.min(last_b) || (!is_cut && is_same_end) {
+        return;
+    }
+    let window = |side: &Replayed<'_>, spans: &StepSpans, own_last: usize| {
+        let from = if is_cut { spans.numbered(first).map_or(0, |span| span.from) } else { 0 };
+        let to = if is_same_end || last > own_last { None } else { spans.numbered(last).map(|span| span.to) };
+        (from, to.unwrap_or(side.to))
+    };
+    let (of_a, of_b) = (window(a, spans_a, last_a), window(b, spans_b, last_b));
+    for (side, (from, to)) in [(a, of_a), (b, of_b)] {
+        (side.from, side.to) = (from, to);
+        side.side.part = Part::Common { first, last };
+    }
+}
+
+/// Whether the program requested memory after its last whole step.
+fn has_tail(side: &Replayed<'_>) -> bool {
+    let end = side.steps.as_ref().ok().and_then(|steps| steps.spans.last()).map_or(0, |span| span.to);
+    let tail = side.side.device.trace.get(end as usize..).unwrap_or(&[]);
+    tail.iter().any(|entry| matches!(entry.action, Action::Alloc | Action::Oom))
+}
+
+/// Narrows two recordings of one run to the last whole step of each.
+pub(super) fn narrow_to_last<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
+    let last = |side: &Replayed<'_>| side.steps.as_ref().ok().and_then(|steps| steps.spans.last()).copied();
+    let (Some(last_a), Some(last_b)) = (last(a), last(b)) else { return };
+    if last_a.number == last_b.number {
+        return;
+    }
+    for (side, span) in [(a, last_a), (b, last_b)] {
+        (side.from, side.to) = (span.from, span.to);
+        side.side.part = Part::Step(span.number);
+    }
+}
+
 /// Pairs the steps of two whole runs by number.
 pub(super) fn steps(a: &Replayed<'_>, b: &Replayed<'_>) -> Steps {
     let (spans_a, spans_b) = match (&a.steps, &b.steps) {
-        _ if a.side.part != Part::Whole || b.side.part != Part::Whole => return Steps::default(),
+        _ if !has_steps(a.side.part) || !has_steps(b.side.part) => return Steps::default(),
         (Ok(spans_a), Ok(spans_b)) => (spans_a, spans_b),
         (a, b) => {
             return Steps { none_in_a: a.as_ref().err().copied(), none_in_b: b.as_ref().err().copied(), ..Steps::default() };
@@ -71,6 +120,10 @@ pub(super) fn steps(a: &Replayed<'_>, b: &Replayed<'_>) -> Steps {
         none_in_a: None,
         none_in_b: None,
     }
+}
+
+const fn has_steps(part: Part) -> bool {
+    matches!(part, Part::Whole | Part::Common { .. })
 }
 
 fn levels(levels: &Levels, span: StepSpan) -> StepLevels {
