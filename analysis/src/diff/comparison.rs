@@ -35,13 +35,13 @@ pub fn show(side: Side<'_>) -> Result<Run, DiffError> {
     Ok(Run::of(&Replayed::of(side)?))
 }
 
-/// Compares two sides. Whole runs are narrowed to what can be compared: if only one has a trace, to their ends; if one lost its
+/// Compares two sides. Whole runs are narrowed to what can be compared: if one has no trace, to their ends; if one lost its
 /// beginning or ended earlier, to the steps that both have; two recordings of one run, to the last whole step of each.
 ///
 /// # Errors
 /// [`DiffError`] for the first side that cannot be shown.
 pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, DiffError)> {
-    if a.device.trace.is_empty() != b.device.trace.is_empty() {
+    if a.device.trace.is_empty() || b.device.trace.is_empty() {
         for side in [&mut a, &mut b].into_iter().filter(|side| side.part == Part::Whole) {
             side.part = Part::End;
         }

@@ -192,3 +192,43 @@ fn phase_uses(replayed: &Replayed<'_>, peak: u32) -> BTreeMap<Phase, PhaseUse> {
     }
     uses
 }
+
+#[cfg(test)]
+mod tests {
+    use parkade_recording::{Action, Annotation, Entry};
+
+    use super::*;
+
+    #[test]
+    fn the_innermost_scope_that_says_a_phase_decides() {
+        let trace = (0..10)
+            .map(|i| {
+                let mut entry = Entry::new(Action::Snapshot, 0, 0, 0);
+                entry.set_time(Some(100 + i));
+                entry
+            })
+            .collect();
+        let device = DeviceRecording { trace, ..DeviceRecording::default() };
+        let scope = |name: &str, from: i64, to: i64| {
+            let note = |stage: &str, time| Annotation { name: name.into(), stage: stage.into(), device: None, time_us: Some(time) };
+            (note("START", from), note("END", to))
+        };
+        let scopes = [
+            scope("ProfilerStep#3", 101, 109),
+            scope("my_forward", 102, 106),
+            scope("attention 12", 103, 104),
+            scope("dataloader 7", 106, 109),
+            scope("Optimizer.step#SGD.step", 107, 108),
+        ];
+        let mut annotations: Vec<Annotation> = scopes.into_iter().flat_map(|(start, end)| [start, end]).collect();
+        annotations.sort_by_key(|annotation| annotation.time_us);
+        let recording = Recording { annotations, ..Recording::default() };
+        let phases = Phases::of(&recording, &device);
+        let names: Vec<String> =
+            (0..=10).map(|moment| phases.at(moment).map_or_else(String::new, |phase| phase.name().to_owned())).collect();
+        let forward = ["forward"; 4].join(" ");
+        assert_eq!(names.join(" "), format!("before_trace outside outside {forward} dataloader optimizer dataloader outside"));
+        let without = Phases::of(&Recording::default(), &device);
+        assert!(!without.are_known() && without.at(3).is_none());
+    }
+}

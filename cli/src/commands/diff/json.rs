@@ -58,6 +58,7 @@ impl<'a> Device<'a> {
         if let Shown::Two(comparison) = shown {
             notes.splice(0..0, words::relation(comparison));
         }
+        notes.splice(0..0, words::out_of_memory(compared, shown));
         match shown {
             Shown::One(run) => Device { a: OfRun::of(run), b: None, comparison: None, notes },
             Shown::Two(comparison) => Device {

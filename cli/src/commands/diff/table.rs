@@ -24,6 +24,9 @@ pub(super) fn print(out: &mut dyn Write, compared: &Compared, all: bool) -> io::
             writeln!(out)?;
         }
         files(out, compared, shown)?;
+        for text in words::out_of_memory(compared, shown) {
+            write!(out, "{}", output::alert("out of memory:", &text))?;
+        }
         match shown {
             Shown::One(run) => peaks(out, &[run])?,
             Shown::Two(comparison) => two(out, compared, comparison, all)?,

@@ -166,6 +166,18 @@ pub(super) fn notes(compared: &Compared, shown: &Shown) -> Vec<String> {
     notes
 }
 
+/// That requests were out of memory: a peak below such a bound is no good news.
+pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
+    let of_run = |(name, run): (&str, &Run)| {
+        let entry = run.first_oom_entry?;
+        let name = if matches!(shown, Shown::One(_)) { "" } else { name };
+        let requests = count(run.ooms, "request");
+        Some(format!("{name}{requests} ran out of memory, the first at entry {entry}; if the run died of it, its peak is that of what came before"))
+    };
+    let names = if compared.b.is_none() { ["the first step: ", "the second step: "] } else { ["A: ", "B: "] };
+    names.into_iter().zip(shown.runs()).filter_map(of_run).collect()
+}
+
 fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
     let mut notes = Vec::new();
     if file.own.settings.origin == SettingsOrigin::Assumed {
@@ -183,12 +195,6 @@ fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
             "{name} lost its beginning: {} was reserved before its first entry; an earlier, higher peak is not in the file, and blocks \
              from then have no stacks unless they live to the end.",
             show_bytes(bytes)
-        ));
-    }
-    if let Some(entry) = run.first_oom_entry {
-        notes.push(format!(
-            "{name}: {} ran out of memory, the first at entry {entry}; if the run died, its peak is only that of what came before.",
-            count(run.ooms, "request")
         ));
     }
     if run.entries == 0 {
