@@ -94,7 +94,10 @@ fn devices_are_paired_by_number_else_in_order() {
     let folder = Folder::new("diff-devices");
     let on = |numbers: &[u32]| {
         let of_number = |&device: &u32| DeviceRecording { device, ..holding(100).devices.remove(0) };
-        folder.recording(&format!("{numbers:?}.pickle"), &Recording { devices: numbers.iter().map(of_number).collect(), ..holding(100) })
+        folder.recording(
+            &format!("{numbers:?}.pickle"),
+            &Recording { devices: numbers.iter().map(of_number).collect(), ..holding(100) },
+        )
     };
     let (both, second, third) = (on(&[0, 1]), on(&[1]), on(&[2]));
     let (code, object) = json(&[&both, &second]);

@@ -210,7 +210,8 @@ mod tests {
             .collect();
         let device = DeviceRecording { trace, ..DeviceRecording::default() };
         let scope = |name: &str, from: i64, to: i64| {
-            let note = |stage: &str, time| Annotation { name: name.into(), stage: stage.into(), device: None, time_us: Some(time) };
+            let note =
+                |stage: &str, time| Annotation { name: name.into(), stage: stage.into(), device: None, time_us: Some(time) };
             (note("START", from), note("END", to))
         };
         let scopes = [

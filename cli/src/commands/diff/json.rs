@@ -1,7 +1,8 @@
 //! A comparison as one JSON object.
 
 use parkade_analysis::diff::{
-    Bound, Comparison, DriverUse, Grouping, Growth, Held, Origin, Part, Peak, PhaseChange, PhaseUse, Run, SizeClass, StepLevels, StepPair,
+    Bound, Comparison, DriverUse, Grouping, Growth, Held, Origin, Part, Peak, PhaseChange, PhaseUse, Run, SizeClass, StepLevels,
+    StepPair,
 };
 use parkade_recording::StackId;
 

@@ -156,7 +156,10 @@ impl Command for Args {
 fn compare(args: &Args) -> Result<Compared> {
     // Before the files are read, which may take long.
     if let Some(above) = args.fail_above.iter().find(|above| above.needs_two()).filter(|_| args.is_alone()) {
-        bail!("--fail-above {} is growth from one recording to another, and only one is given; give a size, such as 14GiB", above.text);
+        bail!(
+            "--fail-above {} is growth from one recording to another, and only one is given; give a size, such as 14GiB",
+            above.text
+        );
     }
     let read = |path: &Path| read(path, &args.recorded).with_context(|| path.display().to_string());
     let (a, b) = match &args.b {
@@ -167,7 +170,8 @@ fn compare(args: &Args) -> Result<Compared> {
         }
     };
     let chosen = |file: &'_ File| {
-        let devices = recording::chosen(&file.recording.devices, args.device).map(|devices| devices.iter().map(|of| of.device).collect());
+        let devices =
+            recording::chosen(&file.recording.devices, args.device).map(|devices| devices.iter().map(|of| of.device).collect());
         let devices: Vec<u32> = devices.with_context(|| file.path.display().to_string())?;
         if devices.is_empty() {
             bail!("{}: the file has neither segments nor trace entries", file.path.display());

@@ -91,7 +91,13 @@ impl<'r> Columns<'r> {
         Columns { runs, table: Table::new(std::iter::once(title).chain(heads.iter().copied())) }
     }
 
-    fn row(&mut self, name: &str, value: impl Fn(&Run) -> u64, show: impl Fn(u64) -> String, change: impl Fn(u64, u64) -> String) {
+    fn row(
+        &mut self,
+        name: &str,
+        value: impl Fn(&Run) -> u64,
+        show: impl Fn(u64) -> String,
+        change: impl Fn(u64, u64) -> String,
+    ) {
         let values: Vec<u64> = self.runs.iter().map(|run| value(run)).collect();
         let mut cells = vec![name.to_owned()];
         cells.extend(values.iter().map(|&value| show(value)));
@@ -203,7 +209,11 @@ fn groups(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all
     let mut rows: Vec<(String, [Held; 2])> = rows.into_iter().collect();
     rows.sort_by_key(|(_, [a, b])| Reverse((b.bytes.abs_diff(a.bytes), b.bytes)));
     let (changed, same): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, [a, b])| a != b);
-    let when = if comparison.a.part == Part::End || comparison.a.entries == 0 { "at the end" } else { "at the peak of allocated memory" };
+    let when = if comparison.a.part == Part::End || comparison.a.entries == 0 {
+        "at the end"
+    } else {
+        "at the peak of allocated memory"
+    };
     writeln!(out)?;
     if changed.is_empty() {
         let text = format!("held {when}: the same in {}", count(same.len(), "group"));
@@ -239,11 +249,17 @@ fn phases(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
     if comparison.phases.is_empty() {
         return Ok(());
     }
-    let of_optimizer =
-        |phase: &Phase| matches!(phase, Phase::Optimizer | Phase::ZeroGrad | Phase::Outside | Phase::BeforeTrace);
+    let of_optimizer = |phase: &Phase| matches!(phase, Phase::Optimizer | Phase::ZeroGrad | Phase::Outside | Phase::BeforeTrace);
     let has_others = comparison.phases.iter().any(|change| !of_optimizer(&change.phase));
-    let heads =
-        ["requested during", "A holds at the peak", "B holds at the peak", "change", "A's peak during it", "B's peak during it", "change"];
+    let heads = [
+        "requested during",
+        "A holds at the peak",
+        "B holds at the peak",
+        "change",
+        "A's peak during it",
+        "B's peak during it",
+        "change",
+    ];
     let mut table = Table::new(heads);
     for phase in &comparison.phases {
         let (a, b) = (&phase.a, &phase.b);
@@ -267,7 +283,16 @@ fn steps(out: &mut dyn Write, comparison: &Comparison, all: bool) -> io::Result<
     if let Some(kept) = words::kept(&comparison.steps) {
         write!(out, "{}", output::paragraph(&kept, 0))?;
     }
-    let mut table = Table::new(["step", "A peak allocated", "B peak allocated", "change", "A peak reserved", "B peak reserved", "change", "%"]);
+    let mut table = Table::new([
+        "step",
+        "A peak allocated",
+        "B peak allocated",
+        "change",
+        "A peak reserved",
+        "B peak reserved",
+        "change",
+        "%",
+    ]);
     let shown: Vec<&StepPair> = match pairs.len() {
         many if many > STEPS && !all => (0..STEPS).map(|place| &pairs[place * (many - 1) / (STEPS - 1)]).collect(),
         _ => pairs.iter().collect(),

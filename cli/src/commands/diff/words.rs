@@ -85,7 +85,8 @@ pub(super) fn relation(comparison: &Comparison) -> Option<String> {
     let likeness = &comparison.likeness;
     if let (Part::Step(a), Part::Step(b)) = (comparison.a.part, comparison.b.part) {
         let is_one_run = likeness.relation == Relation::SameRun;
-        return is_one_run.then(|| format!("A and B were recorded during one run; step {a} of A is compared with step {b} of B."));
+        return is_one_run
+            .then(|| format!("A and B were recorded during one run; step {a} of A is compared with step {b} of B."));
     }
     let common = common(likeness.requests_in_common, likeness.stacks_in_common);
     Some(match likeness.relation {
@@ -172,7 +173,9 @@ pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
         let entry = run.first_oom_entry?;
         let name = if matches!(shown, Shown::One(_)) { "" } else { name };
         let requests = count(run.ooms, "request");
-        Some(format!("{name}{requests} ran out of memory, the first at entry {entry}; if the run died of it, its peak is that of what came before"))
+        Some(format!(
+            "{name}{requests} ran out of memory, the first at entry {entry}; if the run died of it, its peak is that of what came before"
+        ))
     };
     let names = if compared.b.is_none() { ["the first step: ", "the second step: "] } else { ["A: ", "B: "] };
     names.into_iter().zip(shown.runs()).filter_map(of_run).collect()
@@ -206,9 +209,9 @@ fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
 fn grouping(comparison: &Comparison) -> Option<String> {
     let has_sizes = comparison.growth.iter().any(|group| matches!(group.origin, Origin::Sizes(_)));
     match comparison.grouping {
-        Grouping::Stacks if has_sizes => {
-            Some("Blocks without a stack, such as those of autograd's threads, are grouped by the size that was requested.".to_owned())
-        }
+        Grouping::Stacks if has_sizes => Some(
+            "Blocks without a stack, such as those of autograd's threads, are grouped by the size that was requested.".to_owned(),
+        ),
         Grouping::Stacks => None,
         Grouping::Sizes { a_has_stacks, b_has_stacks } => {
             let who = match (a_has_stacks, b_has_stacks) {
@@ -285,11 +288,8 @@ pub(super) fn steps(steps: &Steps) -> Option<String> {
         let marks = if a == b { a.clone() } else { format!("{a} and {b}") };
         format!(" (marked by {})", output::one_line(&output::shorten(&marks, 120)))
     });
-    let extent = if first.step == last.step {
-        format!("step {}", first.step)
-    } else {
-        format!("steps {} to {}", first.step, last.step)
-    };
+    let extent =
+        if first.step == last.step { format!("step {}", first.step) } else { format!("steps {} to {}", first.step, last.step) };
     let alone = |name: &str, alone: usize| {
         if alone > 0 { format!("; {} only in {name}", count(alone, "step")) } else { String::new() }
     };
