@@ -17,7 +17,7 @@ use parkade_replay::VerifyOptions;
 
 use crate::args::{Json, RecordedLimit};
 use crate::recording;
-use crate::runner::{Command, Form, Lines, Outcome, Subject};
+use crate::runner::{Command, Form, Lines, Outcome};
 
 use bound::Above;
 
@@ -140,10 +140,6 @@ impl Command for Args {
         self.json.form()
     }
 
-    fn subject(&self) -> Subject<'_> {
-        Subject::Named(Some(self.b.as_deref().unwrap_or(&self.a)))
-    }
-
     fn text(&self, compared: &Compared, out: &mut dyn Write) -> Result<()> {
         Ok(table::print(out, compared, self.all)?)
     }
@@ -206,13 +202,15 @@ fn device(args: &Args, compared: &Compared, (number_a, number_b): (u32, u32)) ->
     let part = |step: Option<usize>| step.map_or(Part::Whole, Part::Step);
     let a = side(&compared.a, number_a, part(args.steps.map(|steps| steps.0)))?;
     if args.is_alone() {
-        let run = show(a).with_context(|| compared.a.path.display().to_string())?;
+        let run = recording::of_device(show(a), number_a, compared.a.recording.devices.len());
+        let run = run.with_context(|| compared.a.path.display().to_string())?;
         return Ok(Shown::One(Box::new(run)));
     }
     let b = side(compared.second(), number_b, part(args.steps.map(|steps| steps.1)))?;
-    let comparison = diff(a, b).map_err(|(which, error)| {
-        let file = if which == Which::A { &compared.a } else { compared.second() };
-        anyhow::Error::from(error).context(file.path.display().to_string())
+    let comparison = diff(a, b).or_else(|(which, error)| {
+        let (file, number) = if which == Which::A { (&compared.a, number_a) } else { (compared.second(), number_b) };
+        let failed = recording::of_device(Err(error), number, file.recording.devices.len());
+        failed.with_context(|| file.path.display().to_string())
     })?;
     Ok(Shown::Two(Box::new(comparison)))
 }

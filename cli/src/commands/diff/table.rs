@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use parkade_analysis::diff::{Comparison, Held, Part, Peak, Phase, Run, StepPair};
+use parkade_analysis::diff::{Comparison, Held, Part, Peak, Phase, Relation, Run, StepPair};
 
 use super::words::{self, change, percent};
 use super::{Checked, Compared, Shown};
@@ -75,6 +75,10 @@ fn two(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all: b
     writeln!(out)?;
     peaks(out, &[&comparison.a, &comparison.b])?;
     groups(out, compared, comparison, all)?;
+    if comparison.likeness.relation == Relation::LittleInCommon {
+        // A phase or a step of one program says nothing about that of another.
+        return Ok(());
+    }
     phases(out, comparison)?;
     steps(out, comparison, all)
 }
@@ -178,6 +182,9 @@ fn heap(out: &mut dyn Write, title: &str, runs: &[&Run], peak: fn(&Run) -> &Peak
     for (place, (name, _)) in words::parts(&runs[0].peak_reserved.heap).into_iter().enumerate() {
         table.bytes(&format!("  {name}"), |run| words::parts(&peak(run).heap)[place].1);
     }
+    if runs.iter().any(|run| peak(run).heap.pending_bytes > 0) {
+        table.bytes("freed, but in use by other streams", |run| peak(run).heap.pending_bytes);
+    }
     table.bytes("largest hole", |run| peak(run).heap.largest_hole_bytes);
     table.number("holes", |run| peak(run).heap.holes);
     table.number("segments", |run| peak(run).segments as u64);
@@ -190,10 +197,7 @@ fn heap(out: &mut dyn Write, title: &str, runs: &[&Run], peak: fn(&Run) -> &Peak
 fn place(peak: &Peak) -> String {
     let entry = peak.entry.map_or_else(|| "before entry 0".to_owned(), |entry| format!("entry {entry}"));
     let step = peak.step.map_or_else(String::new, |step| format!(", step {step}"));
-    // That a peak is outside of all scopes says little.
-    let phase = peak.phase.as_ref().filter(|phase| !matches!(phase, Phase::Outside | Phase::BeforeTrace));
-    let phase = phase.map_or_else(String::new, |phase| format!(", {}", words::phase(phase, true)));
-    format!("{entry}{step}{phase}")
+    format!("{entry}{step}")
 }
 
 /// What holds the memory. Stacks that read the same on one line are one row; JSON has each.
@@ -220,7 +224,7 @@ fn groups(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all
         return writeln!(out, "{}", output::dim(&text));
     }
     let held = format!("held {when}");
-    let mut table = Table::new([held.as_str(), "A", "blocks", "B", "blocks", "change"]);
+    let mut table = Table::new(["change", "A (blocks)", "B (blocks)", held.as_str()]);
     let (shown, rest) = changed.split_at(if all { changed.len() } else { changed.len().min(GROUPS) });
     for (name, held) in shown {
         table.row(cells(name, *held));
@@ -233,16 +237,16 @@ fn groups(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all
     }
     let [(a, b), (c, d)] = [sum(&changed), sum(&same)].map(|[a, b]| (a, b));
     table.row(cells("together", [a.and(c), b.and(d)]));
-    write!(out, "{}", table.text())
+    write!(out, "{}", table.text_with_left(&[3]))
 }
 
 fn sum(rows: &[(String, [Held; 2])]) -> [Held; 2] {
     rows.iter().fold(<[Held; 2]>::default(), |[a, b], (_, held)| [a.and(held[0]), b.and(held[1])])
 }
 
-fn cells(name: &str, [a, b]: [Held; 2]) -> [String; 6] {
-    let change = change(a.bytes, b.bytes);
-    [name.to_owned(), show_bytes(a.bytes), a.blocks.to_string(), show_bytes(b.bytes), b.blocks.to_string(), change]
+fn cells(name: &str, [a, b]: [Held; 2]) -> [String; 4] {
+    let held = |held: Held| format!("{} ({})", show_bytes(held.bytes), held.blocks);
+    [change(a.bytes, b.bytes), held(a), held(b), name.to_owned()]
 }
 
 fn phases(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
@@ -283,16 +287,8 @@ fn steps(out: &mut dyn Write, comparison: &Comparison, all: bool) -> io::Result<
     if let Some(kept) = words::kept(&comparison.steps) {
         write!(out, "{}", output::paragraph(&kept, 0))?;
     }
-    let mut table = Table::new([
-        "step",
-        "A peak allocated",
-        "B peak allocated",
-        "change",
-        "A peak reserved",
-        "B peak reserved",
-        "change",
-        "%",
-    ]);
+    let mut table =
+        Table::new(["step", "A peak allocated", "B peak allocated", "change", "A peak reserved", "B peak reserved", "change"]);
     let shown: Vec<&StepPair> = match pairs.len() {
         many if many > STEPS && !all => (0..STEPS).map(|place| &pairs[place * (many - 1) / (STEPS - 1)]).collect(),
         _ => pairs.iter().collect(),
@@ -307,7 +303,6 @@ fn steps(out: &mut dyn Write, comparison: &Comparison, all: bool) -> io::Result<
             show_bytes(a.peak_reserved_bytes),
             show_bytes(b.peak_reserved_bytes),
             change(a.peak_reserved_bytes, b.peak_reserved_bytes),
-            percent(a.peak_reserved_bytes, b.peak_reserved_bytes),
         ]);
     }
     write!(out, "{}", table.text_with_left(&[]))

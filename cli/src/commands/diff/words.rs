@@ -188,7 +188,7 @@ fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
     }
     if run.mismatches > 0 {
         notes.push(format!(
-            "{name}: {} of {} recorded decisions differ in its replay, so its allocated bytes may be slightly off; its reserved bytes \
+            "{name}: {} of {} recorded decisions differ in its replay, so its allocated bytes, retries and calls of empty_cache may be off; its reserved bytes \
              are those of the file (--recorded-limit gives the memory limit of the run).",
             run.mismatches, run.decisions
         ));
@@ -270,7 +270,7 @@ fn power(bytes: u64) -> String {
 pub(super) fn phase(phase: &Phase, has_others: bool) -> String {
     match phase {
         Phase::Outside if has_others => "outside of these".to_owned(),
-        Phase::Outside => "outside the optimizer (forward, backward, set-up)".to_owned(),
+        Phase::Outside => "outside the optimizer".to_owned(),
         Phase::BeforeTrace => "before the first entry".to_owned(),
         Phase::ZeroGrad => "zero_grad".to_owned(),
         Phase::Scope(name) => output::one_line(&output::shorten(name, 60)),
