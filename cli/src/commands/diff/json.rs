@@ -6,7 +6,7 @@ use parkade_analysis::diff::{
 };
 use parkade_recording::StackId;
 
-use super::{Checked, Compared, File, Shown, words};
+use super::{Checked, Compared, File, Shown, notes, words};
 use crate::commands::diagnose::stacks::{Call, view as calls};
 use crate::json_struct::{all, origin, view};
 
@@ -55,11 +55,12 @@ struct Device<'a> {
 
 impl<'a> Device<'a> {
     fn of(compared: &'a Compared, shown: &'a Shown) -> Device<'a> {
-        let mut notes = words::notes(compared, shown);
+        let failures = notes::out_of_memory(compared, shown);
+        let mut notes = notes::all(compared, shown);
         if let Shown::Two(comparison) = shown {
             notes.splice(0..0, words::relation(comparison));
         }
-        notes.splice(0..0, words::out_of_memory(compared, shown));
+        notes.splice(0..0, failures);
         match shown {
             Shown::One(run) => Device { a: OfRun::of(run), b: None, comparison: None, notes },
             Shown::Two(comparison) => Device {

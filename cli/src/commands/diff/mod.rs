@@ -1,7 +1,9 @@
 //! `parkade diff`: two recordings of a program compared, or one checked against a bound.
 
 mod bound;
+mod columns;
 mod json;
+mod notes;
 mod pairs;
 mod table;
 mod words;
