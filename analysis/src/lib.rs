@@ -6,6 +6,7 @@ pub mod annotations;
 pub mod caution;
 pub mod continuation;
 pub mod diagnose;
+pub mod diff;
 pub mod ending;
 pub mod fragmentation;
 pub mod ranks;

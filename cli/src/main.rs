@@ -24,8 +24,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[cfg(target_os = "linux")]
 use commands::kill;
 use commands::{
-    advise, completions, conform, diagnose, enable, export, frontier, info, man, merge, ops, pack, replay, report, stats, sweep,
-    verify,
+    advise, completions, conform, diagnose, diff, enable, export, frontier, info, man, merge, ops, pack, replay, report, stats,
+    sweep, verify,
 };
 use each::run_each;
 use runner::run;
@@ -53,6 +53,7 @@ struct Cli {
 enum Command {
     Advise(advise::Args),
     Diagnose(diagnose::Args),
+    Diff(diff::Args),
     Report(report::Args),
     Verify(verify::Args),
     Replay(replay::Args),
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => run_each(args),
         Command::Advise(args) => run_each(args),
         Command::Diagnose(args) => run_each(args),
+        Command::Diff(args) => run(args),
         Command::Report(args) => run(args),
         Command::Stats(args) => run_each(args),
         Command::Export(args) => run(args),

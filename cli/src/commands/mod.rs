@@ -7,6 +7,7 @@ pub(crate) mod advise;
 pub(crate) mod completions;
 pub(crate) mod conform;
 pub(crate) mod diagnose;
+pub(crate) mod diff;
 pub(crate) mod enable;
 pub(crate) mod export;
 pub(crate) mod frontier;

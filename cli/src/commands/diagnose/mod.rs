@@ -2,7 +2,7 @@
 
 mod json;
 mod message;
-mod stacks;
+pub(crate) mod stacks;
 mod table;
 mod words;
 
