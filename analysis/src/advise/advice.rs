@@ -66,6 +66,12 @@ impl Advice {
         &self.options[0]
     }
 
+    /// Whether the program fits with an option (an index into [`options`](Self::options)).
+    #[must_use]
+    pub fn outcome_with(&self, option: usize) -> Outcome {
+        outcome(&self.programs, self.options.get(option), self.own().available_bytes.is_some(), self.hides_more)
+    }
+
     /// The recommended option.
     #[must_use]
     pub fn recommended(&self) -> Option<&AdvisedOption> {
@@ -114,7 +120,8 @@ pub fn advise(
         found[0].available_bytes.is_some_and(|available| programs.iter().any(|program| program.hides_more_than(available)));
     // An option may fit only because the last page of an expandable segment exceeds the limit; do not recommend that.
     let recommendation = choose(&found, &useful, hides_more, &certain).filter(|_| verdict != Verdict::Capacity);
-    let outcome = outcome(&programs, &found, recommendation.as_ref(), hides_more);
+    let recommended = recommendation.as_ref().map(|recommendation| &found[recommendation.option]);
+    let outcome = outcome(&programs, recommended, found[0].available_bytes.is_some(), hides_more);
     Ok(Advice {
         outcome,
         doubts: doubts(&programs),

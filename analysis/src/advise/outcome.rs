@@ -1,7 +1,6 @@
 //! What advice comes to: does the program fit?
 
 use super::advised_option::AdvisedOption;
-use super::choice::Recommendation;
 use super::program::Program;
 use crate::continuation::Doubt;
 
@@ -37,15 +36,9 @@ pub(super) fn doubts(programs: &[Program]) -> Vec<(u32, Doubt)> {
     programs.iter().filter(|program| program.died()).filter_map(of).collect()
 }
 
-/// The outcome with the recommended option.
-pub(super) fn outcome(
-    programs: &[Program],
-    options: &[AdvisedOption],
-    recommendation: Option<&Recommendation>,
-    hides_more: bool,
-) -> Outcome {
-    let is_known = options.first().is_some_and(|own| own.available_bytes.is_some());
-    let Some(option) = recommendation.and_then(|recommendation| options.get(recommendation.option)) else {
+/// The outcome with an option; with none, no option serves every recorded request.
+pub(super) fn outcome(programs: &[Program], option: Option<&AdvisedOption>, is_known: bool, hides_more: bool) -> Outcome {
+    let Some(option) = option.filter(|option| option.gets_past()) else {
         return if is_known { Outcome::DoesNotFit } else { Outcome::Unknown };
     };
     if !is_known || hides_more {

@@ -2,11 +2,12 @@
 
 use std::hash::{Hash, Hasher};
 
-use parkade_recording::{Action, DeviceRecording, Recording};
+use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions, newer_release, verify_device};
 use rustc_hash::FxHasher;
 
 use super::request_sizes::RequestSizes;
+use crate::ending::Ending;
 use crate::fragmentation::Fragmentation;
 
 /// A request that was out of memory.
@@ -25,7 +26,7 @@ pub struct RankRun {
     pub device: u32,
     /// Entries of its trace.
     pub entries: usize,
-    /// The first request that was out of memory.
+    /// The request of which the run died. One that it survived is not a failure.
     pub failure: Option<Failure>,
     /// How many were.
     pub ooms: u64,
@@ -52,7 +53,7 @@ impl RankRun {
     #[must_use]
     pub fn of_verdict(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings, verdict: &DeviceVerdict) -> RankRun {
         let mut run = RankRun::without_trace(recording, device, own);
-        run.failure = first_oom(device).map(|entry| failure(device, entry));
+        run.failure = Ending::of(device).death().map(|death| failure(device, death.entry));
         run.ooms = verdict.ooms;
         run.retries = Some(verdict.stats.num_alloc_retries);
         run.peak_allocated_bytes = Some(verdict.peak_allocated_bytes());
@@ -103,10 +104,6 @@ impl RankRun {
             content: content(device),
         }
     }
-}
-
-fn first_oom(device: &DeviceRecording) -> Option<usize> {
-    device.trace.iter().position(|entry| entry.action == Action::Oom)
 }
 
 fn failure(device: &DeviceRecording, entry: usize) -> Failure {

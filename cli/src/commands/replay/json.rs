@@ -1,5 +1,7 @@
 //! A replayed recording as one JSON object.
 
+use parkade_analysis::continuation::Doubt;
+use parkade_analysis::ending::Ending;
 use parkade_replay::{Operation, Outlook};
 use serde::Serialize;
 
@@ -15,6 +17,9 @@ view! {
         profile: &'static str = args.replay.profile.rules().name,
         capacity_bytes: Option<u64> = args.replay.capacity,
         limit_bytes: Option<u64> = replayed.limit,
+        outcome: &'static str = replayed.answer.outcome.name(),
+        endings: Vec<&'static str> = all(&replayed.answer.endings, Ending::name),
+        doubt: Option<&'static str> = replayed.answer.doubt.map(Doubt::name),
         seconds: f64 = replayed.seconds,
         #[serde(flatten)]
         numbers: OneOrMany = match replayed.devices.as_slice() {
