@@ -179,13 +179,13 @@ fn several_devices_and_files_without_a_trace_are_diagnosed() {
     assert_eq!(verdict(1), (3.into(), "no_failure".into()));
     let run = call(&["diagnose", &file, "--device", "3"]);
     assert!(run.out.starts_with("both.pickle device 3: the file has no trace, only the heap at its end\n"), "{}", run.out);
-    assert!(run.out.contains("17.00 MiB  free (2 holes, the largest 12.00 MiB)"), "{}", run.out);
+    assert!(run.out.contains("17.00 MiB  holes beside blocks in use, in the large pool"), "{}", run.out);
     assert!(run.out.contains("not in the file: a trace"), "{}", run.out);
 }
 
-/// Where nothing failed, a request that is tiny against what is free does not say why that is free.
+/// Where nothing failed, the question is why more is reserved than allocated; a request that is tiny against that does not say why.
 #[test]
-fn a_tiny_request_at_a_peak_breaks_nothing_down() {
+fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
     let folder = Folder::new("diagnose-tiny");
     let (large, second, asked) = (150 * MIB, BASE + (1 << 30), MIB / 4);
     let mut trace = vec![entry(Action::SegmentAlloc, BASE, large), entry(Action::Alloc, BASE, large)];
@@ -197,14 +197,37 @@ fn a_tiny_request_at_a_peak_breaks_nothing_down() {
     let (code, object) = json(&[&file]);
     let device = &object["devices"][0];
     assert_eq!((code, &device["moment"], &device["entry"]), (0, &"peak_reserved".into(), &5.into()));
+    assert_eq!((&device["question"], &device["verdict"]), (&"why_reserved_above_allocated".into(), &"no_failure".into()));
     assert_eq!((&device["heap_is_for_request"], &device["exactness"]["mismatches"]), (&false.into(), &0.into()));
-    assert_eq!(device["heap"]["stranded"][8]["bytes"], large);
+    let (excess, peaks, hole) = (&device["excess"], &device["peaks"], 2 * MIB - asked);
+    assert_eq!((&excess["bytes"], &device["heap"]["reserved_bytes"]), (&(large + hole).into(), &(large + 2 * MIB).into()));
+    let part = |place: usize| (excess["parts"][place]["cause"].as_str(), excess["parts"][place]["bytes"].as_u64());
+    assert_eq!([part(3), part(4)], [(Some("free_segment"), Some(large)), (Some("small_pool_hole"), Some(hole))]);
+    let number = |key: &str| peaks[key].as_u64().expect("a number");
+    assert_eq!(["allocated_bytes", "allocated_entry"].map(number), [large, 1]);
+    assert_eq!(["reserved_bytes", "reserved_entry", "allocated_at_reserved_bytes"].map(number), [large + 2 * MIB, 5, asked]);
     let run = call(&["diagnose", &file]).out;
-    assert!(run.contains(" of reserved memory is (1 segment)\n") && run.contains("150.00 MiB  free (1 hole)\n"), "{run}");
-    assert!(run.contains("then 256.00 KiB was requested") && !run.contains("other pool"), "{run}");
-    // Whoever chooses the entry asks about its request.
+    for text in [
+        "tiny.pickle: no request failed; at the peak of reserved memory, at entry 5 of 6\n\n151.75 MiB of the 152.00 MiB reserved is \
+         not allocated: 150.00 MiB in whole free segments and\n1.75 MiB in holes of the small pool\n",
+        "reserved memory peaked at 152.00 MiB, first at entry 5; allocated memory peaked at 150.00 MiB, at\nentry 1, when 150.00 MiB",
+        "where the 152.00 MiB of reserved memory is (2 segments)\n    256.00 KiB  live, in 1 block\n",
+        "    150.00 MiB  whole free segments or pages: the cache, which empty_cache gives back (1 piece)\n",
+    ] {
+        assert!(run.contains(text), "{text:?} is not in\n{run}");
+    }
+    assert!(!run.contains("other pool") && !run.contains("requested"), "{run}");
+    // Whoever chooses an entry at which memory was taken from the device asks why its request did not use what was free.
     let chosen = call(&["diagnose", &file, "--entry", "5"]).out;
-    assert!(chosen.contains("150.00 MiB  in the other pool"), "{chosen}");
+    assert!(chosen.contains("before entry 5 of 6") && chosen.contains("150.00 MiB  in the other pool"), "{chosen}");
+    assert_eq!(json(&[&file, "--entry", "5"]).1["devices"][0]["question"], "why_new_memory");
+    // At any other entry the question is the first one, about the memory after it.
+    let (_, freed) = json(&[&file, "--entry", "3"]);
+    let device = &freed["devices"][0];
+    assert_eq!((&device["question"], &device["heap"]["allocated_bytes"]), (&"why_reserved_above_allocated".into(), &0.into()));
+    assert!(
+        call(&["diagnose", &file, "--entry", "3"]).out.starts_with("tiny.pickle: after entry 3 of 6, where nothing failed\n")
+    );
 }
 
 /// What a private pool has cached is no matter of settings, nor of what the allocator may give back.

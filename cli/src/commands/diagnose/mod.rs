@@ -1,5 +1,6 @@
 //! `parkade diagnose`: why was it out of memory? From a snapshot, or from the message alone.
 
+mod excess;
 mod json;
 mod message;
 mod stacks;
@@ -27,9 +28,9 @@ const FENCES: usize = 20;
 
 /// Explain step by step why a recorded program ran out of memory, and where the memory was.
 ///
-/// Looks at the first out-of-memory point of a PyTorch memory snapshot; without one, at the request that brought reserved memory
-/// to its peak. Every reserved byte is live, lost to rounding, or stranded for exactly one cause. The heap is that of the replay,
-/// which is first verified against the recording.
+/// Looks at the first out-of-memory point of a PyTorch memory snapshot. Every reserved byte is live, lost to rounding, or stranded
+/// for exactly one cause. Without a failure it looks at the peak of reserved memory and says why more was reserved than allocated.
+/// The heap is that of the replay, which is first verified against the recording.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade diagnose snapshot.pickle --limit 16GiB

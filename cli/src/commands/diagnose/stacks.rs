@@ -1,5 +1,6 @@
-//! A Python stack in one line: the call that requested memory, and the user's own line that led to it.
+//! A Python stack in one line: the user's own line, and the library's call that requested memory for it.
 
+use parkade_analysis::shown_frame;
 use parkade_recording::{Frame, Recording, StackId};
 
 use crate::json_struct::view;
@@ -8,16 +9,16 @@ use crate::output;
 /// The folder of installed libraries.
 const LIBRARIES: &str = "site-packages/";
 
-/// The stack in one line; `None` if there is none.
+/// The stack in one line: the user's own frame, and the library's call that it led to. `None` if there is none.
 pub(super) fn line(recording: &Recording, stack: StackId) -> Option<String> {
-    let frames: Vec<&Frame> = recording.stacks.frames(stack).collect();
-    let is_named = |frame: &&&Frame| frame.filename.as_ref() != "??";
-    let is_torch = |frame: &Frame| frame.filename.contains("site-packages/torch/");
-    let named = || frames.iter().filter(is_named);
-    let asked = named().find(|frame| !is_torch(frame)).or_else(|| named().next()).or(frames.first())?;
-    let own = named().find(|frame| !frame.filename.contains(LIBRARIES)).filter(|own| own != &asked);
-    let from = own.map_or(String::new(), |own| format!(", from {}", place(own)));
-    Some(output::one_line(&format!("{}{from}", place(asked))))
+    let stacks = &recording.stacks;
+    let first = shown_frame(stacks, stack)?;
+    let is_torch = |frame: &&Frame| frame.filename.contains("site-packages/torch/");
+    // Only the calls within the user's own frame: what is around it has asked for nothing.
+    let within = || stacks.frames(stack).take_while(|&frame| frame != first).filter(|frame| &*frame.filename != "??");
+    let library = within().find(|frame| !is_torch(frame)).or_else(|| within().next());
+    let within = library.map_or(String::new(), |library| format!(", in {}", place(library)));
+    Some(output::one_line(&format!("{}{within}", place(first))))
 }
 
 fn place(frame: &Frame) -> String {

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use parkade_analysis::diagnose::{Applies, Breakdown, Diagnosis, Fence, Verdict, Why};
 use parkade_recording::StackId;
 
-use super::{Diagnosed, stacks, words};
+use super::{Diagnosed, excess, stacks, words};
 use crate::output::{self, count};
 use crate::recording::short_name;
 use crate::size::show_bytes;
@@ -45,7 +45,11 @@ fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> 
     if let Some(warning) = words::warning(diagnosis) {
         writeln!(out, "{}", output::bad(&words::wrapped(&warning, width()).join("\n")))?;
     }
-    let asked = diagnosis.request.and_then(|request| stacks::line(&diagnosed.recording, request.stack));
+    if let Some(peaks) = excess::peaks(diagnosis).filter(|_| excess::is_asked(diagnosis)) {
+        hanging(out, "", 0, &peaks)?;
+    }
+    let request = diagnosis.request.filter(|_| !excess::is_asked(diagnosis));
+    let asked = request.and_then(|request| stacks::line(&diagnosed.recording, request.stack));
     if let Some(line) = asked {
         hanging(out, &format!("{} ", output::dim("requested by")), 13, &line)?;
     }
@@ -98,6 +102,12 @@ fn bytes(out: &mut dyn Write, diagnosis: &Diagnosis) -> io::Result<()> {
     writeln!(out, "\n{}", output::dim(&title))?;
     row(out, heap.requested_bytes, &format!("live, in {}", count(heap.live_blocks, "block")))?;
     row(out, heap.rounding_bytes, "lost to rounding in those blocks")?;
+    if excess::is_asked(diagnosis) {
+        for (bytes, text) in excess::rows(&diagnosis.excess) {
+            row(out, bytes, &text)?;
+        }
+        return Ok(());
+    }
     for strand in heap.strands.iter().filter(|strand| strand.bytes > 0) {
         let holes = match strand.holes {
             1 => count(1_u8, "hole"),

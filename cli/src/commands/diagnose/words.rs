@@ -4,7 +4,7 @@ use parkade_analysis::annotations::phase_at;
 use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why};
 use parkade_recording::Recording;
 
-use super::Diagnosed;
+use super::{Diagnosed, excess};
 use crate::output::{self, count};
 use crate::recording;
 use crate::size::show_bytes;
@@ -14,8 +14,13 @@ pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
     let entry = diagnosis.entry.unwrap_or(0);
     match diagnosis.why {
         Why::OutOfMemory => format!("out of memory at entry {entry} of {entries}"),
+        Why::Chosen if excess::is_asked(diagnosis) => format!("after entry {entry} of {entries}, where nothing failed"),
         Why::Chosen => format!("before entry {entry} of {entries}, where nothing failed"),
-        Why::Peak => format!("no request failed; reserved memory peaked at entry {entry} of {entries}"),
+        Why::Peak => {
+            let place =
+                diagnosis.entry.map_or("before the first entry".to_owned(), |entry| format!("at entry {entry} of {entries}"));
+            format!("no request failed; at the peak of reserved memory, {place}")
+        }
         Why::End => "the file has no trace, only the heap at its end".to_owned(),
     }
 }
@@ -47,6 +52,7 @@ pub(super) fn headline(diagnosis: &Diagnosis) -> String {
             "fragmentation if the memory limit was {} or more, otherwise capacity (--limit settles it)",
             show_bytes(steps.needed_bytes)
         ),
+        Verdict::NoFailure if excess::is_asked(diagnosis) => excess::headline(diagnosis),
         Verdict::NoFailure => {
             format!("{} live, {empty} reserved but free", show_bytes(heap.allocated_bytes()))
         }
