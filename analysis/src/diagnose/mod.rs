@@ -5,7 +5,7 @@
 //! ([`Breakdown`]), `limit` says what is known of the memory there was, `verdict` answers the five questions, `owners` and `fences`
 //! name stacks and blocks, and `onset` says when it began. Where nothing failed, `excess` says why more is reserved than allocated at the
 //! peak that `peaks` found. A file without a trace is diagnosed from its final segments (`from_segments`). [`diagnose_message`] does what
-//! is possible without a snapshot.
+//! is possible without a snapshot, [`diagnose_partial`] what is possible with a part of the message.
 
 mod breakdown;
 mod diagnosis;
@@ -18,6 +18,7 @@ mod message;
 mod moment;
 mod onset;
 mod owners;
+mod partial;
 mod peaks;
 mod stranded;
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use message::{Certainty, MessageDiagnosis, MessageVerdict, diagnose_message}
 pub use moment::{Question, Why};
 pub use onset::Onset;
 pub use owners::Owner;
+pub use partial::{PartialDiagnosis, diagnose_partial};
 pub use peaks::{Peak, Peaks};
 pub use stranded::stranded;
 pub use verdict::{Applies, Steps, Verdict};

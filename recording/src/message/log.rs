@@ -292,11 +292,11 @@ fn by_times(messages: &[LoggedMessage]) -> Option<FirstFailure> {
     /// Times of day within half a day are on one day, or on two in this order.
     const HALF_A_DAY: u64 = 12 * 3600 * 1_000_000_000;
     let times: Vec<&LogTime> = messages.iter().map(|message| message.time.as_ref()).collect::<Option<_>>()?;
-    let (form, _) = times.first()?.key();
-    let first = (0..times.len()).min_by_key(|&place| times[place].key().1)?;
+    let form = times.first()?.form();
+    let first = (0..times.len()).min_by_key(|&place| times[place].moment())?;
     let is_first = |(place, time): (usize, &&LogTime)| {
         let is_near = time.time_of_day().zip(times[first].time_of_day()).is_none_or(|(later, first)| later - first < HALF_A_DAY);
-        time.key().0 == form && is_near && (place == first || time.key().1 > times[first].key().1)
+        time.form() == form && is_near && (place == first || time.moment() > times[first].moment())
     };
     let is_known = times.len() > 1 && times.iter().enumerate().all(is_first);
     let time = times[first].text.clone();

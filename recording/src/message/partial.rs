@@ -34,6 +34,8 @@ pub struct PartialMessage {
     pub unallocated: Option<Size>,
     /// The free memory of private pools, which the message calls allocated.
     pub private_pools: Option<Size>,
+    /// Whether it has the form of PyTorch until 2.0, which names no private pools.
+    pub is_old: bool,
 }
 
 /// A size with the words before and after it. Without words before it, it must be seen that no digit is missing.
@@ -42,8 +44,10 @@ fn figure(before: &str, after: &str) -> Regex {
     compiled(&format!(r"{before}([0-9]{{1,20}})(?:\.([0-9]{{2}}))? (bytes|KiB|MiB|GiB){after}"))
 }
 
+/// Where a figure is put.
+type Place = fn(&mut PartialMessage) -> &mut Option<Size>;
 /// The figures, and where they are put.
-static FIGURES: LazyLock<[(Regex, fn(&mut PartialMessage) -> &mut Option<Size>); 12]> = LazyLock::new(|| {
+static FIGURES: LazyLock<[(Regex, Place); 12]> = LazyLock::new(|| {
     [
         (figure("Tried to allocate ", ""), |message| &mut message.tried),
         (figure("total capaci?ty of ", ""), |message| &mut message.total),
@@ -72,6 +76,7 @@ impl PartialMessage {
             let place = place(&mut message);
             *place = place.or_else(|| size(&figure.captures(text)?, 1));
         }
+        message.is_old = text.contains(" already allocated;");
         message.device = DEVICE.captures(text).and_then(|captures| captures[1].parse().ok());
         let process = |captures: Captures<'_>| {
             let pid = captures.get(1).and_then(|digits| digits.as_str().parse().ok());
@@ -136,7 +141,7 @@ impl PartialMessage {
     /// was not.
     #[must_use]
     pub fn is_private_known(&self) -> bool {
-        self.private_pools.is_some() || (self.allocated.is_some() && self.reserved.is_some())
+        self.is_old || self.private_pools.is_some() || (self.allocated.is_some() && self.reserved.is_some())
     }
 }
 

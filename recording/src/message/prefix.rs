@@ -77,9 +77,14 @@ impl LogTime {
         }
     }
 
-    /// A key by which times of the same form can be ordered, and the form. Times of day alone do not say whether midnight lies between.
-    pub(super) fn key(&self) -> ((bool, bool, &str), ((u32, u32, u32), u64)) {
-        ((self.date.0 > 0, self.date.1 > 0, &self.zone), (self.date, self.nanoseconds))
+    /// What the time states: a year, a day, a zone. Times of one form can be ordered by their moment.
+    pub(super) fn form(&self) -> (bool, bool, &str) {
+        (self.date.0 > 0, self.date.1 > 0, &self.zone)
+    }
+
+    /// The date and the nanoseconds since midnight. Times of day alone do not say whether midnight lies between.
+    pub(super) fn moment(&self) -> ((u32, u32, u32), u64) {
+        (self.date, self.nanoseconds)
     }
 
     /// The time of day, in nanoseconds since midnight, if that is all that is stated.
@@ -161,7 +166,7 @@ mod tests {
 
     #[test]
     fn times_of_one_form_are_ordered() {
-        let key = |text: &str| LogTime::read(text).map(|time| (time.key().1, time.time_of_day().is_some()));
+        let key = |text: &str| LogTime::read(text).map(|time| (time.moment(), time.time_of_day().is_some()));
         assert!(key("2024-05-01 12:34:56,789") < key("2024-05-01 12:34:56.79"));
         assert!(key("12/31/2023 23:00:00") < key("01/01/2024 01:00:00"));
         assert_eq!(key("0501 00:00:01").map(|(_, is_alone)| is_alone), Some(false));
