@@ -19,6 +19,8 @@ pub(crate) enum Outcome {
     CheckFailed,
     /// Something could not be run; the error has been printed.
     CouldNotRun,
+    /// It ran, but what was asked is not known.
+    NotKnown,
 }
 
 impl From<Outcome> for ExitCode {

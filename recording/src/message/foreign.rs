@@ -27,6 +27,8 @@ pub enum Framework {
     System,
     /// CUDA itself: `cudaMalloc` or another call, outside of PyTorch's allocator.
     Cuda,
+    /// Whoever wrote only that CUDA, HIP or the GPU is out of memory.
+    Plain,
 }
 
 impl Framework {
@@ -43,6 +45,7 @@ impl Framework {
             Framework::MainMemory => "PyTorch's allocator of main memory (not of the GPU's)",
             Framework::System => "the operating system, about main memory (not the GPU's)",
             Framework::Cuda => "CUDA itself, outside of PyTorch's allocator",
+            Framework::Plain => "C++ code, or only the first words of PyTorch's",
         }
     }
 }
@@ -57,7 +60,7 @@ pub struct ForeignMessage {
 }
 
 /// What a framework's messages contain. The first that is found counts, so the special ones come before the general ones.
-static SIGNS: LazyLock<[(Framework, Regex); 9]> = LazyLock::new(|| {
+static SIGNS: LazyLock<[(Framework, Regex); 10]> = LazyLock::new(|| {
     [
         (Framework::TensorFlow, compiled(r"OOM when allocating tensor|ResourceExhaustedError")),
         (Framework::CuPy, compiled(r"cupy[A-Za-z._]*OutOfMemoryError|Out of memory allocating [0-9,]+ bytes \(allocated so far")),
@@ -78,6 +81,7 @@ static SIGNS: LazyLock<[(Framework, Regex); 9]> = LazyLock::new(|| {
                 r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|(?i:cuda[a-z0-9_]* (?:error|failure|failed)[^a-z]{0,20}out of memory|cudaMalloc[a-z]*(?:\(\))? .{0,40}out of memory|cuMem[a-z]+ .{0,60}out of memory)",
             ),
         ),
+        (Framework::Plain, compiled(r"(?i)(?:cuda|hip|gpu|device)[^.]{0,20} out of memory|out of (?:gpu|device|video) memory")),
     ]
 });
 /// How much was wanted, in the words of these messages.
@@ -190,6 +194,8 @@ mod tests {
             ),
             ("RuntimeError: CUDA error: out of memory", Framework::Cuda, None),
             ("GPUassert: cudaErrorMemoryAllocation main.cu 12", Framework::Cuda, None),
+            ("terminate called: CUDA out of memory.", Framework::Plain, None),
+            ("error: out of GPU memory, trying to allocate 512 MB", Framework::Plain, Some(512 << 20)),
             ("Out of memory: Killed process 712 (python) total-vm:1kB", Framework::System, None),
             (
                 "RuntimeError: MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 1.00 GB, max allowed: 9.07 GB). \

@@ -84,7 +84,7 @@ pub struct MessageLog {
     pub messages: Vec<LoggedMessage>,
     /// Which rank failed first, if that is known and there are several.
     pub first: Option<FirstFailure>,
-    /// The first message of another framework, if there is none of PyTorch's.
+    /// The first message of another framework, if there is none of PyTorch's allocator.
     pub foreign: Option<ForeignMessage>,
     /// What is wrong with the first message that has no figure; [`MessageError::NotFound`] if there is none.
     pub error: MessageError,
@@ -106,7 +106,8 @@ impl MessageLog {
         }
         let messages = distinct(messages);
         let first = by_launcher(&log.text, &messages).or_else(|| by_times(&messages));
-        let foreign = if messages.is_empty() { ForeignMessage::find(&log.text) } else { None };
+        let is_foreign = messages.is_empty() && error == MessageError::NotFound;
+        let foreign = is_foreign.then(|| ForeignMessage::find(&log.text)).flatten();
         MessageLog { messages, first, foreign, error }
     }
 

@@ -38,7 +38,7 @@ pub struct PartialMessage {
     pub is_old: bool,
 }
 
-/// A size with the words before and after it. Without words before it, it must be seen that no digit is missing.
+/// A size with the words before or after it. Without words before it, it must be seen that no digit is missing.
 fn figure(before: &str, after: &str) -> Regex {
     let before = if before.is_empty() { "[^0-9.]" } else { before };
     compiled(&format!(r"{before}([0-9]{{1,20}})(?:\.([0-9]{{2}}))? (bytes|KiB|MiB|GiB){after}"))
@@ -47,11 +47,18 @@ fn figure(before: &str, after: &str) -> Regex {
 /// Where a figure is put.
 type Place = fn(&mut PartialMessage) -> &mut Option<Size>;
 /// The figures, and where they are put.
-static FIGURES: LazyLock<[(Regex, Place); 12]> = LazyLock::new(|| {
+static FIGURES: LazyLock<[(Regex, Place); 19]> = LazyLock::new(|| {
     [
         (figure("Tried to allocate ", ""), |message| &mut message.tried),
         (figure("total capaci?ty of ", ""), |message| &mut message.total),
         (figure("", " total capacity;"), |message| &mut message.total),
+        (figure("GPU [0-9]{1,9}; ", ""), |message| &mut message.total),
+        (figure("of which ", ""), |message| &mut message.free),
+        (figure("already allocated; ", ""), |message| &mut message.free),
+        (figure("total capacity; ", ""), |message| &mut message.allocated),
+        (figure("allocated memory ", ""), |message| &mut message.allocated),
+        (figure("by PyTorch, with ", ""), |message| &mut message.private_pools),
+        (figure("by PyTorch, and ", ""), |message| &mut message.unallocated),
         (figure("", " is free"), |message| &mut message.free),
         (figure("", " free;"), |message| &mut message.free),
         (figure("", " allowed;"), |message| &mut message.limit),
@@ -76,7 +83,7 @@ impl PartialMessage {
             let place = place(&mut message);
             *place = place.or_else(|| size(&figure.captures(text)?, 1));
         }
-        message.is_old = text.contains(" already allocated;");
+        message.is_old = ["(GPU ", " total capacity;", " already allocated;"].iter().any(|words| text.contains(words));
         message.device = DEVICE.captures(text).and_then(|captures| captures[1].parse().ok());
         let process = |captures: Captures<'_>| {
             let pid = captures.get(1).and_then(|digits| digits.as_str().parse().ok());

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, MessageDiagnosis, diagnose_device};
+use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_recording::Recording;
 use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_release};
 
 use crate::args::{Json, Profile};
-use crate::runner::{Command, Form, Lines, Subject};
+use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{output, progress, recording, size};
 
 /// At most this much of standard input is searched for a message.
@@ -38,12 +38,13 @@ const FENCES: usize = 20;
   parkade diagnose --message 'CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; ...'
   parkade diagnose --message - < train.log
 
-Exit code: 0 diagnosed, 2 could not run.")]
+Exit code: 0 diagnosed, 2 could not run, 3 not known, because the message is cut.")]
 pub(crate) struct Args {
     /// The recording.
     #[arg(required_unless_present = "message")]
     file: Option<PathBuf>,
-    /// An out-of-memory message of any PyTorch version, or a log that contains one; - reads standard input.
+    /// An out-of-memory message of any PyTorch version, or a log with those of several ranks; - reads standard input.
+    /// The rank that failed first is explained, if the log tells which; else the first message.
     #[arg(long, value_name = "TEXT")]
     #[arg(conflicts_with_all = ["file", "entry", "device", "limit", "capacity", "settings", "profile"])]
     message: Option<String>,
@@ -92,10 +93,10 @@ impl Diagnosed {
     }
 }
 
-/// What was diagnosed: a recording, or a message alone.
+/// What was diagnosed: a recording, or messages alone.
 pub(crate) enum Found {
     Recording(Box<Diagnosed>),
-    Message(Box<MessageDiagnosis>),
+    Message(Box<message::LogDiagnosis>),
 }
 
 impl Command for Args {
@@ -109,6 +110,13 @@ impl Command for Args {
                 Ok(Found::Recording(Box::new(diagnosed?)))
             }
             (None, None) => bail!("a recording or --message is needed"),
+        }
+    }
+
+    fn outcome(&self, found: &Found) -> Outcome {
+        match found {
+            Found::Recording(_) => Outcome::Good,
+            Found::Message(diagnosis) => diagnosis.outcome(),
         }
     }
 
@@ -135,7 +143,7 @@ impl Command for Args {
     }
 }
 
-fn diagnose_text(text: &str) -> Result<MessageDiagnosis> {
+fn diagnose_text(text: &str) -> Result<message::LogDiagnosis> {
     if text != "-" {
         return message::diagnose(text);
     }
