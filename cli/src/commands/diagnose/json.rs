@@ -6,8 +6,9 @@ use parkade_analysis::diagnose::{
 };
 use parkade_replay::DeviceVerdict;
 
+use super::layout::Step;
 use super::stacks::Call;
-use super::{Diagnosed, stacks, table, words};
+use super::{Diagnosed, stacks, words};
 use crate::json_struct::{all, origin, view};
 
 view! {
@@ -99,15 +100,6 @@ fn moment(why: Why) -> &'static str {
         Why::Chosen => "chosen",
         Why::Peak => "peak_reserved",
         Why::End => "end",
-    }
-}
-
-view! {
-    /// One of the five steps.
-    pub(super) struct Step(place: usize, applies: &'static str, finding: String) {
-        step: &'static str = table::STEPS[place],
-        applies: &'static str = applies,
-        finding: String = finding,
     }
 }
 

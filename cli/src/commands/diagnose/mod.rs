@@ -2,6 +2,7 @@
 
 mod excess;
 mod json;
+mod layout;
 mod message;
 mod stacks;
 mod table;

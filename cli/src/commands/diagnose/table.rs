@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use parkade_analysis::diagnose::{Applies, Breakdown, Diagnosis, Fence, Verdict, Why};
 use parkade_recording::StackId;
 
+use super::layout::{STEPS, hanging, step, width, wrapped};
 use super::{Diagnosed, excess, stacks, words};
 use crate::output::{self, count};
 use crate::recording::short_name;
@@ -14,13 +15,6 @@ use crate::size::show_bytes;
 
 /// The number of stacks and fences shown.
 const SHOWN: usize = 5;
-/// The names of the five steps.
-pub(super) const STEPS: [&str; 5] = ["capacity", "fragmentation", "settings", "empty_cache", "snapshot"];
-
-/// The width at which text wraps.
-pub(super) fn width() -> usize {
-    output::width().min(100)
-}
 
 pub(super) fn print(out: &mut dyn Write, diagnosed: &Diagnosed) -> io::Result<()> {
     for (place, diagnosis) in diagnosed.devices.iter().enumerate() {
@@ -40,10 +34,10 @@ fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> 
     hanging(out, "", 0, &format!("{}{number}: {occasion}", short_name(&diagnosed.file)))?;
     let headline = words::headline(diagnosis);
     let is_good = diagnosis.verdict == Verdict::NoFailure;
-    let headline = words::wrapped(&headline, width()).join("\n");
+    let headline = wrapped(&headline, width()).join("\n");
     writeln!(out, "\n{}", if is_good { headline } else { output::bad(&headline) })?;
     if let Some(warning) = words::warning(diagnosis) {
-        writeln!(out, "{}", output::bad(&words::wrapped(&warning, width()).join("\n")))?;
+        writeln!(out, "{}", output::bad(&wrapped(&warning, width()).join("\n")))?;
     }
     if let Some(peaks) = excess::peaks(diagnosis).filter(|_| excess::is_asked(diagnosis)) {
         hanging(out, "", 0, &peaks)?;
@@ -78,17 +72,6 @@ fn steps(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> i
         step(out, place, &word, finding)?;
     }
     writeln!(out, "  5 {:<13}  {:<7}  where the memory is, who holds it, since when:", STEPS[4], "below")
-}
-
-/// One step: its number, name, answer and finding.
-pub(super) fn step(out: &mut dyn Write, place: usize, word: &str, finding: &str) -> io::Result<()> {
-    hanging(out, &format!("  {} {:<13}  {word}  ", place + 1, STEPS[place]), 28, finding)
-}
-
-/// Text beside a heading, wrapped at this indentation.
-pub(super) fn hanging(out: &mut dyn Write, heading: &str, indent: usize, text: &str) -> io::Result<()> {
-    let lines = words::wrapped(text, width() - indent).join(&format!("\n{:indent$}", ""));
-    writeln!(out, "{heading}{lines}")
 }
 
 fn indented(out: &mut dyn Write, text: &str) -> io::Result<()> {

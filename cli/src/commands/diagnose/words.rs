@@ -4,6 +4,7 @@ use parkade_analysis::annotations::phase_at;
 use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why};
 use parkade_recording::Recording;
 
+use super::layout::POOLS_DO_NOT_SHARE;
 use super::{Diagnosed, excess};
 use crate::output::{self, count};
 use crate::recording;
@@ -158,10 +159,6 @@ fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
     }
 }
 
-/// What no setting changes.
-pub(super) const POOLS_DO_NOT_SHARE: &str =
-    "no setting makes a private pool share its cached memory: free the CUDA graphs and MemPools you no longer need";
-
 /// The command to run next.
 fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
     let file = diagnosed.file.display().to_string();
@@ -306,36 +303,4 @@ pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
     let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
     let text = format!("careful: {mismatches} recorded decisions differ in the replay, so the figures may be wrong (see below)");
     (mismatches > 0).then_some(text)
-}
-
-/// The units of sizes.
-const UNITS: [&str; 4] = ["byte", "KiB", "MiB", "GiB"];
-
-/// The text in lines of at most `width` characters, if its words are that short; a command is never broken.
-pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for paragraph in text.split('\n') {
-        if paragraph.starts_with("parkade ") {
-            lines.push(paragraph.to_owned());
-            continue;
-        }
-        // A number and its unit stay together.
-        let paragraph =
-            UNITS.iter().fold(paragraph.to_owned(), |text, unit| text.replace(&format!(" {unit}"), &format!("\u{a0}{unit}")));
-        lines.extend(output::wrapped(&paragraph, width).iter().map(|line| line.replace('\u{a0}', " ")));
-    }
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_wraps_between_words_and_commands_stay_whole() {
-        let text = "one two three four:\nparkade advise a.pickle --limit 5";
-        assert_eq!(wrapped(text, 9), ["one two", "three", "four:", "parkade advise a.pickle --limit 5"]);
-        assert_eq!(wrapped("abcdefghij k", 3), ["abcdefghij", "k"]);
-        assert_eq!(wrapped("it has 8.00 MiB, free", 11), ["it has", "8.00 MiB,", "free"]);
-    }
 }

@@ -3,7 +3,7 @@
 use parkade_analysis::diagnose::{Certainty, MessageDiagnosis};
 use parkade_recording::message::{FirstFailure, LoggedMessage, Size, ToldBy};
 
-use super::super::json::Step;
+use super::super::layout::Step;
 use super::ranks::Figures;
 use super::{Explained, LogDiagnosis};
 use crate::json_struct::{all, view};

@@ -14,8 +14,7 @@ use parkade_analysis::diagnose::{
 use parkade_recording::message::{LoggedMessage, MessageLog, ReadMessage};
 
 pub(super) use self::json::Object;
-use super::table::{hanging, step, width};
-use super::words::wrapped;
+use super::layout::{hanging, step, width, wrapped};
 use crate::output;
 use crate::runner::Outcome;
 use crate::size::show_bytes;

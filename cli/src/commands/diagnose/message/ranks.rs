@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use parkade_analysis::diagnose::MessageVerdict;
 use parkade_recording::message::{FirstFailure, Size, ToldBy};
 
-use super::super::table::hanging;
+use super::super::layout::hanging;
 use super::{Explained, LogDiagnosis};
 use crate::output::count;
 use crate::table::{Mark, Table};

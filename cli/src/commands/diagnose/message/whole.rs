@@ -2,7 +2,7 @@
 
 use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict};
 
-use super::super::words::POOLS_DO_NOT_SHARE;
+use super::super::layout::POOLS_DO_NOT_SHARE;
 use crate::size::show_bytes;
 
 /// What only a recording says.
