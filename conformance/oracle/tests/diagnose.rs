@@ -5,8 +5,8 @@ mod support;
 use parkade::policy::PyTorch;
 use parkade::stats::Family;
 use parkade_analysis::diagnose::{
-    Applies, Cause, DiagnoseError, DiagnoseOptions, Diagnosis, ExcessCause, GivenBack, Limit, Question, Verdict, Why,
-    diagnose_device, stranded,
+    Applies, Cause, DiagnoseError, DiagnoseOptions, Diagnosis, ExcessCause, Limit, Question, Verdict, Why, diagnose_device,
+    stranded,
 };
 use parkade_oracle::shipped::Shipped;
 use parkade_recording::{Action, StackId};

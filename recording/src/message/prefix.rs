@@ -12,7 +12,7 @@ use regex::{Captures, Regex};
 static RANK: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
         r"(?x)^(?:
-            \[(?i:(?:global_)?rank|gpu)[\ :=]?([0-9]{1,9})\]:?
+            \[(?i:(?:global_)?rank|gpu)[\ :=]{0,2}([0-9]{1,9})\]:?
             |\[[A-Za-z_]*([0-9]{1,9})\]:
             |\[[0-9]{1,9},([0-9]{1,9})\]<std(?:err|out)>:
             |(?i:rank|gpu)[\ :=]?([0-9]{1,9}):
@@ -27,7 +27,7 @@ static NAMED_RANK: LazyLock<Regex> =
 static TIME: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
         r"(?x)^\[?[EWIFD]?(
-            (?:([0-9]{4})[-/]([0-9]{2})[-/]([0-9]{2})[T_\ ]|([0-9]{2})/([0-9]{2})/([0-9]{4})[\ ]|([0-9]{2})([0-9]{2})[\ ])?
+            (?:([0-9]{4})[-/]([0-9]{2})[-/]([0-9]{2})[T_\ ]|([0-9]{2})/([0-9]{2})/([0-9]{4})[\ ]|([0-9]{1,2})([0-9]{2})[\ ])?
             ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]{1,9}))?
             (Z|[+-][0-9]{2}:?[0-9]{2})?
         )\]?[\ |:-]*",
@@ -151,11 +151,17 @@ mod tests {
         for line in ["[rank3]: CUDA", "[Rank 3] CUDA", "[default3]:CUDA", "[3]: CUDA", "  3: CUDA", "[1,3]<stderr>:CUDA"] {
             assert_eq!(read(line), is(3, None), "{line}");
         }
-        for line in ["rank 3: CUDA", "RANK=3: CUDA", "[GPU 3] CUDA", "[gpu3]: CUDA", "[rank:3] CUDA"] {
+        for line in ["rank 3: CUDA", "RANK=3: CUDA", "[GPU 3] CUDA", "[gpu3]: CUDA", "[rank: 3] CUDA"] {
             assert_eq!(read(line), is(3, None), "{line}");
         }
-        let times =
-            ["2024-05-01 12:34:56,789", "2024-05-01T12:34:56.789Z", "05/01/2024 12:34:56", "12:34:56.7", "0501 12:34:56.7"];
+        let times = [
+            "2024-05-01 12:34:56,789",
+            "2024-05-01T12:34:56.789Z",
+            "05/01/2024 12:34:56",
+            "12:34:56.7",
+            "0501 12:34:56.7",
+            "501 12:34:56.7",
+        ];
         for time in times {
             assert_eq!(read(&format!("{time} [rank3]: CUDA")), is(3, Some(time)));
             assert_eq!(read(&format!("[rank3]: [{time}] CUDA")), is(3, Some(time)));
@@ -178,6 +184,7 @@ mod tests {
         assert_eq!(named_rank("ERROR rank=3 step 7"), Some(3));
         assert_eq!(named_rank("local_rank: 1, global_rank: 9:"), Some(9));
         assert_eq!(named_rank("local rank 1"), Some(1));
+        assert_eq!(named_rank("(Worker pid=712, ip=10.0.0.1) [rank5]: "), Some(5));
         assert_eq!((named_rank("ranked 3"), named_rank("frank 3"), named_rank("rank")), (None, None, None));
     }
 }

@@ -104,10 +104,12 @@ pub(super) fn limit(diagnosis: &Diagnosis) -> String {
         }
         Limit::DeviceFull { bytes } => format!("the device was full: this allocator had {}", show_bytes(bytes)),
         Limit::Between { at_least_bytes, below_bytes } => format!(
-            "the limit is at least {} (reserved at entry {}) and less than {} (refused at entry {refused})",
+            "the limit is at least {} (reserved at entry {}) and less than {} (refused at entry {refused}){}",
             show_bytes(at_least_bytes),
             served.saturating_sub(1),
-            show_bytes(below_bytes)
+            show_bytes(below_bytes),
+            only_whole_gibibyte(at_least_bytes, below_bytes)
+                .map_or_else(String::new, |bytes| format!("; {} is the only whole number of GiB between", show_bytes(bytes)))
         ),
         Limit::NotFixed { reserved_bytes, refused_bytes } => format!(
             "the limit was not fixed: {} was reserved at entry {}, but {} refused at entry {refused}",
@@ -117,6 +119,13 @@ pub(super) fn limit(diagnosis: &Diagnosis) -> String {
         ),
         Limit::NeverReached { at_least_bytes } => format!("nothing was refused up to {}", show_bytes(at_least_bytes)),
     }
+}
+
+/// People set limits in whole gibibytes: the only one that the limit may be.
+fn only_whole_gibibyte(at_least_bytes: u64, below_bytes: u64) -> Option<u64> {
+    const GIB: u64 = 1 << 30;
+    let (first, end) = (at_least_bytes.div_ceil(GIB), below_bytes.div_ceil(GIB));
+    (end.saturating_sub(first) == 1).then_some(first.saturating_mul(GIB))
 }
 
 fn fragmentation(diagnosis: &Diagnosis) -> String {
@@ -303,4 +312,18 @@ pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
     let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
     let text = format!("careful: {mismatches} recorded decisions differ in the replay, so the figures may be wrong (see below)");
     (mismatches > 0).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_gibibyte_is_named_if_it_is_the_only_one() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(only_whole_gibibyte(11 * GIB + 1, 12 * GIB + 1), Some(12 * GIB));
+        assert_eq!(only_whole_gibibyte(12 * GIB, 13 * GIB), Some(12 * GIB));
+        let none = [(11 * GIB + 1, 12 * GIB), (11 * GIB, 12 * GIB + 1), (5, 5), (u64::MAX, 5), (0, u64::MAX)];
+        assert_eq!(none.map(|(least, below)| only_whole_gibibyte(least, below)), [None; 5]);
+    }
 }
