@@ -77,9 +77,11 @@ static SIGNS: LazyLock<[(Framework, Regex); 10]> = LazyLock::new(|| {
         (Framework::System, compiled(r"[Oo]ut of memory: Killed process|oom-kill:")),
         (
             Framework::Cuda,
-            compiled(
-                r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|(?i:cuda[a-z0-9_]* (?:error|failure|failed)[^a-z]{0,20}out of memory|cudaMalloc[a-z]*(?:\(\))? .{0,40}out of memory|cuMem[a-z]+ .{0,60}out of memory)",
-            ),
+            compiled(concat!(
+                "cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED",
+                "|(?i:cuda[a-z0-9_]* (?:error|failure|failed)[^a-z]{0,20}out of memory)",
+                "|(?i:cudaMalloc[a-z]*(?:\\(\\))? .{0,40}out of memory|cuMem[a-z]+ .{0,60}out of memory)"
+            )),
         ),
         (Framework::Plain, compiled(r"(?i)(?:cuda|hip|gpu|device)[^.]{0,20} out of memory|out of (?:gpu|device|video) memory")),
     ]
