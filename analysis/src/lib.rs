@@ -16,4 +16,4 @@ mod recorded_heap;
 mod reserved;
 mod stacks;
 
-pub use stacks::StackUse;
+pub use stacks::{StackUse, is_library, own_frame, shown_frame};
