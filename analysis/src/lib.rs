@@ -6,6 +6,7 @@ pub mod annotations;
 pub mod caution;
 pub mod diagnose;
 pub mod fragmentation;
+pub mod holders;
 pub mod timeline;
 
 mod recorded_heap;
