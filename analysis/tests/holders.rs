@@ -97,6 +97,12 @@ fn a_lost_beginning_is_told_by_sizes() {
     let without = run.holders.without_stack(&run.timeline.log, run.peak).expect("it has stacks");
     assert_eq!(without.early.blocks, 445);
     assert!(without.autograd.bytes > 2 * GIB - GIB / 10, "the logits' gradients: {without:?}");
+    let folded = run.holders.folded(&run.timeline.log, &run.recording.stacks, run.peak);
+    let bytes: u64 = folded.iter().map(|line| line.bytes).sum();
+    assert_eq!(bytes, run.timeline.levels.allocated[run.peak as usize]);
+    let of = |root: &str| folded.iter().filter(|line| line.frames[0] == root).map(|line| line.bytes).sum::<u64>();
+    assert_eq!(of("[no stack: autograd's threads]"), without.autograd.bytes);
+    assert_eq!(of("<module> (train.py:158)") + without.autograd.bytes + without.early.bytes, bytes);
 }
 
 /// A run that died in a step: that step is told by the one before, or by its stacks.

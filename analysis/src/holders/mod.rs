@@ -12,6 +12,7 @@ mod by_lifetime;
 mod by_repetition;
 mod by_stack;
 mod classify;
+mod folded;
 mod gradients;
 mod kept;
 mod kind;
@@ -20,5 +21,6 @@ mod run;
 mod sums;
 
 pub use classify::Holders;
+pub use folded::Folded;
 pub use kind::{How, Kind, Told};
 pub use sums::{Held, KindUse, WithoutStack};
