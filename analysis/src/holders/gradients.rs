@@ -30,10 +30,16 @@ const SMALL: u64 = 512;
 pub(super) struct OfPass {
     /// How many there are of each size.
     pub(super) sizes: BTreeMap<u64, usize>,
-    /// The moment at which the last of most of them is freed.
+    /// The moment at which the last of most of them is freed; of a pass that makes none, of those of the passes before.
     pub(super) freed: u32,
     /// The moment after the first of them was made.
     first: u32,
+}
+
+impl OfPass {
+    fn count(&self) -> usize {
+        self.sizes.values().sum()
+    }
 }
 
 /// The gradients of a run.
@@ -60,7 +66,7 @@ impl Pool {
     fn go_to(&mut self, run: &Run<'_>, turn: u32, gradients: &[OfPass]) {
         let is_state = |block: &BlockLife| match run.section(block.born) {
             Section::Between(after) if after > 0 => {
-                let has_gradients = gradients.get(after - 1).is_some_and(|of| !of.sizes.is_empty() && block.born < of.freed);
+                let has_gradients = gradients.get(after - 1).is_some_and(|of| block.born < of.freed);
                 has_gradients || run.optimizer_end(block).is_some()
             }
             _ => false,
@@ -87,19 +93,47 @@ impl Pool {
 pub(super) fn gradients(run: &mut Run<'_>) -> Gradients {
     let mut found = Gradients::default();
     let mut pool = Pool { counts: FxHashMap::default(), ends: BinaryHeap::new(), next: 0 };
+    // The pass with the most gradients so far, and how many.
+    let (mut most, mut model) = (0, 0);
     for number in 0..run.passes.len() {
         pool.go_to(run, run.passes[number].turn, &found.passes);
-        let of_pass = one_pass(run, number, &pool, &mut found.told);
+        let expected = if most > 0 { most } else { pool.ends.len() };
+        let fewest = if most == 0 && !run.optimizer.is_empty() { 1 } else { expected.div_ceil(FEWEST_SHARE) };
+        let sizes = (most > 0).then(|| &found.passes[model].sizes);
+        let mut of_pass = one_pass(run, number, &Expected { pool: &pool, fewest, model: sizes }, &mut found.told);
+        if of_pass.sizes.is_empty() {
+            of_pass.freed = found.passes.last().map_or(0, |before| before.freed);
+        }
         let pass = &mut run.passes[number];
         pass.turn = pass.turn.min(of_pass.first.saturating_sub(1)).max(pass.start);
-        let count: usize = of_pass.sizes.values().sum();
-        found.are_plausible |= count > 1 && count * FEWEST_SHARE >= pool.ends.len();
+        if of_pass.count() > most {
+            (most, model) = (of_pass.count(), number);
+        }
+        found.are_plausible |= of_pass.count() > 1 && of_pass.count() * FEWEST_SHARE >= pool.ends.len();
         found.passes.push(of_pass);
     }
     found
 }
 
-fn one_pass(run: &Run<'_>, number: usize, pool: &Pool, told: &mut FxHashMap<usize, How>) -> OfPass {
+/// What a pass's gradients are compared with.
+struct Expected<'a> {
+    pool: &'a Pool,
+    /// A pass with fewer makes none: it adds to those of the pass before.
+    fewest: usize,
+    /// The gradients of an earlier pass.
+    model: Option<&'a BTreeMap<u64, usize>>,
+}
+
+impl Expected<'_> {
+    /// How many gradients of a size there can be; no more than in the model, if it is followed.
+    fn of_size(&self, size: u64, follows: bool) -> usize {
+        let pool = self.pool.counts.get(&size).copied().unwrap_or(0);
+        let model = self.model.filter(|_| follows).map(|sizes| sizes.get(&size).copied().unwrap_or(0));
+        pool.min(model.unwrap_or(pool))
+    }
+}
+
+fn one_pass(run: &Run<'_>, number: usize, expected: &Expected<'_>, told: &mut FxHashMap<usize, How>) -> OfPass {
     let pass = run.passes[number];
     let next_start = run.passes.get(number + 1).map_or(NEVER, |next| next.start);
     let first = run.blocks.partition_point(|block| block.born <= pass.turn.saturating_sub(EARLIEST).max(pass.start));
@@ -110,11 +144,14 @@ fn one_pass(run: &Run<'_>, number: usize, pool: &Pool, told: &mut FxHashMap<usiz
     let candidates = || (first..last).filter(|&place| is_candidate(&run.blocks[place]));
     let is_backward = |place: &usize| run.section(run.blocks[*place].born) == Section::Backward(number);
     let fate = |place: usize| run.runs.of_block(&run.blocks[place]).unwrap_or(NEVER);
-    let mut of_pass = OfPass { sizes: BTreeMap::new(), freed: pass.end, first: NEVER };
+    let mut of_pass = OfPass { sizes: BTreeMap::new(), freed: 0, first: NEVER };
     let mut fates: BTreeMap<u32, usize> = BTreeMap::new();
-    let has_partner = |place: usize| pool.counts.get(&size_of(&run.blocks[place])).is_some_and(|&count| count > 0);
+    let has_partner = |place: usize| expected.of_size(size_of(&run.blocks[place]), false) > 0;
     for place in candidates().filter(is_backward).filter(|&place| has_partner(place)) {
         *fates.entry(fate(place)).or_default() += 1;
+    }
+    if fates.values().sum::<usize>() < expected.fewest {
+        return of_pass;
     }
     let Some((&common, &most)) = fates.iter().max_by_key(|&(&fate, &count)| (count, Reverse(fate))) else { return of_pass };
     // Some programs free each gradient as soon as it is used.
@@ -125,10 +162,13 @@ fn one_pass(run: &Run<'_>, number: usize, pool: &Pool, told: &mut FxHashMap<usiz
         true => !is_shared || shares(*place),
         false => shares(*place) && (run.blocks[*place].born > pass.turn || run.blocks[*place].requested > SMALL),
     };
+    // A few blocks that the model has not are inputs of the next pass; many are another part of the model's gradients.
+    let is_new = |place: &usize| has_partner(*place) && expected.of_size(size_of(&run.blocks[*place]), true) == 0;
+    let has_few_new = candidates().filter(is_backward).filter(is_new).count() < expected.fewest;
     for place in candidates().filter(may_be) {
         let size = size_of(&run.blocks[place]);
         let paired = of_pass.sizes.entry(size).or_default();
-        if pool.counts.get(&size).is_some_and(|count| *paired < *count) {
+        if *paired < expected.of_size(size, has_few_new || run.is_outside(&run.blocks[place])) {
             *paired += 1;
             of_pass.first = of_pass.first.min(run.blocks[place].born);
             told.insert(place, How::Size);

@@ -18,6 +18,9 @@ pub(super) const CUBLAS: [u64; 2] = [32 << 20, (8 << 20) + (128 << 10)];
 /// The workspace of cuBLASLt.
 pub(super) const CUBLAS_LT: u64 = 1 << 20;
 
+/// An optimizer keeps states for at least one in so many parameters, if sizes alone tell them.
+const FEWEST_SHARE: usize = 4;
+
 /// What was told of such blocks, by index.
 pub(super) fn kept(run: &Run<'_>, gradients: &Gradients) -> FxHashMap<usize, Told> {
     let mut first_turns: Vec<Vec<usize>> = vec![Vec::new(); run.passes.len()];
@@ -36,9 +39,12 @@ pub(super) fn kept(run: &Run<'_>, gradients: &Gradients) -> FxHashMap<usize, Tol
         parameters.iter().for_each(|&(size, _)| *sizes.entry(size).or_default() += 1);
         let known = parameters.len();
         let mut rest = Vec::new();
+        let by_size = places.iter().filter(|&&place| is_state(run, gradients, place, &sizes) == Some(How::Size)).count();
+        let are_states = by_size * FEWEST_SHARE >= known;
         for &place in places {
             let size = size_of(&run.blocks[place]);
-            if let Some(how) = is_state(run, gradients, place, &sizes) {
+            let state = is_state(run, gradients, place, &sizes).filter(|&how| how != How::Size || are_states);
+            if let Some(how) = state {
                 told.insert(place, Told::new(Kind::OptimizerStates, how));
             } else if sizes.get(&size).copied().unwrap_or(0) < gradients.passes[pass].sizes.get(&size).copied().unwrap_or(0) {
                 *sizes.entry(size).or_default() += 1;
@@ -64,7 +70,7 @@ fn is_state(run: &Run<'_>, gradients: &Gradients, place: usize, parameters: &Siz
     }
     let turns = run.turns(block);
     let of_pass = gradients.passes.get(turns.start.checked_sub(1)?)?;
-    let has_gradients = !of_pass.sizes.is_empty() && block.born < of_pass.freed;
+    let has_gradients = block.born < of_pass.freed;
     let stays = turns.len() > LONGEST_INPUT || turns.end == run.passes.len();
     (has_gradients && stays && parameters.contains_key(&size_of(block))).then_some(How::Size)
 }
