@@ -7,7 +7,7 @@ use parkade_analysis::timeline::{Curve, MarkerKind};
 
 use super::gather::{Device, Report, curves};
 use super::markup::grouped;
-use super::words;
+use super::{kinds, words};
 use crate::output::{self, wrapped};
 use crate::recording::short_name;
 use crate::size;
@@ -40,6 +40,7 @@ pub(super) fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
             graph(out, report, device)?;
         }
         holders(out, report, device)?;
+        kinds::print(out, device)?;
         tried(out, report, device)?;
         for note in words::notes(report, device) {
             for line in wrapped(&output::one_line(&note), 80) {

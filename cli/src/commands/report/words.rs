@@ -201,9 +201,14 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
 /// Parts of the paths of files that are not the program's own.
 const FRAMEWORK: [&str; 6] = ["site-packages/", "dist-packages/", "torch/", "<frozen", "??", ".cpp"];
 
+/// Whether a call is not of the program's own code.
+pub(super) fn is_framework(file: &str) -> bool {
+    FRAMEWORK.iter().any(|part| file.contains(part))
+}
+
 /// The innermost call of the program's own code, else the innermost call.
 pub(super) fn own_call(stacks: &StackTable, stack: StackId) -> Option<&Frame> {
-    let is_own = |frame: &&Frame| !FRAMEWORK.iter().any(|part| frame.filename.contains(part));
+    let is_own = |frame: &&Frame| !is_framework(&frame.filename);
     stacks.frames(stack).find(is_own).or_else(|| stacks.frames(stack).next())
 }
 
