@@ -21,7 +21,7 @@ use parkade_replay::{
 };
 
 /// Fewer steps than this before the end do not count in the shares.
-const STEPS: usize = 3;
+const STEPS: usize = 4;
 
 /// What came of the cuts.
 #[derive(Default)]

@@ -53,7 +53,7 @@ pub struct Advice {
     pub recommendation: Option<Recommendation>,
     /// Whether the program fits with it.
     pub outcome: Outcome,
-    /// For each device whose program died and of which the rest cannot be told: why.
+    /// For each device whose program died and of which the rest is in doubt with the recommended option: why.
     pub doubts: Vec<(u32, Doubt)>,
     /// If frees wait for other streams: how much their timing matters, for the own settings and the best options.
     pub timings: Vec<TimingFits>,
@@ -64,6 +64,12 @@ impl Advice {
     #[must_use]
     pub fn own(&self) -> &AdvisedOption {
         &self.options[0]
+    }
+
+    /// Why the rest of each program that died is in doubt with an option (an index into [`options`](Self::options)), by device.
+    #[must_use]
+    pub fn doubts_with(&self, option: usize) -> Vec<(u32, Doubt)> {
+        self.options.get(option).map_or_else(Vec::new, |option| doubts(&self.programs, option))
     }
 
     /// Whether the program fits with an option (an index into [`options`](Self::options)).
@@ -124,7 +130,7 @@ pub fn advise(
     let outcome = outcome(&programs, recommended, found[0].available_bytes.is_some(), hides_more);
     Ok(Advice {
         outcome,
-        doubts: doubts(&programs),
+        doubts: doubts(&programs, recommended.unwrap_or(&found[0])),
         memory,
         hint,
         recorded_limit,

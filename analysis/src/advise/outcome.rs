@@ -30,9 +30,15 @@ impl Outcome {
     }
 }
 
-/// Why the rest of a program that died is not told. `None` if no program died.
-pub(super) fn doubts(programs: &[Program]) -> Vec<(u32, Doubt)> {
-    let of = |program: &Program| Doubt::about(program.continuation.as_ref()).map(|doubt| (program.device, doubt));
+/// Why the rest of each program that died is in doubt with this option, by device.
+pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, Doubt)> {
+    let free = |device: u32| {
+        let needed = option.devices.iter().find(|outcome| outcome.device == device).map_or(0, |outcome| outcome.smallest_bytes);
+        option.available_bytes.unwrap_or(0).saturating_sub(needed)
+    };
+    let of = |program: &Program| {
+        Doubt::about(program.continuation.as_ref(), free(program.device)).map(|doubt| (program.device, doubt))
+    };
     programs.iter().filter(|program| program.died()).filter_map(of).collect()
 }
 
@@ -43,7 +49,7 @@ pub(super) fn outcome(programs: &[Program], option: Option<&AdvisedOption>, is_k
     };
     if !is_known || hides_more {
         Outcome::Unknown
-    } else if !programs.iter().any(Program::died) || (option.fits() && doubts(programs).is_empty()) {
+    } else if !programs.iter().any(Program::died) || (option.fits() && doubts(programs, option).is_empty()) {
         Outcome::Fits
     } else {
         Outcome::GetsPast

@@ -3,7 +3,11 @@
 use super::Continuation;
 
 /// Steps that must have come before.
-const STEPS: usize = 3;
+const STEPS: usize = 4;
+/// From so many steps on they show how much steps differ, and what is left free is compared with that ...
+const MANY_STEPS: usize = 8;
+/// ... it must be this many tenths of what the largest step needs more than the second.
+const MARGIN_TENTHS: u64 = 12;
 /// The second largest step must be at least this part of the largest, in hundredths.
 const SECOND_PERCENT: u64 = 65;
 /// Steps grow if each of so many is larger than the one before ...
@@ -26,12 +30,14 @@ pub enum Doubt {
     Outlier,
     /// An earlier step needed more than the one that failed, so what made it fail was not its size.
     NotLargest,
+    /// Less is left free than steps differ by.
+    Margin,
 }
 
 impl Doubt {
-    /// What makes the rest of this program doubtful, if anything.
+    /// What makes the rest of this program doubtful, if anything. `free_bytes` is what would be left at its peak.
     #[must_use]
-    pub fn about(continuation: Option<&Continuation>) -> Option<Doubt> {
+    pub fn about(continuation: Option<&Continuation>, free_bytes: u64) -> Option<Doubt> {
         let Some(continuation) = continuation else { return Some(Doubt::NoSteps) };
         let failed = continuation.failed_step_peak;
         let mut peaks = continuation.step_peaks.clone();
@@ -51,6 +57,8 @@ impl Doubt {
             Some(Doubt::Outlier)
         } else if failed < largest - largest / 50 {
             Some(Doubt::NotLargest)
+        } else if peaks.len() > MANY_STEPS && free_bytes < (largest - second) / 10 * MARGIN_TENTHS {
+            Some(Doubt::Margin)
         } else {
             None
         }
@@ -66,6 +74,7 @@ impl Doubt {
             Doubt::Growing => "growing",
             Doubt::Outlier => "outlier",
             Doubt::NotLargest => "not_largest",
+            Doubt::Margin => "margin",
         }
     }
 }
@@ -77,7 +86,7 @@ mod tests {
     use super::*;
 
     fn doubt(step_peaks: &[u64], failed_step_peak: u64) -> Option<Doubt> {
-        Doubt::about(Some(&Continuation {
+        let continuation = Continuation {
             requests: Requests::default(),
             recorded: 0,
             steps: step_peaks.len(),
@@ -85,21 +94,24 @@ mod tests {
             failed_step_peak,
             more_steps: 3,
             is_steady: true,
-        }))
+        };
+        Doubt::about(Some(&continuation), 100)
     }
 
     #[test]
     fn steps_of_a_known_range_leave_no_doubt() {
-        assert_eq!(doubt(&[1000, 700, 900], 1010), None);
-        assert_eq!(doubt(&[1000, 1000, 1000], 1000), None, "all alike");
+        assert_eq!(doubt(&[1000, 700, 900, 800], 1010), None);
+        assert_eq!(doubt(&[1000; 4], 1000), None, "all alike");
+        assert_eq!(doubt(&[900; 8], 980), None, "100 are free, and steps differ by 80");
     }
 
     #[test]
     fn each_doubt_has_its_reason() {
-        assert_eq!(Doubt::about(None), Some(Doubt::NoSteps));
+        assert_eq!(Doubt::about(None, 100), Some(Doubt::NoSteps));
         assert_eq!(doubt(&[1000, 900], 1010), Some(Doubt::FewSteps(2)));
-        assert_eq!(doubt(&[500, 600, 700], 800), Some(Doubt::Growing));
-        assert_eq!(doubt(&[500, 300, 400], 1000), Some(Doubt::Outlier));
-        assert_eq!(doubt(&[1000, 900, 800], 700), Some(Doubt::NotLargest));
+        assert_eq!(doubt(&[400, 500, 600, 700], 800), Some(Doubt::Growing));
+        assert_eq!(doubt(&[500, 450, 400, 300], 1000), Some(Doubt::Outlier));
+        assert_eq!(doubt(&[1000, 900, 850, 800], 700), Some(Doubt::NotLargest));
+        assert_eq!(doubt(&[900; 8], 1000), Some(Doubt::Margin));
     }
 }

@@ -10,6 +10,8 @@ mod repeats;
 mod shape;
 mod sizes;
 mod splice;
+#[cfg(test)]
+mod tests;
 
 use align::{Direction, align};
 pub use doubt::Doubt;
@@ -22,7 +24,7 @@ use sizes::Sizes;
 use splice::Splice;
 
 /// How many earlier steps are looked at.
-const STEPS: usize = 12;
+const STEPS: usize = 40;
 /// A step of which the sizes of a new one are worked out needs this many others at most.
 const COMPARED: usize = 5;
 /// The least live memory of the steps may differ by one part in this many of what steps add to it.
@@ -36,7 +38,7 @@ pub struct Continuation {
     pub requests: Requests,
     /// How many operations are recorded; the others are estimated.
     pub recorded: usize,
-    /// How many steps the program had made before the one that failed, at most a dozen. A first one that differs, because it makes what
+    /// How many steps the program had made before the one that failed, at most forty. A first one that differs, because it makes what
     /// later ones find, counts as well.
     pub steps: usize,
     /// The most live bytes in each of these steps that are alike, the earliest first.
@@ -60,7 +62,8 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
     let latest = found.first()?;
     let moments: Vec<usize> = [last].into_iter().chain(found.iter().map(|repeat| repeat.operation)).collect();
     let is_steady = live.is_steady(&moments);
-    let mut splice = Splice::new(requests, last, recording.trace.len());
+    let entries = recording.trace.len().max(operations[last].0 + 1);
+    let mut splice = Splice::new(requests, last, entries);
     splice.find_lasting(latest.operation, &latest.before);
     splice.take_peak_bytes();
 

@@ -6,6 +6,8 @@
 
 use super::align::{Alignment, Direction, align};
 
+/// A place must agree for so many operations without a difference.
+const LEAST_REACH: usize = 8;
 /// How many places are looked at, those first from which the shape agrees longest without a difference.
 const CANDIDATES: usize = 128;
 /// How far back the shape is compared, in operations.
@@ -73,7 +75,7 @@ fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Opti
         .iter()
         .enumerate()
         .skip(1)
-        .filter(|&(back, &reach)| reach > 0 && is_like(now - back))
+        .filter(|&(back, &reach)| reach >= LEAST_REACH && is_like(now - back))
         .map(|(back, &reach)| (reach, back))
         .collect();
     candidates.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));

@@ -165,7 +165,7 @@ fn judged(traced: &[&DeviceRecording], devices: &[Outlook], options: &OutlookOpt
             let options = AdviseOptions { own, profile, memory, given, only_given: true };
             let advice = advise::advise(traced, &options, &|_| ()).map_err(|(_, error)| error)?;
             let place = advice.options.iter().position(|option| option.is_given).unwrap_or(0);
-            let doubt = advice.doubts.first().map(|&(_, doubt)| doubt).filter(|_| advice.options[place].fits());
+            let doubt = advice.doubts_with(place).first().map(|&(_, doubt)| doubt).filter(|_| advice.options[place].fits());
             Ok(Judged { outcome: advice.outcome_with(place), endings, doubt })
         }
         Some(_) if !devices.iter().all(Outlook::fits) => simple(advise::Outcome::DoesNotFit),
