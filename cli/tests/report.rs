@@ -121,8 +121,8 @@ fn a_small_page_holds_some_moments() {
     let folder = Folder::new("report-small");
     let file = shipped("resnet50_sweep.default");
     let whole = pieces(&page(&folder, &file, &[]));
-    let small = page(&folder, &file, &["--page-size", "132KiB"]);
-    assert!(small.len() < 132 << 10, "{}", small.len());
+    let small = page(&folder, &file, &["--page-size", "150KiB"]);
+    assert!(small.len() < 150 << 10, "{}", small.len());
     let found = pieces(&small);
     let moments: Vec<u32> =
         found[0].0["moments"].as_array().expect("moments").iter().map(|m| m.as_u64().expect("a number") as u32).collect();
@@ -154,7 +154,7 @@ fn figures_are_those_of_verify_and_replay() {
     }
     for tried in device["what_if"].as_array().expect("settings") {
         let settings = tried["settings"].as_str().expect("text").replace("default", "");
-        let arguments = ["replay", "--json", &file, "--settings", &settings, "--capacity", "12GiB", "--recorded-limit", "12GiB"];
+        let arguments = ["replay", "--json", &file, "--settings", &settings, "--limit", "12GiB", "--recorded-limit", "12GiB"];
         let replay = object(&arguments);
         for key in ["fits", "fails_at_entry", "peak_reserved_bytes", "retries", "driver_calls"] {
             assert_eq!(tried[key], replay[key], "{settings}: {key}");
@@ -254,7 +254,7 @@ fn devices_are_told_apart() {
     let all = page(&folder, &file, &[]);
     let devices = |page: &str| pieces(page).iter().map(|(object, _)| object["device"].clone()).collect::<Vec<_>>();
     assert_eq!(devices(&all), [0, 3]);
-    assert_eq!(all.matches("role=\"tab\" data-device").count(), 2);
+    assert_eq!(all.matches("role=\"tab\" data-section").count(), 2);
     assert_eq!(devices(&page(&folder, &file, &["--device", "3"])), [3]);
     let run = call(&["report", &file, "--device", "1"]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
@@ -293,21 +293,83 @@ fn a_lost_beginning_is_rebuilt_and_said() {
     assert_eq!(start, [5 * MIB]);
 }
 
+/// The report as one JSON object.
+fn object(file: &str, more: &[&str]) -> Value {
+    let run = call(&[&["report", "--json", file], more].concat());
+    serde_json::from_str(run.out.trim_end()).expect("JSON")
+}
+
 /// Without a limit and a capacity there is as much memory as is needed, so that nothing fails says nothing.
 #[test]
 fn whether_it_fits_is_said_only_of_a_known_capacity() {
-    let file = shipped("gpt2_varlen.limit12_oom");
+    let file = shipped("prefetch_streams.limit6");
     let own = |more: &[&str]| {
         let run = call(&[&["report", &file], more].concat());
-        let row = run.out.lines().find(|line| line.ends_with("(the run's own)")).expect("a row");
-        let object: Value =
-            serde_json::from_str(call(&[&["report", "--json", &file], more].concat()).out.trim_end()).expect("JSON");
-        let fits = object["devices"][0]["what_if"][0]["fits"].clone();
+        let row = run.out.lines().find(|line| line.ends_with("(the run's own)")).expect("a row").to_owned();
+        let fits = object(&file, more)["devices"][0]["what_if"][0]["fits"].clone();
         (row.get(15..20).expect("a column").trim().to_owned(), fits)
     };
     assert_eq!(own(&[]), ("-".to_owned(), Value::Null));
-    assert_eq!(own(&["--limit", "12GiB"]), ("no".to_owned(), false.into()));
-    assert_eq!(own(&["--capacity", "80GiB"]), ("yes".to_owned(), true.into()));
+    assert_eq!(own(&["--limit", "6GiB"]), ("yes".to_owned(), true.into()));
+    assert_eq!(own(&["--capacity", "4GiB"]), ("no".to_owned(), false.into()));
+}
+
+/// An out-of-memory error shows the limit. Everything in the report then assumes it, and says so.
+#[test]
+fn an_assumed_limit_is_that_of_the_whole_report() {
+    let folder = Folder::new("report-assumed");
+    for (name, gib) in [("gpt2_varlen.limit12_oom", 12_u64), ("resnet50_sweep.limit5_oom", 5)] {
+        let file = shipped(name);
+        let (assumed, given) = (object(&file, &[]), object(&file, &["--limit", &format!("{gib}GiB")]));
+        assert_eq!((&assumed["limit_bytes"], &assumed["capacity_bytes"]), (&Value::Null, &(gib << 30).into()));
+        assert!(assumed["capacity_hint"]["least_bytes"].as_u64() <= Some(gib << 30), "{name}");
+        assert_eq!(given["capacity_hint"], Value::Null);
+        for key in ["what_if", "mismatches", "markers", "holders_at_peak"] {
+            assert_eq!(assumed["devices"][0][key], given["devices"][0][key], "{name}: {key}");
+        }
+        let note = format!("A limit of {gib}.00 GiB is assumed: the out-of-memory error at entry ");
+        assert!(assumed["devices"][0]["notes"][0].as_str().is_some_and(|said| said.starts_with(&note)), "{name}");
+        let page = page(&folder, &file, &[]);
+        assert!(page.contains(&note) && page.contains("<dt>limit, assumed</dt>"), "{name}");
+        assert!(page.contains(&format!("on a simulated device with {gib}.00 GiB (assumed, as said above)")), "{name}");
+        let data = &pieces(&page)[0].0;
+        assert_eq!((&data["tried_bytes"], &data["limit_bytes"]), (&(gib << 30).into(), &(gib << 30).into()));
+    }
+}
+
+/// The box, the table and the graph of a page are about the same settings in the same memory, and `advise` says the same.
+#[test]
+fn the_recommended_settings_are_in_the_table_and_the_graph() {
+    let folder = Folder::new("report-recommended");
+    for name in ["gpt2_varlen.limit12_oom", "resnet50_sweep.limit5_oom", "deep_mlp.default"] {
+        let file = shipped(name);
+        let advice: Value = serde_json::from_str(call(&["advise", "--json", &file]).out.trim_end()).expect("JSON");
+        let page = page(&folder, &file, &[]);
+        let data = &pieces(&page)[0].0;
+        assert_eq!(data["tried_bytes"], advice["capacity_bytes"], "{name}");
+        let tried = data["tried"].as_array().expect("settings");
+        let recommended: Vec<&Value> = tried.iter().filter(|one| one["is_recommended"] == true).collect();
+        let Some(settings) = advice["recommendation"]["settings"].as_str() else {
+            assert!(recommended.is_empty(), "{name}");
+            continue;
+        };
+        assert_eq!(recommended.len(), 1, "{name}: {tried:?}");
+        assert_eq!(recommended[0]["label"], if settings.is_empty() { "default" } else { settings }, "{name}");
+        let rows = page.split("<tr data-tried=").skip(1).map(|rest| rest.split_once("</tr>").expect("an end").0);
+        let row = rows.filter(|row| row.contains("recommended</em>")).collect::<Vec<_>>();
+        let option = advice["options"].as_array().expect("options").iter().find(|option| option["settings"] == settings);
+        let peak = option.expect("the option")["peak_reserved_bytes"].as_u64().expect("a number").to_string();
+        let digits: String = row[0]
+            .split_once("title=\"")
+            .expect("bytes")
+            .1
+            .chars()
+            .take_while(|c| *c != ' ')
+            .filter(char::is_ascii_digit)
+            .collect();
+        assert_eq!((row.len(), digits), (1, peak), "{name}: {row:?}");
+        assert!(!row[0].contains("no, entry"), "{name}: {row:?}");
+    }
 }
 
 /// A replay under a limit that the run did not have says nothing of what happened: that is what the recording's entries say.

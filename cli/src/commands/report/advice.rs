@@ -1,12 +1,14 @@
 //! Advice on a page: lines of text, and the settings that were tried.
 
+use anyhow::Result;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade_analysis::advise::{self, AdviseOptions, MemoryBudget, Recommendation, Verdict};
 use parkade_recording::DeviceRecording;
-use parkade_replay::{VerifyError, VerifyOptions};
+use parkade_replay::VerifyOptions;
 
-use crate::commands::advise::words;
+use super::Args;
+use crate::commands::advise::{self as advise_commands, words};
 
 /// The name of empty settings.
 pub(super) const DEFAULT: &str = "default";
@@ -18,6 +20,8 @@ pub(super) struct Tried {
     pub(super) label: String,
     /// Whether these are the recorded run's own.
     pub(super) is_own: bool,
+    /// Whether the page recommends them.
+    pub(super) is_recommended: bool,
     /// The peak of reserved memory.
     pub(super) peak_reserved_bytes: i64,
     /// The entry whose request failed first.
@@ -31,42 +35,50 @@ pub(super) struct Tried {
 }
 
 impl Tried {
-    /// Whether the requests fit; unknown without a capacity.
-    pub(super) fn fits(&self, capacity_bytes: Option<u64>) -> Option<bool> {
-        if self.fails_at_entry.is_some() { Some(false) } else { capacity_bytes.map(|_| true) }
+    /// Whether the requests fit in so many bytes; unknown if nobody knows how many there are.
+    pub(super) fn fits(&self, limit_bytes: Option<u64>) -> Option<bool> {
+        if self.fails_at_entry.is_some() { Some(false) } else { limit_bytes.map(|_| true) }
     }
 }
 
+/// The name of settings.
+pub(super) fn name(settings: &Settings) -> String {
+    if settings.text.is_empty() { DEFAULT.to_owned() } else { settings.text.clone() }
+}
+
 /// What to do, if anything is known to help.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Advice {
+    /// The recommended settings.
+    pub(super) recommended: Option<Settings>,
     /// The line to paste, if there is one.
     pub(super) command: Option<String>,
     /// Why, and what it costs; one line each.
     pub(super) lines: Vec<String>,
 }
 
-/// For longer traces only the settings of the page are tried: a search takes about half a minute for a million entries.
-const SEARCHED_ENTRIES: usize = 200_000;
-
-/// What `parkade advise` says of this device.
+/// What `parkade advise` says of these devices; `None` if none has a trace.
 ///
 /// # Errors
 /// As for verifying the recording.
-pub(super) fn of_device(
-    device: &DeviceRecording,
+pub(super) fn of_devices(
+    devices: &[&DeviceRecording],
     own: &VerifyOptions,
     profile: &'static Profile,
     given: Vec<Settings>,
-    memory: MemoryBudget,
-) -> Result<Advice, VerifyError> {
-    let is_long = device.trace.len() > SEARCHED_ENTRIES;
-    let options = AdviseOptions { own: own.clone(), profile, memory, given, only_given: is_long };
-    let report = advise::advise(&[device], &options, &|_| ()).map_err(|(_, error)| error)?;
-    Ok(of_report(&report, is_long))
+    args: &Args,
+) -> Result<Option<Advice>> {
+    let traced: Vec<&DeviceRecording> = devices.iter().copied().filter(|device| !device.trace.is_empty()).collect();
+    if traced.is_empty() {
+        return Ok(None);
+    }
+    let memory = MemoryBudget { capacity_bytes: args.capacity.or(args.limit), limit_bytes: None };
+    let options = AdviseOptions { own: own.clone(), profile, memory, given, only_given: false };
+    let found = advise_commands::search(&traced, &options, args.json.json)?;
+    Ok(Some(of_report(&found)))
 }
 
-fn of_report(report: &advise::Advice, is_long: bool) -> Advice {
+fn of_report(report: &advise::Advice) -> Advice {
     let mut lines = Vec::new();
     if report.verdict != Verdict::Fits {
         lines.push(format!("{}: {}", report.verdict.name(), words::verdict(report)));
@@ -86,10 +98,10 @@ fn of_report(report: &advise::Advice, is_long: bool) -> Advice {
             lines.push(words::CLOSE.to_owned());
         }
     }
-    let more = if is_long { "parkade advise searches more" } else { "parkade advise shows them all" };
-    lines.push(format!("{} settings tried; {more}", report.options.len()));
+    lines.push(format!("{} settings tried; parkade advise shows them all", report.options.len()));
     let line = |place: &Recommendation| place.line.clone();
     Advice {
+        recommended: recommended.map(|option| option.settings.clone()),
         command: report.recommendation.as_ref().filter(|_| !recommended.is_some_and(|option| option.is_own)).map(line),
         lines,
     }

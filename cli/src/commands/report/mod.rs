@@ -8,8 +8,11 @@ mod data;
 mod gather;
 mod html;
 mod json;
+mod labels;
+mod limit;
 pub(crate) mod markup;
 mod outputs;
+mod palette;
 mod svg;
 mod text;
 mod words;
@@ -54,10 +57,12 @@ pub(crate) struct Args {
     /// Only this device.
     #[arg(long, value_name = "N")]
     device: Option<u32>,
-    /// The memory limit of the recorded run (set_per_process_memory_fraction), which the recording does not contain.
+    /// The memory limit of the recorded run (set_per_process_memory_fraction), which the recording does not contain [default: what an
+    /// out-of-memory error in the recording shows].
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// The memory with which other settings are tried [default: --limit, else as much as is needed].
+    /// The memory with which other settings are tried [default: --limit, else what an out-of-memory error in the recording shows, else as
+    /// much as is needed].
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     capacity: Option<u64>,
     /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated.
@@ -67,7 +72,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     profile: Option<Profile>,
     /// If the log of all blocks would make the page larger than this, the heap is shown at chosen moments only. The rest of a page
-    /// takes about 80 KiB in any case.
+    /// takes about 130 KiB in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "10MiB")]
     page_size: u64,
     #[command(flatten)]

@@ -52,14 +52,14 @@ pub(super) fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
 
 fn graph(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()> {
     let curves = curves(&device.timeline.levels, COLUMNS);
-    let top = curves.reserved.peak().max(report.limit_bytes.unwrap_or(0)).max(1);
+    let top = curves.reserved.peak().max(report.limit.run_bytes.unwrap_or(0)).max(1);
     let heights = |curve: &Curve| -> Vec<usize> {
         let height = |bytes: u64| (u128::from(bytes) * (LINES * 8) as u128).div_ceil(u128::from(top)) as usize;
         curve.buckets.iter().map(|bucket| height(bucket.max)).collect()
     };
     let (active, reserved) = (heights(&curves.active), heights(&curves.reserved));
     let limit_line =
-        report.limit_bytes.map(|limit| LINES - 1 - ((u128::from(limit) * LINES as u128 - 1) / u128::from(top)) as usize);
+        report.limit.run_bytes.map(|limit| LINES - 1 - ((u128::from(limit) * LINES as u128 - 1) / u128::from(top)) as usize);
     for line in 0..LINES {
         let floor = (LINES - 1 - line) * 8;
         let label = match line {
@@ -83,7 +83,7 @@ fn graph(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()
     markers(out, device, active.len())?;
     let last = format!("entry {}", grouped(device.timeline.entries as u64));
     writeln!(out, "{:>10}  0{last:>width$}", "", width = active.len().saturating_sub(1))?;
-    let limit = report.limit_bytes.map_or_else(String::new, |limit| format!("  ┄ limit {}", format_bytes(limit)));
+    let limit = report.limit.run_bytes.map_or_else(String::new, |limit| format!("  ┄ limit {}", format_bytes(limit)));
     writeln!(out, "{:>10}  █ in use  {RESERVED} reserved, not in use{limit}\n", "")
 }
 
@@ -142,7 +142,7 @@ fn tried(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()
     }
     writeln!(out, "{}", output::dim("peak reserved  fits   retries  settings"))?;
     for (tried, _) in &device.tried {
-        let fits = match tried.fits(report.capacity_bytes) {
+        let fits = match tried.fits(report.limit.tried_bytes) {
             Some(true) => output::good("yes  "),
             Some(false) => output::bad("no   "),
             None => "-    ".to_owned(),

@@ -2,7 +2,6 @@
 
 use parkade::texts::format_bytes;
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
-use parkade_recording::{Frame, StackId, StackTable};
 use parkade_replay::SettingsOrigin;
 
 use super::gather::{Device, Report};
@@ -65,8 +64,10 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
         };
         let reserved = at(&levels.reserved, first.moment);
         // If the replay differs, the limit is usually wrong.
-        let left = report.limit_bytes.filter(|_| doubt.is_empty()).map_or_else(String::new, |limit| {
-            format!(" The limit left {} to reserve.", format_bytes(limit.saturating_sub(reserved)))
+        let left = report.limit.run_bytes.filter(|_| doubt.is_empty()).map_or_else(String::new, |limit| {
+            let assumed =
+                if report.limit.hint.is_some() { format!(", assumed to be {},", format_bytes(limit)) } else { String::new() };
+            format!(" The limit{assumed} left {} to reserve.", format_bytes(limit.saturating_sub(reserved)))
         });
         return format!(
             "{doubt}Out of memory at entry {}: {} was requested with {} in use and {} reserved, {}.{left}{more}",
@@ -106,7 +107,7 @@ fn doubt(report: &Report, device: &Device) -> String {
             counted(count, "difference")
         ),
     };
-    if let Some(limit) = report.limit_bytes.filter(|&limit| device.recorded_peak_bytes > limit) {
+    if let Some(limit) = report.limit.run_bytes.filter(|&limit| device.recorded_peak_bytes > limit) {
         doubt.push_str(&format!(
             "The recorded run reserved {}, more than the limit of {}, so that was not its limit: --limit is the limit of the recorded run, --capacity the memory to try other settings with. ",
             format_bytes(device.recorded_peak_bytes),
@@ -161,14 +162,30 @@ pub(super) fn settings(report: &Report) -> String {
     }
 }
 
+/// The limit that was assumed, and why; `None` if it was given or nothing shows it.
+fn assumed_limit(report: &Report) -> Option<String> {
+    let (hint, bytes) = (report.limit.hint?, report.limit.tried_bytes?);
+    let (least, below) = (format_bytes(hint.least_bytes), format_bytes(hint.below_bytes));
+    let shows = if hint.least_bytes == hint.below_bytes {
+        format!("that there was {least} for the allocator")
+    } else {
+        format!("that it was between {least} and {below}")
+    };
+    Some(format!(
+        "A limit of {} is assumed: the out-of-memory error at entry {} shows {shows}. --limit sets it.",
+        format_bytes(bytes),
+        grouped(hint.entry as u64)
+    ))
+}
+
 /// What to know before trusting a picture.
 pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = assumed_limit(report).into_iter().collect();
     if report.settings.origin == SettingsOrigin::RecordedValues {
         notes.push("The file's settings string does not match the values stored with it; the values are used.".to_owned());
     }
     let threshold = report.settings.settings.garbage_collection_threshold;
-    if report.limit_bytes.is_none() && threshold > 0.0 {
+    if report.limit.run_bytes.is_none() && threshold > 0.0 {
         notes.push(
             "Not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit sets it)."
                 .to_owned(),
@@ -198,36 +215,10 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
     notes
 }
 
-/// Parts of the paths of files that are not the program's own.
-const FRAMEWORK: [&str; 6] = ["site-packages/", "dist-packages/", "torch/", "<frozen", "??", ".cpp"];
-
-/// The innermost call of the program's own code, else the innermost call.
-pub(super) fn own_call(stacks: &StackTable, stack: StackId) -> Option<&Frame> {
-    let is_own = |frame: &&Frame| !FRAMEWORK.iter().any(|part| frame.filename.contains(part));
-    stacks.frames(stack).find(is_own).or_else(|| stacks.frames(stack).next())
-}
-
-/// A call on one line.
-pub(super) fn call(frame: &Frame) -> String {
-    format!("{}  {}:{}", frame.name, frame.filename, frame.line)
-}
-
-/// A call with its file's own name.
-fn call_in_short(frame: &Frame) -> String {
-    let file = frame.filename.rsplit('/').next().unwrap_or_default();
-    format!("{} {file}:{}", frame.name, frame.line)
-}
-
 /// What holds memory, in words.
 pub(super) fn holder(report: &Report, key: HolderKey) -> String {
     match key {
         HolderKey::Size(bytes) => format!("blocks of {}", format_bytes(bytes)),
-        HolderKey::Stack(StackId::NONE) => "no stack in the file".to_owned(),
-        HolderKey::Stack(stack) => {
-            let Some(own) = own_call(&report.stacks, stack) else { return "an empty stack".to_owned() };
-            let inner = report.stacks.frames(stack).next().filter(|&inner| inner != own);
-            // The innermost call tells apart stacks that share a line of the program.
-            inner.map_or_else(|| call(own), |inner| format!("{}, in {}", call(own), call_in_short(inner)))
-        }
+        HolderKey::Stack(stack) => report.labels.name(stack).to_owned(),
     }
 }

@@ -1,0 +1,111 @@
+//! The names of stacks: the user's own call first, then what it called.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use parkade_analysis::shown_frame;
+use parkade_recording::{Frame, StackId, StackTable};
+
+/// The most calls that tell apart stacks whose names are otherwise the same.
+const MOST_TELLING: usize = 3;
+
+/// Names of stacks, each different from the others where the stacks allow it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Labels {
+    names: BTreeMap<StackId, String>,
+}
+
+impl Labels {
+    /// Names these stacks.
+    pub(super) fn of(table: &StackTable, stacks: impl IntoIterator<Item = StackId>) -> Labels {
+        let stacks: BTreeSet<StackId> = stacks.into_iter().filter(|&stack| stack != StackId::NONE).collect();
+        let mut by_name: BTreeMap<String, Vec<StackId>> = BTreeMap::new();
+        for stack in stacks {
+            by_name.entry(name(table, stack)).or_default().push(stack);
+        }
+        let mut names = BTreeMap::new();
+        for (name, stacks) in by_name {
+            names.extend(told_apart(table, &name, stacks));
+        }
+        Labels { names }
+    }
+
+    /// The name of a stack.
+    pub(super) fn name(&self, stack: StackId) -> &str {
+        if stack == StackId::NONE { "no stack in the file" } else { self.names.get(&stack).map_or("an empty stack", |name| name) }
+    }
+}
+
+/// The user's own call, and the innermost one, which tells apart what a line of the program calls.
+fn name(table: &StackTable, stack: StackId) -> String {
+    let Some(own) = shown_frame(table, stack) else { return "an empty stack".to_owned() };
+    let inner = table.frames(stack).next().filter(|&inner| inner != own);
+    inner.map_or_else(|| call(own), |inner| format!("{}, in {}", call(own), call_in_short(inner)))
+}
+
+/// Stacks with the same name, each with as few more calls as tell them apart.
+fn told_apart(table: &StackTable, name: &str, stacks: Vec<StackId>) -> Vec<(StackId, String)> {
+    // Of a stack that is alone all calls are shared.
+    let shared = shared_frames(table, &stacks);
+    let with_calls = |most: usize| -> Vec<String> {
+        let with = |&stack: &StackId| {
+            let telling = table.frames(stack).filter(|frame| !shared.contains(frame)).take(most);
+            let telling: Vec<String> = telling.map(call_in_short).collect();
+            if telling.is_empty() { name.to_owned() } else { format!("{name}, via {}", telling.join(" from ")) }
+        };
+        stacks.iter().map(with).collect()
+    };
+    let are_different = |names: &Vec<String>| names.iter().collect::<HashSet<_>>().len() == names.len();
+    let names = (0..MOST_TELLING).map(with_calls).find(are_different).unwrap_or_else(|| with_calls(MOST_TELLING));
+    stacks.into_iter().zip(names).collect()
+}
+
+/// The calls that all of these stacks have.
+fn shared_frames<'t>(table: &'t StackTable, stacks: &[StackId]) -> HashSet<&'t Frame> {
+    let mut stacks = stacks.iter();
+    let mut shared: HashSet<&Frame> = stacks.next().map(|&stack| table.frames(stack).collect()).unwrap_or_default();
+    for &stack in stacks {
+        let other: HashSet<&Frame> = table.frames(stack).collect();
+        shared.retain(|frame| other.contains(frame));
+    }
+    shared
+}
+
+/// A call on one line.
+pub(super) fn call(frame: &Frame) -> String {
+    format!("{}  {}:{}", frame.name, frame.filename, frame.line)
+}
+
+/// A call with its file's own name.
+fn call_in_short(frame: &Frame) -> String {
+    let file = frame.filename.rsplit('/').next().unwrap_or_default();
+    format!("{} {file}:{}", frame.name, frame.line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(table: &mut StackTable, calls: &[(&str, &str, u32)]) -> StackId {
+        let frames: Vec<_> = calls
+            .iter()
+            .map(|&(name, file, line)| table.intern_frame(Frame { name: name.into(), filename: file.into(), line }))
+            .collect();
+        table.intern_stack(&frames)
+    }
+
+    #[test]
+    fn the_users_call_comes_first_and_equal_names_are_told_apart() {
+        let mut table = StackTable::default();
+        let (conv, wrapper) = (("conv", "site-packages/torch/nn/conv.py", 548), ("call", "site-packages/torch/nn/module.py", 9));
+        let layer = |line| ("layer", "site-packages/torchvision/resnet.py", line);
+        let own = ("train", "/home/me/train.py", 24);
+        let one = stack(&mut table, &[conv, wrapper, layer(155), wrapper, own]);
+        let other = stack(&mut table, &[conv, wrapper, layer(158), wrapper, own]);
+        let alone = stack(&mut table, &[("zeros", "/home/me/data.py", 3), own]);
+        let labels = Labels::of(&table, [one, other, alone, StackId::NONE]);
+        assert_eq!(labels.name(one), "train  /home/me/train.py:24, in conv conv.py:548, via layer resnet.py:155");
+        assert_eq!(labels.name(other), "train  /home/me/train.py:24, in conv conv.py:548, via layer resnet.py:158");
+        assert_eq!(labels.name(alone), "zeros  /home/me/data.py:3");
+        assert_eq!(labels.name(StackId::NONE), "no stack in the file");
+    }
+}
