@@ -109,7 +109,7 @@ impl Command for Args {
 
     fn text(&self, report: &Report, out: &mut dyn Write) -> Result<()> {
         if self.output.is_none() && self.svg.is_none() {
-            text::print(out, report)?;
+            text::print(out, report, text::Size::of_terminal())?;
         }
         for target in [&self.output, &self.svg].into_iter().flatten() {
             let bytes = fs::metadata(target).map_or(0, |data| data.len());
