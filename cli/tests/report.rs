@@ -3,85 +3,13 @@
 mod common;
 
 use std::fs;
-use std::io::Read;
 use std::sync::Arc;
 
+use common::pages::{page, pieces, shipped};
 use common::*;
-use flate2::read::GzDecoder;
-use parkade_analysis::timeline::{Column, HeapLog, Packed};
-use parkade_recording::{
-    self, Action, BlockState, DeviceRecording, Frame, RecordedSettings, Recording, StackTable, Style, write,
-};
+use parkade_analysis::timeline::HeapLog;
+use parkade_recording::{self, Action, BlockState, DeviceRecording, Frame, RecordedSettings, Recording, Style, write};
 use serde_json::Value;
-
-/// A recording of the repository.
-fn shipped(name: &str) -> String {
-    format!("{}/../conformance/recordings/{name}.pickle.xz", env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Makes a page; returns it.
-fn page(folder: &Folder, file: &str, more: &[&str]) -> String {
-    let target = format!("{}/page.html", folder.path());
-    let run = call(&[&["report", file, "-o", &target, "--force"], more].concat());
-    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
-    fs::read_to_string(&target).expect("a page")
-}
-
-/// What a page's script draws from, of each device: the object and the log.
-fn pieces(page: &str) -> Vec<(Value, HeapLog)> {
-    let begin = "<script type=\"application/octet-stream\" class=\"data\">";
-    page.split(begin).skip(1).map(|rest| piece(rest.split_once("</script>").expect("an end").0)).collect()
-}
-
-fn piece(text: &str) -> (Value, HeapLog) {
-    let mut bytes = Vec::new();
-    GzDecoder::new(from_base64(text).as_slice()).read_to_end(&mut bytes).expect("gzip");
-    let (length, rest) = bytes.split_first_chunk().expect("a length");
-    let (object, mut rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
-    let object: Value = serde_json::from_slice(object).expect("JSON");
-    let log = &object["log"];
-    let mut packed = Packed {
-        base: u64::from_str_radix(log["base"].as_str().expect("hexadecimal"), 16).expect("hexadecimal"),
-        unit: log["unit"].as_u64().expect("a unit"),
-        blocks: log["blocks"].as_u64().expect("a number") as usize,
-        segments: log["segments"].as_u64().expect("a number") as usize,
-        ..Packed::default()
-    };
-    let number = |value: &Value| value.as_str().expect("text").parse::<u64>().expect("a number");
-    packed.streams = log["streams"].as_array().expect("streams").iter().map(number).collect();
-    packed.pools = log["pools"].as_array().expect("pools").iter().map(|pool| (number(&pool[0]), number(&pool[1]))).collect();
-    // The page has the frames of its stacks, by the same numbers.
-    let mut table = StackTable::default();
-    for (place, _) in object["stacks"].as_array().expect("stacks").iter().enumerate() {
-        let frame = Frame { filename: "stack".into(), line: place as u32, name: "stack".into() };
-        let frame = table.intern_frame(frame);
-        packed.stacks.push(table.intern_stack(&[frame]));
-    }
-    for column in object["columns"].as_array().expect("columns") {
-        let (bytes, others) = rest.split_at(column[1].as_u64().expect("a length") as usize);
-        packed.columns.push(Column { name: column[0].as_str().expect("a name").to_owned(), bytes: bytes.to_vec() });
-        rest = others;
-    }
-    assert!(rest.is_empty());
-    (object, packed.unpack().expect("a log"))
-}
-
-fn from_base64(text: &str) -> Vec<u8> {
-    let digit = |c: u8| match c {
-        b'A'..=b'Z' => c - b'A',
-        b'a'..=b'z' => c - b'a' + 26,
-        b'0'..=b'9' => c - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => panic!("{c} is no digit"),
-    };
-    let digits: Vec<u8> = text.trim().bytes().filter(|&c| c != b'=').map(digit).collect();
-    let chunk = |chunk: &[u8]| {
-        let bits = chunk.iter().fold(0_u32, |bits, &digit| bits << 6 | u32::from(digit)) << (6 * (4 - chunk.len()));
-        bits.to_be_bytes()[1..chunk.len()].to_vec()
-    };
-    digits.chunks(4).flat_map(chunk).collect()
-}
 
 /// Segments as address, size and blocks in use; blocks as address and size.
 type Heap = Vec<(u64, u64, Vec<(u64, u64)>)>;
@@ -291,85 +219,6 @@ fn a_lost_beginning_is_rebuilt_and_said() {
     let found = pieces(&page);
     let start: Vec<u64> = found[0].1.at(0).iter().flat_map(|s| s.blocks.iter().map(|block| block.size)).collect();
     assert_eq!(start, [5 * MIB]);
-}
-
-/// The report as one JSON object.
-fn object(file: &str, more: &[&str]) -> Value {
-    let run = call(&[&["report", "--json", file], more].concat());
-    serde_json::from_str(run.out.trim_end()).expect("JSON")
-}
-
-/// Without a limit and a capacity there is as much memory as is needed, so that nothing fails says nothing.
-#[test]
-fn whether_it_fits_is_said_only_of_a_known_capacity() {
-    let file = shipped("prefetch_streams.limit6");
-    let own = |more: &[&str]| {
-        let run = call(&[&["report", &file], more].concat());
-        let row = run.out.lines().find(|line| line.ends_with("(the run's own)")).expect("a row").to_owned();
-        let fits = object(&file, more)["devices"][0]["what_if"][0]["fits"].clone();
-        (row.get(15..20).expect("a column").trim().to_owned(), fits)
-    };
-    assert_eq!(own(&[]), ("-".to_owned(), Value::Null));
-    assert_eq!(own(&["--limit", "6GiB"]), ("yes".to_owned(), true.into()));
-    assert_eq!(own(&["--capacity", "4GiB"]), ("no".to_owned(), false.into()));
-}
-
-/// An out-of-memory error shows the limit. Everything in the report then assumes it, and says so.
-#[test]
-fn an_assumed_limit_is_that_of_the_whole_report() {
-    let folder = Folder::new("report-assumed");
-    for (name, gib) in [("gpt2_varlen.limit12_oom", 12_u64), ("resnet50_sweep.limit5_oom", 5)] {
-        let file = shipped(name);
-        let (assumed, given) = (object(&file, &[]), object(&file, &["--limit", &format!("{gib}GiB")]));
-        assert_eq!((&assumed["limit_bytes"], &assumed["capacity_bytes"]), (&Value::Null, &(gib << 30).into()));
-        assert!(assumed["capacity_hint"]["least_bytes"].as_u64() <= Some(gib << 30), "{name}");
-        assert_eq!(given["capacity_hint"], Value::Null);
-        for key in ["what_if", "mismatches", "markers", "holders_at_peak"] {
-            assert_eq!(assumed["devices"][0][key], given["devices"][0][key], "{name}: {key}");
-        }
-        let note = format!("A limit of {gib}.00 GiB is assumed: the out-of-memory error at entry ");
-        assert!(assumed["devices"][0]["notes"][0].as_str().is_some_and(|said| said.starts_with(&note)), "{name}");
-        let page = page(&folder, &file, &[]);
-        assert!(page.contains(&note) && page.contains("<dt>limit, assumed</dt>"), "{name}");
-        assert!(page.contains(&format!("on a simulated device with {gib}.00 GiB (assumed, as said above)")), "{name}");
-        let data = &pieces(&page)[0].0;
-        assert_eq!((&data["tried_bytes"], &data["limit_bytes"]), (&(gib << 30).into(), &(gib << 30).into()));
-    }
-}
-
-/// The box, the table and the graph of a page are about the same settings in the same memory, and `advise` says the same.
-#[test]
-fn the_recommended_settings_are_in_the_table_and_the_graph() {
-    let folder = Folder::new("report-recommended");
-    for name in ["gpt2_varlen.limit12_oom", "resnet50_sweep.limit5_oom", "deep_mlp.default"] {
-        let file = shipped(name);
-        let advice: Value = serde_json::from_str(call(&["advise", "--json", &file]).out.trim_end()).expect("JSON");
-        let page = page(&folder, &file, &[]);
-        let data = &pieces(&page)[0].0;
-        assert_eq!(data["tried_bytes"], advice["capacity_bytes"], "{name}");
-        let tried = data["tried"].as_array().expect("settings");
-        let recommended: Vec<&Value> = tried.iter().filter(|one| one["is_recommended"] == true).collect();
-        let Some(settings) = advice["recommendation"]["settings"].as_str() else {
-            assert!(recommended.is_empty(), "{name}");
-            continue;
-        };
-        assert_eq!(recommended.len(), 1, "{name}: {tried:?}");
-        assert_eq!(recommended[0]["label"], if settings.is_empty() { "default" } else { settings }, "{name}");
-        let rows = page.split("<tr data-tried=").skip(1).map(|rest| rest.split_once("</tr>").expect("an end").0);
-        let row = rows.filter(|row| row.contains("recommended</em>")).collect::<Vec<_>>();
-        let option = advice["options"].as_array().expect("options").iter().find(|option| option["settings"] == settings);
-        let peak = option.expect("the option")["peak_reserved_bytes"].as_u64().expect("a number").to_string();
-        let digits: String = row[0]
-            .split_once("title=\"")
-            .expect("bytes")
-            .1
-            .chars()
-            .take_while(|c| *c != ' ')
-            .filter(char::is_ascii_digit)
-            .collect();
-        assert_eq!((row.len(), digits), (1, peak), "{name}: {row:?}");
-        assert!(!row[0].contains("no, entry"), "{name}: {row:?}");
-    }
 }
 
 /// A replay under a limit that the run did not have says nothing of what happened: that is what the recording's entries say.

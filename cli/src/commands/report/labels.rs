@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use parkade_analysis::shown_frame;
 use parkade_recording::{Frame, StackId, StackTable};
 
-/// The most calls that tell apart stacks whose names are otherwise the same.
-const MOST_TELLING: usize = 3;
+/// How many calls are looked at to tell apart stacks whose names are otherwise the same.
+const MOST_TELLING: usize = 12;
+/// Of more stacks with the same name than this, no shortest difference is searched.
+const MOST_ALIKE: usize = 200;
 
-/// Names of stacks, each different from the others where the stacks allow it.
+/// Names of stacks, each different from the others where two more calls suffice for that.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Labels {
     names: BTreeMap<StackId, String>,
@@ -42,20 +44,25 @@ fn name(table: &StackTable, stack: StackId) -> String {
     inner.map_or_else(|| call(own), |inner| format!("{}, in {}", call(own), call_in_short(inner)))
 }
 
-/// Stacks with the same name, each with as few more calls as tell them apart.
+/// Stacks with the same name, each with as few more calls as tell it apart from the others.
 fn told_apart(table: &StackTable, name: &str, stacks: Vec<StackId>) -> Vec<(StackId, String)> {
     // Of a stack that is alone all calls are shared.
     let shared = shared_frames(table, &stacks);
-    let with_calls = |most: usize| -> Vec<String> {
-        let with = |&stack: &StackId| {
-            let telling = table.frames(stack).filter(|frame| !shared.contains(frame)).take(most);
-            let telling: Vec<String> = telling.map(call_in_short).collect();
-            if telling.is_empty() { name.to_owned() } else { format!("{name}, via {}", telling.join(" from ")) }
+    let frames: Vec<HashSet<&Frame>> = stacks.iter().map(|&stack| table.frames(stack).collect()).collect();
+    let is_only = |calls: &[&Frame]| frames.iter().filter(|frames| calls.iter().all(|call| frames.contains(call))).count() == 1;
+    let with = |&stack: &StackId| {
+        let telling: Vec<&Frame> = table.frames(stack).filter(|frame| !shared.contains(frame)).take(MOST_TELLING).collect();
+        let one = || telling.iter().find(|&&call| is_only(&[call])).map(|&call| vec![call]);
+        let pairs = || {
+            telling.iter().enumerate().flat_map(|(place, &inner)| telling[place + 1..].iter().map(move |&outer| [inner, outer]))
         };
-        stacks.iter().map(with).collect()
+        let two = || pairs().find(|pair| is_only(pair)).map(Vec::from);
+        let found = if stacks.len() > MOST_ALIKE { None } else { one().or_else(two) };
+        let calls = found.unwrap_or_else(|| telling.iter().copied().take(2).collect());
+        let calls: Vec<String> = calls.into_iter().map(call_in_short).collect();
+        if calls.is_empty() { name.to_owned() } else { format!("{name}, via {}", calls.join(" from ")) }
     };
-    let are_different = |names: &Vec<String>| names.iter().collect::<HashSet<_>>().len() == names.len();
-    let names = (0..MOST_TELLING).map(with_calls).find(are_different).unwrap_or_else(|| with_calls(MOST_TELLING));
+    let names: Vec<String> = stacks.iter().map(with).collect();
     stacks.into_iter().zip(names).collect()
 }
 

@@ -55,12 +55,19 @@ class HeapMap {
     find(".scale").addEventListener("change", (event) => { this.scale = Number(event.target.value); this.draw(); });
     this.canvas.addEventListener("pointermove", (event) => this.hint(event));
     this.canvas.addEventListener("pointerleave", () => tip.hide());
+    this.scroller.addEventListener("scroll", () => this.fade());
     this.canvas.addEventListener("click", (event) => {
       const found = this.find(event);
       this.pinned = found && found.block !== undefined ? found.block : null;
       this.describe();
       this.draw();
     });
+  }
+
+  /** Fades the lower edge while there is more below it. */
+  fade() {
+    const { scrollHeight, scrollTop, clientHeight } = this.scroller;
+    this.scroller.classList.toggle("more", scrollHeight - scrollTop > clientHeight + 2);
   }
 
   /** Dims all blocks but those for which `shine` holds; none if it is null. */
@@ -121,7 +128,7 @@ class HeapMap {
     const list = this.colours.legend(heap, this.moment);
     if (this.pinned !== null) list.push(["the block you clicked", colours.ink, "frame"]);
     showLegend(this.key, list);
-    this.scroller.classList.toggle("more", this.scroller.scrollHeight > this.scroller.clientHeight + 2);
+    this.fade();
   }
 
   /** Where the pieces of segments are, row by row. */
