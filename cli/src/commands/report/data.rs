@@ -169,8 +169,8 @@ struct Stacks {
     frames: Vec<Value>,
     /// Each stack as numbers of frames, innermost first. Stacks beyond the limit on text are empty.
     stacks: Vec<Vec<usize>>,
-    /// Each stack's name.
-    labels: Vec<String>,
+    /// Each stack's name: the user's own call, and what it called.
+    labels: Vec<[String; 2]>,
     /// The place in each stack of the user's own call, if it has one.
     own: Vec<Option<usize>>,
 }
@@ -179,9 +179,14 @@ fn stacks(report: &Report, used: &[StackId]) -> Stacks {
     let table = &report.stacks;
     let (mut all, mut text, mut places) = (Stacks::default(), 0, BTreeMap::new());
     for &stack in used {
-        let name = report.labels.name(stack);
-        text += name.len();
-        all.labels.push(if text > MOST_STACK_TEXT { format!("stack {}", all.labels.len() + 1) } else { name.to_owned() });
+        let (own, called) = report.labels.get(stack).map_or(("", ""), |label| (&*label.own, &*label.called));
+        text += own.len() + called.len();
+        let is_too_much = text > MOST_STACK_TEXT;
+        all.labels.push(if is_too_much {
+            [format!("stack {}", all.labels.len() + 1), String::new()]
+        } else {
+            [own, called].map(str::to_owned)
+        });
         let mut calls = Vec::new();
         for frame in table.frames(stack) {
             if text > MOST_STACK_TEXT {

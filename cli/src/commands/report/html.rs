@@ -170,6 +170,9 @@ fn holders(report: &Report, device: &Device) -> String {
             && stack != StackId::NONE
         {
             let frames: Vec<String> = report.stacks.frames(stack).take(60).map(|frame| escape(&labels::call(frame))).collect();
+            if let Some(label) = report.labels.get(stack).filter(|label| !label.called.is_empty()) {
+                what = format!("{}<span class=\"called\">{}</span>", escape(&label.own), escape(&label.called));
+            }
             what = format!("<details><summary>{what}</summary><ol><li>{}</li></ol></details>", frames.join("</li><li>"));
         }
         let _ = write!(

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use parkade_analysis::shown_frame;
 use parkade_recording::{Frame, StackId, StackTable};
 
+/// The name of a stack without calls.
+const EMPTY: &str = "an empty stack";
 /// How many calls are looked at to tell apart stacks whose names are otherwise the same.
 const MOST_TELLING: usize = 12;
 /// Of more stacks with the same name than this, no shortest difference is searched.
@@ -13,14 +15,23 @@ const MOST_ALIKE: usize = 200;
 /// Names of stacks, each different from the others where two more calls suffice for that.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Labels {
-    names: BTreeMap<StackId, String>,
+    names: BTreeMap<StackId, Label>,
+}
+
+/// The name of a stack.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Label {
+    /// The user's own call; without one, the innermost.
+    pub(super) own: String,
+    /// What it called: the innermost call, and those that tell the stack apart from others. Empty if there is no more to say.
+    pub(super) called: String,
 }
 
 impl Labels {
     /// Names these stacks.
     pub(super) fn of(table: &StackTable, stacks: impl IntoIterator<Item = StackId>) -> Labels {
         let stacks: BTreeSet<StackId> = stacks.into_iter().filter(|&stack| stack != StackId::NONE).collect();
-        let mut by_name: BTreeMap<String, Vec<StackId>> = BTreeMap::new();
+        let mut by_name: BTreeMap<Label, Vec<StackId>> = BTreeMap::new();
         for stack in stacks {
             by_name.entry(name(table, stack)).or_default().push(stack);
         }
@@ -31,21 +42,31 @@ impl Labels {
         Labels { names }
     }
 
-    /// The name of a stack.
-    pub(super) fn name(&self, stack: StackId) -> &str {
-        if stack == StackId::NONE { "no stack in the file" } else { self.names.get(&stack).map_or("an empty stack", |name| name) }
+    /// The name of a stack, if it is one of those that were named.
+    pub(super) fn get(&self, stack: StackId) -> Option<&Label> {
+        self.names.get(&stack)
+    }
+
+    /// The name of a stack on one line.
+    pub(super) fn line(&self, stack: StackId) -> String {
+        match self.get(stack) {
+            _ if stack == StackId::NONE => "no stack in the file".to_owned(),
+            None => EMPTY.to_owned(),
+            Some(Label { own, called }) if called.is_empty() => own.clone(),
+            Some(Label { own, called }) => format!("{own}, {called}"),
+        }
     }
 }
 
 /// The user's own call, and the innermost one, which tells apart what a line of the program calls.
-fn name(table: &StackTable, stack: StackId) -> String {
-    let Some(own) = shown_frame(table, stack) else { return "an empty stack".to_owned() };
+fn name(table: &StackTable, stack: StackId) -> Label {
+    let Some(own) = shown_frame(table, stack) else { return Label { own: EMPTY.to_owned(), called: String::new() } };
     let inner = table.frames(stack).next().filter(|&inner| inner != own);
-    inner.map_or_else(|| call(own), |inner| format!("{}, in {}", call(own), call_in_short(inner)))
+    Label { own: call(own), called: inner.map_or_else(String::new, |inner| format!("in {}", call_in_short(inner))) }
 }
 
 /// Stacks with the same name, each with as few more calls as tell it apart from the others.
-fn told_apart(table: &StackTable, name: &str, stacks: Vec<StackId>) -> Vec<(StackId, String)> {
+fn told_apart(table: &StackTable, name: &Label, stacks: Vec<StackId>) -> Vec<(StackId, Label)> {
     // Of a stack that is alone all calls are shared.
     let shared = shared_frames(table, &stacks);
     let frames: Vec<HashSet<&Frame>> = stacks.iter().map(|&stack| table.frames(stack).collect()).collect();
@@ -60,9 +81,12 @@ fn told_apart(table: &StackTable, name: &str, stacks: Vec<StackId>) -> Vec<(Stac
         let found = if stacks.len() > MOST_ALIKE { None } else { one().or_else(two) };
         let calls = found.unwrap_or_else(|| telling.iter().copied().take(2).collect());
         let calls: Vec<String> = calls.into_iter().map(call_in_short).collect();
-        if calls.is_empty() { name.to_owned() } else { format!("{name}, via {}", calls.join(" from ")) }
+        let via = (!calls.is_empty()).then(|| format!("via {}", calls.join(" from ")));
+        let called =
+            [Some(name.called.clone()).filter(|called| !called.is_empty()), via].into_iter().flatten().collect::<Vec<_>>();
+        Label { own: name.own.clone(), called: called.join(", ") }
     };
-    let names: Vec<String> = stacks.iter().map(with).collect();
+    let names: Vec<Label> = stacks.iter().map(with).collect();
     stacks.into_iter().zip(names).collect()
 }
 
@@ -110,9 +134,9 @@ mod tests {
         let other = stack(&mut table, &[conv, wrapper, layer(158), wrapper, own]);
         let alone = stack(&mut table, &[("zeros", "/home/me/data.py", 3), own]);
         let labels = Labels::of(&table, [one, other, alone, StackId::NONE]);
-        assert_eq!(labels.name(one), "train  /home/me/train.py:24, in conv conv.py:548, via layer resnet.py:155");
-        assert_eq!(labels.name(other), "train  /home/me/train.py:24, in conv conv.py:548, via layer resnet.py:158");
-        assert_eq!(labels.name(alone), "zeros  /home/me/data.py:3");
-        assert_eq!(labels.name(StackId::NONE), "no stack in the file");
+        assert_eq!(labels.line(one), "train  /home/me/train.py:24, in conv conv.py:548, via layer resnet.py:155");
+        assert_eq!(labels.line(other), "train  /home/me/train.py:24, in conv conv.py:548, via layer resnet.py:158");
+        assert_eq!(labels.line(alone), "zeros  /home/me/data.py:3");
+        assert_eq!(labels.line(StackId::NONE), "no stack in the file");
     }
 }

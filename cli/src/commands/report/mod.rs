@@ -1,7 +1,7 @@
 //! `parkade report`: a recorded run as a page, as pictures, as text for a terminal.
 //!
-//! `gather` computes everything once; `page`, `svg`, `text` and `json` show it. `data` packs what the page's script draws; style and
-//! script are the files in `web/`.
+//! `gather` computes everything once; `html`, `svg`, `text` and `json` show it. `limit` finds the one limit that all parts assume, `labels`
+//! names stacks, `palette` has the colours. `data` packs what the page's script draws; style and script are the files in `web/`.
 
 mod advice;
 mod data;

@@ -219,6 +219,6 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
 pub(super) fn holder(report: &Report, key: HolderKey) -> String {
     match key {
         HolderKey::Size(bytes) => format!("blocks of {}", format_bytes(bytes)),
-        HolderKey::Stack(stack) => report.labels.name(stack).to_owned(),
+        HolderKey::Stack(stack) => report.labels.line(stack),
     }
 }

@@ -225,14 +225,14 @@ class HeapMap {
     return [element("div", {}, swatch(this.colours.of(i, this.moment)), element("b", {}, `${bytesText(blocks.size[i])}, ${state}`)), rows([...lines, ...more])];
   }
 
-  /** The user's own call, then the innermost calls. */
+  /** The user's own call, then the innermost calls, without those through which each module of PyTorch is called. */
   calls(i, most) {
     const { blocks, meta } = this.run;
     const stack = blocks.stack[i];
     if (stack === 0) return [];
     const calls = callsOf(this.run, stack);
     const own = calls[meta.own_calls[stack - 1] ?? -1];
-    const others = calls.filter((call) => call !== own).slice(0, most);
+    const others = calls.filter((call) => call !== own && !/^_(wrapped_)?call_impl$/.test(call[0])).slice(0, most);
     return [...(own ? [callLine(own)] : []), ...others.map((call) => callLine(call))].map((line) => element("div", { class: "call" }, ...line));
   }
 

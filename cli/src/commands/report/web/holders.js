@@ -76,7 +76,8 @@ class Holders {
     const sign = this.sign([group]);
     if (!colours.hasStacks) return element("td", { class: "what" }, ...sign, `blocks of ${bytesText(group)}`);
     if (group === 0) return element("td", { class: "what" }, ...sign, "no stack in the file");
-    const name = element("summary", {}, ...sign, run.meta.stack_names[group - 1]);
+    const [own, called] = run.meta.stack_names[group - 1];
+    const name = element("summary", {}, ...sign, own, ...(called ? [element("span", { class: "called" }, called)] : []));
     return element("td", { class: "what" }, element("details", {}, name, callList(run, group)));
   }
 }

@@ -146,7 +146,7 @@ class Timeline extends TimelinePicture {
       const label = element("span", {}, swatch(theme.colours[name]), words);
       return [label, bytesText(most), exact];
     };
-    const content = [element("div", {}, ...title), rows([line("allocated", "allocated"), line("active", "active"), line("reserved", "reserved")])];
+    const content = [element("div", {}, ...title), rows([line("allocated", "allocated"), ...(this.isPending ? [line("active", "active")] : []), line("reserved", "reserved")])];
     const near = (from, to) => this.x(this.toAxis(from)) <= x + 4 && this.x(this.toAxis(to)) >= x - 4;
     for (const [moment, kind, bytes] of run.meta.markers.filter((marker) => near(marker[0], marker[0])).slice(0, 4)) {
       const size = bytes === null ? "" : `, ${bytesText(bytes)} requested`;

@@ -69,7 +69,7 @@ class TimelinePicture extends Plot {
   paintAxis(context, box) {
     const [from, to] = this.view;
     const isTime = this.axis === "time";
-    let step = roundStep(to - from, Math.max(2, this.inner / px(90)));
+    let step = roundStep(to - from, Math.max(2, this.inner / px(65)));
     if (!isTime) step = Math.max(1, step);
     const places = [];
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) {

@@ -54,7 +54,7 @@ class TriedChart extends Plot {
     const y = (bytes) => bottom - (bytes / top) * (bottom - px(6));
     this.paintSizes(context, top, y);
     const places = [];
-    const step = Math.max(1, roundStep(run.moments, Math.max(2, this.inner / px(90))));
+    const step = Math.max(1, roundStep(run.moments, Math.max(2, this.inner / px(65))));
     for (let at = 0; at <= run.entries; at += step) places.push([this.left + (at / run.moments) * this.inner, group(at)]);
     this.paintPlaces(context, places, bottom + px(8));
     const spans = Array.from({ length: Math.ceil(this.inner) }, (_, i) => this.moments(this.left + i));
