@@ -96,6 +96,10 @@ async function examine(context, file, name) {
   const of = (share) => frames[Math.min(frames.length - 1, Math.floor(frames.length * share))]?.toFixed(1);
   console.log(`       zooming: ${frames.length} frames, median ${of(0.5)} ms, 95 % within ${of(0.95)} ms`);
   check("the wheel zooms", (await picture(page, "canvas.timeline")) !== before);
+  await page.mouse.move(2, 2);
+  await settled(page);
+  const zoomed = [...await unexplained(page, "canvas.timeline", ".timeline-legend i"), ...await unexplained(page, "canvas.overview", ".timeline-legend i")];
+  check(`legends explain every colour while zoomed${zoomed.length ? `: ${zoomed}` : ""}`, zoomed.length === 0);
   await page.mouse.dblclick(at(0.5), box.y + 100);
   await settled(page);
 
@@ -168,6 +172,9 @@ async function examineTips(page) {
   }
   check(`${own} of ${seen} tips begin with a call of the user's own`, own > 0);
   await page.mouse.move(2, 2);
+  await settled(page);
+  const marked = await unexplained(page, "canvas.heap", ".key i, .holders .what i");
+  check(`legends explain every colour while a block is marked${marked.length ? `: ${marked}` : ""}`, marked.length === 0);
 }
 
 /** Legends, text and widths on every screen, light and dark. */
