@@ -264,3 +264,26 @@ fn what_cannot_be_shown_is_said_in_one_line() {
         assert!(run.err.starts_with("parkade: ") && run.err.contains(text) && run.err.lines().count() == 1, "{}", run.err);
     }
 }
+
+/// Each colour of a picture is beside its meaning: a rectangle of the heap has the fill of a sign in the legend.
+#[test]
+fn a_picture_explains_its_colours() {
+    let folder = Folder::new("report-legend");
+    let svg = format!("{}/heap.svg", folder.path());
+    for (name, entry) in [("prefetch_streams.limit6", "3125"), ("gpt2_varlen.limit12_oom", "7268")] {
+        assert_eq!(call(&["report", &shipped(name), "--svg", &svg, "--entry", entry]).code, 0);
+        let picture = fs::read_to_string(&svg).expect("a picture");
+        let fills = |part: &str| -> Vec<String> {
+            let fills = part.split("<rect fill=\"").skip(1).map(|rest| rest.split_once('"').expect("a fill").0.to_owned());
+            fills.collect()
+        };
+        let (drawn, legend) = picture.split_once("<g transform").expect("a legend");
+        let (drawn, legend) = (fills(drawn), fills(legend));
+        assert!(drawn.len() > 20 && legend.len() > 2, "{name}: {} {legend:?}", drawn.len());
+        assert!(
+            drawn.iter().all(|fill| legend.contains(fill)) && legend.iter().all(|fill| drawn.contains(fill)),
+            "{name}: {legend:?}"
+        );
+        assert_eq!(picture.contains("freed, still used by other streams"), name.starts_with("prefetch"), "{name}");
+    }
+}

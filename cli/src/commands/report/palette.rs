@@ -15,7 +15,7 @@ const fn class(below_bytes: u64, words: &'static str, colour: &'static str) -> S
 }
 
 /// The sizes of blocks, from small to large.
-pub(super) const SIZES: [SizeClass; 8] = [
+pub(super) static SIZES: [SizeClass; 8] = [
     class(64 << 10, "below 64 KiB", "#17998c"),
     class(1 << 20, "64 KiB to 1 MiB", "#2490b8"),
     class(4 << 20, "1 to 4 MiB", "#3f7fd6"),

@@ -103,7 +103,9 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
         let _ = writeln!(svg, "<rect class=\"phase\" x=\"{from:.1}\" y=\"84\" width=\"{width:.1}\" height=\"5\"/>");
     }
     svg.push_str(&plot.area(&curves.reserved, "reserved"));
-    svg.push_str(&plot.area(&curves.active, "active"));
+    if is_ever_pending(device) {
+        svg.push_str(&plot.area(&curves.active, "active"));
+    }
     svg.push_str(&plot.area(&curves.allocated, "allocated"));
     let _ = writeln!(svg, "<path class=\"reserved-line\" d=\"{}\"/>", plot.outline(&curves.reserved));
     if let Some(limit) = report.limit.run_bytes {
@@ -131,11 +133,16 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
     format!("{}{svg}{key}</svg>\n", begin(height, &file_name(report), &words::what_happened(report, device)))
 }
 
+/// Whether a block ever waited for other streams: longer than from the entry that asks for its release to the next.
+fn is_ever_pending(device: &Device) -> bool {
+    device.timeline.log.blocks.iter().any(|block| block.freed != NEVER && block.gone > block.freed + 1)
+}
+
 /// Explains the colours of a timeline; returns in how many rows.
 fn legend(svg: &mut String, report: &Report, device: &Device) -> usize {
     let square = |class: &str| format!("<rect class=\"{class}\" y=\"-9\" width=\"11\" height=\"11\"/>");
     let mut items = vec![(square("allocated"), "allocated".to_owned()), (square("reserved"), "reserved, not in use".to_owned())];
-    if device.timeline.log.blocks.iter().any(|block| block.freed != NEVER && block.gone > block.freed + 1) {
+    if is_ever_pending(device) {
         items.insert(1, (square("active"), "freed, still used by other streams".to_owned()));
     }
     if let Some(limit) = report.limit.run_bytes {

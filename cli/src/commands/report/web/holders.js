@@ -45,7 +45,7 @@ class Holders {
       const shown = element("tr", isRest ? { class: "rest" } : {},
         what,
         element("td", { class: "number", title: `${group(sum.bytes)} bytes` }, bytesText(sum.bytes)),
-        element("td", { class: "share" }, element("i", { style: `width:${Math.min(100, (sum.bytes / most) * 100)}%` }), element("span", {}, `${((sum.bytes / Math.max(1, heap.allocated)) * 100).toFixed(1)} %`)),
+        element("td", { class: "share" }, ...(isRest ? [] : [element("i", { style: `width:${(sum.bytes / most) * 100}%` })]), element("span", {}, `${((sum.bytes / Math.max(1, heap.allocated)) * 100).toFixed(1)} %`)),
         element("td", { class: "number" }, group(sum.blocks)));
       const members = new Set(isRest ? rest.map((one) => one.group) : [sum.group]);
       const shine = (i) => members.has(colours.group(i));
