@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Draw a GPU's memory as a car park at the moment of an out-of-memory error.
 
-    python3 car_park.py RECORDING.pickle[.xz] OUT.svg [LIMIT_GIB=12]
-
 RECORDING is what torch.cuda.memory._dump_snapshot() wrote, with the history
 recorded from the start; the limit is not in that file, so it is an argument.
 The heap is rebuilt by walking the trace up to its first `oom` entry.
 Everything is drawn to one scale: segments lie end to end in address order and
 wrap like text into rows of 2 GiB; the space up to the limit closes the last row.
 """
+import argparse
 import bisect
 import lzma
 import pickle
@@ -206,13 +205,15 @@ def svg(n):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (3, 4):
-        sys.exit(__doc__)
-    limit = int(float(sys.argv[3] if len(sys.argv) == 4 else 12) * GIB)
-    numbers = measure(*heap_at_oom(load(sys.argv[1])), limit)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recording", metavar="RECORDING.pickle[.xz]", help="the file; unpickling runs code, so it must come from you")
+    parser.add_argument("out", metavar="OUT.svg", help="the picture to write")
+    parser.add_argument("limit", metavar="LIMIT_GIB", type=float, nargs="?", default=12, help="the memory limit in GiB (default: 12)")
+    options = parser.parse_args()
+    numbers = measure(*heap_at_oom(load(options.recording)), int(options.limit * GIB))
     if not numbers.unreserved < numbers.request < ROW:
         sys.exit("this layout needs: not reserved < request < one row; is the limit right?")
-    with open(sys.argv[2], "w") as f:
+    with open(options.out, "w") as f:
         f.write(svg(numbers))
     for key, value in vars(numbers).items():
         if key != "blocks":

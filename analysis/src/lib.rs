@@ -4,8 +4,12 @@
 pub mod advise;
 pub mod annotations;
 pub mod caution;
+pub mod continuation;
 pub mod diagnose;
+pub mod diff;
+pub mod ending;
 pub mod fragmentation;
+pub mod ranks;
 pub mod timeline;
 
 mod recorded_heap;

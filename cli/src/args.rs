@@ -13,7 +13,7 @@ use crate::runner::Form;
 use crate::{recording, size};
 
 /// `--json`.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Json {
     /// Print JSON, one object a line.
     #[arg(long)]
@@ -27,8 +27,17 @@ impl Json {
     }
 }
 
+/// The recordings of commands that answer about each on its own.
+#[derive(Args, Clone)]
+pub(crate) struct Files {
+    /// The recordings, or folders of them. Files that are numbered, such as rank0.pickle and rank1.pickle, and those of a folder are also
+    /// compared as ranks of one job.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+}
+
 /// `--recorded-limit`.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct RecordedLimit {
     /// The memory limit of the recorded run, which the recording does not contain. It tells calls of empty_cache from memory released
     /// because of the limit.
@@ -44,10 +53,8 @@ impl RecordedLimit {
 }
 
 /// The arguments of commands that replay a recording under other settings.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Replay {
-    /// The recording.
-    pub(crate) file: PathBuf,
     /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' means PyTorch's defaults. Without this option, the recording's own.
     #[arg(long, value_name = "SETTINGS")]
     pub(crate) settings: Option<String>,

@@ -3,11 +3,15 @@
 
 mod args;
 mod commands;
+mod each;
+mod ending;
 mod json_struct;
 mod output;
 mod output_file;
 mod progress;
+mod ranks;
 mod recording;
+mod recordings;
 mod runner;
 mod size;
 mod table;
@@ -20,17 +24,26 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[cfg(target_os = "linux")]
 use commands::kill;
 use commands::{
-    advise, conform, diagnose, enable, export, frontier, info, merge, ops, pack, replay, report, stats, sweep, verify,
+    advise, completions, conform, diagnose, diff, enable, export, frontier, info, man, merge, ops, pack, replay, report, stats,
+    sweep, verify,
 };
+use each::run_each;
 use runner::run;
 
 /// It keeps pages that it got in large pieces. With the system's allocator, page faults took half the time of loading a large recording.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// What holds for all commands.
+const AFTER_HELP: &str = "\
+Sizes: 16GiB, 16G, 7.2GiB and 512M are powers of 1024; 16GB and 512MB are powers of 1000; a number alone is bytes.
+
+Exit code: 0 success, 1 a check failed (something differs, or the program does not fit), 2 the command could not run, 3 the answer is \
+not known from this file.";
+
 /// GPU memory, replayed: what PyTorch's allocator did, and what it would have done under other settings.
 #[derive(Parser)]
-#[command(name = "parkade", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "parkade", version, propagate_version = true, max_term_width = 110, after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -38,23 +51,26 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Conform(conform::Args),
-    Verify(verify::Args),
-    Replay(replay::Args),
     Advise(advise::Args),
     Diagnose(diagnose::Args),
+    Diff(diff::Args),
     Report(report::Args),
+    Verify(verify::Args),
+    Replay(replay::Args),
     Stats(stats::Args),
     Export(export::Args),
     Pack(pack::Args),
     Sweep(sweep::Args),
     Merge(merge::Args),
     Frontier(frontier::Args),
+    Conform(conform::Args),
     Ops(ops::Args),
     Info(info::Args),
     #[cfg(target_os = "linux")]
     Kill(kill::Args),
     Enable(enable::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
@@ -65,11 +81,12 @@ fn main() -> ExitCode {
     match &cli.command {
         Command::Conform(args) => run(args),
         Command::Verify(args) => run(args),
-        Command::Replay(args) => run(args),
-        Command::Advise(args) => run(args),
-        Command::Diagnose(args) => run(args),
+        Command::Replay(args) => run_each(args),
+        Command::Advise(args) => run_each(args),
+        Command::Diagnose(args) => run_each(args),
+        Command::Diff(args) => run(args),
         Command::Report(args) => run(args),
-        Command::Stats(args) => run(args),
+        Command::Stats(args) => run_each(args),
         Command::Export(args) => run(args),
         Command::Pack(args) => run(args),
         Command::Sweep(args) => run(args),
@@ -80,5 +97,7 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Command::Kill(args) => run(args),
         Command::Enable(args) => run(args),
+        Command::Completions(args) => run(&args.of(Cli::command())),
+        Command::Man(args) => run(&args.of(Cli::command())),
     }
 }

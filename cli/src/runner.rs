@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::output;
 
 /// How a command ended.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// All is well.
     Good,
@@ -19,6 +19,22 @@ pub(crate) enum Outcome {
     CheckFailed,
     /// Something could not be run; the error has been printed.
     CouldNotRun,
+    /// What was asked cannot be known from the file.
+    NotKnown,
+}
+
+impl Outcome {
+    /// The outcome of several files, of which these are two: whether all could be run matters most, then whether checks failed,
+    /// then whether something is not known.
+    pub(crate) fn worse(self, other: Outcome) -> Outcome {
+        let weight = |outcome: Outcome| match outcome {
+            Outcome::Good => 0,
+            Outcome::NotKnown => 1,
+            Outcome::CheckFailed => 2,
+            Outcome::CouldNotRun => 3,
+        };
+        if weight(other) > weight(self) { other } else { self }
+    }
 }
 
 impl From<Outcome> for ExitCode {
@@ -125,7 +141,7 @@ pub(crate) fn run<C: Command>(command: &C) -> ExitCode {
     let answer = match command.compute() {
         Ok(answer) => answer,
         Err(error) if output::is_broken_pipe(&error) => return Outcome::Good.into(),
-        Err(error) => return fail(command, error),
+        Err(error) => return fail(command, error).into(),
     };
     let printed = print(command, &answer);
     for remark in command.remarks(&answer) {
@@ -141,44 +157,56 @@ pub(crate) fn run<C: Command>(command: &C) -> ExitCode {
 }
 
 fn print<C: Command>(command: &C, answer: &C::Answer) -> Result<()> {
-    match command.form() {
-        Form::Json => {
-            let mut lines = Lines::default();
-            command.json(answer, &mut lines)?;
-            write_out(lines.text())
-        }
-        Form::Data => {
-            let mut out = output::stdout();
-            command.text(answer, &mut out)?;
-            Ok(out.flush()?)
-        }
-        Form::Text => {
-            // Strips colours unless standard output is a terminal.
-            let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
-            command.text(answer, &mut out)?;
-            Ok(out.flush()?)
-        }
-    }
+    on_stdout(command.form(), |out| write_answer(command, answer, out))
 }
 
-fn write_out(text: &str) -> Result<()> {
+/// The answer as it is to be printed by [`print_bytes`].
+pub(crate) fn render<C: Command>(command: &C, answer: &C::Answer) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    write_answer(command, answer, &mut text)?;
+    Ok(text)
+}
+
+/// Prints what was rendered in this form.
+pub(crate) fn print_bytes(form: Form, bytes: &[u8]) -> Result<()> {
+    on_stdout(form, |out| Ok(out.write_all(bytes)?))
+}
+
+fn write_answer<C: Command>(command: &C, answer: &C::Answer, out: &mut dyn Write) -> Result<()> {
+    if command.form() != Form::Json {
+        return command.text(answer, out);
+    }
+    let mut lines = Lines::default();
+    command.json(answer, &mut lines)?;
+    Ok(out.write_all(lines.text().as_bytes())?)
+}
+
+fn on_stdout(form: Form, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    if form == Form::Text {
+        // Strips colours unless standard output is a terminal.
+        let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
+        write(&mut out)?;
+        return Ok(out.flush()?);
+    }
     let mut out = output::stdout();
-    out.write_all(text.as_bytes())?;
+    write(&mut out)?;
     Ok(out.flush()?)
 }
 
-fn fail<C: Command>(command: &C, error: anyhow::Error) -> ExitCode {
+/// Reports why a command, or its part about one file, could not be run.
+pub(crate) fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
     let subject = command.subject();
     if command.form() == Form::Json && !matches!(subject, Subject::Command) {
         // Standard output may be closed, and standard error has the message too.
-        let _ = write_out(&format!("{}\n", failure(subject, &format!("{error:#}"))));
+        let object = format!("{}\n", failure(subject, &format!("{error:#}")));
+        let _ = print_bytes(Form::Json, object.as_bytes());
     }
     let message = match subject {
         Subject::File(file) => format!("{}: {error:#}", file.display()),
         _ => format!("{error:#}"),
     };
     output::complain(&message);
-    Outcome::CouldNotRun.into()
+    Outcome::CouldNotRun
 }
 
 /// The JSON object of a failure.

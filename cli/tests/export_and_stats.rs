@@ -127,8 +127,8 @@ fn statistics_are_shown_at_the_end_at_an_entry_and_in_rows() {
     let run = call(&["stats", &file]);
     assert_eq!((run.code, run.err.as_str()), (0, ""));
     assert!(run.out.contains("PyTorch CUDA memory summary, device ID 0"), "{}", run.out);
-    assert!(run.out.contains("device 0, after entry 4 of 5\n  fragmentation  85.0 %, a risk by the 30 % rule"), "{}", run.out);
-    assert!(run.out.contains("largest hole   12.00 MiB") && run.out.contains("stranded       17.00 MiB"), "{}", run.out);
+    assert!(run.out.contains("device 0, after entry 4 of 5\n  fragmentation    85.0 %, a risk by the 30 % rule"), "{}", run.out);
+    assert!(run.out.contains("largest hole     12.00 MiB") && run.out.contains("partial segments 17.00 MiB"), "{}", run.out);
     let keys = call(&["stats", &file, "--entry", "1", "--keys"]).out;
     assert!(keys.contains(&format!("\nallocated_bytes.all.current {}\n", 5 * MIB)) && keys.lines().count() > 122, "{keys}");
     let (code, object) = json(&["stats", &file, "--every", "2", "--json"]);
@@ -236,7 +236,7 @@ fn what_has_no_statistics_is_said_in_one_line() {
         assert!(json(&[&["stats", "--json"], arguments].concat()).1["error"].is_string());
     }
     let end = call(&["stats", &traceless]).out;
-    assert!(end.contains("device 1: no trace; its segments at the end\n  fragmentation  85.0 %"), "{end}");
+    assert!(end.contains("device 1: no trace; its segments at the end\n  fragmentation    85.0 %"), "{end}");
     assert_eq!(call(&["stats", &file, "--every", "0"]).code, 2);
     assert_eq!(call(&["stats", &file, "--every", "1", "--entry", "1"]).code, 2);
 }

@@ -107,7 +107,7 @@ fn bad_arguments_are_one_line() {
         (&["--devices", "100MiB"], "no memory left beside a context"),
         (&["--devices", "18446744073709551615"], ""),
         (&["--most-batch", "0"], "--most-batch is 0"),
-        (&["--most-batch", "9999999999"], "--most-batch is 9999999999; the most that is searched is 1048576"),
+        (&["--most-batch", "9999999999"], "--most-batch is 9999999999: it can be 1 to 1048576"),
         (&["--accumulation", "1,4"], "--most-batch is 2, below --accumulation 4"),
         (&["--steps", "0"], "steps is 0"),
         (&["--accumulation", "0"], "--accumulation is 0"),
@@ -132,7 +132,10 @@ fn bad_arguments_are_one_line() {
         let run = small(&["--json", "--devices", device]);
         let object: serde_json::Value = serde_json::from_str(&run.out).expect("one JSON object");
         let said = object["error"].as_str().expect("a line");
-        assert!(run.code == 2 && said.contains("is not a size") && said.contains("or a card (A100-40GB, H100-80GB"), "{said}");
+        assert!(
+            run.code == 2 && said.contains("is not a size") && said.contains("cards by name: A100-40GB, H100-80GB"),
+            "{said}"
+        );
         assert!(run.err.starts_with("error: ") && !said.contains('\n'), "{}", run.err);
     }
     let run = small(&["--json", "--devices", "1"]);

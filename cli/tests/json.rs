@@ -54,6 +54,15 @@ fn recordings() {
             &["diagnose", "--json", &limited, "--entry", "3000", "--limit", "6GiB"],
         ],
     );
+    check(
+        "diff",
+        &[
+            &["diff", "--json", &limited, &shipped("prefetch_streams.default.pickle.xz"), "--fail-above", "2%"],
+            &["diff", "--json", &cut, "--steps", "19:23"],
+            &["diff", "--json", &cut, &shipped("gpt2_varlen.default.pickle.xz")],
+            &["diff", "--json", &out_of_memory, "--fail-above", "1GiB"],
+        ],
+    );
     check("stats", &[&["stats", "--json", &limited, "--steps"], &["stats", "--json", &limited, "--entry", "5"]]);
     check("report", &[&["report", "--json", &limited, "--limit", "6GiB"]]);
     check("pack", &[&["pack", "--json", &out_of_memory, "--budget", "1000"]]);

@@ -77,7 +77,7 @@ fn absurd_sizes_never_overflow() {
     }
     script += "stats\nsnapshot\nmeminfo\ncache_info\nfree_all\nempty_cache\nstats\n";
     let settings = ["", "roundup_power2_divisions:64,max_split_size_mb:64", "per_process_memory_fraction:0.5"];
-    for capacity in ["0", "1", "8GiB", "18446744073709551615"] {
+    for capacity in ["0", "1B", "8GiB", "18446744073709551615"] {
         for settings in settings {
             for order in ["up", "down"] {
                 let args = ["--capacity", capacity, "--settings", settings, "--addresses", order];

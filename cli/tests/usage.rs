@@ -52,3 +52,29 @@ fn help_is_no_error_and_who_has_no_json_prints_none() {
     assert_eq!((run.code, run.out.as_str()), (2, ""));
     assert_eq!(call(&["verify", "--", "--json"]).out, "", "the name of a file");
 }
+
+#[test]
+fn a_size_without_its_unit_is_refused_wherever_it_is_memory() {
+    for arguments in [
+        &["verify", "file", "--limit"][..],
+        &["replay", "file", "--limit"],
+        &["replay", "file", "--capacity"],
+        &["advise", "file", "--limit"],
+        &["advise", "file", "--capacity"],
+        &["diagnose", "file", "--limit"],
+        &["report", "file", "--limit"],
+        &["stats", "file", "--limit"],
+        &["export", "file", "-o", "out", "--limit"],
+        &["ops", "-", "--capacity"],
+        &["frontier", "--devices"],
+        &["frontier", "--context"],
+    ] {
+        let run = call(&[arguments, &["16"]].concat());
+        let option = arguments.last().expect("an option");
+        let first = run.err.lines().next().unwrap_or_default();
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{arguments:?}");
+        assert!(first.contains(option) && first.contains("16 is 16 bytes: did you mean 16GiB?"), "{arguments:?}: {first}");
+    }
+    let json = call(&["advise", "file", "--json", "--limit", "7.5"]);
+    assert!(error(&json).ends_with("7.5 is 7 bytes: did you mean 7.5GiB? (for bytes, write 7.5B)"), "{}", json.out);
+}

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""How far two outputs of one script agree, a real allocator's and a policy's: compare.py REAL POLICY [-v]
+"""How far two outputs of one script agree, a real allocator's and a policy's.
 
-Prints one line; -v shows what lies around the first difference. Exit code 1 if a placement or a driver call differs.
+Prints one line. Exit code 1 if a placement or a driver call differs.
 """
+import argparse
 import json
 import re
 import sys
@@ -49,14 +50,16 @@ def memory(calls):
 
 
 def main():
-    paths = [word for word in sys.argv[1:] if word != "-v"]
-    if len(paths) != 2:
-        sys.exit(__doc__)
-    (real, real_totals), (policy, policy_totals) = (read(path) for path in paths)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("real", metavar="REAL", help="the real allocator's output")
+    parser.add_argument("policy", metavar="POLICY", help="the policy's output")
+    parser.add_argument("-v", action="store_true", help="also show what lies around the first difference")
+    options = parser.parse_args()
+    (real, real_totals), (policy, policy_totals) = read(options.real), read(options.policy)
     count = min(len(real), len(policy))
     differs = (k for k in range(count) if real[k][:3] != policy[k][:3] or memory(real[k][3]) != memory(policy[k][3]))
     first = next(differs, None)
-    if first is not None and "-v" in sys.argv:
+    if first is not None and options.v:
         for k in range(max(0, first - 2), min(count, first + 3)):
             print("   ", k, "real", real[k], "| policy", policy[k])
     pairs = [(a, b) for a, b in zip(real, policy) if a[0] == "a"]

@@ -77,10 +77,10 @@ def smallest(make, script):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--built", default=BUILT)
-    parser.add_argument("--peer", default=PEER)
-    parser.add_argument("--only", default="rmm-pool,rmm-arena,bfc,bfc-keep,bfc-prealloc")
-    parser.add_argument("scripts", nargs="+", metavar="SCRIPT")
+    parser.add_argument("--built", default=BUILT, help="the folder of the real allocators (default: target/peers)")
+    parser.add_argument("--peer", default=PEER, help="the program that runs parkade's policies (default: target/release/examples/peer)")
+    parser.add_argument("--only", default="rmm-pool,rmm-arena,bfc,bfc-keep,bfc-prealloc", help="the allocators, separated by commas")
+    parser.add_argument("scripts", nargs="+", metavar="SCRIPT", help="scripts of requests, as gen.py and rec2script.py write them")
     options = parser.parse_args()
     known = commands(options.built, options.peer)
     chosen = options.only.split(",")

@@ -1,21 +1,25 @@
 #!/usr/bin/env python3
-"""Writes a random script of requests: gen.py SEED OPERATIONS STREAMS LIVE_BYTES [LARGEST_BYTES]
+"""Writes a random script of requests to standard output.
 
-Sizes are log-uniform from 512 B to LARGEST_BYTES (64 MiB unless given); about LIVE_BYTES are live.
+Sizes are log-uniform from 512 B to LARGEST_BYTES. The same arguments always give the same script.
 """
+import argparse
 import math
 import random
-import sys
 
 
 def main():
-    if len(sys.argv) < 5:
-        sys.exit(__doc__)
-    seed, operations, streams, live_bytes = (int(word) for word in sys.argv[1:5])
-    largest = int(sys.argv[5]) if len(sys.argv) > 5 else 64 << 20
-    r = random.Random(seed)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seed", metavar="SEED", type=int, help="the seed of the random numbers")
+    parser.add_argument("operations", metavar="OPERATIONS", type=int, help="how many requests and frees")
+    parser.add_argument("streams", metavar="STREAMS", type=int, help="on how many streams")
+    parser.add_argument("live_bytes", metavar="LIVE_BYTES", type=int, help="the most bytes that are live at once")
+    parser.add_argument("largest", metavar="LARGEST_BYTES", type=int, nargs="?", default=64 << 20, help="the largest request (default: 64 MiB)")
+    options = parser.parse_args()
+    streams, live_bytes, largest = options.streams, options.live_bytes, options.largest
+    r = random.Random(options.seed)
     live, total, made = [], 0, 0
-    for _ in range(operations):
+    for _ in range(options.operations):
         size = int(math.exp(r.uniform(math.log(512), math.log(largest))))
         if live and (total + size > live_bytes or r.random() < 0.35):
             # Any block, one of the newest or one of the oldest.

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""The requests of a PyTorch memory snapshot as a script, to standard output: rec2script.py SNAPSHOT.pickle[.xz]
+"""The requests of a PyTorch memory snapshot as a script; it goes to standard output.
 
 The snapshot must have been taken with the history on. Standard error gets the largest load, and how many requests and streams there are.
 """
+import argparse
 import lzma
 import pickle
 import sys
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    path = sys.argv[1]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("snapshot", metavar="SNAPSHOT.pickle[.xz]", help="the file; unpickling runs code, so it must come from you")
+    path = parser.parse_args().snapshot
     with (lzma.open if path.endswith(".xz") else open)(path, "rb") as file:
         snapshot = pickle.load(file)
     live, streams, load, largest, made = {}, {}, 0, 0, 0

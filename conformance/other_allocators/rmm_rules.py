@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The rules of RMM's pool, with streams, in Python: rmm_rules.py CAPACITY INITIAL MAXIMUM|- SCRIPT
+"""The rules of RMM's pool, with streams, in Python.
 
 Prints what `rmm_peer pool` prints, line by line. Rules that parkade's policy rmm-pool has otherwise are marked (!).
 """
+import argparse
 import bisect
-import sys
 
 PAGE, UNIT = 2 << 20, 256
 
@@ -119,11 +119,16 @@ def best(blocks, size):
 
 
 def main():
-    if len(sys.argv) != 5:
-        sys.exit(__doc__)
-    pool = Pool(int(sys.argv[1]), int(sys.argv[2]), None if sys.argv[3] == "-" else int(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("capacity", metavar="CAPACITY", type=int, help="the device's memory in bytes")
+    parser.add_argument("initial", metavar="INITIAL", type=int, help="the pool's first size in bytes")
+    parser.add_argument("maximum", metavar="MAXIMUM", type=lambda text: None if text == "-" else int(text),
+                        help="the pool's largest size in bytes; - for none")
+    parser.add_argument("script", metavar="SCRIPT", help="a script of requests, as gen.py writes it")
+    options = parser.parse_args()
+    pool = Pool(options.capacity, options.initial, options.maximum)
     live = {}
-    for line in open(sys.argv[4]):
+    for line in open(options.script):
         kind, name, *numbers = line.split() or ("", "")
         if kind == "a":
             size, stream = rounded_up(int(numbers[0]), UNIT), int(numbers[1])

@@ -30,7 +30,7 @@ pub enum Unavailable {
     #[error("the CUDA driver lacks {0}")]
     MissingSymbol(&'static str),
     /// There is no device with this index.
-    #[error("no CUDA device {ordinal}: the driver counts {count}")]
+    #[error("no CUDA device {ordinal}: the driver reports {count}")]
     NoDevice {
         /// The index of the device that was to be opened.
         ordinal: u32,

@@ -115,6 +115,19 @@ pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     decompress_within(bytes, decompressed_limit(bytes.len() as u64))
 }
 
+/// The first `length` bytes of the decompressed data, of a file of which perhaps only the beginning is given; fewer where it is damaged.
+pub(crate) fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
+    let mut decompressed = Vec::new();
+    // A decoder that fails has given what it could.
+    let _ = match detect(bytes) {
+        Compression::None => drain(bytes, length, &mut decompressed),
+        Compression::Gzip => drain(flate2::bufread::MultiGzDecoder::new(bytes), length, &mut decompressed),
+        Compression::Xz => drain(lzma_rust2::XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), length, &mut decompressed),
+        Compression::Zstd => drain_zstd(bytes, length, &mut decompressed),
+    };
+    decompressed
+}
+
 fn decompress_within(bytes: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, DecompressError> {
     let compression = detect(bytes);
     let mut decompressed = Vec::new();

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod beginning;
 pub mod compression;
 mod data;
 mod error;
@@ -12,6 +13,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+pub use beginning::begins_as_snapshot;
 pub use data::{
     Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, PoolId, PoolTable, RecordedSettings, Recording,
     Segment, StackId, StackTable, Tolerated,

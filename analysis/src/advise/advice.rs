@@ -7,11 +7,13 @@ use super::advised_option::AdvisedOption;
 use super::choice::{Recommendation, choose, shortlist};
 use super::hint::{CapacityHint, hint};
 use super::options::{AdviseOptions, MemoryBudget, Progress};
+use super::outcome::{Outcome, doubts, outcome};
 use super::program::Program;
 use super::replay::Replay;
 use super::search::Search;
 use super::verdict::{FirstFailure, Verdict, verdict};
 use crate::caution::InUse;
+use crate::continuation::Doubt;
 
 /// How an option fares when the other streams finish earlier or later than recorded ([`TIMINGS`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,8 +49,12 @@ pub struct Advice {
     pub first_failure: Option<FirstFailure>,
     /// All settings that were tried: first the recorded run's own, then the others by usefulness.
     pub options: Vec<AdvisedOption>,
-    /// The option to use; `None` if nothing fits.
+    /// The option to use; `None` if nothing serves every recorded request.
     pub recommendation: Option<Recommendation>,
+    /// Whether the program fits with it.
+    pub outcome: Outcome,
+    /// For each device whose program died and of which the rest cannot be told: why.
+    pub doubts: Vec<(u32, Doubt)>,
     /// If frees wait for other streams: how much their timing matters, for the own settings and the best options.
     pub timings: Vec<TimingFits>,
 }
@@ -58,6 +64,12 @@ impl Advice {
     #[must_use]
     pub fn own(&self) -> &AdvisedOption {
         &self.options[0]
+    }
+
+    /// Whether the program fits with an option (an index into [`options`](Self::options)).
+    #[must_use]
+    pub fn outcome_with(&self, option: usize) -> Outcome {
+        outcome(&self.programs, self.options.get(option), self.own().available_bytes.is_some(), self.hides_more)
     }
 
     /// The recommended option.
@@ -94,9 +106,8 @@ pub fn advise(
         InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).limited(true)
     };
     let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
-    let is_short = hint.is_some() || programs.iter().any(Program::died);
-    let found = by_usefulness(Search::new(&programs, &in_use, memory, options, progress).run(), is_short);
-    let useful = shortlist(&found, is_short);
+    let found = by_usefulness(Search::new(&programs, &in_use, memory, options, progress).run());
+    let useful = shortlist(&found);
     let replays = |place: usize| -> Vec<Replay<'_>> {
         let settings = &found[place].settings;
         programs.iter().map(|program| Replay { program, profile: options.profile, settings }).collect()
@@ -109,7 +120,11 @@ pub fn advise(
         found[0].available_bytes.is_some_and(|available| programs.iter().any(|program| program.hides_more_than(available)));
     // An option may fit only because the last page of an expandable segment exceeds the limit; do not recommend that.
     let recommendation = choose(&found, &useful, hides_more, &certain).filter(|_| verdict != Verdict::Capacity);
+    let recommended = recommendation.as_ref().map(|recommendation| &found[recommendation.option]);
+    let outcome = outcome(&programs, recommended, found[0].available_bytes.is_some(), hides_more);
     Ok(Advice {
+        outcome,
+        doubts: doubts(&programs),
         memory,
         hint,
         recorded_limit,
@@ -124,8 +139,8 @@ pub fn advise(
 }
 
 /// Sorts the options by usefulness: the shortlist, then the others by rank. The first one, the recorded run's own, stays first.
-fn by_usefulness(found: Vec<AdvisedOption>, is_short: bool) -> Vec<AdvisedOption> {
-    let useful = shortlist(&found, is_short);
+fn by_usefulness(found: Vec<AdvisedOption>) -> Vec<AdvisedOption> {
+    let useful = shortlist(&found);
     let usefulness = |place: usize| useful.iter().position(|&useful| useful == place).unwrap_or(usize::MAX);
     let mut order: Vec<usize> = (1..found.len()).collect();
     order.sort_by_key(|&place| (usefulness(place), found[place].rank()));

@@ -30,10 +30,17 @@ impl AdvisedOption {
         self.devices.iter().all(DeviceOutcome::fits)
     }
 
-    /// The entry of the first request that is out of memory, on the first device that has one.
+    /// Whether every recorded request of every device is served, those of which programs died included. [`fits`](Self::fits) asks for more
+    /// if a program died: what is estimated of its rest is served too.
+    #[must_use]
+    pub fn gets_past(&self) -> bool {
+        self.devices.iter().all(|device| device.gets_past)
+    }
+
+    /// The recorded entry of the first request that is out of memory, on the first device that has one.
     #[must_use]
     pub fn fails_at_entry(&self) -> Option<usize> {
-        self.devices.iter().find_map(|device| device.prediction.first_failure)
+        self.devices.iter().find_map(DeviceOutcome::fails_at_entry)
     }
 
     /// How many requests are out of memory.

@@ -1,9 +1,11 @@
 //! Which option to recommend.
 //!
-//! The recorded run's own settings, if they fit with more than 1 % to spare and without releasing the cache. Otherwise the options that
-//! fit and need at most 1 % more memory than the one that needs least; of these the one that sets the fewest keys, then the one with
-//! the least driver time. An option that breaks something the program uses, or spends far too long in the driver, is recommended only
-//! if nothing else fits.
+//! The recorded run's own settings, if they fit with more than 1 % to spare and without releasing the cache. Otherwise the widest margin
+//! comes first, because the next run will not repeat the sequence: the options that fit and need at most 0.5 % more memory than the one
+//! that needs least. Of these those whose driver calls do not cost much more than others', then the one that sets the fewest keys, then
+//! the one that needs least. An option that breaks something the program uses, or spends far too long in the driver, is
+//! recommended only if nothing else fits. If the program died and nothing serves what is estimated of its rest, the options that serve
+//! the request of which it died are compared in the same way.
 
 use super::advised_option::AdvisedOption;
 
@@ -12,6 +14,13 @@ const THRASHING_TIMES: u64 = 20;
 /// ... and more than a second.
 const THRASHING_US: u64 = 1_000_000;
 
+/// An option needs about as much memory as another if it needs at most one part in this many more.
+const NEAR_PART: u64 = 200;
+/// Driver calls cost much more than others' if they take this many times as long ...
+const COSTLY_TIMES: u64 = 4;
+/// ... and this much longer.
+const COSTLY_US: u64 = 500_000;
+
 /// Why an option is recommended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
@@ -19,6 +28,8 @@ pub enum Reason {
     FitsAsItIs,
     /// It fits. The recorded run's own settings do not, or only just, or only because the cache is released.
     Fits,
+    /// It serves the request of which the recorded run died, but not all that is estimated to follow.
+    GetsPast,
     /// The memory is unknown, and this option needs the least.
     NeedsLeast,
 }
@@ -34,10 +45,11 @@ pub struct Recommendation {
     pub line: String,
 }
 
-/// The options to choose from, the best first: those that fit and need at most 1 % more than the one that needs least. If `is_short`
-/// (the recorded run died, or the memory is a guess), they are sorted by the memory that they need before anything else.
-pub(super) fn shortlist(options: &[AdvisedOption], is_short: bool) -> Vec<usize> {
+/// The options to choose from, the best first: those that fit and need at most 0.5 % more than the one that needs least.
+pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
+    let past = || (0..options.len()).filter(|&place| options[place].gets_past()).collect();
+    let fitting = if fitting.is_empty() { past() } else { fitting };
     let within: Vec<usize> = fitting.iter().copied().filter(|&place| !options[place].reaches_beyond()).collect();
     let fitting = if within.is_empty() { fitting } else { within };
     let cheapest = fitting.iter().map(|&place| options[place].driver_us()).min().unwrap_or(0);
@@ -48,13 +60,15 @@ pub(super) fn shortlist(options: &[AdvisedOption], is_short: bool) -> Vec<usize>
     let eligible: Vec<usize> =
         [good, safe, fitting].into_iter().find(|places: &Vec<usize>| !places.is_empty()).unwrap_or_default();
     let least = eligible.iter().map(|&place| options[place].smallest_capacity_bytes()).min().unwrap_or(0);
-    let near = |place: &usize| options[*place].smallest_capacity_bytes() <= least.saturating_add(least / 100);
+    let near = |place: &usize| options[*place].smallest_capacity_bytes() <= least.saturating_add(least / NEAR_PART);
+    let quickest = eligible.iter().map(|&place| options[place].driver_us()).min().unwrap_or(0);
+    let is_costly = |option: &AdvisedOption| option.driver_us() > (quickest * COSTLY_TIMES).max(quickest + COSTLY_US);
     let mut best: Vec<usize> = eligible.into_iter().filter(near).collect();
     best.sort_by_key(|&place| {
         let option = &options[place];
         let smallest = option.smallest_capacity_bytes();
         let stays = option.is_own && option.available_bytes.is_none();
-        (if is_short { smallest } else { 0 }, !stays, option.keys(), !option.is_own, option.driver_us(), smallest, place)
+        (is_costly(option), !stays, option.keys(), !option.is_own, smallest, option.driver_us(), place)
     });
     best
 }
@@ -76,6 +90,7 @@ pub(super) fn choose(
     let place = shortlist.iter().copied().find(|&place| certain(place)).or(shortlist.first().copied())?;
     let reason = match own.available_bytes {
         None => Reason::NeedsLeast,
+        Some(_) if !options[place].fits() => Reason::GetsPast,
         Some(_) if place == 0 => Reason::FitsAsItIs,
         Some(_) => Reason::Fits,
     };
@@ -113,7 +128,7 @@ mod tests {
     }
 
     fn chosen(options: &[AdvisedOption], uncertain: Option<usize>) -> Option<(usize, Reason)> {
-        let recommendation = choose(options, &shortlist(options, false), false, &|place| Some(place) != uncertain);
+        let recommendation = choose(options, &shortlist(options), false, &|place| Some(place) != uncertain);
         recommendation.map(|recommendation| (recommendation.option, recommendation.reason))
     }
 

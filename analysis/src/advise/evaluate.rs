@@ -12,6 +12,8 @@ pub struct DeviceOutcome {
     pub device: u32,
     /// The run in the memory there is, or in unlimited memory if that is unknown.
     pub prediction: Prediction,
+    /// Whether every recorded request was served, that of which the program died included. What fails then is estimated.
+    pub gets_past: bool,
     /// Some requests failed, but the program may do without them: in the recording it did, or they are freed at once, as a library's
     /// workspace is.
     pub may_survive: bool,
@@ -21,6 +23,12 @@ pub struct DeviceOutcome {
 }
 
 impl DeviceOutcome {
+    /// The recorded entry whose request failed first. `None` too if only what is estimated of the rest fails.
+    #[must_use]
+    pub fn fails_at_entry(&self) -> Option<usize> {
+        self.prediction.first_failure.filter(|_| !self.gets_past)
+    }
+
     /// Whether every request was served.
     #[must_use]
     pub fn fits(&self) -> bool {
@@ -36,7 +44,8 @@ pub(super) fn evaluate(replay: &Replay<'_>, available_bytes: Option<u64>) -> Dev
         None => (capacities.unlimited(), Vec::new()),
     };
     let may_survive = !failed.is_empty() && failed.iter().all(|&operation| replay.program.is_workspace(operation));
-    DeviceOutcome { device: replay.program.device, prediction, may_survive, smallest_bytes: capacities.smallest() }
+    let gets_past = prediction.first_failure.is_none_or(|entry| !replay.program.is_recorded(entry));
+    DeviceOutcome { device: replay.program.device, gets_past, prediction, may_survive, smallest_bytes: capacities.smallest() }
 }
 
 #[cfg(test)]

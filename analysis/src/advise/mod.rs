@@ -18,6 +18,7 @@ mod evaluate;
 mod held;
 mod hint;
 mod options;
+mod outcome;
 mod program;
 mod replay;
 #[cfg(test)]
@@ -32,5 +33,6 @@ pub use evaluate::DeviceOutcome;
 pub use held::Held;
 pub use hint::{CapacityHint, hint as capacity_hint};
 pub use options::{AdviseOptions, MemoryBudget, Progress};
+pub use outcome::Outcome;
 pub use program::{LivePeak, Program};
 pub use verdict::{FirstFailure, Verdict};

@@ -5,10 +5,17 @@ use parkade_replay::{Operation, Requests, VerifyError, VerifyOptions, learned_ad
 use parkade_sim::address::LearnedAddressSpace;
 use rustc_hash::FxHashMap;
 
+use crate::continuation::{Continuation, continue_after};
+use crate::ending::Ending;
 use crate::stacks::{StackUse, by_stack};
 
 /// Every block size is a multiple of this, under any settings (spec 1.1).
 const MIN_BLOCK_BYTES: u64 = 512;
+
+/// At least this many operations may be added to the requests of a program that died, if it had steps to draw them from ...
+const LEAST_CONTINUED: usize = 10_000;
+/// ... otherwise as many as it had, but at most this many.
+const MOST_CONTINUED: usize = 200_000;
 
 /// The requests of one traced device, ready to be replayed.
 #[derive(Clone, Debug)]
@@ -17,8 +24,13 @@ pub struct Program {
     pub device: u32,
     /// How many entries its trace has.
     pub entries: usize,
-    /// What it requested, and how reliably that is known.
+    /// What it requested, and how reliably that is known. If it died: up to the request that failed, and what would have followed, as far
+    /// as its earlier steps tell ([`continuation`](Self::continuation)).
     pub requests: Requests,
+    /// How it ended.
+    pub ending: Ending,
+    /// What is estimated of the rest, if it died.
+    pub continuation: Option<Continuation>,
     /// When it held the most, and what.
     pub live: LivePeak,
     pub(super) learned: LearnedAddressSpace,
@@ -54,24 +66,41 @@ impl Program {
         Ok(Program::of_requests(requests, learned, recording))
     }
 
-    pub(super) fn of_requests(requests: Requests, learned: LearnedAddressSpace, recording: &DeviceRecording) -> Program {
+    pub(super) fn of_requests(mut requests: Requests, learned: LearnedAddressSpace, recording: &DeviceRecording) -> Program {
+        let ending = Ending::of(recording);
+        let last = ending.death().and_then(|death| cut_after(&mut requests, death.entry));
         let live = LivePeak::find(&requests, recording);
+        let mut continuation =
+            last.and_then(|last| continue_after(&requests, recording, last, last.clamp(LEAST_CONTINUED, MOST_CONTINUED)));
+        if let Some(continuation) = &mut continuation {
+            requests = std::mem::take(&mut continuation.requests);
+        }
         let (device, entries, is_timed) = (recording.device, recording.trace.len(), requests.has_deferred_frees());
-        Program { device, entries, requests, live, learned, is_timed }
+        Program { device, entries, requests, ending, continuation, live, learned, is_timed }
     }
 
-    /// Whether the recorded program went on allocating after an out-of-memory error.
+    /// Whether the recorded program went on after an out-of-memory error.
     #[must_use]
-    pub fn survived(&self) -> bool {
-        let is = |failure: bool| move |(_, operation): &(usize, Operation)| matches!(operation, Operation::Allocate { failed, .. } if *failed == failure);
-        let operations = &self.requests.operations;
-        operations.iter().position(is(true)).is_some_and(|first| operations[first..].iter().any(is(false)))
+    pub const fn survived(&self) -> bool {
+        matches!(self.ending, Ending::Survived(_))
     }
 
-    /// Whether the recorded program ended with an out-of-memory error: no request was served after the last one.
+    /// Whether the recorded program ended with an out-of-memory error.
     #[must_use]
-    pub fn died(&self) -> bool {
-        self.requests.ooms > 0 && !self.survived()
+    pub const fn died(&self) -> bool {
+        matches!(self.ending, Ending::Died(_))
+    }
+
+    /// How many of its operations are recorded; the others are estimated.
+    #[must_use]
+    pub fn recorded_operations(&self) -> usize {
+        self.continuation.as_ref().map_or(self.requests.operations.len(), |continuation| continuation.recorded)
+    }
+
+    /// Whether an entry is one of the recording. Later ones are estimated.
+    #[must_use]
+    pub const fn is_recorded(&self, entry: usize) -> bool {
+        self.continuation.is_none() || entry < self.entries
     }
 
     /// Whether more than this was reserved before the first entry.
@@ -95,6 +124,18 @@ impl Program {
             || matches!((at(operation), at(operation + 1)),
             (Some(Operation::Allocate { id, .. }), Some(Operation::Free { id: freed, .. })) if id == freed)
     }
+}
+
+/// Cuts the requests off after the one at this entry, of which the program died, and counts it as one that may be served: it would have
+/// been kept, and what the dying program did is not what would have followed. Returns its place among the operations.
+fn cut_after(requests: &mut Requests, entry: usize) -> Option<usize> {
+    let is_it = |(at, operation): &(usize, Operation)| *at == entry && matches!(operation, Operation::Allocate { .. });
+    let last = requests.operations.iter().position(is_it)?;
+    requests.operations.truncate(last + 1);
+    if let Some((_, Operation::Allocate { failed, .. })) = requests.operations.last_mut() {
+        *failed = false;
+    }
+    Some(last)
 }
 
 impl LivePeak {

@@ -20,8 +20,9 @@ pub struct Fragmentation {
     pub free_bytes: u64,
     /// Of these, in segments that are entirely free.
     pub free_segments_bytes: u64,
-    /// Of these, in segments that are partly in use: only a request that fits a hole can use them.
-    pub stranded_bytes: u64,
+    /// Of these, in segments that are partly in use: only a request that fits a hole can use them. `inactive_split_bytes` of
+    /// memory_stats() is the part of it in ordinary segments.
+    pub partial_segments_bytes: u64,
     /// The largest free block: the largest request of that block's stream and pool that needs no memory from the device.
     pub largest_hole_bytes: u64,
     /// How many free blocks there are.
@@ -64,7 +65,7 @@ impl Fragmentation {
             self.requested_bytes = self.requested_bytes.saturating_add(requested);
         }
         self.free_bytes = self.free_bytes.saturating_add(free_bytes);
-        let place = if free_bytes == total_bytes { &mut self.free_segments_bytes } else { &mut self.stranded_bytes };
+        let place = if free_bytes == total_bytes { &mut self.free_segments_bytes } else { &mut self.partial_segments_bytes };
         *place = place.saturating_add(free_bytes);
     }
 
@@ -119,7 +120,7 @@ mod tests {
             requested_bytes: 57,
             free_bytes: 140,
             free_segments_bytes: 100,
-            stranded_bytes: 40,
+            partial_segments_bytes: 40,
             largest_hole_bytes: 100,
             holes: 3,
         };

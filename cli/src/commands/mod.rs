@@ -4,14 +4,17 @@
 //! A new one is a module here and a line in each list of `main.rs`.
 
 pub(crate) mod advise;
+pub(crate) mod completions;
 pub(crate) mod conform;
 pub(crate) mod diagnose;
+pub(crate) mod diff;
 pub(crate) mod enable;
 pub(crate) mod export;
 pub(crate) mod frontier;
 pub(crate) mod info;
 #[cfg(target_os = "linux")] // it reads /proc
 pub(crate) mod kill;
+pub(crate) mod man;
 pub(crate) mod merge;
 pub(crate) mod ops;
 pub(crate) mod pack;

@@ -11,21 +11,37 @@ use super::call;
 pub(crate) enum Needs {
     /// Nothing.
     Nothing,
+    /// A program that answers `--version`, and what to say where it is missing.
+    Program(&'static str, &'static str),
     /// A C compiler, for a driver library of the test's own.
     Compiler,
     /// That there is no driver.
     NoDriver,
+    /// Python with pytest.
+    Pytest,
+    /// The shell bash.
+    Bash,
 }
 
 impl Needs {
     fn missing(self) -> Option<&'static str> {
         match self {
             _ if !cfg!(target_os = "linux") => Some("this is not Linux"),
+            Needs::Program(name, missing) if Command::new(name).arg("--version").output().is_err() => Some(missing),
             Needs::Compiler if Command::new("cc").arg("--version").output().is_err() => Some("there is no C compiler (cc)"),
+            Needs::Pytest if !succeeds("python3", &["-c", "import pytest"]) => {
+                Some("there is no python3 with pytest (pip install pytest)")
+            }
+            Needs::Bash if !succeeds("bash", &["--version"]) => Some("there is no bash"),
             Needs::NoDriver if call(&["info"]).code == 0 => Some("this machine has a driver"),
             _ => None,
         }
     }
+}
+
+/// Whether a program is there and does this.
+fn succeeds(program: &str, args: &[&str]) -> bool {
+    Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
 }
 
 /// Runs the tests as `cargo test` expects it.

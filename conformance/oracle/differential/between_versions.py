@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The first difference between two outputs of one script, and how many lines differ: between_versions.py A.jsonl B.jsonl
+"""The first difference between two outputs of one script, and how many lines differ.
 
 For 2.11 against 2.15. Driver calls, registration counters and the statistics that only 2.15 has are not compared.
 """
+import argparse
 import json
 import sys
 
@@ -21,9 +22,9 @@ def normal(line):
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    first, second = (open(path).read().splitlines() for path in sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("outputs", nargs=2, metavar="OUTPUT.jsonl", help="what each version answered")
+    first, second = (open(path).read().splitlines() for path in parser.parse_args().outputs)
     differing = 0
     for number, (a, b) in enumerate(zip(first, second)):
         if a == b or normal(a) == normal(b):

@@ -197,11 +197,12 @@ def against_load(args, texts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ours", default=os.path.join(ROOT, "target", "release", "examples", "settings_fields"))
-    for name in ("--oracle", "--probe"): parser.add_argument(name)
-    parser.add_argument("--n", type=int, default=20000)
-    parser.add_argument("--load", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ours", default=os.path.join(ROOT, "target", "release", "examples", "settings_fields"), help="parkade's side (default: target/release/examples/settings_fields)")
+    parser.add_argument("--oracle", help="the real allocator (default: target/oracle/oracle211)")
+    parser.add_argument("--probe", help="the real parser (default: target/oracle/settings_probe211)")
+    parser.add_argument("--n", type=int, default=20000, help="how many strings")
+    parser.add_argument("--load", type=int, default=2000, help="how many of them a new process reads from its environment")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the strings")
     args = parser.parse_args()
     if not args.oracle and not args.probe:
         args.oracle, args.probe = program(BUILT, "2.11"), os.path.join(BUILT, "settings_probe211")

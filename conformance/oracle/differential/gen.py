@@ -130,9 +130,9 @@ def gen(seed, n, flavour, live_target=120, out=print):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", default="1")
-    parser.add_argument("--n", type=int, default=10000)
-    parser.add_argument("--flavour", default="basic")
-    parser.add_argument("--live", type=int, default=120)
+    parser.add_argument("--seed", default="1", help="the seed; the same arguments always give the same script")
+    parser.add_argument("--n", type=int, default=10000, help="how many operations")
+    parser.add_argument("--flavour", default="basic", help="what is in the script: one of the names above")
+    parser.add_argument("--live", type=int, default=120, help="about how many blocks are live at once")
     options = parser.parse_args()
     gen(options.seed, options.n, options.flavour, options.live)

@@ -104,11 +104,11 @@ def checkpoint_runs(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oracle", default=BUILT)
-    parser.add_argument("--n", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=2611)
-    parser.add_argument("--out", default=os.path.join(HERE, "..", "golden"))
-    parser.add_argument("--only", default="")
+    parser.add_argument("--oracle", default=BUILT, help="the folder of the real allocator (default: target/oracle)")
+    parser.add_argument("--n", type=int, default=400, help="how many operations a script has")
+    parser.add_argument("--seed", type=int, default=2611, help="the seed of the scripts")
+    parser.add_argument("--out", default=os.path.join(HERE, "..", "golden"), help="where the files go (default: conformance/oracle/golden)")
+    parser.add_argument("--only", default="", help="write these files only, by name, separated by commas")
     options = parser.parse_args()
     for profile in ("2.11", "2.15"):
         built(program(options.oracle, profile), "conformance/oracle/pytorch_harness/setup.sh 11 15")

@@ -43,12 +43,12 @@ def unexpected(output):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", choices=["2.11", "2.15"], default="2.11")
-    parser.add_argument("--oracle")
-    parser.add_argument("--n", type=int, default=10000)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--out")
+    parser.add_argument("--profile", choices=["2.11", "2.15"], default="2.11", help="the version of PyTorch")
+    parser.add_argument("--oracle", help="the real allocator (default: in target/oracle)")
+    parser.add_argument("--n", type=int, default=10000, help="how many operations a script has")
+    parser.add_argument("--seeds", type=int, default=1, help="how many scripts of each kind")
+    parser.add_argument("--only", default="", help="only runs whose name contains this")
+    parser.add_argument("--out", help="keep scripts and answers in this folder")
     options = parser.parse_args()
     oracle = os.path.abspath(options.oracle or program(BUILT, options.profile))
     built(oracle, "conformance/oracle/pytorch_harness/setup.sh 11 15")

@@ -1,7 +1,6 @@
-//! What texts of the repository point at: sections of the specification, headings of the driver facts, files.
+//! What texts of the repository cite: sections of the specification, headings of the driver facts.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 /// The headings of a page, without their marks.
 pub(super) fn headings(page: &str) -> Vec<&str> {
@@ -44,12 +43,4 @@ pub(super) fn cited_facts(text: &str) -> Vec<(usize, String)> {
         }
     }
     found
-}
-
-/// The targets of a page's links within the repository that are not there, as seen from the page's folder.
-pub(super) fn broken_links(page: &str, folder: &Path) -> Vec<String> {
-    let targets = page.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
-    let inside = targets
-        .filter(|target| !target.contains("::") && !target.contains("://") && !target.starts_with('#') && !target.is_empty());
-    inside.filter(|target| !folder.join(target.split('#').next().unwrap_or(target)).exists()).map(str::to_owned).collect()
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 mod citations;
 mod imports;
+mod pages;
 mod source;
 
 use source::{code_of, dependencies, files, impurities, missing_attributes};
@@ -116,10 +117,56 @@ fn every_cited_fact_is_there() {
 
 #[test]
 fn every_link_between_pages_leads_somewhere() {
+    let mut linked = 0;
     for (path, text) in texts(&["md"]) {
-        let broken = citations::broken_links(&text, path.parent().expect("a folder"));
-        assert!(broken.is_empty(), "{}: {broken:?}", path.display());
+        let broken = pages::broken_links(&text, &path);
+        assert!(broken.is_empty(), "{}: {broken:?}", pages::name(&path, &root()).display());
+        linked += text.matches(".md#").count();
     }
+    assert!(linked > 10, "{linked} links to headings");
+}
+
+#[test]
+fn every_path_that_a_page_names_is_there() {
+    // The log names paths of the past, and the specification those of PyTorch.
+    let ours = |path: &PathBuf| !path.ends_with("CHANGELOG.md") && !path.ends_with("docs/spec.md");
+    for (path, text) in texts(&["md"]).into_iter().filter(|(path, _)| ours(path)) {
+        let missing = pages::missing_paths(&text, path.parent().expect("a folder"), &root());
+        assert!(missing.is_empty(), "{} names {missing:?}", pages::name(&path, &root()).display());
+    }
+}
+
+#[test]
+fn every_python_program_has_help() {
+    let programs: Vec<_> = texts(&["py"]).into_iter().filter(|(_, text)| text.contains("if __name__ == \"__main__\"")).collect();
+    assert!(programs.len() > 15, "{}", programs.len());
+    for (path, text) in programs {
+        let has_help = text.contains("argparse.ArgumentParser(") || text.contains("unittest.main(");
+        assert!(has_help, "{} has no --help", path.display());
+    }
+}
+
+#[test]
+fn broken_links_and_missing_paths_are_caught() {
+    let page = "# One `two`\n## 2. What is (it)?\n```\n# no heading\n```\n# [Three](https://x), four_five\n# One two\n#none\n";
+    assert_eq!(pages::anchors(page), ["one-two", "2-what-is-it", "three-four_five", "one-two-1"]);
+    let here = root().join("page.md");
+    let broken = |links: &str| pages::broken_links(&format!("{page}{links}"), &here);
+    assert_eq!(broken("[a](#one-two) [b](#2-what-is-it) [c](README.md#licence) [d](https://x#y) [e](src)"), [""; 0]);
+    let wrong = "[a](#two) [b](nowhere.md#x) [c](README.md#nothing-of-the-kind) [d](nowhere)";
+    assert_eq!(broken(wrong), ["#two", "nowhere.md#x", "README.md#nothing-of-the-kind", "nowhere"]);
+    let missing = |text: &str| pages::missing_paths(text, &root().join("cli"), &root());
+    assert_eq!(
+        missing("`cli/src/main.rs` `tests/json.rs` `commands/` `1/3` `a/b` `nowhere/NAME.rs` `target/x/`, `table.rs`"),
+        [""; 0]
+    );
+    assert_eq!(missing("`cli/src/commands/report/web/`, `sweep/html.rs`"), [""; 0], "beside one that was named before");
+    assert_eq!(missing("`cli/src/commands/report/web/`\n# Next\n`sweep/html.rs`"), ["sweep/html.rs"]);
+    assert_eq!(
+        missing("`cli/src/man.rs` `docs/nothing` `nowhere/` `a/b.py`"),
+        ["cli/src/man.rs", "docs/nothing", "nowhere/", "a/b.py"]
+    );
+    assert_eq!(missing("```\n`nowhere/`\n```\n"), [""; 0], "code");
 }
 
 #[test]
@@ -129,7 +176,6 @@ fn citations_are_recognised() {
     let text = "a (spec 2.4). inspec 3.1\nspec 10.18 and spec 5.";
     assert_eq!(citations::cited_sections(text), [(1, "2.4"), (2, "10.18"), (2, "5")]);
     assert_eq!(citations::cited_facts("x // facts: Holes, first\n// row\nlet facts: u64;"), [(1, "Holes, first row".to_owned())]);
-    assert_eq!(citations::broken_links("[a](nowhere.md#x) [b](https://x) [c](#d)", &root()), ["nowhere.md#x"]);
 }
 
 #[test]

@@ -190,6 +190,8 @@ pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
             match path.is_dir() {
                 true if name == "target" || name.starts_with('.') => {}
                 true => folders.push(path),
+                // In a worktree a file, which says where the repository is.
+                false if name == ".git" => {}
                 false => found.push(path),
             }
         }

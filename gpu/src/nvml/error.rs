@@ -12,7 +12,7 @@ pub enum NvmlError {
         reason: String,
     },
     /// The library lacks this function: the driver is too old, or the library is something else.
-    #[error("NVML lacks {0}: a driver from version 450 on has it")]
+    #[error("NVML has no {0}: driver 450 or newer has it")]
     MissingSymbol(&'static str),
     /// A call failed.
     #[error("{call}: {} (NVML code {code})", meaning(*code))]

@@ -78,7 +78,9 @@ pub enum FrontierError {
         context_bytes: u64,
     },
     /// The largest batch is beyond [`MOST_BATCH`], or smaller than the number of micro-batches.
-    #[error("batches up to {most_batch} cannot be searched: the most is {MOST_BATCH}, the least the micro-batches of a step")]
+    #[error(
+        "batches up to {most_batch} cannot be searched: choose at most {MOST_BATCH}, and at least as many as a step has micro-batches"
+    )]
     Batch {
         /// The largest batch to try.
         most_batch: u64,

@@ -58,7 +58,7 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     entry(
         "gpt2-medium-sqrt",
         "transformer:preset=gpt2-medium,batch=16,checkpointing=sqrt,mixed=on,steps=32",
-        "GPT-2 medium, recomputed in groups of the root of its layers",
+        "GPT-2 medium, recomputed in groups of sqrt(layers) layers",
     ),
     entry(
         "gpt2-medium-scores",
@@ -78,12 +78,12 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     entry(
         "gpt2-xl-other",
         "transformer:preset=gpt2-xl,checkpointing=other,optimizer_copy=on,steps=15",
-        "GPT-2 XL, every other layer recomputed, states copied for a moment in each update",
+        "GPT-2 XL, every other layer recomputed, the states copied temporarily in each update",
     ),
     entry(
         "gpt2-fp32-momentum",
         "transformer:preset=gpt2-medium,precision=fp32,optimizer=momentum,checkpointing=4,mixed=on,steps=32",
-        "GPT-2 medium in four bytes, groups of four layers recomputed, momentum",
+        "GPT-2 medium in fp32, groups of four layers recomputed, momentum",
     ),
     entry(
         "3b-accumulation",
@@ -103,7 +103,7 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     entry(
         "resnet50-sweep",
         "cnn:preset=resnet50,repeats=10,mixed=on",
-        "ResNet-50 over rising batch sizes, the cache emptied between",
+        "ResNet-50 over rising batch sizes, with empty_cache in between",
     ),
     entry(
         "resnet101-falling",
@@ -113,7 +113,7 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     entry(
         "resnet152-adam",
         "cnn:preset=resnet152,batches=32/48/64/48,repeats=8,optimizer=adam,empties_cache=off",
-        "ResNet-152 over some batch sizes with Adam, no mixed lifetimes",
+        "ResNet-152 over several batch sizes with Adam, no mixed lifetimes",
     ),
     entry(
         "varlen-gpt2",
@@ -138,23 +138,27 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     entry(
         "serving-reallocate",
         "serving:growth=reallocate/16,slots=48,rate=20,requests=900",
-        "A 7B server whose caches are made anew for each 16 tokens",
+        "A 7B server that reallocates a cache every 16 tokens",
     ),
-    entry("serving-double", "serving:growth=double,tensors=8,slots=64,rate=20,requests=900", "A 7B server whose caches double"),
+    entry(
+        "serving-double",
+        "serving:growth=double,tensors=8,slots=64,rate=20,requests=900",
+        "A 7B server that doubles a cache when it is full",
+    ),
     entry(
         "serving-cat",
         "serving:growth=reallocate/1,tensors=1,slots=24,requests=150,answers=uniform/16/400",
-        "A 7B server that makes each cache anew for each token",
+        "A 7B server that reallocates a cache at every token",
     ),
     entry(
         "alternate",
         "alternate:layers=24,hidden=1536,heads=16,batch=8,samples=64,stride=64,rounds=11,mixed=on",
-        "A model that generates and is trained by turns",
+        "A model that alternates between generation and training",
     ),
     entry(
         "alternate-emptied",
         "alternate:layers=32,hidden=2560,heads=32,batch=4,samples=32,checkpointing=layer,stride=64,rounds=9,empties_cache=on",
-        "A 2.6B model that generates and is trained by turns, the cache emptied between",
+        "A 2.6B model that alternates between generation and training, with empty_cache in between",
     ),
     entry(
         "prefetch",

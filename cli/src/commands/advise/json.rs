@@ -23,9 +23,11 @@ view! {
         decisions: u64 = sum(report, |program| program.requests.decisions),
         own_settings: &'a str = &report.own().settings.text,
         own_settings_origin: &'static str = origin(advised.own.origin),
+        outcome: &'static str = report.outcome.name(),
         verdict: &'static str = report.verdict.name(),
         close: bool = report.recommended().unwrap_or(report.own()).is_close(),
         survives_oom: bool = report.programs.iter().any(Program::survived),
+        endings: Vec<Ended> = all(&report.programs, |program| Ended::of(report, program)),
         cause: Option<Failure> = report.first_failure.as_ref().map(Failure::of),
         live: Vec<Live> = all(&report.programs, |program| Live::of(advised, program)),
         recommendation: Option<Recommended<'a>> =
@@ -38,6 +40,22 @@ view! {
 
 fn sum(report: &Advice, count: fn(&Program) -> u64) -> u64 {
     report.programs.iter().map(count).sum()
+}
+
+view! {
+    /// How a device's run ended, and what is estimated of its rest.
+    struct Ended(report: &Advice, program: &Program) {
+        device: u32 = program.device,
+        ending: &'static str = program.ending.name(),
+        at_entry: Option<usize> = program.ending.error().map(|error| error.entry),
+        served_afterwards: Option<usize> = program.ending.error().map(|error| error.served),
+        served_afterwards_bytes: Option<u64> = program.ending.error().map(|error| error.served_bytes),
+        asked_again_at_entry: Option<usize> = program.ending.error().and_then(|error| error.asked_again_at),
+        steps_before: Option<usize> = program.continuation.as_ref().map(|rest| rest.steps),
+        steps_added: Option<usize> = program.continuation.as_ref().map(|rest| rest.more_steps),
+        doubt: Option<&'static str> =
+            report.doubts.iter().find(|(device, _)| *device == program.device).map(|(_, doubt)| doubt.name()),
+    }
 }
 
 view! {
@@ -115,6 +133,7 @@ view! {
         own: bool = option.is_own,
         given: bool = option.is_given,
         fits: bool = option.fits(),
+        gets_past: bool = option.gets_past(),
         fails_at_entry: Option<usize> = option.fails_at_entry(),
         ooms: i64 = option.ooms(),
         may_survive: bool = option.may_survive(),
@@ -146,7 +165,7 @@ view! {
     struct Device(device: &DeviceOutcome) {
         device: u32 = device.device,
         fits: bool = device.fits(),
-        fails_at_entry: Option<usize> = device.prediction.first_failure,
+        fails_at_entry: Option<usize> = device.fails_at_entry(),
         peak_reserved_bytes: i64 = device.prediction.peak_reserved_bytes(),
         smallest_bytes: u64 = device.smallest_bytes,
     }

@@ -6,17 +6,19 @@ mod table;
 pub(crate) mod words;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::settings::Settings;
-use parkade_analysis::advise::{Advice, AdviseOptions, MemoryBudget, Progress};
+use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget, Progress};
+use parkade_analysis::ranks::RankRun;
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::ReplaySettings;
 
-use crate::args::{Json, Profile, RecordedLimit};
+use crate::args::{Files, Json, Profile, RecordedLimit};
+use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{progress, recording, size};
 
@@ -27,15 +29,23 @@ use crate::{progress, recording, size};
 /// Each shows whether every request is served, the peak of reserved memory, how often the cache had to be emptied, what the driver
 /// calls cost, and the least memory with which it fits. Without --capacity or --limit, an out-of-memory error in the recording shows
 /// roughly how much there was; if there is none, the settings that need the least memory are recommended.
-#[derive(Parser)]
+///
+/// If the recorded run died of an out-of-memory error, what it would have done next is not in the file. It is estimated from the steps
+/// that came before: settings fit if they serve that too and nothing makes the estimate doubtful; otherwise they get past the failure.
+#[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade advise snapshot.pickle --capacity 16GiB
   parkade advise snapshot.pickle --limit 12GiB --settings max_split_size_mb:200
   parkade advise snapshot.pickle --capacity 24GiB --settings expandable_segments:True --only --json
+  parkade advise snapshots/ --capacity 80GiB
 
-Exit code: 0 some settings fit, 1 none do, 2 could not run.")]
+Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known: the settings get past the failure of a run that died, or the
+file lost the part that needed most. Of several recordings the worst: 2, then 1, then 3.")]
 pub(crate) struct Args {
-    /// The recording.
+    #[command(flatten)]
+    files: Files,
+    /// The one of them that is advised on.
+    #[arg(skip)]
     file: PathBuf,
     /// The device memory available to the allocator (without the driver's own, about 500 MiB), treated as a limit.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
@@ -81,10 +91,18 @@ enum Found {
 }
 
 impl Advised {
-    fn fits(&self) -> bool {
+    fn outcome(&self) -> Outcome {
         match &self.found {
-            Found::Report(report) => report.recommendation.is_some(),
-            Found::OnlySegments(space) => held::fits(&self.recording, space),
+            Found::Report(report) => match report.outcome {
+                advise::Outcome::Fits => Outcome::Good,
+                advise::Outcome::GetsPast => Outcome::NotKnown,
+                advise::Outcome::DoesNotFit => Outcome::CheckFailed,
+                // Without an amount of memory nothing was asked that could fail.
+                advise::Outcome::Unknown if report.own().available_bytes.is_none() => Outcome::Good,
+                advise::Outcome::Unknown => Outcome::NotKnown,
+            },
+            Found::OnlySegments(space) if held::fits(&self.recording, space) => Outcome::Good,
+            Found::OnlySegments(_) => Outcome::CheckFailed,
         }
     }
 }
@@ -119,7 +137,7 @@ impl Command for Args {
     }
 
     fn outcome(&self, advised: &Advised) -> Outcome {
-        if advised.fits() { Outcome::Good } else { Outcome::CheckFailed }
+        advised.outcome()
     }
 
     fn form(&self) -> Form {
@@ -145,12 +163,28 @@ impl Command for Args {
     }
 }
 
+impl OnEach for Args {
+    fn inputs(&self) -> &[PathBuf] {
+        &self.files.files
+    }
+
+    fn on(&self, file: &Path, _: bool) -> Args {
+        Args { file: file.to_owned(), ..self.clone() }
+    }
+
+    fn rank_runs(&self, advised: &Advised) -> Result<Vec<RankRun>> {
+        let own = self.recorded.own(&advised.recording)?;
+        let of_device = |device| Ok(RankRun::of_recording(&advised.recording, device, &own)?);
+        advised.recording.devices.iter().map(of_device).collect()
+    }
+}
+
 /// Searches the settings, with progress on standard error.
 pub(crate) fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool) -> Result<Advice> {
     let reading = progress::entries(is_hidden);
     reading.set_length(recording::entries(traced));
     let trying = progress::of("settings", is_hidden);
-    let report = parkade_analysis::advise::advise(traced, options, &|progress| match progress {
+    let report = advise::advise(traced, options, &|progress| match progress {
         Progress::Read { device, entries } => {
             let before: usize = traced[..device].iter().map(|device| device.trace.len()).sum();
             reading.set_position((before + entries) as u64);

@@ -3,7 +3,7 @@
 use std::io;
 use std::io::Write;
 
-use parkade_analysis::advise::{Advice, AdvisedOption, Verdict};
+use parkade_analysis::advise::{Advice, AdvisedOption, Program, Verdict};
 
 use super::{Advised, words};
 use crate::output;
@@ -35,7 +35,7 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all
 }
 
 fn header(report: &Advice) -> String {
-    let requests: usize = report.programs.iter().map(|program| program.requests.operations.len()).sum();
+    let requests: usize = report.programs.iter().map(Program::recorded_operations).sum();
     let mismatches: u64 = report.programs.iter().map(|program| program.requests.mismatches).sum();
     let exact = if mismatches == 0 { "every decision verified".to_owned() } else { format!("{mismatches} decisions differ") };
     let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
@@ -75,7 +75,9 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
 }
 
 fn cells(option: &AdvisedOption, name: String) -> [String; HEADS.len()] {
+    let is_cut_short = !option.fits() && option.gets_past();
     let fits = match (option.fits(), option.is_close(), option.may_survive()) {
+        _ if is_cut_short => "gets past",
         (true, false, _) => "yes",
         (true, true, _) => "just",
         (false, _, true) => "may survive",
@@ -85,7 +87,11 @@ fn cells(option: &AdvisedOption, name: String) -> [String; HEADS.len()] {
     [
         name,
         fits.to_owned(),
-        option.fails_at_entry().map_or_else(|| "-".to_owned(), |entry| entry.to_string()),
+        match option.fails_at_entry() {
+            Some(entry) => entry.to_string(),
+            None if is_cut_short => "later".to_owned(),
+            None => "-".to_owned(),
+        },
         option.ooms().to_string(),
         show(option.peak_reserved_bytes()),
         option.headroom_bytes().map_or_else(String::new, show_signed),

@@ -1,13 +1,13 @@
 //! Sentences about the options, for people.
 
-use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, Program, Reason, Verdict};
+use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, Outcome, Program, Reason, Verdict};
 use parkade_analysis::caution::{Caution, Severity};
 use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
 
 use super::Advised;
 use crate::size::{show, show_bytes};
-use crate::{output, recording};
+use crate::{ending, output, recording};
 
 /// The number of holders listed.
 pub(super) const HOLDERS: usize = 5;
@@ -36,11 +36,34 @@ pub(crate) fn why(report: &Advice) -> String {
     };
     let is_cut = report.programs.iter().any(|program| program.requests.lost_beginning.is_some());
     let far = if is_cut { "as far as the file goes, " } else { "" };
+    if report.outcome == Outcome::GetsPast {
+        return gets_past(report, option);
+    }
+    if report.hides_more {
+        return format!("what is in the file fits in {smallest}, but what came before its first entry needed more than there is");
+    }
     match recommendation.reason {
+        Reason::GetsPast => gets_past(report, option),
         Reason::FitsAsItIs => format!("{far}it fits as it is: {smallest} is enough"),
         Reason::Fits => format!("{far}it fits: {smallest} is enough{others}"),
         Reason::NeedsLeast if option.is_own => format!("{far}it fits in {smallest}"),
         Reason::NeedsLeast => format!("{far}it fits in {smallest}{others}"),
+    }
+}
+
+/// That the option serves the request of which the run died, and why more cannot be said.
+fn gets_past(report: &Advice, option: &AdvisedOption) -> String {
+    let died = report.programs.iter().find(|program| program.died());
+    let Some((program, error)) = died.and_then(|program| Some((program, program.ending.death()?))) else { return String::new() };
+    let past = format!("it gets past entry {}, where the run died; the rest is not in the file", error.entry);
+    let of_device = report.doubts.iter().find(|(device, _)| *device == program.device);
+    if !option.fits() {
+        let need = show_bytes(option.smallest_capacity_bytes());
+        format!("{past}, and as it is estimated it would need {need}, more than there is")
+    } else if let Some(&(_, doubt)) = of_device {
+        format!("{past}, and {}", ending::doubt(doubt))
+    } else {
+        past
     }
 }
 
@@ -192,13 +215,9 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
             notes.push("those blocks alone exceed the memory".to_owned());
         }
     }
-    if program.survived() {
-        notes.push(format!(
-            "the recorded program ran out of memory {} and carried on: it survives such errors, as cuDNN does with a smaller workspace",
-            output::times(requests.ooms.cast_signed())
-        ));
-    } else if requests.ooms > 0 {
-        notes.push("the recorded run ended out of memory: what it would have requested next is not in the file".to_owned());
+    notes.extend(ending::ending(&program.ending));
+    if program.died() {
+        notes.push(ending::rest(program.continuation.as_ref()));
     }
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));

@@ -2,7 +2,7 @@
 
 mod json;
 mod message;
-mod stacks;
+pub(crate) mod stacks;
 mod table;
 mod words;
 
@@ -13,10 +13,12 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, MessageDiagnosis, diagnose_device};
+use parkade_analysis::ranks::RankRun;
 use parkade_recording::Recording;
 use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_release};
 
 use crate::args::{Json, Profile};
+use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Subject};
 use crate::{output, progress, recording, size};
 
@@ -30,21 +32,26 @@ const FENCES: usize = 20;
 /// Looks at the first out-of-memory point of a PyTorch memory snapshot; without one, at the request that brought reserved memory
 /// to its peak. Every reserved byte is live, lost to rounding, or stranded for exactly one cause. The heap is that of the replay,
 /// which is first verified against the recording.
-#[derive(Parser)]
+#[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade diagnose snapshot.pickle --limit 16GiB
   parkade diagnose snapshot.pickle --entry 7268 --json
+  parkade diagnose snapshots/ --limit 16GiB
   parkade diagnose --message 'CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; ...'
   parkade diagnose --message - < train.log
 
 Exit code: 0 diagnosed, 2 could not run.")]
 pub(crate) struct Args {
-    /// The recording.
-    #[arg(required_unless_present = "message")]
+    /// The recordings, or folders of them. Files that are numbered, such as rank0.pickle and rank1.pickle, and those of a folder are also
+    /// compared as ranks of one job.
+    #[arg(required_unless_present = "message", value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The one of them that is diagnosed.
+    #[arg(skip)]
     file: Option<PathBuf>,
     /// An out-of-memory message of any PyTorch version, or a log that contains one; - reads standard input.
     #[arg(long, value_name = "TEXT")]
-    #[arg(conflicts_with_all = ["file", "entry", "device", "limit", "capacity", "settings", "profile"])]
+    #[arg(conflicts_with_all = ["files", "entry", "device", "limit", "capacity", "settings", "profile"])]
     message: Option<String>,
     /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
@@ -131,6 +138,24 @@ impl Command for Args {
             Found::Recording(diagnosed) => lines.add(&json::Object::of(diagnosed)),
             Found::Message(diagnosis) => lines.add(&message::Object::of(diagnosis)),
         }
+    }
+}
+
+impl OnEach for Args {
+    fn inputs(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    fn on(&self, file: &Path, _: bool) -> Args {
+        Args { file: Some(file.to_owned()), ..self.clone() }
+    }
+
+    fn rank_runs(&self, found: &Found) -> Result<Vec<RankRun>> {
+        let Found::Recording(diagnosed) = found else { return Ok(Vec::new()) };
+        let Diagnosed { recording, settings, limit, .. } = &**diagnosed;
+        let own = VerifyOptions { settings: settings.clone(), limit_bytes: *limit, stats_file: None };
+        let chosen = recording::chosen(&recording.devices, self.device)?;
+        chosen.into_iter().map(|device| Ok(RankRun::of_recording(recording, device, &own)?)).collect()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::output;
 const LIBRARIES: &str = "site-packages/";
 
 /// The stack in one line; `None` if there is none.
-pub(super) fn line(recording: &Recording, stack: StackId) -> Option<String> {
+pub(crate) fn line(recording: &Recording, stack: StackId) -> Option<String> {
     let frames: Vec<&Frame> = recording.stacks.frames(stack).collect();
     let is_named = |frame: &&&Frame| frame.filename.as_ref() != "??";
     let is_torch = |frame: &Frame| frame.filename.contains("site-packages/torch/");
@@ -27,12 +27,12 @@ fn place(frame: &Frame) -> String {
 }
 
 /// The whole stack for programs, the innermost call first.
-pub(super) fn view(recording: &Recording, stack: StackId) -> Vec<Call> {
+pub(crate) fn view(recording: &Recording, stack: StackId) -> Vec<Call> {
     recording.stacks.frames(stack).map(Call::of).collect()
 }
 
 view! {
-    pub(super) struct Call(frame: &Frame) {
+    pub(crate) struct Call(frame: &Frame) {
         name: String = frame.name.to_string(),
         filename: String = frame.filename.to_string(),
         line: u32 = frame.line,

@@ -34,6 +34,8 @@ use crate::{output, output_file, progress, recording, size};
 
 Exit code: 0 the file is written (even if the run ran out of memory), 2 could not run.")]
 pub(crate) struct Args {
+    /// The recording.
+    file: PathBuf,
     #[command(flatten)]
     replay: args::Replay,
     /// The snapshot file to write, uncompressed. An existing file is not overwritten without --force.
@@ -75,12 +77,12 @@ impl Command for Args {
         let args = &self.replay;
         // Before the file is read, so that mistyped settings fail at once.
         let given = args.given()?;
-        output_file::refuse_source(&args.file, &self.output)?;
+        output_file::refuse_source(&self.file, &self.output)?;
         // A pipe or a terminal has nothing to lose.
         if !self.force && fs::metadata(&self.output).is_ok_and(|data| data.is_file()) {
             bail!("{} already exists: --force overwrites it", self.output.display());
         }
-        let recording = recording::read(&args.file)?;
+        let recording = recording::read(&self.file)?;
         let own = args.recorded.own(&recording)?;
         let settings = given.unwrap_or_else(|| own.settings.clone()).settings;
         let limit_bytes = args.limit(settings.per_process_memory_fraction)?;
@@ -108,7 +110,7 @@ impl Command for Args {
     }
 
     fn subject(&self) -> Subject<'_> {
-        Subject::File(&self.replay.file)
+        Subject::File(&self.file)
     }
 
     fn text(&self, made: &Made, out: &mut dyn Write) -> Result<()> {

@@ -100,7 +100,7 @@ impl Device {
         let known = || CARDS.map(|card| card.name).join(", ");
         let bytes = match card(text) {
             Some(card) => card.total_bytes,
-            None => size::parse(text).map_err(|error| format!("{error}, or a card ({})", known()))?,
+            None => size::parse(text).map_err(|error| format!("{error}; cards by name: {}", known()))?,
         };
         Ok(Device { text: text.to_owned(), bytes })
     }
@@ -189,7 +189,7 @@ fn batches(args: &Args) -> Result<()> {
         bail!("--accumulation is 0; a step has at least one micro-batch");
     }
     if args.most_batch == 0 || args.most_batch > MOST_BATCH {
-        bail!("--most-batch is {}; the most that is searched is {MOST_BATCH}, the least 1", args.most_batch);
+        bail!("--most-batch is {}: it can be 1 to {MOST_BATCH}", args.most_batch);
     }
     if args.most_batch < most_micro {
         bail!("--most-batch is {}, below --accumulation {most_micro}: each micro-batch needs a sample", args.most_batch);

@@ -30,7 +30,7 @@ pub(super) fn model(text: &str) -> Result<(String, Transformer)> {
 }
 
 fn set(transformer: &mut Transformer, key: &str, value: &str) -> Result<()> {
-    let number = || value.parse::<u64>().map_err(|_| anyhow!("{key} is {value:?}, which is no whole number"));
+    let number = || value.parse::<u64>().map_err(|_| anyhow!("{key} is {value:?}, which is not a whole number"));
     let one_of = |allowed: &str| anyhow!("{key} is {value:?}; it can be {allowed}");
     match key {
         "layers" => transformer.layers = number()?,
@@ -62,7 +62,7 @@ pub(super) fn checkpointing(text: &str) -> Result<Checkpointing, String> {
         group => group
             .parse()
             .map(Checkpointing::Every)
-            .map_err(|_| format!("{text:?} is no checkpointing; there are none, layer, other, sqrt, and numbers of layers")),
+            .map_err(|_| format!("{text:?} is not a way of checkpointing: write none, layer, other, sqrt or a number of layers")),
     }
 }
 
@@ -80,7 +80,7 @@ pub(super) fn checkpointing_name(checkpointing: Checkpointing) -> String {
 /// Reads a way of keeping numbers.
 pub(super) fn numbers(text: &str) -> Result<Numbers, String> {
     let found = Numbers::ALL.into_iter().find(|numbers| numbers.name() == text.trim());
-    found.ok_or_else(|| format!("{text:?} is no precision; there are {}", Numbers::ALL.map(Numbers::name).join(", ")))
+    found.ok_or_else(|| format!("{text:?} is not a precision: write one of {}", Numbers::ALL.map(Numbers::name).join(", ")))
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
             ("8b", "there is no model \"8b\""),
             ("", "there is no model \"\""),
             ("7b,13b", "\"13b\" is not of the form"),
-            ("layers=many", "layers is \"many\", which is no whole number"),
+            ("layers=many", "layers is \"many\", which is not a whole number"),
             ("tied=maybe", "it can be true, false"),
             ("attention=flash", "it can be fused, materialized"),
             ("7b,layers=5,layers=5", "layers is given twice"),

@@ -33,8 +33,8 @@ const MOST_ANCESTORS: usize = 1000;
 #[command(after_help = "Examples:
   parkade info                       which processes hold memory
   parkade kill 4242                  ask it to end (SIGTERM): it can save its work
-  parkade kill 4242 --signal KILL    end it, when it does not answer
-  parkade kill 4242 --yes            without the question, in a script")]
+  parkade kill 4242 --signal KILL    end it if it does not respond
+  parkade kill 4242 --yes            without asking, in a script")]
 pub(crate) struct Args {
     /// The process's id.
     #[arg(allow_hyphen_values = true)]
@@ -139,7 +139,7 @@ impl<H: Host> Killing<'_, H> {
         }
         match self.host.look(pid)? {
             Some(now) if now.start != process.start => {
-                bail!("process {pid} ended before the answer, and its id is another's by now: nothing was sent")
+                bail!("process {pid} ended before the answer, and its id now belongs to another process: nothing was sent")
             }
             Some(now) if !now.has_ended => {}
             _ => {
@@ -179,7 +179,7 @@ impl<H: Host> Killing<'_, H> {
                         holdings.push(Holding { device, process });
                     }
                 }
-                Err(error) => refusals += &format!("; GPU {} does not tell ({error})", device.index),
+                Err(error) => refusals += &format!("; not known for GPU {} ({error})", device.index),
             }
         }
         others.sort_unstable();

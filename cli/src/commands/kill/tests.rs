@@ -165,7 +165,7 @@ fn a_pid_that_is_anothers_by_now_is_not_hit() {
         world.process.borrow_mut().as_mut().expect("running").start = 78;
         true
     });
-    assert!(outcome.expect_err("refused").to_string().contains("its id is another's by now: nothing was sent"));
+    assert!(outcome.expect_err("refused").to_string().contains("its id now belongs to another process: nothing was sent"));
     assert!(world.sent.borrow().is_empty());
 }
 
@@ -200,7 +200,7 @@ fn only_what_holds_memory_is_ended() {
     *world.listed.borrow_mut() = Ok(Vec::new());
     world.refuses(PID, "NVML lists none (in a container it may see none: run it on the host)");
     *world.listed.borrow_mut() = Err(NvmlError::Refused { call: "nvmlDeviceGetComputeRunningProcesses_v3", code: 4 });
-    world.refuses(PID, "GPU 1 does not tell (nvmlDeviceGetComputeRunningProcesses_v3: no permission");
+    world.refuses(PID, "not known for GPU 1 (nvmlDeviceGetComputeRunningProcesses_v3: no permission");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A replayed recording as one JSON object.
 
+use parkade_analysis::continuation::Doubt;
+use parkade_analysis::ending::Ending;
 use parkade_replay::{Operation, Outlook};
 use serde::Serialize;
 
@@ -9,12 +11,15 @@ use crate::json_struct::{all, origin, view};
 view! {
     /// With several devices the numbers are sums, and `devices` has each device's.
     pub(super) struct Object(args: &Args, replayed: &Replayed) {
-        file: String = args.replay.file.display().to_string(),
+        file: String = args.file.display().to_string(),
         settings: String = replayed.settings.settings.text.clone(),
         settings_origin: &'static str = origin(replayed.settings.origin),
         profile: &'static str = args.replay.profile.rules().name,
         capacity_bytes: Option<u64> = args.replay.capacity,
         limit_bytes: Option<u64> = replayed.limit,
+        outcome: &'static str = replayed.answer.outcome.name(),
+        endings: Vec<&'static str> = all(&replayed.answer.endings, Ending::name),
+        doubt: Option<&'static str> = replayed.answer.doubt.map(Doubt::name),
         seconds: f64 = replayed.seconds,
         #[serde(flatten)]
         numbers: OneOrMany = match replayed.devices.as_slice() {

@@ -3,12 +3,14 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use parkade_analysis::advise::Outcome;
+use parkade_analysis::ending::Ending;
 use parkade_replay::{Extreme, Outlook, SettingsOrigin};
 
 use super::Replayed;
 use crate::recording::{self, short_name};
 use crate::table::{Mark, Table};
-use crate::{output, size};
+use crate::{ending, output, size};
 
 const HEADS: [&str; 9] =
     ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
@@ -24,8 +26,8 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, replayed: &Replayed) -> io
         table.marked(cells(replayed, device, name_of(device)), FITS, Mark::of(device.fits()));
     }
     write!(out, "{}", table.text())?;
-    for device in &replayed.devices {
-        let notes = notes(replayed, device);
+    for (place, device) in replayed.devices.iter().enumerate() {
+        let notes = notes(replayed, device, replayed.answer.endings.get(place));
         if !notes.is_empty() {
             writeln!(out, "\n{}", name_of(device))?;
         }
@@ -54,6 +56,24 @@ fn cells(replayed: &Replayed, device: &Outlook, name: String) -> [String; HEADS.
 }
 
 fn verdict(replayed: &Replayed) -> String {
+    let death = replayed.answer.endings.iter().find_map(Ending::death);
+    match (replayed.answer.outcome, death) {
+        (Outcome::GetsPast, Some(error)) => {
+            let why = match replayed.answer.doubt {
+                Some(doubt) => ending::doubt(doubt),
+                None => "what is estimated of it does not fit".to_owned(),
+            };
+            return output::bad(&format!(
+                "it gets past entry {}, where the run died; the rest is not in the file, and {why}",
+                error.entry
+            ));
+        }
+        (Outcome::Fits, Some(_)) => return output::good("it fits, with what is estimated of the rest"),
+        (Outcome::Unknown, _) if replayed.limit.is_some() => {
+            return output::bad("what is in the file fits, but what came before its first entry needed more than there is");
+        }
+        _ => {}
+    }
     let failed = replayed.devices.iter().find_map(|device| device.prediction.first_failure.map(|entry| (device, entry)));
     match failed {
         None => output::good("it fits"),
@@ -69,7 +89,7 @@ fn show(extreme: Extreme) -> String {
     format!("{}{outcome}", size::show(extreme.peak_reserved_bytes))
 }
 
-fn notes(replayed: &Replayed, device: &Outlook) -> Vec<String> {
+fn notes(replayed: &Replayed, device: &Outlook, ending: Option<&Ending>) -> Vec<String> {
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
     if let Some(range) = device.timing {
@@ -94,12 +114,7 @@ fn notes(replayed: &Replayed, device: &Outlook) -> Vec<String> {
             output::count(lost.blocks, "block")
         ));
     }
-    if requests.ooms > 0 {
-        notes.push(format!(
-            "the recorded run ran out of memory {}; what it would have requested next is not in the file",
-            output::times(requests.ooms.cast_signed())
-        ));
-    }
+    notes.extend(ending.and_then(ending::ending));
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }

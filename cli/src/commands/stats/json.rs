@@ -60,7 +60,7 @@ view! {
         rounding_bytes: u64 = measures.rounding_bytes(),
         free_bytes: u64 = measures.free_bytes,
         free_segments_bytes: u64 = measures.free_segments_bytes,
-        stranded_bytes: u64 = measures.stranded_bytes,
+        stranded_bytes: u64 = measures.partial_segments_bytes,
         largest_hole_bytes: u64 = measures.largest_hole_bytes,
         holes: u64 = measures.holes,
         fragmentation: Option<f64> = measures.ratio(),

@@ -4,17 +4,19 @@ mod json;
 mod table;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
+use parkade_analysis::ranks::RankRun;
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
 
-use crate::args::{Json, Profile};
+use crate::args::{Files, Json, Profile};
+use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{args, recording, size};
 
@@ -22,18 +24,25 @@ use crate::{args, recording, size};
 ///
 /// The recorded run is replayed under its own settings, so its statistics are known after every entry; with --settings the same requests
 /// under others. Counting starts at the first entry, as if the counters had been reset there.
-#[derive(Parser)]
+#[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade stats snapshot.pickle
   parkade stats snapshot.pickle --entry 5000 --keys
   parkade stats snapshot.pickle --steps
   parkade stats snapshot.pickle --every 1000 --settings expandable_segments:True --csv
+  parkade stats snapshots/
 
 Exit code: 0 shown, 1 shown, but decisions of the recorded run differ, so that the figures may not be its own
-(--limit gives the memory limit that it had), 2 could not run.")]
+(--limit gives the memory limit that it had), 2 could not run. Of several recordings the worst: 2, then 1.")]
 pub(crate) struct Args {
-    /// The recording.
+    #[command(flatten)]
+    files: Files,
+    /// The one of them that is shown.
+    #[arg(skip)]
     file: PathBuf,
+    /// Whether rows must say which of several it is.
+    #[arg(skip)]
+    is_one_of_several: bool,
     /// The state after this entry of the trace, counted from 0 [default: the last].
     #[arg(long, value_name = "NUMBER", group = "when")]
     entry: Option<usize>,
@@ -107,6 +116,9 @@ struct LeftOut {
 
 /// The statistics to show.
 pub(crate) struct Shown {
+    recording: Recording,
+    /// The recorded run's settings and limit.
+    own: VerifyOptions,
     settings: String,
     devices: Vec<Device>,
     left_out: Vec<LeftOut>,
@@ -177,7 +189,7 @@ impl Command for Args {
     }
 
     fn text(&self, shown: &Shown, out: &mut dyn Write) -> Result<()> {
-        if self.csv { table::csv(out, &shown.devices) } else { Ok(table::print(out, self, shown)?) }
+        if self.csv { table::csv(out, self, &shown.devices) } else { Ok(table::print(out, self, shown)?) }
     }
 
     fn json(&self, shown: &Shown, lines: &mut Lines) -> Result<()> {
@@ -190,6 +202,25 @@ impl Command for Args {
     }
 }
 
+impl OnEach for Args {
+    fn inputs(&self) -> &[PathBuf] {
+        &self.files.files
+    }
+
+    fn on(&self, file: &Path, is_one_of_several: bool) -> Args {
+        Args { file: file.to_owned(), is_one_of_several, ..self.clone() }
+    }
+
+    /// The recorded runs; under other settings only moments are known, not the whole run.
+    fn rank_runs(&self, shown: &Shown) -> Result<Vec<RankRun>> {
+        if self.settings.is_some() {
+            return Ok(Vec::new());
+        }
+        let chosen = recording::chosen(&shown.recording.devices, self.device)?;
+        chosen.into_iter().map(|device| Ok(RankRun::of_recording(&shown.recording, device, &shown.own)?)).collect()
+    }
+}
+
 fn read(args: &Args) -> Result<Shown> {
     // Before the file is read, so that mistyped settings fail at once.
     let given_profile = args.profile.unwrap_or_default().rules();
@@ -199,45 +230,36 @@ fn read(args: &Args) -> Result<Shown> {
     let recorded_profile = args.profile.map_or(shown_profile.unwrap_or(&Rules::PYTORCH_2_11), Profile::rules);
     let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     let own = |limit_bytes| VerifyOptions { settings: own, limit_bytes, stats_file: None };
+    let own = own(if given.is_some() { args.recorded_limit } else { args.limit });
     let (run, settings) = match given {
         None => {
-            let own = own(args.limit);
             let text = own.settings.settings.text.clone();
-            (Run::Recorded(Box::new(own)), text)
+            (Run::Recorded(Box::new(own.clone())), text)
         }
         Some(given) => {
             let fraction = given.settings.per_process_memory_fraction;
             let limit_bytes = args::limit(args.limit, args.capacity, fraction, given_profile)?;
             let (profile, settings, capacity_bytes) = (given_profile, given.settings, args.capacity);
             let text = settings.text.clone();
-            (
-                Run::Replayed(Box::new(ReplayOptions {
-                    own: own(args.recorded_limit),
-                    profile,
-                    settings,
-                    limit_bytes,
-                    capacity_bytes,
-                })),
-                text,
-            )
+            (Run::Replayed(Box::new(ReplayOptions { own: own.clone(), profile, settings, limit_bytes, capacity_bytes })), text)
         }
     };
     let devices = recording::chosen(&recording.devices, args.device)?;
     if devices.is_empty() {
         bail!("the file has neither segments nor trace entries");
     }
-    let mut shown = Shown { settings, devices: Vec::new(), left_out: Vec::new() };
+    let (mut found, mut left_out) = (Vec::new(), Vec::new());
     for device in devices {
         match lacks(args, device) {
-            Some(reason) => shown.left_out.push(LeftOut { number: device.device, reason }),
-            None => shown.devices.push(sample(args, &run, &recording, device)?),
+            Some(reason) => left_out.push(LeftOut { number: device.device, reason }),
+            None => found.push(sample(args, &run, &recording, device)?),
         }
     }
-    if shown.devices.is_empty() {
-        let reasons: Vec<_> = shown.left_out.into_iter().map(|device| device.reason).collect();
+    if found.is_empty() {
+        let reasons: Vec<_> = left_out.into_iter().map(|device| device.reason).collect();
         bail!("{}", reasons.join("; "));
     }
-    Ok(shown)
+    Ok(Shown { recording, own, settings, devices: found, left_out })
 }
 
 /// Why the device does not have the moments asked for.

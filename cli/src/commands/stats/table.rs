@@ -55,14 +55,14 @@ fn measures(out: &mut dyn Write, measures: &Fragmentation) -> io::Result<()> {
     let rows = [
         ("fragmentation", format!("{fragmentation} (1 - allocated / reserved)")),
         ("largest hole", size(measures.largest_hole_bytes)),
-        ("stranded", format!("{} free beside blocks in use", size(measures.stranded_bytes))),
+        ("partial segments", format!("{} free in segments that are partly in use", size(measures.partial_segments_bytes))),
         ("free segments", format!("{} in wholly free segments", size(measures.free_segments_bytes))),
         ("pending", format!("{} freed, but still in use by other streams", size(measures.pending_bytes))),
         ("rounding", format!("{} beyond what was requested", size(measures.rounding_bytes()))),
         ("holes", measures.holes.to_string()),
     ];
     for (name, value) in rows {
-        writeln!(out, "  {name:<14} {value}")?;
+        writeln!(out, "  {name:<16} {value}")?;
     }
     Ok(())
 }
@@ -80,7 +80,7 @@ const HEADS: [&str; 11] = [
     "peak reserved",
     "fragmentation",
     "largest hole",
-    "stranded",
+    "partial segments",
     "pending",
     "oom",
 ];
@@ -114,7 +114,7 @@ fn cells(moment: &Moment) -> [String; HEADS.len()] {
         size::show(sample.peak_reserved_bytes),
         measures.ratio().map_or_else(|| "-".to_owned(), percent),
         format_bytes(measures.largest_hole_bytes),
-        format_bytes(measures.stranded_bytes),
+        format_bytes(measures.partial_segments_bytes),
         format_bytes(measures.pending_bytes),
         sample.stats.num_ooms.to_string(),
     ]
@@ -136,15 +136,16 @@ const COLUMNS: [&str; 12] = [
     "holes",
 ];
 
-/// All numbers of the rows, exact: the measures, then all keys of memory_stats().
-pub(super) fn csv(out: &mut dyn Write, devices: &[Device]) -> Result<()> {
+/// All numbers of the rows, exact: the file if there are several, the measures, then all keys of memory_stats().
+pub(super) fn csv(out: &mut dyn Write, args: &Args, devices: &[Device]) -> Result<()> {
     let mut writer = csv::Writer::from_writer(out);
     let moments = devices.iter().flat_map(|device| device.moments.iter().map(move |moment| (device, moment)));
     for (place, (device, Moment { step, sample })) in moments.enumerate() {
         let (measures, (keys, values)): (_, (Vec<_>, Vec<_>)) =
             (&sample.fragmentation, sample.stats.entries().into_iter().unzip());
         if place == 0 {
-            writer.write_record(COLUMNS.map(str::to_owned).into_iter().chain(keys))?;
+            let columns = COLUMNS.map(str::to_owned).into_iter().chain(keys);
+            writer.write_record(args.is_one_of_several.then(|| "file".to_owned()).into_iter().chain(columns))?;
         }
         let own: [String; COLUMNS.len()] = [
             device.number.to_string(),
@@ -154,13 +155,14 @@ pub(super) fn csv(out: &mut dyn Write, devices: &[Device]) -> Result<()> {
             sample.peak_reserved_bytes.to_string(),
             measures.ratio().map_or_else(String::new, |share| share.to_string()),
             measures.largest_hole_bytes.to_string(),
-            measures.stranded_bytes.to_string(),
+            measures.partial_segments_bytes.to_string(),
             measures.free_segments_bytes.to_string(),
             measures.pending_bytes.to_string(),
             measures.rounding_bytes().to_string(),
             measures.holes.to_string(),
         ];
-        writer.write_record(own.into_iter().chain(values.iter().map(i64::to_string)))?;
+        let file = args.is_one_of_several.then(|| args.file.display().to_string());
+        writer.write_record(file.into_iter().chain(own).chain(values.iter().map(i64::to_string)))?;
     }
     Ok(writer.flush()?)
 }

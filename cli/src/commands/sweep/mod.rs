@@ -58,8 +58,8 @@ use show::Shown;
   parkade sweep --shard 1/3 -o part1.jsonl
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
 
-A file of rows (-o) is continued where it ends: after an interruption the same command does only what is missing. Each row names the
-build that made it, by its version and a hash of the sources that decide. Rows of another build are not continued without --force;
+A file of rows (-o) is continued where it ends: after an interruption the same command does only what is missing. Each row names the \
+build that made it, by its version and a hash of the sources that decide. Rows of another build are not continued without --force; \
 the result then says how many rows each build made.
 
 Exit code: 0 done, 2 could not run.")]

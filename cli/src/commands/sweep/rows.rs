@@ -148,7 +148,7 @@ fn contents(file: &mut impl BufRead) -> Result<Contents> {
         let row: Row = serde_json::from_slice(&line).map_err(|error| anyhow!("line {place} is not a row: {error}"))?;
         match jobs.next() {
             None => bail!("line {place}: there are more rows than jobs"),
-            Some(job) if job != row.job => bail!("line {place} is job {}, where job {job} belongs", row.job),
+            Some(job) if job != row.job => bail!("line {place} is job {}, where job {job} was expected", row.job),
             Some(_) if !row.belongs_to(&header.plan) => bail!("line {place} contradicts line 1 about what job {} is", row.job),
             Some(_) => rows.push(row),
         }

@@ -50,7 +50,7 @@ pub(crate) fn check_files(shown: &Shown, rows: Option<&Path>, read: &[PathBuf]) 
             output_file::refuse_source(source, one).with_context(|| one.display().to_string())?;
         }
         if let Some(other) = files[place + 1..].iter().find(|other| output_file::is_same_file(one, other)) {
-            bail!("two things are to be written to {}: choose two files", other.display());
+            bail!("two outputs would be written to {}: choose a file for each", other.display());
         }
     }
     pages.into_iter().try_for_each(output_file::refuse_unwritable)

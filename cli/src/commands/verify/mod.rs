@@ -3,7 +3,8 @@
 mod json;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -12,11 +13,13 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use indicatif::ProgressBar;
 use parkade::profile::Profile as Rules;
+use parkade_analysis::ranks::RankRun;
 use parkade_recording::Recording;
 use parkade_replay::{DeviceVerdict, ReleaseEvidence, ReplaySettings, StatsFile, VerifyOptions, newer_release, verify_device};
-use rayon::prelude::*;
 
-use crate::args::{Json, Profile};
+use crate::args::{Files, Json, Profile};
+use crate::ranks::Ranks;
+use crate::recordings::{Inputs, each};
 use crate::runner::{self, Command, Form, Lines, Outcome, Subject};
 use crate::{output, progress, recording, size};
 
@@ -29,12 +32,12 @@ use crate::{output, progress, recording, size};
   parkade verify snapshot.pickle
   parkade verify snapshot.pickle --limit 16GiB --stats memory_stats.json
   parkade verify recordings/*.pickle.xz --json
+  parkade verify snapshots/
 
 Exit code: 0 nothing differs, 1 something differs, 2 a file could not be verified.")]
 pub(crate) struct Args {
-    /// The recordings.
-    #[arg(required = true)]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    files: Files,
     /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
@@ -69,6 +72,12 @@ impl Verified {
         self.devices.iter().map(|device| device.mismatches).sum()
     }
 
+    /// What is compared between ranks.
+    fn rank_runs(&self) -> Vec<RankRun> {
+        let devices = recording::traced(&self.recording).into_iter().zip(&self.devices);
+        devices.map(|(device, verdict)| RankRun::of_verdict(&self.recording, device, &self.settings, verdict)).collect()
+    }
+
     /// Whether the settings limit memory to a fraction of the device's, which a recording does not contain, and no limit was given.
     fn has_unknown_fraction(&self) -> bool {
         self.limit.is_none() && self.settings.settings.per_process_memory_fraction < 1.0
@@ -80,35 +89,60 @@ pub(crate) struct Report {
     differs: bool,
     json: serde_json::Value,
     part: table::Part,
+    runs: Vec<RankRun>,
+}
+
+/// What was given, and the results in its order.
+pub(crate) struct Reports {
+    inputs: Inputs,
+    all: Vec<Result<Report>>,
+    ranks: Option<Ranks>,
+}
+
+impl Reports {
+    /// Each with its file.
+    fn with_files(&self) -> impl Iterator<Item = (&Path, &Result<Report>)> {
+        self.inputs.paths().into_iter().zip(&self.all)
+    }
 }
 
 impl Command for Args {
-    type Answer = Vec<Result<Report>>;
+    type Answer = Reports;
 
-    fn compute(&self) -> Result<Vec<Result<Report>>> {
-        if self.stats.is_some() && self.files.len() != 1 {
-            bail!("--stats belongs to one recording, but {} are given", self.files.len());
+    fn compute(&self) -> Result<Reports> {
+        let inputs = Inputs::of(&self.files.files);
+        if self.stats.is_some() && inputs.are_several() {
+            bail!("--stats belongs to one recording, but {} are given", inputs.all.len());
         }
         let statistics = self.stats.as_deref().map(read_statistics).transpose()?;
         let bar = progress::entries(self.json.json);
         let done = AtomicU64::new(0);
-        let of_file = |file: &PathBuf| {
+        let paths = inputs.paths();
+        let names = ShortNames::of(&paths);
+        let of_file = |file: &Path| {
             let verified = verify(file, self, statistics.as_ref(), &bar, &done)?;
-            let part = table::Part::of(&verified, &short_name(file, &self.files));
-            Ok(Report { differs: verified.mismatches() > 0, json: serde_json::to_value(json::Object::of(&verified))?, part })
+            let part = table::Part::of(&verified, &names.of_file(file));
+            let json = serde_json::to_value(json::Object::of(&verified))?;
+            Ok(Report { differs: verified.mismatches() > 0, json, part, runs: verified.rank_runs() })
         };
-        let reports = self.files.par_iter().map(of_file).collect();
+        let mut all = Vec::new();
+        each(&inputs, true, of_file, |_, report| {
+            all.push(report);
+            Ok(())
+        })?;
         bar.finish_and_clear();
-        Ok(reports)
+        let ranks = inputs.ranks().and_then(|numbers| Ranks::of(&numbers, &paths, rank_runs(&mut all)));
+        drop(paths);
+        Ok(Reports { inputs, all, ranks })
     }
 
-    fn outcome(&self, reports: &Vec<Result<Report>>) -> Outcome {
+    fn outcome(&self, reports: &Reports) -> Outcome {
         let of_file = |report: &Result<Report>| match report {
             Ok(report) if report.differs => Outcome::CheckFailed,
             Ok(_) => Outcome::Good,
             Err(_) => Outcome::CouldNotRun,
         };
-        reports.iter().map(of_file).max().unwrap_or(Outcome::Good)
+        reports.all.iter().map(of_file).fold(Outcome::Good, Outcome::worse)
     }
 
     fn form(&self) -> Form {
@@ -119,29 +153,50 @@ impl Command for Args {
         Subject::Command
     }
 
-    fn text(&self, reports: &Vec<Result<Report>>, out: &mut dyn std::io::Write) -> Result<()> {
-        let parts: Vec<_> = reports.iter().flatten().map(|report| &report.part).collect();
-        Ok(table::print(out, &parts, reports.len() - parts.len())?)
+    fn text(&self, reports: &Reports, out: &mut dyn std::io::Write) -> Result<()> {
+        let parts: Vec<_> = reports.all.iter().flatten().map(|report| &report.part).collect();
+        Ok(table::print(out, &parts, reports.all.len() - parts.len(), reports.ranks.as_ref())?)
     }
 
-    fn json(&self, reports: &Vec<Result<Report>>, lines: &mut Lines) -> Result<()> {
-        self.files.iter().zip(reports).try_for_each(|(file, report)| match report {
+    fn json(&self, reports: &Reports, lines: &mut Lines) -> Result<()> {
+        reports.with_files().try_for_each(|(file, report)| match report {
             Ok(report) => lines.add(&report.json),
             Err(error) => lines.add(&runner::failure(Subject::File(file), &format!("{error:#}"))),
-        })
+        })?;
+        reports.ranks.iter().try_for_each(|ranks| ranks.add_to(lines))
     }
 
-    fn remarks(&self, reports: &Vec<Result<Report>>) -> Vec<String> {
-        let failed = self.files.iter().zip(reports).filter_map(|(file, report)| Some((file, report.as_ref().err()?)));
-        failed.map(|(file, error)| format!("{}: {error:#}", file.display())).collect()
+    fn remarks(&self, reports: &Reports) -> Vec<String> {
+        let failed = reports.with_files().filter_map(|(file, report)| Some((file, report.as_ref().err()?)));
+        let failed = failed.map(|(file, error)| format!("{}: {error:#}", file.display()));
+        reports.inputs.remarks.iter().cloned().chain(failed).collect()
     }
 }
 
-/// The file's own name, or its whole path where another file has the same name.
-fn short_name(file: &Path, files: &[PathBuf]) -> String {
-    let is_unique = files.iter().filter(|other| other.file_name() == file.file_name()).count() == 1;
-    let name = file.file_name().filter(|_| is_unique).unwrap_or(file.as_os_str());
-    output::one_line(&name.to_string_lossy())
+/// Takes the runs out of the reports, each with the place of its file.
+fn rank_runs(reports: &mut [Result<Report>]) -> Vec<(usize, RankRun)> {
+    let of_file = |(place, report): (usize, &mut Result<Report>)| {
+        let runs = report.as_mut().map_or_else(|_| Vec::new(), |report| std::mem::take(&mut report.runs));
+        runs.into_iter().map(move |run| (place, run))
+    };
+    reports.iter_mut().enumerate().flat_map(of_file).collect()
+}
+
+/// The files' own names, or their whole paths where another file has the same name.
+struct ShortNames<'f>(HashMap<Option<&'f OsStr>, usize>);
+
+impl<'f> ShortNames<'f> {
+    fn of(files: &[&'f Path]) -> ShortNames<'f> {
+        let mut counts = HashMap::new();
+        files.iter().for_each(|file| *counts.entry(file.file_name()).or_default() += 1);
+        ShortNames(counts)
+    }
+
+    fn of_file(&self, file: &Path) -> String {
+        let is_unique = self.0.get(&file.file_name()) == Some(&1);
+        let name = file.file_name().filter(|_| is_unique).unwrap_or(file.as_os_str());
+        output::one_line(&name.to_string_lossy())
+    }
 }
 
 fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &ProgressBar, done: &AtomicU64) -> Result<Verified> {

@@ -6,6 +6,7 @@ use parkade_recording::DeviceRecording;
 use parkade_replay::{Decision, DeviceVerdict, Guess, SettingsOrigin};
 
 use super::Verified;
+use crate::ranks::Ranks;
 use crate::table::{Mark, Table};
 use crate::{output, recording, size};
 
@@ -58,8 +59,8 @@ impl Part {
     }
 }
 
-/// Prints the verified recordings and the number of those that could not be verified.
-pub(super) fn print(out: &mut dyn Write, parts: &[&Part], failed: usize) -> io::Result<()> {
+/// Prints the verified recordings, their comparison as ranks, and the number of those that could not be verified.
+pub(super) fn print(out: &mut dyn Write, parts: &[&Part], failed: usize, ranks: Option<&Ranks>) -> io::Result<()> {
     if parts.is_empty() {
         return Ok(());
     }
@@ -73,6 +74,10 @@ pub(super) fn print(out: &mut dyn Write, parts: &[&Part], failed: usize) -> io::
         for note in notes {
             write!(out, "{}", output::paragraph(note.trim_start(), 2 + note.len() - note.trim_start().len()))?;
         }
+    }
+    if let Some(ranks) = ranks {
+        writeln!(out)?;
+        ranks.print(out)?;
     }
     writeln!(out, "\n{}", verdict(parts, failed))
 }

@@ -104,7 +104,8 @@ const HEAPS: [Heap; 3] = [
 
 fn ratio<B: Backend>(backend: &B) -> Verdict {
     let mut evidence = Evidence::default();
-    let mut table = format!("{:<28} {:>8} {:>6} {:>14} {:>10}  4 MiB\n", "", "1 - a/r", "risk", "largest hole", "stranded");
+    let mut table =
+        format!("{:<28} {:>8} {:>6} {:>14} {:>17}  4 MiB\n", "", "1 - a/r", "risk", "largest hole", "partial segments");
     for heap in HEAPS {
         let whole = mib(2 * heap.pieces);
         // No room for another segment.
@@ -123,11 +124,11 @@ fn ratio<B: Backend>(backend: &B) -> Verdict {
         claim(percent == Some(heap.ratio), || format!("{}: {percent:?} %", heap.name))?;
         let is_served = story.ask("4 MiB", mib(4))?;
         claim(is_served == heap.is_served, || format!("{}: 4 MiB served: {is_served}", heap.name))?;
-        let [hole, stranded] = [found.largest_hole_bytes, found.stranded_bytes].map(format_bytes);
+        let [hole, partial] = [found.largest_hole_bytes, found.partial_segments_bytes].map(format_bytes);
         // The hole decides, whatever the ratio says.
         claim(is_served == (found.largest_hole_bytes >= 4 << 20), || format!("{}: {found:?}", heap.name))?;
         let (risk, outcome) = (if heap.ratio > 30 { "yes" } else { "no" }, if is_served { "served" } else { "out of memory" });
-        table += &format!("{:<28} {:>6} % {risk:>6} {hole:>14} {stranded:>10}  {outcome}\n", heap.name, heap.ratio);
+        table += &format!("{:<28} {:>6} % {risk:>6} {hole:>14} {partial:>17}  {outcome}\n", heap.name, heap.ratio);
         let told = story.finish()?;
         evidence.text += &(told.text + "\n");
         evidence.measured += &told.measured;

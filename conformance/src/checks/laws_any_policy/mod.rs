@@ -45,7 +45,7 @@ const WRONG_SHARE: u32 = 10;
 pub const LAWS: [(Law, &str); 16] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512, or of the unit that the policy rounds to"),
-    (Law::Accounting, "every reserved byte is live, rounding, pending, stranded or whole, and the statistics agree"),
+    (Law::Accounting, "every reserved byte is live, rounding, pending, inactive split or whole, and the statistics agree"),
     (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
     (Law::Coalescing, "exactly those adjacent free blocks are merged that the policy's rule says"),
     (Law::NoEarlyReuse, "nothing is reused or unmapped before the work that used it is done, even when blocks change streams"),

@@ -22,7 +22,7 @@ use campaign::Campaign;
 const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512"),
-    (Law::Accounting, "every reserved byte is live, rounding, pending, stranded or whole, and the statistics agree"),
+    (Law::Accounting, "every reserved byte is live, rounding, pending, inactive split or whole, and the statistics agree"),
     (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
     (Law::Coalescing, "no two adjacent free blocks are left"),
     (Law::NoEarlyReuse, "no memory is reused before the events of the streams that used it have completed"),

@@ -210,16 +210,16 @@ fn adds_up(stats: &Stats, segments: &[SegmentInfo]) -> Result<(), Trouble> {
 /// The value of a family in a snapshot. Segments and split blocks are counted in ordinary memory only.
 fn sum(family: Family, segments: &[&SegmentInfo]) -> i64 {
     let bytes = |of: fn(&SegmentInfo) -> Bytes| segments.iter().map(|segment| of(segment).get()).sum::<u64>();
-    let is_stranded =
+    let is_inactive_split =
         |segment: &SegmentInfo, state| state == BlockActivity::Inactive && segment.blocks.len() > 1 && !segment.expandable;
     let blocks = || segments.iter().flat_map(|segment| segment.blocks.iter().map(move |block| (*segment, block)));
     let count = match family {
         Family::Allocation => blocks().filter(|(_, block)| block.state == BlockActivity::Allocated).count() as u64,
         Family::Segment => segments.iter().filter(|segment| !segment.expandable).count() as u64,
         Family::Active => blocks().filter(|(_, block)| block.state != BlockActivity::Inactive).count() as u64,
-        Family::InactiveSplit => blocks().filter(|(segment, block)| is_stranded(segment, block.state)).count() as u64,
+        Family::InactiveSplit => blocks().filter(|(segment, block)| is_inactive_split(segment, block.state)).count() as u64,
         Family::InactiveSplitBytes => {
-            blocks().filter(|(segment, block)| is_stranded(segment, block.state)).map(|(_, block)| block.size.get()).sum()
+            blocks().filter(|(segment, block)| is_inactive_split(segment, block.state)).map(|(_, block)| block.size.get()).sum()
         }
         Family::AllocatedBytes => bytes(|segment| segment.allocated),
         Family::ReservedBytes => bytes(|segment| segment.total),

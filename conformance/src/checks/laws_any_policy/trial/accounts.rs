@@ -46,7 +46,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             || classes.into_iter().any(|class| self.core.policy().is_expandable(PoolSlot::default_pool(class)))
     }
 
-    /// Reserved bytes are the sum of live, rounding, pending, stranded and whole, and each statistic agrees with its part.
+    /// Reserved bytes are the sum of live, rounding, pending, inactive split and whole, and each statistic agrees with its part.
     fn check_accounts(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let account = Account::of(segments);
         let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);

@@ -20,7 +20,7 @@ pub(crate) struct Account {
     /// The requested part of the pending bytes.
     pending_requested: u64,
     /// Free bytes in segments that are otherwise in use.
-    stranded: u64,
+    inactive_split: u64,
     /// Bytes of entirely free segments.
     whole: u64,
     /// Free bytes of expandable segments, whose whole pages can be given back.
@@ -52,12 +52,12 @@ impl Account {
             // Not counted as split (spec 6.2).
             BlockActivity::Inactive if segment.expandable => self.expandable += size,
             BlockActivity::Inactive if segment.blocks.len() == 1 => self.whole += size,
-            BlockActivity::Inactive => self.stranded += size,
+            BlockActivity::Inactive => self.inactive_split += size,
         }
     }
 
     pub(crate) fn sum(&self) -> u64 {
-        self.live + self.rounding + self.pending + self.stranded + self.whole + self.expandable
+        self.live + self.rounding + self.pending + self.inactive_split + self.whole + self.expandable
     }
 
     /// What the statistics must report.
@@ -67,7 +67,7 @@ impl Account {
             (Family::AllocatedBytes, self.live + self.rounding),
             (Family::ActiveBytes, self.live + self.rounding + self.pending),
             (Family::RequestedBytes, self.live + self.pending_requested),
-            (Family::InactiveSplitBytes, self.stranded),
+            (Family::InactiveSplitBytes, self.inactive_split),
         ]
     }
 }
@@ -98,7 +98,7 @@ impl<D: TestDevice> Trial<D> {
         Ok(())
     }
 
-    /// Reserved bytes are the sum of live, rounding, pending, stranded and whole, and each statistic agrees with its part.
+    /// Reserved bytes are the sum of live, rounding, pending, inactive split and whole, and each statistic agrees with its part.
     fn check_accounts(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let account = Account::of(segments);
         let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);

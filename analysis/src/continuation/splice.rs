@@ -1,0 +1,195 @@
+//! Copies stretches of a program behind its end, so that each copy frees what its original freed.
+//!
+//! A copy works on blocks of its own. What the original freed corresponds to a block that is live now: one that the copy allocated, the
+//! same block if it has been live ever since, or the block that the later step allocated in the same place.
+
+use parkade_replay::{Completion, Operation, Requests};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::align::Alignment;
+
+/// A program that is being continued.
+pub(super) struct Splice<'a> {
+    recorded: &'a [(usize, Operation)],
+    /// The recorded operation at which each block is freed, if it is.
+    freed_at: Vec<Option<usize>>,
+    /// The recorded operation that allocated each block.
+    allocated_at: Vec<usize>,
+    /// All operations: the recorded ones and the copies.
+    pub(super) operations: Vec<(usize, Operation)>,
+    next_id: usize,
+    next_entry: usize,
+    /// The recorded blocks that are live at the present place of the recorded program, each with the block that stands for it.
+    stands_for: FxHashMap<usize, usize>,
+    /// Blocks that nothing stands for since the last jump. They are freed at the end of the copy.
+    left: Vec<usize>,
+    /// Recorded blocks that are allocated once and stay.
+    lasting: FxHashSet<usize>,
+    /// Sizes of live blocks.
+    live: FxHashMap<usize, u64>,
+    live_bytes: u64,
+    /// The most live bytes since this was last asked.
+    peak_bytes: u64,
+}
+
+impl<'a> Splice<'a> {
+    /// Begins after the last of the recorded operations, which counts as served.
+    pub(super) fn new(requests: &'a Requests, last: usize, entries: usize) -> Splice<'a> {
+        let recorded = &requests.operations[..=last];
+        let mut splice = Splice {
+            recorded,
+            freed_at: Vec::new(),
+            allocated_at: Vec::new(),
+            operations: recorded.to_vec(),
+            next_id: 0,
+            next_entry: entries,
+            stands_for: FxHashMap::default(),
+            left: Vec::new(),
+            lasting: FxHashSet::default(),
+            live: FxHashMap::default(),
+            live_bytes: 0,
+            peak_bytes: 0,
+        };
+        if let Some((_, Operation::Allocate { failed, .. })) = splice.operations.last_mut() {
+            *failed = false;
+        }
+        for (place, (_, operation)) in splice.operations.clone().into_iter().enumerate() {
+            match operation {
+                Operation::Allocate { id, bytes, failed, .. } => {
+                    splice.freed_at.push(None);
+                    splice.allocated_at.push(place);
+                    splice.next_id = id + 1;
+                    if !failed {
+                        splice.stands_for.insert(id, id);
+                        splice.note_live(id, bytes);
+                    }
+                }
+                Operation::Free { id, .. } => {
+                    splice.stands_for.remove(&id);
+                    splice.note_freed(id);
+                    if let Some(at) = splice.freed_at.get_mut(id) {
+                        *at = Some(place);
+                    }
+                }
+                _ => {}
+            }
+        }
+        splice.peak_bytes = splice.live_bytes;
+        splice
+    }
+
+    /// Moves the present place of the recorded program from its end back to after the operation `to`. `before` aligns what came before
+    /// that with what came before the end.
+    pub(super) fn jump_back(&mut self, to: usize, before: &Alignment) {
+        let later: FxHashMap<usize, usize> = before.pairs.iter().copied().collect();
+        let at_end = std::mem::take(&mut self.stands_for);
+        let mut is_used: FxHashSet<usize> = FxHashSet::default();
+        for id in 0..self.allocated_at.len() {
+            let is_live = self.allocated_at[id] <= to && self.freed_at[id].is_none_or(|freed| freed > to);
+            if !is_live {
+                continue;
+            }
+            let same = at_end.get(&id).copied();
+            let counterpart = || at_end.get(&self.id_at(*later.get(&self.allocated_at[id])?)?).copied();
+            if let Some(block) = same.or_else(counterpart).filter(|&block| is_used.insert(block)) {
+                self.stands_for.insert(id, block);
+            }
+        }
+        // What the last step allocated and nothing stands for would have been freed in the course of the next.
+        let recent = |id: &usize| self.allocated_at.get(*id).is_some_and(|&at| at > to);
+        let mut left: Vec<usize> =
+            at_end.iter().filter(|(id, block)| recent(id) && !is_used.contains(block)).map(|(_, &block)| block).collect();
+        left.sort_unstable();
+        self.left.extend(left);
+    }
+
+    /// Blocks that are allocated once and stay, given the latest earlier moment like the end of the recorded program: live since before
+    /// it, unless the block that the step before allocated in the same place has been freed.
+    pub(super) fn find_lasting(&mut self, moment: usize, before: &Alignment) {
+        let earlier: FxHashMap<usize, usize> = before.pairs.iter().map(|&(earlier, later)| (later, earlier)).collect();
+        let is_freed = |place: &usize| self.id_at(*place).is_some_and(|id| self.freed_at[id].is_some());
+        let lasts = |&id: &usize| {
+            let at = self.allocated_at[id];
+            self.freed_at[id].is_none() && at <= moment && !earlier.get(&at).is_some_and(is_freed)
+        };
+        self.lasting = (0..self.allocated_at.len()).filter(lasts).collect();
+    }
+
+    /// Copies the recorded operations after `from` up to `to`. `size_of` tells the size of a request that is copied, given its place.
+    pub(super) fn copy(&mut self, from: usize, to: usize, size_of: &dyn Fn(usize) -> Option<u64>) {
+        let Some(&(first_entry, _)) = self.recorded.get(from) else { return };
+        let base = self.next_entry;
+        for place in from + 1..=to {
+            let (entry, operation) = self.recorded[place];
+            let at = base + entry.saturating_sub(first_entry);
+            self.next_entry = at + 1;
+            match operation {
+                Operation::Allocate { id, bytes, stream, pool, failed } => {
+                    if failed && place + 1 < self.recorded.len() {
+                        continue;
+                    }
+                    // Allocated once and live ever since: it is not allocated a second time.
+                    if self.lasting.contains(&id) {
+                        self.stands_for.insert(id, id);
+                        continue;
+                    }
+                    let bytes = size_of(place).unwrap_or(bytes);
+                    let copy = self.next_id;
+                    self.next_id += 1;
+                    self.stands_for.insert(id, copy);
+                    self.note_live(copy, bytes);
+                    self.operations.push((at, Operation::Allocate { id: copy, bytes, stream, pool, failed: false }));
+                }
+                Operation::Free { id, completion } => {
+                    let Some(copy) = self.stands_for.remove(&id) else { continue };
+                    self.free(at, copy, moved(completion, entry, at));
+                }
+                Operation::EmptyCache => self.operations.push((at, Operation::EmptyCache)),
+                Operation::AbandonPool(_) | Operation::ReleasePool(_) => {}
+            }
+        }
+        for block in std::mem::take(&mut self.left) {
+            self.free(self.next_entry, block, Completion::AtOnce);
+        }
+    }
+
+    fn free(&mut self, at: usize, id: usize, completion: Completion) {
+        if self.live.contains_key(&id) {
+            self.note_freed(id);
+            self.operations.push((at, Operation::Free { id, completion }));
+        }
+    }
+
+    /// The most live bytes since the last call.
+    pub(super) fn take_peak_bytes(&mut self) -> u64 {
+        std::mem::replace(&mut self.peak_bytes, self.live_bytes)
+    }
+
+    fn id_at(&self, place: usize) -> Option<usize> {
+        match self.recorded.get(place)?.1 {
+            Operation::Allocate { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+
+    fn note_live(&mut self, id: usize, bytes: u64) {
+        self.live.insert(id, bytes);
+        self.live_bytes = self.live_bytes.saturating_add(bytes);
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+    }
+
+    fn note_freed(&mut self, id: usize) {
+        self.live_bytes = self.live_bytes.saturating_sub(self.live.remove(&id).unwrap_or(0));
+    }
+}
+
+/// When the memory of a copied free becomes free: as long after it as in the original.
+fn moved(completion: Completion, entry: usize, at: usize) -> Completion {
+    match completion {
+        Completion::AtEntry(completed) => {
+            let later = at.saturating_add((completed as usize).saturating_sub(entry));
+            u32::try_from(later).map_or(Completion::Never, Completion::AtEntry)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,159 @@
+//! Whether a run died of an out-of-memory error or survived it.
+//!
+//! A request that is served after the error proves nothing: while a program dies, its error handling, printing and cleaning up still
+//! allocate a little. It proves something if the program did again what had failed, or went on to allocate as much as failed.
+
+use parkade_recording::{Action, DeviceRecording, Entry, StackId};
+
+/// A run that allocates at least one part in this many of what was live at its error has gone on.
+const GOES_ON_PART: u64 = 16;
+/// A run that went on allocates at least this much.
+const GOES_ON_BYTES: u64 = 1 << 20;
+
+/// How a recorded run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// No request was out of memory.
+    NoError,
+    /// Requests were out of memory, and the run went on after each.
+    Survived(AfterError),
+    /// It did not go on after this error, or nothing of it was recorded.
+    Died(AfterError),
+}
+
+/// An out-of-memory error and what followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AfterError {
+    /// The entry of the error.
+    pub entry: usize,
+    /// The bytes requested.
+    pub wanted_bytes: u64,
+    /// How many requests were served afterwards.
+    pub served: usize,
+    /// How many bytes they were.
+    pub served_bytes: u64,
+    /// The first entry after the error at which a request with the error's stack was served.
+    pub asked_again_at: Option<usize>,
+    /// The served bytes from which on the run counts as having gone on.
+    pub goes_on_bytes: u64,
+}
+
+impl Ending {
+    /// Judges a device's trace. A run dies of the first error after which it did not go on; if it always did, the last error is shown.
+    #[must_use]
+    pub fn of(recording: &DeviceRecording) -> Ending {
+        let trace = &recording.trace;
+        let mut last = None;
+        let mut live = live_at_start(recording);
+        for (entry, line) in trace.iter().enumerate() {
+            match line.action {
+                Action::Alloc => live += i128::from(line.size),
+                Action::FreeRequested => live -= i128::from(line.size),
+                Action::Oom => {
+                    let after = AfterError::of(trace, entry, u64::try_from(live).unwrap_or(0));
+                    if !after.went_on() {
+                        return Ending::Died(after);
+                    }
+                    last = Some(after);
+                }
+                _ => {}
+            }
+        }
+        last.map_or(Ending::NoError, Ending::Survived)
+    }
+
+    /// The error of which the run died.
+    #[must_use]
+    pub const fn death(&self) -> Option<&AfterError> {
+        match self {
+            Ending::Died(after) => Some(after),
+            _ => None,
+        }
+    }
+
+    /// The error of which it died, or the last one that it survived.
+    #[must_use]
+    pub const fn error(&self) -> Option<&AfterError> {
+        match self {
+            Ending::NoError => None,
+            Ending::Survived(after) | Ending::Died(after) => Some(after),
+        }
+    }
+
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Ending::NoError => "no_error",
+            Ending::Survived(_) => "survived",
+            Ending::Died(_) => "died",
+        }
+    }
+}
+
+impl AfterError {
+    fn of(trace: &[Entry], entry: usize, live_bytes: u64) -> AfterError {
+        let error = &trace[entry];
+        let served = || trace.iter().enumerate().skip(entry + 1).filter(|(_, line)| line.action == Action::Alloc);
+        let is_again = |line: &Entry| error.stack != StackId::NONE && line.stack == error.stack && line.size >= error.size / 2;
+        AfterError {
+            entry,
+            wanted_bytes: error.size,
+            served: served().count(),
+            served_bytes: served().map(|(_, line)| line.size).fold(0, u64::saturating_add),
+            asked_again_at: served().find(|(_, line)| is_again(line)).map(|(entry, _)| entry),
+            goes_on_bytes: error.size.max(live_bytes / GOES_ON_PART).max(GOES_ON_BYTES),
+        }
+    }
+
+    /// Whether the run went on: the same stack was served at least half as much, or as many bytes were served as make a program.
+    #[must_use]
+    pub const fn went_on(&self) -> bool {
+        self.asked_again_at.is_some() || self.served_bytes >= self.goes_on_bytes
+    }
+}
+
+/// The live bytes before the first entry: those at the end, less what the trace added.
+fn live_at_start(recording: &DeviceRecording) -> i128 {
+    let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
+    let is_live = |state| state == parkade_recording::BlockState::ActiveAllocated;
+    let at_end: i128 = blocks.filter(|block| is_live(block.state)).map(|block| i128::from(block.size)).sum();
+    let change = |line: &Entry| match line.action {
+        Action::Alloc => i128::from(line.size),
+        Action::FreeRequested => -i128::from(line.size),
+        _ => 0,
+    };
+    (at_end - recording.trace.iter().map(change).sum::<i128>()).max(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn ending(lines: &[(Action, u64)]) -> Ending {
+        let trace =
+            lines.iter().enumerate().map(|(place, &(action, mib))| Entry::new(action, (place as u64) << 40, mib * MIB, 0));
+        Ending::of(&DeviceRecording { trace: trace.collect(), ..DeviceRecording::default() })
+    }
+
+    #[test]
+    fn a_little_memory_after_the_error_is_not_going_on() {
+        use Action::{Alloc, FreeRequested, Oom};
+        assert_eq!(ending(&[(Alloc, 100)]), Ending::NoError);
+        let died = ending(&[(Alloc, 900), (Oom, 200), (FreeRequested, 900), (Alloc, 1), (Alloc, 1), (Alloc, 1)]);
+        let Ending::Died(after) = died else { panic!("{died:?}") };
+        assert_eq!((after.entry, after.served, after.served_bytes), (1, 3, 3 * MIB));
+        assert!(matches!(ending(&[(Alloc, 900), (Oom, 200)]), Ending::Died(_)), "nothing is known of what follows");
+        let survived = ending(&[(Alloc, 900), (Oom, 200), (Alloc, 150), (Alloc, 150)]);
+        assert!(matches!(survived, Ending::Survived(AfterError { entry: 1, .. })), "{survived:?}");
+    }
+
+    #[test]
+    fn the_first_error_that_ended_it_counts() {
+        use Action::{Alloc, Oom};
+        let after = ending(&[(Alloc, 90), (Oom, 20), (Alloc, 30), (Oom, 20), (Oom, 20), (Alloc, 1)]);
+        assert_eq!(after.death().map(|after| after.entry), Some(3), "it went on after the first");
+    }
+}

@@ -1,0 +1,125 @@
+//! What is compared of one device's run.
+
+use std::hash::{Hash, Hasher};
+
+use parkade_recording::{DeviceRecording, Recording};
+use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions, newer_release, verify_device};
+use rustc_hash::FxHasher;
+
+use super::request_sizes::RequestSizes;
+use crate::ending::Ending;
+use crate::fragmentation::Fragmentation;
+
+/// A request that was out of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// Its entry in the trace.
+    pub entry: usize,
+    /// When, in microseconds since 1970, if the file states it.
+    pub time_us: Option<u64>,
+}
+
+/// One device's run, as far as it is compared with other ranks'. Takes about 5 KiB.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RankRun {
+    /// The device's number in its file.
+    pub device: u32,
+    /// Entries of its trace.
+    pub entries: usize,
+    /// The request of which the run died. One that it survived is not a failure.
+    pub failure: Option<Failure>,
+    /// How many were.
+    pub ooms: u64,
+    /// num_alloc_retries; `None` without a trace.
+    pub retries: Option<i64>,
+    /// The peak of allocated memory; `None` without a trace.
+    pub peak_allocated_bytes: Option<i64>,
+    /// The peak of reserved memory; `None` without a trace.
+    pub peak_reserved_bytes: Option<i64>,
+    /// The heap when the snapshot was taken; `None` for a run under other settings than the recorded one's.
+    pub end: Option<Fragmentation>,
+    /// The release of PyTorch whose rules the recorded run followed.
+    pub release: &'static str,
+    /// The recorded run's settings, as in `PYTORCH_CUDA_ALLOC_CONF`.
+    pub settings: String,
+    /// The sizes that the program requested.
+    pub sizes: RequestSizes,
+    /// A hash of trace and segments: equal for copies of a file.
+    pub content: u64,
+}
+
+impl RankRun {
+    /// The recorded run of a device, as its verification found it.
+    #[must_use]
+    pub fn of_verdict(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings, verdict: &DeviceVerdict) -> RankRun {
+        let mut run = RankRun::without_trace(recording, device, own);
+        run.failure = Ending::of(device).death().map(|death| failure(device, death.entry));
+        run.ooms = verdict.ooms;
+        run.retries = Some(verdict.stats.num_alloc_retries);
+        run.peak_allocated_bytes = Some(verdict.peak_allocated_bytes());
+        run.peak_reserved_bytes = Some(verdict.peak_reserved_bytes());
+        run
+    }
+
+    /// The recorded run of a device, which is verified first. A device without a trace has only the heap at its end.
+    ///
+    /// # Errors
+    /// [`VerifyError`] if the trace contradicts itself.
+    pub fn of_recording(recording: &Recording, device: &DeviceRecording, own: &VerifyOptions) -> Result<RankRun, VerifyError> {
+        if device.trace.is_empty() {
+            return Ok(RankRun::without_trace(recording, device, &own.settings));
+        }
+        let verdict = verify_device(device, own, &mut |_| ())?;
+        Ok(RankRun::of_verdict(recording, device, &own.settings, &verdict))
+    }
+
+    /// The run of a device under other settings. `own` are the recorded run's.
+    #[must_use]
+    pub fn of_outlook(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings, outlook: &Outlook) -> RankRun {
+        let prediction = &outlook.prediction;
+        RankRun {
+            failure: prediction.first_failure.map(|entry| failure(device, entry)),
+            ooms: u64::try_from(prediction.stats.num_ooms).unwrap_or(0),
+            retries: Some(prediction.stats.num_alloc_retries),
+            peak_allocated_bytes: Some(prediction.peak_allocated_bytes()),
+            peak_reserved_bytes: Some(prediction.peak_reserved_bytes()),
+            end: None,
+            ..RankRun::without_trace(recording, device, own)
+        }
+    }
+
+    fn without_trace(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings) -> RankRun {
+        RankRun {
+            device: device.device,
+            entries: device.trace.len(),
+            failure: None,
+            ooms: 0,
+            retries: None,
+            peak_allocated_bytes: None,
+            peak_reserved_bytes: None,
+            end: Some(Fragmentation::of_recorded(&device.segments)),
+            release: newer_release(recording, None).map_or(own.profile.name, |(profile, _)| profile.name),
+            settings: own.settings.text.clone(),
+            sizes: RequestSizes::of(device),
+            content: content(device),
+        }
+    }
+}
+
+fn failure(device: &DeviceRecording, entry: usize) -> Failure {
+    Failure { entry, time_us: device.trace.get(entry).and_then(parkade_recording::Entry::time) }
+}
+
+fn content(device: &DeviceRecording) -> u64 {
+    let mut hasher = FxHasher::default();
+    for entry in &device.trace {
+        (entry.action.name(), entry.address, entry.size, entry.stream, entry.time()).hash(&mut hasher);
+    }
+    for segment in &device.segments {
+        (segment.address, segment.total_bytes, segment.stream).hash(&mut hasher);
+        for block in &segment.blocks {
+            (block.address, block.size, block.state.name()).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}

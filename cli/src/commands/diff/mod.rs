@@ -1,0 +1,245 @@
+//! `parkade diff`: two recordings of a program compared, or one checked against a bound.
+
+mod bound;
+mod columns;
+mod json;
+mod notes;
+mod pairs;
+mod table;
+mod words;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use parkade_analysis::diff::{Check, Comparison, Part, Run, Side, Which, diff, show};
+use parkade_recording::{DeviceRecording, Recording};
+use parkade_replay::VerifyOptions;
+
+use crate::args::{Json, RecordedLimit};
+use crate::recording;
+use crate::runner::{Command, Form, Lines, Outcome};
+
+use bound::Above;
+
+/// Compare two recordings of a program: peaks, what grew, fragmentation, driver calls, step by step.
+///
+/// A and B may be recordings before and after a change, under two settings, or of two moments of one run. With one file, show its peaks
+/// and check them. Blocks are paired by the stack that allocated them; without stacks, by size.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade diff before.pickle after.pickle
+  parkade diff before.pickle after.pickle --fail-above 2%
+  parkade diff snapshot.pickle --fail-above 14GiB
+  parkade diff snapshot.pickle --steps 10:500
+  parkade diff before.pickle after.pickle --json
+
+Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run.")]
+pub(crate) struct Args {
+    /// The first recording.
+    a: PathBuf,
+    /// The second recording; without it, the first is shown alone.
+    b: Option<PathBuf>,
+    /// Fail if the peak of reserved memory is above this: a percentage is growth from A to B, a size is the peak of B, or of the only file.
+    /// May be repeated.
+    #[arg(long, value_name = "PERCENT|SIZE", value_parser = Above::parse)]
+    fail_above: Vec<Above>,
+    /// Compare this step of A with this one of B, or two steps of one file. Steps are counted from 0, as parkade stats --steps shows them.
+    #[arg(long, value_name = "A:B", value_parser = steps)]
+    steps: Option<(usize, usize)>,
+    /// Only this device.
+    #[arg(long, value_name = "NUMBER")]
+    device: Option<u32>,
+    #[command(flatten)]
+    recorded: RecordedLimit,
+    /// Show every stack or size class that changed, and every step.
+    #[arg(long, conflicts_with = "json")]
+    all: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// Reads the numbers of two steps.
+fn steps(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once(':').and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
+    numbers.ok_or_else(|| format!("{text:?} is not two numbers of steps: write 10:500"))
+}
+
+/// A recording that was read.
+struct File {
+    path: PathBuf,
+    recording: Recording,
+    own: VerifyOptions,
+}
+
+/// A device, shown or compared.
+enum Shown {
+    One(Box<Run>),
+    Two(Box<Comparison>),
+}
+
+impl Shown {
+    /// The runs, the first one first.
+    fn runs(&self) -> Vec<&Run> {
+        match self {
+            Shown::One(run) => vec![run],
+            Shown::Two(comparison) => vec![&comparison.a, &comparison.b],
+        }
+    }
+
+    /// The run that is checked.
+    fn last(&self) -> &Run {
+        match self {
+            Shown::One(run) => run,
+            Shown::Two(comparison) => &comparison.b,
+        }
+    }
+}
+
+/// A bound, checked on a device.
+struct Checked {
+    device: u32,
+    text: String,
+    check: Check,
+}
+
+/// What was compared.
+pub(crate) struct Compared {
+    a: File,
+    /// The second file, if there is one.
+    b: Option<File>,
+    devices: Vec<Shown>,
+    checks: Vec<Checked>,
+    /// What to know about the files as a whole.
+    notes: Vec<String>,
+}
+
+impl Compared {
+    /// The file of the second side.
+    fn second(&self) -> &File {
+        self.b.as_ref().unwrap_or(&self.a)
+    }
+
+    /// Whether a peak is above a bound.
+    fn is_exceeded(&self) -> bool {
+        self.checks.iter().any(|checked| checked.check.is_exceeded())
+    }
+}
+
+impl Command for Args {
+    type Answer = Compared;
+
+    fn compute(&self) -> Result<Compared> {
+        compare(self)
+    }
+
+    fn outcome(&self, compared: &Compared) -> Outcome {
+        if compared.is_exceeded() { Outcome::CheckFailed } else { Outcome::Good }
+    }
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn text(&self, compared: &Compared, out: &mut dyn Write) -> Result<()> {
+        Ok(table::print(out, compared, self.all)?)
+    }
+
+    fn json(&self, compared: &Compared, lines: &mut Lines) -> Result<()> {
+        lines.add(&json::Object::of(compared))
+    }
+}
+
+fn compare(args: &Args) -> Result<Compared> {
+    // Before the files are read, which may take long.
+    if let Some(above) = args.fail_above.iter().find(|above| above.needs_two()).filter(|_| args.is_alone()) {
+        bail!(
+            "--fail-above {} is growth from one recording to another, and only one is given; give a size, such as 14GiB",
+            above.text
+        );
+    }
+    let read = |path: &Path| read(path, &args.recorded).with_context(|| path.display().to_string());
+    let (a, b) = match &args.b {
+        None => (read(&args.a)?, None),
+        Some(b) => {
+            let (a, b) = rayon::join(|| read(&args.a), || read(b));
+            (a?, Some(b?))
+        }
+    };
+    let chosen = |file: &'_ File| {
+        let devices =
+            recording::chosen(&file.recording.devices, args.device).map(|devices| devices.iter().map(|of| of.device).collect());
+        let devices: Vec<u32> = devices.with_context(|| file.path.display().to_string())?;
+        if devices.is_empty() {
+            bail!("{}: the file has neither segments nor trace entries", file.path.display());
+        }
+        Ok(devices)
+    };
+    let (numbers_a, numbers_b) = (chosen(&a)?, chosen(b.as_ref().unwrap_or(&a))?);
+    let (pairs, notes) = pairs::pairs(&numbers_a, &numbers_b);
+    let mut compared = Compared { a, b, devices: Vec::new(), checks: Vec::new(), notes };
+    for pair in pairs {
+        let shown = device(args, &compared, pair)?;
+        compared.checks.extend(checks(args, &shown)?);
+        compared.devices.push(shown);
+    }
+    Ok(compared)
+}
+
+impl Args {
+    /// Whether one part of one file is shown, and nothing compared.
+    fn is_alone(&self) -> bool {
+        self.b.is_none() && self.steps.is_none()
+    }
+}
+
+fn read(path: &Path, limit: &RecordedLimit) -> Result<File> {
+    let recording = recording::read(path)?;
+    let own = limit.own(&recording)?;
+    Ok(File { path: path.to_owned(), recording, own })
+}
+
+fn device(args: &Args, compared: &Compared, (number_a, number_b): (u32, u32)) -> Result<Shown> {
+    let part = |step: Option<usize>| step.map_or(Part::Whole, Part::Step);
+    let a = side(&compared.a, number_a, part(args.steps.map(|steps| steps.0)))?;
+    if args.is_alone() {
+        let run = recording::of_device(show(a), number_a, compared.a.recording.devices.len());
+        let run = run.with_context(|| compared.a.path.display().to_string())?;
+        return Ok(Shown::One(Box::new(run)));
+    }
+    let b = side(compared.second(), number_b, part(args.steps.map(|steps| steps.1)))?;
+    let comparison = diff(a, b).or_else(|(which, error)| {
+        let (file, number) = if which == Which::A { (&compared.a, number_a) } else { (compared.second(), number_b) };
+        let failed = recording::of_device(Err(error), number, file.recording.devices.len());
+        failed.with_context(|| file.path.display().to_string())
+    })?;
+    Ok(Shown::Two(Box::new(comparison)))
+}
+
+fn side(file: &File, number: u32, part: Part) -> Result<Side<'_>> {
+    let of_number = |device: &&DeviceRecording| device.device == number;
+    let device = file.recording.devices.iter().find(of_number).with_context(|| format!("there is no device {number}"))?;
+    Ok(Side { recording: &file.recording, device, own: &file.own, part })
+}
+
+/// Checks the bounds. A peak that is not in the file cannot pass a check.
+fn checks(args: &Args, shown: &Shown) -> Result<Vec<Checked>> {
+    let run = shown.last();
+    let before = match shown {
+        Shown::One(_) => None,
+        Shown::Two(comparison) => Some(comparison.a.peak_reserved.bytes),
+    };
+    let checked = args.fail_above.iter().filter_map(|above| {
+        // A size bounds all that the file has, growth what both have.
+        let peak_bytes = if above.needs_two() { run.peak_reserved.bytes } else { run.whole_peak_reserved_bytes };
+        let check = above.bound.check(before, peak_bytes)?;
+        Some(Checked { device: run.device, text: above.text.clone(), check })
+    });
+    let checked: Vec<Checked> = checked.collect();
+    let has_peak = shown.runs().iter().all(|run| run.entries > 0);
+    if !has_peak && checked.iter().any(|checked| !checked.check.is_exceeded()) {
+        bail!("without a trace in every file the peak is not known, so --fail-above cannot be checked: {}", recording::RECORD_IT);
+    }
+    Ok(checked)
+}

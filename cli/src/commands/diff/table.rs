@@ -1,0 +1,267 @@
+//! A comparison as text: what changed in a sentence, then tables from the peaks to the steps.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use parkade_analysis::diff::{Comparison, Held, Part, Peak, Phase, Relation, Run, StepPair};
+
+use super::columns::Columns;
+use super::notes;
+use super::words::{self, change};
+use super::{Checked, Compared, Shown};
+use crate::output::{self, count};
+use crate::recording::short_name;
+use crate::size::show_bytes;
+use crate::table::Table;
+
+/// Groups of blocks that are listed without --all.
+const GROUPS: usize = 10;
+/// Steps that are listed without --all.
+const STEPS: usize = 8;
+
+pub(super) fn print(out: &mut dyn Write, compared: &Compared, all: bool) -> io::Result<()> {
+    for (place, shown) in compared.devices.iter().enumerate() {
+        if place > 0 {
+            writeln!(out)?;
+        }
+        files(out, compared, shown)?;
+        for text in notes::out_of_memory(compared, shown) {
+            write!(out, "{}", output::alert("out of memory:", &text))?;
+        }
+        match shown {
+            Shown::One(run) => peaks(out, &[run])?,
+            Shown::Two(comparison) => two(out, compared, comparison, all)?,
+        }
+        let notes = notes::all(compared, shown);
+        if !notes.is_empty() {
+            writeln!(out)?;
+        }
+        for note in notes {
+            write!(out, "{}", output::paragraph(&note, 0))?;
+        }
+    }
+    for note in &compared.notes {
+        write!(out, "{}", output::paragraph(note, 0))?;
+    }
+    if !compared.checks.is_empty() {
+        writeln!(out)?;
+    }
+    for checked in &compared.checks {
+        write!(out, "{}", verdict(compared, checked))?;
+    }
+    Ok(())
+}
+
+/// A line for each side: its file, settings and extent.
+fn files(out: &mut dyn Write, compared: &Compared, shown: &Shown) -> io::Result<()> {
+    let runs = shown.runs();
+    let has_several = compared.devices.len() > 1 || runs.iter().any(|run| run.device != runs[0].device);
+    let files = [("A", &compared.a), ("B", compared.second())];
+    let name = |place: usize| {
+        let device = if has_several { format!(" device {}", runs[place].device) } else { String::new() };
+        format!("{}{device}", short_name(&files[place].1.path))
+    };
+    let longest = (0..runs.len()).map(|place| name(place).chars().count()).max().unwrap_or(0);
+    for (place, run) in runs.iter().enumerate() {
+        let letter = if runs.len() > 1 { format!("{} ", files[place].0) } else { String::new() };
+        writeln!(out, "{letter}{:<longest$}  {}", name(place), output::dim(&words::run(files[place].1, run)))?;
+    }
+    writeln!(out)
+}
+
+fn two(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all: bool) -> io::Result<()> {
+    for text in std::iter::once(words::headline(comparison)).chain(words::relation(comparison)) {
+        write!(out, "{}", output::paragraph(&text, 0))?;
+    }
+    writeln!(out)?;
+    peaks(out, &[&comparison.a, &comparison.b])?;
+    groups(out, compared, comparison, all)?;
+    if comparison.likeness.relation == Relation::LittleInCommon {
+        // A phase or a step of one program says nothing about that of another.
+        return Ok(());
+    }
+    phases(out, comparison)?;
+    steps(out, comparison, all)
+}
+
+/// Where the peaks are, what reserved memory is then, and what the driver was asked for.
+fn peaks(out: &mut dyn Write, runs: &[&Run]) -> io::Result<()> {
+    let has_trace = runs.iter().all(|run| run.entries > 0 && run.part != Part::End);
+    let mut table = Columns::new("memory", runs);
+    table.bytes("peak allocated", |run| run.peak_allocated.bytes);
+    if has_trace {
+        table.text("  at", |run| place(&run.peak_allocated));
+    }
+    table.bytes("peak reserved", |run| run.peak_reserved.bytes);
+    if has_trace {
+        table.text("  at", |run| place(&run.peak_reserved));
+    }
+    write!(out, "{}", table.table.text())?;
+    if !has_trace {
+        return heap(out, "at the end", runs, |run| &run.peak_reserved);
+    }
+    let is_at_both = |run: &Run| run.peak_allocated.heap.reserved_bytes == run.peak_reserved.bytes;
+    if runs.iter().all(|run| is_at_both(run)) {
+        heap(out, "at both peaks", runs, |run| &run.peak_allocated)?;
+    } else {
+        heap(out, "at the peak of allocated memory", runs, |run| &run.peak_allocated)?;
+        heap(out, "at the peak of reserved memory", runs, |run| &run.peak_reserved)?;
+    }
+    let mut table = Columns::new("driver calls", runs);
+    table.number("segments taken", |run| run.driver.segments_taken);
+    table.number("segments given back", |run| run.driver.segments_given_back);
+    table.rare_number("page mappings", |run| run.driver.maps);
+    table.rare_number("page unmappings", |run| run.driver.unmaps);
+    table.bytes("bytes taken", |run| run.driver.taken_bytes);
+    table.rare_number("retries after a refusal", |run| run.retries);
+    table.rare_number("calls of empty_cache", |run| run.empty_cache_calls);
+    table.rare_number("requests out of memory", |run| run.ooms);
+    write!(out, "\n{}", table.table.text())
+}
+
+/// How memory is used at a peak.
+fn heap(out: &mut dyn Write, title: &str, runs: &[&Run], peak: fn(&Run) -> &Peak) -> io::Result<()> {
+    let mut table = Columns::new(title, runs);
+    table.bytes("reserved", |run| peak(run).heap.reserved_bytes);
+    for (place, (name, _)) in words::parts(&runs[0].peak_reserved.heap).into_iter().enumerate() {
+        table.bytes(&format!("  {name}"), |run| words::parts(&peak(run).heap)[place].1);
+    }
+    if runs.iter().any(|run| peak(run).heap.pending_bytes > 0) {
+        table.bytes("freed, but in use by other streams", |run| peak(run).heap.pending_bytes);
+    }
+    table.bytes("largest hole", |run| peak(run).heap.largest_hole_bytes);
+    table.number("holes", |run| peak(run).heap.holes);
+    table.number("segments", |run| peak(run).segments as u64);
+    table.text("1 - allocated / reserved", |run| {
+        peak(run).heap.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0))
+    });
+    write!(out, "\n{}", table.table.text())
+}
+
+fn place(peak: &Peak) -> String {
+    let entry = peak.entry.map_or_else(|| "before entry 0".to_owned(), |entry| format!("entry {entry}"));
+    let step = peak.step.map_or_else(String::new, |step| format!(", step {step}"));
+    format!("{entry}{step}")
+}
+
+/// What holds the memory. Stacks that read the same on one line are one row; JSON has each.
+fn groups(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all: bool) -> io::Result<()> {
+    if comparison.growth.is_empty() {
+        return Ok(());
+    }
+    let mut rows: BTreeMap<String, [Held; 2]> = BTreeMap::new();
+    for group in &comparison.growth {
+        let [a, b] = rows.entry(words::origin(compared, group.origin)).or_default();
+        (*a, *b) = (a.and(group.a), b.and(group.b));
+    }
+    let mut rows: Vec<(String, [Held; 2])> = rows.into_iter().collect();
+    rows.sort_by_key(|(_, [a, b])| Reverse((b.bytes.abs_diff(a.bytes), b.bytes)));
+    let (changed, same): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, [a, b])| a != b);
+    let when = if comparison.a.part == Part::End || comparison.a.entries == 0 {
+        "at the end"
+    } else {
+        "at the peak of allocated memory"
+    };
+    writeln!(out)?;
+    if changed.is_empty() {
+        let text = format!("held {when}: the same in {}", count(same.len(), "group"));
+        return writeln!(out, "{}", output::dim(&text));
+    }
+    let held = format!("held {when}");
+    let mut table = Table::new(["change", "A (blocks)", "B (blocks)", held.as_str()]);
+    let (shown, rest) = changed.split_at(if all { changed.len() } else { changed.len().min(GROUPS) });
+    for (name, held) in shown {
+        table.row(cells(name, *held));
+    }
+    if !rest.is_empty() {
+        table.row(cells(&format!("{} more that changed (--all)", rest.len()), sum(rest)));
+    }
+    if !same.is_empty() {
+        table.row(cells(&format!("{} that did not change", same.len()), sum(&same)));
+    }
+    let [(a, b), (c, d)] = [sum(&changed), sum(&same)].map(|[a, b]| (a, b));
+    table.row(cells("together", [a.and(c), b.and(d)]));
+    write!(out, "{}", table.text_with_left(&[3]))
+}
+
+fn sum(rows: &[(String, [Held; 2])]) -> [Held; 2] {
+    rows.iter().fold(<[Held; 2]>::default(), |[a, b], (_, held)| [a.and(held[0]), b.and(held[1])])
+}
+
+fn cells(name: &str, [a, b]: [Held; 2]) -> [String; 4] {
+    let held = |held: Held| format!("{} ({})", show_bytes(held.bytes), held.blocks);
+    [change(a.bytes, b.bytes), held(a), held(b), name.to_owned()]
+}
+
+fn phases(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
+    if comparison.phases.is_empty() {
+        return Ok(());
+    }
+    let of_optimizer = |phase: &Phase| matches!(phase, Phase::Optimizer | Phase::ZeroGrad | Phase::Outside | Phase::BeforeTrace);
+    let has_others = comparison.phases.iter().any(|change| !of_optimizer(&change.phase));
+    let heads = [
+        "requested during",
+        "A holds at the peak",
+        "B holds at the peak",
+        "change",
+        "A's peak during it",
+        "B's peak during it",
+        "change",
+    ];
+    let mut table = Table::new(heads);
+    for phase in &comparison.phases {
+        let (a, b) = (&phase.a, &phase.b);
+        table.row([
+            words::phase(&phase.phase, has_others),
+            show_bytes(a.held_at_peak_bytes),
+            show_bytes(b.held_at_peak_bytes),
+            change(a.held_at_peak_bytes, b.held_at_peak_bytes),
+            show_bytes(a.peak_allocated_bytes),
+            show_bytes(b.peak_allocated_bytes),
+            change(a.peak_allocated_bytes, b.peak_allocated_bytes),
+        ]);
+    }
+    write!(out, "\n{}", table.text())
+}
+
+fn steps(out: &mut dyn Write, comparison: &Comparison, all: bool) -> io::Result<()> {
+    let pairs = &comparison.steps.pairs;
+    let Some(said) = words::steps(&comparison.steps) else { return Ok(()) };
+    write!(out, "\n{}", output::paragraph(&said, 0))?;
+    if let Some(kept) = words::kept(&comparison.steps) {
+        write!(out, "{}", output::paragraph(&kept, 0))?;
+    }
+    let mut table =
+        Table::new(["step", "A peak allocated", "B peak allocated", "change", "A peak reserved", "B peak reserved", "change"]);
+    let shown: Vec<&StepPair> = match pairs.len() {
+        many if many > STEPS && !all => (0..STEPS).map(|place| &pairs[place * (many - 1) / (STEPS - 1)]).collect(),
+        _ => pairs.iter().collect(),
+    };
+    for pair in shown {
+        let (a, b) = (&pair.a, &pair.b);
+        table.row([
+            pair.step.to_string(),
+            show_bytes(a.peak_allocated_bytes),
+            show_bytes(b.peak_allocated_bytes),
+            change(a.peak_allocated_bytes, b.peak_allocated_bytes),
+            show_bytes(a.peak_reserved_bytes),
+            show_bytes(b.peak_reserved_bytes),
+            change(a.peak_reserved_bytes, b.peak_reserved_bytes),
+        ]);
+    }
+    write!(out, "{}", table.text_with_left(&[]))
+}
+
+/// Whether a bound holds.
+fn verdict(compared: &Compared, checked: &Checked) -> String {
+    let check = &checked.check;
+    let device = if compared.devices.len() > 1 { format!("device {}: ", checked.device) } else { String::new() };
+    let allowed = format!("{} (--fail-above {}; {} bytes)", show_bytes(check.allowed_bytes), checked.text, check.allowed_bytes);
+    let peak = format!("{device}peak reserved {} ({} bytes)", show_bytes(check.peak_bytes), check.peak_bytes);
+    if check.is_exceeded() {
+        output::alert("too much:", &format!("{peak} is above {allowed}"))
+    } else {
+        output::paragraph(&format!("{peak} is not above {allowed}"), 0)
+    }
+}

@@ -1,0 +1,219 @@
+//! The sentences of a comparison: what changed, how the recordings are related, and what they lack.
+
+use parkade_analysis::diff::{Comparison, Origin, Part, Phase, Relation, Run, SizeClass, Steps};
+use parkade_analysis::fragmentation::Fragmentation;
+use parkade_recording::StackId;
+use parkade_replay::SettingsOrigin;
+
+use super::{Compared, File};
+use crate::commands::diagnose::stacks;
+use crate::output::{self, count};
+use crate::size::show_bytes;
+
+/// The change from one value to the other as a share of the first; `None` if that is 0.
+pub(super) fn share(a: u64, b: u64) -> Option<f64> {
+    (a > 0).then(|| (b as f64 - a as f64) / a as f64)
+}
+
+/// The same in percent, with a sign.
+pub(super) fn percent(a: u64, b: u64) -> String {
+    match share(a, b) {
+        _ if a == b => String::new(),
+        Some(share) if share >= 10.0 => format!("x {:.0}", share + 1.0),
+        Some(share) => format!("{:+.1} %", share * 100.0),
+        None => String::new(),
+    }
+}
+
+/// A change in bytes with its sign.
+pub(super) fn change(a: u64, b: u64) -> String {
+    match b.cmp(&a) {
+        std::cmp::Ordering::Equal => "same".to_owned(),
+        std::cmp::Ordering::Greater => format!("+{}", show_bytes(b - a)),
+        std::cmp::Ordering::Less => format!("-{}", show_bytes(a - b)),
+    }
+}
+
+/// The parts of reserved memory; together they are all of it.
+pub(super) fn parts(heap: &Fragmentation) -> [(&'static str, u64); 4] {
+    [
+        ("in use, as requested", heap.requested_bytes),
+        ("lost to rounding", heap.rounding_bytes()),
+        ("free in whole segments", heap.free_segments_bytes),
+        ("free beside blocks in use", heap.partial_segments_bytes),
+    ]
+}
+
+/// What changed, in two or three sentences.
+pub(super) fn headline(comparison: &Comparison) -> String {
+    let (a, b) = (&comparison.a, &comparison.b);
+    let (reserved_a, reserved_b) = (a.peak_reserved.bytes, b.peak_reserved.bytes);
+    let (allocated_a, allocated_b) = (a.peak_allocated.bytes, b.peak_allocated.bytes);
+    let is_end = a.part == Part::End;
+    let when = if is_end { "at the end" } else { "at its peak" };
+    if reserved_a == reserved_b {
+        let allocated = match change(allocated_a, allocated_b).as_str() {
+            "same" => format!("and holds as much: {}", show_bytes(allocated_b)),
+            change => {
+                let percent = percent(allocated_a, allocated_b);
+                format!("and what it holds {when} changes by {change} ({percent}) to {}", show_bytes(allocated_b))
+            }
+        };
+        return format!("B reserves as much as A {when}: {}, {allocated}.", show_bytes(reserved_b));
+    }
+    let more = if reserved_b > reserved_a { "more" } else { "less" };
+    let beyond = |reserved: u64, allocated: u64| reserved.saturating_sub(allocated);
+    format!(
+        "B reserves {} {more} than A {when}: {} instead of {} ({}). Of this change, {} is in what the program holds {when}, and {} in \
+         what is reserved beyond that.",
+        show_bytes(reserved_a.abs_diff(reserved_b)),
+        show_bytes(reserved_b),
+        show_bytes(reserved_a),
+        percent(reserved_a, reserved_b),
+        part_of_change(allocated_a, allocated_b),
+        part_of_change(beyond(reserved_a, allocated_a), beyond(reserved_b, allocated_b))
+    )
+}
+
+/// A part of a change: nothing, or bytes with their sign.
+fn part_of_change(a: u64, b: u64) -> String {
+    if a == b { "nothing".to_owned() } else { change(a, b) }
+}
+
+/// How the recordings are related; nothing where parts of one are compared.
+pub(super) fn relation(comparison: &Comparison) -> Option<String> {
+    let likeness = &comparison.likeness;
+    if let (Part::Step(a), Part::Step(b)) = (comparison.a.part, comparison.b.part) {
+        let is_one_run = likeness.relation == Relation::SameRun;
+        return is_one_run
+            .then(|| format!("A and B were recorded during one run; step {a} of A is compared with step {b} of B."));
+    }
+    let common = common(likeness.requests_in_common, likeness.stacks_in_common);
+    Some(match likeness.relation {
+        Relation::SameRecording => "A and B are the same recording, so nothing differs.".to_owned(),
+        Relation::SameRun => "A and B were recorded during one run; --steps compares two of its steps.".to_owned(),
+        Relation::SameRequests if has_same_memory(comparison) => {
+            "Both make the same requests, and the allocator answered them alike.".to_owned()
+        }
+        Relation::SameRequests => {
+            "Both make the same requests, so what differs is the allocator's doing: its settings, the memory limit, or the timing of \
+             streams."
+                .to_owned()
+        }
+        Relation::Related => format!("The recordings have much in common: {common}."),
+        Relation::LittleInCommon => format!(
+            "The recordings have little in common: {common}. They are of different programs, or of one \
+             program with other shapes (batch, sequence length); only totals can be compared."
+        ),
+        Relation::Unknown => return None,
+    })
+}
+
+/// Whether both took the same memory from the driver and held the same at their peaks.
+fn has_same_memory(comparison: &Comparison) -> bool {
+    let of = |run: &Run| (run.driver, run.peak_allocated.bytes, run.peak_reserved.heap);
+    of(&comparison.a) == of(&comparison.b)
+}
+
+fn common(requests: Option<f64>, stacks: Option<f64>) -> String {
+    let percent = |share: f64| match share * 100.0 {
+        some if some > 99.95 && share < 1.0 => "99.9 %".to_owned(),
+        some => format!("{some:.1} %"),
+    };
+    let requests = requests.map(|share| format!("{} of the requests of the shorter trace are in the other too", percent(share)));
+    let stacks = stacks.map(|share| format!("{} of the stacks", percent(share)));
+    [requests, stacks].into_iter().flatten().collect::<Vec<_>>().join(", and ")
+}
+
+/// The settings and the extent of a run.
+pub(super) fn run(file: &File, run: &Run) -> String {
+    let settings = match file.own.settings.settings.text.as_str() {
+        _ if file.own.settings.origin == SettingsOrigin::Assumed => "settings not in the file",
+        "" => "default settings",
+        text => text,
+    };
+    let steps = run.steps.map_or_else(String::new, |steps| format!(", {}", count(steps, "step")));
+    let part = match run.part {
+        Part::Step(step) => format!("step {step}, entries {} to {}", run.part_entries.0, run.part_entries.1.saturating_sub(1)),
+        _ if run.entries == 0 => "no trace".to_owned(),
+        Part::End => format!("the end, after {}", count(run.entries, "entry")),
+        _ => format!("{}{steps}", count(run.entries, "entry")),
+    };
+    output::one_line(&format!("{}; {part}", output::shorten(settings, 200)))
+}
+
+/// Where blocks come from, on one line.
+pub(super) fn origin(compared: &Compared, origin: Origin) -> String {
+    match origin {
+        Origin::Sizes(SizeClass { least_bytes: 0, below_bytes }) => format!("no stack, less than {}", power(below_bytes)),
+        Origin::Sizes(class) => format!("no stack, {} to {}", power(class.least_bytes), power(class.below_bytes)),
+        Origin::Stack { a, b } => {
+            let (recording, stack) = match b {
+                Some(b) => (&compared.second().recording, b),
+                None => (&compared.a.recording, a.unwrap_or(StackId::NONE)),
+            };
+            let innermost = recording.stacks.frames(stack).next().map(|frame| frame.name.as_ref());
+            let line = stacks::line(recording, stack).unwrap_or_else(|| "an empty stack".to_owned());
+            // It tells apart what one line of the program requests.
+            match innermost.filter(|name| !line.starts_with(&format!("{name} "))) {
+                Some(name) => format!("{} in {line}", output::one_line(&output::shorten(name, 60))),
+                None => line,
+            }
+        }
+    }
+}
+
+/// A power of two that is at least 1 MiB, in the largest unit in which it is whole.
+fn power(bytes: u64) -> String {
+    let units = [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30)];
+    let unit = units.into_iter().find(|(_, bits)| bytes >> bits > 0);
+    let (name, bits) = unit.unwrap_or(("MiB", 20));
+    format!("{} {name}", bytes >> bits)
+}
+
+/// A phase in words. `has_others`: scopes other than the optimizer's are annotated.
+pub(super) fn phase(phase: &Phase, has_others: bool) -> String {
+    match phase {
+        Phase::Outside if has_others => "outside of these".to_owned(),
+        Phase::Outside => "outside the optimizer".to_owned(),
+        Phase::BeforeTrace => "before the first entry".to_owned(),
+        Phase::ZeroGrad => "zero_grad".to_owned(),
+        Phase::Scope(name) => output::one_line(&output::shorten(name, 60)),
+        Phase::Forward | Phase::Backward | Phase::Optimizer => phase.name().to_owned(),
+    }
+}
+
+/// What the steps show together.
+pub(super) fn steps(steps: &Steps) -> Option<String> {
+    let (first, last) = (steps.pairs.first()?, steps.pairs.last()?);
+    let by = |pair: &&parkade_analysis::diff::StepPair| pair.b.peak_reserved_bytes.abs_diff(pair.a.peak_reserved_bytes);
+    // The first of equals.
+    let largest = steps.pairs.iter().rev().max_by_key(by)?;
+    let marks = steps.marks.as_ref().map_or_else(String::new, |(a, b)| {
+        let marks = if a == b { a.clone() } else { format!("{a} and {b}") };
+        format!(" (marked by {})", output::one_line(&output::shorten(&marks, 120)))
+    });
+    let extent =
+        if first.step == last.step { format!("step {}", first.step) } else { format!("steps {} to {}", first.step, last.step) };
+    let alone = |name: &str, alone: usize| {
+        if alone > 0 { format!("; {} only in {name}", count(alone, "step")) } else { String::new() }
+    };
+    let most = if by(&largest) == 0 {
+        "reserved memory peaks equally in each".to_owned()
+    } else {
+        let change = change(largest.a.peak_reserved_bytes, largest.b.peak_reserved_bytes);
+        format!("the peak of reserved memory differs most in step {}: {change}", largest.step)
+    };
+    Some(format!("{extent} of both{marks}: {most}{}{}", alone("A", steps.only_a), alone("B", steps.only_b)))
+}
+
+/// What stays allocated at the ends of steps, from the second on; the first one builds the optimizer's state.
+pub(super) fn kept(steps: &Steps) -> Option<String> {
+    let (second, last) = (steps.pairs.get(1)?, steps.pairs.last()?);
+    if last.step < second.step + 2 {
+        return None;
+    }
+    let a = change(second.a.allocated_at_end_bytes, last.a.allocated_at_end_bytes);
+    let b = change(second.b.allocated_at_end_bytes, last.b.allocated_at_end_bytes);
+    Some(format!("allocated at the end of a step, from step {} to {}: A {a}, B {b}", second.step, last.step))
+}

@@ -1,0 +1,119 @@
+//! `parkade man`: manual pages, made from the definitions of commands and options.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
+
+use crate::output_file;
+use crate::runner::{Command, Form};
+
+/// Print the manual page of parkade or of one of its commands, or write all of them.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade man | man -l -
+  parkade man advise | man -l -
+  parkade man -o ~/.local/share/man/man1        then: man parkade, man parkade-advise
+
+Exit code: 0 printed or written, 2 could not run.")]
+pub(crate) struct Args {
+    /// The command whose page is printed [default: parkade itself].
+    command: Option<String>,
+    /// Write the pages of parkade and of all its commands to this folder, which is created. Earlier pages are replaced.
+    #[arg(short, long, value_name = "FOLDER", conflicts_with = "command")]
+    output: Option<PathBuf>,
+}
+
+impl Args {
+    /// The command, for this program.
+    pub(crate) fn of(&self, program: clap::Command) -> Manual<'_> {
+        let mut program =
+            program.disable_help_subcommand(true).subcommand_help_heading("COMMANDS").subcommand_value_name("COMMAND");
+        program.build();
+        Manual { args: self, program }
+    }
+}
+
+/// What to write pages for.
+pub(crate) struct Manual<'a> {
+    args: &'a Args,
+    program: clap::Command,
+}
+
+impl Command for Manual<'_> {
+    type Answer = Vec<u8>;
+
+    fn compute(&self) -> Result<Vec<u8>> {
+        match (&self.args.command, &self.args.output) {
+            (Some(name), _) => match self.program.find_subcommand(name) {
+                Some(command) => Ok(self.page(command)?),
+                None => bail!("parkade has no command {name:?}; `parkade --help` lists them"),
+            },
+            (None, None) => Ok(self.page(&self.program)?),
+            (None, Some(folder)) => {
+                fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+                let commands: Vec<&clap::Command> = [&self.program].into_iter().chain(self.program.get_subcommands()).collect();
+                for command in &commands {
+                    let name = Man::new((*command).clone()).get_filename();
+                    output_file::write(&folder.join(name), &self.page(command)?)?;
+                }
+                Ok(format!("{} pages are in {}\n", commands.len(), folder.display()).into_bytes())
+            }
+        }
+    }
+
+    fn form(&self) -> Form {
+        Form::Data
+    }
+
+    fn text(&self, text: &Vec<u8>, out: &mut dyn Write) -> Result<()> {
+        Ok(out.write_all(text)?)
+    }
+}
+
+impl Manual<'_> {
+    fn page(&self, command: &clap::Command) -> io::Result<Vec<u8>> {
+        let version = self.program.get_version().unwrap_or_default();
+        // No date, so that a build can be repeated; an empty one would be left out, and the next argument taken for it.
+        let man = Man::new(command.clone()).date("\"\"").source(format!("parkade {version}")).manual("parkade manual");
+        let mut page = Vec::new();
+        man.render_title(&mut page)?;
+        man.render_name_section(&mut page)?;
+        man.render_synopsis_section(&mut page)?;
+        man.render_description_section(&mut page)?;
+        man.render_options_section(&mut page)?;
+        if command.has_subcommands() {
+            man.render_subcommands_section(&mut page)?;
+        }
+        if let Some(text) = command.get_after_help() {
+            after_help(&text.to_string()).to_writer(&mut page)?;
+        }
+        Ok(page)
+    }
+}
+
+/// The sections that `--help` has at its end: examples, whose lines stay as they are, then notes and exit codes.
+fn after_help(text: &str) -> Roff {
+    let mut roff = Roff::new();
+    let mut is_noted = false;
+    for paragraph in text.split("\n\n") {
+        if let Some(examples) = paragraph.strip_prefix("Examples:\n") {
+            roff.control("SH", ["EXAMPLES"]).control("nf", []);
+            for line in examples.lines() {
+                roff.text([roman(line.trim_start_matches(' '))]);
+            }
+            roff.control("fi", []);
+        } else if let Some(codes) = paragraph.strip_prefix("Exit code: ") {
+            roff.control("SH", ["EXIT STATUS"]).text([roman(codes)]);
+        } else {
+            let (macro_name, title): (_, &[&str]) = if is_noted { ("PP", &[]) } else { ("SH", &["NOTES"]) };
+            roff.control(macro_name, title.iter().copied()).text([roman(paragraph)]);
+            is_noted = true;
+        }
+    }
+    roff
+}

@@ -1,0 +1,140 @@
+//! Running a command on several recordings: one file as ever, several one after the other, and the ranks compared at the end.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use parkade_analysis::ranks::RankRun;
+
+use crate::output;
+use crate::ranks::Ranks;
+use crate::recording::short_name;
+use crate::recordings::{Inputs, RankNumbers, each};
+use crate::runner::{Command, Form, Lines, Outcome, Subject, fail, print_bytes, render, run};
+
+/// A command about recordings that answers about each on its own.
+pub(crate) trait OnEach: Command + Sync + Sized {
+    /// The files and folders given. None if it is about something else.
+    fn inputs(&self) -> &[PathBuf];
+
+    /// The same command about this file alone, which may be one of several.
+    fn on(&self, file: &Path, is_one_of_several: bool) -> Self;
+
+    /// What is compared between ranks.
+    fn rank_runs(&self, answer: &Self::Answer) -> Result<Vec<RankRun>>;
+}
+
+/// What is left of an answer once it has been turned into text.
+struct Answered {
+    text: Vec<u8>,
+    remarks: Vec<String>,
+    outcome: Outcome,
+    runs: Result<Vec<RankRun>>,
+}
+
+/// Runs a command on all files given and returns its exit code: the worst of theirs.
+pub(crate) fn run_each<C: OnEach>(command: &C) -> ExitCode {
+    let inputs = Inputs::of(command.inputs());
+    for remark in &inputs.remarks {
+        output::complain(remark);
+    }
+    match inputs.all.as_slice() {
+        [] => run(command),
+        [only] => match &only.refusal {
+            None => run(&command.on(&only.path, false)),
+            Some(refusal) => refuse(&command.on(&only.path, false), &only.path, anyhow!("{refusal}")).into(),
+        },
+        _ => match run_all(command, &inputs) {
+            Ok(outcome) => outcome.into(),
+            Err(error) if output::is_broken_pipe(&error) => Outcome::Good.into(),
+            Err(error) => {
+                output::complain(&format!("{error:#}"));
+                Outcome::CouldNotRun.into()
+            }
+        },
+    }
+}
+
+fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
+    let form = command.form();
+    let numbers = inputs.ranks();
+    let (mut worst, mut runs, mut printed) = (Outcome::Good, Vec::new(), 0);
+    let answer = |file: &Path| answer(&command.on(file, true), numbers.is_some());
+    each(inputs, form == Form::Json, answer, |place, answered| {
+        let file = &inputs.all[place].path;
+        let answered = match answered {
+            Ok(answered) => answered,
+            Err(error) => {
+                worst = worst.worse(refuse(&command.on(file, true), file, error));
+                return Ok(());
+            }
+        };
+        print_bytes(form, &heading(form, numbers.as_ref(), place, file, printed == 0))?;
+        print_bytes(form, data_of(form, &answered.text, printed == 0))?;
+        printed += 1;
+        answered.remarks.iter().for_each(|remark| output::complain(remark));
+        worst = worst.worse(answered.outcome);
+        match answered.runs {
+            Ok(found) => runs.extend(found.into_iter().map(|run| (place, run))),
+            Err(error) => output::complain(&format!("{}: left out of the comparison of ranks: {error:#}", file.display())),
+        }
+        Ok(())
+    })?;
+    let ranks = numbers.and_then(|numbers| Ranks::of(&numbers, &inputs.paths(), runs));
+    if let Some(ranks) = ranks {
+        print_ranks(form, &ranks)?;
+    }
+    Ok(worst)
+}
+
+/// Computes the answer and turns it into text, so that the recording need not be kept.
+fn answer<C: OnEach>(command: &C, is_ranked: bool) -> Result<Answered> {
+    let answer = command.compute()?;
+    let text = render(command, &answer)?;
+    let runs = if is_ranked { command.rank_runs(&answer) } else { Ok(Vec::new()) };
+    Ok(Answered { text, remarks: command.remarks(&answer), outcome: command.outcome(&answer), runs })
+}
+
+/// Reports a file that could not be read or replayed. Some commands' own errors name the file, that of a folder does not.
+fn refuse<C: OnEach>(command: &C, file: &Path, error: anyhow::Error) -> Outcome {
+    let name = file.display().to_string();
+    let is_named = format!("{error:#}").starts_with(&name);
+    match command.subject() {
+        Subject::Named(_) if !is_named => fail(command, error.context(name)),
+        _ => fail(command, error),
+    }
+}
+
+/// The name of a file above what text says of it.
+fn heading(form: Form, numbers: Option<&RankNumbers>, place: usize, file: &Path, is_first: bool) -> Vec<u8> {
+    if form != Form::Text {
+        return Vec::new();
+    }
+    let gap = if is_first { "" } else { "\n" };
+    let rank = numbers.and_then(|numbers| numbers.of_files.get(place)).map_or_else(String::new, |rank| format!("rank {rank}: "));
+    format!("{gap}{}\n\n", output::dim(&format!("{rank}{}", short_name(file)))).into_bytes()
+}
+
+/// Rows for programs have their heading once.
+fn data_of(form: Form, text: &[u8], is_first: bool) -> &[u8] {
+    let after_heading = || text.iter().position(|&byte| byte == b'\n').map_or(&[][..], |end| &text[end + 1..]);
+    if form == Form::Data && !is_first { after_heading() } else { text }
+}
+
+fn print_ranks(form: Form, ranks: &Ranks) -> Result<()> {
+    match form {
+        Form::Text => {
+            let mut text = b"\n".to_vec();
+            ranks.print(&mut text)?;
+            print_bytes(form, &text)
+        }
+        Form::Json => {
+            let mut lines = Lines::default();
+            ranks.add_to(&mut lines)?;
+            print_bytes(form, lines.text().as_bytes())
+        }
+        // It has rows of one kind only.
+        Form::Data => Ok(io::stdout().flush()?),
+    }
+}

@@ -1,0 +1,59 @@
+//! Sentences about how a run ended, the same in every command: did it die of an out-of-memory error, and what is known of its rest?
+
+use parkade_analysis::continuation::{Continuation, Doubt};
+use parkade_analysis::ending::{AfterError, Ending};
+
+use crate::output::count;
+use crate::size::show_bytes;
+
+/// How the run ended, with the evidence. `None` if no request was out of memory.
+pub(crate) fn ending(ending: &Ending) -> Option<String> {
+    match ending {
+        Ending::NoError => None,
+        Ending::Died(error) => {
+            Some(format!("the run died of the out-of-memory error at entry {}: {}", error.entry, afterwards(error)))
+        }
+        Ending::Survived(error) => {
+            Some(format!("the run survived the out-of-memory error at entry {}: {}", error.entry, afterwards(error)))
+        }
+    }
+}
+
+fn afterwards(error: &AfterError) -> String {
+    let AfterError { served, served_bytes, .. } = *error;
+    if let Some(entry) = error.asked_again_at {
+        return format!("what had failed was requested again and served at entry {entry}");
+    }
+    if served == 0 {
+        return "nothing was allocated after it".to_owned();
+    }
+    let allocated = format!("{} after it, {} in all", count(served, "allocation"), show_bytes(served_bytes));
+    if error.went_on() { format!("{allocated}, so it went on") } else { format!("only {allocated}") }
+}
+
+/// What is estimated of the rest of a run that died.
+pub(crate) fn rest(continuation: Option<&Continuation>) -> String {
+    match continuation {
+        None => "what it would have done next is not in the file".to_owned(),
+        Some(rest) => format!(
+            "what it would have done next is not in the file; it is estimated from the {} before: the rest of the step that failed, \
+             then {} more",
+            count(rest.steps, "step"),
+            rest.more_steps
+        ),
+    }
+}
+
+/// Why the estimate, or the lack of one, does not tell whether the program fits.
+pub(crate) fn doubt(doubt: Doubt) -> String {
+    match doubt {
+        Doubt::NoSteps => "it was never in this place before, so nothing is known of what follows".to_owned(),
+        Doubt::FewSteps(steps) => {
+            format!("{} came before the one that failed, too few to tell what later ones need", count(steps, "step"))
+        }
+        Doubt::NotSteady => "its steps do not leave memory as they found it, so later ones may need more".to_owned(),
+        Doubt::Growing => "each of its steps needed more than the one before, so later ones will need more still".to_owned(),
+        Doubt::Outlier => "one step needed far more than all others, so later ones may need more still".to_owned(),
+        Doubt::NotLargest => "earlier steps needed more than the one that failed, so later ones may need more too".to_owned(),
+    }
+}

@@ -1,0 +1,105 @@
+//! What pages point at: links, headings within pages, and files that they name.
+
+use std::path::{Component, Path, PathBuf};
+
+/// The lines of a page outside of fenced code.
+fn prose(page: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    page.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// The fragments by which a page's headings can be linked to, as GitHub makes them: lower case, hyphens for spaces, no punctuation; a
+/// number behind one that was there before.
+pub(super) fn anchors(page: &str) -> Vec<String> {
+    let mut anchors: Vec<String> = Vec::new();
+    for line in prose(page) {
+        let Some(heading) = line.strip_prefix('#').map(|rest| rest.trim_start_matches('#')).filter(|rest| rest.starts_with(' '))
+        else {
+            continue;
+        };
+        let kept = without_targets(heading.trim()).to_lowercase().replace(' ', "-");
+        let anchor: String = kept.chars().filter(|&c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect();
+        let earlier = (1..).map(|number| format!("{anchor}-{number}"));
+        let unused = [anchor.clone()].into_iter().chain(earlier).find(|name| !anchors.contains(name));
+        anchors.extend(unused);
+    }
+    anchors
+}
+
+/// A heading's text, with links written as their words alone.
+fn without_targets(heading: &str) -> String {
+    let mut parts = heading.split("](");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once(')').map_or("", |(_, rest)| rest))
+}
+
+/// The links of a page to nothing: to a file that is not there, or to a heading that the page lacks which they lead to.
+pub(super) fn broken_links(page: &str, path: &Path) -> Vec<String> {
+    targets(page).filter(|target| !is_there(target, page, path)).map(str::to_owned).collect()
+}
+
+/// The targets of links within the repository.
+fn targets(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+    targets.filter(|target| !target.contains("::") && !target.contains("://") && !target.is_empty())
+}
+
+fn is_there(target: &str, page: &str, path: &Path) -> bool {
+    let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let linked = path.parent().expect("a folder").join(file);
+    let text = match file {
+        "" => Some(page.to_owned()),
+        _ if !linked.exists() => return false,
+        _ if linked.extension().is_some_and(|extension| extension == "md") => std::fs::read_to_string(&linked).ok(),
+        _ => None,
+    };
+    anchor.is_empty() || text.is_none_or(|text| anchors(&text).iter().any(|known| known == anchor))
+}
+
+/// Endings of files that pages name.
+const ENDINGS: [&str; 8] = [".rs", ".py", ".sh", ".md", ".mjs", ".svg", ".toml", ".cpp"];
+
+/// The paths in backticks on a page that lead nowhere: neither from the root, nor from the page's folder or its sources, nor from a folder
+/// of a path that was named or linked to before under the same heading.
+pub(super) fn missing_paths(page: &str, folder: &Path, root: &Path) -> Vec<String> {
+    let own = [root.to_owned(), folder.to_owned(), folder.join("src")];
+    let (mut bases, mut missing) = (own.to_vec(), Vec::new());
+    let folders = |path: PathBuf| path.ancestors().take_while(|folder| *folder != root).map(Path::to_owned).collect::<Vec<_>>();
+    for line in prose(page) {
+        if line.starts_with('#') {
+            bases = own.to_vec();
+        }
+        let linked = targets(line).map(|target| folder.join(target.split('#').next().unwrap_or_default()));
+        bases.extend(linked.filter(|path| path.exists()).flat_map(folders));
+        for word in line.split('`').skip(1).step_by(2).filter(|word| is_path(word, root)) {
+            match bases.iter().map(|base| base.join(word)).find(|path| path.exists()) {
+                Some(path) => bases.extend(folders(path)),
+                None => missing.push(word.to_owned()),
+            }
+        }
+    }
+    missing
+}
+
+/// Whether this is meant as a path of the repository: it begins with one of its folders, or is written like a folder or a source.
+fn is_path(word: &str, root: &Path) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-');
+    let parts: Vec<Component> = Path::new(word).components().collect();
+    let Some(Component::Normal(first)) = parts.first() else { return false };
+    // `NAME` stands for any one, and builds are not part of the repository.
+    let is_pattern = word.contains("NAME") || word.contains("...") || first.to_str() == Some("target");
+    let is_named = parts.len() > 1 && root.join(first).is_dir() || word.ends_with('/');
+    word.contains('/')
+        && word.chars().all(is_plain)
+        && !is_pattern
+        && (is_named || ENDINGS.iter().any(|ending| word.ends_with(ending)))
+}
+
+/// The page's path, for messages.
+pub(super) fn name(path: &Path, root: &Path) -> PathBuf {
+    path.strip_prefix(root).unwrap_or(path).to_owned()
+}
