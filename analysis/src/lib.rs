@@ -9,6 +9,7 @@ pub mod diagnose;
 pub mod diff;
 pub mod ending;
 pub mod fragmentation;
+pub mod holders;
 pub mod ranks;
 pub mod timeline;
 

@@ -52,7 +52,7 @@ pub fn is_library(filename: &str) -> bool {
     let parts: Vec<&str> = filename.split(['/', '\\']).collect();
     let (folders, pairs) = (&parts[..parts.len() - 1], parts.windows(2));
     let is_generated = |folder: &&str| folder.starts_with("torchinductor_");
-    folders.iter().any(|folder| INSTALLED.contains(folder) || is_generated(&folder))
+    folders.iter().any(|folder| INSTALLED.contains(folder) || is_generated(folder))
         || pairs.clone().any(|pair| is_python(pair[0], pair[1]) || is_python(pair[1], pair[0]))
         || pairs.clone().any(|pair| pair[0] == "torch" && (pair[1].starts_with('_') || IN_TORCH.contains(&pair[1])))
 }

@@ -1,7 +1,7 @@
 //! Writing files: never over the recording, never half of one.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -54,7 +54,7 @@ fn try_beside(target: &Path) -> io::Result<()> {
         Ok(data) if !data.is_file() => Ok(()),
         _ => {
             let temporary = temporary(&target)?;
-            create(&temporary, &[])?;
+            create(&temporary)?;
             fs::remove_file(&temporary)
         }
     }
@@ -62,30 +62,39 @@ fn try_beside(target: &Path) -> io::Result<()> {
 
 /// Writes the file beside its place and renames it, so that an existing file stays whole until it is replaced.
 pub(crate) fn write(target: &Path, bytes: &[u8]) -> Result<()> {
-    write_beside(target, bytes).with_context(|| format!("cannot write {}", target.display()))
+    write_with(target, |out| out.write_all(bytes))
 }
 
-fn write_beside(target: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes the file in the same way, piece by piece.
+pub(crate) fn write_with<T>(target: &Path, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<T> {
+    write_beside(target, pieces).with_context(|| format!("cannot write {}", target.display()))
+}
+
+fn write_beside<T>(target: &Path, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
     // A link stays; its target is replaced.
     let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
     if fs::metadata(&target).is_ok_and(|data| !data.is_file()) {
-        return fs::write(&target, bytes);
+        return write_to(File::create(&target)?, pieces);
     }
     let temporary = temporary(&target)?;
-    let written = create(&temporary, bytes).and_then(|()| fs::rename(&temporary, &target));
-    if written.is_err() && !is_taken(&written) {
+    // If it exists, it is not ours.
+    let file = create(&temporary)?;
+    let written = write_to(file, pieces).and_then(|made| fs::rename(&temporary, &target).map(|()| made));
+    if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
     written
 }
 
-/// Whether the temporary file existed before, so that it is not ours.
-fn is_taken(written: &io::Result<()>) -> bool {
-    written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+fn write_to<T>(file: File, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
+    let mut out = BufWriter::new(file);
+    let made = pieces(&mut out)?;
+    out.flush()?;
+    Ok(made)
 }
 
-fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
 }
 
 /// A hidden name in the same folder, unique to this process.

@@ -126,6 +126,72 @@ fn a_message_is_enough_for_a_first_answer() {
     assert!(object["headline"].as_str().is_some_and(|text| text.contains("depends on the last digit")), "{object}");
 }
 
+/// A message of rank `rank`, with so many GiB allocated of 24.
+fn of_rank(rank: u32, allocated: &str) -> String {
+    format!(
+        "[rank{rank}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU {rank} has a total capacity of 24.00 \
+         GiB of which 0.25 GiB is free. Of the allocated memory {allocated} GiB is allocated by PyTorch, and 0.75 GiB is reserved by \
+         PyTorch but unallocated.\n"
+    )
+}
+
+#[test]
+fn the_messages_of_all_ranks_are_told_and_the_first_failure_is_explained() {
+    let (three, one) = (of_rank(3, "22.00"), of_rank(1, "12.50"));
+    let timed = format!("step 1\n2024-05-01 12:00:02 {three}2024-05-01 12:00:01 {one}2024-05-01 12:00:03 {three}");
+    let run = call_with(&["diagnose", "--message", "-"], timed.as_bytes());
+    let first = "2 different out-of-memory messages of 2 ranks; rank 1 failed first, at 2024-05-01 12:00:01, by the\ntimes of the lines\n";
+    assert!(run.code == 0 && run.out.starts_with(first), "{}{}", run.out, run.err);
+    for text in ["3       3     2      2  2.00 GiB  22.00 GiB", "\nexplained: rank 1, line 3\n\n", "12.50 GiB allocated plus"] {
+        assert!(run.out.contains(text), "{text:?} is not in\n{}", run.out);
+    }
+    let (code, object) = json(&["--message", &timed]);
+    assert_eq!((code, &object["rank"], &object["device"], &object["line"]), (0, &1.into(), &1.into(), &3.into()));
+    assert_eq!((&object["first_failure"]["rank"], &object["first_failure"]["told_by"]), (&1.into(), &"times".into()));
+    let row = |place: usize| {
+        let message = &object["messages"][place];
+        ["rank", "line", "times", "explained", "verdict"].map(|key| message[key].clone())
+    };
+    let expected: [Value; 5] = [3.into(), 2.into(), 2.into(), false.into(), "capacity".into()];
+    assert_eq!((row(0), object["messages"].as_array().map(Vec::len)), (expected, Some(2)));
+    // Without times the first in the log is explained, and the text says that the order is not known.
+    let text = format!("{three}{one}");
+    let run = call(&["diagnose", "--message", &text]).out;
+    assert!(run.contains("which came first is not known") && run.contains("\nexplained: rank 3, line 1\n"), "{run}");
+    assert!(json(&["--message", &text]).1["first_failure"].is_null());
+    let run = call(&["diagnose", "--message", &three]).out;
+    assert!(run.starts_with("an out-of-memory message from device 3, rank 3\n\ncapacity: "), "{run}");
+}
+
+#[test]
+fn of_a_message_that_is_cut_is_told_what_is_there_and_what_is_missing() {
+    let cut = |words: &str| &LOG[..LOG.find(words).expect("words") + words.len()];
+    let run = call(&["diagnose", "--message", cut("28.60 GiB")]);
+    assert_eq!((run.code, run.err.as_str()), (3, ""));
+    assert!(
+        run.out.starts_with("an out-of-memory message from device 2, which is cut\n\nfragmentation or capacity, "),
+        "{}",
+        run.out
+    );
+    for text in [
+        "what was free on the\ndevice and what PyTorch had reserved would tell\n",
+        "28.60 GiB live plus 4.88 GiB tried is 33.48 GiB; the device has\n                            39.59 GiB\n",
+        "  missing: what was free on the device and what PyTorch had reserved\n",
+    ] {
+        assert!(run.out.contains(text), "{text:?} is not in\n{}", run.out);
+    }
+    let (code, object) = json(&["--message", cut("28.60 GiB")]);
+    assert_eq!((code, &object["verdict"], &object["complete"]), (3, &"undecided".into(), &false.into()));
+    assert_eq!((&object["free"], &object["allocated"]["bytes"]), (&Value::Null, &30_709_016_166_u64.into()));
+    assert_eq!(object["missing"], serde_json::json!(["what was free on the device", "what PyTorch had reserved"]));
+    // What is left is enough.
+    let (code, object) = json(&["--message", &cut("28.60 GiB").replace("28.60", "38.60")]);
+    assert_eq!((code, &object["verdict"], &object["missing"][1]), (0, &"capacity".into(), &"what PyTorch had reserved".into()));
+    // The beginning is missing.
+    let (code, object) = json(&["--message", &LOG[LOG.find("capacity;").expect("words")..]]);
+    assert_eq!((code, &object["device"], &object["unallocated"]["bytes"]), (3, &Value::Null, &5_744_518_759_u64.into()));
+}
+
 #[test]
 fn a_message_of_private_pools_names_them() {
     let text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which 0 bytes is free. \
@@ -179,13 +245,13 @@ fn several_devices_and_files_without_a_trace_are_diagnosed() {
     assert_eq!(verdict(1), (3.into(), "no_failure".into()));
     let run = call(&["diagnose", &file, "--device", "3"]);
     assert!(run.out.starts_with("both.pickle device 3: the file has no trace, only the heap at its end\n"), "{}", run.out);
-    assert!(run.out.contains("17.00 MiB  free (2 holes, the largest 12.00 MiB)"), "{}", run.out);
+    assert!(run.out.contains("17.00 MiB  holes beside blocks in use, in the large pool"), "{}", run.out);
     assert!(run.out.contains("not in the file: a trace"), "{}", run.out);
 }
 
-/// Where nothing failed, a request that is tiny against what is free does not say why that is free.
+/// Where nothing failed, the question is why more is reserved than allocated; a request that is tiny against that does not say why.
 #[test]
-fn a_tiny_request_at_a_peak_breaks_nothing_down() {
+fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
     let folder = Folder::new("diagnose-tiny");
     let (large, second, asked) = (150 * MIB, BASE + (1 << 30), MIB / 4);
     let mut trace = vec![entry(Action::SegmentAlloc, BASE, large), entry(Action::Alloc, BASE, large)];
@@ -197,14 +263,37 @@ fn a_tiny_request_at_a_peak_breaks_nothing_down() {
     let (code, object) = json(&[&file]);
     let device = &object["devices"][0];
     assert_eq!((code, &device["moment"], &device["entry"]), (0, &"peak_reserved".into(), &5.into()));
+    assert_eq!((&device["question"], &device["verdict"]), (&"why_reserved_above_allocated".into(), &"no_failure".into()));
     assert_eq!((&device["heap_is_for_request"], &device["exactness"]["mismatches"]), (&false.into(), &0.into()));
-    assert_eq!(device["heap"]["stranded"][8]["bytes"], large);
+    let (excess, peaks, hole) = (&device["excess"], &device["peaks"], 2 * MIB - asked);
+    assert_eq!((&excess["bytes"], &device["heap"]["reserved_bytes"]), (&(large + hole).into(), &(large + 2 * MIB).into()));
+    let part = |place: usize| (excess["parts"][place]["cause"].as_str(), excess["parts"][place]["bytes"].as_u64());
+    assert_eq!([part(3), part(4)], [(Some("free_segment"), Some(large)), (Some("small_pool_hole"), Some(hole))]);
+    let number = |key: &str| peaks[key].as_u64().expect("a number");
+    assert_eq!(["allocated_bytes", "allocated_entry"].map(number), [large, 1]);
+    assert_eq!(["reserved_bytes", "reserved_entry", "allocated_at_reserved_bytes"].map(number), [large + 2 * MIB, 5, asked]);
     let run = call(&["diagnose", &file]).out;
-    assert!(run.contains(" of reserved memory is (1 segment)\n") && run.contains("150.00 MiB  free (1 hole)\n"), "{run}");
-    assert!(run.contains("then 256.00 KiB was requested") && !run.contains("other pool"), "{run}");
-    // Whoever chooses the entry asks about its request.
+    for text in [
+        "tiny.pickle: no request failed; at the peak of reserved memory, at entry 5 of 6\n\n151.75 MiB of the 152.00 MiB reserved is \
+         not allocated: 150.00 MiB in whole free segments and\n1.75 MiB in holes of the small pool\n",
+        "reserved memory peaked at 152.00 MiB, first at entry 5; allocated memory peaked at 150.00 MiB, at\nentry 1, when 150.00 MiB",
+        "where the 152.00 MiB of reserved memory is (2 segments)\n    256.00 KiB  live, in 1 block\n",
+        "    150.00 MiB  whole free segments or pages: the cache, which empty_cache gives back (1 piece)\n",
+    ] {
+        assert!(run.contains(text), "{text:?} is not in\n{run}");
+    }
+    assert!(!run.contains("other pool") && !run.contains("requested"), "{run}");
+    // Whoever chooses an entry at which memory was taken from the device asks why its request did not use what was free.
     let chosen = call(&["diagnose", &file, "--entry", "5"]).out;
-    assert!(chosen.contains("150.00 MiB  in the other pool"), "{chosen}");
+    assert!(chosen.contains("before entry 5 of 6") && chosen.contains("150.00 MiB  in the other pool"), "{chosen}");
+    assert_eq!(json(&[&file, "--entry", "5"]).1["devices"][0]["question"], "why_new_memory");
+    // At any other entry the question is the first one, about the memory after it.
+    let (_, freed) = json(&[&file, "--entry", "3"]);
+    let device = &freed["devices"][0];
+    assert_eq!((&device["question"], &device["heap"]["allocated_bytes"]), (&"why_reserved_above_allocated".into(), &0.into()));
+    assert!(
+        call(&["diagnose", &file, "--entry", "3"]).out.starts_with("tiny.pickle: after entry 3 of 6, where nothing failed\n")
+    );
 }
 
 /// What a private pool has cached is no matter of settings, nor of what the allocator may give back.
@@ -250,8 +339,7 @@ fn what_cannot_be_diagnosed_is_said_in_one_line() {
     let two = folder.recording("two.pickle", &two);
     let empty = folder.recording("empty.pickle", &Recording::default());
     let nonsense = folder.file("nonsense.pickle", b"nonsense");
-    let cut = &LOG[..120];
-    let refused: [(&[&str], &str); 8] = [
+    let refused: [(&[&str], &str); 10] = [
         (&[&file, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
         (&[&file, "--entry", "17"], "there is no entry 17: the trace has 17, counted from 0"),
         (&[&file, "--device", "1"], "nothing about device 1, only about 0"),
@@ -259,7 +347,15 @@ fn what_cannot_be_diagnosed_is_said_in_one_line() {
         (&[&empty], "neither trace entries nor segments"),
         (&[&nonsense], "nonsense.pickle"),
         (&["--message", "all is well"], "there is no out-of-memory message"),
-        (&["--message", cut], "is the message complete?"),
+        (&["--message", "CUDA out of memory. Tried to allocate 4.8"], "is the message complete?"),
+        (
+            &["--message", "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes."],
+            "an out-of-memory message of JAX (XLA); 8.00 GiB was wanted",
+        ),
+        (
+            &["--message", "OOM when allocating tensor with shape[64,1024,1024] and type float"],
+            "an out-of-memory message of TensorFlow; 256.00 MiB was wanted",
+        ),
     ];
     for (arguments, text) in refused {
         let run = call(&[&["diagnose"], arguments].concat());
@@ -270,5 +366,5 @@ fn what_cannot_be_diagnosed_is_said_in_one_line() {
     }
     assert_eq!((call(&["diagnose"]).code, call(&["diagnose", &file, "--message", "x"]).code), (2, 2));
     let help = call(&["diagnose", "--help"]).out;
-    assert!(help.contains("Examples:") && help.contains("Exit code: 0 diagnosed, 2"), "{help}");
+    assert!(help.contains("Examples:") && help.contains("Exit code: 0 diagnosed, 2 could not run, 3 not known"), "{help}");
 }

@@ -115,7 +115,11 @@ fn check_devices(heading: &str, args: &[&str]) {
 fn messages() {
     let text = "CUDA out of memory. Tried to allocate 4.88 GiB. GPU 0 has a total capacity of 39.59 GiB of which 1.51 GiB is free. \
                 Of the allocated memory 30.00 GiB is allocated by PyTorch, and 6.37 GiB is reserved by PyTorch but unallocated.";
-    check("diagnose --message", &[&["diagnose", "--json", "--message", text]]);
+    let log = format!(
+        "12:00:02 [rank1]: {text}\n12:00:01 [rank0]: {text}\n12:00:03 [rank2]: {}",
+        &text[..text.find("Of the").expect("words")]
+    );
+    check("diagnose --message", &[&["diagnose", "--json", "--message", text], &["diagnose", "--json", "--message", &log]]);
 }
 
 #[test]

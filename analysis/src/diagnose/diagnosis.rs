@@ -4,10 +4,12 @@ use parkade_recording::StackId;
 use parkade_replay::{DeviceVerdict, VerifyError, VerifyOptions};
 
 use super::breakdown::{Asked, Breakdown};
+use super::excess::Excess;
 use super::fences::Fence;
 use super::limit::{Limit, LimitEvidence};
-use super::moment::Why;
+use super::moment::{Question, Why};
 use super::onset::Onset;
+use super::peaks::Peaks;
 use super::verdict::{Steps, Verdict};
 use crate::stacks::StackUse;
 
@@ -64,19 +66,26 @@ pub struct Diagnosis {
     pub device: u32,
     /// Why this moment is looked at.
     pub why: Why,
-    /// Its entry; `None` without a trace.
+    /// What is asked about it.
+    pub question: Question,
+    /// Its entry; `None` without a trace, or if it is before the first entry.
     pub entry: Option<usize>,
     /// Its time, in microseconds since 1970, if the file states it.
     pub time_us: Option<u64>,
     /// The request there, if the entry belongs to one.
     pub request: Option<Request>,
-    /// Whether `met` and `heap` are broken down as the request saw them. Not if there is none; nor at a peak if it asked for less than 1 %
-    /// of what was free, because why so small a request was not served says little about the rest.
+    /// Whether `met` and `heap` are broken down as the request saw them. Not if there is none, nor if the question is why more is reserved
+    /// than allocated, because the next request says little about that.
     pub is_for_request: bool,
     /// The heap that the request met.
     pub met: Breakdown,
-    /// The heap that is judged: after an out-of-memory error, what remained once everything possible was given back; otherwise `met`.
+    /// The heap that is judged: after an out-of-memory error, what remained once everything possible was given back; where more is reserved
+    /// than allocated, what there was after the entry; otherwise `met`.
     pub heap: Breakdown,
+    /// Why this heap has more reserved than allocated, whatever is requested.
+    pub excess: Excess,
+    /// The peaks of the whole run; `None` without a trace.
+    pub peaks: Option<Peaks>,
     /// Bytes reserved after the operation.
     pub reserved_after_bytes: u64,
     /// What the allocator gave back for the request.

@@ -4,9 +4,10 @@ use parkade::policy::PyTorch;
 use parkade_recording::DeviceRecording;
 
 use super::diagnosis::{DiagnoseOptions, Diagnosis, GivenBack};
+use super::excess::excess;
 use super::fences::fences;
 use super::limit::LimitEvidence;
-use super::moment::Why;
+use super::moment::{Question, Why};
 use super::owners::{Owners, live_by_stack};
 use super::stranded::stranded;
 use super::verdict::judge;
@@ -23,6 +24,7 @@ pub(super) fn diagnose_segments(recording: &DeviceRecording, options: &DiagnoseO
     Diagnosis {
         device: recording.device,
         why: Why::End,
+        question: Question::ReservedAboveAllocated,
         entry: None,
         time_us: None,
         request: None,
@@ -32,6 +34,7 @@ pub(super) fn diagnose_segments(recording: &DeviceRecording, options: &DiagnoseO
         given_back: GivenBack::default(),
         ooms: 0,
         retries: 0,
+        peaks: None,
         assumed_limit_bytes: None,
         limit,
         evidence,
@@ -40,6 +43,7 @@ pub(super) fn diagnose_segments(recording: &DeviceRecording, options: &DiagnoseO
         onset: None,
         stacks: live_by_stack(&segments, &owners),
         fences: fences(&segments, None, policy, &owners, options.fences),
+        excess: excess(&segments, policy),
         heap,
         exactness: None,
     }

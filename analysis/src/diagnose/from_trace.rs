@@ -1,23 +1,20 @@
 //! Diagnoses a device's recording: finds the moment, replays the run up to it, and answers each question about the heap there.
 
 use parkade::policy::{Policy, PyTorch};
-use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade_recording::{Action, DeviceRecording, Entry, Segment};
 use parkade_replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions, verify_device};
 
 use super::breakdown::{Asked, Breakdown};
 use super::diagnosis::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Request};
+use super::excess::excess;
 use super::fences::fences;
 use super::from_segments::diagnose_segments;
-use super::moment::{Seen, Target, Why, segment_bytes, watch};
+use super::moment::{Question, Seen, Target, Why, segment_bytes, watch};
 use super::onset::{Lows, Onset};
 use super::owners::{Owners, live_by_stack};
 use super::stranded::stranded;
 use super::verdict::judge;
-
-/// A request at a peak is telling if it asked for at least one part in this many of what was free; see [`Diagnosis::is_for_request`].
-const TELLING_PART: u64 = 100;
 
 /// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
 ///
@@ -36,23 +33,26 @@ pub fn diagnose_device(
     if trace.is_empty() {
         return Ok(diagnose_segments(recording, options, &policy));
     }
-    let target = Target::find(recording, options.entry);
-    let Run { exactness, seen, assumed } = run(recording, options, &policy, target, progress)?;
-    let place = &trace[target.entry];
-    let request = request_at(recording, options, target.entry, &policy)?;
-    let asked = request.map(|request| request.asked).filter(|asked| target.why != Why::Peak || is_telling(asked, &seen.before));
-    let is_oom = target.why == Why::OutOfMemory;
-    let met = stranded(&seen.before, asked.as_ref(), &policy);
-    let (segments, entries) = if is_oom { (&seen.after, seen.after_entries) } else { (&seen.before, seen.before_entries) };
-    let heap = if is_oom { stranded(segments, asked.as_ref(), &policy) } else { met.clone() };
+    let Run { exactness, seen, assumed, target } = run(recording, options, &policy, progress)?;
+    let request = match target.entry {
+        Some(entry) => request_at(recording, options, entry, &policy)?,
+        None => None,
+    };
+    let asked = request.map(|request| request.asked).filter(|_| target.question != Question::ReservedAboveAllocated);
+    let (segments, entries) =
+        if target.is_after() { (&seen.after, seen.after_entries) } else { (&seen.before, seen.before_entries) };
+    // Nothing comes before the first entry.
+    let before = if target.entry.is_some() { &seen.before } else { segments };
+    let (met, heap) = (stranded(before, asked.as_ref(), &policy), stranded(segments, asked.as_ref(), &policy));
     let owners = Owners::after(recording, entries);
     let limit = seen.limit.conclude(options.known_limit_bytes(), heap.reserved_bytes);
-    let (verdict, steps) = judge(&heap, asked.filter(|_| is_oom).map(|asked| asked.size.get()), limit);
+    let (verdict, steps) = judge(&heap, asked.filter(|_| target.why == Why::OutOfMemory).map(|asked| asked.size.get()), limit);
     Ok(Diagnosis {
         device: recording.device,
         why: target.why,
-        entry: Some(target.entry),
-        time_us: place.time(),
+        question: target.question,
+        entry: target.entry,
+        time_us: target.entry.and_then(|entry| trace[entry].time()),
         request,
         is_for_request: asked.is_some(),
         onset: onset(&seen.lows, &heap, trace),
@@ -60,6 +60,7 @@ pub fn diagnose_device(
         given_back: given_back(&trace[..seen.after_entries], seen.before_entries, request.is_some()),
         ooms: trace.iter().filter(|entry| entry.action == Action::Oom).count(),
         retries: seen.retries,
+        peaks: Some(seen.peaks),
         assumed_limit_bytes: assumed,
         limit,
         evidence: seen.limit,
@@ -67,6 +68,7 @@ pub fn diagnose_device(
         steps,
         stacks: live_by_stack(segments, &owners),
         fences: fences(segments, asked.as_ref(), &policy, &owners, options.fences),
+        excess: excess(segments, &policy),
         met,
         heap,
         exactness: Some(exactness),
@@ -78,6 +80,7 @@ struct Run {
     exactness: DeviceVerdict,
     seen: Seen,
     assumed: Option<u64>,
+    target: Target,
 }
 
 /// Replays the run and keeps what the diagnosis needs. Garbage collection depends on the limit. If none was given and decisions differ,
@@ -86,30 +89,39 @@ fn run(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
     policy: &PyTorch,
-    target: Target,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Run, VerifyError> {
     let exactness = verify_device(recording, &options.own, progress)?;
-    let seen = watch(recording, &options.own, policy, target)?;
+    let (seen, target) = see(recording, options, &options.own, policy)?;
     let collects = policy.settings.garbage_collection_threshold > 0.0;
     if exactness.mismatches > 0 && collects && options.own.limit_bytes.is_none() {
         for bytes in seen.limit.whole_gibibytes() {
             let own = VerifyOptions { limit_bytes: Some(bytes), ..options.own.clone() };
             let exactness = verify_device(recording, &own, progress)?;
             if exactness.mismatches == 0 {
-                return Ok(Run { exactness, seen: watch(recording, &own, policy, target)?, assumed: Some(bytes) });
+                let (seen, target) = see(recording, options, &own, policy)?;
+                return Ok(Run { exactness, seen, assumed: Some(bytes), target });
             }
         }
     }
-    Ok(Run { exactness, seen, assumed: None })
+    Ok(Run { exactness, seen, assumed: None, target })
 }
 
-/// Whether the request is large enough, compared with what is free, to ask why each free byte did not serve it.
-fn is_telling(asked: &Asked, segments: &[SegmentInfo]) -> bool {
-    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
-    let empty = blocks.filter(|block| block.state != BlockActivity::Allocated);
-    let empty_bytes = empty.fold(0, |sum: u64, block| sum.saturating_add(block.size.get()));
-    asked.size.get() >= empty_bytes / TELLING_PART
+/// The moment to look at, and what a replay under these options shows of it. Where the peak is looked at, the trace nearly always tells
+/// it beforehand; if not, the run is replayed once more, because the peak is that of the replay, as in every other command.
+fn see(
+    recording: &DeviceRecording,
+    options: &DiagnoseOptions,
+    own: &VerifyOptions,
+    policy: &PyTorch,
+) -> Result<(Seen, Target), VerifyError> {
+    let target = Target::find(recording, options.entry);
+    let seen = watch(recording, own, policy, target)?;
+    let peak = Target::peak(seen.peaks.moment());
+    if target.why != Why::Peak || target == peak {
+        return Ok((seen, target));
+    }
+    Ok((watch(recording, own, policy, peak)?, peak))
 }
 
 /// The request at an entry, if the entry is one.

@@ -148,7 +148,7 @@ pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
 }
 
 /// The smallest block for which a segment of this size is tried; the segment's own size if no rule leads to such a segment.
-fn smallest_block(tried: Size) -> u64 {
+pub(super) fn smallest_block(tried: Size) -> u64 {
     let policy = PyTorch::new(Settings::default());
     let (least, most) = (tried.bytes.saturating_sub(tried.within), tried.bytes.saturating_add(tried.within));
     let is_tried = |block: u64| policy.segment_for(Bytes(block)).is_some_and(|segment| (least..=most).contains(&segment.get()));

@@ -3,8 +3,6 @@
 //! Two heaps matter at an out-of-memory error: the one that the request met, and the one that remained when the allocator had given
 //! back all it could and still failed. One pass over the run keeps both, and what else the diagnosis needs of the run up to there.
 
-use std::cmp::Reverse;
-
 use parkade::PoolSlot;
 use parkade::policy::{Policy, PyTorch};
 use parkade::snapshot::SegmentInfo;
@@ -15,6 +13,7 @@ use parkade_replay::{VerifyError, VerifyOptions, watch_device};
 
 use super::limit::LimitEvidence;
 use super::onset::Lows;
+use super::peaks::Peaks;
 use crate::reserved::{growth_bytes, reserved_at_start};
 
 /// Why this moment is looked at.
@@ -24,52 +23,90 @@ pub enum Why {
     OutOfMemory,
     /// The caller chose this entry, and no request failed there.
     Chosen,
-    /// Nothing failed. Of the requests that raised reserved memory to at least 99 % of its peak, it is the one that added the most.
+    /// Nothing failed: reserved memory was at its peak, and of such moments it is the one at which the most was allocated.
     Peak,
     /// The file has no trace: the heap at the end is all there is.
     End,
 }
 
-/// An entry to look at.
+/// What is asked about the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Target {
-    pub(super) entry: usize,
-    pub(super) why: Why,
+pub enum Question {
+    /// Why was the request at this entry out of memory?
+    OutOfMemory,
+    /// Why did the request at the entry that the caller chose take memory from the device, and not what was free?
+    NewMemory,
+    /// Why is more reserved than allocated after this entry?
+    ReservedAboveAllocated,
 }
 
-impl Target {
-    /// The entry that the caller chose, or the first out-of-memory error, or the growth to the peak.
-    pub(super) fn find(recording: &DeviceRecording, chosen: Option<usize>) -> Target {
-        let trace = &recording.trace;
-        let is_oom = |entry: &Entry| entry.action == Action::Oom;
-        if let Some(entry) = chosen {
-            let why = if trace.get(entry).is_some_and(is_oom) { Why::OutOfMemory } else { Why::Chosen };
-            return Target { entry, why };
-        }
-        match trace.iter().position(is_oom) {
-            Some(entry) => Target { entry, why: Why::OutOfMemory },
-            None => Target { entry: peak(recording), why: Why::Peak },
+impl Question {
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Question::OutOfMemory => "why_out_of_memory",
+            Question::NewMemory => "why_new_memory",
+            Question::ReservedAboveAllocated => "why_reserved_above_allocated",
         }
     }
 }
 
-/// Of the requests that raised reserved memory to at least 99 % of its peak, the first of those that added the most; 0 if there is none.
-/// The very last bytes of a peak are often one small segment, which tells little.
-fn peak(recording: &DeviceRecording) -> usize {
-    let trace = &recording.trace;
-    let start = reserved_at_start(recording);
-    let reserved = || {
-        trace.iter().enumerate().scan(start, |reserved, (place, entry)| {
-            *reserved += growth_bytes(entry);
-            Some((place, *reserved))
-        })
-    };
-    let most = reserved().map(|(_, bytes)| bytes).max().unwrap_or(0).max(start);
-    let high = reserved().filter(|&(place, bytes)| growth_bytes(&trace[place]) > 0 && bytes * 100 >= most * 99);
-    let step = high.min_by_key(|&(place, _)| Reverse(growth_bytes(&trace[place])));
-    let Some((at, _)) = step else { return 0 };
-    // The entry of the request that the memory was for comes right after it.
-    (at + trace[at..].iter().take_while(|entry| is_inner(entry)).count()).min(trace.len() - 1)
+/// An entry to look at; `None` is the moment before the first entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Target {
+    pub(super) entry: Option<usize>,
+    pub(super) why: Why,
+    pub(super) question: Question,
+}
+
+impl Target {
+    /// The entry that the caller chose, or the first out-of-memory error, or the peak of reserved memory.
+    pub(super) fn find(recording: &DeviceRecording, chosen: Option<usize>) -> Target {
+        let trace = &recording.trace;
+        let first_oom = || trace.iter().position(|entry| entry.action == Action::Oom);
+        let Some(entry) = chosen.or_else(first_oom) else { return Target::peak(peak(recording)) };
+        let (why, question) = match trace.get(entry).map(|entry| entry.action) {
+            Some(Action::Oom) => (Why::OutOfMemory, Question::OutOfMemory),
+            Some(Action::Alloc) if took_memory(trace, entry) => (Why::Chosen, Question::NewMemory),
+            _ => (Why::Chosen, Question::ReservedAboveAllocated),
+        };
+        Target { entry: Some(entry), why, question }
+    }
+
+    /// The peak of reserved memory, which is reached after this entry.
+    pub(super) fn peak(entry: Option<usize>) -> Target {
+        Target { entry, why: Why::Peak, question: Question::ReservedAboveAllocated }
+    }
+
+    /// Whether the heap after the operation is judged, not the one before it.
+    pub(super) fn is_after(&self) -> bool {
+        self.question != Question::NewMemory
+    }
+}
+
+/// The moment of the peak as the trace alone shows it: [`Peaks::moment`] without a replay. It misses what rounding adds to blocks.
+fn peak(recording: &DeviceRecording) -> Option<usize> {
+    let bytes = |level: i128| u64::try_from(level).unwrap_or(0);
+    // Blocks from before the first entry are the same in all moments until they are freed; half of 64 bits is more than they have.
+    let (mut allocated, mut reserved) = (i128::from(u64::MAX / 2), reserved_at_start(recording));
+    let mut peaks = Peaks::default();
+    peaks.see(0, bytes(allocated), bytes(reserved));
+    for (place, entry) in recording.trace.iter().enumerate() {
+        reserved += growth_bytes(entry);
+        match entry.action {
+            Action::Alloc => allocated += i128::from(entry.size),
+            Action::FreeRequested => allocated -= i128::from(entry.size),
+            _ => {}
+        }
+        peaks.see(place + 1, bytes(allocated), bytes(reserved));
+    }
+    peaks.moment()
+}
+
+/// Whether memory was taken from the device for the request of this entry.
+fn took_memory(trace: &[Entry], request: usize) -> bool {
+    trace[..request].iter().rev().take_while(|entry| is_inner(entry)).any(|entry| growth_bytes(entry) > 0)
 }
 
 /// Whether an entry is, or may be, part of a larger operation.
@@ -92,6 +129,8 @@ pub(super) struct Seen {
     pub(super) retries: i64,
     /// Reserved minus allocated bytes up to the target.
     pub(super) lows: Lows,
+    /// The peaks of the whole run.
+    pub(super) peaks: Peaks,
     /// What the whole run shows about the limit.
     pub(super) limit: LimitEvidence,
 }
@@ -105,7 +144,8 @@ pub(super) fn watch(
 ) -> Result<Seen, VerifyError> {
     let trace = &recording.trace;
     let collects = policy.settings.garbage_collection_threshold > 0.0;
-    let first_inner = trace[..target.entry].iter().rev().take_while(|entry| is_inner(entry)).count();
+    let at = target.entry;
+    let first_inner = trace[..at.unwrap_or(0)].iter().rev().take_while(|entry| is_inner(entry)).count();
     let mut seen = Seen::default();
     // Counted from the trace, so that the evidence about the limit does not depend on how exact the replay is.
     let mut reserved_now = reserved_at_start(recording);
@@ -116,7 +156,9 @@ pub(super) fn watch(
         let current = |family| u64::try_from(stats.family(family).all.current).unwrap_or(0);
         reserved_now += trace[entries_before..entries].iter().map(growth_bytes).sum::<i128>();
         let reserved = u64::try_from(reserved_now).unwrap_or(0);
-        let stranded = current(Family::ReservedBytes).saturating_sub(current(Family::AllocatedBytes));
+        let (allocated_bytes, reserved_bytes) = (current(Family::AllocatedBytes), current(Family::ReservedBytes));
+        let stranded = reserved_bytes.saturating_sub(allocated_bytes);
+        seen.peaks.see(entries, allocated_bytes, reserved_bytes);
         seen.limit.serve(reserved, entries);
         let request = entries.checked_sub(1).and_then(|last| Some((last, trace.get(last)?)));
         if let Some((place, entry)) = request.filter(|_| entries > entries_before) {
@@ -125,24 +167,24 @@ pub(super) fn watch(
                 seen.limit.refuse(bytes.saturating_add(segment_bytes(entry, policy)), place);
             }
         }
-        if entries <= target.entry {
+        if let Some(at) = at.filter(|&at| entries <= at) {
             seen.lows.push(entries, stranded);
             seen.retries = stats.num_alloc_retries;
             // The target may be the second entry of a free, whose operation begins one entry earlier.
-            if entries + first_inner + 1 >= target.entry {
+            if entries + first_inner + 1 >= at {
                 (seen.before, seen.before_entries) = (moment.segments(), entries);
             }
         } else if !is_after {
             is_after = true;
             (seen.after, seen.after_entries) = (moment.segments(), entries);
-            if target.why == Why::OutOfMemory {
+            if target.is_after() {
                 seen.retries = stats.num_alloc_retries;
                 seen.lows.push(entries, stranded);
             }
         }
         (entries_before, reserved_before, retries_before) = (entries, reserved, stats.num_alloc_retries);
     })?;
-    if let Some(oom) = trace.get(target.entry).filter(|entry| entry.action == Action::Oom) {
+    if let Some(oom) = at.and_then(|at| trace.get(at)).filter(|entry| entry.action == Action::Oom) {
         (seen.limit.device_free_bytes, seen.limit.tried_bytes) = (Some(oom.address), Some(segment_bytes(oom, policy)));
     }
     Ok(seen)

@@ -54,7 +54,7 @@ pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorc
 }
 
 /// A segment and how its pages are used, for judging its free blocks.
-struct View<'a> {
+pub(super) struct View<'a> {
     segment: &'a SegmentInfo,
     /// The size of its pages, which can be released one by one; the whole segment if it is not expandable.
     page_bytes: u64,
@@ -63,7 +63,7 @@ struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    fn of(segment: &'a SegmentInfo, policy: &PyTorch) -> View<'a> {
+    pub(super) fn of(segment: &'a SegmentInfo, policy: &PyTorch) -> View<'a> {
         let whole = segment.total.get().max(1);
         // A file recorded under other settings may have runs whose size is not a multiple of the page.
         let page_bytes = match policy.page(PoolSlot::default_pool(segment.class)).get() {
@@ -94,7 +94,7 @@ impl<'a> View<'a> {
     }
 
     /// The bytes of whole pages within a free block.
-    fn whole(&self, block: &BlockInfo) -> u64 {
+    pub(super) fn whole(&self, block: &BlockInfo) -> u64 {
         if block.state != BlockActivity::Inactive {
             return 0;
         }

@@ -7,6 +7,7 @@ use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use proptest::prelude::*;
 
 use super::breakdown::{Asked, Cause};
+use super::excess::{ExcessCause, excess};
 use super::fences::fences;
 use super::limit::Limit;
 use super::owners::Owners;
@@ -169,6 +170,47 @@ fn without_a_request_only_causes_that_need_none_are_told_apart() {
     assert_eq!((breakdown.of(Cause::PrivatePool).bytes, breakdown.of(Cause::TooSmall).bytes), (30 * MIB, 30 * MIB));
 }
 
+/// The bytes of each cause, and the part of them in whole segments or pages; without the zeros.
+fn excesses(segments: &[SegmentInfo], settings: &str) -> Vec<(ExcessCause, u64, u64)> {
+    let found = excess(segments, &under(settings));
+    found.parts.iter().filter(|part| part.bytes > 0).map(|part| (part.cause, part.bytes, part.whole_bytes)).collect()
+}
+
+#[test]
+fn each_reserved_byte_that_is_not_allocated_has_a_cause_that_no_request_decides() {
+    let live = |mib: u64| (mib * MIB, Is::Live(mib * MIB));
+    let free = |mib: u64| (mib * MIB, Is::Free);
+    let small = segment_of(0, &[(512, Is::Live(1)), (2 * MIB - 512, Is::Free)]);
+    let comb = segment_of(1 << 30, &[free(6), live(4), free(10)]);
+    let whole = segment_of(2 << 30, &[free(30)]);
+    let pending = segment_of(3 << 30, &[(5 * MIB, Is::Pending), free(15)]);
+    let other = SegmentInfo { stream: StreamId(8), ..segment_of(4 << 30, &[free(40)]) };
+    let private = SegmentInfo { pool: PoolId(0, 1), stream: StreamId(8), ..segment_of(5 << 30, &[live(100), free(1)]) };
+    let segments = [small, comb, whole, pending, other, private];
+    let expected = [
+        (ExcessCause::PendingEvent, 5 * MIB, 0),
+        (ExcessCause::PrivatePool, MIB, 0),
+        (ExcessCause::OtherStream, 40 * MIB, 40 * MIB),
+        (ExcessCause::FreeSegment, 30 * MIB, 30 * MIB),
+        (ExcessCause::SmallPoolHole, 2 * MIB - 512, 0),
+        (ExcessCause::LargePoolHole, 31 * MIB, 0),
+    ];
+    assert_eq!(excesses(&segments, ""), expected);
+    let found = excess(&segments, &under(""));
+    assert_eq!((found.main_stream, found.bytes()), (Some(StreamId(7)), stranded(&segments, None, &under("")).stranded_bytes()));
+    let hole = found.of(ExcessCause::LargePoolHole);
+    assert_eq!((hole.pieces, hole.largest_bytes), (3, 15 * MIB));
+}
+
+/// `empty_cache` unmaps whole pages of 20 MiB; the ends of the hole stay, because live blocks share their pages.
+#[test]
+fn whole_pages_of_a_hole_are_told_from_its_ends() {
+    let blocks = [(10 * MIB, Is::Live(MIB)), (35 * MIB, Is::Free), (15 * MIB, Is::Live(MIB))];
+    let run = [SegmentInfo { expandable: true, ..segment_of(1 << 40, &blocks) }];
+    let parts = [(ExcessCause::FreeSegment, 20 * MIB, 20 * MIB), (ExcessCause::LargePoolHole, 15 * MIB, 0)];
+    assert_eq!(excesses(&run, "expandable_segments:True"), parts);
+}
+
 #[test]
 fn the_smallest_fence_that_opens_enough_comes_first() {
     let live = |size: u64| (size, Is::Live(size));
@@ -251,5 +293,10 @@ proptest! {
         prop_assert!(breakdown.holes.iter().all(|hole| hole.releasable_bytes <= hole.bytes));
         let blocks: usize = segments.iter().map(|segment| segment.blocks.len()).sum();
         prop_assert_eq!(breakdown.holes.len() + breakdown.live_blocks, blocks);
+        // The causes that no request decides cover the same bytes.
+        let found = excess(&segments, &policy);
+        prop_assert_eq!(found.bytes(), breakdown.stranded_bytes());
+        let whole: u64 = found.parts.iter().map(|part| part.whole_bytes).sum();
+        prop_assert_eq!(whole, breakdown.releasable_bytes() + breakdown.kept_by_pools_bytes);
     }
 }

@@ -5,14 +5,26 @@
 //! - up to 2.0, the same, but the last is all reserved memory (`reserved in total by PyTorch`);
 //! - since 2.1, sentences (spec 2.13). Version 2.1 misspelled a word (`capacty`).
 //!
-//! The text may be a longer log, and the message may have line breaks anywhere.
+//! The text may be a longer log, and the message may have line breaks anywhere. [`MessageLog`] reads all messages of a log, by rank,
+//! those that are cut included ([`PartialMessage`]), and names the framework that wrote a message that is not PyTorch's
+//! ([`ForeignMessage`]).
 //! Sizes are printed with two decimals, so each is known to within half of its last digit.
 
+mod foreign;
+mod log;
+#[cfg(test)]
+mod log_tests;
 mod out_of_memory;
 mod parse;
+mod partial;
+mod prefix;
 mod size;
 #[cfg(test)]
 mod tests;
 
+pub use foreign::{ForeignMessage, Framework};
+pub use log::{FirstFailure, LoggedMessage, MessageLog, ReadMessage, ToldBy};
 pub use out_of_memory::{MessageError, OutOfMemoryMessage, ProcessUse};
+pub use partial::PartialMessage;
+pub use prefix::LogTime;
 pub use size::Size;

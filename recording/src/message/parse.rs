@@ -36,7 +36,7 @@ fn first_complete(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
 }
 
 /// A message, from after `out of memory. ` on.
-fn message(rest: &str) -> Result<OutOfMemoryMessage, MessageError> {
+pub(super) fn message(rest: &str) -> Result<OutOfMemoryMessage, MessageError> {
     let mut reader = Reader { rest };
     if reader.skip("Allocation was preemptively rejected") {
         return Err(MessageError::NoFigures("the request was rejected before the device was asked"));

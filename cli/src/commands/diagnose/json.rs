@@ -1,11 +1,14 @@
 //! A diagnosis as one JSON object.
 
 use parkade_analysis::annotations::{Phase, phase_at};
-use parkade_analysis::diagnose::{Breakdown, Diagnosis, Fence, GivenBack, Limit, Onset, Request, Strand, Why};
+use parkade_analysis::diagnose::{
+    Breakdown, Diagnosis, Excess, ExcessPart, Fence, GivenBack, Limit, Onset, Peaks, Request, Strand, Why,
+};
 use parkade_replay::DeviceVerdict;
 
+use super::layout::Step;
 use super::stacks::Call;
-use super::{Diagnosed, stacks, table, words};
+use super::{Diagnosed, stacks, words};
 use crate::json_struct::{all, origin, view};
 
 view! {
@@ -25,6 +28,7 @@ view! {
         device: u32 = diagnosis.device,
         verdict: &'static str = diagnosis.verdict.name(),
         moment: &'static str = moment(diagnosis.why),
+        question: &'static str = diagnosis.question.name(),
         entry: Option<usize> = diagnosis.entry,
         time_us: Option<u64> = diagnosis.time_us,
         headline: String = words::headline(diagnosis),
@@ -38,6 +42,8 @@ view! {
         heap_is_for_request: bool = diagnosis.is_for_request,
         heap: Heap = Heap::of(&diagnosis.heap),
         heap_before: Heap = Heap::of(&diagnosis.met),
+        excess: Difference = Difference::of(&diagnosis.excess),
+        peaks: Option<Highest> = diagnosis.peaks.map(Highest::of),
         reserved_after_bytes: u64 = diagnosis.reserved_after_bytes,
         given_back: Released = Released::of(&diagnosis.given_back),
         ooms: usize = diagnosis.ooms,
@@ -94,15 +100,6 @@ fn moment(why: Why) -> &'static str {
         Why::Chosen => "chosen",
         Why::Peak => "peak_reserved",
         Why::End => "end",
-    }
-}
-
-view! {
-    /// One of the five steps.
-    pub(super) struct Step(place: usize, applies: &'static str, finding: String) {
-        step: &'static str = table::STEPS[place],
-        applies: &'static str = applies,
-        finding: String = finding,
     }
 }
 
@@ -178,6 +175,36 @@ view! {
         holes: usize = strand.holes,
         largest_bytes: u64 = strand.largest_bytes,
         releasable_bytes: u64 = strand.releasable_bytes,
+    }
+}
+
+view! {
+    struct Difference(excess: &Excess) {
+        bytes: u64 = excess.bytes(),
+        main_stream: Option<u64> = excess.main_stream.map(|stream| stream.get()),
+        parts: Vec<Part> = all(&excess.parts, Part::of),
+    }
+}
+
+view! {
+    struct Part(part: &ExcessPart) {
+        cause: &'static str = part.cause.name(),
+        bytes: u64 = part.bytes,
+        pieces: usize = part.pieces,
+        largest_bytes: u64 = part.largest_bytes,
+        whole_bytes: u64 = part.whole_bytes,
+    }
+}
+
+view! {
+    struct Highest(peaks: Peaks) {
+        allocated_bytes: u64 = peaks.allocated.bytes,
+        allocated_entry: Option<usize> = peaks.allocated.entry,
+        reserved_at_allocated_bytes: u64 = peaks.reserved_at_allocated_bytes,
+        reserved_bytes: u64 = peaks.reserved.bytes,
+        reserved_entry: Option<usize> = peaks.reserved.entry,
+        allocated_at_reserved_bytes: u64 = peaks.allocated_at_reserved.bytes,
+        allocated_at_reserved_entry: Option<usize> = peaks.allocated_at_reserved.entry,
     }
 }
 

@@ -1,6 +1,8 @@
 //! `parkade diagnose`: why was it out of memory? From a snapshot, or from the message alone.
 
+mod excess;
 mod json;
+mod layout;
 mod message;
 pub(crate) mod stacks;
 mod table;
@@ -12,14 +14,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, MessageDiagnosis, diagnose_device};
+use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
 use parkade_recording::Recording;
 use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_release};
 
 use crate::args::{Json, Profile};
 use crate::each::OnEach;
-use crate::runner::{Command, Form, Lines, Subject};
+use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{output, progress, recording, size};
 
 /// At most this much of standard input is searched for a message.
@@ -29,9 +31,9 @@ const FENCES: usize = 20;
 
 /// Explain step by step why a recorded program ran out of memory, and where the memory was.
 ///
-/// Looks at the first out-of-memory point of a PyTorch memory snapshot; without one, at the request that brought reserved memory
-/// to its peak. Every reserved byte is live, lost to rounding, or stranded for exactly one cause. The heap is that of the replay,
-/// which is first verified against the recording.
+/// Looks at the first out-of-memory point of a PyTorch memory snapshot. Every reserved byte is live, lost to rounding, or stranded
+/// for exactly one cause. Without a failure it looks at the peak of reserved memory and says why more was reserved than allocated.
+/// The heap is that of the replay, which is first verified against the recording.
 #[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade diagnose snapshot.pickle --limit 16GiB
@@ -40,7 +42,7 @@ const FENCES: usize = 20;
   parkade diagnose --message 'CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; ...'
   parkade diagnose --message - < train.log
 
-Exit code: 0 diagnosed, 2 could not run.")]
+Exit code: 0 diagnosed, 2 could not run, 3 not known, because the message is cut.")]
 pub(crate) struct Args {
     /// The recordings, or folders of them. Files that are numbered, such as rank0.pickle and rank1.pickle, and those of a folder are also
     /// compared as ranks of one job.
@@ -49,7 +51,8 @@ pub(crate) struct Args {
     /// The one of them that is diagnosed.
     #[arg(skip)]
     file: Option<PathBuf>,
-    /// An out-of-memory message of any PyTorch version, or a log that contains one; - reads standard input.
+    /// An out-of-memory message of any PyTorch version, or a log with those of several ranks; - reads standard input.
+    /// The rank that failed first is explained, if the log tells which; else the first message.
     #[arg(long, value_name = "TEXT")]
     #[arg(conflicts_with_all = ["files", "entry", "device", "limit", "capacity", "settings", "profile"])]
     message: Option<String>,
@@ -98,10 +101,10 @@ impl Diagnosed {
     }
 }
 
-/// What was diagnosed: a recording, or a message alone.
+/// What was diagnosed: a recording, or messages alone.
 pub(crate) enum Found {
     Recording(Box<Diagnosed>),
-    Message(Box<MessageDiagnosis>),
+    Message(Box<message::LogDiagnosis>),
 }
 
 impl Command for Args {
@@ -115,6 +118,13 @@ impl Command for Args {
                 Ok(Found::Recording(Box::new(diagnosed?)))
             }
             (None, None) => bail!("a recording or --message is needed"),
+        }
+    }
+
+    fn outcome(&self, found: &Found) -> Outcome {
+        match found {
+            Found::Recording(_) => Outcome::Good,
+            Found::Message(diagnosis) => diagnosis.outcome(),
         }
     }
 
@@ -159,7 +169,7 @@ impl OnEach for Args {
     }
 }
 
-fn diagnose_text(text: &str) -> Result<MessageDiagnosis> {
+fn diagnose_text(text: &str) -> Result<message::LogDiagnosis> {
     if text != "-" {
         return message::diagnose(text);
     }

@@ -7,20 +7,14 @@ use std::io::{self, Write};
 use parkade_analysis::diagnose::{Applies, Breakdown, Diagnosis, Fence, Verdict, Why};
 use parkade_recording::StackId;
 
-use super::{Diagnosed, stacks, words};
+use super::layout::{STEPS, hanging, step, width, wrapped};
+use super::{Diagnosed, excess, stacks, words};
 use crate::output::{self, count};
 use crate::recording::short_name;
 use crate::size::show_bytes;
 
 /// The number of stacks and fences shown.
 const SHOWN: usize = 5;
-/// The names of the five steps.
-pub(super) const STEPS: [&str; 5] = ["capacity", "fragmentation", "settings", "empty_cache", "snapshot"];
-
-/// The width at which text wraps.
-pub(super) fn width() -> usize {
-    output::width().min(100)
-}
 
 pub(super) fn print(out: &mut dyn Write, diagnosed: &Diagnosed) -> io::Result<()> {
     for (place, diagnosis) in diagnosed.devices.iter().enumerate() {
@@ -40,12 +34,16 @@ fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> 
     hanging(out, "", 0, &format!("{}{number}: {occasion}", short_name(&diagnosed.file)))?;
     let headline = words::headline(diagnosis);
     let is_good = diagnosis.verdict == Verdict::NoFailure;
-    let headline = words::wrapped(&headline, width()).join("\n");
+    let headline = wrapped(&headline, width()).join("\n");
     writeln!(out, "\n{}", if is_good { headline } else { output::bad(&headline) })?;
     if let Some(warning) = words::warning(diagnosis) {
-        writeln!(out, "{}", output::bad(&words::wrapped(&warning, width()).join("\n")))?;
+        writeln!(out, "{}", output::bad(&wrapped(&warning, width()).join("\n")))?;
     }
-    let asked = diagnosis.request.and_then(|request| stacks::line(&diagnosed.recording, request.stack));
+    if let Some(peaks) = excess::peaks(diagnosis).filter(|_| excess::is_asked(diagnosis)) {
+        hanging(out, "", 0, &peaks)?;
+    }
+    let request = diagnosis.request.filter(|_| !excess::is_asked(diagnosis));
+    let asked = request.and_then(|request| stacks::line(&diagnosed.recording, request.stack));
     if let Some(line) = asked {
         hanging(out, &format!("{} ", output::dim("requested by")), 13, &line)?;
     }
@@ -76,17 +74,6 @@ fn steps(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> i
     writeln!(out, "  5 {:<13}  {:<7}  where the memory is, who holds it, since when:", STEPS[4], "below")
 }
 
-/// One step: its number, name, answer and finding.
-pub(super) fn step(out: &mut dyn Write, place: usize, word: &str, finding: &str) -> io::Result<()> {
-    hanging(out, &format!("  {} {:<13}  {word}  ", place + 1, STEPS[place]), 28, finding)
-}
-
-/// Text beside a heading, wrapped at this indentation.
-pub(super) fn hanging(out: &mut dyn Write, heading: &str, indent: usize, text: &str) -> io::Result<()> {
-    let lines = words::wrapped(text, width() - indent).join(&format!("\n{:indent$}", ""));
-    writeln!(out, "{heading}{lines}")
-}
-
 fn indented(out: &mut dyn Write, text: &str) -> io::Result<()> {
     hanging(out, "  ", 2, text)
 }
@@ -98,6 +85,12 @@ fn bytes(out: &mut dyn Write, diagnosis: &Diagnosis) -> io::Result<()> {
     writeln!(out, "\n{}", output::dim(&title))?;
     row(out, heap.requested_bytes, &format!("live, in {}", count(heap.live_blocks, "block")))?;
     row(out, heap.rounding_bytes, "lost to rounding in those blocks")?;
+    if excess::is_asked(diagnosis) {
+        for (bytes, text) in excess::rows(&diagnosis.excess) {
+            row(out, bytes, &text)?;
+        }
+        return Ok(());
+    }
     for strand in heap.strands.iter().filter(|strand| strand.bytes > 0) {
         let holes = match strand.holes {
             1 => count(1_u8, "hole"),

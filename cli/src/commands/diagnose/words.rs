@@ -4,7 +4,8 @@ use parkade_analysis::annotations::phase_at;
 use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why};
 use parkade_recording::Recording;
 
-use super::Diagnosed;
+use super::layout::POOLS_DO_NOT_SHARE;
+use super::{Diagnosed, excess};
 use crate::output::{self, count};
 use crate::recording;
 use crate::size::show_bytes;
@@ -14,8 +15,13 @@ pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
     let entry = diagnosis.entry.unwrap_or(0);
     match diagnosis.why {
         Why::OutOfMemory => format!("out of memory at entry {entry} of {entries}"),
+        Why::Chosen if excess::is_asked(diagnosis) => format!("after entry {entry} of {entries}, where nothing failed"),
         Why::Chosen => format!("before entry {entry} of {entries}, where nothing failed"),
-        Why::Peak => format!("no request failed; reserved memory peaked at entry {entry} of {entries}"),
+        Why::Peak => {
+            let place =
+                diagnosis.entry.map_or("before the first entry".to_owned(), |entry| format!("at entry {entry} of {entries}"));
+            format!("no request failed; at the peak of reserved memory, {place}")
+        }
         Why::End => "the file has no trace, only the heap at its end".to_owned(),
     }
 }
@@ -47,6 +53,7 @@ pub(super) fn headline(diagnosis: &Diagnosis) -> String {
             "fragmentation if the memory limit was {} or more, otherwise capacity (--limit settles it)",
             show_bytes(steps.needed_bytes)
         ),
+        Verdict::NoFailure if excess::is_asked(diagnosis) => excess::headline(diagnosis),
         Verdict::NoFailure => {
             format!("{} live, {empty} reserved but free", show_bytes(heap.allocated_bytes()))
         }
@@ -97,10 +104,12 @@ pub(super) fn limit(diagnosis: &Diagnosis) -> String {
         }
         Limit::DeviceFull { bytes } => format!("the device was full: this allocator had {}", show_bytes(bytes)),
         Limit::Between { at_least_bytes, below_bytes } => format!(
-            "the limit is at least {} (reserved at entry {}) and less than {} (refused at entry {refused})",
+            "the limit is at least {} (reserved at entry {}) and less than {} (refused at entry {refused}){}",
             show_bytes(at_least_bytes),
             served.saturating_sub(1),
-            show_bytes(below_bytes)
+            show_bytes(below_bytes),
+            only_whole_gibibyte(at_least_bytes, below_bytes)
+                .map_or_else(String::new, |bytes| format!("; {} is the only whole number of GiB between", show_bytes(bytes)))
         ),
         Limit::NotFixed { reserved_bytes, refused_bytes } => format!(
             "the limit was not fixed: {} was reserved at entry {}, but {} refused at entry {refused}",
@@ -110,6 +119,13 @@ pub(super) fn limit(diagnosis: &Diagnosis) -> String {
         ),
         Limit::NeverReached { at_least_bytes } => format!("nothing was refused up to {}", show_bytes(at_least_bytes)),
     }
+}
+
+/// People set limits in whole gibibytes: the only one that the limit may be.
+fn only_whole_gibibyte(at_least_bytes: u64, below_bytes: u64) -> Option<u64> {
+    const GIB: u64 = 1 << 30;
+    let (first, end) = (at_least_bytes.div_ceil(GIB), below_bytes.div_ceil(GIB));
+    (end.saturating_sub(first) == 1).then_some(first.saturating_mul(GIB))
 }
 
 fn fragmentation(diagnosis: &Diagnosis) -> String {
@@ -151,10 +167,6 @@ fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
         _ => format!("to see which one, and what it costs:\n{}", advise()),
     }
 }
-
-/// What no setting changes.
-pub(super) const POOLS_DO_NOT_SHARE: &str =
-    "no setting makes a private pool share its cached memory: free the CUDA graphs and MemPools you no longer need";
 
 /// The command to run next.
 fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
@@ -302,34 +314,16 @@ pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
     (mismatches > 0).then_some(text)
 }
 
-/// The units of sizes.
-const UNITS: [&str; 4] = ["byte", "KiB", "MiB", "GiB"];
-
-/// The text in lines of at most `width` characters, if its words are that short; a command is never broken.
-pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for paragraph in text.split('\n') {
-        if paragraph.starts_with("parkade ") {
-            lines.push(paragraph.to_owned());
-            continue;
-        }
-        // A number and its unit stay together.
-        let paragraph =
-            UNITS.iter().fold(paragraph.to_owned(), |text, unit| text.replace(&format!(" {unit}"), &format!("\u{a0}{unit}")));
-        lines.extend(output::wrapped(&paragraph, width).iter().map(|line| line.replace('\u{a0}', " ")));
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn text_wraps_between_words_and_commands_stay_whole() {
-        let text = "one two three four:\nparkade advise a.pickle --limit 5";
-        assert_eq!(wrapped(text, 9), ["one two", "three", "four:", "parkade advise a.pickle --limit 5"]);
-        assert_eq!(wrapped("abcdefghij k", 3), ["abcdefghij", "k"]);
-        assert_eq!(wrapped("it has 8.00 MiB, free", 11), ["it has", "8.00 MiB,", "free"]);
+    fn a_whole_gibibyte_is_named_if_it_is_the_only_one() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(only_whole_gibibyte(11 * GIB + 1, 12 * GIB + 1), Some(12 * GIB));
+        assert_eq!(only_whole_gibibyte(12 * GIB, 13 * GIB), Some(12 * GIB));
+        let none = [(11 * GIB + 1, 12 * GIB), (11 * GIB, 12 * GIB + 1), (5, 5), (u64::MAX, 5), (0, u64::MAX)];
+        assert_eq!(none.map(|(least, below)| only_whole_gibibyte(least, below)), [None; 5]);
     }
 }

@@ -14,6 +14,8 @@ view! {
         profile: &'static str = args.replay.profile.rules().name,
         devices: Vec<Device> = all(made.exported.devices.iter().zip(&made.recorded), Device::of),
         kept_devices: &'a [u32] = &made.exported.kept_devices,
+        slices: Option<usize> = made.slices.map(|slices| slices.blocks),
+        left_out_slices: Option<usize> = made.slices.map(|slices| slices.left_out),
     }
 }
 

@@ -1,21 +1,27 @@
-//! `parkade export`: the replayed run as a snapshot file that PyTorch's own viewers open.
+//! `parkade export`: the replayed run as a snapshot file that PyTorch's own viewers open, or as a trace file for Perfetto.
 
 mod json;
+mod perfetto;
+mod recorded;
 
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use parkade::stats::Family;
+use parkade_analysis::holders::Holders;
+use parkade_analysis::timeline::Timeline;
 use parkade_recording::{Action, DeviceRecording, Recording, Style, write};
 use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
-use parkade_replay::{AfterFailure, VerifyOptions, verify_device};
+use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyError, VerifyOptions, verify_device};
 
 use crate::args::{self, Json};
 use crate::runner::{Command, Form, Lines, Subject};
 use crate::{output, output_file, progress, recording, size};
+use perfetto::{Run, Slices};
+use recorded::as_recorded;
 
 /// Write the run that a recorded program would have had under other settings as a snapshot file.
 ///
@@ -26,11 +32,17 @@ use crate::{output, output_file, progress, recording, size};
 /// Without --settings the trace equals the recording's, entry by entry, if the recording has its beginning and its settings, verifies,
 /// and had no memory limit or is given the same one by --limit. Otherwise requests that failed or were retried for want of memory may
 /// succeed, which is reported. Addresses of expandable segments may differ.
+///
+/// With --format perfetto the result is a trace for https://ui.perfetto.dev and chrome://tracing: counters of allocated, active and
+/// reserved bytes, blocks named for what they hold, out-of-memory errors, the driver's calls, annotations. Without --settings, --limit,
+/// --capacity and --stop-at-oom it is the recorded run itself.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade export snapshot.pickle --settings expandable_segments:True -o expandable.pickle
   parkade export snapshot.pickle --settings '' --limit 12GiB --stop-at-oom -o oom.pickle
   parkade verify oom.pickle --limit 12GiB
+  parkade export snapshot.pickle --format perfetto -o trace.json
+  parkade export snapshot.pickle --format perfetto --blocks 1000 --settings expandable_segments:True -o trace.json
 
 Exit code: 0 the file is written (even if the run ran out of memory), 2 could not run.")]
 pub(crate) struct Args {
@@ -38,9 +50,15 @@ pub(crate) struct Args {
     file: PathBuf,
     #[command(flatten)]
     replay: args::Replay,
-    /// The snapshot file to write, uncompressed. An existing file is not overwritten without --force.
+    /// The file to write, uncompressed. An existing file is not overwritten without --force.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// What to write: a snapshot, or a trace for Perfetto.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// With --format perfetto: at most so many blocks of each device as slices, the largest. The counters count all.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    blocks: usize,
     /// Only this device [default: all].
     #[arg(long, value_name = "NUMBER")]
     device: Option<u32>,
@@ -53,6 +71,16 @@ pub(crate) struct Args {
     force: bool,
     #[command(flatten)]
     json: Json,
+}
+
+/// A format to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+enum Format {
+    /// A snapshot file, as PyTorch writes.
+    #[default]
+    Snapshot,
+    /// A trace file in Chrome's JSON format.
+    Perfetto,
 }
 
 /// How often a device's recorded run was short of memory.
@@ -68,6 +96,8 @@ struct Shortage {
 pub(crate) struct Made {
     exported: Exported,
     recorded: Vec<Shortage>,
+    /// What a trace file has of the blocks.
+    slices: Option<Slices>,
 }
 
 impl Command for Args {
@@ -97,12 +127,28 @@ impl Command for Args {
         };
         let bar = progress::entries(self.json.json);
         bar.set_length(recording.devices.iter().map(|device| device.trace.len() as u64).sum());
+        if self.format == Format::Perfetto && !self.replays() && recording.devices.iter().any(|device| !device.trace.is_empty()) {
+            bar.finish_and_clear();
+            let (exported, recorded) = as_recorded(recording, &options.own, self.device)?;
+            let slices = Some(self.write_trace(&exported, &options.own)?);
+            return Ok(Made { exported, recorded, slices });
+        }
         let exported = export(&recording, &options, &mut |entries| bar.set_position(entries as u64));
         bar.finish_and_clear();
         let exported = exported?;
-        output_file::write(&self.output, &write(&exported.recording, Style::Python))?;
+        let slices = match self.format {
+            Format::Snapshot => {
+                output_file::write(&self.output, &write(&exported.recording, Style::Python))?;
+                None
+            }
+            Format::Perfetto => {
+                let settings = ReplaySettings::of_recording_as(options.profile, exported.recording.settings.as_ref())?;
+                let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, stats_file: None };
+                Some(self.write_trace(&exported, &own)?)
+            }
+        };
         let recorded = shortages(&recording, &exported, &options.own)?;
-        Ok(Made { exported, recorded })
+        Ok(Made { exported, recorded, slices })
     }
 
     fn form(&self) -> Form {
@@ -128,11 +174,41 @@ impl Command for Args {
         for device in &exported.kept_devices {
             writeln!(out, "device {device}: no trace, its segments are as recorded")?;
         }
+        if let Some(slices) = made.slices.filter(|slices| slices.left_out > 0) {
+            let (blocks, left_out) = (slices.blocks, slices.left_out);
+            writeln!(
+                out,
+                "{blocks} blocks as slices, the largest; {left_out} smaller ones left out (--blocks); the counters count all"
+            )?;
+        }
         Ok(writeln!(out, "written to {}", output::one_line(&self.output.display().to_string()))?)
     }
 
     fn json(&self, made: &Made, lines: &mut Lines) -> Result<()> {
         lines.add(&json::Object::of(self, made))
+    }
+}
+
+impl Args {
+    /// Whether the run is to be made again under other settings or in other memory.
+    const fn replays(&self) -> bool {
+        let args = &self.replay;
+        args.settings.is_some() || args.limit.is_some() || args.capacity.is_some() || self.stop_at_oom
+    }
+
+    /// Writes the trace file. `own` are the settings and the limit of the exported run.
+    fn write_trace(&self, exported: &Exported, own: &VerifyOptions) -> Result<Slices> {
+        let recording = &exported.recording;
+        let run = |device| {
+            let requests = Requests::of_recording(device, own, &mut |_| ())?;
+            let timeline = Timeline::of_device(device, own, &requests)?;
+            let holders = Holders::of(&timeline.log, device, &recording.annotations, &recording.stacks);
+            Ok(Run { device, timeline, holders })
+        };
+        let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
+        let runs = traced.map(run).collect::<Result<Vec<_>, VerifyError>>()?;
+        let source = self.replay.file.display().to_string();
+        output_file::write_with(&self.output, |out| perfetto::write(out, &source, recording, &runs, self.blocks))
     }
 }
 

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
 use parkade_analysis::annotations::{Scope, scopes};
+use parkade_analysis::holders::Holders;
 use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, what_if};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
 use parkade_replay::{
@@ -71,6 +72,8 @@ pub(super) struct Device {
     pub(super) recorded_peak_bytes: u64,
     /// What held the memory at the peak of allocated bytes.
     pub(super) holders: Vec<Holder>,
+    /// What was told of each block.
+    pub(super) told: Holders,
     pub(super) tried: Vec<(Tried, Curve)>,
 }
 
@@ -235,6 +238,7 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOp
         peak_reserved_moment: Levels::peak_moment(&timeline.levels.reserved) as u32,
         recorded_peak_bytes: recorded_peak_bytes(device),
         holders: holders(&timeline.log, peak_allocated_moment),
+        told: Holders::of(&timeline.log, device, &recording.annotations, &recording.stacks),
         tried,
         timeline,
     })

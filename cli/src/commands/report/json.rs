@@ -6,7 +6,8 @@ use parkade_analysis::timeline::{Bucket, Curve, Holder, Marker};
 
 use super::advice::Tried;
 use super::gather::{Curves, Device, Report, curves};
-use super::words;
+use super::kinds::{NoStack, OfKind};
+use super::{kinds, words};
 use crate::json_struct::{all, origin, view};
 
 /// Buckets of the curves.
@@ -49,6 +50,9 @@ view! {
         markers: Vec<Marked> = all(&device.timeline.markers, Marked::of),
         phases: Vec<Span> = all(&device.phases, Span::of),
         holders_at_peak: Vec<Held> = all(device.holders.iter().take(50), |holder| Held::of(report, holder)),
+        holders_by_kind: Vec<OfKind> = all(&kinds::at_peak(device), OfKind::of),
+        holders_without_stack: Option<NoStack> = kinds::without_stack(device).map(NoStack::of),
+        passes: usize = device.told.passes,
         what_if: Vec<WhatIf> = all(&device.tried, |(tried, curve)| WhatIf::of(report, tried, curve)),
         notes: Vec<String> = words::notes(report, device),
     }

@@ -5,9 +5,11 @@
 
 mod advice;
 mod data;
+mod flame;
 mod gather;
 mod html;
 mod json;
+mod kinds;
 mod labels;
 mod limit;
 pub(crate) mod markup;
@@ -19,7 +21,7 @@ mod words;
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -32,13 +34,15 @@ use gather::Report;
 
 /// Show what happened in a recorded run: memory over time, the heap at any moment, other settings.
 ///
-/// With --output, one page that any browser opens, without network access. With --svg, a picture. With neither, text for the terminal.
+/// With --output, one page that any browser opens, without network access. With --svg, a picture; with
+/// --flamegraph, one of who holds the memory. With none of them, text for the terminal.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade report snapshot.pickle -o report.html
   parkade report snapshot.pickle -o report.html --limit 16GiB --settings max_split_size_mb:256
   parkade report snapshot.pickle --svg timeline.svg
   parkade report snapshot.pickle --svg heap.svg --entry 8652
+  parkade report snapshot.pickle --flamegraph peak.svg --folded peak.txt
   parkade report snapshot.pickle
 
 Exit code: 0 shown, 2 could not run.")]
@@ -54,6 +58,12 @@ pub(crate) struct Args {
     /// The picture shows the heap after so many entries.
     #[arg(long, value_name = "N", requires = "svg")]
     entry: Option<usize>,
+    /// Write a flamegraph here: the live memory at the peak, by stack. Without stacks in the file, by kind and size of blocks.
+    #[arg(long, value_name = "FILE")]
+    flamegraph: Option<PathBuf>,
+    /// Write the same as folded stacks here, a line for each: the calls with semicolons between them, a blank, the bytes.
+    #[arg(long, value_name = "FILE")]
+    folded: Option<PathBuf>,
     /// Only this device.
     #[arg(long, value_name = "N")]
     device: Option<u32>,
@@ -87,7 +97,7 @@ impl Command for Args {
 
     fn compute(&self) -> Result<Report> {
         // Before the file is read, which may take long.
-        outputs::check(&self.file, self.output.as_deref(), self.svg.as_deref(), self.force)?;
+        outputs::check(&self.file, &self.targets(), self.force)?;
         let report = gather::gather(self).with_context(|| self.file.display().to_string())?;
         let picture = self.svg.as_ref().map(|_| picture(&report, self.entry)).transpose()?;
         if let Some(target) = &self.output {
@@ -95,6 +105,15 @@ impl Command for Args {
         }
         if let (Some(target), Some(picture)) = (&self.svg, picture) {
             crate::output_file::write(target, picture.as_bytes())?;
+        }
+        if self.flamegraph.is_some() || self.folded.is_some() {
+            let lines = flame::folded(&report);
+            if let Some(target) = &self.flamegraph {
+                crate::output_file::write(target, flame::picture(&report, &lines).as_bytes())?;
+            }
+            if let Some(target) = &self.folded {
+                crate::output_file::write(target, flame::folded_text(&lines).as_bytes())?;
+            }
         }
         Ok(report)
     }
@@ -108,10 +127,10 @@ impl Command for Args {
     }
 
     fn text(&self, report: &Report, out: &mut dyn Write) -> Result<()> {
-        if self.output.is_none() && self.svg.is_none() {
+        if self.targets().is_empty() {
             text::print(out, report, text::Size::of_terminal())?;
         }
-        for target in [&self.output, &self.svg].into_iter().flatten() {
+        for (_, target) in self.targets() {
             let bytes = fs::metadata(target).map_or(0, |data| data.len());
             let (name, size) = (output::one_line(&target.display().to_string()), parkade::texts::format_bytes(bytes));
             writeln!(out, "wrote {name} ({size})")?;
@@ -121,6 +140,15 @@ impl Command for Args {
 
     fn json(&self, report: &Report, lines: &mut Lines) -> Result<()> {
         lines.add(&json::Object::of(report))
+    }
+}
+
+impl Args {
+    /// The files to write, each with what it is to hold.
+    fn targets(&self) -> Vec<(&'static str, &Path)> {
+        let all =
+            [("page", &self.output), ("picture", &self.svg), ("flamegraph", &self.flamegraph), ("folded stacks", &self.folded)];
+        all.into_iter().filter_map(|(what, target)| Some((what, target.as_deref()?))).collect()
     }
 }
 

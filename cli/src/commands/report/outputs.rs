@@ -1,4 +1,4 @@
-//! Where a page or a picture may be written: never over the recording, nor over one another, nor unasked over somebody else's file.
+//! Where pages, pictures and folded stacks may be written: never over the recording, nor over one another, nor unasked over somebody else's file.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,17 +10,15 @@ use super::OWN_MARK;
 use crate::output_file::{is_same_file, refuse_source};
 
 /// Refuses targets that must not be written to. `force` permits only what can be made again.
-pub(super) fn check(recording: &Path, page: Option<&Path>, picture: Option<&Path>, force: bool) -> Result<()> {
-    for target in [page, picture].into_iter().flatten() {
+pub(super) fn check(recording: &Path, targets: &[(&str, &Path)], force: bool) -> Result<()> {
+    for (place, &(what, target)) in targets.iter().enumerate() {
         refuse_source(recording, target)?;
         refuse_to_overwrite(target, force)?;
-    }
-    match (page, picture) {
-        (Some(page), Some(picture)) if is_same_file(page, picture) => {
-            bail!("the page and the picture are both to be written to {}: choose two files", page.display())
+        if let Some((other, _)) = targets[..place].iter().find(|(_, other)| is_same_file(other, target)) {
+            bail!("the {other} and the {what} are both to be written to {}: choose two files", target.display());
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 fn refuse_to_overwrite(target: &Path, force: bool) -> Result<()> {

@@ -7,7 +7,7 @@ use parkade_analysis::timeline::{Curve, MarkerKind};
 
 use super::gather::{Device, Report, curves};
 use super::markup::grouped;
-use super::words;
+use super::{kinds, words};
 use crate::output::{self, wrapped};
 use crate::recording::short_name;
 use crate::size;
@@ -72,6 +72,7 @@ pub(super) fn print(out: &mut dyn Write, report: &Report, size: Size) -> io::Res
             graph(out, report, device, size)?;
         }
         holders(out, report, device, size)?;
+        kinds::print(out, device, size.words())?;
         tried(out, report, device, size)?;
         for note in words::notes(report, device) {
             for line in wrapped(&output::one_line(&note), size.words()) {

@@ -1,37 +1,29 @@
-//! Diagnosis from a message alone: the same five steps, as far as its rounded figures go.
+//! What a complete message says: the same five steps, as far as its rounded figures go.
 
-use std::io::{self, Write};
+use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict};
 
-use anyhow::Result;
-use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
-use parkade_recording::message::{OutOfMemoryMessage, Size};
-
-use super::json::Step;
-use super::table::{hanging, step, width};
-use super::words::{POOLS_DO_NOT_SHARE, wrapped};
-use crate::json_struct::{all, view};
-use crate::output;
+use super::super::layout::POOLS_DO_NOT_SHARE;
 use crate::size::show_bytes;
 
-pub(super) fn diagnose(text: &str) -> Result<MessageDiagnosis> {
-    Ok(diagnose_message(OutOfMemoryMessage::parse(text)?))
+/// What only a recording says.
+pub(super) const SNAPSHOT: &str = "a message does not say where the free memory is, who holds the rest, or since when: record a run with \
+                                   torch.cuda.memory._record_memory_history(), then run parkade diagnose FILE";
+
+/// Whether it is capacity, and whether it is fragmentation.
+pub(super) fn capacity_or_fragmentation(verdict: MessageVerdict, unallocated_suffices: Option<Certainty>) -> (Applies, Applies) {
+    match verdict {
+        MessageVerdict::Fragmentation | MessageVerdict::PrivatePools => (Applies::No, Applies::Yes),
+        // Whatever the limit was, the reserved but unallocated bytes were enough.
+        MessageVerdict::DeviceHadRoom if unallocated_suffices == Some(Certainty::Yes) => (Applies::No, Applies::Yes),
+        MessageVerdict::Capacity => (Applies::Yes, Applies::No),
+        MessageVerdict::DeviceHadRoom | MessageVerdict::Undecided => (Applies::Unknown, Applies::Unknown),
+    }
 }
 
 /// The answers and findings of the five steps.
-fn steps(diagnosis: &MessageDiagnosis) -> [(Applies, String); 5] {
+pub(super) fn steps(diagnosis: &MessageDiagnosis) -> [(Applies, String); 5] {
     let message = &diagnosis.message;
-    let is_fragmentation = match diagnosis.verdict {
-        MessageVerdict::Fragmentation | MessageVerdict::PrivatePools => Applies::Yes,
-        // Whatever the limit was, the reserved but unallocated bytes were enough.
-        MessageVerdict::DeviceHadRoom if diagnosis.unallocated_suffices == Certainty::Yes => Applies::Yes,
-        MessageVerdict::Capacity => Applies::No,
-        MessageVerdict::DeviceHadRoom | MessageVerdict::Undecided => Applies::Unknown,
-    };
-    let is_capacity = match is_fragmentation {
-        Applies::Yes => Applies::No,
-        Applies::No => Applies::Yes,
-        Applies::Unknown => Applies::Unknown,
-    };
+    let (is_capacity, is_fragmentation) = capacity_or_fragmentation(diagnosis.verdict, Some(diagnosis.unallocated_suffices));
     let (is_settings, settings) = match diagnosis.verdict {
         MessageVerdict::Capacity => (Applies::No, "no setting reduces live memory"),
         MessageVerdict::PrivatePools => (Applies::No, POOLS_DO_NOT_SHARE),
@@ -44,14 +36,12 @@ fn steps(diagnosis: &MessageDiagnosis) -> [(Applies, String); 5] {
              cached can be released once nothing uses the pool"
         }
     };
-    let snapshot = "a message does not say where the free memory is, who holds the rest, or since when: record a run with \
-                    torch.cuda.memory._record_memory_history(), then run parkade diagnose FILE";
     [
         (is_capacity, capacity(diagnosis)),
         (is_fragmentation, fragmentation(diagnosis)),
         (is_settings, settings.to_owned()),
         (Applies::No, empty_cache.to_owned()),
-        (Applies::Yes, snapshot.to_owned()),
+        (Applies::Yes, SNAPSHOT.to_owned()),
     ]
 }
 
@@ -84,7 +74,7 @@ fn fragmentation(diagnosis: &MessageDiagnosis) -> String {
     }
 }
 
-fn headline(diagnosis: &MessageDiagnosis) -> String {
+pub(super) fn headline(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
     match (diagnosis.verdict, diagnosis.unallocated_suffices) {
         (MessageVerdict::Fragmentation, Certainty::Yes) => format!(
@@ -133,7 +123,7 @@ fn depends_on_last_digit(diagnosis: &MessageDiagnosis) -> bool {
     [diagnosis.unallocated_suffices, diagnosis.available_suffices].contains(&Certainty::LastDigit)
 }
 
-fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
+pub(super) fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     let message = &diagnosis.message;
     let digit = show_bytes(message.unallocated.within);
     let mut notes = vec![format!("figures are rounded to two decimals: reserved - allocated is known to within {digit}")];
@@ -150,59 +140,4 @@ fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
         ));
     }
     notes
-}
-
-pub(super) fn print(out: &mut dyn Write, diagnosis: &MessageDiagnosis) -> io::Result<()> {
-    writeln!(
-        out,
-        "an out-of-memory message from device {}\n\n{}\n",
-        diagnosis.message.device,
-        output::bad(&wrapped(&headline(diagnosis), width()).join("\n"))
-    )?;
-    for (place, (answer, finding)) in steps(diagnosis).iter().enumerate() {
-        let word = format!("{:<7}", answer.name());
-        let word = if *answer == Applies::Yes { output::bad(&word) } else { word };
-        step(out, place, &word, finding)?;
-    }
-    writeln!(out, "\n{}", output::dim("how certain this is"))?;
-    for note in notes(diagnosis) {
-        hanging(out, "  ", 2, &note)?;
-    }
-    Ok(())
-}
-
-view! {
-    pub(super) struct Object(diagnosis: &MessageDiagnosis) {
-        device: u32 = diagnosis.message.device,
-        verdict: &'static str = diagnosis.verdict.name(),
-        headline: String = headline(diagnosis),
-        steps: Vec<Step> =
-            all(steps(diagnosis).into_iter().enumerate(), |(place, (answer, finding))| Step::of(place, answer.name(), finding)),
-        tried: Figure = Figure::of(diagnosis.message.tried),
-        block_bytes_least: u64 = diagnosis.block_bytes.0,
-        block_bytes_most: u64 = diagnosis.block_bytes.1,
-        total: Figure = Figure::of(diagnosis.message.total),
-        free: Figure = Figure::of(diagnosis.message.free),
-        limit: Option<Figure> = diagnosis.message.limit.map(Figure::of),
-        allocated: Figure = Figure::of(diagnosis.message.allocated),
-        reserved: Figure = Figure::of(diagnosis.message.reserved),
-        unallocated: Figure = Figure::of(diagnosis.message.unallocated),
-        private_pools: Option<Figure> = diagnosis.message.private_pools.map(Figure::of),
-        live: Figure = Figure::of(diagnosis.live),
-        empty: Figure = Figure::of(diagnosis.empty),
-        needed: Figure = Figure::of(diagnosis.needed),
-        available: Figure = Figure::of(diagnosis.available),
-        held_by_others: Figure = Figure::of(diagnosis.held_by_others),
-        unallocated_suffices: &'static str = diagnosis.unallocated_suffices.name(),
-        available_suffices: &'static str = diagnosis.available_suffices.name(),
-        device_had_room: &'static str = diagnosis.device_had_room.name(),
-        notes: Vec<String> = notes(diagnosis),
-    }
-}
-
-view! {
-    struct Figure(size: Size) {
-        bytes: u64 = size.bytes,
-        within_bytes: u64 = size.within,
-    }
 }

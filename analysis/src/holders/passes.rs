@@ -1,0 +1,248 @@
+//! The forward and backward passes of a training run, found in the lives of its blocks.
+//!
+//! A forward pass keeps more and more blocks for the backward pass, which frees them in the opposite order. So the number of blocks in
+//! use, without those that are kept or that are freed many at a time, rises and falls once a pass, however large the blocks are. A rise
+//! and fall whose frees are in no such order is none.
+
+use parkade_recording::{Action, DeviceRecording};
+
+use crate::timeline::{BlockLife, NEVER};
+
+/// A forward pass with its backward pass, in moments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Pass {
+    /// The last moment before the forward pass.
+    pub(super) start: u32,
+    /// The last moment of the forward pass, the one at which most is kept.
+    pub(super) turn: u32,
+    /// The moment at which the backward pass has freed all that the forward pass kept for it.
+    pub(super) end: u32,
+}
+
+/// Where a moment lies among the passes. The number is that of the pass; between two of them, the one before it, counted from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Section {
+    Between(usize),
+    Forward(usize),
+    Backward(usize),
+}
+
+/// So many frees without an allocation among them are those of a list that is dropped, such as all gradients.
+const FREED_TOGETHER: u32 = 12;
+/// Blocks that live no longer than so many entries say nothing about passes.
+const SHORT: u32 = 30;
+/// A pass keeps at least so many blocks.
+const FEWEST: i64 = 6;
+/// The share of blocks that a backward pass frees in the opposite order. 0.5 is no order at all.
+const OPPOSITE: f64 = 0.75;
+
+/// Runs of frees without an allocation among them.
+pub(super) struct FreeRuns {
+    /// For each entry the number of its run; the entries between two runs have that of the next one.
+    numbers: Vec<u32>,
+    lengths: Vec<u32>,
+}
+
+impl FreeRuns {
+    pub(super) fn of(recording: &DeviceRecording) -> FreeRuns {
+        let (mut numbers, mut lengths) = (Vec::with_capacity(recording.trace.len()), vec![0]);
+        for entry in &recording.trace {
+            match (entry.action, lengths.last_mut()) {
+                (Action::FreeRequested, Some(length)) => *length += 1,
+                (Action::Alloc | Action::Oom, Some(length)) if *length > 0 => lengths.push(0),
+                _ => {}
+            }
+            numbers.push(lengths.len() as u32 - 1);
+        }
+        FreeRuns { numbers, lengths }
+    }
+
+    /// The run in which a block was freed; `None` if it never was.
+    pub(super) fn of_block(&self, block: &BlockLife) -> Option<u32> {
+        self.numbers.get((block.freed as usize).checked_sub(1)?).copied()
+    }
+
+    /// Whether a block was freed together with many others.
+    pub(super) fn is_of_many(&self, block: &BlockLife) -> bool {
+        self.of_block(block).and_then(|run| self.lengths.get(run as usize)).is_some_and(|&length| length >= FREED_TOGETHER)
+    }
+}
+
+/// The passes of a run of so many entries, in order.
+pub(super) fn passes(blocks: &[BlockLife], runs: &FreeRuns, entries: usize) -> Vec<Pass> {
+    // In the order in which they were made.
+    let counted: Vec<&BlockLife> =
+        blocks.iter().filter(|block| block.born > 0 && block.freed != NEVER && !runs.is_of_many(block)).collect();
+    let mut rises = rises_and_falls(&level(&counted, SHORT, entries));
+    // The turn is told by what is made and freed in the pass alone, and around it by shorter and shorter lives.
+    let is_inside = |block: &&BlockLife| {
+        let place = rises.partition_point(|rise| rise.end < block.born as usize);
+        rises.get(place).is_some_and(|rise| block.born as usize > rise.start && block.freed as usize <= rise.end)
+    };
+    let inside: Vec<&BlockLife> = counted.iter().copied().filter(is_inside).collect();
+    for longest_ignored in [SHORT, 16, 8, 4, 2] {
+        let level = level(&inside, longest_ignored, entries);
+        for rise in &mut rises {
+            let (first, last) = rise.plateau;
+            let top = level[first..=last].iter().copied().max().unwrap_or(0);
+            let is_top = |moment: &usize| level[*moment] == top;
+            rise.plateau = ((first..=last).find(is_top).unwrap_or(first), (first..=last).rfind(is_top).unwrap_or(last));
+        }
+    }
+    let found = rises.iter().map(|rise| Pass { start: rise.start as u32, turn: rise.plateau.0 as u32, end: rise.end as u32 });
+    found.filter(|pass| is_opposite(&counted, pass)).collect()
+}
+
+/// How many blocks are in use at each moment, of those that live longer than so many entries.
+fn level(blocks: &[&BlockLife], longest_ignored: u32, entries: usize) -> Vec<i64> {
+    let mut changes = vec![0_i64; entries + 1];
+    for block in blocks.iter().filter(|block| block.freed.saturating_sub(block.born) > longest_ignored) {
+        for (moment, change) in [(block.born, 1), (block.freed, -1)] {
+            if let Some(at) = changes.get_mut(moment as usize) {
+                *at += change;
+            }
+        }
+    }
+    let mut level = 0;
+    for change in &mut changes {
+        level += *change;
+        *change = level;
+    }
+    changes
+}
+
+/// A rise and fall of the level.
+struct Rise {
+    /// The last moment at its lowest before the rise.
+    start: usize,
+    /// The moments between which it is at its highest: at first, all of the rise and fall.
+    plateau: (usize, usize),
+    /// The moment at which the fall is over.
+    end: usize,
+}
+
+/// The rises and falls of at least a quarter of the highest level, which fall by at least 70 % of what they rose.
+fn rises_and_falls(level: &[i64]) -> Vec<Rise> {
+    let least = FEWEST.max(level.iter().copied().max().unwrap_or(0) / 4);
+    let mut found: Vec<Rise> = Vec::new();
+    // The level at its lowest, and the last moment at which it was.
+    let mut low = (i64::MAX, 0);
+    // The highest level of a rise, once there is one.
+    let mut high = None;
+    for (moment, &now) in level.iter().enumerate() {
+        match high {
+            None if now <= low.0 => low = (now, moment),
+            None if now - low.0 >= least / 2 => high = Some(now),
+            None => {}
+            // The rise was none of a pass.
+            Some(_) if now < low.0 => (low, high) = ((now, moment), None),
+            Some(top) if top - low.0 >= least && (now - low.0) * 10 <= (top - low.0) * 3 => {
+                let end = end_of_fall(level, moment, (top - low.0) / 50);
+                let start = found.last().map_or(low.1, |last| low.1.max(last.end));
+                // The end of a long fall may be found only where the next rise is over.
+                if start < end {
+                    found.push(Rise { start, plateau: (start, end), end });
+                }
+                (low, high) = ((now, moment), None);
+            }
+            Some(top) => high = Some(top.max(now)),
+        }
+    }
+    found
+}
+
+/// Where a fall is over that goes on at a moment: at its lowest, where what is freed long after the rest does not count.
+fn end_of_fall(level: &[i64], from: usize, tolerance: i64) -> usize {
+    let rise = level[from..].iter().scan(level[from], |low, &now| {
+        *low = now.min(*low);
+        Some((now, *low))
+    });
+    // It ends with the next rise.
+    let valley = rise.take_while(|(now, low)| now - low <= FEWEST.max(tolerance * 12)).map(|(now, _)| now);
+    let valley: Vec<i64> = valley.collect();
+    let low = valley.iter().copied().min().unwrap_or(0);
+    let near = valley.iter().position(|&now| now <= low + tolerance.max(2)).unwrap_or(0);
+    let mut end = near;
+    for (moment, &now) in valley.iter().enumerate().skip(near) {
+        if moment - end > 2 * SHORT as usize || valley[end] == low {
+            break;
+        }
+        if now < valley[end] {
+            end = moment;
+        }
+    }
+    from + end
+}
+
+/// Whether what a pass keeps is freed in the opposite order. Blocks are compared at a quarter of their number apart, because neighbours
+/// are often freed in either order.
+fn is_opposite(blocks: &[&BlockLife], pass: &Pass) -> bool {
+    let from = blocks.partition_point(|block| block.born <= pass.start);
+    let to = blocks.partition_point(|block| block.born <= pass.turn);
+    let kept: Vec<u32> =
+        blocks[from..to].iter().map(|block| block.freed).filter(|&freed| freed > pass.turn && freed <= pass.end).collect();
+    let apart = (kept.len() / 4).max(1);
+    let pairs = kept.iter().zip(kept.iter().skip(apart));
+    let opposite = pairs.clone().filter(|(earlier, later)| earlier > later).count();
+    kept.len() as i64 >= FEWEST && opposite as f64 >= OPPOSITE * pairs.count() as f64
+}
+
+/// Where a moment lies among the passes; a block that is made or freed by an entry is so at the moment after it.
+pub(super) fn section(passes: &[Pass], moment: u32) -> Section {
+    let place = passes.partition_point(|pass| pass.end < moment);
+    match passes.get(place) {
+        Some(pass) if moment > pass.turn => Section::Backward(place),
+        Some(pass) if moment > pass.start => Section::Forward(place),
+        _ => Section::Between(place),
+    }
+}
+
+/// The passes, from the first up to but not including the last, at whose turn a block is in use.
+pub(super) fn turns_of(passes: &[Pass], block: &BlockLife) -> std::ops::Range<usize> {
+    let first = passes.partition_point(|pass| pass.turn < block.born);
+    first..passes.partition_point(|pass| pass.turn < block.freed).max(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn life(born: u32, freed: u32) -> BlockLife {
+        let stack = parkade_recording::StackId::NONE;
+        BlockLife { address: 0, size: 512, requested: 512, stack, born, freed, gone: freed }
+    }
+
+    /// Blocks that are made one after the other, and freed in this order.
+    fn pass(start: u32, blocks: u32, is_opposite: bool) -> Vec<BlockLife> {
+        let length = 40 * blocks;
+        (0..blocks)
+            .map(|i| {
+                let order = if is_opposite { blocks - i } else { i + 1 };
+                life(start + 40 * i + 1, start + length + 40 * order)
+            })
+            .collect()
+    }
+
+    fn found(blocks: &[BlockLife]) -> Vec<Pass> {
+        let entries = 10_000;
+        let runs = FreeRuns { numbers: vec![0; entries], lengths: vec![1] };
+        passes(blocks, &runs, entries)
+    }
+
+    #[test]
+    fn passes_are_rises_whose_blocks_are_freed_in_the_opposite_order() {
+        let blocks = [pass(100, 20, true), pass(2000, 15, true)].concat();
+        let expected = [Pass { start: 100, turn: 861, end: 1700 }, Pass { start: 2000, turn: 2561, end: 3200 }];
+        assert_eq!(found(&blocks), expected);
+        assert_eq!(found(&pass(100, 20, false)), [], "a queue is no pass");
+        assert_eq!(found(&pass(100, 4, true)), [], "too few");
+        assert_eq!(found(&[]), []);
+        let kinds = [100, 101, 861, 862, 1700, 1701, 2001, 9999].map(|moment| section(&expected, moment));
+        use Section::{Backward, Between, Forward};
+        assert_eq!(kinds, [Between(0), Forward(0), Forward(0), Backward(0), Backward(0), Between(1), Forward(1), Between(2)]);
+        assert_eq!(
+            [life(0, NEVER), life(861, 862), life(862, 2561)].map(|block| turns_of(&expected, &block)),
+            [0..2, 0..1, 1..1]
+        );
+    }
+}

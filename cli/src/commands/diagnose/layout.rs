@@ -1,0 +1,69 @@
+//! What the texts of a recording and of a message share: lines that wrap, and the five steps.
+
+use std::io::{self, Write};
+
+use crate::json_struct::view;
+use crate::output;
+
+/// The names of the five steps.
+pub(super) const STEPS: [&str; 5] = ["capacity", "fragmentation", "settings", "empty_cache", "snapshot"];
+/// What no setting changes.
+pub(super) const POOLS_DO_NOT_SHARE: &str =
+    "no setting makes a private pool share its cached memory: free the CUDA graphs and MemPools you no longer need";
+
+/// The width at which text wraps.
+pub(super) fn width() -> usize {
+    output::width().min(100)
+}
+
+/// One step: its number, name, answer and finding.
+pub(super) fn step(out: &mut dyn Write, place: usize, word: &str, finding: &str) -> io::Result<()> {
+    hanging(out, &format!("  {} {:<13}  {word}  ", place + 1, STEPS[place]), 28, finding)
+}
+
+/// Text beside a heading, wrapped at this indentation.
+pub(super) fn hanging(out: &mut dyn Write, heading: &str, indent: usize, text: &str) -> io::Result<()> {
+    let lines = wrapped(text, width() - indent).join(&format!("\n{:indent$}", ""));
+    writeln!(out, "{heading}{lines}")
+}
+
+view! {
+    /// One of the five steps.
+    pub(super) struct Step(place: usize, applies: &'static str, finding: String) {
+        step: &'static str = STEPS[place],
+        applies: &'static str = applies,
+        finding: String = finding,
+    }
+}
+
+/// The units of sizes.
+const UNITS: [&str; 4] = ["byte", "KiB", "MiB", "GiB"];
+
+/// The text in lines of at most `width` characters, if its words are that short; a command is never broken.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for paragraph in text.split('\n') {
+        if paragraph.starts_with("parkade ") {
+            lines.push(paragraph.to_owned());
+            continue;
+        }
+        // A number and its unit stay together.
+        let paragraph =
+            UNITS.iter().fold(paragraph.to_owned(), |text, unit| text.replace(&format!(" {unit}"), &format!("\u{a0}{unit}")));
+        lines.extend(output::wrapped(&paragraph, width).iter().map(|line| line.replace('\u{a0}', " ")));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_wraps_between_words_and_commands_stay_whole() {
+        let text = "one two three four:\nparkade advise a.pickle --limit 5";
+        assert_eq!(wrapped(text, 9), ["one two", "three", "four:", "parkade advise a.pickle --limit 5"]);
+        assert_eq!(wrapped("abcdefghij k", 3), ["abcdefghij", "k"]);
+        assert_eq!(wrapped("it has 8.00 MiB, free", 11), ["it has", "8.00 MiB,", "free"]);
+    }
+}
