@@ -207,7 +207,7 @@ impl Args {
         };
         let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
         let runs = traced.map(run).collect::<Result<Vec<_>, VerifyError>>()?;
-        let source = self.replay.file.display().to_string();
+        let source = self.file.display().to_string();
         output_file::write_with(&self.output, |out| perfetto::write(out, &source, recording, &runs, self.blocks))
     }
 }
