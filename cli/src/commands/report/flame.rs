@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use parkade::texts::format_bytes;
 use parkade_analysis::holders::Folded;
 
+use super::OWN_MARK;
 use super::gather::Report;
 use super::markup::{escape, grouped};
-use super::OWN_MARK;
 use crate::output;
 use crate::recording::short_name;
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
+use parkade_analysis::advise::{Advice as Found, Outcome};
 use parkade_analysis::annotations::{Scope, scopes};
+use parkade_analysis::ending::Ending;
 use parkade_analysis::holders::Holders;
 use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, what_if};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
@@ -14,7 +16,7 @@ use parkade_replay::{
 };
 use rayon::prelude::*;
 
-use super::advice::{Advice, Tried};
+use super::advice::Tried;
 use super::labels::Labels;
 use super::limit::Limit;
 use super::{Args, advice};
@@ -51,8 +53,8 @@ pub(crate) struct Report {
     /// The names of all stacks that blocks have.
     pub(super) labels: Labels,
     pub(super) devices: Vec<Device>,
-    /// What to do, if it was searched. All devices share one process, so they share the settings.
-    pub(super) advice: Option<Advice>,
+    /// What `advise` finds, if it was asked. All devices share one process, so they share the settings.
+    pub(super) found: Option<Found>,
 }
 
 /// What to show about one device.
@@ -64,6 +66,8 @@ pub(super) struct Device {
     pub(super) curves: Curves,
     pub(super) times: Option<TimeSamples>,
     pub(super) phases: Vec<Scope>,
+    /// Whether the run died of an out-of-memory error.
+    pub(super) ending: Ending,
     /// The moment with the most allocated bytes.
     pub(super) peak_allocated_moment: u32,
     /// The moment with the most reserved bytes.
@@ -106,15 +110,22 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     let chosen = chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let limit = Limit::of(args, &chosen, &own)?;
-    // Only a page gives advice, and the search takes longer than everything else.
-    let advice = match args.output {
-        Some(_) => advice::of_devices(&chosen, &own, profile, given.clone(), args)?,
+    let died = chosen.iter().any(|device| Ending::of(device).death().is_some());
+    // Only a page gives advice: the search takes longer than everything else. But whether a run that died would fit is judged in any case.
+    let found = match args.output {
+        Some(_) => advice::search(&chosen, &own, profile, (given.clone(), true), args)?,
+        None if died => {
+            let tried = tried_settings(profile, &settings, None, given.clone())?;
+            let tried = tried.into_iter().map(|attempt| attempt.settings).collect();
+            advice::search(&chosen, &own, profile, (tried, false), args)?
+        }
         None => None,
     };
     let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own };
-    let recommended = advice.as_ref().and_then(|advice| advice.recommended.clone());
-    let tried = tried_settings(profile, &settings, recommended, given)?;
-    let what = Tries { settings: &tried, profile, limit_bytes: limit.tried_bytes, capacity_bytes: args.capacity };
+    let best = found.as_ref().filter(|_| args.output.is_some()).and_then(Found::recommended);
+    let tried = tried_settings(profile, &settings, best.map(|option| option.settings.clone()), given)?;
+    let what =
+        Tries { settings: &tried, found: found.as_ref(), profile, limit_bytes: limit.tried_bytes, capacity_bytes: args.capacity };
     let bar = progress::entries(args.json.json);
     bar.set_length(recording::entries(&chosen));
     let mut devices = Vec::new();
@@ -135,7 +146,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
         stacks: recording.stacks,
         labels,
         devices,
-        advice,
+        found,
     })
 }
 
@@ -168,15 +179,12 @@ fn tried_settings(
     recommended: Option<Settings>,
     given: Vec<Settings>,
 ) -> Result<Vec<Attempt>> {
-    let is_same = |one: &Settings, other: &Settings| {
-        Settings { text: String::new(), ..one.clone() } == Settings { text: String::new(), ..other.clone() }
-    };
     let always = TRIED.into_iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
     let always = always.collect::<Result<Vec<Settings>>>()?;
-    let is_best = |settings: &Settings| recommended.as_ref().is_some_and(|best| is_same(best, settings));
+    let is_best = |settings: &Settings| recommended.as_ref().is_some_and(|best| advice::is_same(best, settings));
     let mut tried: Vec<Attempt> = Vec::new();
     for settings in [own.settings.clone()].into_iter().chain(recommended.clone()).chain(always).chain(given) {
-        if !tried.iter().any(|other| is_same(&other.settings, &settings)) {
+        if !tried.iter().any(|other| advice::is_same(&other.settings, &settings)) {
             tried.push(Attempt { is_own: tried.is_empty(), is_recommended: is_best(&settings), settings });
         }
     }
@@ -186,6 +194,7 @@ fn tried_settings(
 /// What to try on a device, and with how much memory.
 struct Tries<'a> {
     settings: &'a [Attempt],
+    found: Option<&'a Found>,
     profile: &'static Rules,
     limit_bytes: Option<u64>,
     capacity_bytes: Option<u64>,
@@ -203,12 +212,19 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOp
     let (verdict, (requests, timeline)) = (verdict?, replayed?);
     let learned = learned_addresses(device, &requests);
     let entries = timeline.entries;
-    let &Tries { settings, profile, limit_bytes, capacity_bytes } = tries;
+    let &Tries { settings, found, profile, limit_bytes, capacity_bytes } = tries;
+    let hides_more = |limit| requests.lost_beginning.is_some_and(|lost| lost.reserved_bytes > limit);
     let what =
         WhatIf { requests: &requests, learned: &learned, device: device.device, entries, profile, limit_bytes, capacity_bytes };
     let try_one = |attempt: &Attempt| {
         let WhatIfRun { reserved, prediction } = what_if(&what, &attempt.settings, WHAT_IF_BUCKETS);
+        let plain = match limit_bytes {
+            _ if prediction.first_failure.is_some() => Outcome::DoesNotFit,
+            Some(limit) if !hides_more(limit) => Outcome::Fits,
+            _ => Outcome::Unknown,
+        };
         let tried = Tried {
+            outcome: found.and_then(|found| advice::outcome_with(found, &attempt.settings)).unwrap_or(plain),
             label: advice::name(&attempt.settings),
             is_own: attempt.is_own,
             is_recommended: attempt.is_recommended,
@@ -234,6 +250,7 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOp
         curves: curves(&timeline.levels, OVERVIEW_BUCKETS),
         times: TimeSamples::of(device, MOST_TIMES),
         phases,
+        ending: Ending::of(device),
         peak_allocated_moment,
         peak_reserved_moment: Levels::peak_moment(&timeline.levels.reserved) as u32,
         recorded_peak_bytes: recorded_peak_bytes(device),

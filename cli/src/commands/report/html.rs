@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use parkade::texts::format_bytes;
+use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{HolderKey, MarkerKind};
 use parkade_recording::StackId;
 
-use super::advice::Tried;
+use super::advice::{self, Tried};
 use super::data::{self, Piece};
 use super::gather::{Device, Report};
 use super::markup::{counted, escape, fill, grouped};
@@ -82,9 +83,9 @@ fn section(report: &Report, device: &Device, piece: &Piece, place: usize) -> Str
         ("moments", moments(piece)),
         ("peak", holders_title(device)),
         ("holders", holders(report, device)),
-        ("tried_with", tried_title(report)),
-        ("tried", tried(report, device)),
-        ("advice", advice(report, device)),
+        ("tried_with", tried_title(report, device)),
+        ("tried", tried(device)),
+        ("advice", advice_box(report, device)),
         ("data", BASE64_STANDARD.encode(&piece.bytes)),
     ];
     let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -199,20 +200,16 @@ fn holders(report: &Report, device: &Device) -> String {
     rows
 }
 
-fn tried(report: &Report, device: &Device) -> String {
+fn tried(device: &Device) -> String {
     let recorded = device.curves.reserved.peak();
     let mut rows = String::new();
     for (number, (tried, _)) in device.tried.iter().enumerate() {
-        let Tried { label, is_own, peak_reserved_bytes, fails_at_entry, retries, driver_calls, driver_ns, is_recommended } =
-            tried;
+        let Tried { label, is_own, is_recommended, peak_reserved_bytes, outcome, retries, driver_calls, driver_ns, .. } = tried;
         let change = (*peak_reserved_bytes as f64 / recorded.max(1) as f64 - 1.0) * 100.0;
-        let fits = match (fails_at_entry, tried.fits(report.limit.tried_bytes)) {
-            (Some(entry), _) => format!("<span class=\"bad\">no, entry {}</span>", grouped(*entry as u64)),
-            (None, Some(_)) => "<span class=\"good\">yes</span>".to_owned(),
-            (None, None) => {
-                "<span class=\"quiet\" title=\"the memory is not known: --limit or --capacity sets it\">–</span>".to_owned()
-            }
-        };
+        let (fits, class) = words::outcome(device, tried);
+        let hint =
+            if *outcome == Outcome::Unknown { " title=\"the memory is not known: --limit or --capacity sets it\"" } else { "" };
+        let fits = format!("<span class=\"{class}\"{hint}>{fits}</span>");
         let own = match (is_own, is_recommended) {
             (true, true) => " <em>the run’s own, recommended</em>",
             (true, false) => " <em>the run’s own</em>",
@@ -246,22 +243,21 @@ fn tried_label(label: &str) -> String {
 }
 
 /// The box with the answer. All devices share one process, so they share the answer too.
-fn advice(report: &Report, device: &Device) -> String {
-    let Some(advice) = report.advice.as_ref().filter(|_| device.verdict.is_some()) else { return String::new() };
+fn advice_box(report: &Report, device: &Device) -> String {
+    let Some(found) = report.found.as_ref().filter(|_| device.verdict.is_some()) else { return String::new() };
+    let advice = advice::of_device(found, device);
     let command = advice.command.as_ref().map_or_else(String::new, |command| format!("<pre>{}</pre>", escape(command)));
     let lines: String = advice.lines.iter().map(|line| format!("<p>{}</p>", escape(line))).collect();
     format!("<div class=\"advice\"><h2>What to do</h2>{command}{lines}</div>")
 }
 
 /// With how much memory the settings were tried.
-fn tried_title(report: &Report) -> String {
-    let Some(bytes) = report.limit.tried_bytes else {
-        return "The same requests under each setting, on a simulated device with as much memory as is needed: bytes reserved over the run."
-            .to_owned();
+fn tried_title(report: &Report, device: &Device) -> String {
+    let memory = match report.limit.tried_bytes {
+        None => "as much memory as is needed".to_owned(),
+        Some(bytes) if report.limit.hint.is_some() => format!("{} (assumed, as said above)", format_bytes(bytes)),
+        Some(bytes) => format_bytes(bytes),
     };
-    let assumed = if report.limit.hint.is_some() { " (assumed, as said above)" } else { "" };
-    format!(
-        "The same requests under each setting, on a simulated device with {}{assumed}: bytes reserved over the run.",
-        format_bytes(bytes)
-    )
+    let so_far = if device.ending.death().is_some() { " in the file" } else { "" };
+    format!("The same requests{so_far} under each setting, on a simulated device with {memory}: bytes reserved over the run.")
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use parkade::texts::format_bytes;
+use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{Curve, MarkerKind};
 
 use super::gather::{Device, Report, curves};
@@ -184,15 +185,19 @@ fn tried(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> i
     writeln!(out, "with other settings, in {memory}{assumed}")?;
     writeln!(out, "{}", output::dim("peak reserved  fits   retries  settings"))?;
     for (tried, _) in &device.tried {
-        let fits = match tried.fits(report.limit.tried_bytes) {
-            Some(true) => output::good("yes  "),
-            Some(false) => output::bad("no   "),
-            None => "-    ".to_owned(),
+        let fits = match tried.outcome {
+            Outcome::Fits => output::good("yes  "),
+            Outcome::GetsPast => "past ".to_owned(),
+            Outcome::DoesNotFit => output::bad("no   "),
+            Outcome::Unknown => "-    ".to_owned(),
         };
         let (peak, retries) = (size::show(tried.peak_reserved_bytes), tried.retries);
         let own = if tried.is_own { " (the run's own)" } else { "" };
         let label = output::shorten(&output::one_line(&tried.label), size.columns.saturating_sub(34 + own.len()).max(10));
         writeln!(out, "{peak:>13}  {fits}  {retries:>7}  {label}{own}")?;
+    }
+    if device.tried.iter().any(|(tried, _)| tried.outcome == Outcome::GetsPast) {
+        writeln!(out, "{}", output::dim("past: gets past the error of which the run died; the rest is not known"))?;
     }
     writeln!(out)
 }

@@ -1,12 +1,14 @@
 //! The sentences of a report: what happened, how exact the replay is, and what the file lacks.
 
 use parkade::texts::format_bytes;
+use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
 use parkade_replay::SettingsOrigin;
 
+use super::advice::Tried;
 use super::gather::{Device, Report};
 use super::markup::{counted, grouped};
-use crate::{output, size};
+use crate::{ending, output, size};
 
 /// Reserved memory that no block uses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -203,8 +205,13 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
             counted(lost.blocks as u64, "block")
         ));
     }
-    if count_of(device, MarkerKind::OutOfMemory) > 0 {
-        notes.push("What the program would have requested after the failure is not in the file, so it is missing under other settings too.".to_owned());
+    if let Some(said) = ending::ending(&device.ending) {
+        notes.push(sentence(&said));
+    }
+    if device.ending.death().is_some() {
+        let programs = report.found.iter().flat_map(|found| &found.programs);
+        let rest = programs.filter(|program| program.device == device.number).find_map(|program| program.continuation.as_ref());
+        notes.push(format!("{} The graphs and tables show what is in the file.", sentence(&ending::rest(rest))));
     }
     if verdict.not_in_file.refusals > 0 {
         notes.push(format!(
@@ -213,6 +220,25 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// The text with a capital letter and a full stop.
+fn sentence(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), rest.as_str()))
+}
+
+/// Whether the program fits with settings, in a word or two, and the class of these words on a page.
+pub(super) fn outcome(device: &Device, tried: &Tried) -> (String, &'static str) {
+    let at = |entry: usize| format!(", entry {}", grouped(entry as u64));
+    match tried.outcome {
+        Outcome::Fits => ("yes".to_owned(), "good"),
+        Outcome::GetsPast => {
+            (format!("past it{}", device.ending.death().map_or_else(String::new, |death| at(death.entry))), "warn")
+        }
+        Outcome::DoesNotFit => (format!("no{}", tried.fails_at_entry.map_or_else(String::new, at)), "bad"),
+        Outcome::Unknown => ("–".to_owned(), "quiet"),
+    }
 }
 
 /// What holds memory, in words.
