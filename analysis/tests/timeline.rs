@@ -120,6 +120,7 @@ fn what_if_is_what_a_prediction_says() {
             device: 0,
             entries: run.timeline.entries,
             profile,
+            limit_bytes: capacity_bytes,
             capacity_bytes,
         };
         let seen = what_if(&what, &settings, 500);

@@ -90,8 +90,13 @@ fn styled(style: Style, text: &str) -> String {
 /// The columns of the terminal; a fixed number elsewhere, so that output in files does not depend on where it was made.
 pub(crate) fn width() -> usize {
     const ELSEWHERE: usize = 200;
+    terminal().map_or(ELSEWHERE, |(columns, _)| columns)
+}
+
+/// The columns, at least 40, and the lines of the terminal; `None` if standard output is not one.
+pub(crate) fn terminal() -> Option<(usize, usize)> {
     let size = io::stdout().is_terminal().then(|| terminal_size::terminal_size_of(io::stdout())).flatten();
-    size.map_or(ELSEWHERE, |(width, _)| usize::from(width.0).max(40))
+    size.map(|(columns, lines)| (usize::from(columns.0).max(40), usize::from(lines.0)))
 }
 
 /// An indented line of text, wrapped on a terminal.

@@ -3,85 +3,13 @@
 mod common;
 
 use std::fs;
-use std::io::Read;
 use std::sync::Arc;
 
+use common::pages::{page, pieces, shipped};
 use common::*;
-use flate2::read::GzDecoder;
-use parkade_analysis::timeline::{Column, HeapLog, Packed};
-use parkade_recording::{
-    self, Action, BlockState, DeviceRecording, Frame, RecordedSettings, Recording, StackTable, Style, write,
-};
+use parkade_analysis::timeline::HeapLog;
+use parkade_recording::{self, Action, BlockState, DeviceRecording, Frame, RecordedSettings, Recording, Style, write};
 use serde_json::Value;
-
-/// A recording of the repository.
-fn shipped(name: &str) -> String {
-    format!("{}/../conformance/recordings/{name}.pickle.xz", env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Makes a page; returns it.
-fn page(folder: &Folder, file: &str, more: &[&str]) -> String {
-    let target = format!("{}/page.html", folder.path());
-    let run = call(&[&["report", file, "-o", &target, "--force"], more].concat());
-    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
-    fs::read_to_string(&target).expect("a page")
-}
-
-/// What a page's script draws from, of each device: the object and the log.
-fn pieces(page: &str) -> Vec<(Value, HeapLog)> {
-    let begin = "<script type=\"application/octet-stream\" class=\"data\">";
-    page.split(begin).skip(1).map(|rest| piece(rest.split_once("</script>").expect("an end").0)).collect()
-}
-
-fn piece(text: &str) -> (Value, HeapLog) {
-    let mut bytes = Vec::new();
-    GzDecoder::new(from_base64(text).as_slice()).read_to_end(&mut bytes).expect("gzip");
-    let (length, rest) = bytes.split_first_chunk().expect("a length");
-    let (object, mut rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
-    let object: Value = serde_json::from_slice(object).expect("JSON");
-    let log = &object["log"];
-    let mut packed = Packed {
-        base: u64::from_str_radix(log["base"].as_str().expect("hexadecimal"), 16).expect("hexadecimal"),
-        unit: log["unit"].as_u64().expect("a unit"),
-        blocks: log["blocks"].as_u64().expect("a number") as usize,
-        segments: log["segments"].as_u64().expect("a number") as usize,
-        ..Packed::default()
-    };
-    let number = |value: &Value| value.as_str().expect("text").parse::<u64>().expect("a number");
-    packed.streams = log["streams"].as_array().expect("streams").iter().map(number).collect();
-    packed.pools = log["pools"].as_array().expect("pools").iter().map(|pool| (number(&pool[0]), number(&pool[1]))).collect();
-    // The page has the frames of its stacks, by the same numbers.
-    let mut table = StackTable::default();
-    for (place, _) in object["stacks"].as_array().expect("stacks").iter().enumerate() {
-        let frame = Frame { filename: "stack".into(), line: place as u32, name: "stack".into() };
-        let frame = table.intern_frame(frame);
-        packed.stacks.push(table.intern_stack(&[frame]));
-    }
-    for column in object["columns"].as_array().expect("columns") {
-        let (bytes, others) = rest.split_at(column[1].as_u64().expect("a length") as usize);
-        packed.columns.push(Column { name: column[0].as_str().expect("a name").to_owned(), bytes: bytes.to_vec() });
-        rest = others;
-    }
-    assert!(rest.is_empty());
-    (object, packed.unpack().expect("a log"))
-}
-
-fn from_base64(text: &str) -> Vec<u8> {
-    let digit = |c: u8| match c {
-        b'A'..=b'Z' => c - b'A',
-        b'a'..=b'z' => c - b'a' + 26,
-        b'0'..=b'9' => c - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => panic!("{c} is no digit"),
-    };
-    let digits: Vec<u8> = text.trim().bytes().filter(|&c| c != b'=').map(digit).collect();
-    let chunk = |chunk: &[u8]| {
-        let bits = chunk.iter().fold(0_u32, |bits, &digit| bits << 6 | u32::from(digit)) << (6 * (4 - chunk.len()));
-        bits.to_be_bytes()[1..chunk.len()].to_vec()
-    };
-    digits.chunks(4).flat_map(chunk).collect()
-}
 
 /// Segments as address, size and blocks in use; blocks as address and size.
 type Heap = Vec<(u64, u64, Vec<(u64, u64)>)>;
@@ -121,8 +49,8 @@ fn a_small_page_holds_some_moments() {
     let folder = Folder::new("report-small");
     let file = shipped("resnet50_sweep.default");
     let whole = pieces(&page(&folder, &file, &[]));
-    let small = page(&folder, &file, &["--page-size", "132KiB"]);
-    assert!(small.len() < 132 << 10, "{}", small.len());
+    let small = page(&folder, &file, &["--page-size", "150KiB"]);
+    assert!(small.len() < 150 << 10, "{}", small.len());
     let found = pieces(&small);
     let moments: Vec<u32> =
         found[0].0["moments"].as_array().expect("moments").iter().map(|m| m.as_u64().expect("a number") as u32).collect();
@@ -154,7 +82,7 @@ fn figures_are_those_of_verify_and_replay() {
     }
     for tried in device["what_if"].as_array().expect("settings") {
         let settings = tried["settings"].as_str().expect("text").replace("default", "");
-        let arguments = ["replay", "--json", &file, "--settings", &settings, "--capacity", "12GiB", "--recorded-limit", "12GiB"];
+        let arguments = ["replay", "--json", &file, "--settings", &settings, "--limit", "12GiB", "--recorded-limit", "12GiB"];
         let replay = object(&arguments);
         for key in ["fits", "fails_at_entry", "peak_reserved_bytes", "retries", "driver_calls"] {
             assert_eq!(tried[key], replay[key], "{settings}: {key}");
@@ -254,7 +182,7 @@ fn devices_are_told_apart() {
     let all = page(&folder, &file, &[]);
     let devices = |page: &str| pieces(page).iter().map(|(object, _)| object["device"].clone()).collect::<Vec<_>>();
     assert_eq!(devices(&all), [0, 3]);
-    assert_eq!(all.matches("role=\"tab\" data-device").count(), 2);
+    assert_eq!(all.matches("role=\"tab\" data-section").count(), 2);
     assert_eq!(devices(&page(&folder, &file, &["--device", "3"])), [3]);
     let run = call(&["report", &file, "--device", "1"]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
@@ -291,23 +219,6 @@ fn a_lost_beginning_is_rebuilt_and_said() {
     let found = pieces(&page);
     let start: Vec<u64> = found[0].1.at(0).iter().flat_map(|s| s.blocks.iter().map(|block| block.size)).collect();
     assert_eq!(start, [5 * MIB]);
-}
-
-/// Without a limit and a capacity there is as much memory as is needed, so that nothing fails says nothing.
-#[test]
-fn whether_it_fits_is_said_only_of_a_known_capacity() {
-    let file = shipped("gpt2_varlen.limit12_oom");
-    let own = |more: &[&str]| {
-        let run = call(&[&["report", &file], more].concat());
-        let row = run.out.lines().find(|line| line.ends_with("(the run's own)")).expect("a row");
-        let object: Value =
-            serde_json::from_str(call(&[&["report", "--json", &file], more].concat()).out.trim_end()).expect("JSON");
-        let fits = object["devices"][0]["what_if"][0]["fits"].clone();
-        (row.get(15..20).expect("a column").trim().to_owned(), fits)
-    };
-    assert_eq!(own(&[]), ("-".to_owned(), Value::Null));
-    assert_eq!(own(&["--limit", "12GiB"]), ("no".to_owned(), false.into()));
-    assert_eq!(own(&["--capacity", "80GiB"]), ("yes".to_owned(), true.into()));
 }
 
 /// A replay under a limit that the run did not have says nothing of what happened: that is what the recording's entries say.
@@ -351,5 +262,28 @@ fn what_cannot_be_shown_is_said_in_one_line() {
         let run = call(&[&["report"], &arguments[..]].concat());
         assert_eq!((run.code, run.out.as_str()), (2, ""), "{arguments:?}");
         assert!(run.err.starts_with("parkade: ") && run.err.contains(text) && run.err.lines().count() == 1, "{}", run.err);
+    }
+}
+
+/// Each colour of a picture is beside its meaning: a rectangle of the heap has the fill of a sign in the legend.
+#[test]
+fn a_picture_explains_its_colours() {
+    let folder = Folder::new("report-legend");
+    let svg = format!("{}/heap.svg", folder.path());
+    for (name, entry) in [("prefetch_streams.limit6", "3125"), ("gpt2_varlen.limit12_oom", "7268")] {
+        assert_eq!(call(&["report", &shipped(name), "--svg", &svg, "--entry", entry]).code, 0);
+        let picture = fs::read_to_string(&svg).expect("a picture");
+        let fills = |part: &str| -> Vec<String> {
+            let fills = part.split("<rect fill=\"").skip(1).map(|rest| rest.split_once('"').expect("a fill").0.to_owned());
+            fills.collect()
+        };
+        let (drawn, legend) = picture.split_once("<g transform").expect("a legend");
+        let (drawn, legend) = (fills(drawn), fills(legend));
+        assert!(drawn.len() > 20 && legend.len() > 2, "{name}: {} {legend:?}", drawn.len());
+        assert!(
+            drawn.iter().all(|fill| legend.contains(fill)) && legend.iter().all(|fill| drawn.contains(fill)),
+            "{name}: {legend:?}"
+        );
+        assert_eq!(picture.contains("freed, still used by other streams"), name.starts_with("prefetch"), "{name}");
     }
 }

@@ -1,11 +1,12 @@
 // Tests pages of `parkade report` in headless Chromium, opened from files without a network: the browser reports no error or warning;
-// hovering, zooming and the slider work; the pictures show the figures that the text states.
+// hovering, zooming and the slider work; the pictures show the figures that the text states; each colour has a row in a legend; and from
+// 390 to 3840 pixels, light and dark, all text is readable and nothing is wider than the screen.
 //
 //     npm install --prefix target/browser playwright-core
 //     NODE_PATH=target/browser/node_modules node conformance/browser/report.mjs PARKADE [OUT_FOLDER] [RECORDING...]
 //
 // PARKADE is the binary, for example target/release/parkade. RECORDING is a snapshot file or a finished page (.html); the default is four
-// recordings of the repository. Pages and screenshots (light at 1280 pixels, dark at 1920) go to OUT_FOLDER, by default target/pages.
+// recordings of the repository. Pages and screenshots (at each width, light and dark) go to OUT_FOLDER, by default target/pages.
 // The variable CHROMIUM names the browser if it is not /usr/bin/chromium.
 //
 // Exit code: 1 if a check fails, 2 if an argument is missing.
@@ -16,6 +17,7 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
+import { tooWide, unexplained, unreadable, watchColours } from "./looks.mjs";
 
 const USAGE = "usage: node conformance/browser/report.mjs PARKADE [OUT_FOLDER] [RECORDING...]";
 const [binary, out = "target/pages", ...given] = process.argv.slice(2);
@@ -28,6 +30,8 @@ const shipped = ["gpt2_varlen.limit12_oom", "gpt2_varlen.frames_tail20k", "prefe
 const here = resolve(import.meta.dirname, "../recordings");
 const recordings = given.length ? given : shipped.map((name) => join(here, `${name}.pickle.xz`));
 const LARGEST_PAGE = 10 * 2 ** 20;
+/** Widths of screens with the least size of text, in pixels. */
+const SCREENS = [[390, 12], [768, 12], [1280, 12], [1920, 12], [3840, 17]];
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 
 let failures = 0;
@@ -48,6 +52,7 @@ const picture = (page, name) => page.locator(`section:not([hidden]) ${name}`).ev
 /** Opens a page and collects its errors, warnings and network requests in `complaints`. */
 async function open(context, file) {
   const page = await context.newPage();
+  await page.addInitScript(watchColours);
   const complaints = [];
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && complaints.push(message.text()));
   page.on("pageerror", (error) => complaints.push(String(error)));
@@ -91,6 +96,10 @@ async function examine(context, file, name) {
   const of = (share) => frames[Math.min(frames.length - 1, Math.floor(frames.length * share))]?.toFixed(1);
   console.log(`       zooming: ${frames.length} frames, median ${of(0.5)} ms, 95 % within ${of(0.95)} ms`);
   check("the wheel zooms", (await picture(page, "canvas.timeline")) !== before);
+  await page.mouse.move(2, 2);
+  await settled(page);
+  const zoomed = [...await unexplained(page, "canvas.timeline", ".timeline-legend i"), ...await unexplained(page, "canvas.overview", ".timeline-legend i")];
+  check(`legends explain every colour while zoomed${zoomed.length ? `: ${zoomed}` : ""}`, zoomed.length === 0);
   await page.mouse.dblclick(at(0.5), box.y + 100);
   await settled(page);
 
@@ -100,9 +109,13 @@ async function examine(context, file, name) {
   await settled(page);
   check("a click picks a moment", (await when()) !== first);
   const heap = await picture(page, "canvas.heap");
-  await page.locator(".slider").evaluate((slider) => { slider.value = slider.max * 0.6; slider.dispatchEvent(new Event("input")); });
+  const held = await holders(page);
+  await page.locator("section:not([hidden]) .slider").evaluate((slider) => { slider.value = slider.max * 0.6; slider.dispatchEvent(new Event("input")); });
   await settled(page);
   check("the slider shows another heap", (await picture(page, "canvas.heap")) !== heap);
+  check("the slider shows other holders", (await holders(page)) !== held);
+  const title = await page.locator("section:not([hidden]) .holders-title").innerText();
+  check(`the holders are those of the heap: ${title}`, title.startsWith(`${await detail(page, "allocated")} `) && title.includes(/after [\d,]+ of/.exec(await when())[0]));
   const slid = await when();
   await page.locator("canvas.timeline").press("ArrowRight");
   check("an arrow key steps to the next entry", (await when()) !== slid);
@@ -124,25 +137,82 @@ async function examine(context, file, name) {
   check("hovering the heap shows a block or a hole", /(in use|free|pending)[\s\S]*address\s*0x/.test(block) && map.height > 30);
   await page.mouse.move(2, 2);
 
-  for (const [width, theme] of [[1280, "light"], [1920, "dark"]]) {
-    await page.setViewportSize({ width, height: 1000 });
-    if ((await page.evaluate(() => document.documentElement.dataset.theme)) !== theme) await page.locator("button.theme").click();
-    await settled(page);
-    const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    check(`nothing is wider than ${width} pixels`, overflow <= 0);
-    await page.screenshot({ path: join(out, `${name}.${width}.${theme}.png`), fullPage: true });
-  }
+  await examineTips(page);
+  await examineScreens(page, name);
   check(`no errors or warnings${complaints.length ? `: ${complaints.slice(0, 3).join(" | ")}` : ""}`, complaints.length === 0);
   await page.close();
 }
 
+/** The table of holders as text. */
+const holders = (page) => page.locator("section:not([hidden]) .holders tbody").innerText();
+
+/** Of a block with a stack, the first call in the tip is the user's own, if the stack has one. */
+async function examineTips(page) {
+  if (!(await page.locator("section:not([hidden]) .colour option[value=stack]").count())) return;
+  await page.getByRole("button", { name: "peak allocated" }).click();
+  await settled(page);
+  const canvas = page.locator("section:not([hidden]) canvas.heap");
+  await canvas.evaluate((heap) => heap.scrollIntoView({ block: "center" }));
+  const box = await canvas.boundingBox();
+  const size = await page.evaluate(() => innerHeight);
+  let [seen, own] = [0, 0];
+  for (let row = 0; row < 24; row += 1) {
+    const [x, y] = [box.x + 12 + (row % 4) * 40, box.y + 28 + row * 20];
+    if (y > Math.min(box.y + box.height, size) - 4 || y < 90) continue;
+    await page.mouse.move(x, y);
+    const calls = page.locator(".tip .call");
+    if (!(await calls.count())) continue;
+    const first = await calls.first().innerText();
+    await page.mouse.click(x, y);
+    const lines = await page.locator("section:not([hidden]) .clicked .calls .own").allInnerTexts();
+    seen += 1;
+    if (!lines.length) continue;
+    own += 1;
+    if (first !== lines[0] || /-packages/.test(first)) check(`the tip begins with the user's own call, ${lines[0]}, not with ${first}`, false);
+  }
+  check(`${own} of ${seen} tips begin with a call of the user's own`, own > 0);
+  await page.mouse.move(2, 2);
+  await settled(page);
+  const marked = await unexplained(page, "canvas.heap", ".key i, .holders .what i");
+  check(`legends explain every colour while a block is marked${marked.length ? `: ${marked}` : ""}`, marked.length === 0);
+}
+
+/** Legends, text and widths on every screen, light and dark. */
+async function examineScreens(page, name) {
+  for (const [width, least] of SCREENS) {
+    await page.setViewportSize({ width, height: Math.max(800, Math.round(width * 0.5625)) });
+    for (const theme of ["light", "dark"]) {
+      if ((await page.evaluate(() => document.documentElement.dataset.theme)) !== theme) await page.locator("button.theme").click();
+      await settled(page);
+      const wide = await tooWide(page);
+      const pale = await unreadable(page, least);
+      const missing = [
+        ...await unexplained(page, "canvas.timeline", ".timeline-legend i"), ...await unexplained(page, "canvas.overview", ".timeline-legend i"),
+        ...await unexplained(page, "canvas.tried", ".tried-legend i, .tried-table .swatch"),
+      ];
+      for (const option of await page.locator("section:not([hidden]) .colour option").all()) {
+        await page.locator("section:not([hidden]) .colour").selectOption(await option.getAttribute("value"));
+        await settled(page);
+        missing.push(...await unexplained(page, "canvas.heap", ".key i, .holders .what i"));
+      }
+      await page.locator("section:not([hidden]) .colour").selectOption({ index: 0 });
+      await settled(page);
+      const list = (problems) => (problems.length ? `: ${problems.slice(0, 4).join(" | ")}` : "");
+      check(`${width} pixels, ${theme}: nothing is wider${list(wide)}`, wide.length === 0);
+      check(`${width} pixels, ${theme}: all text is readable${list(pale)}`, pale.length === 0);
+      check(`${width} pixels, ${theme}: legends explain every colour${list(missing)}`, missing.length === 0);
+      await page.screenshot({ path: join(out, `${name}.${width}.${theme}.png`), fullPage: true });
+    }
+  }
+}
+
 /** A page limited to some moments: its slider stops only at those, and each shows the whole heap. */
 async function examineSmall(context, recording) {
-  console.log("a page limited to 132 KiB");
+  console.log("a page limited to 150 KiB");
   const file = resolve(out, "small.html");
-  execFileSync(binary, ["report", recording, "-o", file, "--page-size", "132KiB"]);
+  execFileSync(binary, ["report", recording, "-o", file, "--page-size", "150KiB"]);
   const { page, complaints } = await open(context, file);
-  const words = await page.locator(".heap-card .note").innerText();
+  const words = await page.locator(".at-moment .note").innerText();
   const count = Number(/at ([\d,]+) chosen moments/.exec(words)?.[1].replace(",", ""));
   check(`its note says so: ${count} moments`, count > 20);
   check("its slider has as many positions", (await page.locator(".slider").getAttribute("max")) === String(count - 1));
@@ -159,8 +229,8 @@ async function examineSmall(context, recording) {
   await page.close();
 }
 
-/** The figure beside the heap with this name. */
-const detail = (page, name) => page.locator(".details td", { hasText: new RegExp(`^${name}$`) }).locator("xpath=following-sibling::td").innerText();
+/** The figure below the heap with this name. */
+const detail = (page, name) => page.locator("section:not([hidden]) .details td", { hasText: new RegExp(`^${name}$`) }).locator("xpath=following-sibling::td").innerText();
 
 mkdirSync(out, { recursive: true });
 const profile = mkdtempSync(join(tmpdir(), "chromium-"));

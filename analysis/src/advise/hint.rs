@@ -24,7 +24,7 @@ impl CapacityHint {
     }
 
     /// The whole gibibytes that the limit may have been, the smallest first.
-    pub(super) fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
+    pub fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
         whole_gibibytes(self.least_bytes, self.below_bytes)
     }
 }
@@ -34,7 +34,8 @@ impl CapacityHint {
 /// An out-of-memory entry states how much memory the device had free. If that is less than was requested, the device was full: the
 /// allocator could have had what it had reserved plus the rest. Otherwise a limit refused: it is at least the most that was ever
 /// reserved, and less than what the request would have led to.
-pub(super) fn hint(recording: &DeviceRecording) -> Option<CapacityHint> {
+#[must_use]
+pub fn hint(recording: &DeviceRecording) -> Option<CapacityHint> {
     let mut reserved = reserved_at_start(recording).max(0);
     let mut most = reserved;
     let mut found: Option<CapacityHint> = None;

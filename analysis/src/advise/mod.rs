@@ -31,7 +31,7 @@ pub use advised_option::AdvisedOption;
 pub use choice::{Reason, Recommendation};
 pub use evaluate::DeviceOutcome;
 pub use held::Held;
-pub use hint::CapacityHint;
+pub use hint::{CapacityHint, hint as capacity_hint};
 pub use options::{AdviseOptions, MemoryBudget, Progress};
 pub use outcome::Outcome;
 pub use program::{LivePeak, Program};

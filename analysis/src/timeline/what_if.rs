@@ -21,7 +21,9 @@ pub struct WhatIf<'a> {
     pub entries: usize,
     /// The PyTorch release whose decisions are made.
     pub profile: &'static Profile,
-    /// The device's memory, which is also the limit; unlimited if `None`.
+    /// The most that may be reserved; unlimited if `None`.
+    pub limit_bytes: Option<u64>,
+    /// The device's memory; unlimited if `None`.
     pub capacity_bytes: Option<u64>,
 }
 
@@ -41,7 +43,7 @@ pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> W
     let options = PredictOptions {
         profile: what.profile,
         settings: settings.clone(),
-        limit_bytes: what.capacity_bytes,
+        limit_bytes: what.limit_bytes,
         after_failure: AfterFailure::GoOn,
         timing: Timing::Recorded,
     };

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod documented;
+pub(crate) mod pages;
 pub(crate) mod sweeps;
 pub(crate) mod trials;
 

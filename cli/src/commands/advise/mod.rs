@@ -179,7 +179,8 @@ impl OnEach for Args {
     }
 }
 
-fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool) -> Result<Advice> {
+/// Searches the settings, with progress on standard error.
+pub(crate) fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool) -> Result<Advice> {
     let reading = progress::entries(is_hidden);
     reading.set_length(recording::entries(traced));
     let trying = progress::of("settings", is_hidden);

@@ -1,12 +1,17 @@
 //! Advice on a page: lines of text, and the settings that were tried.
 
+use anyhow::Result;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_analysis::advise::{self, AdviseOptions, MemoryBudget, Recommendation, Verdict};
+use parkade_analysis::advise::{self, AdviseOptions, MemoryBudget, Outcome, Recommendation, Verdict};
 use parkade_recording::DeviceRecording;
-use parkade_replay::{VerifyError, VerifyOptions};
+use parkade_replay::VerifyOptions;
 
-use crate::commands::advise::words;
+use super::Args;
+use super::gather::Device;
+use super::markup::grouped;
+use crate::commands::advise::{self as advise_commands, words};
+use crate::output;
 
 /// The name of empty settings.
 pub(super) const DEFAULT: &str = "default";
@@ -18,9 +23,13 @@ pub(super) struct Tried {
     pub(super) label: String,
     /// Whether these are the recorded run's own.
     pub(super) is_own: bool,
+    /// Whether the page recommends them.
+    pub(super) is_recommended: bool,
     /// The peak of reserved memory.
     pub(super) peak_reserved_bytes: i64,
-    /// The entry whose request failed first.
+    /// Whether the program fits: what is in the file, and if the run died, what is estimated of its rest.
+    pub(super) outcome: Outcome,
+    /// The entry whose request failed first, of those in the file.
     pub(super) fails_at_entry: Option<usize>,
     /// Retries after releasing all cached memory.
     pub(super) retries: i64,
@@ -31,42 +40,81 @@ pub(super) struct Tried {
 }
 
 impl Tried {
-    /// Whether the requests fit; unknown without a capacity.
-    pub(super) fn fits(&self, capacity_bytes: Option<u64>) -> Option<bool> {
-        if self.fails_at_entry.is_some() { Some(false) } else { capacity_bytes.map(|_| true) }
+    /// Whether the requests in the file fit in so many bytes; unknown if nobody knows how many there are.
+    pub(super) fn fits(&self, limit_bytes: Option<u64>) -> Option<bool> {
+        if self.fails_at_entry.is_some() { Some(false) } else { limit_bytes.map(|_| true) }
     }
 }
 
-/// What to do, if anything is known to help.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// The name of settings.
+pub(super) fn name(settings: &Settings) -> String {
+    if settings.text.is_empty() { DEFAULT.to_owned() } else { settings.text.clone() }
+}
+
+/// Whether settings are the same, however they are written.
+pub(super) fn is_same(one: &Settings, other: &Settings) -> bool {
+    Settings { text: String::new(), ..one.clone() } == Settings { text: String::new(), ..other.clone() }
+}
+
+/// What to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Advice {
     /// The line to paste, if there is one.
     pub(super) command: Option<String>,
-    /// Why, and what it costs; one line each.
+    /// Why, and what to know about it; one line each.
     pub(super) lines: Vec<String>,
 }
 
-/// For longer traces only the settings of the page are tried: a search takes about half a minute for a million entries.
-const SEARCHED_ENTRIES: usize = 200_000;
-
-/// What `parkade advise` says of this device.
+/// What `parkade advise` finds for these devices; `None` if none has a trace. `is_full`: it searches, otherwise it judges `given` only.
 ///
 /// # Errors
 /// As for verifying the recording.
-pub(super) fn of_device(
-    device: &DeviceRecording,
+pub(super) fn search(
+    devices: &[&DeviceRecording],
     own: &VerifyOptions,
     profile: &'static Profile,
-    given: Vec<Settings>,
-    memory: MemoryBudget,
-) -> Result<Advice, VerifyError> {
-    let is_long = device.trace.len() > SEARCHED_ENTRIES;
-    let options = AdviseOptions { own: own.clone(), profile, memory, given, only_given: is_long };
-    let report = advise::advise(&[device], &options, &|_| ()).map_err(|(_, error)| error)?;
-    Ok(of_report(&report, is_long))
+    (given, is_full): (Vec<Settings>, bool),
+    args: &Args,
+) -> Result<Option<advise::Advice>> {
+    let traced: Vec<&DeviceRecording> = devices.iter().copied().filter(|device| !device.trace.is_empty()).collect();
+    if traced.is_empty() {
+        return Ok(None);
+    }
+    let memory = MemoryBudget { capacity_bytes: args.capacity.or(args.limit), limit_bytes: None };
+    let options = AdviseOptions { own: own.clone(), profile, memory, given, only_given: !is_full };
+    Ok(Some(advise_commands::search(&traced, &options, args.json.json)?))
 }
 
-fn of_report(report: &advise::Advice, is_long: bool) -> Advice {
+/// Whether the program fits with settings, as `advise` judges it.
+pub(super) fn outcome_with(found: &advise::Advice, settings: &Settings) -> Option<Outcome> {
+    let place = found.options.iter().position(|option| is_same(&option.settings, settings))?;
+    Some(found.outcome_with(place))
+}
+
+/// The words of the box on a page. What the settings cost is said of the requests that the page's table has.
+pub(super) fn of_device(report: &advise::Advice, device: &Device) -> Advice {
+    let costs = costs(device);
+    let mut advice = of_report(report);
+    let why = advice.lines.iter().position(|line| *line == words::why(report)).map_or(advice.lines.len(), |place| place + 1);
+    advice.lines.splice(why..why, costs);
+    advice
+}
+
+fn costs(device: &Device) -> Option<String> {
+    let tried = || device.tried.iter().map(|(tried, _)| tried);
+    let recommended = tried().find(|tried| tried.is_recommended)?;
+    let time = |tried: &Tried| format!("{:.1} ms", tried.driver_ns as f64 / 1e6);
+    let own = tried().find(|tried| tried.is_own && !tried.is_recommended);
+    let beside = own.map_or_else(String::new, |own| format!(" (with {}: {})", output::shorten(&own.label, 72), time(own)));
+    let emptied = match recommended.retries {
+        0 => String::new(),
+        retries => format!("; the cache is emptied {} for lack of memory", output::times(retries)),
+    };
+    let so_far = if device.ending.death().is_some() { ", for what is in the file" } else { "" };
+    Some(format!("costs: {} driver calls, {}{beside}{emptied}{so_far}", grouped(recommended.driver_calls), time(recommended)))
+}
+
+fn of_report(report: &advise::Advice) -> Advice {
     let mut lines = Vec::new();
     if report.verdict != Verdict::Fits {
         lines.push(format!("{}: {}", report.verdict.name(), words::verdict(report)));
@@ -79,15 +127,13 @@ fn of_report(report: &advise::Advice, is_long: bool) -> Advice {
     }
     if let Some(option) = recommended {
         lines.push(words::why(report));
-        lines.push(format!("costs: {}", words::costs(report)));
         lines.extend(words::also(option).map(str::to_owned));
         lines.extend(option.warnings().map(|caution| format!("warning: {} {}", caution.what, caution.instead)));
         if option.is_close() {
             lines.push(words::CLOSE.to_owned());
         }
     }
-    let more = if is_long { "parkade advise searches more" } else { "parkade advise shows them all" };
-    lines.push(format!("{} settings tried; {more}", report.options.len()));
+    lines.push(format!("{} settings tried; parkade advise shows them all", report.options.len()));
     let line = |place: &Recommendation| place.line.clone();
     Advice {
         command: report.recommendation.as_ref().filter(|_| !recommended.is_some_and(|option| option.is_own)).map(line),

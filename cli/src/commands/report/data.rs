@@ -13,10 +13,12 @@ use anyhow::Result;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use parkade_analysis::timeline::{Column, Curve, HeapLog, Packed, pack_numbers};
-use parkade_recording::{Frame, StackId, StackTable};
+use parkade_analysis::{is_library, own_frame};
+use parkade_recording::{Frame, StackId};
 use serde_json::{Value, json};
 
 use super::gather::{Device, Report};
+use super::palette;
 
 /// The number of moments chosen at first, if not all can be shown.
 const CHOSEN_MOMENTS: usize = 400;
@@ -110,7 +112,7 @@ fn object(report: &Report, device: &Device, packed: &Packed, columns: &[Column],
             json!([number, phase.from, phase.to, phase.depth])
         })
         .collect();
-    let (frames, stacks) = stacks(&report.stacks, &packed.stacks);
+    let Stacks { frames, stacks, labels, own } = stacks(report, &packed.stacks);
     json!({
         "device": device.number,
         "entries": device.timeline.entries,
@@ -122,6 +124,9 @@ fn object(report: &Report, device: &Device, packed: &Packed, columns: &[Column],
         },
         "frames": frames,
         "stacks": stacks,
+        "stack_names": labels,
+        "own_calls": own,
+        "palette": palette(),
         "columns": columns.iter().map(|column| json!([column.name, column.bytes.len()])).collect::<Vec<_>>(),
         "times": device.times.as_ref().map(|times| json!({
             "start_us": times.start_us, "every": times.every, "count": times.count, "duration_us": times.duration_us,
@@ -133,19 +138,55 @@ fn object(report: &Report, device: &Device, packed: &Packed, columns: &[Column],
         "moments": moments,
         "peak_allocated": device.peak_allocated_moment,
         "peak_reserved": device.peak_reserved_moment,
-        "limit_bytes": report.limit_bytes,
-        "capacity_bytes": report.capacity_bytes,
+        "limit_bytes": report.limit.run_bytes,
+        "limit_is_assumed": report.limit.hint.is_some(),
+        "tried_bytes": report.limit.tried_bytes,
         "tried": device.tried.iter().map(|(tried, curve)| json!({
-            "label": tried.label, "is_own": tried.is_own, "buckets": curve.buckets.len(), "fails_at_entry": tried.fails_at_entry,
+            "label": tried.label, "is_own": tried.is_own, "is_recommended": tried.is_recommended, "buckets": curve.buckets.len(), "fails_at_entry": tried.fails_at_entry,
         })).collect::<Vec<_>>(),
     })
 }
 
-/// The frames, and the stacks that blocks use as lists of frame numbers. Stacks beyond the limit on text are empty.
-fn stacks(table: &StackTable, used: &[StackId]) -> (Vec<Value>, Vec<Vec<usize>>) {
-    let (mut frames, mut text, mut places) = (Vec::new(), 0, BTreeMap::new());
-    let mut stacks = Vec::new();
+/// The colours of the page's graphs.
+fn palette() -> Value {
+    json!({
+        // JavaScript's numbers have 53 bits, and no block is larger.
+        "sizes": palette::SIZES.iter().map(|class| json!([class.below_bytes.min(1 << 53), class.words, class.colour])).collect::<Vec<_>>(),
+        "ages": palette::AGES.iter().map(|&(below, words, colour)| json!([below.min(1e9), words, colour])).collect::<Vec<_>>(),
+        "stacks": palette::STACKS,
+        "other_stacks": palette::OTHER_STACKS,
+        "no_stack": palette::NO_STACK,
+        "phases": palette::PHASES,
+        "other_phases": palette::OTHER_PHASES,
+        "settings": palette::SETTINGS,
+    })
+}
+
+/// The stacks that blocks use.
+#[derive(Default)]
+struct Stacks {
+    /// Function, file, line, and whether it is the user's own code.
+    frames: Vec<Value>,
+    /// Each stack as numbers of frames, innermost first. Stacks beyond the limit on text are empty.
+    stacks: Vec<Vec<usize>>,
+    /// Each stack's name: the user's own call, and what it called.
+    labels: Vec<[String; 2]>,
+    /// The place in each stack of the user's own call, if it has one.
+    own: Vec<Option<usize>>,
+}
+
+fn stacks(report: &Report, used: &[StackId]) -> Stacks {
+    let table = &report.stacks;
+    let (mut all, mut text, mut places) = (Stacks::default(), 0, BTreeMap::new());
     for &stack in used {
+        let (own, called) = report.labels.get(stack).map_or(("", ""), |label| (&*label.own, &*label.called));
+        text += own.len() + called.len();
+        let is_too_much = text > MOST_STACK_TEXT;
+        all.labels.push(if is_too_much {
+            [format!("stack {}", all.labels.len() + 1), String::new()]
+        } else {
+            [own, called].map(str::to_owned)
+        });
         let mut calls = Vec::new();
         for frame in table.frames(stack) {
             if text > MOST_STACK_TEXT {
@@ -154,13 +195,15 @@ fn stacks(table: &StackTable, used: &[StackId]) -> (Vec<Value>, Vec<Vec<usize>>)
             let Frame { filename, line, name } = frame;
             let place = *places.entry((filename, *line, name)).or_insert_with(|| {
                 text += filename.len() + name.len();
-                frames.push(json!([&**name, &**filename, line]));
-                frames.len() - 1
+                all.frames.push(json!([&**name, &**filename, line, u8::from(!is_library(filename))]));
+                all.frames.len() - 1
             });
             text += 4;
             calls.push(place);
         }
-        stacks.push(calls);
+        let own = own_frame(table, stack);
+        all.own.push(table.frames(stack).position(|frame| Some(frame) == own).filter(|&place| place < calls.len()));
+        all.stacks.push(calls);
     }
-    (frames, stacks)
+    all
 }

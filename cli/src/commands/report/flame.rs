@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use parkade::texts::format_bytes;
 use parkade_analysis::holders::Folded;
 
+use super::OWN_MARK;
 use super::gather::Report;
 use super::markup::{escape, grouped};
-use super::{OWN_MARK, words};
 use crate::output;
 use crate::recording::short_name;
 
@@ -152,13 +152,16 @@ fn short(name: &str, longest: usize) -> String {
     if name.chars().count() <= longest { name.to_owned() } else { name.chars().take(longest - 2).chain("..".chars()).collect() }
 }
 
+/// Parts of the names of frames that are not the program's own.
+const LIBRARIES: [&str; 5] = ["site-packages/", "dist-packages/", "<frozen", "??", ".cpp"];
+
 /// Whose code a frame is.
 fn class(name: &str) -> &'static str {
     match name {
         "all" => "framework",
         name if name.starts_with('[') => "none",
         name if name.contains("torch/") => "framework",
-        name if words::is_framework(name) => "library",
+        name if LIBRARIES.iter().any(|part| name.contains(part)) => "library",
         _ => "own",
     }
 }

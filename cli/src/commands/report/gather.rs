@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
-use parkade_analysis::advise::MemoryBudget;
+use parkade_analysis::advise::{Advice as Found, Outcome};
 use parkade_analysis::annotations::{Scope, scopes};
+use parkade_analysis::ending::Ending;
 use parkade_analysis::holders::Holders;
 use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, what_if};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
@@ -15,7 +16,9 @@ use parkade_replay::{
 };
 use rayon::prelude::*;
 
-use super::advice::{Advice, Tried};
+use super::advice::Tried;
+use super::labels::Labels;
+use super::limit::Limit;
 use super::{Args, advice};
 use crate::args::Profile;
 use crate::{progress, recording};
@@ -43,12 +46,15 @@ pub(crate) struct Report {
     pub(super) settings: ReplaySettings,
     /// What shows the version, if the file does.
     pub(super) evidence: Option<ReleaseEvidence>,
-    pub(super) limit_bytes: Option<u64>,
-    pub(super) capacity_bytes: Option<u64>,
+    pub(super) limit: Limit,
     /// The most that a page may take.
     pub(super) page_bytes: u64,
     pub(super) stacks: StackTable,
+    /// The names of all stacks that blocks have.
+    pub(super) labels: Labels,
     pub(super) devices: Vec<Device>,
+    /// What `advise` finds, if it was asked. All devices share one process, so they share the settings.
+    pub(super) found: Option<Found>,
 }
 
 /// What to show about one device.
@@ -60,6 +66,8 @@ pub(super) struct Device {
     pub(super) curves: Curves,
     pub(super) times: Option<TimeSamples>,
     pub(super) phases: Vec<Scope>,
+    /// Whether the run died of an out-of-memory error.
+    pub(super) ending: Ending,
     /// The moment with the most allocated bytes.
     pub(super) peak_allocated_moment: u32,
     /// The moment with the most reserved bytes.
@@ -71,8 +79,6 @@ pub(super) struct Device {
     /// What was told of each block.
     pub(super) told: Holders,
     pub(super) tried: Vec<(Tried, Curve)>,
-    /// What to do, if known.
-    pub(super) advice: Option<Advice>,
 }
 
 /// The three levels.
@@ -94,42 +100,53 @@ pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
 pub(super) fn gather(args: &Args) -> Result<Report> {
     // Before the file is read, so that mistyped settings fail at once.
     let given_profile = args.profile.map(Profile::rules);
-    for text in &args.settings {
-        ReplaySettings::given_as(given_profile.unwrap_or(&Rules::PYTORCH_2_15), text)?;
-    }
+    given_settings(args, given_profile.unwrap_or(&Rules::PYTORCH_2_15))?;
     let recording = recording::read(&args.file)?;
     let shown = newer_release(&recording, None);
     let recorded_profile = shown.map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let settings = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     let profile = given_profile.unwrap_or(recorded_profile);
-    let tried = tried_settings(args, profile, &settings)?;
+    let given = given_settings(args, profile)?;
     let chosen = chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
-    let capacity_bytes = args.capacity.or(args.limit);
+    let limit = Limit::of(args, &chosen, &own)?;
+    let died = chosen.iter().any(|device| Ending::of(device).death().is_some());
+    // Only a page gives advice: the search takes longer than everything else. But whether a run that died would fit is judged in any case.
+    let found = match args.output {
+        Some(_) => advice::search(&chosen, &own, profile, (given.clone(), true), args)?,
+        None if died => {
+            let tried = tried_settings(profile, &settings, None, given.clone())?;
+            let tried = tried.into_iter().map(|attempt| attempt.settings).collect();
+            advice::search(&chosen, &own, profile, (tried, false), args)?
+        }
+        None => None,
+    };
+    let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own };
+    let best = found.as_ref().filter(|_| args.output.is_some()).and_then(Found::recommended);
+    let tried = tried_settings(profile, &settings, best.map(|option| option.settings.clone()), given)?;
+    let what =
+        Tries { settings: &tried, found: found.as_ref(), profile, limit_bytes: limit.tried_bytes, capacity_bytes: args.capacity };
     let bar = progress::entries(args.json.json);
     bar.set_length(recording::entries(&chosen));
     let mut devices = Vec::new();
     for device in &chosen {
-        let mut gathered = gather_device(device, &recording, &own, &tried, profile, capacity_bytes);
-        // Only a page gives advice, and the search takes longer than everything else.
-        if let (Ok(gathered), true) = (&mut gathered, args.output.is_some() && !device.trace.is_empty()) {
-            let given = tried.iter().filter(|(_, is_own, _)| !is_own).map(|(.., settings)| settings.clone()).collect();
-            let space = MemoryBudget { capacity_bytes, limit_bytes: None };
-            gathered.advice = Some(advice::of_device(device, &own, profile, given, space)?);
-        }
+        let gathered = gather_device(device, &recording, &own, &what);
         devices.push(recording::of_device(gathered, device.device, chosen.len())?);
         bar.inc(device.trace.len() as u64);
     }
     bar.finish_and_clear();
+    let used = devices.iter().flat_map(|device| device.timeline.log.blocks.iter().map(|block| block.stack));
+    let labels = Labels::of(&recording.stacks, used);
     Ok(Report {
         file: args.file.clone(),
         settings,
         evidence: shown.map(|(_, evidence)| evidence),
-        limit_bytes: args.limit,
-        capacity_bytes,
+        limit,
         page_bytes: args.page_size,
         stacks: recording.stacks,
+        labels,
         devices,
+        found,
     })
 }
 
@@ -142,30 +159,48 @@ fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&Dev
     Ok(devices)
 }
 
-/// The settings to try with their names, the recorded run's own first, each once.
-fn tried_settings(args: &Args, profile: &'static Rules, own: &ReplaySettings) -> Result<Vec<(String, bool, Settings)>> {
-    let name = |text: &str| if text.is_empty() { advice::DEFAULT.to_owned() } else { text.to_owned() };
-    let mut tried = vec![(name(&own.settings.text), true, own.settings.clone())];
-    for text in TRIED.into_iter().chain(args.settings.iter().map(String::as_str)) {
-        let settings = ReplaySettings::given_as(profile, text)?.settings;
-        let is_new = |(_, _, other): &(String, bool, Settings)| {
-            Settings { text: String::new(), ..other.clone() } != Settings { text: String::new(), ..settings.clone() }
-        };
-        if tried.iter().all(is_new) {
-            tried.push((name(text), false, settings));
+/// The settings that the user asked for.
+fn given_settings(args: &Args, profile: &'static Rules) -> Result<Vec<Settings>> {
+    let given = args.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
+    given.collect()
+}
+
+/// Settings to try.
+struct Attempt {
+    settings: Settings,
+    is_own: bool,
+    is_recommended: bool,
+}
+
+/// The settings to try, each once: the recorded run's own, the recommended ones, those that are always tried, those given.
+fn tried_settings(
+    profile: &'static Rules,
+    own: &ReplaySettings,
+    recommended: Option<Settings>,
+    given: Vec<Settings>,
+) -> Result<Vec<Attempt>> {
+    let always = TRIED.into_iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
+    let always = always.collect::<Result<Vec<Settings>>>()?;
+    let is_best = |settings: &Settings| recommended.as_ref().is_some_and(|best| advice::is_same(best, settings));
+    let mut tried: Vec<Attempt> = Vec::new();
+    for settings in [own.settings.clone()].into_iter().chain(recommended.clone()).chain(always).chain(given) {
+        if !tried.iter().any(|other| advice::is_same(&other.settings, &settings)) {
+            tried.push(Attempt { is_own: tried.is_empty(), is_recommended: is_best(&settings), settings });
         }
     }
     Ok(tried)
 }
 
-fn gather_device(
-    device: &DeviceRecording,
-    recording: &Recording,
-    own: &VerifyOptions,
-    settings: &[(String, bool, Settings)],
+/// What to try on a device, and with how much memory.
+struct Tries<'a> {
+    settings: &'a [Attempt],
+    found: Option<&'a Found>,
     profile: &'static Rules,
+    limit_bytes: Option<u64>,
     capacity_bytes: Option<u64>,
-) -> Result<Device> {
+}
+
+fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOptions, tries: &Tries<'_>) -> Result<Device> {
     let is_traced = !device.trace.is_empty();
     let verify = || is_traced.then(|| verify_device(device, own, &mut |_| ())).transpose();
     let replay = || {
@@ -177,12 +212,22 @@ fn gather_device(
     let (verdict, (requests, timeline)) = (verdict?, replayed?);
     let learned = learned_addresses(device, &requests);
     let entries = timeline.entries;
-    let what = WhatIf { requests: &requests, learned: &learned, device: device.device, entries, profile, capacity_bytes };
-    let try_one = |(label, is_own, settings): &(String, bool, Settings)| {
-        let WhatIfRun { reserved, prediction } = what_if(&what, settings, WHAT_IF_BUCKETS);
+    let &Tries { settings, found, profile, limit_bytes, capacity_bytes } = tries;
+    let hides_more = |limit| requests.lost_beginning.is_some_and(|lost| lost.reserved_bytes > limit);
+    let what =
+        WhatIf { requests: &requests, learned: &learned, device: device.device, entries, profile, limit_bytes, capacity_bytes };
+    let try_one = |attempt: &Attempt| {
+        let WhatIfRun { reserved, prediction } = what_if(&what, &attempt.settings, WHAT_IF_BUCKETS);
+        let plain = match limit_bytes {
+            _ if prediction.first_failure.is_some() => Outcome::DoesNotFit,
+            Some(limit) if !hides_more(limit) => Outcome::Fits,
+            _ => Outcome::Unknown,
+        };
         let tried = Tried {
-            label: label.clone(),
-            is_own: *is_own,
+            outcome: found.and_then(|found| advice::outcome_with(found, &attempt.settings)).unwrap_or(plain),
+            label: advice::name(&attempt.settings),
+            is_own: attempt.is_own,
+            is_recommended: attempt.is_recommended,
             peak_reserved_bytes: prediction.peak_reserved_bytes(),
             fails_at_entry: prediction.first_failure,
             retries: prediction.stats.num_alloc_retries,
@@ -205,12 +250,12 @@ fn gather_device(
         curves: curves(&timeline.levels, OVERVIEW_BUCKETS),
         times: TimeSamples::of(device, MOST_TIMES),
         phases,
+        ending: Ending::of(device),
         peak_allocated_moment,
         peak_reserved_moment: Levels::peak_moment(&timeline.levels.reserved) as u32,
         recorded_peak_bytes: recorded_peak_bytes(device),
         holders: holders(&timeline.log, peak_allocated_moment),
         told: Holders::of(&timeline.log, device, &recording.annotations, &recording.stacks),
-        advice: None,
         tried,
         timeline,
     })

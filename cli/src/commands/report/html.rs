@@ -5,26 +5,32 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use parkade::texts::format_bytes;
+use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{HolderKey, MarkerKind};
 use parkade_recording::StackId;
 
-use super::advice::Tried;
+use super::advice::{self, Tried};
 use super::data::{self, Piece};
 use super::gather::{Device, Report};
 use super::markup::{counted, escape, fill, grouped};
-use super::{OWN_MARK, words};
+use super::{OWN_MARK, labels, words};
 use crate::size;
 
 const PAGE: &str = include_str!("web/page.html");
 const DEVICE: &str = include_str!("web/device.html");
 const STYLE: &str = include_str!("web/style.css");
 /// The parts of the script, in order.
-const SCRIPT: [&str; 6] = [
+const SCRIPT: [&str; 11] = [
     include_str!("web/decode.js"),
     include_str!("web/words.js"),
+    include_str!("web/canvas.js"),
+    include_str!("web/colours.js"),
+    include_str!("web/timeline_picture.js"),
     include_str!("web/timeline.js"),
     include_str!("web/heap.js"),
+    include_str!("web/holders.js"),
     include_str!("web/tried.js"),
+    include_str!("web/device.js"),
     include_str!("web/main.js"),
 ];
 /// Roughly what the words and tables of a device take.
@@ -38,15 +44,15 @@ pub(super) fn page(report: &Report) -> Result<String> {
     let share = (most_bytes / report.devices.len().max(1)).saturating_sub(WORDS_BYTES);
     let mut tabs = String::new();
     let mut devices = String::new();
-    for device in &report.devices {
+    for (place, device) in report.devices.iter().enumerate() {
         let piece = data::piece(report, device, share)?;
         let is_first = devices.is_empty();
         let _ = write!(
             tabs,
-            "<button type=\"button\" role=\"tab\" data-device=\"{0}\" aria-selected=\"{is_first}\">device {0}</button>",
+            "<button type=\"button\" role=\"tab\" data-section=\"{place}\" aria-selected=\"{is_first}\">device {}</button>",
             device.number
         );
-        devices.push_str(&section(report, device, &piece, is_first));
+        devices.push_str(&section(report, device, &piece, place));
     }
     let name = report.file.file_name().unwrap_or(report.file.as_os_str()).to_string_lossy();
     let values = [
@@ -64,11 +70,11 @@ pub(super) fn page(report: &Report) -> Result<String> {
     Ok(fill(PAGE, &values))
 }
 
-fn section(report: &Report, device: &Device, piece: &Piece, is_first: bool) -> String {
+fn section(report: &Report, device: &Device, piece: &Piece, place: usize) -> String {
     let has_trace = device.verdict.is_some();
     let values = [
-        ("device", device.number.to_string()),
-        ("hidden", if is_first { "" } else { "hidden" }.to_owned()),
+        ("section", place.to_string()),
+        ("hidden", if place == 0 { "" } else { "hidden" }.to_owned()),
         ("kind", if has_trace { "traced" } else { "segments-only" }.to_owned()),
         ("happened", escape(&words::what_happened(report, device))),
         ("class", if words::count_of(device, MarkerKind::OutOfMemory) > 0 { "bad" } else { "" }.to_owned()),
@@ -77,8 +83,9 @@ fn section(report: &Report, device: &Device, piece: &Piece, is_first: bool) -> S
         ("moments", moments(piece)),
         ("peak", holders_title(device)),
         ("holders", holders(report, device)),
-        ("tried", tried(report, device)),
-        ("advice", advice(device)),
+        ("tried_with", tried_title(report, device)),
+        ("tried", tried(device)),
+        ("advice", advice_box(report, device)),
         ("data", BASE64_STANDARD.encode(&piece.bytes)),
     ];
     let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -105,8 +112,9 @@ fn facts(report: &Report, device: &Device) -> String {
     let at = |moment: u32, bytes| format!("{} bytes, entry {}", grouped(bytes), grouped(u64::from(moment)));
     fact("peak allocated", &format_bytes(allocated), &at(device.peak_allocated_moment, allocated), "");
     fact("peak reserved", &format_bytes(reserved), &at(device.peak_reserved_moment, reserved), "");
-    if let Some(limit) = report.limit_bytes {
-        fact("limit", &format_bytes(limit), &format!("{} bytes", grouped(limit)), "");
+    if let Some(limit) = report.limit.run_bytes {
+        let name = if report.limit.hint.is_some() { "limit, assumed" } else { "limit" };
+        fact(name, &format_bytes(limit), &format!("{} bytes", grouped(limit)), "");
     }
     let ooms = words::count_of(device, MarkerKind::OutOfMemory) as u64;
     fact(
@@ -162,13 +170,16 @@ fn holders(report: &Report, device: &Device) -> String {
         if let HolderKey::Stack(stack) = holder.key
             && stack != StackId::NONE
         {
-            let frames: Vec<String> = report.stacks.frames(stack).take(60).map(|frame| escape(&words::call(frame))).collect();
+            let frames: Vec<String> = report.stacks.frames(stack).take(60).map(|frame| escape(&labels::call(frame))).collect();
+            if let Some(label) = report.labels.get(stack).filter(|label| !label.called.is_empty()) {
+                what = format!("{}<span class=\"called\">{}</span>", escape(&label.own), escape(&label.called));
+            }
             what = format!("<details><summary>{what}</summary><ol><li>{}</li></ol></details>", frames.join("</li><li>"));
         }
         let _ = write!(
             rows,
-            "<tr><td class=\"number\" title=\"{} bytes\">{}</td><td class=\"share\"><i style=\"width:{bar:.1}%\"></i><span>{percent:.1} %</span></td>\
-             <td class=\"number\">{}</td><td class=\"what\">{what}</td></tr>",
+            "<tr><td class=\"what\">{what}</td><td class=\"number\" title=\"{} bytes\">{}</td><td class=\"share\"><i style=\"width:{bar:.1}%\"></i><span>{percent:.1} %</span></td>\
+             <td class=\"number\">{}</td></tr>",
             grouped(holder.bytes),
             format_bytes(holder.bytes),
             grouped(holder.blocks)
@@ -179,32 +190,39 @@ fn holders(report: &Report, device: &Device) -> String {
         let bytes: u64 = rest.iter().map(|holder| holder.bytes).sum();
         let _ = write!(
             rows,
-            "<tr class=\"rest\"><td class=\"number\">{}</td><td class=\"share\"><span>{:.1} %</span></td><td class=\"number\">{}</td><td>{}</td></tr>",
+            "<tr class=\"rest\"><td class=\"what\">{}</td><td class=\"number\">{}</td><td class=\"share\"><span>{:.1} %</span></td><td class=\"number\">{}</td></tr>",
+            counted(rest.len() as u64, "other"),
             format_bytes(bytes),
             bytes as f64 / total * 100.0,
-            grouped(rest.iter().map(|holder| holder.blocks).sum()),
-            counted(rest.len() as u64, "other")
+            grouped(rest.iter().map(|holder| holder.blocks).sum())
         );
     }
     rows
 }
 
-fn tried(report: &Report, device: &Device) -> String {
+fn tried(device: &Device) -> String {
     let recorded = device.curves.reserved.peak();
     let mut rows = String::new();
     for (number, (tried, _)) in device.tried.iter().enumerate() {
-        let Tried { label, is_own, peak_reserved_bytes, fails_at_entry, retries, driver_calls, driver_ns } = tried;
+        let Tried { label, is_own, is_recommended, peak_reserved_bytes, outcome, retries, driver_calls, driver_ns, .. } = tried;
         let change = (*peak_reserved_bytes as f64 / recorded.max(1) as f64 - 1.0) * 100.0;
-        let fits = match (fails_at_entry, tried.fits(report.capacity_bytes)) {
-            (Some(entry), _) => format!("<span class=\"bad\">no, entry {}</span>", grouped(*entry as u64)),
-            (None, Some(_)) => "<span class=\"good\">yes</span>".to_owned(),
-            (None, None) => "<span class=\"quiet\" title=\"no --limit and no --capacity\">–</span>".to_owned(),
+        let (fits, class) = words::outcome(device, tried);
+        let hint =
+            if *outcome == Outcome::Unknown { " title=\"the memory is not known: --limit or --capacity sets it\"" } else { "" };
+        let fits = format!("<span class=\"{class}\"{hint}>{fits}</span>");
+        let own = match (is_own, is_recommended) {
+            (true, true) => " <em>the run’s own, recommended</em>",
+            (true, false) => " <em>the run’s own</em>",
+            (false, true) => " <em>recommended</em>",
+            (false, false) => "",
         };
-        let own = if *is_own { " <em>the run’s own</em>" } else { "" };
         let _ = write!(
             rows,
-            "<tr data-tried=\"{number}\"><td class=\"what\">{}{own}</td><td class=\"number\" title=\"{} bytes\">{}</td>\
-             <td class=\"number\">{change:+.1} %</td><td>{fits}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{:.1} ms</td></tr>",
+            "<tr data-tried=\"{number}\"><td class=\"what\">{}{own}</td>\
+             <td class=\"number\" data-name=\"peak reserved\" title=\"{} bytes\">{}</td>\
+             <td class=\"number\" data-name=\"to recorded\">{change:+.1} %</td><td data-name=\"fits\">{fits}</td>\
+             <td class=\"number\" data-name=\"retries\">{}</td><td class=\"number\" data-name=\"driver calls\">{}</td>\
+             <td class=\"number\" data-name=\"driver time\">{:.1} ms</td></tr>",
             tried_label(label),
             grouped(u64::try_from(*peak_reserved_bytes).unwrap_or(0)),
             size::show(*peak_reserved_bytes),
@@ -224,9 +242,22 @@ fn tried_label(label: &str) -> String {
     format!("<span class=\"key-label\"><i class=\"swatch\"></i><code>{first}</code></span><wbr><code>{rest}</code>")
 }
 
-fn advice(device: &Device) -> String {
-    let Some(advice) = &device.advice else { return String::new() };
+/// The box with the answer. All devices share one process, so they share the answer too.
+fn advice_box(report: &Report, device: &Device) -> String {
+    let Some(found) = report.found.as_ref().filter(|_| device.verdict.is_some()) else { return String::new() };
+    let advice = advice::of_device(found, device);
     let command = advice.command.as_ref().map_or_else(String::new, |command| format!("<pre>{}</pre>", escape(command)));
     let lines: String = advice.lines.iter().map(|line| format!("<p>{}</p>", escape(line))).collect();
-    format!("<div class=\"advice\"><h3>What to do</h3>{command}{lines}</div>")
+    format!("<div class=\"advice\"><h2>What to do</h2>{command}{lines}</div>")
+}
+
+/// With how much memory the settings were tried.
+fn tried_title(report: &Report, device: &Device) -> String {
+    let memory = match report.limit.tried_bytes {
+        None => "as much memory as is needed".to_owned(),
+        Some(bytes) if report.limit.hint.is_some() => format!("{} (assumed, as said above)", format_bytes(bytes)),
+        Some(bytes) => format_bytes(bytes),
+    };
+    let so_far = if device.ending.death().is_some() { " in the file" } else { "" };
+    format!("The same requests{so_far} under each setting, on a simulated device with {memory}: bytes reserved over the run.")
 }

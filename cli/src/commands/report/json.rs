@@ -1,5 +1,6 @@
 //! A report as one JSON object.
 
+use parkade_analysis::advise::CapacityHint;
 use parkade_analysis::annotations::Scope;
 use parkade_analysis::timeline::{Bucket, Curve, Holder, Marker};
 
@@ -18,9 +19,19 @@ view! {
         settings: String = report.settings.settings.text.clone(),
         settings_origin: &'static str = origin(report.settings.origin),
         profile: &'static str = report.settings.profile.name,
-        limit_bytes: Option<u64> = report.limit_bytes,
-        capacity_bytes: Option<u64> = report.capacity_bytes,
+        limit_bytes: Option<u64> = report.limit.run_bytes.filter(|_| report.limit.hint.is_none()),
+        capacity_bytes: Option<u64> = report.limit.tried_bytes,
+        capacity_hint: Option<Hint> = report.limit.hint.map(Hint::of),
         devices: Vec<OfDevice> = all(&report.devices, |device| OfDevice::of(report, device)),
+    }
+}
+
+view! {
+    /// What shows the limit, if it was not given.
+    struct Hint(hint: CapacityHint) {
+        entry: usize = hint.entry,
+        least_bytes: u64 = hint.least_bytes,
+        below_bytes: u64 = hint.below_bytes,
     }
 }
 
@@ -29,6 +40,7 @@ view! {
         device: u32 = device.number,
         entries: usize = device.timeline.entries,
         what_happened: String = words::what_happened(report, device),
+        ending: &'static str = device.ending.name(),
         mismatches: Option<u64> = device.verdict.as_ref().map(|verdict| verdict.mismatches),
         peak_allocated_bytes: u64 = device.curves.allocated.peak(),
         peak_active_bytes: u64 = device.curves.active.peak(),
@@ -93,7 +105,8 @@ view! {
     struct WhatIf(report: &Report, tried: &Tried, curve: &Curve) {
         settings: String = tried.label.clone(),
         is_own: bool = tried.is_own,
-        fits: Option<bool> = tried.fits(report.capacity_bytes),
+        fits: Option<bool> = tried.fits(report.limit.tried_bytes),
+        outcome: &'static str = tried.outcome.name(),
         fails_at_entry: Option<usize> = tried.fails_at_entry,
         peak_reserved_bytes: i64 = tried.peak_reserved_bytes,
         retries: i64 = tried.retries,

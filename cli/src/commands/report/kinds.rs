@@ -47,7 +47,7 @@ pub(super) fn without_stack(device: &Device) -> Option<WithoutStack> {
 }
 
 /// The table for terminals. Files without a trace have none: their blocks have no lives.
-pub(super) fn print(out: &mut dyn Write, device: &Device) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
     let uses = at_peak(device);
     let total: u64 = uses.iter().map(|used| used.held.bytes).sum();
     if total == 0 || device.verdict.is_none() {
@@ -67,7 +67,7 @@ pub(super) fn print(out: &mut dyn Write, device: &Device) -> io::Result<()> {
         writeln!(out, "{bytes:>12} {share:>5.1} %  {blocks:>6} x  {}{}", name(used.kind), output::dim(&how))?;
     }
     for line in without_stack(device).map(frameless).unwrap_or_default() {
-        for line in output::wrapped(&line, 80) {
+        for line in output::wrapped(&line, columns) {
             writeln!(out, "{}", output::dim(&line))?;
         }
     }

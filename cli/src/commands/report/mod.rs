@@ -1,7 +1,7 @@
 //! `parkade report`: a recorded run as a page, as pictures, as text for a terminal.
 //!
-//! `gather` computes everything once; `page`, `svg`, `text` and `json` show it. `data` packs what the page's script draws; style and
-//! script are the files in `web/`.
+//! `gather` computes everything once; `html`, `svg`, `text` and `json` show it. `limit` finds the one limit that all parts assume, `labels`
+//! names stacks, `palette` has the colours. `data` packs what the page's script draws; style and script are the files in `web/`.
 
 mod advice;
 mod data;
@@ -10,8 +10,11 @@ mod gather;
 mod html;
 mod json;
 mod kinds;
+mod labels;
+mod limit;
 pub(crate) mod markup;
 mod outputs;
+mod palette;
 mod svg;
 mod text;
 mod words;
@@ -64,10 +67,12 @@ pub(crate) struct Args {
     /// Only this device.
     #[arg(long, value_name = "N")]
     device: Option<u32>,
-    /// The memory limit of the recorded run (set_per_process_memory_fraction), which the recording does not contain.
+    /// The memory limit of the recorded run (set_per_process_memory_fraction), which the recording does not contain [default: what an
+    /// out-of-memory error in the recording shows].
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// The memory with which other settings are tried [default: --limit, else as much as is needed].
+    /// The memory with which other settings are tried [default: --limit, else what an out-of-memory error in the recording shows, else as
+    /// much as is needed].
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     capacity: Option<u64>,
     /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated.
@@ -77,7 +82,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     profile: Option<Profile>,
     /// If the log of all blocks would make the page larger than this, the heap is shown at chosen moments only. The rest of a page
-    /// takes about 80 KiB in any case.
+    /// takes about 130 KiB in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, default_value = "10MiB")]
     page_size: u64,
     #[command(flatten)]
@@ -123,7 +128,7 @@ impl Command for Args {
 
     fn text(&self, report: &Report, out: &mut dyn Write) -> Result<()> {
         if self.targets().is_empty() {
-            text::print(out, report)?;
+            text::print(out, report, text::Size::of_terminal())?;
         }
         for (_, target) in self.targets() {
             let bytes = fs::metadata(target).map_or(0, |data| data.len());

@@ -9,6 +9,7 @@ use parkade_analysis::timeline::{Curve, Marker, MarkerKind, NEVER, SegmentNow};
 
 use super::gather::{Device, Report, curves};
 use super::markup::{counted, escape, grouped, point};
+use super::palette::{SIZES, size_class};
 use super::{OWN_MARK, words};
 use crate::output;
 
@@ -79,9 +80,9 @@ impl Plot {
 /// The timeline of a device.
 pub(super) fn timeline(report: &Report, device: &Device) -> String {
     let curves = curves(&device.timeline.levels, 450);
-    let top = curves.reserved.peak().max(report.limit_bytes.unwrap_or(0)).max(1);
+    let top = curves.reserved.peak().max(report.limit.run_bytes.unwrap_or(0)).max(1);
     let plot = Plot { left: 84.0, right: WIDTH - 20.0, top: 96.0, bottom: 310.0, most_bytes: top as f64 * 1.04 };
-    let mut svg = begin(378.0, &file_name(report), &words::what_happened(report, device));
+    let mut svg = String::new();
     for step in 0..=4_u64 {
         let bytes = top / 4 * step;
         let y = plot.y(bytes);
@@ -102,10 +103,12 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
         let _ = writeln!(svg, "<rect class=\"phase\" x=\"{from:.1}\" y=\"84\" width=\"{width:.1}\" height=\"5\"/>");
     }
     svg.push_str(&plot.area(&curves.reserved, "reserved"));
-    svg.push_str(&plot.area(&curves.active, "active"));
+    if is_ever_pending(device) {
+        svg.push_str(&plot.area(&curves.active, "active"));
+    }
     svg.push_str(&plot.area(&curves.allocated, "allocated"));
     let _ = writeln!(svg, "<path class=\"reserved-line\" d=\"{}\"/>", plot.outline(&curves.reserved));
-    if let Some(limit) = report.limit_bytes {
+    if let Some(limit) = report.limit.run_bytes {
         let y = plot.y(limit);
         let _ = writeln!(svg, "<path class=\"limit\" d=\"M{} {y:.1}H{}\"/>", plot.left, plot.right);
     }
@@ -124,19 +127,29 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
         plot.right,
         grouped(device.timeline.entries as u64)
     );
-    legend(&mut svg, report, device);
-    svg.push_str("</svg>\n");
-    svg
+    let mut key = String::new();
+    let rows = legend(&mut key, report, device);
+    let height = 378.0 + LEGEND_STEP * (rows - 1) as f64;
+    format!("{}{svg}{key}</svg>\n", begin(height, &file_name(report), &words::what_happened(report, device)))
 }
 
-fn legend(svg: &mut String, report: &Report, device: &Device) {
+/// Whether a block ever waited for other streams: longer than from the entry that asks for its release to the next.
+fn is_ever_pending(device: &Device) -> bool {
+    device.timeline.log.blocks.iter().any(|block| block.freed != NEVER && block.gone > block.freed + 1)
+}
+
+/// Explains the colours of a timeline; returns in how many rows.
+fn legend(svg: &mut String, report: &Report, device: &Device) -> usize {
     let square = |class: &str| format!("<rect class=\"{class}\" y=\"-9\" width=\"11\" height=\"11\"/>");
     let mut items = vec![(square("allocated"), "allocated".to_owned()), (square("reserved"), "reserved, not in use".to_owned())];
-    if device.timeline.log.blocks.iter().any(|block| block.freed != NEVER && block.gone > block.freed + 1) {
+    if is_ever_pending(device) {
         items.insert(1, (square("active"), "freed, still used by other streams".to_owned()));
     }
-    if let Some(limit) = report.limit_bytes {
-        items.push(("<path class=\"limit\" d=\"M0 -4h14\"/>".to_owned(), format!("limit {}", format_bytes(limit))));
+    if let Some(limit) = report.limit.run_bytes {
+        items.push((
+            "<path class=\"limit\" d=\"M0 -4h14\"/>".to_owned(),
+            format!("limit {}{}", format_bytes(limit), if report.limit.hint.is_some() { ", assumed" } else { "" }),
+        ));
     }
     let kinds =
         [(MarkerKind::OutOfMemory, "out of memory"), (MarkerKind::Retry, "retry"), (MarkerKind::EmptyCache, "empty_cache")];
@@ -149,13 +162,13 @@ fn legend(svg: &mut String, report: &Report, device: &Device) {
     if !device.phases.is_empty() {
         items.push((square("phase"), "phases".to_owned()));
     }
-    let mut x = 84.0;
-    for (symbol, text) in items {
-        let _ = writeln!(svg, "<g transform=\"translate({x:.0} 364)\">{symbol}<text x=\"17\">{text}</text></g>");
-        x += 38.0 + text.chars().count() as f64 * 6.2;
-    }
+    legend_rows(svg, items, 84.0, 364.0)
 }
 
+/// From one row of a legend to the next.
+const LEGEND_STEP: f64 = 18.0;
+/// Blocks that other streams still use, as in [`STYLE`].
+const PENDING: &str = "#f0a63a";
 /// Height of a row of a heap's picture, without the space below it.
 const ROW: f64 = 14.0;
 const ROW_STEP: f64 = 18.0;
@@ -201,16 +214,42 @@ pub(super) fn heap(report: &Report, device: &Device, moment: u32) -> String {
         counted(empty.holes as u64, "hole"),
         format_bytes(empty.largest)
     );
-    format!("{}{body}</svg>\n", begin(y + ROW + 16.0, &file_name(report), &subtitle))
+    let (rows, key) = heap_legend(device, &segments, y + ROW + 22.0);
+    format!("{}{body}{key}</svg>\n", begin(y + ROW + 24.0 + LEGEND_STEP * rows as f64, &file_name(report), &subtitle))
 }
 
-/// The hue of a block: from green to red with the logarithm of its size, as on the page.
-fn hue(size: u64) -> f64 {
-    const HUES: [(f64, f64); 7] =
-        [(0.0, 178.0), (0.35, 205.0), (0.6, 232.0), (0.72, 268.0), (0.84, 316.0), (0.93, 352.0), (1.0, 384.0)];
-    let share = (((size.max(512) as f64).log2() - 9.0) / 21.0).min(1.0);
-    let between = HUES.windows(2).find(|pair| share <= pair[1].0);
-    between.map_or(24.0, |pair| (pair[0].1 + (share - pair[0].0) / (pair[1].0 - pair[0].0) * (pair[1].1 - pair[0].1)) % 360.0)
+/// The colours of a heap, in rows from `y` on; and how many rows.
+fn heap_legend(device: &Device, segments: &[SegmentNow], y: f64) -> (usize, String) {
+    let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
+    let square = |fill: &str| format!("<rect {fill} y=\"-9\" width=\"11\" height=\"11\"/>");
+    let mut items = vec![(square("class=\"free\""), "free".to_owned())];
+    if blocks().any(|block| block.is_pending) {
+        items.push((square(&format!("fill=\"{PENDING}\"")), "freed, still used by other streams".to_owned()));
+    }
+    for class in &SIZES {
+        let is_of = |bytes: u64| std::ptr::eq(size_class(bytes), class);
+        if blocks().any(|block| !block.is_pending && is_of(device.timeline.log.blocks[block.place].size)) {
+            items.push((square(&format!("fill=\"{}\"", class.colour)), class.words.to_owned()));
+        }
+    }
+    let mut svg = String::new();
+    let rows = legend_rows(&mut svg, items, 16.0, y);
+    (rows, svg)
+}
+
+/// Symbols with words from left to right, in as many rows as they need; returns how many.
+fn legend_rows(svg: &mut String, items: Vec<(String, String)>, left: f64, y: f64) -> usize {
+    let (mut x, mut row) = (left, 0);
+    for (symbol, text) in items {
+        let width = 38.0 + text.chars().count() as f64 * 6.2;
+        if x > left && x + width > WIDTH {
+            (x, row) = (left, row + 1);
+        }
+        let y = y + LEGEND_STEP * row as f64;
+        let _ = writeln!(svg, "<g transform=\"translate({x:.0} {y:.0})\">{symbol}<text x=\"17\">{text}</text></g>");
+        x += width;
+    }
+    row + 1
 }
 
 /// Draws a segment row by row from the given place, and moves the place past it.
@@ -228,7 +267,7 @@ fn draw(body: &mut String, device: &Device, segment: &SegmentNow, (x, y): (&mut 
                 continue;
             }
             let life = &device.timeline.log.blocks[block.place];
-            let fill = if block.is_pending { "#f0a63a".to_owned() } else { format!("hsl({:.0} 52% 56%)", hue(life.size)) };
+            let fill = if block.is_pending { PENDING } else { size_class(life.size).colour };
             let _ = writeln!(
                 body,
                 "<rect fill=\"{fill}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.2}\" height=\"{ROW}\"/>",

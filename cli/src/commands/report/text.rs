@@ -1,8 +1,9 @@
-//! A timeline for terminals: 80 columns, readable without colours.
+//! A timeline for terminals, as wide as the terminal, readable without colours.
 
 use std::io::{self, Write};
 
 use parkade::texts::format_bytes;
+use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{Curve, MarkerKind};
 
 use super::gather::{Device, Report, curves};
@@ -12,10 +13,42 @@ use crate::output::{self, wrapped};
 use crate::recording::short_name;
 use crate::size;
 
-/// Columns of the graph; labels to its left take the rest of 80.
-const COLUMNS: usize = 68;
-/// Lines of the graph.
-const LINES: usize = 14;
+/// Columns left of the graph.
+const LABELS: usize = 12;
+/// The most columns of a line of words: longer ones are hard to read.
+const WORDS: usize = 110;
+
+/// How large the drawing is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Size {
+    /// Columns in all.
+    columns: usize,
+    /// Lines of the graph.
+    lines: usize,
+}
+
+impl Size {
+    /// The terminal's, or 80 columns where there is none, so that output in files does not depend on where it was made.
+    pub(super) fn of_terminal() -> Size {
+        output::terminal().map_or(Size::new(80, 40), |(columns, lines)| Size::new(columns, lines))
+    }
+
+    /// For a terminal of so many columns and lines. A wider graph is taller, but words should stay in view beside it.
+    fn new(columns: usize, lines: usize) -> Size {
+        Size { columns, lines: (columns / 6).clamp(14, 28).min(lines / 2).max(8) }
+    }
+
+    /// Columns of the graph.
+    const fn graph(self) -> usize {
+        self.columns.saturating_sub(LABELS)
+    }
+
+    /// Columns of words.
+    fn words(self) -> usize {
+        self.columns.min(WORDS)
+    }
+}
+
 /// The lower eighths of a cell.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Reserved and not in use.
@@ -23,7 +56,7 @@ const RESERVED: char = '░';
 /// How many holders are listed.
 const HOLDERS: usize = 5;
 
-pub(super) fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, report: &Report, size: Size) -> io::Result<()> {
     let name = short_name(&report.file);
     for (place, device) in report.devices.iter().enumerate() {
         if place > 0 {
@@ -31,19 +64,19 @@ pub(super) fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
         }
         let of = if report.devices.len() > 1 { format!(" device {}", device.number) } else { String::new() };
         writeln!(out, "{}{of}", name)?;
-        for line in wrapped(&words::what_happened(report, device), 80) {
+        for line in wrapped(&words::what_happened(report, device), size.words()) {
             writeln!(out, "{line}")?;
         }
         let settings = format!("settings {}; {}", words::settings(report), words::exactness(device));
-        writeln!(out, "{}\n", output::dim(&wrapped(&output::one_line(&settings), 80).join("\n")))?;
+        writeln!(out, "{}\n", output::dim(&wrapped(&output::one_line(&settings), size.words()).join("\n")))?;
         if device.timeline.entries > 0 {
-            graph(out, report, device)?;
+            graph(out, report, device, size)?;
         }
-        holders(out, report, device)?;
-        kinds::print(out, device)?;
-        tried(out, report, device)?;
+        holders(out, report, device, size)?;
+        kinds::print(out, device, size.words())?;
+        tried(out, report, device, size)?;
         for note in words::notes(report, device) {
-            for line in wrapped(&output::one_line(&note), 80) {
+            for line in wrapped(&output::one_line(&note), size.words()) {
                 writeln!(out, "{}", output::dim(&line))?;
             }
         }
@@ -51,22 +84,25 @@ pub(super) fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-fn graph(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()> {
-    let curves = curves(&device.timeline.levels, COLUMNS);
-    let top = curves.reserved.peak().max(report.limit_bytes.unwrap_or(0)).max(1);
+fn graph(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> io::Result<()> {
+    let (columns, lines) = (size.graph(), size.lines);
+    let curves = curves(&device.timeline.levels, columns);
+    let top = curves.reserved.peak().max(report.limit.run_bytes.unwrap_or(0)).max(1);
     let heights = |curve: &Curve| -> Vec<usize> {
-        let height = |bytes: u64| (u128::from(bytes) * (LINES * 8) as u128).div_ceil(u128::from(top)) as usize;
-        curve.buckets.iter().map(|bucket| height(bucket.max)).collect()
+        let height = |bytes: u64| (u128::from(bytes) * (lines * 8) as u128).div_ceil(u128::from(top)) as usize;
+        // A short trace has fewer moments than there are columns.
+        let buckets = &curve.buckets;
+        (0..columns).filter_map(|column| buckets.get(column * buckets.len() / columns)).map(|bucket| height(bucket.max)).collect()
     };
     let (active, reserved) = (heights(&curves.active), heights(&curves.reserved));
     let limit_line =
-        report.limit_bytes.map(|limit| LINES - 1 - ((u128::from(limit) * LINES as u128 - 1) / u128::from(top)) as usize);
-    for line in 0..LINES {
-        let floor = (LINES - 1 - line) * 8;
+        report.limit.run_bytes.map(|limit| lines - 1 - ((u128::from(limit) * lines as u128 - 1) / u128::from(top)) as usize);
+    for line in 0..lines {
+        let floor = (lines - 1 - line) * 8;
         let label = match line {
             0 => format_bytes(top),
-            line if line == LINES / 2 => format_bytes(top / 2),
-            line if line == LINES - 1 => "0".to_owned(),
+            line if line == lines / 2 => format_bytes(top / 2),
+            line if line == lines - 1 => "0".to_owned(),
             _ => String::new(),
         };
         let cells: String = active
@@ -84,7 +120,8 @@ fn graph(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()
     markers(out, device, active.len())?;
     let last = format!("entry {}", grouped(device.timeline.entries as u64));
     writeln!(out, "{:>10}  0{last:>width$}", "", width = active.len().saturating_sub(1))?;
-    let limit = report.limit_bytes.map_or_else(String::new, |limit| format!("  ┄ limit {}", format_bytes(limit)));
+    let assumed = if report.limit.hint.is_some() { ", assumed" } else { "" };
+    let limit = report.limit.run_bytes.map_or_else(String::new, |limit| format!("  ┄ limit {}{assumed}", format_bytes(limit)));
     writeln!(out, "{:>10}  █ in use  {RESERVED} reserved, not in use{limit}\n", "")
 }
 
@@ -121,37 +158,82 @@ fn markers(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<(
     writeln!(out, "{:>10}  {}", "", said.join("  "))
 }
 
-fn holders(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()> {
+fn holders(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> io::Result<()> {
     let total = device.curves.allocated.peak();
     if total == 0 {
         return Ok(());
     }
     let place = if device.verdict.is_some() { "at the peak of allocated memory" } else { "at the end" };
-    writeln!(out, "who holds the {} {place} (entry {})", format_bytes(total), device.peak_allocated_moment)?;
+    let title = format!("who holds the {} {place} (entry {})", format_bytes(total), device.peak_allocated_moment);
+    writeln!(out, "{}", wrapped(&title, size.words()).join("\n"))?;
     for holder in device.holders.iter().take(HOLDERS) {
         let share = holder.bytes as f64 / total as f64 * 100.0;
-        let words = output::shorten(&output::one_line(&words::holder(report, holder.key)), 45);
+        let words =
+            output::shorten(&output::one_line(&words::holder(report, holder.key)), size.columns.saturating_sub(35).max(10));
         let (bytes, blocks) = (format_bytes(holder.bytes), grouped(holder.blocks));
         writeln!(out, "{bytes:>12} {share:>5.1} %  {blocks:>6} x  {words}")?;
     }
     writeln!(out)
 }
 
-fn tried(out: &mut dyn Write, report: &Report, device: &Device) -> io::Result<()> {
+fn tried(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> io::Result<()> {
     if device.tried.is_empty() {
         return Ok(());
     }
+    let assumed = if report.limit.hint.is_some() { " (assumed)" } else { "" };
+    let memory = report.limit.tried_bytes.map_or_else(|| "as much memory as is needed".to_owned(), format_bytes);
+    writeln!(out, "with other settings, in {memory}{assumed}")?;
     writeln!(out, "{}", output::dim("peak reserved  fits   retries  settings"))?;
     for (tried, _) in &device.tried {
-        let fits = match tried.fits(report.capacity_bytes) {
-            Some(true) => output::good("yes  "),
-            Some(false) => output::bad("no   "),
-            None => "-    ".to_owned(),
+        let fits = match tried.outcome {
+            Outcome::Fits => output::good("yes  "),
+            Outcome::GetsPast => "past ".to_owned(),
+            Outcome::DoesNotFit => output::bad("no   "),
+            Outcome::Unknown => "-    ".to_owned(),
         };
         let (peak, retries) = (size::show(tried.peak_reserved_bytes), tried.retries);
         let own = if tried.is_own { " (the run's own)" } else { "" };
-        let label = output::shorten(&output::one_line(&tried.label), 60);
+        let label = output::shorten(&output::one_line(&tried.label), size.columns.saturating_sub(34 + own.len()).max(10));
         writeln!(out, "{peak:>13}  {fits}  {retries:>7}  {label}{own}")?;
     }
+    if device.tried.iter().any(|(tried, _)| tried.outcome == Outcome::GetsPast) {
+        writeln!(out, "{}", output::dim("past: gets past the error of which the run died; the rest is not known"))?;
+    }
     writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::{Args, gather};
+    use super::*;
+
+    fn drawn(file: &str, columns: usize) -> Vec<String> {
+        let file = format!("{}/../conformance/recordings/{file}.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+        let report = gather::gather(&Args::parse_from(["report", "--json", &file])).expect("a report");
+        let mut text = Vec::new();
+        print(&mut text, &report, Size::new(columns, 50)).expect("text");
+        let text = anstream::adapter::strip_str(std::str::from_utf8(&text).expect("text")).to_string();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_graph_is_as_wide_as_the_terminal_and_nothing_is_wider() {
+        for (file, columns) in [("gpt2_varlen.limit12_oom", 80), ("gpt2_varlen.limit12_oom", 211), ("deep_mlp.default", 60)] {
+            let lines = drawn(file, columns);
+            let graph: Vec<usize> =
+                lines.iter().filter(|line| line.contains(['┤', '│'])).map(|line| line.chars().count()).collect();
+            assert!(graph.len() >= 14 && graph.iter().all(|&width| width == columns), "{columns}: {graph:?}");
+            assert!(lines.iter().all(|line| line.chars().count() <= columns), "{columns}: {}", lines.join("\n"));
+        }
+    }
+
+    #[test]
+    fn a_graph_grows_with_its_terminal() {
+        assert_eq!(
+            [(80, 40), (200, 50), (200, 24), (60, 10)].map(|(columns, lines)| Size::new(columns, lines).lines),
+            [14, 25, 12, 8]
+        );
+    }
 }

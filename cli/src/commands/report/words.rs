@@ -1,13 +1,14 @@
 //! The sentences of a report: what happened, how exact the replay is, and what the file lacks.
 
 use parkade::texts::format_bytes;
+use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
-use parkade_recording::{Frame, StackId, StackTable};
 use parkade_replay::SettingsOrigin;
 
+use super::advice::Tried;
 use super::gather::{Device, Report};
 use super::markup::{counted, grouped};
-use crate::{output, size};
+use crate::{ending, output, size};
 
 /// Reserved memory that no block uses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,8 +66,10 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
         };
         let reserved = at(&levels.reserved, first.moment);
         // If the replay differs, the limit is usually wrong.
-        let left = report.limit_bytes.filter(|_| doubt.is_empty()).map_or_else(String::new, |limit| {
-            format!(" The limit left {} to reserve.", format_bytes(limit.saturating_sub(reserved)))
+        let left = report.limit.run_bytes.filter(|_| doubt.is_empty()).map_or_else(String::new, |limit| {
+            let assumed =
+                if report.limit.hint.is_some() { format!(", assumed to be {},", format_bytes(limit)) } else { String::new() };
+            format!(" The limit{assumed} left {} to reserve.", format_bytes(limit.saturating_sub(reserved)))
         });
         return format!(
             "{doubt}Out of memory at entry {}: {} was requested with {} in use and {} reserved, {}.{left}{more}",
@@ -106,7 +109,7 @@ fn doubt(report: &Report, device: &Device) -> String {
             counted(count, "difference")
         ),
     };
-    if let Some(limit) = report.limit_bytes.filter(|&limit| device.recorded_peak_bytes > limit) {
+    if let Some(limit) = report.limit.run_bytes.filter(|&limit| device.recorded_peak_bytes > limit) {
         doubt.push_str(&format!(
             "The recorded run reserved {}, more than the limit of {}, so that was not its limit: --limit is the limit of the recorded run, --capacity the memory to try other settings with. ",
             format_bytes(device.recorded_peak_bytes),
@@ -161,14 +164,30 @@ pub(super) fn settings(report: &Report) -> String {
     }
 }
 
+/// The limit that was assumed, and why; `None` if it was given or nothing shows it.
+fn assumed_limit(report: &Report) -> Option<String> {
+    let (hint, bytes) = (report.limit.hint?, report.limit.tried_bytes?);
+    let (least, below) = (format_bytes(hint.least_bytes), format_bytes(hint.below_bytes));
+    let shows = if hint.least_bytes == hint.below_bytes {
+        format!("that there was {least} for the allocator")
+    } else {
+        format!("that it was between {least} and {below}")
+    };
+    Some(format!(
+        "A limit of {} is assumed: the out-of-memory error at entry {} shows {shows}. --limit sets it.",
+        format_bytes(bytes),
+        grouped(hint.entry as u64)
+    ))
+}
+
 /// What to know before trusting a picture.
 pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = assumed_limit(report).into_iter().collect();
     if report.settings.origin == SettingsOrigin::RecordedValues {
         notes.push("The file's settings string does not match the values stored with it; the values are used.".to_owned());
     }
     let threshold = report.settings.settings.garbage_collection_threshold;
-    if report.limit_bytes.is_none() && threshold > 0.0 {
+    if report.limit.run_bytes.is_none() && threshold > 0.0 {
         notes.push(
             "Not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit sets it)."
                 .to_owned(),
@@ -186,8 +205,13 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
             counted(lost.blocks as u64, "block")
         ));
     }
-    if count_of(device, MarkerKind::OutOfMemory) > 0 {
-        notes.push("What the program would have requested after the failure is not in the file, so it is missing under other settings too.".to_owned());
+    if let Some(said) = ending::ending(&device.ending) {
+        notes.push(sentence(&said));
+    }
+    if device.ending.death().is_some() {
+        let programs = report.found.iter().flat_map(|found| &found.programs);
+        let rest = programs.filter(|program| program.device == device.number).find_map(|program| program.continuation.as_ref());
+        notes.push(format!("{} The graphs and tables show what is in the file.", sentence(&ending::rest(rest))));
     }
     if verdict.not_in_file.refusals > 0 {
         notes.push(format!(
@@ -198,41 +222,29 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
     notes
 }
 
-/// Parts of the paths of files that are not the program's own.
-const FRAMEWORK: [&str; 6] = ["site-packages/", "dist-packages/", "torch/", "<frozen", "??", ".cpp"];
-
-/// Whether a call is not of the program's own code.
-pub(super) fn is_framework(file: &str) -> bool {
-    FRAMEWORK.iter().any(|part| file.contains(part))
+/// The text with a capital letter and a full stop.
+fn sentence(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), rest.as_str()))
 }
 
-/// The innermost call of the program's own code, else the innermost call.
-pub(super) fn own_call(stacks: &StackTable, stack: StackId) -> Option<&Frame> {
-    let is_own = |frame: &&Frame| !is_framework(&frame.filename);
-    stacks.frames(stack).find(is_own).or_else(|| stacks.frames(stack).next())
-}
-
-/// A call on one line.
-pub(super) fn call(frame: &Frame) -> String {
-    format!("{}  {}:{}", frame.name, frame.filename, frame.line)
-}
-
-/// A call with its file's own name.
-fn call_in_short(frame: &Frame) -> String {
-    let file = frame.filename.rsplit('/').next().unwrap_or_default();
-    format!("{} {file}:{}", frame.name, frame.line)
+/// Whether the program fits with settings, in a word or two, and the class of these words on a page.
+pub(super) fn outcome(device: &Device, tried: &Tried) -> (String, &'static str) {
+    let at = |entry: usize| format!(", entry {}", grouped(entry as u64));
+    match tried.outcome {
+        Outcome::Fits => ("yes".to_owned(), "good"),
+        Outcome::GetsPast => {
+            (format!("past it{}", device.ending.death().map_or_else(String::new, |death| at(death.entry))), "warn")
+        }
+        Outcome::DoesNotFit => (format!("no{}", tried.fails_at_entry.map_or_else(String::new, at)), "bad"),
+        Outcome::Unknown => ("–".to_owned(), "quiet"),
+    }
 }
 
 /// What holds memory, in words.
 pub(super) fn holder(report: &Report, key: HolderKey) -> String {
     match key {
         HolderKey::Size(bytes) => format!("blocks of {}", format_bytes(bytes)),
-        HolderKey::Stack(StackId::NONE) => "no stack in the file".to_owned(),
-        HolderKey::Stack(stack) => {
-            let Some(own) = own_call(&report.stacks, stack) else { return "an empty stack".to_owned() };
-            let inner = report.stacks.frames(stack).next().filter(|&inner| inner != own);
-            // The innermost call tells apart stacks that share a line of the program.
-            inner.map_or_else(|| call(own), |inner| format!("{}, in {}", call(own), call_in_short(inner)))
-        }
+        HolderKey::Stack(stack) => report.labels.line(stack),
     }
 }

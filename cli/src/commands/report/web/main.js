@@ -1,45 +1,23 @@
-// One device's section is set up when it is first shown.
+// The page: a list of devices, of which some are shown, and the theme. A device is set up when it is first shown.
 
-const views = new Map();
-
-async function setUp(section) {
-  if (views.has(section)) return;
-  views.set(section, []);
-  const run = await readRun(section.querySelector(".data").textContent.trim());
-  section.querySelector(".data").remove();
-  const { moments } = run.meta;
-  const nearest = (moment) => (moments ? moments.reduce((best, at) => (Math.abs(at - moment) < Math.abs(best - moment) ? at : best)) : moment);
-  let timeline = null;
-  const pick = (moment) => {
-    const at = nearest(moment);
-    heap.show(at);
-    timeline?.select(at);
-  };
-  const heap = new HeapMap(section, run, pick);
-  const charts = [heap];
-  if (run.entries) {
-    timeline = new Timeline(section, run, pick);
-    charts.push(timeline, new TriedChart(section, run));
-  }
-  views.set(section, charts);
-  const oom = run.meta.markers.find((marker) => marker[1] === "oom");
-  pick(oom ? oom[0] : run.meta.peak_reserved);
-  section.dataset.ready = "true";
-}
+const views = [...document.querySelectorAll("section.device")].map((section) => new DeviceView(section));
+const tabs = [...document.querySelectorAll("[role=tab]")];
 
 function redraw() {
   readTheme();
-  for (const charts of views.values()) for (const chart of charts) chart.draw();
+  for (const view of views) if (!view.section.hidden) view.draw();
 }
 
-function choose(device) {
-  for (const section of document.querySelectorAll("section.device")) section.hidden = section.dataset.device !== device;
-  for (const tab of document.querySelectorAll("[role=tab]")) tab.setAttribute("aria-selected", tab.dataset.device === device);
-  const section = document.querySelector("section.device:not([hidden])");
-  setUp(section).then(redraw, (error) => {
-    section.prepend(element("p", { class: "note" }, `The graphs cannot be drawn: ${error.message}. A browser from 2023 or later is needed.`));
-    throw error;
-  });
+/** Shows the devices at these places. */
+function choose(places) {
+  views.forEach((view, place) => { view.section.hidden = !places.includes(place); });
+  tabs.forEach((tab, place) => tab.setAttribute("aria-selected", places.includes(place)));
+  for (const view of places.map((place) => views[place])) {
+    view.setUp().then(redraw, (error) => {
+      view.section.prepend(element("p", { class: "note" }, `The graphs cannot be drawn: ${error.message}. A browser from 2023 or later is needed.`));
+      throw error;
+    });
+  }
 }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
@@ -47,7 +25,7 @@ const setTheme = (dark) => { document.documentElement.dataset.theme = dark ? "da
 prefersDark.addEventListener("change", (event) => setTheme(event.matches));
 document.querySelector(".theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
 setTheme(prefersDark.matches);
-for (const tab of document.querySelectorAll("[role=tab]")) tab.addEventListener("click", () => choose(tab.dataset.device));
+tabs.forEach((tab, place) => tab.addEventListener("click", () => choose([place])));
 addEventListener("resize", redraw);
-choose(document.querySelector("section.device").dataset.device);
+choose([0]);
 })();

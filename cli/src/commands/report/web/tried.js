@@ -1,10 +1,11 @@
 // What reserved memory would have been under other settings, one line each.
 
-const LINES = ["#3b6fd8", "#c5303a", "#1d9a6c", "#b06ad0", "#d58a1c", "#2aa5c4", "#8a6d4b", "#d4588e"];
-
-class TriedChart {
+class TriedChart extends Plot {
   constructor(section, run) {
+    super();
     this.run = run;
+    this.width = 1;
+    this.key = section.querySelector(".tried-legend");
     this.canvas = section.querySelector("canvas.tried");
     this.hover = null;
     this.marked = null;
@@ -12,7 +13,7 @@ class TriedChart {
     this.rows = [...section.querySelectorAll("[data-tried]")];
     for (const row of this.rows) {
       const number = Number(row.dataset.tried);
-      row.querySelector(".swatch").style.background = LINES[number % LINES.length];
+      row.querySelector(".swatch").style.background = this.colour(number);
       row.addEventListener("pointerenter", () => { this.marked = number; this.draw(); });
       row.addEventListener("pointerleave", () => { this.marked = null; this.draw(); });
     }
@@ -21,17 +22,22 @@ class TriedChart {
     this.draw();
   }
 
-  moments(px) {
-    const at = (x) => ((x - LEFT) / (this.width - LEFT - RIGHT)) * this.run.moments;
+  colour(number) {
+    const { settings } = this.run.meta.palette;
+    return settings[number % settings.length];
+  }
+
+  moments(x) {
+    const at = (x) => ((x - this.left) / this.inner) * this.run.moments;
     const clamp = (m) => Math.max(0, Math.min(this.run.entries, Math.floor(m)));
-    return [clamp(at(px)), Math.max(clamp(at(px)), clamp(Math.ceil(at(px + 1)) - 1))];
+    return [clamp(at(x)), Math.max(clamp(at(x)), clamp(Math.ceil(at(x + 1)) - 1))];
   }
 
   hint(event) {
-    if (this.hover < LEFT || this.hover > this.width - RIGHT) return tip.hide();
+    if (this.hover < this.left || this.hover > this.right) return tip.hide();
     const [first, last] = this.moments(this.hover);
     const value = (curve) => bytesText(curve.range(first, last)[1]);
-    const list = this.run.tried.map((tried, i) => [element("span", {}, swatch(LINES[i % LINES.length]), tried.label.slice(0, 60)), value(tried.curve)]);
+    const list = this.run.tried.map((tried, i) => [element("span", {}, swatch(this.colour(i)), tried.label.slice(0, 60)), value(tried.curve)]);
     list.push([element("span", {}, swatch("var(--reserved)"), "recorded"), value(this.run.levels.reserved)]);
     tip.show(event, element("div", {}, element("b", {}, `after ${group(first)} entries`)), rows(list));
   }
@@ -43,73 +49,61 @@ class TriedChart {
     const { run } = this;
     const { colours } = theme;
     const peak = (curve) => curve.range(0, run.entries)[1];
-    const top = Math.max(1, run.meta.capacity_bytes ?? 0, peak(run.overview.reserved), ...run.tried.map((tried) => peak(tried.curve))) * 1.05;
-    const bottom = height - 24;
-    const y = (bytes) => bottom - (bytes / top) * (bottom - 6);
-    const step = 2 ** Math.ceil(Math.log2(top / 5));
-    context.textAlign = "right";
-    context.textBaseline = "middle";
-    for (let bytes = 0; bytes <= top; bytes += step) {
-      context.fillStyle = colours.line;
-      context.fillRect(LEFT, Math.round(y(bytes)), width - LEFT - RIGHT, 1);
-      context.fillStyle = colours.muted;
-      context.fillText(axisBytes(bytes), LEFT - 8, y(bytes));
-    }
-    context.textAlign = "center";
-    const entriesStep = Math.max(1, roundStep(run.moments, Math.max(2, width / 150)));
-    for (let at = 0; at <= run.entries; at += entriesStep) context.fillText(group(at), Math.min(width - 24, LEFT + (at / run.moments) * (width - LEFT - RIGHT)), bottom + 14);
-    const count = Math.ceil(width - LEFT - RIGHT);
-    const spans = Array.from({ length: count }, (_, i) => this.moments(LEFT + i));
+    const top = Math.max(1, run.meta.tried_bytes ?? 0, peak(run.overview.reserved), ...run.tried.map((tried) => peak(tried.curve))) * 1.05;
+    const bottom = height - px(24);
+    const y = (bytes) => bottom - (bytes / top) * (bottom - px(6));
+    this.paintSizes(context, top, y);
+    const places = [];
+    const step = Math.max(1, roundStep(run.moments, Math.max(2, this.inner / px(65))));
+    for (let at = 0; at <= run.entries; at += step) places.push([this.left + (at / run.moments) * this.inner, group(at)]);
+    this.paintPlaces(context, places, bottom + px(8));
+    const spans = Array.from({ length: Math.ceil(this.inner) }, (_, i) => this.moments(this.left + i));
     context.fillStyle = colours.reserved;
     spans.forEach(([first, last], i) => {
       const tall = y(run.levels.reserved.range(first, last)[1]);
-      context.fillRect(LEFT + i, tall, 1, bottom - tall);
+      context.fillRect(this.left + i, tall, 1, bottom - tall);
     });
     // The run's own is the first, and lies on top.
     for (let number = run.tried.length - 1; number >= 0; number -= 1) this.line(context, run.tried[number], number, spans, y);
-    const capacity = run.meta.capacity_bytes;
-    if (capacity) {
-      context.strokeStyle = context.fillStyle = colours.bad;
-      context.setLineDash([6, 4]);
-      context.beginPath();
-      context.moveTo(LEFT, y(capacity));
-      context.lineTo(width - RIGHT, y(capacity));
-      context.stroke();
-      context.setLineDash([]);
-      context.textAlign = "left";
-      context.textBaseline = "bottom";
-      context.fillText(`capacity ${bytesText(capacity)}`, LEFT + 6, y(capacity) - 3);
-    }
-    if (this.hover >= LEFT && this.hover <= width - RIGHT && this.hover !== null) {
-      context.globalAlpha = 0.35;
-      context.fillStyle = colours.ink;
-      context.fillRect(Math.round(this.hover), 4, 1, bottom - 4);
-      context.globalAlpha = 1;
-    }
+    const { tried_bytes: limit, limit_is_assumed: isAssumed } = run.meta;
+    if (limit) dashed(context, [this.left, this.right], y(limit), `memory ${axisBytes(limit)}${isAssumed ? ", assumed" : ""}`, colours.bad);
+    this.paintHover(context, px(4), bottom);
+    this.explain();
+  }
+
+  /** The table explains the lines, this the rest. */
+  explain() {
+    const { tried, meta } = this.run;
+    const { colours } = theme;
+    const list = [["reserved in the recording", colours.reserved]];
+    if (tried.some((one) => one.fails_at_entry !== null)) list.push(["a request fails here", colours.muted, "cross"]);
+    if (meta.tried_bytes) list.push([meta.limit_is_assumed ? "memory, assumed" : "memory", colours.bad, "dash"]);
+    showLegend(this.key, list);
   }
 
   line(context, tried, number, spans, y) {
     const isMarked = this.marked === number;
     context.globalAlpha = this.marked === null || isMarked ? 1 : 0.2;
-    context.strokeStyle = LINES[number % LINES.length];
-    context.lineWidth = isMarked ? 2.5 : 1.5;
+    context.strokeStyle = this.colour(number);
+    context.lineWidth = px(isMarked ? 2.5 : 1.5);
     context.lineJoin = "round";
     context.beginPath();
     spans.forEach(([first, last], i) => {
       const [least, most] = tried.curve.range(first, last);
-      context[i ? "lineTo" : "moveTo"](LEFT + i, y(most));
-      if (least < most) context.lineTo(LEFT + i + 0.5, y(least));
+      context[i ? "lineTo" : "moveTo"](this.left + i, y(most));
+      if (least < most) context.lineTo(this.left + i + 0.5, y(least));
     });
     context.stroke();
     if (tried.fails_at_entry !== null) {
-      const x = LEFT + (tried.fails_at_entry / this.run.moments) * spans.length;
+      const x = this.left + (tried.fails_at_entry / this.run.moments) * spans.length;
       const high = y(tried.curve.range(tried.fails_at_entry, tried.fails_at_entry)[1]);
-      context.lineWidth = 2.5;
+      context.lineWidth = px(2.5);
       context.beginPath();
-      context.moveTo(x - 5, high - 5);
-      context.lineTo(x + 5, high + 5);
-      context.moveTo(x + 5, high - 5);
-      context.lineTo(x - 5, high + 5);
+      const arm = px(5);
+      context.moveTo(x - arm, high - arm);
+      context.lineTo(x + arm, high + arm);
+      context.moveTo(x + arm, high - arm);
+      context.lineTo(x - arm, high + arm);
       context.stroke();
     }
     context.globalAlpha = 1;

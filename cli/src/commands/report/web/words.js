@@ -1,4 +1,4 @@
-// Numbers as people read them, and small helpers for elements and canvases. All text enters the page as text.
+// Numbers as people read them, and small helpers for elements. All text enters the page as text.
 
 const group = (number) => Math.round(number).toString().replace(/\B(?=(\d{3})+$)/g, ",");
 
@@ -48,52 +48,6 @@ function element(tag, attributes = {}, ...children) {
 /** Rows of a table: a label and values. */
 const rows = (list) => element("table", {}, element("tbody", {}, ...list.map(([label, ...values]) => element("tr", {},
   element("td", {}, label), ...values.map((value, i) => element("td", i ? {} : { class: "number" }, value))))));
-
-const swatch = (colour) => element("i", { style: `background:${colour}` });
-
-const theme = { colours: {} };
-
-function readTheme() {
-  const style = getComputedStyle(document.documentElement);
-  for (const name of ["bg", "card", "ink", "muted", "faint", "line", "accent", "allocated", "allocated-soft", "active", "reserved", "reserved-line", "free",
-    "free-line", "pending", "bad", "retry", "empty", "phase", "light"]) theme.colours[name] = style.getPropertyValue(`--${name}`).trim();
-}
-
-/** Fits a canvas to the resolution of the screen; returns its context and size. */
-function prepare(canvas, height = canvas.clientHeight) {
-  const ratio = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== w || canvas.height !== h) [canvas.width, canvas.height] = [w, h];
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  context.font = "12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif";
-  return { context, width, height };
-}
-
-/** Calls `draw` at most once per frame. */
-function onFrame(draw) {
-  let asked = false;
-  return () => {
-    if (asked) return;
-    asked = true;
-    requestAnimationFrame(() => { asked = false; draw(); });
-  };
-}
-
-const tip = {
-  show(event, ...content) {
-    const box = document.querySelector(".tip");
-    box.replaceChildren(...content);
-    box.hidden = false;
-    const { width, height } = box.getBoundingClientRect();
-    const left = event.clientX + 16 + width > innerWidth ? event.clientX - 14 - width : event.clientX + 16;
-    box.style.left = `${Math.max(4, left)}px`;
-    box.style.top = `${Math.max(4, Math.min(innerHeight - height - 6, event.clientY + 14))}px`;
-  },
-  hide() { document.querySelector(".tip").hidden = true; },
-};
 
 /** A step of 1, 2 or 5 times a power of ten. */
 function roundStep(span, most) {

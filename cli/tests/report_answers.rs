@@ -1,0 +1,97 @@
+//! The answers of `parkade report` do not contradict each other: one limit, one recommendation, in every part of a page.
+
+mod common;
+
+use common::pages::{page, pieces, shipped};
+use common::*;
+use serde_json::Value;
+
+/// The report as one JSON object.
+fn object(file: &str, more: &[&str]) -> Value {
+    let run = call(&[&["report", "--json", file], more].concat());
+    serde_json::from_str(run.out.trim_end()).expect("JSON")
+}
+
+/// Without a limit and a capacity there is as much memory as is needed, so that nothing fails says nothing.
+#[test]
+fn whether_it_fits_is_said_only_of_a_known_capacity() {
+    let file = shipped("prefetch_streams.limit6");
+    let own = |more: &[&str]| {
+        let run = call(&[&["report", &file], more].concat());
+        let row = run.out.lines().find(|line| line.ends_with("(the run's own)")).expect("a row").to_owned();
+        let fits = object(&file, more)["devices"][0]["what_if"][0]["fits"].clone();
+        (row.get(15..20).expect("a column").trim().to_owned(), fits)
+    };
+    assert_eq!(own(&[]), ("-".to_owned(), Value::Null));
+    assert_eq!(own(&["--limit", "6GiB"]), ("yes".to_owned(), true.into()));
+    assert_eq!(own(&["--capacity", "4GiB"]), ("no".to_owned(), false.into()));
+}
+
+/// An out-of-memory error shows the limit. Everything in the report then assumes it, and says so.
+#[test]
+fn an_assumed_limit_is_that_of_the_whole_report() {
+    let folder = Folder::new("report-assumed");
+    for (name, gib) in [("gpt2_varlen.limit12_oom", 12_u64), ("resnet50_sweep.limit5_oom", 5)] {
+        let file = shipped(name);
+        let (assumed, given) = (object(&file, &[]), object(&file, &["--limit", &format!("{gib}GiB")]));
+        assert_eq!((&assumed["limit_bytes"], &assumed["capacity_bytes"]), (&Value::Null, &(gib << 30).into()));
+        assert!(assumed["capacity_hint"]["least_bytes"].as_u64() <= Some(gib << 30), "{name}");
+        assert_eq!(given["capacity_hint"], Value::Null);
+        for key in ["what_if", "mismatches", "markers", "holders_at_peak"] {
+            assert_eq!(assumed["devices"][0][key], given["devices"][0][key], "{name}: {key}");
+        }
+        let note = format!("A limit of {gib}.00 GiB is assumed: the out-of-memory error at entry ");
+        assert!(assumed["devices"][0]["notes"][0].as_str().is_some_and(|said| said.starts_with(&note)), "{name}");
+        let page = page(&folder, &file, &[]);
+        assert!(page.contains(&note) && page.contains("<dt>limit, assumed</dt>"), "{name}");
+        assert!(page.contains(&format!("on a simulated device with {gib}.00 GiB (assumed, as said above)")), "{name}");
+        let data = &pieces(&page)[0].0;
+        assert_eq!((&data["tried_bytes"], &data["limit_bytes"]), (&(gib << 30).into(), &(gib << 30).into()));
+    }
+}
+
+/// The box, the table and the graph of a page are about the same settings in the same memory, and `advise` says the same.
+#[test]
+fn the_recommended_settings_are_in_the_table_and_the_graph() {
+    let folder = Folder::new("report-recommended");
+    for name in ["gpt2_varlen.limit12_oom", "resnet50_sweep.limit5_oom", "deep_mlp.default"] {
+        let file = shipped(name);
+        let advice: Value = serde_json::from_str(call(&["advise", "--json", &file]).out.trim_end()).expect("JSON");
+        let page = page(&folder, &file, &[]);
+        let data = &pieces(&page)[0].0;
+        assert_eq!(data["tried_bytes"], advice["capacity_bytes"], "{name}");
+        let tried = data["tried"].as_array().expect("settings");
+        let recommended: Vec<&Value> = tried.iter().filter(|one| one["is_recommended"] == true).collect();
+        let Some(settings) = advice["recommendation"]["settings"].as_str() else {
+            assert!(recommended.is_empty(), "{name}");
+            continue;
+        };
+        assert_eq!(recommended.len(), 1, "{name}: {tried:?}");
+        assert_eq!(recommended[0]["label"], if settings.is_empty() { "default" } else { settings }, "{name}");
+        let rows = page.split("<tr data-tried=").skip(1).map(|rest| rest.split_once("</tr>").expect("an end").0);
+        let row = rows.filter(|row| row.contains("recommended</em>")).collect::<Vec<_>>();
+        // What is estimated of the rest of a run that died is not in the table.
+        let replayed = ["replay", "--json", &file, "--settings", settings];
+        let limit = advice["capacity_bytes"].as_u64().map(|bytes| bytes.to_string());
+        let limited: Vec<&str> = limit.iter().flat_map(|bytes| ["--limit", bytes.as_str()]).collect();
+        let replayed: Value = serde_json::from_str(call(&[&replayed[..], &limited].concat()).out.trim_end()).expect("JSON");
+        let peak = replayed["peak_reserved_bytes"].as_u64().expect("a number").to_string();
+        let digits: String = row[0]
+            .split_once("title=\"")
+            .expect("bytes")
+            .1
+            .chars()
+            .take_while(|c| *c != ' ')
+            .filter(char::is_ascii_digit)
+            .collect();
+        assert_eq!((row.len(), digits), (1, peak), "{name}: {row:?}");
+        let said = match advice["outcome"].as_str() {
+            Some("fits") => ">yes<",
+            Some("gets_past") => ">past it, entry ",
+            _ => ">–<",
+        };
+        assert!(row[0].contains(said), "{name}: {row:?}");
+        let died = object(&file, &[])["devices"][0]["ending"] == "died";
+        assert_eq!(page.contains("The run died of the out-of-memory error"), died, "{name}");
+    }
+}
