@@ -13,6 +13,7 @@ pub mod holders;
 pub mod ranks;
 pub mod timeline;
 
+mod capacity_hint;
 mod recorded_heap;
 mod reserved;
 mod stacks;

@@ -18,10 +18,7 @@ pub(crate) const ASSUMED_SETTINGS: &str =
 
 /// A note on a limit that was inferred.
 pub(crate) fn assumed_limit(bytes: u64) -> String {
-    format!(
-        "a limit of {} was assumed (--limit sets it): garbage collection needs one, and this one reproduces every recorded decision",
-        size::show_bytes(bytes)
-    )
+    format!("a limit of {} is assumed (--limit sets it): the recording allows it", size::show_bytes(bytes))
 }
 
 /// A note on requests taken from a recording that the replay does not reproduce.

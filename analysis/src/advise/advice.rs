@@ -5,13 +5,13 @@ use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
 
 use super::advised_option::AdvisedOption;
 use super::choice::{Recommendation, choose, shortlist};
-use super::hint::{CapacityHint, hint};
 use super::options::{AdviseOptions, MemoryBudget, Progress};
 use super::outcome::{Outcome, doubts, outcome};
 use super::program::Program;
 use super::replay::Replay;
 use super::search::Search;
 use super::verdict::{FirstFailure, Verdict, verdict};
+use crate::capacity_hint::{CapacityHint, hint};
 use crate::caution::InUse;
 use crate::continuation::Doubt;
 

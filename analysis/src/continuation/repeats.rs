@@ -68,6 +68,8 @@ pub(crate) fn has_first_step(words: &[u64], earliest: usize, step: usize) -> boo
 /// The same place one step before the operation `now`. With `live_blocks`, about as many blocks must be live there.
 fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Option<Repeat> {
     let reach = agreements(&words[..=now]);
+    // The first step differs from the others, so it is looked for less strictly.
+    let least_reach = if live_blocks.is_some() { LEAST_REACH } else { 1 };
     let is_like = |place: usize| {
         live_blocks.is_none_or(|blocks| blocks[place].abs_diff(blocks[now]) <= MORE_BLOCKS.max(blocks[now] / MORE_BLOCKS_PART))
     };
@@ -75,7 +77,7 @@ fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Opti
         .iter()
         .enumerate()
         .skip(1)
-        .filter(|&(back, &reach)| reach >= LEAST_REACH && is_like(now - back))
+        .filter(|&(back, &reach)| reach >= least_reach && is_like(now - back))
         .map(|(back, &reach)| (reach, back))
         .collect();
     candidates.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));

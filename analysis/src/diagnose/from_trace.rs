@@ -10,11 +10,13 @@ use super::diagnosis::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Req
 use super::excess::excess;
 use super::fences::fences;
 use super::from_segments::diagnose_segments;
+use super::limit::Limit;
 use super::moment::{Question, Seen, Target, Why, segment_bytes, watch};
 use super::onset::{Lows, Onset};
 use super::owners::{Owners, live_by_stack};
 use super::stranded::stranded;
 use super::verdict::judge;
+use crate::capacity_hint::hint;
 
 /// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
 ///
@@ -45,7 +47,11 @@ pub fn diagnose_device(
     let before = if target.entry.is_some() { &seen.before } else { segments };
     let (met, heap) = (stranded(before, asked.as_ref(), &policy), stranded(segments, asked.as_ref(), &policy));
     let owners = Owners::after(recording, entries);
-    let limit = seen.limit.conclude(options.known_limit_bytes(), heap.reserved_bytes);
+    let concluded = seen.limit.conclude(options.known_limit_bytes(), heap.reserved_bytes);
+    // The limit that advise assumes.
+    let hinted = || hint(recording).map(|hint| hint.assumed_bytes());
+    let assumed = assumed.or_else(|| if matches!(concluded, Limit::Between { .. }) { hinted() } else { None });
+    let limit = assumed.map_or(concluded, |bytes| Limit::Given { bytes });
     let (verdict, steps) = judge(&heap, asked.filter(|_| target.why == Why::OutOfMemory).map(|asked| asked.size.get()), limit);
     Ok(Diagnosis {
         device: recording.device,
