@@ -11,6 +11,7 @@ use super::moment::{Question, Why};
 use super::onset::Onset;
 use super::peaks::Peaks;
 use super::verdict::{Steps, Verdict};
+use crate::ending::Ending;
 use crate::stacks::StackUse;
 
 /// What to diagnose, and what the caller knows beside the file.
@@ -97,6 +98,8 @@ pub struct Diagnosis {
     /// The limit that the replay assumed, in bytes: garbage collection depends on it, none was given, and under this one every decision is
     /// the recorded one.
     pub assumed_limit_bytes: Option<u64>,
+    /// How the run ended.
+    pub ending: Ending,
     /// What is known of the limit.
     pub limit: Limit,
     /// The evidence for that.

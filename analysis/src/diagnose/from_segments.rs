@@ -11,6 +11,7 @@ use super::moment::{Question, Why};
 use super::owners::{Owners, live_by_stack};
 use super::stranded::stranded;
 use super::verdict::judge;
+use crate::ending::Ending;
 use crate::recorded_heap::recorded_heap;
 
 /// Diagnoses the final heap, without a request.
@@ -36,6 +37,7 @@ pub(super) fn diagnose_segments(recording: &DeviceRecording, options: &DiagnoseO
         retries: 0,
         peaks: None,
         assumed_limit_bytes: None,
+        ending: Ending::of(recording),
         limit,
         evidence,
         verdict,

@@ -17,6 +17,7 @@ use super::owners::{Owners, live_by_stack};
 use super::stranded::stranded;
 use super::verdict::judge;
 use crate::capacity_hint::hint;
+use crate::ending::Ending;
 
 /// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
 ///
@@ -68,6 +69,7 @@ pub fn diagnose_device(
         retries: seen.retries,
         peaks: Some(seen.peaks),
         assumed_limit_bytes: assumed,
+        ending: Ending::of(recording),
         limit,
         evidence: seen.limit,
         verdict,

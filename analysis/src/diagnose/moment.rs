@@ -14,6 +14,7 @@ use parkade_replay::{VerifyError, VerifyOptions, watch_device};
 use super::limit::LimitEvidence;
 use super::onset::Lows;
 use super::peaks::Peaks;
+use crate::ending::Ending;
 use crate::reserved::{growth_bytes, reserved_at_start};
 
 /// Why this moment is looked at.
@@ -65,7 +66,9 @@ impl Target {
     pub(super) fn find(recording: &DeviceRecording, chosen: Option<usize>) -> Target {
         let trace = &recording.trace;
         let first_oom = || trace.iter().position(|entry| entry.action == Action::Oom);
-        let Some(entry) = chosen.or_else(first_oom) else { return Target::peak(peak(recording)) };
+        // The error of which the run died comes before one that it survived.
+        let death = || Ending::of(recording).death().map(|death| death.entry);
+        let Some(entry) = chosen.or_else(death).or_else(first_oom) else { return Target::peak(peak(recording)) };
         let (why, question) = match trace.get(entry).map(|entry| entry.action) {
             Some(Action::Oom) => (Why::OutOfMemory, Question::OutOfMemory),
             Some(Action::Alloc) if took_memory(trace, entry) => (Why::Chosen, Question::NewMemory),

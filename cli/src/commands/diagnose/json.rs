@@ -39,6 +39,7 @@ view! {
         unreserved_bytes: Option<u64> = diagnosis.steps.unreserved_bytes,
         limit: KnownLimit = KnownLimit::find(diagnosis),
         assumed_limit_bytes: Option<u64> = diagnosis.assumed_limit_bytes,
+        ending: &'static str = diagnosis.ending.name(),
         heap_is_for_request: bool = diagnosis.is_for_request,
         heap: Heap = Heap::of(&diagnosis.heap),
         heap_before: Heap = Heap::of(&diagnosis.met),

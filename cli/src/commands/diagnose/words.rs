@@ -6,6 +6,7 @@ use parkade_recording::Recording;
 
 use super::layout::POOLS_DO_NOT_SHARE;
 use super::{Diagnosed, excess};
+use crate::ending;
 use crate::output::{self, count};
 use crate::recording;
 use crate::size::show_bytes;
@@ -285,6 +286,7 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
             ));
         }
     }
+    notes.extend(ending::ending(&diagnosis.ending));
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
         notes.push(recording::assumed_limit(bytes));
     }

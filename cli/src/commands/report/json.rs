@@ -105,6 +105,7 @@ view! {
     struct WhatIf(report: &Report, tried: &Tried, curve: &Curve) {
         settings: String = tried.label.clone(),
         is_own: bool = tried.is_own,
+        recommended: bool = tried.is_recommended,
         fits: Option<bool> = tried.fits(report.limit.tried_bytes),
         outcome: &'static str = tried.outcome.name(),
         fails_at_entry: Option<usize> = tried.fails_at_entry,

@@ -1,0 +1,154 @@
+//! No command's answer contradicts another's: all of them on the same recordings, compared.
+//!
+//! For each recording, whole and cut where a tighter limit kills it: peaks, the limit that is assumed, how the run ended, where it failed,
+//! whether it fits and with which settings.
+
+mod common;
+
+use serde_json::Value;
+
+use common::{Folder, call};
+
+/// The recordings that are compared whole: with and without an error, with several streams. The others take minutes.
+const RECORDINGS: [&str; 3] = ["deep_mlp.default", "gpt2_varlen.limit12_oom", "prefetch_streams.limit6"];
+
+/// A recording, and multiples of its live peak under which it is cut.
+const CUT: [(&str, &[f64]); 3] =
+    [("prefetch_streams.default", &[0.9, 1.15]), ("resnet50_sweep.default", &[0.6]), ("deep_mlp.default", &[0.9])];
+
+fn recording(name: &str) -> String {
+    format!("{}/../conformance/recordings/{name}.pickle.xz", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A command's JSON object about a file.
+fn answer(command: &str, file: &str, arguments: &[&str]) -> Value {
+    let run = call(&[&[command, file, "--json"], arguments].concat());
+    serde_json::from_str(run.out.trim()).unwrap_or_else(|_| panic!("{command} {arguments:?} on {file}: {}", run.err))
+}
+
+/// The answers about one file under one limit, or under the one that they assume.
+struct Answers {
+    what: String,
+    verify: Value,
+    diagnose: Value,
+    advise: Value,
+    report: Value,
+}
+
+impl Answers {
+    fn of(what: &str, file: &str, limit: Option<u64>, folder: &Folder) -> Answers {
+        let limit = limit.map(|limit| limit.to_string() + "B");
+        let with_limit: Vec<&str> = limit.iter().flat_map(|limit| ["--limit", limit]).collect();
+        let recorded: Vec<&str> = limit.iter().flat_map(|limit| ["--limit", limit, "--recorded-limit", limit]).collect();
+        let page = format!("{}/page.html", folder.path());
+        Answers {
+            what: what.to_owned(),
+            verify: answer("verify", file, &with_limit),
+            diagnose: answer("diagnose", file, &with_limit),
+            advise: answer("advise", file, &recorded),
+            // With a page to write, it searches as advise does.
+            report: answer("report", file, &[&with_limit[..], &["-o", &page, "--force"]].concat()),
+        }
+    }
+
+    fn compare(&self, file: &str) {
+        self.peaks();
+        self.limit_and_ending();
+        self.outcome();
+        self.replay_agrees(file);
+    }
+
+    fn peaks(&self) {
+        for kind in ["allocated", "reserved"] {
+            let verified = &self.verify[format!("peak_{kind}_bytes")];
+            let peak = |answer: &Value, path: &str| answer.pointer(path).cloned().unwrap_or_default();
+            assert!(verified.is_u64(), "{}: verify has no peak of {kind} bytes: {verified}", self.what);
+            assert_eq!(peak(&self.report, &format!("/devices/0/peak_{kind}_bytes")), *verified, "{}: report", self.what);
+            assert_eq!(peak(&self.diagnose, &format!("/devices/0/peaks/{kind}_bytes")), *verified, "{}: diagnose", self.what);
+        }
+    }
+
+    fn limit_and_ending(&self) {
+        let advised = &self.advise["capacity_bytes"];
+        let reported =
+            if self.report["limit_bytes"].is_null() { &self.report["capacity_bytes"] } else { &self.report["limit_bytes"] };
+        assert_eq!(reported, advised, "{}: the limit that report and advise assume", self.what);
+        let diagnosed = &self.diagnose["devices"][0]["assumed_limit_bytes"];
+        if !diagnosed.is_null() {
+            assert_eq!(diagnosed, advised, "{}: the limit that diagnose and advise assume", self.what);
+        }
+        let ending = &self.advise["endings"][0]["ending"];
+        assert_eq!(self.report["devices"][0]["ending"], *ending, "{}: report", self.what);
+        assert_eq!(self.diagnose["devices"][0]["ending"], *ending, "{}: diagnose", self.what);
+        if ending == "died" {
+            assert_eq!(self.diagnose["devices"][0]["entry"], self.advise["endings"][0]["at_entry"], "{}: diagnose", self.what);
+        }
+    }
+
+    /// The page's recommended row has the settings and the outcome of the advice.
+    fn outcome(&self) {
+        let rows = self.report["devices"][0]["what_if"].as_array().expect("rows");
+        let recommended = rows.iter().find(|row| row["recommended"] == true);
+        let settings =
+            recommended.map(|row| row["settings"].as_str().map(|settings| if settings == "default" { "" } else { settings }));
+        let advised = self.advise["recommendation"]["settings"].as_str();
+        assert_eq!(settings.flatten(), advised, "{}: the settings that report and advise recommend", self.what);
+        if let Some(row) = recommended {
+            assert_eq!(row["outcome"], self.advise["outcome"], "{}: report and advise", self.what);
+        }
+    }
+
+    /// `replay` of the recommended settings under the assumed limit comes to the same.
+    fn replay_agrees(&self, file: &str) {
+        let (Some(settings), Some(limit)) =
+            (self.advise["recommendation"]["settings"].as_str(), self.advise["capacity_bytes"].as_u64())
+        else {
+            return;
+        };
+        let limit = format!("{limit}B");
+        let replayed = answer("replay", file, &["--settings", settings, "--limit", &limit]);
+        assert_eq!(replayed["outcome"], self.advise["outcome"], "{}: replay", self.what);
+        assert_eq!(replayed["endings"][0], self.advise["endings"][0]["ending"], "{}: replay", self.what);
+    }
+}
+
+#[test]
+fn commands_agree_on_whole_recordings() {
+    let folder = Folder::new("agreement_whole");
+    for name in RECORDINGS {
+        let file = recording(name);
+        Answers::of(name, &file, None, &folder).compare(&file);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: RECORDINGS=FOLDER cargo test --release -p parkade-cli --test agreement -- --ignored"]
+fn commands_agree_on_every_recording_of_a_folder() {
+    let folder = Folder::new("agreement_all");
+    let shipped = format!("{}/../conformance/recordings", env!("CARGO_MANIFEST_DIR"));
+    let given = std::env::var("RECORDINGS").unwrap_or(shipped);
+    let files = std::fs::read_dir(&given).expect("a folder").map(|file| file.expect("a file").path());
+    let mut files: Vec<String> = files.filter_map(|path| path.to_str().map(str::to_owned)).collect();
+    files.retain(|file| file.ends_with(".pickle.xz"));
+    files.sort();
+    assert!(!files.is_empty(), "{given} has no .pickle.xz");
+    for file in files {
+        Answers::of(&file, &file, None, &folder).compare(&file);
+    }
+}
+
+#[test]
+fn commands_agree_on_runs_that_died() {
+    let folder = Folder::new("agreement_died");
+    for (name, factors) in CUT {
+        let peak = answer("verify", &recording(name), &[])["peak_allocated_bytes"].as_u64().expect("a peak");
+        for factor in factors {
+            let limit = (peak as f64 * factor) as u64;
+            let (what, text) = (format!("{name} under {factor} of its peak"), format!("{limit}B"));
+            let file = format!("{}/{name}.{factor}.pickle", folder.path());
+            let made = call(&["export", &recording(name), "--limit", &text, "--stop-at-oom", "-o", &file]);
+            assert!(std::fs::exists(&file).is_ok_and(|is_there| is_there), "{what}: {}", made.err);
+            Answers::of(&what, &file, Some(limit), &folder).compare(&file);
+        }
+    }
+}
