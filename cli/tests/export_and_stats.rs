@@ -183,7 +183,7 @@ fn the_limit_that_garbage_collection_needs_is_found() {
     let (_, given) = json(&["stats", file, "--limit", "16GiB", "--json"]);
     assert_eq!((code, &found["devices"][0]["assumed_limit_bytes"]), (0, &(16_u64 << 30).into()));
     assert_eq!(found["devices"][0]["moments"], given["devices"][0]["moments"]);
-    assert!(call(&["stats", file]).out.contains("a limit of 16.00 GiB was assumed"));
+    assert!(call(&["stats", file]).out.contains("a limit of 16.00 GiB is assumed"));
     let wrong = call(&["stats", file, "--limit", "15GiB"]);
     assert!(wrong.code == 1 && wrong.out.contains("recorded decisions differ"), "{}", wrong.out);
 }

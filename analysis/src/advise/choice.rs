@@ -2,7 +2,7 @@
 //!
 //! The recorded run's own settings, if they fit with more than 1 % to spare and without releasing the cache. Otherwise the widest margin
 //! comes first, because the next run will not repeat the sequence: the options that fit and need at most 0.5 % more memory than the one
-//! that needs least. Of these those whose driver calls do not cost much more than others', then the one that sets the fewest keys, then
+//! that needs least, with expandable segments 3 % more. Of these those whose driver calls do not cost much more than others', then the one that sets the fewest keys, then
 //! the one that needs least. An option that breaks something the program uses, or spends far too long in the driver, is
 //! recommended only if nothing else fits. If the program died and nothing serves what is estimated of its rest, the options that serve
 //! the request of which it died are compared in the same way.
@@ -16,6 +16,9 @@ const THRASHING_US: u64 = 1_000_000;
 
 /// An option needs about as much memory as another if it needs at most one part in this many more.
 const NEAR_PART: u64 = 200;
+/// Expandable segments leave few holes whatever the program requests, while other settings need little for one sequence and more for the
+/// next. So they may need one part in this many more.
+const NEAR_PART_EXPANDABLE: u64 = 30;
 /// Driver calls cost much more than others' if they take this many times as long ...
 const COSTLY_TIMES: u64 = 4;
 /// ... and this much longer.
@@ -60,7 +63,11 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let eligible: Vec<usize> =
         [good, safe, fitting].into_iter().find(|places: &Vec<usize>| !places.is_empty()).unwrap_or_default();
     let least = eligible.iter().map(|&place| options[place].smallest_capacity_bytes()).min().unwrap_or(0);
-    let near = |place: &usize| options[*place].smallest_capacity_bytes() <= least.saturating_add(least / NEAR_PART);
+    let near = |place: &usize| {
+        let option = &options[*place];
+        let part = if option.settings.expandable_segments { NEAR_PART_EXPANDABLE } else { NEAR_PART };
+        option.smallest_capacity_bytes() <= least.saturating_add(least / part)
+    };
     let quickest = eligible.iter().map(|&place| options[place].driver_us()).min().unwrap_or(0);
     let is_costly = |option: &AdvisedOption| option.driver_us() > (quickest * COSTLY_TIMES).max(quickest + COSTLY_US);
     let mut best: Vec<usize> = eligible.into_iter().filter(near).collect();
@@ -68,7 +75,16 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
         let option = &options[place];
         let smallest = option.smallest_capacity_bytes();
         let stays = option.is_own && option.available_bytes.is_none();
-        (is_costly(option), !stays, option.keys(), !option.is_own, smallest, option.driver_us(), place)
+        (
+            is_costly(option),
+            !stays,
+            option.keys(),
+            !option.is_own,
+            !option.settings.expandable_segments,
+            smallest,
+            option.driver_us(),
+            place,
+        )
     });
     best
 }
@@ -136,10 +152,10 @@ mod tests {
     fn settings_that_fit_are_kept_and_others_replaced() {
         let all = |mib| ["", "max_split_size_mb:32", "expandable_segments:True"].map(|text| option(text, mib));
         assert_eq!(chosen(&all(Some(300)), None), Some((0, Reason::FitsAsItIs)));
-        // Both others need 180 MiB, and freeing two segments costs less than mapping pages.
-        assert_eq!(chosen(&all(Some(200)), None), Some((1, Reason::Fits)));
+        // Both others need 180 MiB; expandable segments do whatever the next run requests.
+        assert_eq!(chosen(&all(Some(200)), None), Some((2, Reason::Fits)));
         assert_eq!(chosen(&all(Some(150)), None), None);
-        assert_eq!(chosen(&all(None), None), Some((1, Reason::NeedsLeast)));
+        assert_eq!(chosen(&all(None), None), Some((2, Reason::NeedsLeast)));
     }
 
     #[test]

@@ -52,8 +52,9 @@ pub fn diagnose_device(
     // The limit that advise assumes.
     let hinted = || hint(recording).map(|hint| hint.assumed_bytes());
     let assumed = assumed.or_else(|| if matches!(concluded, Limit::Between { .. }) { hinted() } else { None });
-    let limit = assumed.map_or(concluded, |bytes| Limit::Given { bytes });
-    let (verdict, steps) = judge(&heap, asked.filter(|_| target.why == Why::OutOfMemory).map(|asked| asked.size.get()), limit);
+    let judged_by = assumed.map_or(concluded, |bytes| Limit::Given { bytes });
+    let (verdict, steps) =
+        judge(&heap, asked.filter(|_| target.why == Why::OutOfMemory).map(|asked| asked.size.get()), judged_by);
     Ok(Diagnosis {
         device: recording.device,
         why: target.why,
@@ -70,7 +71,7 @@ pub fn diagnose_device(
         peaks: Some(seen.peaks),
         assumed_limit_bytes: assumed,
         ending: Ending::of(recording),
-        limit,
+        limit: concluded,
         evidence: seen.limit,
         verdict,
         steps,

@@ -71,26 +71,26 @@ fn a_request_that_fits_nowhere_is_fragmentation() {
     assert_eq!(diagnosis.exactness.map(|verdict| verdict.mismatches), Some(0));
 }
 
-/// The interval contains the true limit, and the verdict depends on it.
+/// The interval contains the true limit, and after an error the limit that advise assumes is assumed.
 #[test]
 fn without_a_limit_an_interval_is_inferred() {
-    let inferred = |name: &str| {
+    let inferred = |name: &str, gib: u64| {
         let diagnosis = diagnosed(name, None);
-        match diagnosis.limit {
-            Limit::Between { at_least_bytes, below_bytes } => (at_least_bytes, below_bytes, diagnosis),
-            limit => panic!("{name}: {limit:?}"),
-        }
+        let (least, below) = (diagnosis.evidence.served.expect("served").0, diagnosis.evidence.refused.expect("refused").0);
+        assert!((least..below).contains(&(gib * GIB)), "{name}: {least} {below}");
+        (below - least, diagnosis)
     };
-    let (least, below, diagnosis) = inferred("gpt2_varlen.limit12_oom");
-    assert!((least..below).contains(&(12 * GIB)), "{least} {below}");
-    assert_eq!((diagnosis.verdict, diagnosis.evidence.refused.map(|(_, entry)| entry)), (Verdict::Undecided, Some(7268)));
-    let (least, below, diagnosis) = inferred("prefetch_streams.limit6");
-    assert!((least..below).contains(&(6 * GIB)) && below - least < GIB / 5, "{least} {below}");
-    assert_eq!(diagnosis.verdict, Verdict::NoFailure);
-    let (least, below, diagnosis) = inferred("resnet50_sweep.limit5_oom");
-    assert!((least..below).contains(&(5 * GIB)) && below - least < GIB / 16, "{least} {below}");
+    let (_, diagnosis) = inferred("gpt2_varlen.limit12_oom", 12);
+    assert!(matches!(diagnosis.limit, Limit::Between { .. }), "{:?}", diagnosis.limit);
+    assert_eq!(diagnosis.assumed_limit_bytes, Some(12 * GIB));
+    assert_eq!((diagnosis.verdict, diagnosis.evidence.refused.map(|(_, entry)| entry)), (Verdict::Fragmentation, Some(7268)));
+    let (width, diagnosis) = inferred("prefetch_streams.limit6", 6);
+    assert!(width < GIB / 5 && matches!(diagnosis.limit, Limit::Between { .. }), "{:?}", diagnosis.limit);
+    assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::NoFailure, None), "nothing was out of memory");
+    let (width, diagnosis) = inferred("resnet50_sweep.limit5_oom", 5);
+    assert!(width < GIB / 16);
     // 118 MiB were free and 49 MiB requested: fragmentation under any limit.
-    assert_eq!(diagnosis.verdict, Verdict::Fragmentation);
+    assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::Fragmentation, Some(5 * GIB)));
 }
 
 /// The run's garbage collections depend on the limit, so a replay without one would differ.
