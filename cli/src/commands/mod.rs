@@ -1,6 +1,6 @@
 //! The commands, one module each.
 //!
-//! A command is a struct `Args` for clap that implements [`Command`](crate::runner::Command): what it computes, as text and as JSON.
+//! A command is a struct `Args` for clap that implements [`Command`](parkade_terminal::runner::Command): what it computes, as text and as JSON.
 //! A new one is a module here and a line in each list of `main.rs`.
 
 pub(crate) mod advise;

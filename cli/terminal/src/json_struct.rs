@@ -2,7 +2,8 @@
 
 use parkade_replay::SettingsOrigin;
 
-/// Declares a struct to serialise and its constructor `of`, with fields `key: type = value`.
+/// Declares a struct to serialise and its constructor `of`, with fields `key: type = value`. The crate that uses it needs `serde`.
+#[macro_export]
 macro_rules! view {
     ($(#[$meta:meta])* $vis:vis struct $name:ident $(<$life:lifetime>)? ($($arg:ident: $type:ty),* $(,)?)
      { $($(#[$field_meta:meta])* $field:ident: $field_type:ty = $value:expr),* $(,)? }) => {
@@ -17,10 +18,11 @@ macro_rules! view {
         }
     };
 }
-pub(crate) use view;
+#[doc(inline)]
+pub use crate::view;
 
 /// The origin of settings in JSON.
-pub(crate) const fn origin(origin: SettingsOrigin) -> &'static str {
+pub const fn origin(origin: SettingsOrigin) -> &'static str {
     match origin {
         SettingsOrigin::Recorded => "recorded",
         SettingsOrigin::RecordedValues => "recorded values",
@@ -30,6 +32,6 @@ pub(crate) const fn origin(origin: SettingsOrigin) -> &'static str {
 }
 
 /// A view of each item.
-pub(crate) fn all<T, V>(items: impl IntoIterator<Item = T>, view: impl FnMut(T) -> V) -> Vec<V> {
+pub fn all<T, V>(items: impl IntoIterator<Item = T>, view: impl FnMut(T) -> V) -> Vec<V> {
     items.into_iter().map(view).collect()
 }

@@ -36,7 +36,7 @@ const MOST_GIB: u64 = 512;
 /// # Errors
 /// A line that says what is wrong and what to write. A number below 1 MiB without a unit is refused, except for 0, which is the same in
 /// every unit.
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+pub fn parse(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
     let bare = text.trim();
     let has_unit = bare.contains(|c: char| !c.is_ascii_digit() && c != '.');
@@ -53,7 +53,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 /// A line that says what is wrong and what to write.
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let (number, unit) = trimmed.split_at(trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len()));
     let unit = unit.trim();
@@ -97,12 +97,12 @@ fn fraction_of(digits: &str, factor: u64) -> Option<u128> {
 }
 
 /// A signed size for people.
-pub(crate) fn show(bytes: i64) -> String {
+pub fn show(bytes: i64) -> String {
     u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), show_bytes)
 }
 
 /// A size for people, as PyTorch prints it except for a single byte.
-pub(crate) fn show_bytes(bytes: u64) -> String {
+pub fn show_bytes(bytes: u64) -> String {
     if bytes == 1 { "1 byte".to_owned() } else { format_bytes(bytes) }
 }
 

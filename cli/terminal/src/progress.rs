@@ -5,7 +5,7 @@ use std::cell::Cell;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar of a recording's entries.
-pub(crate) fn entries(is_hidden: bool) -> ProgressBar {
+pub fn entries(is_hidden: bool) -> ProgressBar {
     of("entries", is_hidden)
 }
 
@@ -14,12 +14,12 @@ thread_local! {
 }
 
 /// Bars that this thread makes from now on are hidden: several threads share one that the main thread shows.
-pub(crate) fn hush_thread() {
+pub fn hush_thread() {
     IS_HUSHED.set(true);
 }
 
 /// A bar of something else.
-pub(crate) fn of(what: &str, is_hidden: bool) -> ProgressBar {
+pub fn of(what: &str, is_hidden: bool) -> ProgressBar {
     if is_hidden || IS_HUSHED.get() {
         return ProgressBar::hidden();
     }

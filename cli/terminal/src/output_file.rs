@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 /// Refuses to overwrite the file that is read.
-pub(crate) fn refuse_source(source: &Path, target: &Path) -> Result<()> {
+///
+/// # Errors
+/// Both paths lead to the same file.
+pub fn refuse_source(source: &Path, target: &Path) -> Result<()> {
     if is_same_file(source, target) {
         bail!("the output is the input file, which is never overwritten: choose another file");
     }
@@ -15,7 +18,7 @@ pub(crate) fn refuse_source(source: &Path, target: &Path) -> Result<()> {
 }
 
 /// Whether two paths lead to the same file, also through links. Neither needs to exist.
-pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
     is_same_inode(one, other) || resolved(one).is_some_and(|one| Some(one) == resolved(other))
 }
 
@@ -42,7 +45,10 @@ fn resolved(path: &Path) -> Option<PathBuf> {
 }
 
 /// Refuses a target that [`write()`] could not write, before work that may take long. Existing files stay as they are.
-pub(crate) fn refuse_unwritable(target: &Path) -> Result<()> {
+///
+/// # Errors
+/// The target is a folder, or nothing can be written beside it.
+pub fn refuse_unwritable(target: &Path) -> Result<()> {
     try_beside(target).with_context(|| format!("cannot write {}", target.display()))
 }
 
@@ -61,12 +67,18 @@ fn try_beside(target: &Path) -> io::Result<()> {
 }
 
 /// Writes the file beside its place and renames it, so that an existing file stays whole until it is replaced.
-pub(crate) fn write(target: &Path, bytes: &[u8]) -> Result<()> {
+///
+/// # Errors
+/// What the system answered, with the name of the file.
+pub fn write(target: &Path, bytes: &[u8]) -> Result<()> {
     write_with(target, |out| out.write_all(bytes))
 }
 
 /// Writes the file in the same way, piece by piece.
-pub(crate) fn write_with<T>(target: &Path, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<T> {
+///
+/// # Errors
+/// What the system or `pieces` answered, with the name of the file.
+pub fn write_with<T>(target: &Path, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<T> {
     write_beside(target, pieces).with_context(|| format!("cannot write {}", target.display()))
 }
 

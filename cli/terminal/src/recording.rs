@@ -10,19 +10,18 @@ use parkade_replay::{ReplaySettings, newer_release};
 use crate::{output, size};
 
 /// How to record a trace, for the end of a message.
-pub(crate) const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_history()";
+pub const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_history()";
 
 /// A note for recordings without settings.
-pub(crate) const ASSUMED_SETTINGS: &str =
-    "not in the file: the settings; PyTorch's defaults are assumed (--settings overrides them)";
+pub const ASSUMED_SETTINGS: &str = "not in the file: the settings; PyTorch's defaults are assumed (--settings overrides them)";
 
 /// A note on a limit that was inferred.
-pub(crate) fn assumed_limit(bytes: u64) -> String {
+pub fn assumed_limit(bytes: u64) -> String {
     format!("a limit of {} is assumed (--limit sets it): the recording allows it", size::show_bytes(bytes))
 }
 
 /// A note on requests taken from a recording that the replay does not reproduce.
-pub(crate) fn uncertain_requests(mismatches: u64, decisions: u64) -> String {
+pub fn uncertain_requests(mismatches: u64, decisions: u64) -> String {
     format!(
         "{mismatches} of {decisions} recorded decisions differ in a replay under the recording's own settings (see parkade verify; \
          --recorded-limit sets its limit), so the requests are less certain"
@@ -30,12 +29,15 @@ pub(crate) fn uncertain_requests(mismatches: u64, decisions: u64) -> String {
 }
 
 /// A note on requests that failed on the simulated device, but not for lack of memory.
-pub(crate) fn other_failures(requests: u64) -> String {
+pub fn other_failures(requests: u64) -> String {
     format!("{} failed for a reason other than memory", output::count(requests, "request"))
 }
 
-/// Reads a recording. Errors do not name the file.
-pub(crate) fn read(file: &Path) -> Result<Recording> {
+/// Reads a recording.
+///
+/// # Errors
+/// It cannot be read, or is none. The error does not name the file.
+pub fn read(file: &Path) -> Result<Recording> {
     parkade_recording::read_file(file).map_err(|error| match error {
         // The caller names the file.
         ReadError::File { cause, .. } => anyhow!("cannot be read: {cause}"),
@@ -44,17 +46,23 @@ pub(crate) fn read(file: &Path) -> Result<Recording> {
 }
 
 /// The rules of the release that made the recording, as far as it shows; else those of 2.11.
-pub(crate) fn recorded_rules(recording: &Recording) -> &'static Rules {
+pub fn recorded_rules(recording: &Recording) -> &'static Rules {
     newer_release(recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile)
 }
 
 /// The settings of the recorded run, as read by the release that recorded it.
-pub(crate) fn own_settings(recording: &Recording) -> Result<ReplaySettings> {
+///
+/// # Errors
+/// They are not valid.
+pub fn own_settings(recording: &Recording) -> Result<ReplaySettings> {
     Ok(ReplaySettings::of_recording_as(recorded_rules(recording), recording.settings.as_ref())?)
 }
 
 /// These devices, or only the wanted one.
-pub(crate) fn chosen<'r>(
+///
+/// # Errors
+/// The file has nothing about the wanted one.
+pub fn chosen<'r>(
     devices: impl IntoIterator<Item = &'r DeviceRecording>,
     wanted: Option<u32>,
 ) -> Result<Vec<&'r DeviceRecording>> {
@@ -68,17 +76,20 @@ pub(crate) fn chosen<'r>(
 }
 
 /// The devices with a trace.
-pub(crate) fn traced(recording: &Recording) -> Vec<&DeviceRecording> {
+pub fn traced(recording: &Recording) -> Vec<&DeviceRecording> {
     recording.devices.iter().filter(|device| !device.trace.is_empty()).collect()
 }
 
 /// The number of entries in these traces.
-pub(crate) fn entries(devices: &[&DeviceRecording]) -> u64 {
+pub fn entries(devices: &[&DeviceRecording]) -> u64 {
     devices.iter().map(|device| device.trace.len() as u64).sum()
 }
 
 /// Names the device in an error if there are several devices.
-pub(crate) fn of_device<T, E: Into<anyhow::Error>>(result: Result<T, E>, device: u32, devices: usize) -> Result<T> {
+///
+/// # Errors
+/// That of `result`.
+pub fn of_device<T, E: Into<anyhow::Error>>(result: Result<T, E>, device: u32, devices: usize) -> Result<T> {
     result.map_err(|error| {
         let error = error.into();
         if devices > 1 { error.context(format!("device {device}")) } else { error }
@@ -86,6 +97,6 @@ pub(crate) fn of_device<T, E: Into<anyhow::Error>>(result: Result<T, E>, device:
 }
 
 /// The name of the file without its folder.
-pub(crate) fn short_name(file: &Path) -> String {
+pub fn short_name(file: &Path) -> String {
     output::one_line(&file.file_name().unwrap_or(file.as_os_str()).to_string_lossy())
 }

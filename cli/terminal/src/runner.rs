@@ -12,7 +12,7 @@ use crate::output;
 
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// All is well.
     Good,
     /// A check failed.
@@ -26,7 +26,7 @@ pub(crate) enum Outcome {
 impl Outcome {
     /// The outcome of several files, of which these are two: whether all could be run matters most, then whether checks failed,
     /// then whether something is not known.
-    pub(crate) fn worse(self, other: Outcome) -> Outcome {
+    pub fn worse(self, other: Outcome) -> Outcome {
         let weight = |outcome: Outcome| match outcome {
             Outcome::Good => 0,
             Outcome::NotKnown => 1,
@@ -45,7 +45,7 @@ impl From<Outcome> for ExitCode {
 
 /// What a command prints on standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Form {
+pub enum Form {
     /// Text for people, with colours on a terminal.
     Text,
     /// Text for programs, byte for byte.
@@ -56,14 +56,14 @@ pub(crate) enum Form {
 
 impl Form {
     /// JSON if that is asked for, else text.
-    pub(crate) fn json_if(json: bool) -> Form {
+    pub fn json_if(json: bool) -> Form {
         if json { Form::Json } else { Form::Text }
     }
 }
 
 /// The file that a failure is about.
 #[derive(Clone, Copy)]
-pub(crate) enum Subject<'a> {
+pub enum Subject<'a> {
     /// No single file.
     None,
     /// This one, named before the message on standard error.
@@ -75,11 +75,14 @@ pub(crate) enum Subject<'a> {
 }
 
 /// A command with its arguments.
-pub(crate) trait Command {
+pub trait Command {
     /// What it computes.
     type Answer;
 
     /// Does the work. Output that must appear at once is printed here.
+    ///
+    /// # Errors
+    /// Why it could not be done. The runner names the [`subject`](Command::subject) and prints it.
     fn compute(&self) -> Result<Self::Answer>;
 
     /// How the command ended.
@@ -98,11 +101,17 @@ pub(crate) trait Command {
     }
 
     /// Prints the answer as text or data.
+    ///
+    /// # Errors
+    /// It cannot be written. A closed pipe is none for the user.
     fn text(&self, _: &Self::Answer, _: &mut dyn Write) -> Result<()> {
         Ok(())
     }
 
     /// The answer as JSON.
+    ///
+    /// # Errors
+    /// It cannot be serialised.
     fn json(&self, _: &Self::Answer, _: &mut Lines) -> Result<()> {
         Ok(())
     }
@@ -115,29 +124,35 @@ pub(crate) trait Command {
 
 /// Lines of JSON.
 #[derive(Default)]
-pub(crate) struct Lines(String);
+pub struct Lines(String);
 
 impl Lines {
     /// Adds an object whose keys, and those of all objects in it, are sorted.
-    pub(crate) fn add(&mut self, object: &impl Serialize) -> Result<()> {
+    ///
+    /// # Errors
+    /// It cannot be serialised.
+    pub fn add(&mut self, object: &impl Serialize) -> Result<()> {
         self.add_as_declared(&serde_json::to_value(object)?)
     }
 
     /// Adds an object with its keys in the order in which they are declared.
-    pub(crate) fn add_as_declared(&mut self, object: &impl Serialize) -> Result<()> {
+    ///
+    /// # Errors
+    /// It cannot be serialised.
+    pub fn add_as_declared(&mut self, object: &impl Serialize) -> Result<()> {
         self.0.push_str(&serde_json::to_string(object)?);
         self.0.push('\n');
         Ok(())
     }
 
     /// The text so far.
-    pub(crate) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         &self.0
     }
 }
 
 /// Runs a command and returns its exit code, which a closed pipe does not change.
-pub(crate) fn run<C: Command>(command: &C) -> ExitCode {
+pub fn run<C: Command>(command: &C) -> ExitCode {
     let answer = match command.compute() {
         Ok(answer) => answer,
         Err(error) if output::is_broken_pipe(&error) => return Outcome::Good.into(),
@@ -161,14 +176,20 @@ fn print<C: Command>(command: &C, answer: &C::Answer) -> Result<()> {
 }
 
 /// The answer as it is to be printed by [`print_bytes`].
-pub(crate) fn render<C: Command>(command: &C, answer: &C::Answer) -> Result<Vec<u8>> {
+///
+/// # Errors
+/// It cannot be serialised.
+pub fn render<C: Command>(command: &C, answer: &C::Answer) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     write_answer(command, answer, &mut text)?;
     Ok(text)
 }
 
 /// Prints what was rendered in this form.
-pub(crate) fn print_bytes(form: Form, bytes: &[u8]) -> Result<()> {
+///
+/// # Errors
+/// Standard output is closed or full.
+pub fn print_bytes(form: Form, bytes: &[u8]) -> Result<()> {
     on_stdout(form, |out| Ok(out.write_all(bytes)?))
 }
 
@@ -194,7 +215,7 @@ fn on_stdout(form: Form, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Re
 }
 
 /// Reports why a command, or its part about one file, could not be run.
-pub(crate) fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
+pub fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
     let subject = command.subject();
     if command.form() == Form::Json && !matches!(subject, Subject::Command) {
         // Standard output may be closed, and standard error has the message too.
@@ -210,7 +231,7 @@ pub(crate) fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
 }
 
 /// The JSON object of a failure.
-pub(crate) fn failure(subject: Subject<'_>, message: &str) -> Value {
+pub fn failure(subject: Subject<'_>, message: &str) -> Value {
     #[derive(Serialize)]
     struct Failure<'a> {
         error: &'a str,

@@ -10,7 +10,7 @@ const GAP: usize = 2;
 const LEAST_TEXT: usize = 24;
 
 /// A table. Columns of numbers are aligned to the right.
-pub(crate) struct Table {
+pub struct Table {
     heads: Vec<String>,
     rows: Vec<Row>,
     indent: usize,
@@ -25,7 +25,7 @@ struct Row {
 
 /// How a cell is to be read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub enum Mark {
     /// Nothing special.
     Plain,
     /// As it should be.
@@ -36,39 +36,39 @@ pub(crate) enum Mark {
 
 impl Mark {
     /// Good or bad.
-    pub(crate) fn of(is_good: bool) -> Mark {
+    pub fn of(is_good: bool) -> Mark {
         if is_good { Mark::Good } else { Mark::Bad }
     }
 }
 
 impl Table {
     /// An empty table with these headings, which are dim.
-    pub(crate) fn new(heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
+    pub fn new(heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
         Table { is_styled: true, ..Table::plain(0, heads) }
     }
 
     /// An empty table without styles, with this many blanks before each line.
-    pub(crate) fn plain(indent: usize, heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
+    pub fn plain(indent: usize, heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
         Table { heads: heads.into_iter().map(Into::into).collect(), rows: Vec::new(), indent, is_styled: false }
     }
 
     /// Adds a row.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.marked(cells, 0, Mark::Plain);
     }
 
     /// Adds a row, one cell of which is marked.
-    pub(crate) fn marked(&mut self, cells: impl IntoIterator<Item = impl Into<String>>, marked: usize, mark: Mark) {
+    pub fn marked(&mut self, cells: impl IntoIterator<Item = impl Into<String>>, marked: usize, mark: Mark) {
         self.rows.push(Row { cells: cells.into_iter().map(Into::into).collect(), marked, mark });
     }
 
     /// The lines of the table, each with its end.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         self.text_with_left(&[0])
     }
 
     /// The same, with these columns to the left and the others to the right.
-    pub(crate) fn text_with_left(&self, left: &[usize]) -> String {
+    pub fn text_with_left(&self, left: &[usize]) -> String {
         self.fitted(left, output::width().saturating_sub(self.indent))
     }
 

@@ -8,17 +8,17 @@ use anstyle::{AnsiColor, Style};
 use textwrap::{WordSeparator, WordSplitter};
 
 /// Standard output, buffered.
-pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
+pub fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::new(io::stdout().lock())
 }
 
 /// Reports an error on standard error, in one line. A closed standard error is ignored.
-pub(crate) fn complain(message: &str) {
+pub fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "parkade: {}", one_line(message));
 }
 
 /// The text with control characters escaped: file names and names inside files may contain anything.
-pub(crate) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_control() || is_layout(c) {
@@ -36,12 +36,12 @@ const fn is_layout(c: char) -> bool {
 }
 
 /// The first `longest` characters of a text.
-pub(crate) fn shorten(text: &str, longest: usize) -> String {
+pub fn shorten(text: &str, longest: usize) -> String {
     text.char_indices().nth(longest).map_or_else(|| text.to_owned(), |(end, _)| format!("{}...", &text[..end]))
 }
 
 /// A number of things: `1 hole`, `2 holes`, `2 entries`.
-pub(crate) fn count(number: impl Copy + PartialEq + From<u8> + Display, thing: &str) -> String {
+pub fn count(number: impl Copy + PartialEq + From<u8> + Display, thing: &str) -> String {
     match thing.strip_suffix('y') {
         _ if number == 1.into() => format!("{number} {thing}"),
         Some(stem) => format!("{number} {stem}ies"),
@@ -50,7 +50,7 @@ pub(crate) fn count(number: impl Copy + PartialEq + From<u8> + Display, thing: &
 }
 
 /// A number of times: `never`, `once`, `2 times`.
-pub(crate) fn times(number: i64) -> String {
+pub fn times(number: i64) -> String {
     match number {
         0 => "never".to_owned(),
         1 => "once".to_owned(),
@@ -59,27 +59,27 @@ pub(crate) fn times(number: i64) -> String {
 }
 
 /// A list in a sentence: `0, 1`.
-pub(crate) fn list(items: impl IntoIterator<Item = impl Display>) -> String {
+pub fn list(items: impl IntoIterator<Item = impl Display>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether the error is a closed pipe.
-pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
 }
 
 /// Text that reports success. The runner strips colours if standard output is not a terminal or `NO_COLOR` is set.
-pub(crate) fn good(text: &str) -> String {
+pub fn good(text: &str) -> String {
     styled(AnsiColor::Green.on_default(), text)
 }
 
 /// Text that reports a failure.
-pub(crate) fn bad(text: &str) -> String {
+pub fn bad(text: &str) -> String {
     styled(AnsiColor::Red.on_default().bold(), text)
 }
 
 /// Text that matters less.
-pub(crate) fn dim(text: &str) -> String {
+pub fn dim(text: &str) -> String {
     styled(Style::new().dimmed(), text)
 }
 
@@ -88,19 +88,19 @@ fn styled(style: Style, text: &str) -> String {
 }
 
 /// The columns of the terminal; a fixed number elsewhere, so that output in files does not depend on where it was made.
-pub(crate) fn width() -> usize {
+pub fn width() -> usize {
     const ELSEWHERE: usize = 200;
     terminal().map_or(ELSEWHERE, |(columns, _)| columns)
 }
 
 /// The columns, at least 40, and the lines of the terminal; `None` if standard output is not one.
-pub(crate) fn terminal() -> Option<(usize, usize)> {
+pub fn terminal() -> Option<(usize, usize)> {
     let size = io::stdout().is_terminal().then(|| terminal_size::terminal_size_of(io::stdout())).flatten();
     size.map(|(columns, lines)| (usize::from(columns.0).max(40), usize::from(lines.0)))
 }
 
 /// An indented line of text, wrapped on a terminal.
-pub(crate) fn paragraph(text: &str, indent: usize) -> String {
+pub fn paragraph(text: &str, indent: usize) -> String {
     let blanks = " ".repeat(indent);
     let width = if io::stdout().is_terminal() { width() } else { usize::MAX };
     let lines = wrapped(&one_line(text), width.saturating_sub(indent));
@@ -108,12 +108,12 @@ pub(crate) fn paragraph(text: &str, indent: usize) -> String {
 }
 
 /// A wrapped line of text that begins with a red word.
-pub(crate) fn alert(word: &str, text: &str) -> String {
+pub fn alert(word: &str, text: &str) -> String {
     paragraph(&format!("{word} {text}"), 0).replacen(word, &bad(word), 1)
 }
 
 /// The text wrapped between words, in lines of at most `width` characters.
-pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let options = textwrap::Options::new(width)
         .word_separator(WordSeparator::AsciiSpace)
         .word_splitter(WordSplitter::NoHyphenation)
