@@ -8,7 +8,7 @@ use parkade_research::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, li
 use super::finished::{Finished, about_artefacts, subject, takes_everything};
 use super::grids;
 use super::plot::{Axis, Plot, Scale};
-use crate::commands::report::markup::{escape, fill};
+use parkade_terminal::markup::{escape, fill};
 
 const PAGE: &str = include_str!("web/page.html");
 const STYLE: &str = include_str!("web/style.css");
@@ -201,5 +201,5 @@ fn decimal(value: f64) -> String {
 }
 
 fn counted(value: f64) -> String {
-    crate::commands::report::markup::grouped(value as u64)
+    parkade_terminal::markup::grouped(value as u64)
 }

@@ -8,12 +8,12 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use parkade_research::study::sweep::{Plan, Row};
 
-use crate::commands::sweep::builds::Overlap;
-use crate::commands::sweep::finished::Finished;
-use crate::commands::sweep::rows::{self, Contents, Header, Shard};
-use crate::commands::sweep::show::{self, Shown};
-use crate::output_file;
-use crate::runner::{Command, Form, Lines};
+use crate::sweep::builds::Overlap;
+use crate::sweep::finished::Finished;
+use crate::sweep::rows::{self, Contents, Header, Shard};
+use crate::sweep::show::{self, Shown};
+use parkade_terminal::output_file;
+use parkade_terminal::runner::{Command, Form, Lines};
 
 /// Merge the parts of a sweep.
 ///
@@ -28,7 +28,7 @@ use crate::runner::{Command, Form, Lines};
   parkade merge part*.jsonl -o rows.jsonl --html study.html
 
 Exit code: 0 merged, 2 could not run.")]
-pub(crate) struct Args {
+pub struct Args {
     /// The files of rows.
     #[arg(required = true)]
     files: Vec<PathBuf>,

@@ -16,9 +16,9 @@ use parkade_research::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers
 use parkade_research::workload::generators::Optimizer;
 use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
 
-use crate::args::Json;
-use crate::runner::{Command, Form, Lines, Outcome};
-use crate::{output, progress, size};
+use parkade_terminal::args::Json;
+use parkade_terminal::runner::{Command, Form, Lines, Outcome};
+use parkade_terminal::{output, progress, size};
 
 /// Find the out-of-memory frontier of training a transformer: the largest batch that fits, per policy.
 ///
@@ -39,7 +39,7 @@ use crate::{output, progress, size};
   parkade frontier --model 7b --precision half,half-master,fp32 --optimizer sgd,adam --json
 
 Exit code: 0 some batch fits somewhere, 1 none does, 2 could not run.")]
-pub(crate) struct Args {
+pub struct Args {
     /// A preset (gpt2, gpt2-medium, gpt2-large, gpt2-xl, 3b, 7b, 13b), sizes, or both: 7b,layers=16,tied=false. The sizes are layers, hidden,
     /// heads, vocabulary, sequence, ratio, attention (fused, materialized), tied. May be repeated.
     #[arg(long, value_name = "MODEL", default_value = "7b")]

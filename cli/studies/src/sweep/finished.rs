@@ -6,10 +6,10 @@ use parkade_policies::{Named, named};
 use parkade_research::study::sweep::{BoundRatios, Capacity, Plan, Row, Source, Summary};
 
 use super::builds::{self, Overlap};
-use crate::output;
+use parkade_terminal::output;
 
 /// A sweep with all its rows.
-pub(crate) struct Finished {
+pub struct Finished {
     pub(crate) plan: Plan,
     pub(crate) rows: Vec<Row>,
     /// The plan's workloads and policies, or nothing where they cannot be made.

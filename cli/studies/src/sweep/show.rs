@@ -11,10 +11,10 @@ use super::builds::Overlap;
 use super::finished::{self, Finished};
 use super::grid::Grid;
 use super::{grids, html, json};
-use crate::args::Json;
-use crate::output;
-use crate::output_file;
-use crate::runner::{Form, Lines};
+use parkade_terminal::args::Json;
+use parkade_terminal::output;
+use parkade_terminal::output_file;
+use parkade_terminal::runner::{Form, Lines};
 
 /// What to print and write.
 #[derive(Parser)]

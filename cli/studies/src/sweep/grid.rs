@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::commands::report::markup::escape;
-use crate::output;
-use crate::table::Table;
+use parkade_terminal::markup::escape;
+use parkade_terminal::output;
+use parkade_terminal::table::Table;
 
 /// A table: the first column is text, the others are numbers.
 pub(super) struct Grid {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Args;
 use super::model::checkpointing_name;
 use super::table::{not_monotone, why};
-use crate::json_struct::{all, view};
+use parkade_terminal::json_struct::{all, view};
 
 view! {
     pub(super) struct Object<'a>(args: &Args, points: &'a [Point]) {

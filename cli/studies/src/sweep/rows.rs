@@ -14,7 +14,7 @@ use parkade_policies::named;
 use parkade_research::study::sweep::{BUILD, Plan, Row};
 use serde::{Deserialize, Serialize};
 
-use crate::output;
+use parkade_terminal::output;
 
 /// The version of the file format.
 const FORM: u32 = 3;

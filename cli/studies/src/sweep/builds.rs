@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use parkade_research::study::sweep::{BUILD, Row};
 
-use crate::json_struct::{all, view};
-use crate::output;
+use parkade_terminal::json_struct::{all, view};
+use parkade_terminal::output;
 
 /// Longer names of builds are cut, in characters.
 const LONGEST_NAME: usize = 60;

@@ -1,7 +1,7 @@
 //! `parkade sweep`: workloads x policies x capacities x seeds, and their summary.
 //!
 //! `names` turns the arguments into a plan, `list` lists the names, `rows` keeps the file of rows. `finished` is the result; `show` prints
-//! it as JSON (`json`), tables (`grids`, `grid`) or a page (`page`, `plot`). `builds` tells which builds made the rows.
+//! it as JSON (`json`), tables (`grids`, `grid`) or a page (`html`, `plot`). `builds` tells which builds made the rows.
 
 pub(crate) mod builds;
 pub(crate) mod finished;
@@ -26,12 +26,12 @@ use clap::Parser;
 use parkade_research::study::sweep::{BoundRatios, PreparedWorkload, Row, Share, bound_ratios, run_jobs};
 use rayon::prelude::*;
 
-use crate::json_struct::view;
-use crate::runner::{Command, Form, Lines};
-use crate::{output, progress};
 use builds::Overlap;
 use finished::Finished;
 use names::Study;
+use parkade_terminal::json_struct::view;
+use parkade_terminal::runner::{Command, Form, Lines};
+use parkade_terminal::{output, progress};
 use rows::{Header, Shard};
 use show::Shown;
 
@@ -63,7 +63,7 @@ build that made it, by its version and a hash of the sources that decide. Rows o
 the result then says how many rows each build made.
 
 Exit code: 0 done, 2 could not run.")]
-pub(crate) struct Args {
+pub struct Args {
     /// Workloads: names, descriptions of generated ones, recordings, or all. Separated by commas, or given several times.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     workloads: Vec<String>,
@@ -105,10 +105,12 @@ pub(crate) struct Args {
 }
 
 /// What to print.
-pub(crate) enum Answer {
+pub enum Answer {
+    /// The names that `--list` shows.
     List,
     /// The rows of one part.
     Part(Vec<Row>),
+    /// The whole sweep.
     Whole(Box<Finished>),
 }
 

@@ -6,7 +6,7 @@ use parkade_research::study::sweep::{BoundRatios, Cell, Comparison, Level, Plan,
 
 use super::builds::{self, OfOverlap};
 use super::finished::Finished;
-use crate::json_struct::{all, view};
+use parkade_terminal::json_struct::{all, view};
 
 view! {
     pub(super) struct Object<'a>(finished: &'a Finished) {

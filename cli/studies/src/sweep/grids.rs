@@ -6,7 +6,7 @@ use parkade_research::study::sweep::{BoundRatios, Capacity, Cell, Level, Plan, P
 
 use super::finished::about_artefacts;
 use super::grid::{Grid, Head};
-use crate::size;
+use parkade_terminal::size;
 
 /// Driver time is also shown for the capacity nearest to this factor.
 const TIGHT: f64 = 1.1;
@@ -88,7 +88,7 @@ fn memory(plan: &Plan, summary: &Summary, beside: &[Option<BoundRatios>]) -> Gri
     let mut note = format!(
         "The smallest memory in which a program fits over LOAD, the most bytes that live at once: geometric means over n of {} with \
          bootstrap intervals (BCa). Then the share of programs that fit in a given memory (each workload counts the same, whatever its seeds).",
-        crate::output::count(plan.workloads.len() as u64, "workload")
+        parkade_terminal::output::count(plan.workloads.len() as u64, "workload")
     );
     let comparisons = plan.policies.len() - 1;
     if comparisons > 0 {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::commands::report::markup::{escape, point};
+use parkade_terminal::markup::{escape, point};
 
 const WIDTH: f64 = 1080.0;
 const LEFT: f64 = 78.0;

@@ -13,7 +13,7 @@ use parkade_research::workload::recorded::of_requests;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
 
 use super::Args;
-use crate::{recording, size};
+use parkade_terminal::{recording, size};
 
 /// A plan and what it takes to run it.
 pub(super) struct Study {

@@ -7,8 +7,8 @@ use parkade_research::frontier::{Case, Point, Why};
 
 use super::Args;
 use super::model::checkpointing_name;
-use crate::output;
-use crate::table::Table;
+use parkade_terminal::output;
+use parkade_terminal::table::Table;
 
 pub(super) fn print(out: &mut dyn Write, args: &Args, points: &[Point]) -> io::Result<()> {
     let context = format_bytes(args.context);

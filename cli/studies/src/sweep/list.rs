@@ -6,7 +6,7 @@ use parkade_policies::CATALOGUE as POLICIES;
 use parkade_research::study::Addresses;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
 
-use crate::json_struct::{all, view};
+use parkade_terminal::json_struct::{all, view};
 
 pub(super) fn print(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "workloads")?;
