@@ -1,20 +1,11 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-mod args;
 mod commands;
 mod each;
 mod ending;
-mod json_struct;
-mod output;
-mod output_file;
-mod progress;
 mod ranks;
-mod recording;
 mod recordings;
-mod runner;
-mod size;
-mod table;
 mod usage;
 
 use std::process::ExitCode;
@@ -28,6 +19,8 @@ use commands::{
     sweep, verify,
 };
 use each::run_each;
+// Every command finds what it shares with others under `crate::`.
+use parkade_terminal::{args, json_struct, output, output_file, progress, recording, runner, size, table};
 use runner::run;
 
 /// It keeps pages that it got in large pieces. With the system's allocator, page faults took half the time of loading a large recording.

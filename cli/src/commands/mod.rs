@@ -1,7 +1,7 @@
 //! The commands, one module each.
 //!
-//! A command is a struct `Args` for clap that implements [`Command`](crate::runner::Command): what it computes, as text and as JSON.
-//! A new one is a module here and a line in each list of `main.rs`.
+//! A command is a struct `Args` for clap that implements [`Command`](parkade_terminal::runner::Command): what it computes, as text and as JSON.
+//! A new one is a module here and a line in each list of `main.rs`. Those about studies are a crate of their own.
 
 pub(crate) mod advise;
 pub(crate) mod completions;
@@ -10,16 +10,15 @@ pub(crate) mod diagnose;
 pub(crate) mod diff;
 pub(crate) mod enable;
 pub(crate) mod export;
-pub(crate) mod frontier;
 pub(crate) mod info;
 #[cfg(target_os = "linux")] // it reads /proc
 pub(crate) mod kill;
 pub(crate) mod man;
-pub(crate) mod merge;
 pub(crate) mod ops;
 pub(crate) mod pack;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod stats;
-pub(crate) mod sweep;
 pub(crate) mod verify;
+
+pub(crate) use parkade_studies::{frontier, merge, sweep};

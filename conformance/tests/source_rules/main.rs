@@ -160,8 +160,8 @@ fn broken_links_and_missing_paths_are_caught() {
         missing("`cli/src/main.rs` `tests/json.rs` `commands/` `1/3` `a/b` `nowhere/NAME.rs` `target/x/`, `table.rs`"),
         [""; 0]
     );
-    assert_eq!(missing("`cli/src/commands/report/web/`, `sweep/html.rs`"), [""; 0], "beside one that was named before");
-    assert_eq!(missing("`cli/src/commands/report/web/`\n# Next\n`sweep/html.rs`"), ["sweep/html.rs"]);
+    assert_eq!(missing("`cli/src/commands/report/web/`, `export/json.rs`"), [""; 0], "beside one that was named before");
+    assert_eq!(missing("`cli/src/commands/report/web/`\n# Next\n`export/json.rs`"), ["export/json.rs"]);
     assert_eq!(
         missing("`cli/src/man.rs` `docs/nothing` `nowhere/` `a/b.py`"),
         ["cli/src/man.rs", "docs/nothing", "nowhere/", "a/b.py"]

@@ -1,0 +1,277 @@
+//! `parkade sweep`: workloads x policies x capacities x seeds, and their summary.
+//!
+//! `names` turns the arguments into a plan, `list` lists the names, `rows` keeps the file of rows. `finished` is the result; `show` prints
+//! it as JSON (`json`), tables (`grids`, `grid`) or a page (`html`, `plot`). `builds` tells which builds made the rows.
+
+pub(crate) mod builds;
+pub(crate) mod finished;
+mod grid;
+mod grids;
+mod html;
+mod json;
+mod list;
+mod names;
+mod plot;
+pub(crate) mod rows;
+pub(crate) mod show;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use parkade_research::study::sweep::{BoundRatios, PreparedWorkload, Row, Share, bound_ratios, run_jobs};
+use rayon::prelude::*;
+
+use builds::Overlap;
+use finished::Finished;
+use names::Study;
+use parkade_terminal::json_struct::view;
+use parkade_terminal::runner::{Command, Form, Lines};
+use parkade_terminal::{output, progress};
+use rows::{Header, Shard};
+use show::Shown;
+
+/// Run programs under allocation policies on simulated devices, and compare how much memory they need and what the driver costs.
+///
+/// Each workload is run under each policy in each capacity and with plenty of memory, and the smallest memory in which it fits is
+/// searched for. LOAD is the most bytes live at once, each request rounded up to 512 bytes: nothing can need less. The search goes in
+/// steps of 1/256 of LOAD (at least one page of 2 MiB) and takes the smallest memory tried in which the program fits; a program that
+/// fits may still fail with slightly more, and how often that happened is reported. Policies are compared workload by workload, with
+/// seeds averaged first: geometric means with bootstrap intervals (BCa, 95 %), Wilcoxon's signed-rank test with Holm's correction,
+/// matched-pairs rank-biserial effects. A program that fits in no memory under a policy is left out of its means, and ranks last in
+/// the test.
+///
+/// Two bounds over LOAD are shown beside the policies: the page ideal, for an allocator that can remap pages of 2 MiB at will, and the
+/// best packing found offline, with every lifetime known in advance.
+///
+/// A row depends on its job alone, so any number of threads or machines gives the same bytes.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade sweep --list
+  parkade sweep
+  parkade sweep --workloads all,snapshot.pickle --policies pytorch,pytorch-expandable --capacities 1.02,1.1,80GiB
+  parkade sweep --seeds 5 -o rows.jsonl --html study.html --csv rows.csv
+  parkade sweep --shard 1/3 -o part1.jsonl
+  parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
+
+A file of rows (-o) is continued where it ends: after an interruption the same command does only what is missing. Each row names the \
+build that made it, by its version and a hash of the sources that decide. Rows of another build are not continued without --force; \
+the result then says how many rows each build made.
+
+Exit code: 0 done, 2 could not run.")]
+pub struct Args {
+    /// Workloads: names, descriptions of generated ones, recordings, or all. Separated by commas, or given several times.
+    #[arg(short, long, value_name = "LIST", default_value = "all")]
+    workloads: Vec<String>,
+    /// Policies, or all.
+    #[arg(short, long, value_name = "LIST", default_value = "all")]
+    policies: Vec<String>,
+    /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB).
+    #[arg(short, long, value_name = "LIST", default_value = "1.0,1.02,1.05,1.1,1.25")]
+    capacities: Vec<String>,
+    /// How many seeds to generate each workload from (1, 2 and so on). A workload that ignores its seed is run once.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seeds: u64,
+    /// Before each program, reserve this many times LOAD in one piece and leave it in the allocator's cache.
+    #[arg(long, value_name = "FACTOR")]
+    prealloc: Option<Share>,
+    /// Steps spent on the packing shown beside the policies, for each program; 0 omits the bounds.
+    #[arg(long, value_name = "STEPS", default_value_t = 100_000_000)]
+    bounds: u64,
+    /// Where the device places segments: driver (as measured of NVIDIA's), ascending, descending, lowest-hole.
+    #[arg(long, value_name = "MODEL", default_value = "driver")]
+    addresses: String,
+    /// Run only this part of the jobs: 2/3 is the second of three parts.
+    #[arg(long, value_name = "I/N", default_value = "1/1")]
+    shard: Shard,
+    /// Write the rows here, a line of JSON each, or continue the file.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Continue a file even if another build of parkade made some of its rows.
+    #[arg(long, requires = "output")]
+    force: bool,
+    /// How many jobs to run at once [default: the number of processors].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    #[command(flatten)]
+    shown: Shown,
+    /// List the workloads, generators, policies and address models; with --json as one object.
+    #[arg(long)]
+    list: bool,
+}
+
+/// What to print.
+pub enum Answer {
+    /// The names that `--list` shows.
+    List,
+    /// The rows of one part.
+    Part(Vec<Row>),
+    /// The whole sweep.
+    Whole(Box<Finished>),
+}
+
+impl Command for Args {
+    type Answer = Answer;
+
+    fn compute(&self) -> Result<Answer> {
+        if self.list {
+            return Ok(Answer::List);
+        }
+        let study = names::study(self)?;
+        if self.shard.parts > 1 && self.output.is_none() {
+            bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");
+        }
+        if self.shard.parts > 1 {
+            show::check_part(&self.shown)?;
+        }
+        show::check(&self.shown, &study.plan)?;
+        show::check_files(&self.shown, self.output.as_deref(), &study.files)?;
+        warn_of_same_programs(&study);
+        let rows = do_jobs(self, &study)?;
+        if self.shard.parts > 1 {
+            return Ok(Answer::Part(rows));
+        }
+        let beside = find_bounds(self, &study)?;
+        let Study { plan, sources, policies, .. } = study;
+        let finished = Finished { sources, policies, beside, ..self.shown.finish(plan, rows, Overlap::default())? };
+        self.shown.write_files(&finished)?;
+        Ok(Answer::Whole(Box::new(finished)))
+    }
+
+    fn form(&self) -> Form {
+        self.shown.form()
+    }
+
+    fn text(&self, answer: &Answer, out: &mut dyn Write) -> Result<()> {
+        match answer {
+            Answer::List => Ok(list::print(out)?),
+            Answer::Whole(finished) => self.shown.text(finished, out),
+            Answer::Part(rows) => {
+                let (path, count) = (output::one_line(&self.path()), output::count(rows.len() as u64, "row"));
+                writeln!(out, "part {}: {count} in {path}; parkade merge puts the parts together", self.shard)?;
+                for line in builds::lines(rows, &Overlap::default()) {
+                    writeln!(out, "{}", output::one_line(&line))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn json(&self, answer: &Answer, lines: &mut Lines) -> Result<()> {
+        match answer {
+            Answer::List => lines.add(&list::Object::of()),
+            Answer::Whole(finished) => Shown::json(finished, lines),
+            Answer::Part(rows) => lines.add(&Part::of(self, rows)),
+        }
+    }
+}
+
+impl Args {
+    /// The file of rows.
+    fn path(&self) -> String {
+        self.output.as_ref().map_or_else(String::new, |path| path.display().to_string())
+    }
+}
+
+view! {
+    struct Part<'a>(args: &Args, rows: &'a [Row]) {
+        part: String = args.shard.to_string(),
+        file: String = args.path(),
+        jobs: usize = rows.len(),
+        programs: BTreeMap<&'a str, u64> = builds::rows_by_build(rows),
+        mixed: bool = builds::are_mixed(rows),
+    }
+}
+
+/// Warns in one line.
+fn warn_of_same_programs(study: &Study) {
+    let same: Vec<String> =
+        names::same_programs(&study.sources).into_iter().map(|(one, other)| format!("{one} and {other}")).collect();
+    if !same.is_empty() {
+        let _ =
+            writeln!(io::stderr(), "the same program under several names, each counted: {}", output::one_line(&same.join("; ")));
+    }
+}
+
+/// The rows of all jobs of the shard, including those already in the file.
+fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
+    let header = Header::of(study.plan.clone(), args.shard);
+    let (mut rows, mut file) = match &args.output {
+        None => (Vec::new(), None),
+        Some(path) => {
+            let (rows, file) = rows::continue_file(path, &header, |rows| {
+                rows::check_program(path, rows, args.force)?;
+                check_programs(path, study, rows)
+            })?;
+            (rows, Some((path, file)))
+        }
+    };
+    let jobs: Vec<u64> = args.shard.jobs(&study.plan).skip(rows.len()).collect();
+    let pool = threads(args, jobs.len())?;
+    let bar = progress::of("jobs", args.shown.json.json);
+    bar.set_length((rows.len() + jobs.len()) as u64);
+    bar.set_position(rows.len() as u64);
+    let done = run_jobs(&study.plan, &study.sources, &study.policies, &jobs, &pool, |row| {
+        if let Some((path, file)) = &mut file {
+            append(file, &row).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        rows.push(row);
+        bar.inc(1);
+        Ok::<(), anyhow::Error>(())
+    });
+    bar.finish_and_clear();
+    done.map(|()| rows)
+}
+
+/// Refuses rows whose workload is generated differently now.
+fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
+    let same = |one: &Row, other: &Row| (&one.workload, one.seed) == (&other.workload, other.seed);
+    let of_one_program: Vec<&[Row]> = rows.chunk_by(same).collect();
+    let check = |rows: &&[Row]| {
+        let Some(job) = rows.first().and_then(|row| study.plan.job(row.job)) else { return Ok(()) };
+        let program = PreparedWorkload::new((study.sources[job.workload].make)(job.seed));
+        match rows.iter().find(|row| !row.is_of(&program)) {
+            None => Ok(()),
+            Some(row) => bail!(
+                "{}: job {} ran on a different {} (seed {}) than is generated now: choose another file, or remove it",
+                path.display(),
+                row.job,
+                row.workload,
+                row.seed
+            ),
+        }
+    };
+    // The first error in the file, whichever thread finishes first.
+    of_one_program.par_iter().map(check).collect::<Vec<_>>().into_iter().collect()
+}
+
+/// A pool with no more threads than jobs.
+fn threads(args: &Args, jobs: usize) -> Result<rayon::ThreadPool> {
+    let wanted = args.threads.map_or_else(rayon::current_num_threads, usize::from);
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(wanted.min(jobs).max(1)).build()?)
+}
+
+/// The bounds shown beside the policies; none if not wanted.
+fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
+    if args.bounds == 0 {
+        return Ok(Vec::new());
+    }
+    let bar = progress::of("bounds", args.shown.json.json);
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    let programs: u64 = study.plan.workloads.iter().map(|workload| workload.seeds).sum();
+    let pool = threads(args, usize::try_from(programs).unwrap_or(usize::MAX))?;
+    let bounds = bound_ratios(&study.plan, &study.sources, args.bounds, &pool);
+    bar.finish_and_clear();
+    Ok(bounds?)
+}
+
+/// Writes a row at once, so that an interruption cuts at most the last line.
+fn append(file: &mut File, row: &Row) -> io::Result<()> {
+    let mut line = serde_json::to_vec(row)?;
+    line.push(b'\n');
+    file.write_all(&line)
+}

@@ -1,0 +1,267 @@
+//! Arguments to plan: workloads, policies, capacities by name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use parkade_policies::{CATALOGUE as POLICIES, Named, named};
+use parkade_recording::DeviceRecording;
+use parkade_replay::{Requests, VerifyOptions};
+use parkade_research::study::Addresses;
+use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, PreparedWorkload, Source};
+use parkade_research::workload::recorded::of_requests;
+use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
+
+use super::Args;
+use parkade_terminal::{recording, size};
+
+/// A plan and what it takes to run it.
+pub(super) struct Study {
+    pub(super) plan: Plan,
+    /// The plan's workloads, in its order.
+    pub(super) sources: Vec<Source>,
+    /// The plan's policies, in its order.
+    pub(super) policies: Vec<&'static Named>,
+    /// The recordings that were read.
+    pub(super) files: Vec<PathBuf>,
+}
+
+pub(super) fn study(args: &Args) -> Result<Study> {
+    if args.seeds == 0 {
+        bail!("there is nothing to do: --seeds 0");
+    }
+    let policies = policies(&args.policies)?;
+    let capacities = capacities(&args.capacities)?;
+    if Addresses::named(&args.addresses).is_none() {
+        let known = Addresses::ALL.map(Addresses::name);
+        bail!("there is no address model {:?}{}", args.addresses, suggestion(&args.addresses, known));
+    }
+    let (mut sources, mut workloads, mut files) = (Vec::new(), Vec::new(), Vec::new());
+    for found in chosen_workloads(&args.workloads)? {
+        let seeds = if is_seeded(&found.source, args.seeds) { args.seeds } else { 1 };
+        workloads.push(PlannedWorkload { name: found.source.name.clone(), seeds, hash: found.hash });
+        sources.push(found.source);
+        files.extend(found.file);
+    }
+    let plan = Plan {
+        workloads,
+        policies: policies.iter().map(|policy| policy.name.to_owned()).collect(),
+        capacities,
+        addresses: args.addresses.clone(),
+        preallocate: args.prealloc,
+    };
+    plan.check()?;
+    Ok(Study { plan, sources, policies, files })
+}
+
+/// Whether seeds change the workload: the same program run twice would count as evidence twice.
+fn is_seeded(source: &Source, seeds: u64) -> bool {
+    let hash = |seed| PreparedWorkload::new((source.make)(seed)).hash;
+    source.is_seeded && seeds > 1 && hash(1) != hash(2)
+}
+
+/// Pairs of workloads that are the same program under two names.
+pub(super) fn same_programs(sources: &[Source]) -> Vec<(&str, &str)> {
+    let mut names: BTreeMap<String, &str> = BTreeMap::new();
+    let mut same = Vec::new();
+    for source in sources {
+        let hash = PreparedWorkload::new((source.make)(1)).hash;
+        match names.get(&hash) {
+            Some(first) => same.push((*first, source.name.as_str())),
+            None => drop(names.insert(hash, &source.name)),
+        }
+    }
+    same
+}
+
+/// The non-empty items of comma-separated lists.
+fn items(lists: &[String]) -> impl Iterator<Item = &str> {
+    lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|item| !item.is_empty())
+}
+
+fn policies(lists: &[String]) -> Result<Vec<&'static Named>> {
+    let mut policies: Vec<&'static Named> = Vec::new();
+    for item in items(lists) {
+        let found: Vec<&Named> = match item {
+            "all" => POLICIES.iter().collect(),
+            name => {
+                let known = POLICIES.iter().map(|policy| policy.name);
+                vec![named(name).ok_or_else(|| anyhow!("there is no policy {name:?}{}", suggestion(name, known)))?]
+            }
+        };
+        policies.extend(found);
+    }
+    let mut seen = BTreeSet::new();
+    policies.retain(|policy| seen.insert(policy.name));
+    Ok(policies)
+}
+
+/// The capacities; the smallest and plenty always come first.
+fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
+    let mut capacities = vec![Capacity::Smallest, Capacity::Plenty];
+    if items(lists).next().is_none() {
+        bail!("there is nothing to do: no capacities");
+    }
+    for item in items(lists) {
+        let capacity = match item.bytes().last() {
+            Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => match size::parse(item) {
+                Ok(0) => bail!("a device of {item} has no memory"),
+                size => Capacity::Bytes(size.map_err(|error| anyhow!(error))?),
+            },
+            _ => item.parse().map_err(|error: String| anyhow!("{error}, or a size with its unit (80GiB)"))?,
+        };
+        if !capacities.contains(&capacity) {
+            capacities.push(capacity);
+        }
+    }
+    Ok(capacities)
+}
+
+/// A workload, with its hash and file if it comes from one.
+struct Found {
+    source: Source,
+    hash: Option<String>,
+    file: Option<PathBuf>,
+}
+
+fn chosen_workloads(lists: &[String]) -> Result<Vec<Found>> {
+    let mut chosen = Vec::new();
+    for list in lists {
+        // A file name may contain commas.
+        let items = if Path::new(list).exists() { vec![list.clone()] } else { workload_items(list) };
+        for item in items {
+            match item.as_str() {
+                "all" => chosen.extend(CATALOGUE.iter().map(of_catalogue)),
+                name => chosen.extend(workload(name)?),
+            }
+        }
+    }
+    let mut seen = BTreeSet::new();
+    chosen.retain(|found| seen.insert((found.source.name.clone(), found.hash.clone())));
+    Ok(chosen)
+}
+
+/// The items of a list. Options stay with their description: `gpt2,mlp:batch=8,layers=4` has two items.
+fn workload_items(list: &str) -> Vec<String> {
+    let mut items: Vec<String> = Vec::new();
+    for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let is_option = part.contains('=') && !part.contains(':');
+        match items.last_mut().filter(|last| is_option && last.contains(':')) {
+            Some(last) => *last = format!("{last},{part}"),
+            None => items.push(part.to_owned()),
+        }
+    }
+    items
+}
+
+/// A workload of the catalogue, a generated one by its description, or the devices of a recording.
+fn workload(item: &str) -> Result<Vec<Found>> {
+    if let Some(known) = workload::named(item) {
+        return Ok(vec![of_catalogue(known)]);
+    }
+    let name = item.split(':').next().unwrap_or(item);
+    if workload::keys(name).is_some() {
+        return described(item).map(|found| vec![found]);
+    }
+    let path = Path::new(item);
+    if path.exists() { of_recording(path).with_context(|| item.to_owned()) } else { Err(unknown(item)) }
+}
+
+fn of_catalogue(known: &'static NamedWorkload) -> Found {
+    let (name, says) = (known.name.to_owned(), known.says.to_owned());
+    Found { source: Source { name, says, is_seeded: true, make: Box::new(|seed| known.make(seed)) }, hash: None, file: None }
+}
+
+/// A workload by its description. If that gives a seed, other seeds do not apply.
+fn described(text: &str) -> Result<Found> {
+    let workload = workload::parse(text).with_context(|| text.to_owned())?;
+    let (name, options) = text.split_once(':').unwrap_or((text, ""));
+    let has_seed = options.split(',').any(|option| option.starts_with("seed="));
+    let is_seeded = !has_seed && workload::keys(name).is_some_and(|keys| keys.contains(&"seed"));
+    let with_seed = if options.is_empty() { format!("{name}:seed=") } else { format!("{text},seed=") };
+    let source = Source {
+        name: workload.name.clone(),
+        says: workload.says.clone(),
+        is_seeded,
+        // A valid description stays valid with any seed.
+        make: Box::new(move |seed| match workload::parse(&format!("{with_seed}{seed}")) {
+            Ok(seeded) if is_seeded => seeded,
+            _ => workload.clone(),
+        }),
+    };
+    Ok(Found { source, hash: None, file: None })
+}
+
+/// Each device of a recording is a workload.
+fn of_recording(path: &Path) -> Result<Vec<Found>> {
+    let recording = recording::read(path)?;
+    let own = VerifyOptions { settings: recording::own_settings(&recording)?, limit_bytes: None, stats_file: None };
+    let traced = recording::traced(&recording);
+    if traced.is_empty() {
+        bail!("the file has no trace entries: {}", recording::RECORD_IT);
+    }
+    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let stem = ["xz", "gz", "zst", "pickle", "pkl"]
+        .iter()
+        .fold(&*file, |name, end| name.strip_suffix(end).and_then(|name| name.strip_suffix('.')).unwrap_or(name));
+    let of_device = |device: &&DeviceRecording| {
+        let requests = Requests::of_recording(device, &own, &mut |_| ())?;
+        let name = if traced.len() > 1 { format!("{stem}.device{}", device.device) } else { stem.to_owned() };
+        let program = PreparedWorkload::new(of_requests(&name, &requests).workload);
+        let hash = Some(program.hash);
+        let workload = program.workload;
+        let (name, says) = (workload.name.clone(), workload.says.clone());
+        let source = Source { name, says, is_seeded: false, make: Box::new(move |_| workload.clone()) };
+        Ok(Found { source, hash, file: Some(path.to_owned()) })
+    };
+    traced.iter().map(of_device).collect()
+}
+
+fn unknown(item: &str) -> anyhow::Error {
+    let known = CATALOGUE.iter().map(|known| known.name).chain(workload::generator_names());
+    anyhow!("there is no workload and no file {item:?}{}", suggestion(item, known))
+}
+
+/// Up to three similar names, as the end of a sentence.
+fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let mut near: Vec<(usize, &str)> = known.into_iter().map(|name| (distance(text, name), name)).collect();
+    near.sort_unstable();
+    let close = near.iter().filter(|(distance, name)| distance * 2 <= name.len().max(text.len()) || name.contains(text));
+    let names: Vec<&str> = close.take(3).map(|&(_, name)| name).collect();
+    if names.is_empty() { "; --list names all".to_owned() } else { format!(": did you mean {}?", names.join(" or ")) }
+}
+
+/// The edit distance of the first 60 characters.
+fn distance(one: &str, other: &str) -> usize {
+    let [one, other] = [one, other].map(|text| text.chars().take(60).collect::<String>());
+    strsim::levenshtein(&one, &other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn similar_names_are_suggested() {
+        assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
+        assert_eq!(suggestion("pytorhc", ["pytorch", "buddy"]), ": did you mean pytorch?");
+        assert_eq!(suggestion("zzz", ["pytorch", "buddy"]), "; --list names all");
+    }
+
+    #[test]
+    fn options_stay_with_their_description() {
+        assert_eq!(workload_items("gpt2, mlp:batch=8,layers=4,x"), ["gpt2", "mlp:batch=8,layers=4", "x"]);
+        assert_eq!(workload_items(",,"), [""; 0]);
+    }
+
+    #[test]
+    fn capacities_are_factors_or_sizes() {
+        let shown = |list: Vec<Capacity>| list[2..].iter().map(ToString::to_string).collect::<Vec<String>>();
+        let parsed = |text: &str| capacities(&[text.to_owned()]).map(shown);
+        assert_eq!(parsed("1.05, 80GiB,2MB").expect("capacities"), ["1.05", "85899345920B", "2000000B"]);
+        assert_eq!(parsed("1.1,1.10,plenty").expect("capacities"), ["1.1"]);
+        for text in ["0", "0GiB", "16apples", "-1"] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Arguments that several commands share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use parkade::profile::Profile as Rules;
+use parkade_recording::Recording;
+use parkade_replay::{ReplaySettings, VerifyOptions};
+
+use crate::runner::Form;
+use crate::{recording, size};
+
+/// `--json`.
+#[derive(Args, Clone)]
+pub struct Json {
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Json {
+    /// JSON or text.
+    pub fn form(&self) -> Form {
+        Form::json_if(self.json)
+    }
+}
+
+/// The recordings of commands that answer about each on its own.
+#[derive(Args, Clone)]
+pub struct Files {
+    /// The recordings, or folders of them. Files that are numbered, such as rank0.pickle and rank1.pickle, and those of a folder are also
+    /// compared as ranks of one job.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// `--recorded-limit`.
+#[derive(Args, Clone)]
+pub struct RecordedLimit {
+    /// The memory limit of the recorded run, which the recording does not contain. It tells calls of empty_cache from memory released
+    /// because of the limit.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub recorded_limit: Option<u64>,
+}
+
+impl RecordedLimit {
+    /// The recorded run's own settings and this limit.
+    ///
+    /// # Errors
+    /// The recorded settings are not valid.
+    pub fn own(&self, recording: &Recording) -> Result<VerifyOptions> {
+        Ok(VerifyOptions { settings: recording::own_settings(recording)?, limit_bytes: self.recorded_limit, stats_file: None })
+    }
+}
+
+/// The arguments of commands that replay a recording under other settings.
+#[derive(Args, Clone)]
+pub struct Replay {
+    /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' means PyTorch's defaults. Without this option, the recording's own.
+    #[arg(long, value_name = "SETTINGS")]
+    pub settings: Option<String>,
+    /// The device memory available to the allocator (without the driver's own, about 500 MiB). It is also the limit unless --limit is
+    /// given. Without this option, as much as is needed.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub capacity: Option<u64>,
+    /// The memory limit (set_per_process_memory_fraction).
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub limit: Option<u64>,
+    /// The limit of the recorded run.
+    #[command(flatten)]
+    pub recorded: RecordedLimit,
+    /// The PyTorch version whose allocator decisions are made.
+    #[arg(long, value_enum, default_value_t)]
+    pub profile: Profile,
+}
+
+impl Replay {
+    /// The settings that were given.
+    ///
+    /// # Errors
+    /// They are not valid.
+    pub fn given(&self) -> Result<Option<ReplaySettings>> {
+        Ok(self.settings.as_deref().map(|text| ReplaySettings::given_as(self.profile.rules(), text)).transpose()?)
+    }
+
+    /// The limit in bytes under settings with this memory fraction.
+    ///
+    /// # Errors
+    /// It is a fraction of a memory that is not known.
+    pub fn limit(&self, fraction: f64) -> Result<Option<u64>> {
+        limit(self.limit, self.capacity, fraction, self.profile.rules())
+    }
+}
+
+/// The limit in bytes: as given, else the fraction of the capacity.
+///
+/// # Errors
+/// It is a fraction of a memory that is not known.
+pub fn limit(limit: Option<u64>, capacity: Option<u64>, fraction: f64, profile: &Rules) -> Result<Option<u64>> {
+    match (limit, capacity) {
+        (Some(limit), _) => Ok(Some(limit)),
+        (None, Some(capacity)) if fraction < 1.0 => Ok(Some(profile.limit_rounding.limit(fraction, capacity))),
+        (None, capacity) if fraction >= 1.0 => Ok(capacity),
+        _ => bail!("per_process_memory_fraction:{fraction} is a fraction of the device's memory, which --capacity gives"),
+    }
+}
+
+/// A PyTorch version whose decisions can be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Profile {
+    /// PyTorch 2.11.
+    #[default]
+    #[value(name = "2.11")]
+    V2_11,
+    /// PyTorch 2.15.
+    #[value(name = "2.15")]
+    V2_15,
+}
+
+impl Profile {
+    /// Its rules.
+    pub const fn rules(self) -> &'static Rules {
+        match self {
+            Profile::V2_11 => &Rules::PYTORCH_2_11,
+            Profile::V2_15 => &Rules::PYTORCH_2_15,
+        }
+    }
+}
+
+/// Reads a number of seconds, at most a day.
+///
+/// # Errors
+/// A line that says what is accepted.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is not a number of seconds from 0.01 to 86400"))
+}

@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod json_struct;
+pub mod markup;
+pub mod output;
+pub mod output_file;
+pub mod progress;
+pub mod recording;
+pub mod runner;
+pub mod size;
+pub mod table;

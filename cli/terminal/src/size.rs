@@ -1,0 +1,225 @@
+//! Sizes as people write them: `16GiB`, `6G`, `7.2 GiB`, `512M`, or exact bytes.
+
+use parkade::texts::format_bytes;
+
+use crate::output;
+
+/// Units and their bytes, in any case. A letter alone is binary, as for `du` and `dd`; `GB` is the decimal unit of the SI.
+const UNITS: [(&str, u64); 18] = [
+    ("", 1),
+    ("B", 1),
+    ("K", 1 << 10),
+    ("M", 1 << 20),
+    ("G", 1 << 30),
+    ("T", 1 << 40),
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+
+/// A number without a unit below this is not a GPU's memory in bytes: the unit was forgotten.
+const LEAST_BARE_BYTES: u64 = 1 << 20;
+/// A number without a unit up to this is taken to mean GiB, and a greater one MiB: no GPU has as much memory as this many GiB.
+const MOST_GIB: u64 = 512;
+
+/// Reads an amount of memory: a limit, a capacity, a device. A fraction of a byte is cut off.
+///
+/// # Errors
+/// A line that says what is wrong and what to write. A number below 1 MiB without a unit is refused, except for 0, which is the same in
+/// every unit.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    let bare = text.trim();
+    let has_unit = bare.contains(|c: char| !c.is_ascii_digit() && c != '.');
+    let is_zero = bare.chars().all(|c| matches!(c, '0' | '.'));
+    if has_unit || is_zero || bytes >= LEAST_BARE_BYTES {
+        return Ok(bytes);
+    }
+    let unit = if bytes <= MOST_GIB { "GiB" } else { "MiB" };
+    let read = if bytes == 1 { "1 byte".to_owned() } else { format!("{bytes} bytes") };
+    Err(format!("{bare} is {read}: did you mean {bare}{unit}? (for bytes, write {bare}B)"))
+}
+
+/// Reads a size of which a few bytes make sense, such as that of a file. A fraction of a byte is cut off.
+///
+/// # Errors
+/// A line that says what is wrong and what to write.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    let (number, unit) = trimmed.split_at(trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len()));
+    let unit = unit.trim();
+    let refused = |why: &str| format!("{text:?} is not a size: {why}; write a number with a unit (16GiB, 7.2GiB, 512M) or bytes");
+    let Some(&(_, factor)) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) else {
+        return Err(refused(&why_not_a_unit(number, unit)));
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() {
+        return Err(refused(if trimmed.is_empty() { "it is empty" } else { "it has no number" }));
+    }
+    let too_large = || format!("{text:?} is more than 64 bits can hold");
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| too_large())? };
+    let fraction = fraction_of(fraction, factor).ok_or_else(|| refused("it has two decimal points"))?;
+    u64::try_from(u128::from(whole) * u128::from(factor) + fraction).map_err(|_| too_large())
+}
+
+/// Why what follows the number is not a unit.
+fn why_not_a_unit(number: &str, unit: &str) -> String {
+    let is_comma = unit.strip_prefix(',').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    match number {
+        "" if unit.starts_with('-') => "it is negative".to_owned(),
+        "" => "it does not begin with a number".to_owned(),
+        _ if is_comma => "a comma is not accepted: decimals follow a point (1.5GiB)".to_owned(),
+        _ => format!("{:?} is not a unit", output::shorten(unit, 40)),
+    }
+}
+
+/// `factor` times the decimal fraction `0.digits`, cut off; none if these are not digits. Digits beyond the eighteenth change no byte of
+/// any unit.
+fn fraction_of(digits: &str, factor: u64) -> Option<u128> {
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let digits = digits.get(..18).unwrap_or(digits);
+    if digits.is_empty() {
+        return Some(0);
+    }
+    let scale = 10_u128.pow(u32::try_from(digits.len()).ok()?);
+    Some(u128::from(factor) * digits.parse::<u128>().ok()? / scale)
+}
+
+/// A signed size for people.
+pub fn show(bytes: i64) -> String {
+    u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), show_bytes)
+}
+
+/// A size for people, as PyTorch prints it except for a single byte.
+pub fn show_bytes(bytes: u64) -> String {
+    if bytes == 1 { "1 byte".to_owned() } else { format_bytes(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn sizes_are_exact() {
+        assert_eq!(parse("16GiB"), Ok(16 << 30));
+        assert_eq!(parse("7.2GiB"), Ok(7_730_941_132));
+        assert_eq!(parse("1.15 gib"), Ok(1_234_803_097));
+        assert_eq!(parse("12345678"), Ok(12_345_678));
+        assert_eq!(parse("2GB"), Ok(2_000_000_000));
+        assert_eq!(parse(".5KiB"), Ok(512));
+        assert_eq!(parse("18446744073709551615"), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn a_letter_alone_is_binary() {
+        for text in ["6G", "6g", "6Gi", "6GiB", "6 GiB", " 6 gib ", "6.0G", "6144M", "6442450944", "6442450944B"] {
+            assert_eq!(parse(text), Ok(6 << 30), "{text}");
+        }
+        assert_eq!([parse("6GB"), parse("6gb")], [Ok(6_000_000_000), Ok(6_000_000_000)]);
+        assert_eq!([parse("1.5GiB"), parse("512M"), parse("3k"), parse("2T")], [3 << 29, 512 << 20, 3 << 10, 2 << 40].map(Ok));
+    }
+
+    #[test]
+    fn a_forgotten_unit_is_refused_with_the_likely_one() {
+        for (text, said) in [
+            ("16", "16 is 16 bytes: did you mean 16GiB? (for bytes, write 16B)"),
+            ("1", "1 is 1 byte: did you mean 1GiB?"),
+            ("7.5", "7.5 is 7 bytes: did you mean 7.5GiB?"),
+            ("0.5", "0.5 is 0 bytes: did you mean 0.5GiB?"),
+            ("16384", "16384 is 16384 bytes: did you mean 16384MiB?"),
+            ("1048575", "did you mean 1048575MiB?"),
+        ] {
+            let refusal = parse(text).expect_err(text);
+            assert!(refusal.contains(said), "{refusal}");
+            assert!(parse_bytes(text).is_ok(), "{text} may be a small size elsewhere");
+        }
+        assert_eq!([parse("0"), parse("0.0"), parse("16B"), parse("1048576")], [0, 0, 16, 1 << 20].map(Ok));
+    }
+
+    #[test]
+    fn one_byte_is_singular() {
+        assert_eq!([0, 1, 2].map(show_bytes), ["0 bytes", "1 byte", "2 bytes"]);
+    }
+
+    #[test]
+    fn other_text_is_refused_with_the_reason() {
+        for (text, why) in [
+            ("", "it is empty"),
+            ("GiB", "it has no number"),
+            (".", "it has no number"),
+            ("-1", "it is negative"),
+            ("1e9", "\"e9\" is not a unit"),
+            ("16 apples", "\"apples\" is not a unit"),
+            ("0x10", "\"x10\" is not a unit"),
+            ("all", "it does not begin with a number"),
+            ("1..2", "two decimal points"),
+            ("1.2.3GiB", "two decimal points"),
+            ("1,5GiB", "decimals follow a point"),
+            ("99999999999GiB", "more than 64 bits can hold"),
+            ("18446744073709551616", "more than 64 bits can hold"),
+        ] {
+            let refusal = parse(text).expect_err(text);
+            assert!(refusal.starts_with(&format!("{text:?}")) && refusal.contains(why), "{refusal}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_in_a_line(text in any::<String>()) {
+            for refusal in [parse(&text).err(), parse_bytes(&text).err()].into_iter().flatten() {
+                prop_assert!(!refusal.contains('\n'), "{refusal:?}");
+            }
+        }
+
+        #[test]
+        fn what_looks_like_a_size_is_read_or_refused(text in r" ?[-0-9.,]{0,25} ?[kKmMgGtT]?i?[bB]? ?") {
+            let read = parse_bytes(&text);
+            if let Ok(bytes) = parse(&text) {
+                prop_assert_eq!(read, Ok(bytes), "an amount of memory is read as any size");
+            }
+        }
+
+        #[test]
+        fn whole_numbers_are_multiples_of_the_unit(number in 0..1_u64 << 20, unit in 1..UNITS.len(), upper: bool, space: bool) {
+            let (name, factor) = UNITS[unit];
+            let name = if upper { name.to_uppercase() } else { name.to_lowercase() };
+            let text = format!("{number}{}{name}", if space { " " } else { "" });
+            prop_assert_eq!(parse(&text), Ok(number * factor));
+        }
+
+        #[test]
+        fn decimals_are_cut_to_the_byte(number in 0..1_u64 << 20, digits in "[0-9]{1,18}", unit in 1..UNITS.len()) {
+            let (name, factor) = UNITS[unit];
+            let tenths = 10_u128.pow(u32::try_from(digits.len()).expect("few"));
+            let exact = (u128::from(number) * tenths + digits.parse::<u128>().expect("digits")) * u128::from(factor) / tenths;
+            prop_assert_eq!(parse(&format!("{number}.{digits}{name}")).map(u128::from), Ok(exact));
+        }
+
+        #[test]
+        fn what_a_refusal_proposes_is_accepted(number in 1..LEAST_BARE_BYTES) {
+            let refusal = parse(&number.to_string()).expect_err("no unit");
+            let proposed = refusal.split("did you mean ").nth(1).and_then(|rest| rest.split('?').next()).expect("a proposal");
+            prop_assert!(parse(proposed).is_ok_and(|bytes| bytes >= 512 << 20), "{}", proposed);
+            let bytes = refusal.split("write ").nth(1).expect("another").trim_end_matches(')');
+            prop_assert_eq!(parse(bytes), Ok(number));
+        }
+
+        #[test]
+        fn a_bare_number_from_a_mebibyte_on_is_bytes(number in LEAST_BARE_BYTES..=u64::MAX) {
+            prop_assert_eq!(parse(&number.to_string()), Ok(number));
+        }
+    }
+}
