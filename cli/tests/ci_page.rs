@@ -11,7 +11,7 @@ use common::{Folder, Run};
 
 const PAGE: &str = include_str!("../../docs/ci.md");
 /// A baseline and a run that reserves less.
-const RECORDINGS: [&str; 2] = ["gpt2_varlen.limit16_gc", "gpt2_varlen.limit12_oom"];
+const RECORDINGS: [&str; 2] = ["prefetch_streams.default", "prefetch_streams.limit6"];
 
 /// Writes a copy of a recording.
 const TORCH: &str = r#"
@@ -37,11 +37,11 @@ def test_above(gpu_memory):
     with gpu_memory.recording():
         pass
     with pytest.raises(pytest.fail.Exception, match="too much"):
-        gpu_memory.check(above="11GiB")
+        gpu_memory.check(above="5GiB")
 
 def test_not_recorded(gpu_memory):
     with pytest.raises(RuntimeError, match="could not check"):
-        gpu_memory.check(above="11GiB")
+        gpu_memory.check(above="5GiB")
 "#;
 
 fn main() -> ExitCode {

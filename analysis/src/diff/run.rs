@@ -5,6 +5,7 @@ use parkade_recording::{Action, Entry};
 use super::heap::heap_at;
 use super::phases::Phase;
 use super::side::{Part, Replayed};
+use crate::ending::Ending;
 use crate::fragmentation::Fragmentation;
 use crate::timeline::MarkerKind;
 
@@ -65,6 +66,8 @@ pub struct Run {
     pub ooms: u64,
     /// The entry of the first of them.
     pub first_oom_entry: Option<usize>,
+    /// How the recorded run ended.
+    pub ending: Ending,
     /// Times that the device refused memory, so that the cache was released and it was asked again.
     pub retries: u64,
     /// Calls of `empty_cache` that released something.
@@ -104,6 +107,7 @@ impl Run {
             lost_beginning_bytes: requests.lost_beginning.map(|lost| lost.reserved_bytes),
             ooms: trace.iter().filter(|entry| entry.action == Action::Oom).count() as u64,
             first_oom_entry: first_oom.map(|place| within.start + place),
+            ending: Ending::of(side.device),
             retries: markers(MarkerKind::Retry),
             empty_cache_calls: markers(MarkerKind::EmptyCache),
             steps: replayed.steps.as_ref().ok().map(|steps| steps.spans.len()),

@@ -91,6 +91,7 @@ view! {
         lost_beginning_bytes: Option<u64> = run.lost_beginning_bytes,
         ooms: u64 = run.ooms,
         first_oom_entry: Option<usize> = run.first_oom_entry,
+        ending: &'static str = run.ending.name(),
         retries: u64 = run.retries,
         empty_cache_calls: u64 = run.empty_cache_calls,
         steps: Option<usize> = run.steps,

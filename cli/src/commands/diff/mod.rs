@@ -35,7 +35,8 @@ use bound::Above;
   parkade diff snapshot.pickle --steps 10:500
   parkade diff before.pickle after.pickle --json
 
-Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run.")]
+Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 not known:
+within the bounds, but the run that is checked died, so its peak is that of what came before.")]
 pub(crate) struct Args {
     /// The first recording.
     a: PathBuf,
@@ -135,7 +136,14 @@ impl Command for Args {
     }
 
     fn outcome(&self, compared: &Compared) -> Outcome {
-        if compared.is_exceeded() { Outcome::CheckFailed } else { Outcome::Good }
+        let died = |shown: &Shown| shown.last().ending.death().is_some();
+        if compared.is_exceeded() {
+            Outcome::CheckFailed
+        } else if !compared.checks.is_empty() && compared.devices.iter().any(died) {
+            Outcome::NotKnown
+        } else {
+            Outcome::Good
+        }
     }
 
     fn form(&self) -> Form {

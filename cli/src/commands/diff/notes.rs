@@ -4,6 +4,7 @@ use parkade_analysis::diff::{Comparison, Grouping, NoSteps, Origin, Part, Run, S
 use parkade_replay::SettingsOrigin;
 
 use super::{Compared, File, Shown};
+use crate::ending;
 use crate::output::count;
 use crate::size::show_bytes;
 
@@ -38,9 +39,10 @@ pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
         let entry = run.first_oom_entry?;
         let name = if matches!(shown, Shown::One(_)) { "" } else { name };
         let requests = count(run.ooms, "request");
-        Some(format!(
-            "{name}{requests} ran out of memory, the first at entry {entry}; if the run died of it, its peak is that of what came before"
-        ))
+        let what = format!("{name}{requests} ran out of memory, the first at entry {entry}");
+        let ending = ending::ending(&run.ending).unwrap_or_default();
+        let peak = if run.ending.death().is_some() { "; its peak is that of what came before" } else { "" };
+        Some(format!("{what}; {ending}{peak}"))
     };
     let names = if compared.b.is_none() { ["the first step: ", "the second step: "] } else { ["A: ", "B: "] };
     names.into_iter().zip(shown.runs()).filter_map(of_run).collect()
