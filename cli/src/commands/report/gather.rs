@@ -68,9 +68,9 @@ pub(super) struct Device {
     pub(super) phases: Vec<Scope>,
     /// Whether the run died of an out-of-memory error.
     pub(super) ending: Ending,
-    /// The moment with the most allocated bytes.
+    /// The first moment with the most allocated bytes; a moment is so many entries done.
     pub(super) peak_allocated_moment: u32,
-    /// The moment with the most reserved bytes.
+    /// The first moment with the most allocated bytes of those with the most reserved bytes, at which `diagnose` looks too.
     pub(super) peak_reserved_moment: u32,
     /// The most reserved bytes by the recording's own entries, whatever the replay did.
     pub(super) recorded_peak_bytes: u64,
@@ -252,13 +252,22 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOp
         phases,
         ending: Ending::of(device),
         peak_allocated_moment,
-        peak_reserved_moment: Levels::peak_moment(&timeline.levels.reserved) as u32,
+        peak_reserved_moment: peak_reserved_moment(&timeline.levels) as u32,
         recorded_peak_bytes: recorded_peak_bytes(device),
         holders: holders(&timeline.log, peak_allocated_moment),
         told: Holders::of(&timeline.log, device, &recording.annotations, &recording.stacks),
         tried,
         timeline,
     })
+}
+
+/// Where reserved memory is at its peak and the most of it is in use: the last bytes of a peak are often one small segment.
+fn peak_reserved_moment(levels: &Levels) -> usize {
+    let peak = levels.reserved.iter().max();
+    let allocated = levels.reserved.iter().zip(&levels.allocated);
+    let in_use: Vec<u64> =
+        allocated.map(|(reserved, &allocated)| if Some(reserved) == peak { allocated.saturating_add(1) } else { 0 }).collect();
+    Levels::peak_moment(&in_use)
 }
 
 /// The peak of reserved bytes, walking back from the segments at the end through the entries.

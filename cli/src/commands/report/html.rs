@@ -109,7 +109,7 @@ fn facts(report: &Report, device: &Device) -> String {
         fact("reserved", &format_bytes(reserved), &format!("{} bytes", grouped(reserved)), "");
         return facts;
     }
-    let at = |moment: u32, bytes| format!("{} bytes, entry {}", grouped(bytes), grouped(u64::from(moment)));
+    let at = |moment: u32, bytes| format!("{} bytes, {}", grouped(bytes), words::brought_by(moment));
     fact("peak allocated", &format_bytes(allocated), &at(device.peak_allocated_moment, allocated), "");
     fact("peak reserved", &format_bytes(reserved), &at(device.peak_reserved_moment, reserved), "");
     if let Some(limit) = report.limit.run_bytes {
@@ -157,7 +157,7 @@ fn holders_title(device: &Device) -> String {
     if device.verdict.is_none() {
         return format!("{total} in use, {by}");
     }
-    format!("{total} at entry {}, {by}", grouped(u64::from(device.peak_allocated_moment)))
+    format!("{total} {}, {by}", words::after(device.peak_allocated_moment))
 }
 
 fn holders(report: &Report, device: &Device) -> String {

@@ -163,8 +163,12 @@ fn holders(out: &mut dyn Write, report: &Report, device: &Device, size: Size) ->
     if total == 0 {
         return Ok(());
     }
-    let place = if device.verdict.is_some() { "at the peak of allocated memory" } else { "at the end" };
-    let title = format!("who holds the {} {place} (entry {})", format_bytes(total), device.peak_allocated_moment);
+    let place = if device.verdict.is_some() {
+        format!("at the peak of allocated memory ({})", words::after(device.peak_allocated_moment))
+    } else {
+        "at the end".to_owned()
+    };
+    let title = format!("who holds the {} {place}", format_bytes(total));
     writeln!(out, "{}", wrapped(&title, size.words()).join("\n"))?;
     for holder in device.holders.iter().take(HOLDERS) {
         let share = holder.bytes as f64 / total as f64 * 100.0;
