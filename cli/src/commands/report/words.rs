@@ -233,7 +233,7 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
 }
 
 /// The text with a capital letter and a full stop.
-fn sentence(text: &str) -> String {
+pub(super) fn sentence(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), rest.as_str()))
 }
