@@ -9,8 +9,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-pub(crate) use rows::{Row, Standing};
 use parkade_analysis::ranks::{Comparison, RankRun, compare};
+pub(crate) use rows::{Row, Standing};
 
 use crate::output;
 use crate::recordings::{RankNumbers, RanksFrom};

@@ -217,7 +217,8 @@ mod tests {
 
     fn drawn(file: &str, columns: usize) -> Vec<String> {
         let file = format!("{}/../conformance/recordings/{file}.pickle.xz", env!("CARGO_MANIFEST_DIR"));
-        let report = gather::gather(&Args::parse_from(["report", "--json", &file]).on(Path::new(&file), false)).expect("a report");
+        let report =
+            gather::gather(&Args::parse_from(["report", "--json", &file]).on(Path::new(&file), false)).expect("a report");
         let mut text = Vec::new();
         print(&mut text, &report, Size::new(columns, 50)).expect("text");
         let text = anstream::adapter::strip_str(std::str::from_utf8(&text).expect("text")).to_string();

@@ -51,7 +51,8 @@ pub(super) fn write_page(args: &Args, together: &Together<'_>, target: &Path, ou
     }
     let named: Vec<Named<'_>> = rows.iter().map(|row| Named::of(row, together.are_ranks)).collect();
     let mut choice = Choice::of(&rows, &together.ranks.by_weight());
-    let sentences = if together.are_ranks && together.ranks.are_of_several_files() { together.ranks.sentences() } else { Vec::new() };
+    let sentences =
+        if together.are_ranks && together.ranks.are_of_several_files() { together.ranks.sentences() } else { Vec::new() };
     let words_bytes = table::html(&named, &choice, &sentences, together).len();
     let page_bytes = usize::try_from(args.page_size).unwrap_or(usize::MAX);
     let share = html::share(page_bytes.saturating_sub(words_bytes), choice.in_full.len());
@@ -79,7 +80,9 @@ pub(super) fn write_page(args: &Args, together: &Together<'_>, target: &Path, ou
         Ok(())
     })?;
     let title = title(&rows, together);
-    let meta = format!("<span>{} of {} in full</span>", choice.in_full.len(), counted(rows.len() as u64, "run"));
+    let left_out = rows.len() - choice.in_full.len();
+    let meta =
+        if left_out > 0 { format!("<span>{} of {} in full</span>", choice.in_full.len(), rows.len()) } else { String::new() };
     let frame = Frame {
         title: &title,
         path: "",
@@ -91,7 +94,6 @@ pub(super) fn write_page(args: &Args, together: &Together<'_>, target: &Path, ou
     };
     crate::output_file::write(target, html::frame(&frame).as_bytes())?;
     wrote(out, target)?;
-    let left_out = rows.len() - choice.in_full.len();
     if left_out > 0 {
         let said = format!(
             "{} of {} are in full, {left_out} in the table only: a page of the files that you name shows up to {MOST_IN_FULL} in full",

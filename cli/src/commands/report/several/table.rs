@@ -64,7 +64,10 @@ fn row(run: usize, named: &Named<'_>, choice: &Choice) -> String {
     }
     let path = escape(&named.row.file.display().to_string());
     let class = if is_in_full { "" } else { " class=\"rest\"" };
-    format!("<tr{class}><th scope=\"row\">{name}{tags}</th><td class=\"file\" title=\"{path}\">{}</td>{cells}</tr>", escape(&named.file))
+    format!(
+        "<tr{class}><th scope=\"row\">{name}{tags}</th><td class=\"file\" title=\"{path}\">{}</td>{cells}</tr>",
+        escape(&named.file)
+    )
 }
 
 fn left_out(named: &[Named<'_>], choice: &Choice, together: &Together<'_>) -> String {
