@@ -4,6 +4,7 @@
 //! names stacks, `several` puts the ranks of a job on one page, `palette` has the colours. `data` packs what the page's script draws; style and script are the files in `web/`.
 
 mod advice;
+mod choice;
 mod data;
 mod flame;
 mod gather;
@@ -15,6 +16,7 @@ mod limit;
 pub(crate) mod markup;
 mod outputs;
 mod palette;
+mod ranks_table;
 mod several;
 mod svg;
 mod text;

@@ -3,9 +3,6 @@
 //! Files are read twice: all for the table, and those shown in full once more, so that no more than a few are ever in memory. A page
 //! stays below its size however many ranks there are.
 
-mod choice;
-mod table;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,18 +12,18 @@ use parkade::profile::Profile as Rules;
 use parkade_analysis::ranks::RankRun;
 use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
 
+use super::choice::{Choice, MOST_IN_FULL};
 use super::html::{self, Frame, Place};
 use super::limit::Limit;
 use super::markup::{counted, escape};
-use super::{Args, Part, data, gather, words, wrote};
+use super::ranks_table::Named;
+use super::{Args, Part, data, gather, ranks_table, wrote};
 use crate::each::Together;
 use crate::output;
 use crate::ranks::Row;
 use crate::recording::{self, short_name};
 use crate::recordings::{Inputs, each};
 use crate::runner::Outcome;
-
-use choice::{Choice, MOST_IN_FULL};
 
 /// What is compared of the runs in a file, under the limit that its section assumes.
 pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
@@ -53,7 +50,7 @@ pub(super) fn write_page(args: &Args, together: &Together<'_>, target: &Path, ou
     let mut choice = Choice::of(&rows, &together.ranks.by_weight());
     let sentences =
         if together.are_ranks && together.ranks.are_of_several_files() { together.ranks.sentences() } else { Vec::new() };
-    let words_bytes = table::html(&named, &choice, &sentences, together).len();
+    let words_bytes = ranks_table::html(&named, &choice, &sentences, together).len();
     let page_bytes = usize::try_from(args.page_size).unwrap_or(usize::MAX);
     let share = html::share(page_bytes.saturating_sub(words_bytes), choice.in_full.len());
     let failed = |choice: &mut Choice, path: &Path, error: &anyhow::Error| {
@@ -88,7 +85,7 @@ pub(super) fn write_page(args: &Args, together: &Together<'_>, target: &Path, ou
         path: "",
         meta: &meta,
         tabs: "",
-        table: &table::html(&named, &choice, &sentences, together),
+        table: &ranks_table::html(&named, &choice, &sentences, together),
         layout: " class=\"beside\"",
         sections: &made,
     };
@@ -126,25 +123,6 @@ fn sections(args: &Args, path: &Path, runs: &[usize], named: &[Named<'_>], at_fi
         html.push_str(&html::section(&report, device, &piece, &place));
     }
     Ok(html)
-}
-
-/// A run and what it is called.
-struct Named<'a> {
-    row: &'a Row<'a>,
-    /// `rank 3`, or the file's name where files are no ranks.
-    name: String,
-    /// Where it comes from.
-    file: String,
-}
-
-impl<'a> Named<'a> {
-    fn of(row: &'a Row<'a>, are_ranks: bool) -> Named<'a> {
-        let device = row.device.map_or_else(String::new, |device| format!(" device {device}"));
-        let path = || output::one_line(&row.file.display().to_string());
-        let (name, file) =
-            if are_ranks { (format!("rank {}", row.rank), short_name(row.file)) } else { (short_name(row.file), path()) };
-        Named { row, name: format!("{name}{device}"), file }
-    }
 }
 
 fn title(rows: &[Row<'_>], together: &Together<'_>) -> String {

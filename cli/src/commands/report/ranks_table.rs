@@ -3,15 +3,35 @@
 use std::fmt::Write as _;
 
 use super::choice::{Choice, MOST_IN_FULL};
-use super::{Named, words};
-use crate::commands::report::markup::{counted, escape};
+use super::markup::{counted, escape};
+use super::words;
 use crate::each::Together;
 use crate::output;
-use crate::ranks::{Ranks, Standing};
+use crate::ranks::{Ranks, Row, Standing};
 use crate::recording::short_name;
 
 /// How many files that could not be shown are named.
 const NAMED: usize = 8;
+
+/// A run and what it is called.
+pub(super) struct Named<'a> {
+    pub(super) row: &'a Row<'a>,
+    /// `rank 3`, or the file's name where files are no ranks.
+    pub(super) name: String,
+    /// Where it comes from.
+    pub(super) file: String,
+}
+
+impl<'a> Named<'a> {
+    /// Names a run.
+    pub(super) fn of(row: &'a Row<'a>, are_ranks: bool) -> Named<'a> {
+        let device = row.device.map_or_else(String::new, |device| format!(" device {device}"));
+        let path = || output::one_line(&row.file.display().to_string());
+        let (name, file) =
+            if are_ranks { (format!("rank {}", row.rank), short_name(row.file)) } else { (short_name(row.file), path()) };
+        Named { row, name: format!("{name}{device}"), file }
+    }
+}
 
 /// The sentences, the table, and what is left out.
 pub(super) fn html(named: &[Named<'_>], choice: &Choice, sentences: &[String], together: &Together<'_>) -> String {
