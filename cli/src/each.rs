@@ -23,6 +23,31 @@ pub(crate) trait OnEach: Command + Sync + Sized {
 
     /// What is compared between ranks.
     fn rank_runs(&self, answer: &Self::Answer) -> Result<Vec<RankRun>>;
+
+    /// Refuses what several recordings cannot have, before any is read.
+    fn check_several(&self, _: &Inputs) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether [`OnEach::finish`] makes something of all recordings together, and so needs the runs also of files that are no ranks.
+    fn makes_one_of_all(&self) -> bool {
+        false
+    }
+
+    /// Makes it, and writes what text says of it.
+    fn finish(&self, _: &Together<'_>, _: &mut dyn Write) -> Result<Outcome> {
+        Ok(Outcome::Good)
+    }
+}
+
+/// Several recordings once each was answered about.
+pub(crate) struct Together<'a> {
+    /// Their runs.
+    pub(crate) ranks: &'a Ranks,
+    /// Whether they are ranks of one job, as far as names tell.
+    pub(crate) are_ranks: bool,
+    /// The files that could not be read or replayed, and why.
+    pub(crate) failures: &'a [(&'a Path, String)],
 }
 
 /// What is left of an answer once it has been turned into text.
@@ -57,22 +82,27 @@ pub(crate) fn run_each<C: OnEach>(command: &C) -> ExitCode {
 }
 
 fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
+    command.check_several(inputs)?;
     let form = command.form();
     let numbers = inputs.ranks();
-    let (mut worst, mut runs, mut printed) = (Outcome::Good, Vec::new(), 0);
-    let answer = |file: &Path| answer(&command.on(file, true), numbers.is_some());
+    let are_compared = numbers.is_some() || command.makes_one_of_all();
+    let (mut worst, mut runs, mut printed, mut failures) = (Outcome::Good, Vec::new(), 0, Vec::new());
+    let answer = |file: &Path| answer(&command.on(file, true), are_compared);
     each(inputs, form == Form::Json, answer, |place, answered| {
         let file = &inputs.all[place].path;
         let answered = match answered {
             Ok(answered) => answered,
             Err(error) => {
+                failures.push((file.as_path(), format!("{error:#}")));
                 worst = worst.worse(refuse(&command.on(file, true), file, error));
                 return Ok(());
             }
         };
-        print_bytes(form, &heading(form, numbers.as_ref(), place, file, printed == 0))?;
-        print_bytes(form, data_of(form, &answered.text, printed == 0))?;
-        printed += 1;
+        if !answered.text.is_empty() {
+            print_bytes(form, &heading(form, numbers.as_ref(), place, file, printed == 0))?;
+            print_bytes(form, data_of(form, &answered.text, printed == 0))?;
+            printed += 1;
+        }
         answered.remarks.iter().for_each(|remark| output::complain(remark));
         worst = worst.worse(answered.outcome);
         match answered.runs {
@@ -81,10 +111,14 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
         }
         Ok(())
     })?;
-    let ranks = numbers.and_then(|numbers| Ranks::of(&numbers, &inputs.paths(), runs));
-    if let Some(ranks) = ranks {
-        print_ranks(form, &ranks)?;
+    let are_ranks = numbers.is_some();
+    let ranks = Ranks::of_any(&numbers.unwrap_or_else(|| RankNumbers::positions(inputs.all.len())), &inputs.paths(), runs);
+    if are_ranks && ranks.are_of_several_files() {
+        print_ranks(form, &ranks, printed == 0)?;
     }
+    let mut said = Vec::new();
+    worst = worst.worse(command.finish(&Together { ranks: &ranks, are_ranks, failures: &failures }, &mut said)?);
+    print_bytes(form, if form == Form::Text { &said } else { &[] })?;
     Ok(worst)
 }
 
@@ -122,10 +156,10 @@ fn data_of(form: Form, text: &[u8], is_first: bool) -> &[u8] {
     if form == Form::Data && !is_first { after_heading() } else { text }
 }
 
-fn print_ranks(form: Form, ranks: &Ranks) -> Result<()> {
+fn print_ranks(form: Form, ranks: &Ranks, is_first: bool) -> Result<()> {
     match form {
         Form::Text => {
-            let mut text = b"\n".to_vec();
+            let mut text = if is_first { Vec::new() } else { b"\n".to_vec() };
             ranks.print(&mut text)?;
             print_bytes(form, &text)
         }

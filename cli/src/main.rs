@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         Command::Advise(args) => run_each(args),
         Command::Diagnose(args) => run_each(args),
         Command::Diff(args) => run(args),
-        Command::Report(args) => run(args),
+        Command::Report(args) => run_each(args),
         Command::Stats(args) => run_each(args),
         Command::Export(args) => run(args),
         Command::Pack(args) => run(args),

@@ -11,8 +11,14 @@ use parkade_recording::{Action, Recording, Style, write};
 use serde_json::Value;
 
 /// The commands that answer about each recording, with what makes them quick.
-const COMMANDS: [&[&str]; 5] =
-    [&["verify"], &["replay"], &["stats"], &["diagnose"], &["advise", "--settings", "expandable_segments:True", "--only"]];
+const COMMANDS: [&[&str]; 6] = [
+    &["verify"],
+    &["replay"],
+    &["stats"],
+    &["diagnose"],
+    &["report"],
+    &["advise", "--settings", "expandable_segments:True", "--only"],
+];
 
 fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../conformance/recordings/{name}"));

@@ -27,6 +27,26 @@ fn whether_it_fits_is_said_only_of_a_known_capacity() {
     assert_eq!(own(&["--capacity", "4GiB"]), ("no".to_owned(), false.into()));
 }
 
+/// A peak is named by the entry that brought it, counted from 0 as in `diagnose`.
+#[test]
+fn peaks_are_at_the_entries_that_diagnose_names() {
+    for name in ["resnet50_sweep.default", "gpt2_varlen.limit12_oom", "deep_mlp.default"] {
+        let file = shipped(name);
+        let run = call(&["diagnose", "--json", &file]);
+        let diagnosed: Value = serde_json::from_str(run.out.trim_end()).expect("JSON");
+        let (peaks, device) = (&diagnosed["devices"][0]["peaks"], &object(&file, &[])["devices"][0]);
+        assert!(peaks["allocated_entry"].is_u64(), "{name}: {peaks}");
+        assert_eq!(device["peak_allocated_entry"], peaks["allocated_entry"], "{name}");
+        assert_eq!(device["peak_reserved_entry"], peaks["allocated_at_reserved_entry"], "{name}");
+    }
+    let folder = Folder::new("report-peaks");
+    let file = folder.recording("good.pickle", &good());
+    let entry = object(&file, &[])["devices"][0]["peak_allocated_entry"].as_u64().expect("an entry");
+    let text = call(&["report", &file]).out;
+    assert!(text.contains(&format!("at the peak of allocated memory (after entry {entry})")), "{text}");
+    assert!(page(&folder, &file, &[]).contains(&format!("bytes, entry {entry}<")), "{entry}");
+}
+
 /// An out-of-memory error shows the limit. Everything in the report then assumes it, and says so.
 #[test]
 fn an_assumed_limit_is_that_of_the_whole_report() {

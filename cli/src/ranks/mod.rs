@@ -1,6 +1,7 @@
 //! The ranks of one job beside each other, as text and as JSON; what is compared is decided by `parkade_analysis::ranks`.
 
 mod json;
+mod rows;
 mod table;
 mod words;
 
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use parkade_analysis::ranks::{Comparison, RankRun, compare};
+pub(crate) use rows::{Row, Standing};
 
 use crate::output;
 use crate::recordings::{RankNumbers, RanksFrom};
@@ -24,6 +26,8 @@ pub(crate) struct Ranks {
 /// One device's run.
 struct Ranked {
     rank: u64,
+    /// The place of its file among those given.
+    place: usize,
     file: PathBuf,
     run: RankRun,
 }
@@ -31,26 +35,37 @@ struct Ranked {
 impl Ranks {
     /// Compares runs, each with the place of its file; `None` if they are of fewer than two files.
     pub(crate) fn of(numbers: &RankNumbers, files: &[&Path], runs: Vec<(usize, RankRun)>) -> Option<Ranks> {
-        let first = runs.first()?.0;
-        if runs.iter().all(|(file, _)| *file == first) {
-            return None;
-        }
-        let ranked = |(file, run): (usize, RankRun)| {
-            Some(Ranked { rank: *numbers.of_files.get(file)?, file: files.get(file)?.to_path_buf(), run })
+        Some(Ranks::of_any(numbers, files, runs)).filter(Ranks::are_of_several_files)
+    }
+
+    /// The same of any number of files.
+    pub(crate) fn of_any(numbers: &RankNumbers, files: &[&Path], runs: Vec<(usize, RankRun)>) -> Ranks {
+        let ranked = |(place, run): (usize, RankRun)| {
+            Some(Ranked { rank: *numbers.of_files.get(place)?, place, file: files.get(place)?.to_path_buf(), run })
         };
         let mut runs: Vec<Ranked> = runs.into_iter().filter_map(ranked).collect();
         runs.sort_by_key(|ranked| (ranked.rank, ranked.run.device));
         let comparison = compare(&runs.iter().map(|ranked| ranked.run.clone()).collect::<Vec<_>>());
-        Some(Ranks { runs, comparison, from: numbers.from })
+        Ranks { runs, comparison, from: numbers.from }
+    }
+
+    /// Whether there are at least two files with runs.
+    pub(crate) fn are_of_several_files(&self) -> bool {
+        self.runs.windows(2).any(|pair| pair[0].place != pair[1].place)
     }
 
     /// Prints a table and what it shows.
     pub(crate) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         write!(out, "{}", table::table(self).text_with_left(&[0, 1]))?;
-        for sentence in words::sentences(self) {
+        for sentence in self.sentences() {
             write!(out, "{}", output::paragraph(&sentence, 0))?;
         }
         Ok(())
+    }
+
+    /// What the comparison found.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        words::sentences(self)
     }
 
     /// Adds the comparison as one line.

@@ -50,7 +50,12 @@ impl RankNumbers {
                 return RankNumbers { of_files, from: RanksFrom::Names };
             }
         }
-        RankNumbers { of_files: (0..paths.len() as u64).collect(), from: RanksFrom::Positions }
+        RankNumbers::positions(paths.len())
+    }
+
+    /// The positions of so many files.
+    pub(crate) fn positions(files: usize) -> RankNumbers {
+        RankNumbers { of_files: (0..files as u64).collect(), from: RanksFrom::Positions }
     }
 }
 

@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use parkade::texts::format_bytes;
 use parkade_analysis::holders::Folded;
 
-use super::OWN_MARK;
 use super::gather::Report;
 use super::markup::{escape, grouped};
+use super::{OWN_MARK, words};
 use crate::output;
 use crate::recording::short_name;
 
@@ -95,10 +95,10 @@ pub(super) fn picture(report: &Report, lines: &[Folded]) -> String {
 }
 
 fn subtitle(report: &Report, root: &Node<'_>) -> String {
-    let moments = report.devices.iter().map(|device| device.peak_allocated_moment);
+    let moments = report.devices.iter().map(|device| words::after(device.peak_allocated_moment));
     let has_stacks = report.devices.iter().any(|device| device.told.has_stacks);
     let what = if has_stacks { "" } else { "; the file has no stacks, so kinds and sizes of blocks stand for calls" };
-    format!("{} after entry {}{what}; a click enlarges a frame", format_bytes(root.bytes), output::list(moments))
+    format!("{} {}{what}; a click enlarges a frame", format_bytes(root.bytes), output::list(moments))
 }
 
 fn legend(svg: &mut String) {

@@ -9,6 +9,7 @@ use parkade_analysis::advise::{Advice as Found, Outcome};
 use parkade_analysis::annotations::{Scope, scopes};
 use parkade_analysis::ending::Ending;
 use parkade_analysis::holders::Holders;
+use parkade_analysis::ranks::RankRun;
 use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, what_if};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
 use parkade_replay::{
@@ -19,7 +20,7 @@ use rayon::prelude::*;
 use super::advice::Tried;
 use super::labels::Labels;
 use super::limit::Limit;
-use super::{Args, advice};
+use super::{Args, Part, advice};
 use crate::args::Profile;
 use crate::{progress, recording};
 
@@ -53,6 +54,8 @@ pub(crate) struct Report {
     /// The names of all stacks that blocks have.
     pub(super) labels: Labels,
     pub(super) devices: Vec<Device>,
+    /// What is compared with other ranks' runs, if the file is one of several.
+    pub(super) runs: Vec<RankRun>,
     /// What `advise` finds, if it was asked. All devices share one process, so they share the settings.
     pub(super) found: Option<Found>,
 }
@@ -68,9 +71,9 @@ pub(super) struct Device {
     pub(super) phases: Vec<Scope>,
     /// Whether the run died of an out-of-memory error.
     pub(super) ending: Ending,
-    /// The moment with the most allocated bytes.
+    /// The first moment with the most allocated bytes; a moment is so many entries done.
     pub(super) peak_allocated_moment: u32,
-    /// The moment with the most reserved bytes.
+    /// The first moment with the most allocated bytes of those with the most reserved bytes, at which `diagnose` looks too.
     pub(super) peak_reserved_moment: u32,
     /// The most reserved bytes by the recording's own entries, whatever the replay did.
     pub(super) recorded_peak_bytes: u64,
@@ -135,6 +138,12 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
         bar.inc(device.trace.len() as u64);
     }
     bar.finish_and_clear();
+    let run = |(device, gathered): (&&DeviceRecording, &Device)| match &gathered.verdict {
+        Some(verdict) => Ok(RankRun::of_verdict(&recording, device, &own.settings, verdict)),
+        None => RankRun::of_recording(&recording, device, &own),
+    };
+    let is_compared = args.part != Part::Whole;
+    let runs = chosen.iter().zip(&devices).filter(|_| is_compared).map(run).collect::<Result<_, _>>()?;
     let used = devices.iter().flat_map(|device| device.timeline.log.blocks.iter().map(|block| block.stack));
     let labels = Labels::of(&recording.stacks, used);
     Ok(Report {
@@ -146,11 +155,12 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
         stacks: recording.stacks,
         labels,
         devices,
+        runs,
         found,
     })
 }
 
-fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&DeviceRecording>> {
+pub(super) fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&DeviceRecording>> {
     let has_something = |of: &&DeviceRecording| !of.trace.is_empty() || !of.segments.is_empty();
     let devices = recording::chosen(recording.devices.iter().filter(has_something), device)?;
     if devices.is_empty() {
@@ -160,7 +170,7 @@ fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&Dev
 }
 
 /// The settings that the user asked for.
-fn given_settings(args: &Args, profile: &'static Rules) -> Result<Vec<Settings>> {
+pub(super) fn given_settings(args: &Args, profile: &'static Rules) -> Result<Vec<Settings>> {
     let given = args.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
     given.collect()
 }
@@ -252,13 +262,22 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOp
         phases,
         ending: Ending::of(device),
         peak_allocated_moment,
-        peak_reserved_moment: Levels::peak_moment(&timeline.levels.reserved) as u32,
+        peak_reserved_moment: peak_reserved_moment(&timeline.levels) as u32,
         recorded_peak_bytes: recorded_peak_bytes(device),
         holders: holders(&timeline.log, peak_allocated_moment),
         told: Holders::of(&timeline.log, device, &recording.annotations, &recording.stacks),
         tried,
         timeline,
     })
+}
+
+/// Where reserved memory is at its peak and the most of it is in use: the last bytes of a peak are often one small segment.
+fn peak_reserved_moment(levels: &Levels) -> usize {
+    let peak = levels.reserved.iter().max();
+    let allocated = levels.reserved.iter().zip(&levels.allocated);
+    let in_use: Vec<u64> =
+        allocated.map(|(reserved, &allocated)| if Some(reserved) == peak { allocated.saturating_add(1) } else { 0 }).collect();
+    Levels::peak_moment(&in_use)
 }
 
 /// The peak of reserved bytes, walking back from the segments at the end through the entries.

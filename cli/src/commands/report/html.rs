@@ -39,42 +39,91 @@ const WORDS_BYTES: usize = 16 << 10;
 const HOLDERS: usize = 14;
 
 pub(super) fn page(report: &Report) -> Result<String> {
-    let script = SCRIPT.concat();
-    let most_bytes = usize::try_from(report.page_bytes).unwrap_or(usize::MAX).saturating_sub(STYLE.len() + script.len());
-    let share = (most_bytes / report.devices.len().max(1)).saturating_sub(WORDS_BYTES);
+    let share = share(usize::try_from(report.page_bytes).unwrap_or(usize::MAX), report.devices.len());
     let mut tabs = String::new();
-    let mut devices = String::new();
-    for (place, device) in report.devices.iter().enumerate() {
+    let mut sections = String::new();
+    for (number, device) in report.devices.iter().enumerate() {
         let piece = data::piece(report, device, share)?;
-        let is_first = devices.is_empty();
+        let is_shown = number == 0;
         let _ = write!(
             tabs,
-            "<button type=\"button\" role=\"tab\" data-section=\"{place}\" aria-selected=\"{is_first}\">device {}</button>",
+            "<button type=\"button\" role=\"tab\" data-section=\"{number}\" aria-selected=\"{is_shown}\">device {}</button>",
             device.number
         );
-        devices.push_str(&section(report, device, &piece, place));
+        sections.push_str(&section(report, device, &piece, &Place { number, is_shown, name: "" }));
     }
     let name = report.file.file_name().unwrap_or(report.file.as_os_str()).to_string_lossy();
+    Ok(frame(&Frame {
+        title: &name,
+        path: &report.file.display().to_string(),
+        meta: &meta(report),
+        tabs: if report.devices.len() > 1 { &tabs } else { "" },
+        table: "",
+        layout: "",
+        sections: &sections,
+    }))
+}
+
+/// What is around the sections of a page. Title and path are text, all else is HTML.
+pub(super) struct Frame<'a> {
+    pub(super) title: &'a str,
+    pub(super) path: &'a str,
+    pub(super) meta: &'a str,
+    pub(super) tabs: &'a str,
+    /// What is above the sections.
+    pub(super) table: &'a str,
+    /// The attributes of what holds the sections.
+    pub(super) layout: &'a str,
+    pub(super) sections: &'a str,
+}
+
+/// The page.
+pub(super) fn frame(frame: &Frame<'_>) -> String {
     let values = [
         ("mark", OWN_MARK),
         ("version", env!("CARGO_PKG_VERSION")),
         ("style", STYLE),
-        ("file", &escape(&name)),
-        ("path", &escape(&report.file.display().to_string())),
-        ("settings", &escape(&words::settings(report))),
-        ("pytorch", &escape(&words::version(report))),
-        ("tabs", if report.devices.len() > 1 { &tabs } else { "" }),
-        ("devices", &devices),
-        ("script", &script),
+        ("title", &escape(frame.title)),
+        ("path", &escape(frame.path)),
+        ("meta", frame.meta),
+        ("tabs", frame.tabs),
+        ("table", frame.table),
+        ("layout", frame.layout),
+        ("sections", frame.sections),
+        ("script", &SCRIPT.concat()),
     ];
-    Ok(fill(PAGE, &values))
+    fill(PAGE, &values)
 }
 
-fn section(report: &Report, device: &Device, piece: &Piece, place: usize) -> String {
+/// The settings and the version of a recording.
+pub(super) fn meta(report: &Report) -> String {
+    let (settings, version) = (escape(&words::settings(report)), escape(&words::version(report)));
+    format!("<span>settings <code>{settings}</code></span><span>PyTorch {version}</span>")
+}
+
+/// How many bytes of a page of this size are left for the data of each of so many sections.
+pub(super) fn share(page_bytes: usize, sections: usize) -> usize {
+    let fixed = STYLE.len() + SCRIPT.iter().map(|part| part.len()).sum::<usize>();
+    (page_bytes.saturating_sub(fixed) / sections.max(1)).saturating_sub(WORDS_BYTES)
+}
+
+/// Where a section stands.
+pub(super) struct Place<'a> {
+    /// Its number, by which it is chosen.
+    pub(super) number: usize,
+    /// Whether it is shown when the page is opened.
+    pub(super) is_shown: bool,
+    /// What it is called, as HTML, if the page has several files.
+    pub(super) name: &'a str,
+}
+
+/// A device's section.
+pub(super) fn section(report: &Report, device: &Device, piece: &Piece, place: &Place<'_>) -> String {
     let has_trace = device.verdict.is_some();
     let values = [
-        ("section", place.to_string()),
-        ("hidden", if place == 0 { "" } else { "hidden" }.to_owned()),
+        ("section", place.number.to_string()),
+        ("hidden", if place.is_shown { "" } else { "hidden" }.to_owned()),
+        ("name", place.name.to_owned()),
         ("kind", if has_trace { "traced" } else { "segments-only" }.to_owned()),
         ("happened", escape(&words::what_happened(report, device))),
         ("class", if words::count_of(device, MarkerKind::OutOfMemory) > 0 { "bad" } else { "" }.to_owned()),
@@ -109,7 +158,7 @@ fn facts(report: &Report, device: &Device) -> String {
         fact("reserved", &format_bytes(reserved), &format!("{} bytes", grouped(reserved)), "");
         return facts;
     }
-    let at = |moment: u32, bytes| format!("{} bytes, entry {}", grouped(bytes), grouped(u64::from(moment)));
+    let at = |moment: u32, bytes| format!("{} bytes, {}", grouped(bytes), words::brought_by(moment));
     fact("peak allocated", &format_bytes(allocated), &at(device.peak_allocated_moment, allocated), "");
     fact("peak reserved", &format_bytes(reserved), &at(device.peak_reserved_moment, reserved), "");
     if let Some(limit) = report.limit.run_bytes {
@@ -157,7 +206,7 @@ fn holders_title(device: &Device) -> String {
     if device.verdict.is_none() {
         return format!("{total} in use, {by}");
     }
-    format!("{total} at entry {}, {by}", grouped(u64::from(device.peak_allocated_moment)))
+    format!("{total} {}, {by}", words::after(device.peak_allocated_moment))
 }
 
 fn holders(report: &Report, device: &Device) -> String {

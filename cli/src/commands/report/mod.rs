@@ -1,9 +1,10 @@
 //! `parkade report`: a recorded run as a page, as pictures, as text for a terminal.
 //!
 //! `gather` computes everything once; `html`, `svg`, `text` and `json` show it. `limit` finds the one limit that all parts assume, `labels`
-//! names stacks, `palette` has the colours. `data` packs what the page's script draws; style and script are the files in `web/`.
+//! names stacks, `several` puts the ranks of a job on one page, `palette` has the colours. `data` packs what the page's script draws; style and script are the files in `web/`.
 
 mod advice;
+mod choice;
 mod data;
 mod flame;
 mod gather;
@@ -15,6 +16,8 @@ mod limit;
 pub(crate) mod markup;
 mod outputs;
 mod palette;
+mod ranks_table;
+mod several;
 mod svg;
 mod text;
 mod words;
@@ -25,9 +28,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use parkade_analysis::ranks::RankRun;
 
-use crate::args::{Json, Profile};
-use crate::runner::{Command, Form, Lines, Subject};
+use crate::args::{Files, Json, Profile};
+use crate::each::{OnEach, Together};
+use crate::recordings::Inputs;
+use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{output, size};
 
 use gather::Report;
@@ -36,7 +42,9 @@ use gather::Report;
 ///
 /// With --output, one page that any browser opens, without network access. With --svg, a picture; with
 /// --flamegraph, one of who holds the memory. With none of them, text for the terminal.
-#[derive(Parser)]
+///
+/// Of several recordings the page has a table, and the ranks beside each other: up to eight in full, those that say most.
+#[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade report snapshot.pickle -o report.html
   parkade report snapshot.pickle -o report.html --limit 16GiB --settings max_split_size_mb:256
@@ -44,15 +52,21 @@ use gather::Report;
   parkade report snapshot.pickle --svg heap.svg --entry 8652
   parkade report snapshot.pickle --flamegraph peak.svg --folded peak.txt
   parkade report snapshot.pickle
+  parkade report snapshots/ -o ranks.html
 
 Exit code: 0 shown, 2 could not run.")]
 pub(crate) struct Args {
-    /// The recording.
+    #[command(flatten)]
+    files: Files,
+    /// The one of them that is shown.
+    #[arg(skip)]
     file: PathBuf,
+    #[arg(skip)]
+    part: Part,
     /// Write a page here. A file that parkade did not make is not overwritten without --force.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write a picture here: the timeline, or with --entry the heap.
+    /// Write a picture here: the timeline, or with --entry the heap. Pictures and folded stacks are of one recording.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// The picture shows the heap after so many entries.
@@ -92,13 +106,36 @@ pub(crate) struct Args {
     force: bool,
 }
 
-impl Command for Args {
-    type Answer = Report;
+/// What is asked about a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Part {
+    /// Everything: it is the only one.
+    #[default]
+    Whole,
+    /// Everything, as one of several.
+    OneOfSeveral,
+    /// What is compared: the page of all has the rest.
+    RunsOnly,
+}
 
-    fn compute(&self) -> Result<Report> {
+/// What a report on one file shows.
+pub(crate) struct Shown {
+    /// None if only runs were asked for.
+    report: Option<Report>,
+    runs: Vec<RankRun>,
+}
+
+impl Command for Args {
+    type Answer = Shown;
+
+    fn compute(&self) -> Result<Shown> {
+        if self.part == Part::RunsOnly {
+            let runs = several::runs(self).with_context(|| self.file.display().to_string())?;
+            return Ok(Shown { report: None, runs });
+        }
         // Before the file is read, which may take long.
         outputs::check(&self.file, &self.targets(), self.force)?;
-        let report = gather::gather(self).with_context(|| self.file.display().to_string())?;
+        let mut report = gather::gather(self).with_context(|| self.file.display().to_string())?;
         let picture = self.svg.as_ref().map(|_| picture(&report, self.entry)).transpose()?;
         if let Some(target) = &self.output {
             crate::output_file::write(target, html::page(&report)?.as_bytes())?;
@@ -115,7 +152,8 @@ impl Command for Args {
                 crate::output_file::write(target, flame::folded_text(&lines).as_bytes())?;
             }
         }
-        Ok(report)
+        let runs = std::mem::take(&mut report.runs);
+        Ok(Shown { report: Some(report), runs })
     }
 
     fn form(&self) -> Form {
@@ -126,28 +164,70 @@ impl Command for Args {
         Subject::Named(Some(&self.file))
     }
 
-    fn text(&self, report: &Report, out: &mut dyn Write) -> Result<()> {
-        if self.targets().is_empty() {
+    fn text(&self, shown: &Shown, out: &mut dyn Write) -> Result<()> {
+        let targets = self.targets();
+        if let Some(report) = shown.report.as_ref().filter(|_| targets.is_empty()) {
             text::print(out, report, text::Size::of_terminal())?;
         }
-        for (_, target) in self.targets() {
-            let bytes = fs::metadata(target).map_or(0, |data| data.len());
-            let (name, size) = (output::one_line(&target.display().to_string()), parkade::texts::format_bytes(bytes));
-            writeln!(out, "wrote {name} ({size})")?;
-        }
-        Ok(())
+        targets.iter().try_for_each(|(_, target)| wrote(out, target))
     }
 
-    fn json(&self, report: &Report, lines: &mut Lines) -> Result<()> {
-        lines.add(&json::Object::of(report))
+    fn json(&self, shown: &Shown, lines: &mut Lines) -> Result<()> {
+        shown.report.as_ref().map_or(Ok(()), |report| lines.add(&json::Object::of(report)))
     }
 }
+
+impl OnEach for Args {
+    fn inputs(&self) -> &[PathBuf] {
+        &self.files.files
+    }
+
+    fn on(&self, file: &Path, is_one_of_several: bool) -> Args {
+        let file = file.to_owned();
+        if !is_one_of_several {
+            return Args { file, ..self.clone() };
+        }
+        let is_page = self.output.is_some() && self.form() == Form::Text;
+        let part = if is_page { Part::RunsOnly } else { Part::OneOfSeveral };
+        Args { file, part, output: None, ..self.clone() }
+    }
+
+    fn rank_runs(&self, shown: &Shown) -> Result<Vec<RankRun>> {
+        Ok(shown.runs.clone())
+    }
+
+    fn check_several(&self, inputs: &Inputs) -> Result<()> {
+        let targets = self.targets();
+        if let Some((what, _)) = targets.iter().find(|(what, _)| *what != PAGE) {
+            bail!("a {what} is of one recording, and {} are given: choose one of them", inputs.all.len());
+        }
+        inputs.paths().iter().try_for_each(|file| outputs::check(file, &targets, self.force))
+    }
+
+    fn makes_one_of_all(&self) -> bool {
+        self.output.is_some()
+    }
+
+    fn finish(&self, together: &Together<'_>, out: &mut dyn Write) -> Result<Outcome> {
+        self.output.as_ref().map_or(Ok(Outcome::Good), |target| several::write_page(self, together, target, out))
+    }
+}
+
+/// Says that a file was written.
+fn wrote(out: &mut dyn Write, target: &Path) -> Result<()> {
+    let bytes = fs::metadata(target).map_or(0, |data| data.len());
+    let (name, size) = (output::one_line(&target.display().to_string()), parkade::texts::format_bytes(bytes));
+    Ok(writeln!(out, "wrote {name} ({size})")?)
+}
+
+/// The one target that several recordings can have.
+const PAGE: &str = "page";
 
 impl Args {
     /// The files to write, each with what it is to hold.
     fn targets(&self) -> Vec<(&'static str, &Path)> {
         let all =
-            [("page", &self.output), ("picture", &self.svg), ("flamegraph", &self.flamegraph), ("folded stacks", &self.folded)];
+            [(PAGE, &self.output), ("picture", &self.svg), ("flamegraph", &self.flamegraph), ("folded stacks", &self.folded)];
         all.into_iter().filter_map(|(what, target)| Some((what, target.as_deref()?))).collect()
     }
 }

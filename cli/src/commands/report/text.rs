@@ -163,8 +163,12 @@ fn holders(out: &mut dyn Write, report: &Report, device: &Device, size: Size) ->
     if total == 0 {
         return Ok(());
     }
-    let place = if device.verdict.is_some() { "at the peak of allocated memory" } else { "at the end" };
-    let title = format!("who holds the {} {place} (entry {})", format_bytes(total), device.peak_allocated_moment);
+    let place = if device.verdict.is_some() {
+        format!("at the peak of allocated memory ({})", words::after(device.peak_allocated_moment))
+    } else {
+        "at the end".to_owned()
+    };
+    let title = format!("who holds the {} {place}", format_bytes(total));
     writeln!(out, "{}", wrapped(&title, size.words()).join("\n"))?;
     for holder in device.holders.iter().take(HOLDERS) {
         let share = holder.bytes as f64 / total as f64 * 100.0;
@@ -204,14 +208,17 @@ fn tried(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> i
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::Parser;
 
-    use super::super::{Args, gather};
+    use super::super::{Args, OnEach, gather};
     use super::*;
 
     fn drawn(file: &str, columns: usize) -> Vec<String> {
         let file = format!("{}/../conformance/recordings/{file}.pickle.xz", env!("CARGO_MANIFEST_DIR"));
-        let report = gather::gather(&Args::parse_from(["report", "--json", &file])).expect("a report");
+        let report =
+            gather::gather(&Args::parse_from(["report", "--json", &file]).on(Path::new(&file), false)).expect("a report");
         let mut text = Vec::new();
         print(&mut text, &report, Size::new(columns, 50)).expect("text");
         let text = anstream::adapter::strip_str(std::str::from_utf8(&text).expect("text")).to_string();

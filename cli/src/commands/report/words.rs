@@ -39,6 +39,16 @@ pub(super) fn emptiness(log: &HeapLog, moment: u32) -> Emptiness {
     empty
 }
 
+/// The entry that brought the run to this moment.
+pub(super) fn brought_by(moment: u32) -> String {
+    moment.checked_sub(1).map_or("before the first entry".to_owned(), |entry| format!("entry {}", grouped(u64::from(entry))))
+}
+
+/// The same as a place in time.
+pub(super) fn after(moment: u32) -> String {
+    if moment == 0 { brought_by(0) } else { format!("after {}", brought_by(moment)) }
+}
+
 pub(super) fn count_of(device: &Device, kind: MarkerKind) -> usize {
     device.timeline.markers.iter().filter(|marker| marker.kind == kind).count()
 }
@@ -223,7 +233,7 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
 }
 
 /// The text with a capital letter and a full stop.
-fn sentence(text: &str) -> String {
+pub(super) fn sentence(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), rest.as_str()))
 }

@@ -12,7 +12,10 @@ class DeviceView {
 
   /** Unpacks the data and sets up the graphs, once. */
   setUp() {
-    this.ready ??= this.build();
+    this.ready ??= this.build().catch((error) => {
+      this.section.prepend(element("p", { class: "note" }, `The graphs cannot be drawn: ${error.message}. A browser from 2023 or later is needed.`));
+      throw error;
+    });
     return this.ready;
   }
 
