@@ -38,13 +38,13 @@ impl Choice {
         Choice { in_full, at_first }
     }
 
-    /// The files of the runs in full, each with its runs, in the order of the rows.
-    pub(super) fn files<'r>(&self, rows: &[Row<'r>]) -> Vec<(&'r Path, Vec<usize>)> {
+    /// The files of the runs in full, each with its runs, in the order of the rows. `of_rows` are the files of all rows.
+    pub(super) fn files<'r>(&self, of_rows: impl Iterator<Item = &'r Path>) -> Vec<(&'r Path, Vec<usize>)> {
         let mut files: Vec<(&Path, Vec<usize>)> = Vec::new();
-        for &run in &self.in_full {
+        for (run, file) in of_rows.enumerate().filter(|(run, _)| self.in_full.contains(run)) {
             match files.last_mut() {
-                Some((path, runs)) if *path == rows[run].file => runs.push(run),
-                _ => files.push((rows[run].file, vec![run])),
+                Some((path, runs)) if *path == file => runs.push(run),
+                _ => files.push((file, vec![run])),
             }
         }
         files

@@ -34,8 +34,10 @@ impl<'a> Named<'a> {
 }
 
 /// The sentences, the table, and what is left out.
-pub(super) fn html(named: &[Named<'_>], choice: &Choice, sentences: &[String], together: &Together<'_>) -> String {
+pub(super) fn html(named: &[Named<'_>], choice: &Choice, together: &Together<'_>) -> String {
     let mut html = String::new();
+    let are_compared = together.are_ranks && together.ranks.are_of_several_files();
+    let sentences = if are_compared { together.ranks.sentences() } else { Vec::new() };
     let mut sentences = sentences.iter().map(|said| escape(&words::sentence(said)));
     if let Some(first) = sentences.next() {
         let class = if named.iter().any(|named| named.row.fails_first) { " bad" } else { "" };

@@ -3,7 +3,6 @@
 //! Files are read twice: all for the table, and those shown in full once more, so that no more than a few are ever in memory. A page
 //! stays below its size however many ranks there are.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -48,58 +47,54 @@ pub(super) fn write_page(args: &Args, together: &Together<'_>, target: &Path, ou
     }
     let named: Vec<Named<'_>> = rows.iter().map(|row| Named::of(row, together.are_ranks)).collect();
     let mut choice = Choice::of(&rows, &together.ranks.by_weight());
-    let sentences =
-        if together.are_ranks && together.ranks.are_of_several_files() { together.ranks.sentences() } else { Vec::new() };
-    let words_bytes = ranks_table::html(&named, &choice, &sentences, together).len();
+    let table_bytes = ranks_table::html(&named, &choice, together).len();
     let page_bytes = usize::try_from(args.page_size).unwrap_or(usize::MAX);
-    let share = html::share(page_bytes.saturating_sub(words_bytes), choice.in_full.len());
-    let failed = |choice: &mut Choice, path: &Path, error: &anyhow::Error| {
-        output::complain(&format!("{}: only in the table: {error:#}", path.display()));
-        choice.in_full.retain(|&run| rows[run].file != path);
+    let share = html::share(page_bytes.saturating_sub(table_bytes), choice.in_full.len());
+    let (sections, outcome) = all_sections(args, &named, &mut choice, share)?;
+    let (in_full, of) = (choice.in_full.len(), rows.len());
+    let frame = Frame {
+        title: &title(&rows, together),
+        path: "",
+        meta: &if in_full < of { format!("<span>{in_full} of {of} in full</span>") } else { String::new() },
+        tabs: "",
+        table: &ranks_table::html(&named, &choice, together),
+        layout: " class=\"beside\"",
+        sections: &sections,
     };
-    let files = choice.files(&rows);
+    crate::output_file::write(target, html::frame(&frame).as_bytes())?;
+    wrote(out, target)?;
+    if in_full < of {
+        let said = format!(
+            "{in_full} of {of} are in full, {} in the table only: a page of the files that you name shows up to {MOST_IN_FULL} in full",
+            of - in_full
+        );
+        write!(out, "{}", output::paragraph(&said, 0))?;
+    }
+    Ok(outcome)
+}
+
+/// The sections of the runs in full, at most of so many bytes each. Those that cannot be made after all leave the choice.
+fn all_sections(args: &Args, named: &[Named<'_>], choice: &mut Choice, share: usize) -> Result<(String, Outcome)> {
+    let files = choice.files(named.iter().map(|named| named.row.file));
     let paths: Vec<PathBuf> = files.iter().map(|&(path, _)| path.to_owned()).collect();
-    let of_file: BTreeMap<&Path, &[usize]> = files.iter().map(|(path, runs)| (*path, runs.as_slice())).collect();
-    let first_shown = choice.at_first.clone();
+    let at_first = choice.at_first.clone();
     let work = |path: &Path| {
-        let runs = of_file.get(path).copied().unwrap_or_default();
-        sections(args, path, runs, &named, &first_shown, share)
+        let runs = files.iter().find(|(file, _)| *file == path).map_or(&[][..], |(_, runs)| runs);
+        sections(args, path, runs, named, &at_first, share)
     };
     let (mut made, mut outcome) = (String::new(), Outcome::Good);
     each(&Inputs::of(&paths), args.json.json, work, |place, result| {
         match result {
             Ok(sections) => made.push_str(&sections),
             Err(error) => {
-                failed(&mut choice, &paths[place], &error);
+                output::complain(&format!("{}: only in the table: {error:#}", paths[place].display()));
+                choice.in_full.retain(|&run| named[run].row.file != paths[place]);
                 outcome = Outcome::CouldNotRun;
             }
         }
         Ok(())
     })?;
-    let title = title(&rows, together);
-    let left_out = rows.len() - choice.in_full.len();
-    let meta =
-        if left_out > 0 { format!("<span>{} of {} in full</span>", choice.in_full.len(), rows.len()) } else { String::new() };
-    let frame = Frame {
-        title: &title,
-        path: "",
-        meta: &meta,
-        tabs: "",
-        table: &ranks_table::html(&named, &choice, &sentences, together),
-        layout: " class=\"beside\"",
-        sections: &made,
-    };
-    crate::output_file::write(target, html::frame(&frame).as_bytes())?;
-    wrote(out, target)?;
-    if left_out > 0 {
-        let said = format!(
-            "{} of {} are in full, {left_out} in the table only: a page of the files that you name shows up to {MOST_IN_FULL} in full",
-            choice.in_full.len(),
-            rows.len()
-        );
-        write!(out, "{}", output::paragraph(&said, 0))?;
-    }
-    Ok(outcome)
+    Ok((made, outcome))
 }
 
 /// The sections of a file, at most of so many bytes each.
