@@ -33,7 +33,11 @@ pub(super) fn cells(ranked: &Ranked) -> [String; COLUMNS.len()] {
     let show_end = |bytes: Option<u64>| bytes.map_or_else(dash, size::show_bytes);
     [
         run.entries.to_string(),
-        run.failure.map_or_else(dash, |failure| format!("entry {}", failure.entry)),
+        match run.failure {
+            Some(failure) => format!("entry {}", failure.entry),
+            None if run.ooms > 0 => format!("survived {}", run.ooms),
+            None => dash(),
+        },
         run.retries.map_or_else(dash, |retries| retries.to_string()),
         show(run.peak_allocated_bytes),
         show(run.peak_reserved_bytes),

@@ -19,7 +19,11 @@ pub(super) fn sentences(ranks: &Ranks) -> Vec<String> {
 
 fn fails_first(ranks: &Ranks) -> String {
     let Some(FailsFirst { run, next, is_by_time, failed }) = ranks.comparison.fails_first else {
-        return "no rank runs out of memory".to_owned();
+        let survived = ranks.runs.iter().filter(|ranked| ranked.run.ooms > 0).count();
+        return match survived {
+            0 => "no rank runs out of memory".to_owned(),
+            _ => format!("no rank dies of an out-of-memory error; {survived} of {} survive some", ranks.runs.len()),
+        };
     };
     let entry = ranks.runs[run].run.failure.map_or(0, |failure| failure.entry);
     let of = ranks.runs.len();
