@@ -23,6 +23,12 @@ impl CapacityHint {
         self.whole_gibibytes().next().unwrap_or(self.least_bytes)
     }
 
+    /// Whether the assumed size is known, or a whole gibibyte, as people set limits. Otherwise there was at least as much.
+    #[must_use]
+    pub fn is_sure(&self) -> bool {
+        self.least_bytes == self.below_bytes || self.whole_gibibytes().next().is_some()
+    }
+
     /// The whole gibibytes that the limit may have been, the smallest first.
     pub fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
         whole_gibibytes(self.least_bytes, self.below_bytes)

@@ -47,7 +47,7 @@ pub(crate) fn rest(continuation: Option<&Continuation>) -> String {
 /// Why the estimate, or the lack of one, does not tell whether the program fits.
 pub(crate) fn doubt(doubt: Doubt) -> String {
     match doubt {
-        Doubt::NoSteps => "it was never in this place before, so nothing is known of what follows".to_owned(),
+        Doubt::NoSteps => "the program was never at this point before, so nothing is known of what follows".to_owned(),
         Doubt::FewSteps(steps) => {
             format!("{} came before the one that failed, too few to tell what later ones need", count(steps, "step"))
         }

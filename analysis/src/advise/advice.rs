@@ -6,7 +6,7 @@ use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
 use super::advised_option::AdvisedOption;
 use super::choice::{Recommendation, choose, shortlist};
 use super::options::{AdviseOptions, MemoryBudget, Progress};
-use super::outcome::{Outcome, doubts, outcome};
+use super::outcome::{Memory, Outcome, doubts, outcome};
 use super::program::Program;
 use super::replay::Replay;
 use super::search::Search;
@@ -41,6 +41,8 @@ pub struct Advice {
     pub hint: Option<(u32, CapacityHint)>,
     /// The limit of the recorded run, in bytes, if it was given or if one was found that explains every garbage collection.
     pub recorded_limit: Option<u64>,
+    /// What is known of the memory.
+    known: Memory,
     /// Before its first entry the recorded run had more reserved than there is memory: the part that the recording lost needed more.
     pub hides_more: bool,
     /// The verdict on the recorded run's own settings.
@@ -75,7 +77,7 @@ impl Advice {
     /// Whether the program fits with an option (an index into [`options`](Self::options)).
     #[must_use]
     pub fn outcome_with(&self, option: usize) -> Outcome {
-        outcome(&self.programs, self.options.get(option), self.own().available_bytes.is_some(), self.hides_more)
+        outcome(&self.programs, self.options.get(option), self.known)
     }
 
     /// The recommended option.
@@ -127,8 +129,14 @@ pub fn advise(
     // An option may fit only because the last page of an expandable segment exceeds the limit; do not recommend that.
     let recommendation = choose(&found, &useful, hides_more, &certain).filter(|_| verdict != Verdict::Capacity);
     let recommended = recommendation.as_ref().map(|recommendation| &found[recommendation.option]);
-    let outcome = outcome(&programs, recommended, found[0].available_bytes.is_some(), hides_more);
+    let known = match hint {
+        _ if found[0].available_bytes.is_none() || hides_more => Memory::Unknown,
+        Some((_, hint)) if recorded_limit.is_none() && !hint.is_sure() => Memory::AtLeast,
+        _ => Memory::Known,
+    };
+    let outcome = outcome(&programs, recommended, known);
     Ok(Advice {
+        known,
         outcome,
         doubts: doubts(&programs, recommended.unwrap_or(&found[0])),
         memory,

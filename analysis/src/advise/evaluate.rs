@@ -23,6 +23,13 @@ pub struct DeviceOutcome {
 }
 
 impl DeviceOutcome {
+    /// The recorded run failed at this entry under these settings and in no less memory, so it does not get past it.
+    pub(super) fn fail_at(&mut self, entry: usize) {
+        self.prediction.first_failure = Some(self.fails_at_entry().map_or(entry, |fails| fails.min(entry)));
+        self.prediction.stats.num_ooms = self.prediction.stats.num_ooms.max(1);
+        (self.gets_past, self.may_survive) = (false, false);
+    }
+
     /// The recorded entry whose request failed first. `None` too if only what is estimated of the rest fails.
     #[must_use]
     pub fn fails_at_entry(&self) -> Option<usize> {

@@ -30,6 +30,17 @@ impl Outcome {
     }
 }
 
+/// What is known of the memory there is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Memory {
+    /// How much it is.
+    Known,
+    /// It is at least as much as is assumed.
+    AtLeast,
+    /// Nothing, or the part that the recording lost needed more than there is.
+    Unknown,
+}
+
 /// Why the rest of each program that died is in doubt with this option, by device.
 pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, Doubt)> {
     let free = |device: u32| {
@@ -43,11 +54,11 @@ pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, 
 }
 
 /// The outcome with an option; with none, no option serves every recorded request.
-pub(super) fn outcome(programs: &[Program], option: Option<&AdvisedOption>, is_known: bool, hides_more: bool) -> Outcome {
+pub(super) fn outcome(programs: &[Program], option: Option<&AdvisedOption>, memory: Memory) -> Outcome {
     let Some(option) = option.filter(|option| option.gets_past()) else {
-        return if is_known { Outcome::DoesNotFit } else { Outcome::Unknown };
+        return if memory == Memory::Known { Outcome::DoesNotFit } else { Outcome::Unknown };
     };
-    if !is_known || hides_more {
+    if memory == Memory::Unknown {
         Outcome::Unknown
     } else if !programs.iter().any(Program::died) || (option.fits() && doubts(programs, option).is_empty()) {
         Outcome::Fits

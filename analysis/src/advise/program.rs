@@ -5,6 +5,7 @@ use parkade_replay::{Operation, Requests, VerifyError, VerifyOptions, learned_ad
 use parkade_sim::address::LearnedAddressSpace;
 use rustc_hash::FxHashMap;
 
+use crate::capacity_hint::hint;
 use crate::continuation::{Continuation, continue_after};
 use crate::ending::Ending;
 use crate::stacks::{StackUse, by_stack};
@@ -33,6 +34,8 @@ pub struct Program {
     pub continuation: Option<Continuation>,
     /// When it held the most, and what.
     pub live: LivePeak,
+    /// The reserved bytes that were refused when it died: under its own settings, no less is enough.
+    pub(super) refused_bytes: u64,
     pub(super) learned: LearnedAddressSpace,
     /// Whether some frees wait for other streams, so that their timing may matter.
     pub is_timed: bool,
@@ -76,7 +79,8 @@ impl Program {
             requests = std::mem::take(&mut continuation.requests);
         }
         let (device, entries, is_timed) = (recording.device, recording.trace.len(), requests.has_deferred_frees());
-        Program { device, entries, requests, ending, continuation, live, learned, is_timed }
+        let refused_bytes = ending.death().and_then(|_| hint(recording)).map_or(0, |hint| hint.below_bytes);
+        Program { device, entries, requests, ending, continuation, live, refused_bytes, learned, is_timed }
     }
 
     /// Whether the recorded program went on after an out-of-memory error.
@@ -101,6 +105,13 @@ impl Program {
     #[must_use]
     pub const fn is_recorded(&self, entry: usize) -> bool {
         self.continuation.is_none() || entry < self.entries
+    }
+
+    /// The entry of which it died, if its own settings fail there in so much memory whatever a replay says: with no more than what was
+    /// refused then. A replay may differ if the recording lost its beginning.
+    pub(super) fn dies_again(&self, available_bytes: Option<u64>) -> Option<usize> {
+        let death = self.ending.death()?;
+        available_bytes.is_some_and(|available| available < self.refused_bytes).then_some(death.entry)
     }
 
     /// Whether more than this was reserved before the first entry.

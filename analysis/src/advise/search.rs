@@ -146,9 +146,16 @@ impl<'a> Search<'a> {
 
     fn evaluate(&self, trial: &Trial) -> AdvisedOption {
         let available_bytes = self.memory.bytes(self.profile, &trial.settings);
+        let own = &self.options.own.settings.settings;
+        let is_own =
+            Settings { text: String::new(), ..trial.settings.clone() } == Settings { text: String::new(), ..own.clone() };
         let outcome = |program| {
             let replay = Replay { program, profile: self.profile, settings: &trial.settings };
-            evaluate(&replay, available_bytes)
+            let mut outcome = evaluate(&replay, available_bytes);
+            if let Some(entry) = program.dies_again(available_bytes).filter(|_| is_own) {
+                outcome.fail_at(entry);
+            }
+            outcome
         };
         AdvisedOption {
             cautions: self.cautions(&trial.settings),

@@ -72,9 +72,16 @@ pub(super) fn verdict(programs: &[Program], own: &AdvisedOption, replays: &[Repl
 }
 
 fn first_failure(replay: &Replay<'_>, available_bytes: Option<u64>) -> Option<FirstFailure> {
-    let mut run = replay.run(available_bytes, AfterFailure::Stop);
-    while run.step() {}
-    let entry = run.first_failure()?;
+    let program = replay.program;
+    let mut run = replay.run(available_bytes, AfterFailure::GoOn);
+    let entry = if let Some(entry) = program.dies_again(available_bytes) {
+        // It died there, whatever it survived before.
+        while run.done() < program.recorded_operations() && run.step() {}
+        entry
+    } else {
+        while run.first_failure().is_none() && run.step() {}
+        run.first_failure().filter(|&entry| program.is_recorded(entry))?
+    };
     let &(_, Operation::Allocate { bytes, stream, pool, .. }) = replay.program.requests.operations.get(run.done() - 1)? else {
         return None;
     };

@@ -106,16 +106,22 @@ pub(super) fn plain(line: &str) -> Cow<'_, str> {
 }
 
 impl<'a> Prefix<'a> {
-    /// Takes the prefixes off a line, in whichever order they are.
+    /// Takes the prefixes off a line, in whichever order they are. torchrun's own prefix (`[default3]:`) has the local rank; one that says
+    /// rank (`[rank11]:`) counts more.
     pub(super) fn of(line: &'a str) -> Prefix<'a> {
         let mut prefix = Prefix { rank: None, time: None, rest: line.trim_start() };
+        let mut is_named = false;
         loop {
             // Nearly all lines begin with a letter that no prefix begins with.
             let is_possible = prefix.rest.starts_with(|c: char| c == '[' || c.is_ascii_digit() || "rRgGEWIFD".contains(c));
             if let Some(captures) = TIME.captures(prefix.rest).filter(|_| is_possible && prefix.time.is_none()) {
                 prefix.time = Some(LogTime::of(&captures));
                 prefix.skip(&captures);
-            } else if let Some(captures) = RANK.captures(prefix.rest).filter(|_| is_possible && prefix.rank.is_none()) {
+            } else if let Some(captures) = RANK
+                .captures(prefix.rest)
+                .filter(|captures| is_possible && (prefix.rank.is_none() || (!is_named && captures.get(1).is_some())))
+            {
+                is_named = captures.get(1).is_some();
                 prefix.rank = captures.iter().skip(1).flatten().next().and_then(|digits| digits.as_str().parse().ok());
                 prefix.skip(&captures);
             } else {
@@ -148,6 +154,7 @@ mod tests {
             (rank, time.map(|time| time.text), rest.to_owned())
         };
         let is = |rank: u32, time: Option<&str>| (Some(rank), time.map(str::to_owned), "CUDA".to_owned());
+        assert_eq!(read("[default3]:[rank11]: CUDA"), is(11, None));
         for line in ["[rank3]: CUDA", "[Rank 3] CUDA", "[default3]:CUDA", "[3]: CUDA", "  3: CUDA", "[1,3]<stderr>:CUDA"] {
             assert_eq!(read(line), is(3, None), "{line}");
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::io::Write;
 
-use parkade_analysis::advise::{Advice, AdvisedOption, Program, Verdict};
+use parkade_analysis::advise::{Advice, AdvisedOption, Outcome, Program, Verdict};
 
 use super::{Advised, words};
 use crate::output;
@@ -53,7 +53,7 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
     let shown = |&(place, option): &(usize, &AdvisedOption)| {
         place < count || option.is_given || option.settings.text.is_empty() || recommended == Some(place)
     };
-    let options: Vec<&AdvisedOption> = report.options.iter().enumerate().filter(shown).map(|(_, option)| option).collect();
+    let options: Vec<(usize, &AdvisedOption)> = report.options.iter().enumerate().filter(shown).collect();
     let name = |option: &AdvisedOption| {
         let own = if option.is_own { " (the run's own)" } else { "" };
         let caution = if option.has_warnings() { " (!)" } else { "" };
@@ -65,19 +65,20 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
     let columns =
         |cells: [String; HEADS.len()]| cells.into_iter().enumerate().filter(|(place, _)| shown(place)).map(|(_, cell)| cell);
     let mut table = Table::new(columns(HEADS.map(str::to_owned)));
-    for option in &options {
+    for &(place, option) in &options {
         let fits = if has_memory { 1 } else { usize::MAX };
-        table.marked(columns(cells(option, name(option))), fits, Mark::of(option.fits()));
+        table.marked(columns(cells(report, place, option, name(option))), fits, Mark::of(option.fits()));
     }
     write!(out, "{}", table.text())?;
     let left = report.options.len() - options.len();
     if left > 0 { writeln!(out, "{}", output::dim(&format!("and {left} more (--all)"))) } else { Ok(()) }
 }
 
-fn cells(option: &AdvisedOption, name: String) -> [String; HEADS.len()] {
+fn cells(report: &Advice, place: usize, option: &AdvisedOption, name: String) -> [String; HEADS.len()] {
     let is_cut_short = !option.fits() && option.gets_past();
+    let is_doubtful = option.fits() && report.outcome_with(place) == Outcome::GetsPast;
     let fits = match (option.fits(), option.is_close(), option.may_survive()) {
-        _ if is_cut_short => "gets past",
+        _ if is_cut_short || is_doubtful => "gets past",
         (true, false, _) => "yes",
         (true, true, _) => "just",
         (false, _, true) => "may survive",

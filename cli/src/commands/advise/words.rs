@@ -59,7 +59,7 @@ fn gets_past(report: &Advice, option: &AdvisedOption) -> String {
     let of_device = report.doubts.iter().find(|(device, _)| *device == program.device);
     if !option.fits() {
         let need = show_bytes(option.smallest_capacity_bytes());
-        format!("{past}, and as it is estimated it would need {need}, more than there is")
+        format!("{past}, and by the estimate it would need {need}, more than there is")
     } else if let Some(&(_, doubt)) = of_device {
         format!("{past}, and {}", ending::doubt(doubt))
     } else {
@@ -87,13 +87,19 @@ pub(crate) fn no_setting(report: &Advice) -> String {
             .to_owned();
     }
     let available = report.own().available_bytes.unwrap_or(0);
+    if report.outcome == Outcome::Unknown {
+        let least = show_bytes(available);
+        return format!(
+            "not known: the limit was at least {least}, and with no more than that no setting helps; --limit says how much there is"
+        );
+    }
     let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
     let short = match live.checked_sub(available) {
         Some(short) if short > 0 => format!("{} too little", show_bytes(short)),
         _ => "and no setting tried packs it tightly enough".to_owned(),
     };
     let (holds, has) = (show_bytes(live), show_bytes(available));
-    format!("no setting helps: the program holds {holds} at once and the device has {has}, {short}")
+    format!("no setting helps: the program holds {holds} at once and there is {has}, {short}")
 }
 
 /// What the option needs besides.

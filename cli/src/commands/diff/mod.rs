@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use parkade_analysis::diff::{Check, Comparison, Part, Run, Side, Which, diff, show};
+use parkade_analysis::diff::{Bound, Check, Comparison, Part, Run, Side, Which, diff, show};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::VerifyOptions;
 
@@ -137,9 +137,12 @@ impl Command for Args {
 
     fn outcome(&self, compared: &Compared) -> Outcome {
         let died = |shown: &Shown| shown.last().ending.death().is_some();
-        if compared.is_exceeded() {
+        // Growth beyond the peak of a run that died is not known to be growth.
+        let first_died = compared.devices.iter().any(|shown| shown.runs()[0].ending.death().is_some());
+        let is_certain = |checked: &Checked| matches!(checked.check.bound, Bound::Peak { .. }) || !first_died;
+        if compared.checks.iter().any(|checked| checked.check.is_exceeded() && is_certain(checked)) {
             Outcome::CheckFailed
-        } else if !compared.checks.is_empty() && compared.devices.iter().any(died) {
+        } else if compared.is_exceeded() || (!compared.checks.is_empty() && compared.devices.iter().any(died)) {
             Outcome::NotKnown
         } else {
             Outcome::Good

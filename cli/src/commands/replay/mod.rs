@@ -127,7 +127,13 @@ impl Command for Args {
             advise::Outcome::GetsPast => Outcome::NotKnown,
             advise::Outcome::DoesNotFit => Outcome::CheckFailed,
             // Without an amount of memory nothing was asked that could fail.
-            advise::Outcome::Unknown if self.replay.capacity.is_none() && replayed.limit.is_none() => Outcome::Good,
+            advise::Outcome::Unknown
+                if self.replay.capacity.is_none()
+                    && replayed.limit.is_none()
+                    && replayed.answer.endings.iter().all(|ending| ending.death().is_none()) =>
+            {
+                Outcome::Good
+            }
             advise::Outcome::Unknown => Outcome::NotKnown,
         }
     }

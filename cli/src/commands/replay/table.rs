@@ -40,12 +40,20 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, replayed: &Replayed) -> io
 
 fn cells(replayed: &Replayed, device: &Outlook, name: String) -> [String; HEADS.len()] {
     let prediction = &device.prediction;
+    // A run that died, without a limit.
+    let is_unknown = replayed.limit.is_none() && replayed.answer.endings.iter().any(|ending| ending.death().is_some());
     let text = &replayed.settings.settings.text;
     let settings = if text.is_empty() { "default".to_owned() } else { output::one_line(&output::shorten(text, 60)) };
     [
         name,
         settings,
-        if device.fits() { "yes" } else { "no" }.to_owned(),
+        match replayed.answer.outcome {
+            Outcome::GetsPast if device.fits() => "gets past",
+            Outcome::Unknown if device.fits() && is_unknown => "-",
+            _ if device.fits() => "yes",
+            _ => "no",
+        }
+        .to_owned(),
         prediction.stats.num_ooms.to_string(),
         size::show(prediction.peak_allocated_bytes()),
         size::show(prediction.peak_reserved_bytes()),
@@ -69,6 +77,12 @@ fn verdict(replayed: &Replayed) -> String {
             ));
         }
         (Outcome::Fits, Some(_)) => return output::good("it fits, with what is estimated of the rest"),
+        (Outcome::Unknown, Some(error)) if replayed.limit.is_none() => {
+            let entry = error.entry;
+            return output::bad(&format!(
+                "not known: the run died at entry {entry}, and without --limit or --capacity nothing is refused"
+            ));
+        }
         (Outcome::Unknown, _) if replayed.limit.is_some() => {
             return output::bad("what is in the file fits, but what came before its first entry needed more than there is");
         }

@@ -230,6 +230,8 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOp
         let WhatIfRun { reserved, prediction } = what_if(&what, &attempt.settings, WHAT_IF_BUCKETS);
         let plain = match limit_bytes {
             _ if prediction.first_failure.is_some() => Outcome::DoesNotFit,
+            // Advise did not try these, so nothing is estimated of the rest.
+            Some(_) if Ending::of(device).death().is_some() => Outcome::GetsPast,
             Some(limit) if !hides_more(limit) => Outcome::Fits,
             _ => Outcome::Unknown,
         };
