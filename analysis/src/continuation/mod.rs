@@ -1,8 +1,8 @@
 //! What a program that died would have done next, as far as its earlier steps tell.
 //!
 //! A recording of a run that died ends with the request that failed. If the program is a loop, it was in the same place before, once in
-//! every step ([`repeats`]). What it did then is copied behind its end ([`splice`]): first the rest of the step that failed, with sizes
-//! in proportion to what that step had requested already ([`sizes`]), then the earlier steps once more, as they were.
+//! every step (`repeats`). What it did then is copied behind its end (`splice`): first the rest of the step that failed, with sizes
+//! in proportion to what that step had requested already (`sizes`), then the earlier steps once more, as they were.
 
 mod align;
 mod doubt;
