@@ -2,7 +2,7 @@
 //!
 //! The recorded run's own settings, if they fit with more than 1 % to spare and without releasing the cache. Otherwise the widest margin
 //! comes first, because the next run will not repeat the sequence: the options that fit and need at most 0.5 % more memory than the one
-//! that needs least, with expandable segments 5 % more. Of these those whose driver calls do not cost much more than others', then the one that sets the fewest keys, then
+//! that needs least, with expandable segments 3 % more. Of these those whose driver calls do not cost much more than others', then the one that sets the fewest keys, then
 //! the one that needs least. An option that breaks something the program uses, or spends far too long in the driver, is
 //! recommended only if nothing else fits. If the program died and nothing serves what is estimated of its rest, the options that serve
 //! the request of which it died are compared in the same way.
@@ -17,8 +17,8 @@ const THRASHING_US: u64 = 1_000_000;
 /// An option needs about as much memory as another if it needs at most one part in this many more.
 const NEAR_PART: u64 = 200;
 /// Expandable segments leave few holes whatever the program requests, while other settings need little for one sequence and more for the
-/// next. So they may need one part in this many more, and twice as much where the memory is unknown.
-const NEAR_PART_EXPANDABLE: u64 = 20;
+/// next. So they may need one part in this many more, and three times as much where the memory is unknown.
+const NEAR_PART_EXPANDABLE: u64 = 30;
 /// Driver calls cost much more than others' if they take this many times as long ...
 const COSTLY_TIMES: u64 = 4;
 /// ... and this much longer.
@@ -68,7 +68,7 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
         let part = match option.available_bytes {
             _ if !option.settings.expandable_segments => NEAR_PART,
             Some(_) => NEAR_PART_EXPANDABLE,
-            None => NEAR_PART_EXPANDABLE / 2,
+            None => NEAR_PART_EXPANDABLE / 3,
         };
         option.smallest_capacity_bytes() <= least.saturating_add(least / part)
     };
