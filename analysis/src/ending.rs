@@ -43,6 +43,7 @@ impl Ending {
     #[must_use]
     pub fn of(recording: &DeviceRecording) -> Ending {
         let trace = &recording.trace;
+        let served_from = served_from(trace);
         let mut last = None;
         let mut live = live_at_start(recording);
         for (entry, line) in trace.iter().enumerate() {
@@ -50,7 +51,7 @@ impl Ending {
                 Action::Alloc => live += i128::from(line.size),
                 Action::FreeRequested => live -= i128::from(line.size),
                 Action::Oom => {
-                    let after = AfterError::of(trace, entry, u64::try_from(live).unwrap_or(0));
+                    let after = AfterError::of(trace, entry, served_from[entry], u64::try_from(live).unwrap_or(0));
                     if !after.went_on() {
                         return Ending::Died(after);
                     }
@@ -59,7 +60,8 @@ impl Ending {
                 _ => {}
             }
         }
-        last.map_or(Ending::NoError, Ending::Survived)
+        // Of errors that the bytes show to be survived, only the one that is shown needs the other evidence too.
+        last.map_or(Ending::NoError, |last| Ending::Survived(last.with_stack(trace)))
     }
 
     /// The error of which the run died.
@@ -92,18 +94,20 @@ impl Ending {
 }
 
 impl AfterError {
-    fn of(trace: &[Entry], entry: usize, live_bytes: u64) -> AfterError {
-        let error = &trace[entry];
-        let served = || trace.iter().enumerate().skip(entry + 1).filter(|(_, line)| line.action == Action::Alloc);
-        let is_again = |line: &Entry| error.stack != StackId::NONE && line.stack == error.stack && line.size >= error.size / 2;
-        AfterError {
-            entry,
-            wanted_bytes: error.size,
-            served: served().count(),
-            served_bytes: served().map(|(_, line)| line.size).fold(0, u64::saturating_add),
-            asked_again_at: served().find(|(_, line)| is_again(line)).map(|(entry, _)| entry),
-            goes_on_bytes: error.size.max(live_bytes / GOES_ON_PART).max(GOES_ON_BYTES),
-        }
+    fn of(trace: &[Entry], entry: usize, (served, served_bytes): (usize, u64), live_bytes: u64) -> AfterError {
+        let wanted_bytes = trace[entry].size;
+        let goes_on_bytes = wanted_bytes.max(live_bytes / GOES_ON_PART).max(GOES_ON_BYTES);
+        let after = AfterError { entry, wanted_bytes, served, served_bytes, asked_again_at: None, goes_on_bytes };
+        if after.went_on() { after } else { after.with_stack(trace) }
+    }
+
+    /// Looks for a later request with the error's stack.
+    fn with_stack(self, trace: &[Entry]) -> AfterError {
+        let error = &trace[self.entry];
+        let is_again = |line: &Entry| line.action == Action::Alloc && line.stack == error.stack && line.size >= error.size / 2;
+        let later = || trace.iter().skip(self.entry + 1).position(is_again);
+        let found = if error.stack == StackId::NONE { None } else { later() };
+        AfterError { asked_again_at: found.map(|further| self.entry + 1 + further), ..self }
     }
 
     /// Whether the run went on: the same stack was served at least half as much, or as many bytes were served as make a program.
@@ -111,6 +115,23 @@ impl AfterError {
     pub const fn went_on(&self) -> bool {
         self.asked_again_at.is_some() || self.served_bytes >= self.goes_on_bytes
     }
+}
+
+/// For each entry: how many requests are served from it on, and their bytes. One pass, as a run may survive thousands of errors.
+fn served_from(trace: &[Entry]) -> Vec<(usize, u64)> {
+    let (mut served, mut bytes) = (0, 0_u64);
+    let mut from: Vec<(usize, u64)> = trace
+        .iter()
+        .rev()
+        .map(|line| {
+            if line.action == Action::Alloc {
+                (served, bytes) = (served + 1, bytes.saturating_add(line.size));
+            }
+            (served, bytes)
+        })
+        .collect();
+    from.reverse();
+    from
 }
 
 /// The live bytes before the first entry: those at the end, less what the trace added.

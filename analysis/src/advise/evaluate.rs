@@ -100,6 +100,18 @@ mod tests {
     }
 
     #[test]
+    fn a_recorded_failure_stands_whatever_a_replay_says() {
+        let program = cut();
+        let mut roomy = outcome(&program, "", Some(300));
+        assert!(roomy.fits() && roomy.gets_past);
+        roomy.fail_at(2);
+        assert_eq!((roomy.fits(), roomy.gets_past, roomy.fails_at_entry(), roomy.may_survive), (false, false, Some(2), false));
+        let mut early = outcome(&program, "", Some(50));
+        early.fail_at(2);
+        assert_eq!(early.fails_at_entry(), Some(0), "it fails earlier in less memory");
+    }
+
+    #[test]
     fn a_program_may_survive_the_failure_of_a_workspace() {
         let program = program(&[allocate(0, 100), allocate(1, 60), free(1), free(0)]);
         assert!(outcome(&program, "", Some(120)).may_survive);
