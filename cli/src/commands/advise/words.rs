@@ -2,7 +2,8 @@
 
 use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, Outcome, Program, Reason, Verdict};
 use parkade_analysis::caution::{Caution, Severity};
-use parkade_recording::StackId;
+use parkade_analysis::shown_frame;
+use parkade_recording::{Frame, StackId};
 use parkade_replay::SettingsOrigin;
 
 use super::Advised;
@@ -118,15 +119,17 @@ pub(super) fn unknown(option: &AdvisedOption) -> Vec<&Caution> {
 
 /// The calls of a stack, innermost first.
 pub(super) fn stack(advised: &Advised, stack: StackId) -> impl Iterator<Item = String> {
-    let frames = advised.recording.stacks.frames(stack);
-    frames.map(|frame| format!("{}:{} {}", frame.filename, frame.line, frame.name))
+    advised.recording.stacks.frames(stack).map(call)
 }
 
-/// The innermost call that is Python's and not PyTorch's own, or the innermost.
+fn call(frame: &Frame) -> String {
+    format!("{}:{} {}", frame.filename, frame.line, frame.name)
+}
+
+/// The user's own call, by the rule of every command.
 fn place(advised: &Advised, id: StackId) -> Option<String> {
-    let is_programs = |call: &String| call.contains(".py:") && !call.contains("/torch/");
-    let calls: Vec<String> = stack(advised, id).collect();
-    calls.iter().find(|call| is_programs(call)).or(calls.first()).map(|call| output::one_line(&output::shorten(call, 100)))
+    let frame = shown_frame(&advised.recording.stacks, id)?;
+    Some(output::one_line(&output::shorten(&call(frame), 100)))
 }
 
 /// Why the recorded run's own settings fail.
