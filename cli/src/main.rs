@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+#[cfg(test)]
+mod definitions;
 mod each;
 mod ending;
 mod ranks;
@@ -20,7 +22,7 @@ use commands::{
 };
 use each::run_each;
 // Every command finds what it shares with others under `crate::`.
-use parkade_terminal::{args, json_struct, output, output_file, progress, recording, runner, size, table};
+use parkade_terminal::{args, json_struct, output, outputs, progress, recording, runner, size, table};
 use runner::run;
 
 /// It keeps pages that it got in large pieces. With the system's allocator, page faults took half the time of loading a large recording.

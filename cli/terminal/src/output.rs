@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
 use textwrap::{WordSeparator, WordSplitter};
@@ -10,6 +11,19 @@ use textwrap::{WordSeparator, WordSplitter};
 /// Standard output, buffered.
 pub fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::new(io::stdout().lock())
+}
+
+/// Whether a file is written to standard output.
+static IS_STDOUT_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// From now on text for people goes to standard error, as a file was asked for on standard output.
+pub(crate) fn leave_stdout_to_data() {
+    IS_STDOUT_TAKEN.store(true, Ordering::Relaxed);
+}
+
+/// Whether text for people goes to standard error.
+pub(crate) fn is_stdout_left_to_data() -> bool {
+    IS_STDOUT_TAKEN.load(Ordering::Relaxed)
 }
 
 /// Reports an error on standard error, in one line. A closed standard error is ignored.

@@ -203,6 +203,11 @@ fn write_answer<C: Command>(command: &C, answer: &C::Answer, out: &mut dyn Write
 }
 
 fn on_stdout(form: Form, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    if form == Form::Text && output::is_stdout_left_to_data() {
+        let mut out = BufWriter::new(anstream::AutoStream::auto(io::stderr().lock()));
+        write(&mut out)?;
+        return Ok(out.flush()?);
+    }
     if form == Form::Text {
         // Strips colours unless standard output is a terminal.
         let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
