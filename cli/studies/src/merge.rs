@@ -12,6 +12,7 @@ use crate::sweep::builds::Overlap;
 use crate::sweep::finished::Finished;
 use crate::sweep::rows::{self, Contents, Header, Shard};
 use crate::sweep::show::{self, Shown};
+use parkade_terminal::output;
 use parkade_terminal::outputs::{Target, Wanted};
 use parkade_terminal::runner::{Command, Form, Lines};
 
@@ -56,8 +57,7 @@ impl Command for Args {
         show::check(&self.shown, &plan)?;
         let mut bytes = Header::of(plan.clone(), Shard::WHOLE).line()?;
         for row in &rows {
-            serde_json::to_writer(&mut bytes, row)?;
-            bytes.push(b'\n');
+            bytes.extend((output::json(row)? + "\n").into_bytes());
         }
         let finished = self.shown.finish(plan, rows, overlap)?;
         let made = self.shown.made(&finished)?;

@@ -282,7 +282,6 @@ fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
 
 /// Writes a row at once, so that an interruption cuts at most the last line.
 fn append(out: &mut dyn Write, row: &Row) -> io::Result<()> {
-    let mut line = serde_json::to_vec(row)?;
-    line.push(b'\n');
-    out.write_all(&line)
+    let line = output::json(row)? + "\n";
+    out.write_all(line.as_bytes())
 }
