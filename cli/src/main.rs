@@ -8,6 +8,7 @@ mod each;
 mod ending;
 mod ranks;
 mod recordings;
+mod threads;
 mod usage;
 
 use std::process::ExitCode;
@@ -68,11 +69,25 @@ enum Command {
     Man(man::Args),
 }
 
+impl Command {
+    /// Whether it computes on several threads.
+    const fn is_parallel(&self) -> bool {
+        use Command::{Advise, Conform, Diff, Frontier, Merge, Report, Sweep};
+        matches!(self, Advise(_) | Conform(_) | Diff(_) | Frontier(_) | Merge(_) | Report(_) | Sweep(_))
+    }
+}
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage::answer(&error, &Cli::command()),
     };
+    if cli.command.is_parallel()
+        && let Err(error) = threads::start()
+    {
+        output::complain(&format!("{error:#}"));
+        return runner::Outcome::CouldNotRun.into();
+    }
     match &cli.command {
         Command::Conform(args) => run(args),
         Command::Verify(args) => run(args),

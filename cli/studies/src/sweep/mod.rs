@@ -1,6 +1,6 @@
 //! `parkade sweep`: workloads x policies x capacities x seeds, and their summary.
 //!
-//! `names` turns the arguments into a plan, `list` lists the names, `rows` keeps the file of rows. `finished` is the result; `show` prints
+//! `names` turns the arguments into a plan, `lists` divides lists of workloads, `list` shows the names, `rows` keeps the file of rows. `finished` is the result; `show` prints
 //! it as JSON (`json`), tables (`grids`, `grid`) or a page (`html`, `plot`). `builds` tells which builds made the rows.
 
 pub(crate) mod builds;
@@ -10,12 +10,14 @@ mod grids;
 mod html;
 mod json;
 mod list;
+mod lists;
 mod names;
 mod plot;
 pub(crate) mod rows;
 pub(crate) mod show;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::io::Write;
 use std::path::Path;
@@ -64,9 +66,10 @@ the result then says how many rows each build made.
 
 Exit code: 0 done, 2 could not run.")]
 pub struct Args {
-    /// Workloads: names, descriptions of generated ones, recordings, or all. Separated by commas, or given several times.
+    /// Workloads: names, descriptions of generated ones, recordings, or all. Separated by commas, or given several times. Recordings of
+    /// the same name are told apart by their folders.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
-    workloads: Vec<String>,
+    workloads: Vec<OsString>,
     /// Policies, or all.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     policies: Vec<String>,
@@ -96,7 +99,7 @@ pub struct Args {
     /// parkade made some of its rows.
     #[arg(long)]
     force: bool,
-    /// How many jobs to run at once [default: the number of processors].
+    /// How many jobs to run at once, at most the number of processors [default: that number].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
@@ -260,10 +263,11 @@ fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
     of_one_program.par_iter().map(check).collect::<Vec<_>>().into_iter().collect()
 }
 
-/// A pool with no more threads than jobs.
+/// A pool with no more threads than jobs and processors.
 fn threads(args: &Args, jobs: usize) -> Result<rayon::ThreadPool> {
+    let most = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = args.threads.map_or_else(rayon::current_num_threads, usize::from);
-    Ok(rayon::ThreadPoolBuilder::new().num_threads(wanted.min(jobs).max(1)).build()?)
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(wanted.min(most).min(jobs).max(1)).build()?)
 }
 
 /// The bounds shown beside the policies; none if not wanted.
