@@ -15,7 +15,8 @@ mod writers;
 
 /// The arguments of a type, as (command, argument).
 fn of_type<T: 'static>(program: &Command) -> BTreeSet<(&str, &str)> {
-    let all = program.get_subcommands().flat_map(|command| command.get_arguments().map(|argument| (command.get_name(), argument)));
+    let all =
+        program.get_subcommands().flat_map(|command| command.get_arguments().map(|argument| (command.get_name(), argument)));
     let is_of_it = |argument: &Arg| argument.get_value_parser().type_id() == TypeId::of::<T>();
     all.filter(|(_, argument)| is_of_it(argument)).map(|(command, argument)| (command, argument.get_id().as_str())).collect()
 }

@@ -59,7 +59,8 @@ fn check_both(arguments: &[&str]) {
     let run = call(&[arguments, &["--json"]].concat());
     check(&run, arguments);
     for line in run.out.lines() {
-        let object: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {line}"));
+        let object: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {line}"));
         assert!(object.is_object(), "{arguments:?}");
     }
 }
@@ -122,7 +123,8 @@ fn messages_scripts_and_tables_are_written_out() {
     check_both(&["pack", &csv]);
     let stats = folder.file("stats.json", format!("{{{:?}: 1, \"num_ooms\": \"{}\"}}", "a\u{9b}", "\u{9b}\u{202e}").as_bytes());
     check_both(&["verify", &folder.recording("run.pickle", &good()), "--stats", &stats]);
-    let script = format!("alloc {0} 1000\nfree {0}\nconf {0}:1\n{0}\nsnapshot\nuser_metadata {0}\n", HOSTILE.replace(['\n', ' '], ""));
+    let script =
+        format!("alloc {0} 1000\nfree {0}\nconf {0}:1\n{0}\nsnapshot\nuser_metadata {0}\n", HOSTILE.replace(['\n', ' '], ""));
     let run = call_with(&["ops", "-"], script.as_bytes());
     check(&run, &["ops"]);
     assert!(run.out.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{}", run.out);

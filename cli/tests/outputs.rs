@@ -167,7 +167,8 @@ fn two_outputs_are_never_one_file() {
     fs::hard_link(place.at("hard"), place.at("harder")).expect("a hard link");
     for (position, one) in WRITERS.iter().enumerate() {
         for other in WRITERS[..position].iter().filter(|other| other.command() == one.command()) {
-            for (target, same) in [("one", "link"), ("link", "./one"), ("hard", "harder"), ("-", "-"), ("/dev/null", "/dev/null")] {
+            for (target, same) in [("one", "link"), ("link", "./one"), ("hard", "harder"), ("-", "-"), ("/dev/null", "/dev/null")]
+            {
                 let what = format!("{} {target}, --{} {same}", name(one), other.option);
                 // A line without `OTHER`, where one of them is what it stands for.
                 let (first, second) = if other.option == "output" { (other, one) } else { (one, other) };
@@ -187,7 +188,9 @@ fn what_cannot_be_written_is_one_line_before_the_work() {
         place.clean();
         fs::create_dir(place.at("folder")).expect("a folder");
         // Nobody can make files in /proc, the superuser neither.
-        for target in ["folder", "folder/", "none/file", "run.pickle/file", "/proc/parkade-none/file", "/proc/parkade-none", "..", "/"] {
+        for target in
+            ["folder", "folder/", "none/file", "run.pickle/file", "/proc/parkade-none/file", "/proc/parkade-none", "..", "/"]
+        {
             let run = place.run(writer, target, &["--force"]);
             refused(&run, &what, target.trim_end_matches('/'));
             assert!(run.err.contains("cannot write"), "{what} {target}: {}", run.err);

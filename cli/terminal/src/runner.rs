@@ -225,7 +225,8 @@ pub fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
     if command.form() == Form::Json && !matches!(subject, Subject::Command) {
         // Standard output may be closed, and standard error has the message too.
         let mut lines = Lines::default();
-        let _ = lines.add(&failure(subject, &format!("{error:#}"))).and_then(|()| print_bytes(Form::Json, lines.text().as_bytes()));
+        let _ =
+            lines.add(&failure(subject, &format!("{error:#}"))).and_then(|()| print_bytes(Form::Json, lines.text().as_bytes()));
     }
     let message = match subject {
         Subject::File(file) => format!("{}: {error:#}", file.display()),

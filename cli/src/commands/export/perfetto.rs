@@ -132,7 +132,7 @@ impl Events<'_> {
     fn add(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.out.write_all(if self.is_first { b"\n" } else { b",\n" })?;
         self.is_first = false;
-        Ok(self.out.write_all(output::json(event)?.as_bytes())?)
+        self.out.write_all(output::json(event)?.as_bytes())
     }
 }
 

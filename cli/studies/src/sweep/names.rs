@@ -106,7 +106,8 @@ fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
     }
     for item in items(lists) {
         let capacity = match item.bytes().last() {
-            Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => match size::parse_or_none(item) {
+            Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => match size::parse_or_none(item)
+            {
                 Ok(0) => bail!("a device of {item} has no memory"),
                 size => Capacity::Bytes(size.map_err(|error| anyhow!(error))?),
             },
