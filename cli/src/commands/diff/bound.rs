@@ -28,7 +28,7 @@ impl Above {
             }
             None => {
                 let refused = |error| format!("{error}, or a percentage (2%)");
-                Bound::Peak { bytes: size::parse_or_none(text).map_err(refused)? }
+                Bound::Peak { bytes: size::parse(text).map_err(refused)? }
             }
         };
         Ok(Above { text: text.trim().to_owned(), bound })
