@@ -2,10 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+#[cfg(test)]
+mod definitions;
 mod each;
 mod ending;
 mod ranks;
 mod recordings;
+mod threads;
 mod usage;
 
 use std::process::ExitCode;
@@ -20,7 +23,7 @@ use commands::{
 };
 use each::run_each;
 // Every command finds what it shares with others under `crate::`.
-use parkade_terminal::{args, json_struct, output, output_file, progress, recording, runner, size, table};
+use parkade_terminal::{args, json_struct, output, outputs, progress, recording, runner, size, table};
 use runner::run;
 
 /// It keeps pages that it got in large pieces. With the system's allocator, page faults took half the time of loading a large recording.
@@ -66,11 +69,25 @@ enum Command {
     Man(man::Args),
 }
 
+impl Command {
+    /// Whether it computes on several threads.
+    const fn is_parallel(&self) -> bool {
+        use Command::{Advise, Conform, Diff, Frontier, Merge, Report, Sweep};
+        matches!(self, Advise(_) | Conform(_) | Diff(_) | Frontier(_) | Merge(_) | Report(_) | Sweep(_))
+    }
+}
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage::answer(&error, &Cli::command()),
     };
+    if cli.command.is_parallel()
+        && let Err(error) = threads::start()
+    {
+        output::complain(&format!("{error:#}"));
+        return runner::Outcome::CouldNotRun.into();
+    }
     match &cli.command {
         Command::Conform(args) => run(args),
         Command::Verify(args) => run(args),

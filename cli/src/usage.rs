@@ -7,16 +7,24 @@ use std::process::ExitCode;
 use clap::{Arg, Command, Error};
 
 use crate::output;
-use crate::runner::{self, Subject};
+use crate::runner::{self, Form, Lines, Subject};
 
 /// Prints clap's answer: an error (exit code 2), or help (0).
 pub(crate) fn answer(error: &Error, program: &Command) -> ExitCode {
     if error.use_stderr() && wants_json(std::env::args_os().skip(1), program) {
-        let mut out = output::stdout();
+        let mut lines = Lines::default();
+        let added = lines.add(&runner::failure(Subject::None, &one_line(error)));
         // Standard output may be closed, and the error is printed below.
-        let _ = writeln!(out, "{}", runner::failure(Subject::None, &one_line(error))).and_then(|()| out.flush());
+        let _ = added.and_then(|()| runner::print_bytes(Form::Json, lines.text().as_bytes()));
     }
-    let _ = error.print();
+    let said = error.to_string();
+    if said.lines().all(|line| output::one_line(line) == line) {
+        let _ = error.print();
+    } else {
+        // It repeats arguments that a terminal would obey.
+        let lines: String = said.lines().map(|line| output::one_line(line) + "\n").collect();
+        let _ = std::io::stderr().write_all(lines.as_bytes());
+    }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 

@@ -97,7 +97,7 @@ fn a_folder_gets_all_pages() {
     assert_eq!(page, printed(&["man", "advise"]));
     // Again, over the old ones.
     fs::write(format!("{target}/parkade-advise.1"), "old").expect("writable");
-    printed(&["man", "-o", &target]);
+    printed(&["man", "-o", &target, "--force"]);
     assert_eq!(fs::read_to_string(format!("{target}/parkade-advise.1")).expect("a page"), page);
 }
 

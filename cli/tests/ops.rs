@@ -46,6 +46,16 @@ fn newer_settings_belong_to_the_newer_version() {
     assert!(answer["msg"].as_str().is_some_and(|text| text.ends_with("Requested size: 95.37 MiB")));
 }
 
+/// The limit is a fraction of no memory.
+#[test]
+fn a_fraction_that_is_no_number_is_json_too() {
+    let script = b"set_fraction 0.5\nget_fraction\nset_fraction inf\nset_fraction nan\nget_fraction\nconf garbage_collection_threshold:nan\n\
+                   snapshot\n";
+    let lines = answers(script, &["--capacity", "0"]);
+    assert_eq!((&lines[1]["ok"], &lines[1]["fraction"]), (&1.into(), &serde_json::Value::Null));
+    assert_eq!((lines.len(), &answers(b"set_fraction 0.5\nget_fraction\n", &[])[1]["fraction"]), (7, &0.5.into()));
+}
+
 #[test]
 fn garbage_is_answered_too() {
     let mut garbage: Vec<u8> = (0..60_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

@@ -129,7 +129,7 @@ fn a_hostile_file_stays_text() {
     assert!(!page.contains('\u{202e}'));
     let svg = format!("{}/picture.svg", folder.path());
     for more in [&[][..], &["--entry", "5"]] {
-        let run = call(&[&["report", &file, "--svg", &svg], more].concat());
+        let run = call(&[&["report", &file, "--force", "--svg", &svg], more].concat());
         assert_eq!(run.code, 0, "{}", run.err);
         let picture = fs::read_to_string(&svg).expect("a picture");
         assert_eq!(picture.matches("<img").count() + picture.matches("<script").count(), 0);
@@ -257,7 +257,7 @@ fn what_cannot_be_shown_is_said_in_one_line() {
         (vec![&*missing], "cannot be read"),
         (vec![&*good_file, "--settings", "nonsense:1"], "Unrecognized"),
         (vec![&*good_file, "-o", "/nowhere/page.html"], "cannot write"),
-        (vec![&*good_file, "--svg", "/nowhere/heap.svg", "--entry", "6"], "there is no entry 6: the trace has 5 entries"),
+        (vec![&*good_file, "--svg", "-", "--entry", "6"], "there is no entry 6: the trace has 5 entries"),
     ] {
         let run = call(&[&["report"], &arguments[..]].concat());
         assert_eq!((run.code, run.out.as_str()), (2, ""), "{arguments:?}");
@@ -271,7 +271,7 @@ fn a_picture_explains_its_colours() {
     let folder = Folder::new("report-legend");
     let svg = format!("{}/heap.svg", folder.path());
     for (name, entry) in [("prefetch_streams.limit6", "3125"), ("gpt2_varlen.limit12_oom", "7268")] {
-        assert_eq!(call(&["report", &shipped(name), "--svg", &svg, "--entry", entry]).code, 0);
+        assert_eq!(call(&["report", &shipped(name), "--svg", &svg, "--force", "--entry", entry]).code, 0);
         let picture = fs::read_to_string(&svg).expect("a picture");
         let fills = |part: &str| -> Vec<String> {
             let fills = part.split("<rect fill=\"").skip(1).map(|rest| rest.split_once('"').expect("a fill").0.to_owned());

@@ -95,7 +95,7 @@ fn targets_are_told_apart_and_not_overwritten() {
     let file = folder.recording("run.pickle", &good());
     let target = format!("{}/out", folder.path());
     let run = call(&["report", &file, "--flamegraph", &target, "--folded", &target]);
-    assert!(run.code == 2 && run.err.contains("the flamegraph and the folded stacks are both to be written to"), "{}", run.err);
+    assert!(run.code == 2 && run.err.contains("--flamegraph and --folded are both to be written to"), "{}", run.err);
     let run = call(&["report", &file, "--flamegraph", &file, "--force"]);
     assert!(run.code == 2 && run.err.contains("the output is the input file"), "{}", run.err);
     let precious = folder.file("precious.txt", b"mine");

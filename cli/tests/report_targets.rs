@@ -1,4 +1,4 @@
-//! Where `parkade report` writes: not over the recording, nor unasked over somebody else's file.
+//! Where `parkade report` writes: not over the recording, nor unasked over another file.
 
 mod common;
 
@@ -7,16 +7,16 @@ use std::fs;
 use common::*;
 
 #[test]
-fn only_own_files_are_overwritten() {
+fn no_file_is_overwritten_without_force() {
     let folder = Folder::new("report-overwrite");
     let file = folder.recording("good.pickle", &good());
     let precious = folder.file("precious.html", b"<p>mine</p>");
     let run = call(&["report", &file, "-o", &precious]);
-    assert!(run.code == 2 && run.err.contains("already exists and was not made by parkade report: --force"), "{}", run.err);
+    assert!(run.code == 2 && run.err.contains("already exists: --force"), "{}", run.err);
     assert_eq!(fs::read(&precious).expect("a file"), b"<p>mine</p>");
     assert_eq!(call(&["report", &file, "-o", &file]).code, 2, "not even the recording itself");
     assert_eq!(call(&["report", &file, "-o", &precious, "--force"]).code, 0);
-    assert_eq!(call(&["report", &file, "-o", &precious]).code, 0, "now it is a page");
+    assert_eq!(call(&["report", &file, "-o", &precious]).code, 2, "a page neither");
 }
 
 /// What cannot be made again: neither under its own name nor under another, whatever is forced.

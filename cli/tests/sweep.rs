@@ -232,7 +232,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-w", "mlp:depth=3,batch=8,depth=3"], "depth is given twice"),
         (&["-w", "robson:against=none"], "against is none; allowed: pytorch, "),
         (&["-w", &noise], "noise.pickle"),
-        (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "two outputs would be written"),
+        (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "--csv and --html are both to be written to"),
         (&["-w", "mlp:batch=8", "--html", &same, "--curve", "mlp:batch=8"], "is not one of the workloads: mlp.batch=8"),
         (&["-w", "mlp:batch=8", "-o", folder.path()], folder.path()),
     ] {

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 
 use common::sweeps::{at, bytes, changed, json, refused, sweep, whole};
-use common::{Folder, call};
+use common::{Folder, call, good};
 
 #[test]
 fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
@@ -182,4 +182,50 @@ fn what_needs_all_rows_is_not_asked_of_a_part() {
         refused(&run, &format!("{} needs the rows of all parts: give it to parkade merge", option[0]));
         assert!(!fs::exists(&rows).expect("a folder") && !fs::exists(&page).expect("a folder"));
     }
+}
+
+/// Names that other commands take too: with commas, blanks and colons, the same name in two folders, and what is no text.
+#[test]
+fn any_name_of_a_file_is_a_workload() {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+    let folder = Folder::new("sweep-names");
+    let mut other = good();
+    other.devices[0].trace.truncate(3);
+    other.devices[0].segments[0].blocks[0] = common::used(common::BASE, 5 * common::MIB);
+    for name in ["one", "two"] {
+        fs::create_dir(at(&folder, name)).expect("a folder");
+    }
+    let names = ["one/run.pickle", "two/run.pickle", "a,b.pickle", " blank ", "mlp:depth", "x=1", "gpt2"];
+    for (place, name) in names.iter().enumerate() {
+        folder.recording(name, &if place == 0 { other.clone() } else { good() });
+    }
+    let sweep = |lists: &[OsString]| -> common::Run {
+        let mut command = common::parkade(&["sweep", "-p", "pytorch", "-c", "1.0", "--bounds", "0", "--json"]);
+        for list in lists {
+            command.arg("-w").arg(list);
+        }
+        command.current_dir(folder.path()).output().expect("the binary runs").into()
+    };
+    let workloads = |lists: &[OsString]| -> Vec<String> {
+        let run = sweep(lists);
+        assert_eq!(run.code, 0, "{lists:?}: {}", run.err);
+        let rows = json(&run)["policies"][0]["workloads"].as_array().expect("workloads").clone();
+        rows.iter().map(|row| row["workload"].as_str().expect("a name").to_owned()).collect()
+    };
+    let one = |list: &str| workloads(&[list.into()]);
+    assert_eq!(one("one/run.pickle,two/run.pickle"), ["one.run", "two.run"]);
+    assert_eq!(one("one/run.pickle,a,b.pickle,mlp:batch=8"), ["run", "a_b", "mlp.batch=8"]);
+    assert_eq!(one(" blank ,one/run.pickle").len(), 2);
+    assert_eq!(one("mlp:batch=8,x=1"), ["mlp.batch=8", "x=1"]);
+    assert_eq!((one("mlp:depth").len(), one("./gpt2"), one("a,b.pickle")), (1, vec!["gpt2".to_owned()], vec!["a_b".to_owned()]));
+    let bytes = OsString::from_vec(b"no\xfftext,.pickle".to_vec());
+    fs::copy(at(&folder, "x=1"), std::path::Path::new(folder.path()).join(&bytes)).expect("a copy");
+    assert_eq!(workloads(&[bytes, "one/run.pickle".into()]).len(), 2);
+    refused_json(&sweep(&[OsString::from_vec(b"none\xff".to_vec())]), "needs a --workloads of its own");
+}
+
+fn refused_json(run: &common::Run, said: &str) {
+    assert_eq!((run.code, run.err.lines().count()), (2, 1), "{}", run.err);
+    assert!(run.err.contains(said), "{}", run.err);
 }

@@ -54,6 +54,55 @@ fn help_is_no_error_and_who_has_no_json_prints_none() {
 }
 
 #[test]
+fn no_memory_is_refused_wherever_it_is_a_limit() {
+    for command in ["verify", "replay", "advise", "diagnose", "report", "stats", "export"] {
+        for (size, more) in [("0", &[][..]), ("0GiB", &[]), ("0.0", &["--json"])] {
+            let run = call(&[&[command, "file", "--limit", size], more].concat());
+            let first = run.err.lines().next().unwrap_or_default();
+            let said = format!("{size} is no memory, so nothing could be allocated: for no limit, leave the option out");
+            assert!(run.code == 2 && first.contains("--limit") && first.contains(&said), "{command} {size}: {first}");
+        }
+    }
+    // A peak of nothing; no growth is 0%.
+    let run = call(&["diff", "file", "other", "--fail-above", "0"]);
+    assert!(run.code == 2 && run.err.contains("or a percentage (2%)"), "{}", run.err);
+    for arguments in [
+        &["replay", "file", "--capacity", "0"][..],
+        &["advise", "file", "--capacity", "0B"],
+        &["replay", "file", "--recorded-limit", "0"],
+        &["pack", "file", "--recorded-limit", "0"],
+        &["frontier", "--devices", "0GiB"],
+        &["sweep", "-c", "0GiB"],
+    ] {
+        let run = call(arguments);
+        assert!(run.code == 2 && run.err.contains("no memory"), "{arguments:?}: {}", run.err);
+    }
+}
+
+/// With thousands of threads on a few processors advise did not end within minutes.
+#[test]
+fn threads_are_no_more_than_processors() {
+    let folder = common::Folder::new("usage-threads");
+    let file = folder.recording("run.pickle", &common::good());
+    let lines: [&[&str]; 5] = [
+        &["advise", &file],
+        &["diff", &file, &file],
+        &["report", &file, "-o", "-"],
+        &["conform", "--filter", "contract/events", "--cases", "1", "--list"],
+        &["sweep", "-w", &file, "-p", "pytorch", "-c", "1.0", "--bounds", "0", "--threads", "60000"],
+    ];
+    for line in lines {
+        let as_ever = call(line);
+        for threads in ["100000", "18446744073709551615", "99999999999999999999", "0", "-1", "many", ""] {
+            let begin = std::time::Instant::now();
+            let run: Run = common::parkade(line).env("RAYON_NUM_THREADS", threads).output().expect("the binary runs").into();
+            assert_eq!((run.code, &run.out), (as_ever.code, &as_ever.out), "{line:?} {threads}: {}", run.err);
+            assert!(begin.elapsed().as_secs() < 30, "{line:?} {threads}");
+        }
+    }
+}
+
+#[test]
 fn a_size_without_its_unit_is_refused_wherever_it_is_memory() {
     for arguments in [
         &["verify", "file", "--limit"][..],

@@ -210,7 +210,7 @@ async function examineScreens(page, name) {
 async function examineSmall(context, recording) {
   console.log("a page limited to 150 KiB");
   const file = resolve(out, "small.html");
-  execFileSync(binary, ["report", recording, "-o", file, "--page-size", "150KiB"]);
+  execFileSync(binary, ["report", recording, "-o", file, "--force", "--page-size", "150KiB"]);
   const { page, complaints } = await open(context, file);
   const words = await page.locator(".at-moment .note").innerText();
   const count = Number(/at ([\d,]+) chosen moments/.exec(words)?.[1].replace(",", ""));
@@ -244,7 +244,7 @@ try {
     const file = resolve(out, `${name}.html`);
     const limit = limitOf(name);
     const start = performance.now();
-    if (!recording.endsWith(".html")) execFileSync(binary, ["report", recording, "-o", file, ...(limit ? ["--limit", `${limit}GiB`] : [])]);
+    if (!recording.endsWith(".html")) execFileSync(binary, ["report", recording, "-o", file, "--force", ...(limit ? ["--limit", `${limit}GiB`] : [])]);
     console.log(`       made in ${Math.round(performance.now() - start)} ms`);
     await examine(context, recording.endsWith(".html") ? resolve(recording) : file, name);
   }

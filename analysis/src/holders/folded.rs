@@ -70,7 +70,8 @@ fn clean(name: &str) -> String {
     name.chars()
         .map(|c| match c {
             ';' => ':',
-            c if c.is_control() => ' ',
+            // Also line separators and direction marks.
+            c if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => ' ',
             c => c,
         })
         .collect()

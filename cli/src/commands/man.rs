@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::output_file;
+use crate::args::Force;
+use crate::output;
+use crate::outputs::{Target, Wanted};
 use crate::runner::{Command, Form};
 
 /// Print the manual page of parkade or of one of its commands, or write all of them.
@@ -23,9 +25,12 @@ Exit code: 0 printed or written, 2 could not run.")]
 pub(crate) struct Args {
     /// The command whose page is printed [default: parkade itself].
     command: Option<String>,
-    /// Write the pages of parkade and of all its commands to this folder, which is created. Earlier pages are replaced.
+    /// Write the pages of parkade and of all its commands to this folder, which is created. Existing pages are not overwritten without
+    /// --force. Without this option the page goes to standard output, as with `-`.
     #[arg(short, long, value_name = "FOLDER", conflicts_with = "command")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
 }
 
 impl Args {
@@ -53,16 +58,8 @@ impl Command for Manual<'_> {
                 Some(command) => Ok(self.page(command)?),
                 None => bail!("parkade has no command {name:?}; `parkade --help` lists them"),
             },
-            (None, None) => Ok(self.page(&self.program)?),
-            (None, Some(folder)) => {
-                fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-                let commands: Vec<&clap::Command> = [&self.program].into_iter().chain(self.program.get_subcommands()).collect();
-                for command in &commands {
-                    let name = Man::new((*command).clone()).get_filename();
-                    output_file::write(&folder.join(name), &self.page(command)?)?;
-                }
-                Ok(format!("{} pages are in {}\n", commands.len(), folder.display()).into_bytes())
-            }
+            (None, Some(folder)) if folder.as_os_str() != "-" => self.write_all(folder),
+            (None, _) => Ok(self.page(&self.program)?),
         }
     }
 
@@ -76,6 +73,18 @@ impl Command for Manual<'_> {
 }
 
 impl Manual<'_> {
+    /// Writes every page, or none if one exists; returns what is said of it.
+    fn write_all(&self, folder: &Path) -> Result<Vec<u8>> {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let commands = [&self.program].into_iter().chain(self.program.get_subcommands());
+        let place = |command: &clap::Command| Target::from(folder.join(Man::new(command.clone()).get_filename()));
+        let pages = commands.map(|command| Ok((place(command), self.page(command)?))).collect::<Result<Vec<_>>>()?;
+        let wanted = Wanted::new(self.args.force.force, Form::Data);
+        let outputs = pages.iter().fold(wanted, |wanted, (target, _)| wanted.writes("--output", Some(target))).check()?;
+        pages.iter().try_for_each(|(target, page)| outputs.write(target, page))?;
+        Ok(format!("{} pages are in {}\n", pages.len(), output::one_line(&folder.display().to_string())).into_bytes())
+    }
+
     fn page(&self, command: &clap::Command) -> io::Result<Vec<u8>> {
         let version = self.program.get_version().unwrap_or_default();
         // No date, so that a build can be repeated; an empty one would be left out, and the next argument taken for it.

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "", hide_default_value = true)]
     settings: String,
     /// The device's memory.
-    #[arg(long, default_value = "8GiB", value_parser = size::parse, allow_hyphen_values = true)]
+    #[arg(long, default_value = "8GiB", value_parser = size::parse_or_none, allow_hyphen_values = true)]
     capacity: u64,
     /// Where new segments go: each above or below the previous one.
     #[arg(long, value_enum, default_value_t)]

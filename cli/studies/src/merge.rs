@@ -12,7 +12,8 @@ use crate::sweep::builds::Overlap;
 use crate::sweep::finished::Finished;
 use crate::sweep::rows::{self, Contents, Header, Shard};
 use crate::sweep::show::{self, Shown};
-use parkade_terminal::output_file;
+use parkade_terminal::output;
+use parkade_terminal::outputs::{Target, Wanted};
 use parkade_terminal::runner::{Command, Form, Lines};
 
 /// Merge the parts of a sweep.
@@ -32,10 +33,10 @@ pub struct Args {
     /// The files of rows.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Write all rows here.
+    /// Write all rows here; `-` is standard output. An existing file is not overwritten without --force.
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
-    /// Merge even if another build of parkade made some of the rows and may decide otherwise. If several builds ran a job, the row of the
+    output: Target,
+    /// Overwrite existing files, but never an input. Also merge even if another build of parkade made some of the rows and may decide otherwise. If several builds ran a job, the row of the
     /// first file is kept, and the number of rows that differ is reported.
     #[arg(long)]
     force: bool,
@@ -48,19 +49,20 @@ impl Command for Args {
 
     fn compute(&self) -> Result<Finished> {
         show::check_without_programs(&self.shown)?;
-        show::check_files(&self.shown, Some(&self.output), &self.files)?;
+        let wanted = Wanted::new(self.force, self.form()).reads(&self.files).writes("--output", Some(&self.output));
+        let outputs = self.shown.add_to(wanted).check()?;
         let parts = self.files.iter().map(|file| Ok((file.as_path(), rows::read(file)?))).collect::<Result<Vec<_>>>()?;
         parts.iter().try_for_each(|(file, part)| rows::check_program(file, &part.rows, self.force))?;
         let Merged { plan, rows, overlap } = put_together(parts)?;
         show::check(&self.shown, &plan)?;
         let mut bytes = Header::of(plan.clone(), Shard::WHOLE).line()?;
         for row in &rows {
-            serde_json::to_writer(&mut bytes, row)?;
-            bytes.push(b'\n');
+            bytes.extend((output::json(row)? + "\n").into_bytes());
         }
-        output_file::write(&self.output, &bytes)?;
         let finished = self.shown.finish(plan, rows, overlap)?;
-        self.shown.write_files(&finished)?;
+        let made = self.shown.made(&finished)?;
+        outputs.write(&self.output, &bytes)?;
+        made.iter().try_for_each(|(target, bytes)| outputs.write(target, bytes))?;
         Ok(finished)
     }
 

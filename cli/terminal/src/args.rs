@@ -36,6 +36,14 @@ pub struct Files {
     pub files: Vec<PathBuf>,
 }
 
+/// `--force` of commands that write files.
+#[derive(Args, Clone, Copy)]
+pub struct Force {
+    /// Overwrite existing files, but never an input.
+    #[arg(long)]
+    pub force: bool,
+}
+
 /// `--recorded-limit`.
 #[derive(Args, Clone)]
 pub struct RecordedLimit {

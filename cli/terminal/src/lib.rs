@@ -5,7 +5,7 @@ pub mod args;
 pub mod json_struct;
 pub mod markup;
 pub mod output;
-pub mod output_file;
+pub mod outputs;
 pub mod progress;
 pub mod recording;
 pub mod runner;

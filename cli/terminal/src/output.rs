@@ -3,13 +3,28 @@
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
+use serde::Serialize;
 use textwrap::{WordSeparator, WordSplitter};
 
 /// Standard output, buffered.
 pub fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::new(io::stdout().lock())
+}
+
+/// Whether a file is written to standard output.
+static IS_STDOUT_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// From now on text for people goes to standard error, as a file was asked for on standard output.
+pub(crate) fn leave_stdout_to_data() {
+    IS_STDOUT_TAKEN.store(true, Ordering::Relaxed);
+}
+
+/// Whether text for people goes to standard error.
+pub(crate) fn is_stdout_left_to_data() -> bool {
+    IS_STDOUT_TAKEN.load(Ordering::Relaxed)
 }
 
 /// Reports an error on standard error, in one line. A closed standard error is ignored.
@@ -21,13 +36,38 @@ pub fn complain(message: &str) {
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || is_layout(c) {
+        if is_obeyed(c) {
             let _ = write!(line, "{}", c.escape_default());
         } else {
             line.push(c);
         }
     }
     line
+}
+
+/// A value as JSON on one line. What a terminal would obey is escaped in its strings, also where JSON itself would not: it reads the same.
+///
+/// # Errors
+/// It cannot be serialised.
+pub fn json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> {
+    let text = serde_json::to_string(value)?;
+    if !text.contains(is_obeyed) {
+        return Ok(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 32);
+    for c in text.chars() {
+        if is_obeyed(c) {
+            // None of them is beyond 16 bits.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(c));
+        } else {
+            escaped.push(c);
+        }
+    }
+    Ok(escaped)
+}
+
+fn is_obeyed(c: char) -> bool {
+    c.is_control() || is_layout(c)
 }
 
 /// Unicode line separators and direction marks.
@@ -128,6 +168,14 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         assert_eq!(one_line("a\nb\x1b[31m\u{202e}ü"), "a\\nb\\u{1b}[31m\\u{202e}ü");
+    }
+
+    #[test]
+    fn json_reads_the_same_and_has_nothing_to_obey() {
+        let text = "a\n\u{1b}\u{7f}\u{9b}\u{2028}\u{202e}ü😀\"\\";
+        let line = json(text).expect("JSON");
+        assert_eq!(line, "\"a\\n\\u001b\\u007f\\u009b\\u2028\\u202eü😀\\\"\\\\\"");
+        assert_eq!(serde_json::from_str::<String>(&line).expect("a string"), text);
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Lines {
     /// # Errors
     /// It cannot be serialised.
     pub fn add_as_declared(&mut self, object: &impl Serialize) -> Result<()> {
-        self.0.push_str(&serde_json::to_string(object)?);
+        self.0.push_str(&output::json(object)?);
         self.0.push('\n');
         Ok(())
     }
@@ -203,6 +203,11 @@ fn write_answer<C: Command>(command: &C, answer: &C::Answer, out: &mut dyn Write
 }
 
 fn on_stdout(form: Form, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    if form == Form::Text && output::is_stdout_left_to_data() {
+        let mut out = BufWriter::new(anstream::AutoStream::auto(io::stderr().lock()));
+        write(&mut out)?;
+        return Ok(out.flush()?);
+    }
     if form == Form::Text {
         // Strips colours unless standard output is a terminal.
         let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
@@ -219,8 +224,9 @@ pub fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
     let subject = command.subject();
     if command.form() == Form::Json && !matches!(subject, Subject::Command) {
         // Standard output may be closed, and standard error has the message too.
-        let object = format!("{}\n", failure(subject, &format!("{error:#}")));
-        let _ = print_bytes(Form::Json, object.as_bytes());
+        let mut lines = Lines::default();
+        let _ =
+            lines.add(&failure(subject, &format!("{error:#}"))).and_then(|()| print_bytes(Form::Json, lines.text().as_bytes()));
     }
     let message = match subject {
         Subject::File(file) => format!("{}: {error:#}", file.display()),

@@ -34,9 +34,20 @@ const MOST_GIB: u64 = 512;
 /// Reads an amount of memory: a limit, a capacity, a device. A fraction of a byte is cut off.
 ///
 /// # Errors
+/// A line that says what is wrong and what to write. No memory at all is refused, and so is a number below 1 MiB without a unit.
+pub fn parse(text: &str) -> Result<u64, String> {
+    match parse_or_none(text)? {
+        0 => Err(format!("{} is no memory, so nothing could be allocated: for no limit, leave the option out", text.trim())),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Reads an amount of memory of which 0 makes sense, such as what something else takes of a device.
+///
+/// # Errors
 /// A line that says what is wrong and what to write. A number below 1 MiB without a unit is refused, except for 0, which is the same in
 /// every unit.
-pub fn parse(text: &str) -> Result<u64, String> {
+pub fn parse_or_none(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
     let bare = text.trim();
     let has_unit = bare.contains(|c: char| !c.is_ascii_digit() && c != '.');
@@ -146,7 +157,16 @@ mod tests {
             assert!(refusal.contains(said), "{refusal}");
             assert!(parse_bytes(text).is_ok(), "{text} may be a small size elsewhere");
         }
-        assert_eq!([parse("0"), parse("0.0"), parse("16B"), parse("1048576")], [0, 0, 16, 1 << 20].map(Ok));
+        assert_eq!([parse_or_none("0"), parse_or_none("0.0"), parse("16B"), parse("1048576")], [0, 0, 16, 1 << 20].map(Ok));
+    }
+
+    #[test]
+    fn no_memory_is_refused() {
+        for text in ["0", "0.0", "0GiB", " 0 B", ".0k", "0.4B", "0.0000000001GiB"] {
+            let refusal = parse(text).expect_err(text);
+            assert!(refusal.starts_with(text.trim()) && refusal.contains("for no limit, leave the option out"), "{refusal}");
+            assert_eq!(parse_or_none(text), Ok(0), "{text}");
+        }
     }
 
     #[test]
@@ -189,6 +209,7 @@ mod tests {
             let read = parse_bytes(&text);
             if let Ok(bytes) = parse(&text) {
                 prop_assert_eq!(read, Ok(bytes), "an amount of memory is read as any size");
+                prop_assert!(bytes > 0);
             }
         }
 
@@ -197,7 +218,7 @@ mod tests {
             let (name, factor) = UNITS[unit];
             let name = if upper { name.to_uppercase() } else { name.to_lowercase() };
             let text = format!("{number}{}{name}", if space { " " } else { "" });
-            prop_assert_eq!(parse(&text), Ok(number * factor));
+            prop_assert_eq!(parse_or_none(&text), Ok(number * factor));
         }
 
         #[test]
@@ -205,7 +226,7 @@ mod tests {
             let (name, factor) = UNITS[unit];
             let tenths = 10_u128.pow(u32::try_from(digits.len()).expect("few"));
             let exact = (u128::from(number) * tenths + digits.parse::<u128>().expect("digits")) * u128::from(factor) / tenths;
-            prop_assert_eq!(parse(&format!("{number}.{digits}{name}")).map(u128::from), Ok(exact));
+            prop_assert_eq!(parse_or_none(&format!("{number}.{digits}{name}")).map(u128::from), Ok(exact));
         }
 
         #[test]

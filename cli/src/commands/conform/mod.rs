@@ -18,7 +18,8 @@ use parkade_conformance::suite::{Effort, Entry, Reference, Row, Summary};
 use parkade_conformance::{checks, suite};
 use parkade_policies::{CATALOGUE, Named, named};
 
-use crate::args::Json;
+use crate::args::{Force, Json};
+use crate::outputs::{Target, Wanted};
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 
 /// Check the laws of the allocator, the device contract, the documents' scenarios and PyTorch's own allocator tests.
@@ -58,9 +59,12 @@ pub(crate) struct Args {
     seed: u64,
     #[command(flatten)]
     json: Json,
-    /// Write a report (Markdown), with what the scenarios showed.
+    /// Write a report (Markdown), with what the scenarios showed; `-` is standard output. An existing file is not overwritten without
+    /// --force.
     #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    report: Option<Target>,
+    #[command(flatten)]
+    force: Force,
     /// List the entries without running them.
     #[arg(long)]
     list: bool,
@@ -161,8 +165,8 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
     if args.list {
         return Ok(Answer::List(entries.iter().map(|entry| (entry.title(), entry.says)).collect()));
     }
-    // Before minutes are spent: a report that cannot be written fails now. An earlier report stays until the new one is complete.
-    let report = args.report.as_deref().map(report::Draft::begin).transpose()?;
+    // Before minutes are spent. An earlier report stays until the new one is complete.
+    let outputs = Wanted::new(args.force.force, args.form()).writes("--report", args.report.as_ref()).check()?;
     let effort = Effort { cases: args.cases.unwrap_or(cases), seed: args.seed };
     let start = Instant::now();
     let hangs_after = (!backend.is_simulated()).then(|| watch::hangs_after(&effort));
@@ -171,8 +175,8 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
     let rows = suite::run(backend, &entries, reference.as_ref(), &effort, &watch);
     watch.finish();
     let run = Run { facts: backend.describe(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
-    if let Some(draft) = report {
-        draft.finish(&report::markdown(&run))?;
+    if let Some(target) = &args.report {
+        outputs.write(target, report::markdown(&run).as_bytes())?;
     }
     Ok(Answer::Run(run))
 }

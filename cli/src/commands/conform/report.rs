@@ -1,11 +1,7 @@
 //! A run as a Markdown report.
 
-use std::ffi::OsString;
 use std::fmt::Write;
-use std::fs;
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
 use parkade_conformance::suite::{Group, Row, Status};
 
 use super::Run;
@@ -14,32 +10,6 @@ use super::Run;
 const SHOWN_LINES: usize = 36;
 /// The groups in the order of the report.
 const GROUPS: [Group; 5] = [Group::Law, Group::Contract, Group::Scenario, Group::PyTorchTest, Group::Lockstep];
-
-/// A file that replaces the report once it is complete.
-pub(super) struct Draft {
-    place: PathBuf,
-    draft: PathBuf,
-}
-
-impl Draft {
-    /// Creates the file beside the report.
-    pub(super) fn begin(place: &Path) -> Result<Draft> {
-        if place.is_dir() {
-            bail!("cannot write the report {}: it is a folder", place.display());
-        }
-        let mut name: OsString = place.as_os_str().to_owned();
-        name.push(".part");
-        let draft = PathBuf::from(name);
-        fs::write(&draft, "").with_context(|| format!("cannot write the report {}", place.display()))?;
-        Ok(Draft { place: place.to_owned(), draft })
-    }
-
-    /// Writes the report and moves it into place.
-    pub(super) fn finish(&self, text: &str) -> Result<()> {
-        let written = fs::write(&self.draft, text).and_then(|()| fs::rename(&self.draft, &self.place));
-        written.with_context(|| format!("cannot write the report {}", self.place.display()))
-    }
-}
 
 // Writing to a string does not fail.
 pub(super) fn markdown(run: &Run) -> String {

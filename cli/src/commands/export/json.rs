@@ -9,7 +9,7 @@ use crate::json_struct::{all, view};
 view! {
     pub(super) struct Object<'a>(args: &'a Args, made: &'a Made) {
         file: String = args.file.display().to_string(),
-        output: String = args.output.display().to_string(),
+        output: String = args.output.path().display().to_string(),
         settings: Option<&'a str> = made.exported.recording.settings.as_ref().and_then(|settings| settings.text.as_deref()),
         profile: &'static str = args.replay.profile.rules().name,
         devices: Vec<Device> = all(made.exported.devices.iter().zip(&made.recorded), Device::of),

@@ -4,11 +4,10 @@ mod json;
 mod perfetto;
 mod recorded;
 
-use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use parkade::stats::Family;
 use parkade_analysis::holders::Holders;
@@ -17,9 +16,10 @@ use parkade_recording::{Action, DeviceRecording, Recording, Style, write};
 use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
 use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyError, VerifyOptions, verify_device};
 
-use crate::args::{self, Json};
+use crate::args::{self, Force, Json};
+use crate::outputs::{Outputs, Target, Wanted};
 use crate::runner::{Command, Form, Lines, Subject};
-use crate::{output, output_file, progress, recording, size};
+use crate::{output, progress, recording, size};
 use perfetto::{Run, Slices};
 use recorded::as_recorded;
 
@@ -50,9 +50,9 @@ pub(crate) struct Args {
     file: PathBuf,
     #[command(flatten)]
     replay: args::Replay,
-    /// The file to write, uncompressed. An existing file is not overwritten without --force.
+    /// The file to write, uncompressed; `-` is standard output. An existing file is not overwritten without --force.
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    output: Target,
     /// What to write: a snapshot, or a trace for Perfetto.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -66,9 +66,8 @@ pub(crate) struct Args {
     /// the other requests.
     #[arg(long)]
     stop_at_oom: bool,
-    /// Overwrite an existing file, but never the recording itself.
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    force: Force,
     #[command(flatten)]
     json: Json,
 }
@@ -107,11 +106,8 @@ impl Command for Args {
         let args = &self.replay;
         // Before the file is read, so that mistyped settings fail at once.
         let given = args.given()?;
-        output_file::refuse_source(&self.file, &self.output)?;
-        // A pipe or a terminal has nothing to lose.
-        if !self.force && fs::metadata(&self.output).is_ok_and(|data| data.is_file()) {
-            bail!("{} already exists: --force overwrites it", self.output.display());
-        }
+        let wanted = Wanted::new(self.force.force, self.form()).reads([&self.file]).writes("--output", Some(&self.output));
+        let outputs = wanted.check()?;
         let recording = recording::read(&self.file)?;
         let own = args.recorded.own(&recording)?;
         let settings = given.unwrap_or_else(|| own.settings.clone()).settings;
@@ -130,24 +126,25 @@ impl Command for Args {
         if self.format == Format::Perfetto && !self.replays() && recording.devices.iter().any(|device| !device.trace.is_empty()) {
             bar.finish_and_clear();
             let (exported, recorded) = as_recorded(recording, &options.own, self.device)?;
-            let slices = Some(self.write_trace(&exported, &options.own)?);
+            let slices = Some(self.write_trace(outputs, &exported, &options.own)?);
             return Ok(Made { exported, recorded, slices });
         }
         let exported = export(&recording, &options, &mut |entries| bar.set_position(entries as u64));
         bar.finish_and_clear();
         let exported = exported?;
+        // Before the file is written: a command that fails leaves none.
+        let recorded = shortages(&recording, &exported, &options.own)?;
         let slices = match self.format {
             Format::Snapshot => {
-                output_file::write(&self.output, &write(&exported.recording, Style::Python))?;
+                outputs.write(&self.output, &write(&exported.recording, Style::Python))?;
                 None
             }
             Format::Perfetto => {
                 let settings = ReplaySettings::of_recording_as(options.profile, exported.recording.settings.as_ref())?;
                 let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, stats_file: None };
-                Some(self.write_trace(&exported, &own)?)
+                Some(self.write_trace(outputs, &exported, &own)?)
             }
         };
-        let recorded = shortages(&recording, &exported, &options.own)?;
         Ok(Made { exported, recorded, slices })
     }
 
@@ -181,7 +178,7 @@ impl Command for Args {
                 "{blocks} blocks as slices, the largest; {left_out} smaller ones left out (--blocks); the counters count all"
             )?;
         }
-        Ok(writeln!(out, "written to {}", output::one_line(&self.output.display().to_string()))?)
+        Ok(writeln!(out, "written to {}", output::one_line(&self.output.to_string()))?)
     }
 
     fn json(&self, made: &Made, lines: &mut Lines) -> Result<()> {
@@ -197,7 +194,7 @@ impl Args {
     }
 
     /// Writes the trace file. `own` are the settings and the limit of the exported run.
-    fn write_trace(&self, exported: &Exported, own: &VerifyOptions) -> Result<Slices> {
+    fn write_trace(&self, outputs: Outputs, exported: &Exported, own: &VerifyOptions) -> Result<Slices> {
         let recording = &exported.recording;
         let run = |device| {
             let requests = Requests::of_recording(device, own, &mut |_| ())?;
@@ -208,7 +205,7 @@ impl Args {
         let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
         let runs = traced.map(run).collect::<Result<Vec<_>, VerifyError>>()?;
         let source = self.file.display().to_string();
-        output_file::write_with(&self.output, |out| perfetto::write(out, &source, recording, &runs, self.blocks))
+        outputs.write_with(&self.output, |out| perfetto::write(out, &source, recording, &runs, self.blocks))
     }
 }
 

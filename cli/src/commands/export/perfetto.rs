@@ -12,6 +12,8 @@ use parkade_analysis::timeline::{BlockLife, NEVER, Timeline};
 use parkade_recording::{Action, DeviceRecording, Recording, StackId};
 use serde::Serialize;
 
+use crate::output;
+
 /// One device's run.
 pub(super) struct Run<'a> {
     pub(super) device: &'a DeviceRecording,
@@ -110,7 +112,7 @@ pub(super) fn write(
         blocks: slices.blocks,
         smaller_blocks_left_out: slices.left_out,
     };
-    write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[", serde_json::to_string(&metadata)?)?;
+    write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[", output::json(&metadata)?)?;
     let mut events = Events { out, is_first: true };
     for run in runs {
         let mut writer = OfDevice { recording, run, clock: Clock::of(run.device, first_time_us), events: &mut events };
@@ -130,7 +132,7 @@ impl Events<'_> {
     fn add(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.out.write_all(if self.is_first { b"\n" } else { b",\n" })?;
         self.is_first = false;
-        Ok(serde_json::to_writer(&mut *self.out, event)?)
+        self.out.write_all(output::json(event)?.as_bytes())
     }
 }
 

@@ -15,9 +15,10 @@ use parkade_research::packing::{
     self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
 
-use crate::args::{Json, RecordedLimit};
+use crate::args::{Force, Json, RecordedLimit};
+use crate::outputs::{Target, Wanted};
 use crate::runner::{Command, Form, Lines, Subject};
-use crate::{output, output_file, progress, recording};
+use crate::{output, progress, recording};
 
 /// Pack a program's buffers offline: sizes and lifetimes are known, addresses are searched for.
 ///
@@ -45,9 +46,12 @@ pub(crate) struct Args {
     /// How many steps to work, approximately: one order is always tried. About ten million take a second.
     #[arg(long, value_name = "STEPS", default_value_t = DEFAULT_STEPS)]
     budget: u64,
-    /// Write where each buffer lies: CSV with the columns id,lower,upper,size,offset, and alignment if the file has it.
+    /// Write where each buffer lies: CSV with the columns id,lower,upper,size,offset, and alignment if the file has it; `-` is standard
+    /// output. An existing file is not overwritten without --force.
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    output: Option<Target>,
+    #[command(flatten)]
+    force: Force,
     #[command(flatten)]
     json: Json,
 }
@@ -110,9 +114,8 @@ impl Command for Args {
 }
 
 fn pack_file(args: &Args) -> Result<Vec<Packed>> {
-    if let Some(path) = &args.output {
-        output_file::refuse_source(&args.file, path)?;
-    }
+    let wanted = Wanted::new(args.force.force, args.form()).reads([&args.file]).writes("--output", args.output.as_ref());
+    let outputs = wanted.check()?;
     let effort = Effort { steps: args.budget, seed: args.seed };
     let packed = match read_buffers(&args.file)? {
         Some(listed) => {
@@ -124,10 +127,9 @@ fn pack_file(args: &Args) -> Result<Vec<Packed>> {
         }
         None => pack_recording(args, &recording::read(&args.file)?, effort)?,
     };
-    if let Some(path) = &args.output {
+    if let Some(target) = &args.output {
         let [one] = packed.as_slice() else { return Err(too_many_devices(packed.len())) };
-        let text = write_csv(&one.listed, &one.found.packing);
-        output_file::write(path, text.as_bytes())?;
+        outputs.write(target, write_csv(&one.listed, &one.found.packing).as_bytes())?;
     }
     Ok(packed)
 }

@@ -14,7 +14,6 @@ mod kinds;
 mod labels;
 mod limit;
 pub(crate) mod markup;
-mod outputs;
 mod palette;
 mod ranks_table;
 mod several;
@@ -30,8 +29,9 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_analysis::ranks::RankRun;
 
-use crate::args::{Files, Json, Profile};
+use crate::args::{Files, Force, Json, Profile};
 use crate::each::{OnEach, Together};
+use crate::outputs::{Outputs, Target, Wanted};
 use crate::recordings::Inputs;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{output, size};
@@ -63,21 +63,24 @@ pub(crate) struct Args {
     file: PathBuf,
     #[arg(skip)]
     part: Part,
-    /// Write a page here. A file that parkade did not make is not overwritten without --force.
+    /// Write a page here; `-` is standard output. An existing file is not overwritten without --force.
     #[arg(long, short, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Write a picture here: the timeline, or with --entry the heap. Pictures and folded stacks are of one recording.
+    output: Option<Target>,
+    /// Write a picture here: the timeline, or with --entry the heap; `-` is standard output. Pictures and folded stacks are of one
+    /// recording. An existing file is not overwritten without --force.
     #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    svg: Option<Target>,
     /// The picture shows the heap after so many entries.
     #[arg(long, value_name = "N", requires = "svg")]
     entry: Option<usize>,
     /// Write a flamegraph here: the live memory at the peak, by stack. Without stacks in the file, by kind and size of blocks.
+    /// `-` is standard output. An existing file is not overwritten without --force.
     #[arg(long, value_name = "FILE")]
-    flamegraph: Option<PathBuf>,
-    /// Write the same as folded stacks here, a line for each: the calls with semicolons between them, a blank, the bytes.
+    flamegraph: Option<Target>,
+    /// Write the same as folded stacks here, a line for each: the calls with semicolons between them, a blank, the bytes. `-` is standard
+    /// output. An existing file is not overwritten without --force.
     #[arg(long, value_name = "FILE")]
-    folded: Option<PathBuf>,
+    folded: Option<Target>,
     /// Only this device.
     #[arg(long, value_name = "N")]
     device: Option<u32>,
@@ -101,9 +104,8 @@ pub(crate) struct Args {
     page_size: u64,
     #[command(flatten)]
     json: Json,
-    /// Overwrite an existing file, but never the recording.
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    force: Force,
 }
 
 /// What is asked about a file.
@@ -134,23 +136,10 @@ impl Command for Args {
             return Ok(Shown { report: None, runs });
         }
         // Before the file is read, which may take long.
-        outputs::check(&self.file, &self.targets(), self.force)?;
+        let outputs = self.outputs(&[&self.file])?;
         let mut report = gather::gather(self).with_context(|| self.file.display().to_string())?;
-        let picture = self.svg.as_ref().map(|_| picture(&report, self.entry)).transpose()?;
-        if let Some(target) = &self.output {
-            crate::output_file::write(target, html::page(&report)?.as_bytes())?;
-        }
-        if let (Some(target), Some(picture)) = (&self.svg, picture) {
-            crate::output_file::write(target, picture.as_bytes())?;
-        }
-        if self.flamegraph.is_some() || self.folded.is_some() {
-            let lines = flame::folded(&report);
-            if let Some(target) = &self.flamegraph {
-                crate::output_file::write(target, flame::picture(&report, &lines).as_bytes())?;
-            }
-            if let Some(target) = &self.folded {
-                crate::output_file::write(target, flame::folded_text(&lines).as_bytes())?;
-            }
+        for (target, bytes) in self.made(&report)? {
+            outputs.write(target, &bytes)?;
         }
         let runs = std::mem::take(&mut report.runs);
         Ok(Shown { report: Some(report), runs })
@@ -201,7 +190,7 @@ impl OnEach for Args {
         if let Some((what, _)) = targets.iter().find(|(what, _)| *what != PAGE) {
             bail!("a {what} is of one recording, and {} are given: choose one of them", inputs.all.len());
         }
-        inputs.paths().iter().try_for_each(|file| outputs::check(file, &targets, self.force))
+        self.outputs(&inputs.paths()).map(drop)
     }
 
     fn makes_one_of_all(&self) -> bool {
@@ -214,9 +203,10 @@ impl OnEach for Args {
 }
 
 /// Says that a file was written.
-fn wrote(out: &mut dyn Write, target: &Path) -> Result<()> {
-    let bytes = fs::metadata(target).map_or(0, |data| data.len());
-    let (name, size) = (output::one_line(&target.display().to_string()), parkade::texts::format_bytes(bytes));
+fn wrote(out: &mut dyn Write, target: &Target) -> Result<()> {
+    let Some(file) = target.file() else { return Ok(()) };
+    let bytes = fs::metadata(file).map_or(0, |data| data.len());
+    let (name, size) = (output::one_line(&target.to_string()), parkade::texts::format_bytes(bytes));
     Ok(writeln!(out, "wrote {name} ({size})")?)
 }
 
@@ -225,10 +215,37 @@ const PAGE: &str = "page";
 
 impl Args {
     /// The files to write, each with what it is to hold.
-    fn targets(&self) -> Vec<(&'static str, &Path)> {
+    fn targets(&self) -> Vec<(&'static str, &Target)> {
         let all =
             [(PAGE, &self.output), ("picture", &self.svg), ("flamegraph", &self.flamegraph), ("folded stacks", &self.folded)];
-        all.into_iter().filter_map(|(what, target)| Some((what, target.as_deref()?))).collect()
+        all.into_iter().filter_map(|(what, target)| Some((what, target.as_ref()?))).collect()
+    }
+
+    /// The right to write them, if they may be written.
+    fn outputs<P: AsRef<Path>>(&self, recordings: &[P]) -> Result<Outputs> {
+        let wanted = Wanted::new(self.force.force, self.form())
+            .reads(recordings)
+            .writes("--output", self.output.as_ref())
+            .writes("--svg", self.svg.as_ref())
+            .writes("--flamegraph", self.flamegraph.as_ref());
+        wanted.writes("--folded", self.folded.as_ref()).check()
+    }
+
+    /// What the files are to hold. All are made before one is written.
+    fn made(&self, report: &Report) -> Result<Vec<(&Target, Vec<u8>)>> {
+        let mut made = Vec::new();
+        if let Some(target) = &self.svg {
+            made.push((target, picture(report, self.entry)?.into_bytes()));
+        }
+        if let Some(target) = &self.output {
+            made.push((target, html::page(report)?.into_bytes()));
+        }
+        if self.flamegraph.is_some() || self.folded.is_some() {
+            let lines = flame::folded(report);
+            made.extend(self.flamegraph.iter().map(|target| (target, flame::picture(report, &lines).into_bytes())));
+            made.extend(self.folded.iter().map(|target| (target, flame::folded_text(&lines).into_bytes())));
+        }
+        Ok(made)
     }
 }
 

@@ -19,6 +19,7 @@ use super::ranks_table::Named;
 use super::{Args, Part, data, gather, ranks_table, wrote};
 use crate::each::Together;
 use crate::output;
+use crate::outputs::Target;
 use crate::ranks::Row;
 use crate::recording::{self, short_name};
 use crate::recordings::{Inputs, each};
@@ -40,7 +41,7 @@ pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
 }
 
 /// Writes the page of all.
-pub(super) fn write_page(args: &Args, together: &Together<'_>, target: &Path, out: &mut dyn Write) -> Result<Outcome> {
+pub(super) fn write_page(args: &Args, together: &Together<'_>, target: &Target, out: &mut dyn Write) -> Result<Outcome> {
     let rows = together.ranks.rows();
     if rows.is_empty() {
         bail!("no page is written: there is nothing to show");
@@ -61,7 +62,7 @@ pub(super) fn write_page(args: &Args, together: &Together<'_>, target: &Path, ou
         layout: " class=\"beside\"",
         sections: &sections,
     };
-    crate::output_file::write(target, html::frame(&frame).as_bytes())?;
+    args.outputs::<&Path>(&[])?.write(target, html::frame(&frame).as_bytes())?;
     wrote(out, target)?;
     if in_full < of {
         let said = format!(

@@ -72,7 +72,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 4096)]
     most_batch: u64,
     /// What the driver's context takes of each device.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, default_value_t = CONTEXT_BYTES)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_or_none, allow_hyphen_values = true, default_value_t = CONTEXT_BYTES)]
     context: u64,
     /// Leave out scratch memory and libraries' workspaces, whose lifetimes overlap with those of other memory.
     #[arg(long)]

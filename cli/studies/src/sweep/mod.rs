@@ -1,6 +1,6 @@
 //! `parkade sweep`: workloads x policies x capacities x seeds, and their summary.
 //!
-//! `names` turns the arguments into a plan, `list` lists the names, `rows` keeps the file of rows. `finished` is the result; `show` prints
+//! `names` turns the arguments into a plan, `lists` divides lists of workloads, `list` shows the names, `rows` keeps the file of rows. `finished` is the result; `show` prints
 //! it as JSON (`json`), tables (`grids`, `grid`) or a page (`html`, `plot`). `builds` tells which builds made the rows.
 
 pub(crate) mod builds;
@@ -10,16 +10,17 @@ mod grids;
 mod html;
 mod json;
 mod list;
+mod lists;
 mod names;
 mod plot;
 pub(crate) mod rows;
 pub(crate) mod show;
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::ffi::OsString;
 use std::io;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -30,6 +31,7 @@ use builds::Overlap;
 use finished::Finished;
 use names::Study;
 use parkade_terminal::json_struct::view;
+use parkade_terminal::outputs::{Target, Wanted};
 use parkade_terminal::runner::{Command, Form, Lines};
 use parkade_terminal::{output, progress};
 use rows::{Header, Shard};
@@ -64,9 +66,10 @@ the result then says how many rows each build made.
 
 Exit code: 0 done, 2 could not run.")]
 pub struct Args {
-    /// Workloads: names, descriptions of generated ones, recordings, or all. Separated by commas, or given several times.
+    /// Workloads: names, descriptions of generated ones, recordings, or all. Separated by commas, or given several times. Recordings of
+    /// the same name are told apart by their folders.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
-    workloads: Vec<String>,
+    workloads: Vec<OsString>,
     /// Policies, or all.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     policies: Vec<String>,
@@ -88,13 +91,15 @@ pub struct Args {
     /// Run only this part of the jobs: 2/3 is the second of three parts.
     #[arg(long, value_name = "I/N", default_value = "1/1")]
     shard: Shard,
-    /// Write the rows here, a line of JSON each, or continue the file.
+    /// Write the rows here, a line of JSON each, or continue the file; `-` is standard output. Any other file is left as it is, also with
+    /// --force.
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Continue a file even if another build of parkade made some of its rows.
-    #[arg(long, requires = "output")]
+    output: Option<Target>,
+    /// Overwrite existing files of --csv and --html, but never an input. Also continue the file of --output even if another build of
+    /// parkade made some of its rows.
+    #[arg(long)]
     force: bool,
-    /// How many jobs to run at once [default: the number of processors].
+    /// How many jobs to run at once, at most the number of processors [default: that number].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
@@ -122,6 +127,9 @@ impl Command for Args {
             return Ok(Answer::List);
         }
         let study = names::study(self)?;
+        if self.force && self.output.is_none() && !self.shown.writes() {
+            bail!("--force has nothing to overwrite or to continue: it is for --output, --csv and --html");
+        }
         if self.shard.parts > 1 && self.output.is_none() {
             bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");
         }
@@ -129,7 +137,8 @@ impl Command for Args {
             show::check_part(&self.shown)?;
         }
         show::check(&self.shown, &study.plan)?;
-        show::check_files(&self.shown, self.output.as_deref(), &study.files)?;
+        let wanted = Wanted::new(self.force, self.form()).reads(&study.files).continues("--output", self.output.as_ref());
+        let outputs = self.shown.add_to(wanted).check()?;
         warn_of_same_programs(&study);
         let rows = do_jobs(self, &study)?;
         if self.shard.parts > 1 {
@@ -138,7 +147,7 @@ impl Command for Args {
         let beside = find_bounds(self, &study)?;
         let Study { plan, sources, policies, .. } = study;
         let finished = Finished { sources, policies, beside, ..self.shown.finish(plan, rows, Overlap::default())? };
-        self.shown.write_files(&finished)?;
+        self.shown.made(&finished)?.iter().try_for_each(|(target, bytes)| outputs.write(target, bytes))?;
         Ok(Answer::Whole(Box::new(finished)))
     }
 
@@ -173,7 +182,7 @@ impl Command for Args {
 impl Args {
     /// The file of rows.
     fn path(&self) -> String {
-        self.output.as_ref().map_or_else(String::new, |path| path.display().to_string())
+        self.output.as_ref().map_or_else(String::new, |target| target.path().display().to_string())
     }
 }
 
@@ -200,14 +209,19 @@ fn warn_of_same_programs(study: &Study) {
 /// The rows of all jobs of the shard, including those already in the file.
 fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     let header = Header::of(study.plan.clone(), args.shard);
-    let (mut rows, mut file) = match &args.output {
+    let (mut rows, mut sink) = match args.output.as_ref().map(|target| (target, target.file())) {
         None => (Vec::new(), None),
-        Some(path) => {
+        Some((target, Some(path))) => {
             let (rows, file) = rows::continue_file(path, &header, |rows| {
                 rows::check_program(path, rows, args.force)?;
                 check_programs(path, study, rows)
             })?;
-            (rows, Some((path, file)))
+            (rows, Some((target, Box::new(file) as Box<dyn Write>)))
+        }
+        Some((target, None)) => {
+            let mut out = io::stdout();
+            out.write_all(&header.line()?).with_context(|| format!("cannot write {target}"))?;
+            (Vec::new(), Some((target, Box::new(out) as Box<dyn Write>)))
         }
     };
     let jobs: Vec<u64> = args.shard.jobs(&study.plan).skip(rows.len()).collect();
@@ -216,8 +230,8 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     bar.set_length((rows.len() + jobs.len()) as u64);
     bar.set_position(rows.len() as u64);
     let done = run_jobs(&study.plan, &study.sources, &study.policies, &jobs, &pool, |row| {
-        if let Some((path, file)) = &mut file {
-            append(file, &row).with_context(|| format!("cannot write {}", path.display()))?;
+        if let Some((target, out)) = &mut sink {
+            append(out, &row).with_context(|| format!("cannot write {target}"))?;
         }
         rows.push(row);
         bar.inc(1);
@@ -249,10 +263,11 @@ fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
     of_one_program.par_iter().map(check).collect::<Vec<_>>().into_iter().collect()
 }
 
-/// A pool with no more threads than jobs.
+/// A pool with no more threads than jobs and processors.
 fn threads(args: &Args, jobs: usize) -> Result<rayon::ThreadPool> {
+    let most = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = args.threads.map_or_else(rayon::current_num_threads, usize::from);
-    Ok(rayon::ThreadPoolBuilder::new().num_threads(wanted.min(jobs).max(1)).build()?)
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(wanted.min(most).min(jobs).max(1)).build()?)
 }
 
 /// The bounds shown beside the policies; none if not wanted.
@@ -270,8 +285,7 @@ fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
 }
 
 /// Writes a row at once, so that an interruption cuts at most the last line.
-fn append(file: &mut File, row: &Row) -> io::Result<()> {
-    let mut line = serde_json::to_vec(row)?;
-    line.push(b'\n');
-    file.write_all(&line)
+fn append(out: &mut dyn Write, row: &Row) -> io::Result<()> {
+    let line = output::json(row)? + "\n";
+    out.write_all(line.as_bytes())
 }

@@ -1,6 +1,7 @@
 //! Arguments to plan: workloads, policies, capacities by name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -10,9 +11,10 @@ use parkade_replay::{Requests, VerifyOptions};
 use parkade_research::study::Addresses;
 use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, PreparedWorkload, Source};
 use parkade_research::workload::recorded::of_requests;
-use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
+use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
 use super::Args;
+use super::lists::workload_items;
 use parkade_terminal::{recording, size};
 
 /// A plan and what it takes to run it.
@@ -104,7 +106,8 @@ fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
     }
     for item in items(lists) {
         let capacity = match item.bytes().last() {
-            Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => match size::parse(item) {
+            Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => match size::parse_or_none(item)
+            {
                 Ok(0) => bail!("a device of {item} has no memory"),
                 size => Capacity::Bytes(size.map_err(|error| anyhow!(error))?),
             },
@@ -124,47 +127,78 @@ struct Found {
     file: Option<PathBuf>,
 }
 
-fn chosen_workloads(lists: &[String]) -> Result<Vec<Found>> {
+impl Found {
+    /// Gives it another name.
+    fn rename(&mut self, name: String) {
+        let make = std::mem::replace(&mut self.source.make, Box::new(|_| Workload::default()));
+        self.source.name.clone_from(&name);
+        self.source.make = Box::new(move |seed| Workload { name: name.clone(), ..make(seed) });
+    }
+}
+
+fn chosen_workloads(lists: &[OsString]) -> Result<Vec<Found>> {
     let mut chosen = Vec::new();
     for list in lists {
-        // A file name may contain commas.
-        let items = if Path::new(list).exists() { vec![list.clone()] } else { workload_items(list) };
-        for item in items {
-            match item.as_str() {
-                "all" => chosen.extend(CATALOGUE.iter().map(of_catalogue)),
-                name => chosen.extend(workload(name)?),
+        for item in workload_items(list)? {
+            match item.to_str() {
+                Some("all") => chosen.extend(CATALOGUE.iter().map(of_catalogue)),
+                _ => chosen.extend(workload(&item)?),
             }
         }
     }
     let mut seen = BTreeSet::new();
     chosen.retain(|found| seen.insert((found.source.name.clone(), found.hash.clone())));
+    tell_apart(&mut chosen);
     Ok(chosen)
 }
 
-/// The items of a list. Options stay with their description: `gpt2,mlp:batch=8,layers=4` has two items.
-fn workload_items(list: &str) -> Vec<String> {
-    let mut items: Vec<String> = Vec::new();
-    for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let is_option = part.contains('=') && !part.contains(':');
-        match items.last_mut().filter(|last| is_option && last.contains(':')) {
-            Some(last) => *last = format!("{last},{part}"),
-            None => items.push(part.to_owned()),
+/// Names that are unique: recordings of the same name are told apart by their folders, else by numbers.
+fn tell_apart(chosen: &mut [Found]) {
+    let counts = |chosen: &[Found]| {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        chosen.iter().for_each(|found| *counts.entry(found.source.name.clone()).or_default() += 1);
+        counts
+    };
+    let at_first = counts(chosen);
+    for found in chosen.iter_mut().filter(|found| at_first.get(&found.source.name).is_some_and(|&count| count > 1)) {
+        let folder = found.file.as_deref().and_then(Path::parent).and_then(Path::file_name);
+        if let Some(folder) = folder.map(|name| plain(&name.to_string_lossy())) {
+            found.rename(format!("{folder}.{}", found.source.name));
         }
     }
-    items
+    let mut taken: BTreeSet<String> = counts(chosen).into_keys().collect();
+    let mut seen = BTreeSet::new();
+    for found in chosen {
+        if found.file.is_some() && seen.contains(&found.source.name) {
+            let numbered = (2_u64..).map(|number| format!("{}.{number}", found.source.name));
+            if let Some(free) = numbered.into_iter().find(|name| !taken.contains(name)) {
+                found.rename(free);
+            }
+        }
+        seen.insert(found.source.name.clone());
+        taken.insert(found.source.name.clone());
+    }
+}
+
+/// With the characters that names of workloads have.
+fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.=".contains(c) { c } else { '_' }).collect()
 }
 
 /// A workload of the catalogue, a generated one by its description, or the devices of a recording.
-fn workload(item: &str) -> Result<Vec<Found>> {
-    if let Some(known) = workload::named(item) {
+fn workload(item: &OsStr) -> Result<Vec<Found>> {
+    let (text, path) = (item.to_string_lossy(), Path::new(item));
+    let of_file = || of_recording(path).with_context(|| text.clone().into_owned());
+    if let Some(known) = workload::named(&text) {
         return Ok(vec![of_catalogue(known)]);
     }
-    let name = item.split(':').next().unwrap_or(item);
-    if workload::keys(name).is_some() {
-        return described(item).map(|found| vec![found]);
+    let name = text.split(':').next().unwrap_or(&text);
+    match workload::keys(name) {
+        _ if path.is_file() => of_file(),
+        Some(_) => described(&text).map(|found| vec![found]),
+        None if path.exists() => of_file(),
+        None => Err(unknown(&text)),
     }
-    let path = Path::new(item);
-    if path.exists() { of_recording(path).with_context(|| item.to_owned()) } else { Err(unknown(item)) }
 }
 
 fn of_catalogue(known: &'static NamedWorkload) -> Found {
@@ -246,12 +280,6 @@ mod tests {
         assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
         assert_eq!(suggestion("pytorhc", ["pytorch", "buddy"]), ": did you mean pytorch?");
         assert_eq!(suggestion("zzz", ["pytorch", "buddy"]), "; --list names all");
-    }
-
-    #[test]
-    fn options_stay_with_their_description() {
-        assert_eq!(workload_items("gpt2, mlp:batch=8,layers=4,x"), ["gpt2", "mlp:batch=8,layers=4", "x"]);
-        assert_eq!(workload_items(",,"), [""; 0]);
     }
 
     #[test]

@@ -88,9 +88,7 @@ impl Header {
     }
 
     pub(crate) fn line(&self) -> serde_json::Result<Vec<u8>> {
-        let mut line = serde_json::to_vec(self)?;
-        line.push(b'\n');
-        Ok(line)
+        Ok((output::json(self)? + "\n").into_bytes())
     }
 
     /// The first difference from another header, in words.

@@ -1,9 +1,8 @@
 //! Printing and writing the results of a sweep.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade_research::study::sweep::{Plan, Row};
 
@@ -13,7 +12,7 @@ use super::grid::Grid;
 use super::{grids, html, json};
 use parkade_terminal::args::Json;
 use parkade_terminal::output;
-use parkade_terminal::output_file;
+use parkade_terminal::outputs::{Target, Wanted};
 use parkade_terminal::runner::{Form, Lines};
 
 /// What to print and write.
@@ -30,30 +29,15 @@ pub(crate) struct Shown {
     latex: bool,
     #[command(flatten)]
     pub(super) json: Json,
-    /// Write the rows here as CSV.
+    /// Write the rows here as CSV; `-` is standard output. An existing file is not overwritten without --force.
     #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-    /// Write a page with plots and tables here.
+    csv: Option<Target>,
+    /// Write a page with plots and tables here; `-` is standard output. An existing file is not overwritten without --force.
     #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    html: Option<Target>,
     /// The workload whose reserved memory the page shows over time [default: the one on which policies differ most].
     #[arg(long, value_name = "WORKLOAD", requires = "html")]
     curve: Option<String>,
-}
-
-/// Refuses files that cannot or must not be written: those that are `read`, and the same file for two things.
-pub(crate) fn check_files(shown: &Shown, rows: Option<&Path>, read: &[PathBuf]) -> Result<()> {
-    let pages = [shown.csv.as_deref(), shown.html.as_deref()].into_iter().flatten();
-    let files: Vec<&Path> = rows.into_iter().chain(pages.clone()).collect();
-    for (place, one) in files.iter().enumerate() {
-        for source in read {
-            output_file::refuse_source(source, one).with_context(|| one.display().to_string())?;
-        }
-        if let Some(other) = files[place + 1..].iter().find(|other| output_file::is_same_file(one, other)) {
-            bail!("two outputs would be written to {}: choose a file for each", other.display());
-        }
-    }
-    pages.into_iter().try_for_each(output_file::refuse_unwritable)
 }
 
 /// Refuses options that need the programs, not only their rows.
@@ -113,15 +97,21 @@ impl Shown {
         Ok(Finished { plan, rows, sources, policies, beside, overlap, summary })
     }
 
-    /// Writes the files given by options.
-    pub(crate) fn write_files(&self, finished: &Finished) -> Result<()> {
-        if let Some(file) = &self.csv {
-            output_file::write(file, &csv_of(&finished.rows)?)?;
-        }
-        if let Some(file) = &self.html {
-            output_file::write(file, html::page(finished, &finished.summary, self.curve.as_deref()).as_bytes())?;
-        }
-        Ok(())
+    /// Adds the files given by options to those that the command writes.
+    pub(crate) fn add_to<'a>(&'a self, wanted: Wanted<'a>) -> Wanted<'a> {
+        wanted.writes("--csv", self.csv.as_ref()).writes("--html", self.html.as_ref())
+    }
+
+    /// Whether there are any.
+    pub(crate) fn writes(&self) -> bool {
+        self.csv.is_some() || self.html.is_some()
+    }
+
+    /// What these files are to hold.
+    pub(crate) fn made(&self, finished: &Finished) -> Result<Vec<(&Target, Vec<u8>)>> {
+        let csv = self.csv.iter().map(|target| Ok((target, csv_of(&finished.rows)?)));
+        let page = || html::page(finished, &finished.summary, self.curve.as_deref()).into_bytes();
+        csv.chain(self.html.iter().map(|target| Ok((target, page())))).collect()
     }
 
     /// Prints the tables.

@@ -13,7 +13,7 @@ impl Session {
         match line.name() {
             "set_fraction" => self.allocator.set_memory_fraction(line.float(1)?).map_err(Failure::c10)?,
             "get_fraction" => {
-                return Ok(format!(",\"fraction\":{}", parkade::texts::format_significant(self.allocator.memory_fraction(), 17)));
+                return Ok(format!(",\"fraction\":{}", render::number(self.allocator.memory_fraction(), 17)));
             }
             "reset_peak" => self.allocator.reset_peak_stats(),
             "reset_accumulated" => self.allocator.reset_accumulated_stats(),

@@ -21,7 +21,8 @@ pub(super) fn quoted(text: &str) -> String {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
             '\n' => out.push_str("\\n"),
-            c if u32::from(c) < 0x20 => {
+            // The harness writes those from U+007F on as they are, which a terminal would obey; as JSON it is the same string.
+            c if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
             c => out.push(c),
@@ -29,6 +30,11 @@ pub(super) fn quoted(text: &str) -> String {
     }
     out.push('"');
     out
+}
+
+/// A number with up to so many digits, as the harness prints it; what is none, such as a fraction of no memory, is `null`.
+pub(super) fn number(value: f64, digits: u8) -> String {
+    if value.is_finite() { parkade::texts::format_significant(value, digits) } else { "null".to_owned() }
 }
 
 /// An address as the harness prints it: the number of its `cudaMalloc` and the offset in it.
@@ -165,7 +171,7 @@ pub(super) fn snapshot(
         "{{\"segments\":[{}]{traces},\"config\":{{\"gc_threshold\":{},\"max_split_size\":{},\"expandable_segments\":{},\
          \"release_lock\":{},\"graph_reuse\":{},\"last\":{},\"roundup\":[{}]}}}}",
         segments.join(","),
-        parkade::texts::format_double(settings.garbage_collection_threshold),
+        number(settings.garbage_collection_threshold, 6),
         settings.max_split_bytes,
         u8::from(settings.expandable_segments),
         u8::from(settings.release_lock_on_cudamalloc),
