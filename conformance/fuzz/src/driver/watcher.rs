@@ -104,6 +104,9 @@ impl Watched<'_> {
             .places()
             .filter(|&(thread, target)| self.account.read(thread, target).is_ok_and(|row| row.state == Row::RUNNING))
             .collect();
+        if running.is_empty() {
+            bail!("the worker ended with {status} before its first execution");
+        }
         let mut is_found = false;
         for &(thread, target) in &running {
             let number = self.account.read(thread, target)?.number;

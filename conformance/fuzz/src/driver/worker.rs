@@ -36,10 +36,10 @@ struct Work<'o> {
 /// The account cannot be read or written, or an input that failed cannot be written.
 pub fn work(options: &Options, account: &Path) -> Result<()> {
     bound_address_space(options)?;
-    note_panics();
     let targets = options.targets().map_err(anyhow::Error::msg)?;
     let account = Account::open(account, targets.len())?;
     prepare();
+    note_panics();
     let work = Work { options, targets, account, places: Mutex::default() };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..usize::from(options.threads))
@@ -64,13 +64,17 @@ fn bound_address_space(options: &Options) -> Result<()> {
 impl Work<'_> {
     fn run(&self, thread: usize) -> io::Result<()> {
         prepare_thread();
-        let each = Duration::from_secs(self.options.seconds) / self.targets.len() as u32;
+        let all = Duration::from_secs(self.options.seconds);
+        let start = Instant::now();
         for (place, target) in self.targets.iter().enumerate() {
             let mut row = self.account.read(thread, place)?;
             if row.state == 0 {
                 row.number = thread as u64;
             }
             if row.state != Row::FINISHED {
+                // Where executions are counted, the time only bounds them all.
+                let is_counted = self.options.executions.is_some();
+                let each = if is_counted { all.saturating_sub(start.elapsed()) } else { all / self.targets.len() as u32 };
                 self.run_target(thread, place, target, row, each)?;
             }
         }

@@ -74,10 +74,11 @@ fn program(choices: &mut Choices<'_>) -> Recording {
     // Address, size and stream of what is in use, and of what was freed and waits for another stream.
     let (mut live, mut waiting): (Vec<(u64, u64, u64)>, Vec<(u64, u64, u64)>) = (Vec::new(), Vec::new());
     let (mut next, mut time_us) = (0x7f00_0000_0000_u64, 1_700_000_000_000_000_u64);
-    let steps = 1 + choices.below(4);
+    // Few are long: most of what can be wrong is wrong in short ones too.
+    let (steps, most) = if choices.once_in(3) { (1 + choices.below(4), 20) } else { (1 + choices.below(2), 6) };
     for step in 0..steps {
         annotate(&mut recording, "START", step, time_us);
-        for _ in 0..2 + choices.below(20) {
+        for _ in 0..2 + choices.below(most) {
             time_us += 1 + choices.below(50) as u64;
             let mut add = |action, address, size, stream, stack| {
                 let mut entry = Entry::new(action, address, size, stream);

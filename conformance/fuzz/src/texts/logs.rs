@@ -2,20 +2,10 @@
 
 use crate::choices::Choices;
 
-const SIZES: [&str; 12] = [
-    "4.88 GiB",
-    "20.00 MiB",
-    "512 bytes",
-    "0 bytes",
-    "39.59 GiB",
-    "17179869183.99 GiB",
-    "1e9 GiB",
-    "-1.00 GiB",
-    "2.00 KiB",
-    "99999999999999999999 bytes",
-    "GiB",
-    "3.5 TiB",
-];
+const SIZES: [&str; 8] =
+    ["4.88 GiB", "20.00 MiB", "512 bytes", "0 bytes", "39.59 GiB", "17179869183.99 GiB", "2.00 KiB", "900.00 GiB"];
+
+const WRONG_SIZES: [&str; 5] = ["1e9 GiB", "-1.00 GiB", "99999999999999999999 bytes", "GiB", "3.5 TiB"];
 
 const WORDS: [&str; 22] = [
     "CUDA out of memory. ",
@@ -59,9 +49,13 @@ const PREFIXES: [&str; 14] = [
     "Nov 22 10:00:00 node7 ",
 ];
 
+fn size(choices: &mut Choices<'_>) -> &'static str {
+    if choices.once_in(24) { choices.pick(&WRONG_SIZES) } else { choices.pick(&SIZES) }
+}
+
 /// A message.
 pub(crate) fn message(choices: &mut Choices<'_>) -> String {
-    let [tried, total, free, used, allocated, unallocated] = std::array::from_fn(|_| choices.pick(&SIZES));
+    let [tried, total, free, used, allocated, unallocated] = std::array::from_fn(|_| size(choices));
     let device = choices.pick(&["0", "7", "128", "99999999999"]);
     let mut text = match choices.below(6) {
         0 => format!(
@@ -85,7 +79,7 @@ pub(crate) fn message(choices: &mut Choices<'_>) -> String {
              PyTorch, and {unallocated} is reserved by PyTorch but unallocated. If reserved but unallocated memory is large"
         ),
     };
-    if choices.once_in(4) {
+    if choices.once_in(8) {
         let mut bytes = text.into_bytes();
         choices.damage(&mut bytes, 6);
         text = String::from_utf8_lossy(&bytes).into_owned();

@@ -70,6 +70,25 @@ const VALUES: [&str; 28] = [
     "9223372036854775807",
 ];
 
+const SOUND: [&str; 16] = [
+    "expandable_segments:True",
+    "expandable_segments:False",
+    "max_split_size_mb:21",
+    "max_split_size_mb:512",
+    "garbage_collection_threshold:0.8",
+    "garbage_collection_threshold:0.05",
+    "roundup_power2_divisions:8",
+    "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
+    "max_non_split_rounding_mb:200",
+    "large_segment_size_mb:64",
+    "per_process_memory_fraction:0.5",
+    "backend:native",
+    "release_lock_on_cudamalloc:True",
+    "pinned_num_register_threads:8",
+    "graph_capture_record_stream_reuse:True",
+    "pinned_use_background_threads:True",
+];
+
 const PIECES: [&str; 14] = [":", ",", "[", "]", ">", " ", "\t", "'", "\"", "=", "::", ",,", "\u{ff1a}", "True"];
 
 /// A settings string, as in `PYTORCH_CUDA_ALLOC_CONF`.
@@ -79,14 +98,18 @@ pub(crate) fn settings(choices: &mut Choices<'_>) -> String {
         if number > 0 {
             text.push(',');
         }
+        if choices.below(4) < 3 {
+            text.push_str(choices.pick(&SOUND));
+            continue;
+        }
         text.push_str(choices.pick(&KEYS));
         text.push(':');
         text.push_str(choices.pick(&VALUES));
     }
-    if choices.once_in(6) {
+    if choices.once_in(10) {
         text.push_str(&choices.words(&PIECES, 8));
     }
-    if choices.once_in(8) {
+    if choices.once_in(12) {
         let mut bytes = text.into_bytes();
         choices.damage(&mut bytes, 3);
         text = String::from_utf8_lossy(&bytes).into_owned();

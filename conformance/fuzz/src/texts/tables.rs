@@ -2,25 +2,30 @@
 
 use std::fmt::Write;
 
+use parkade::stats::Stats;
+
 use crate::choices::Choices;
 
 /// Buffers to pack, as CSV.
 pub(crate) fn buffers(choices: &mut Choices<'_>) -> String {
-    let headers =
-        ["id,lower,upper,size", "lower,upper,size,alignment", "size, upper ,lower,id", "id,lower,size", "lower;upper;size", ""];
-    let mut text = choices.pick(&headers).to_owned();
+    let wrong =
+        choices.pick(&["id,lower,size", "lower;upper;size", "size, upper ,lower,id", "lower,upper,size,alignment,size", ""]);
+    let is_aligned = choices.once_in(3);
+    let header = if is_aligned { "lower,upper,size,alignment" } else { "id,lower,upper,size" };
+    let mut text = if choices.once_in(8) { wrong } else { header }.to_owned();
     text.push_str(choices.pick(&["\n", "\r\n", "\n\n"]));
     for number in 0..choices.below(24) {
         let lower = choices.below(40) as u64;
-        let upper = lower.wrapping_add(choices.below(20) as u64);
+        let upper = lower + 1 + choices.below(20) as u64;
         let size = if choices.once_in(6) { choices.size() } else { 512 * (1 + choices.below(64) as u64) };
         let end = if choices.once_in(40) { u64::MAX } else { upper };
-        let alignment = choices.pick(&["1", "512", "3", "0", "18446744073709551615", "x"]);
+        let alignment = choices.pick(&["1", "512", "3", "4096", "1048576", "18446744073709551615"]);
         // Writing to a string cannot fail.
-        let _ = match choices.below(20) {
+        let _ = match choices.below(200) {
             0 => writeln!(text, "{number},{lower}"),
             1 => writeln!(text, "\"{number},{lower},{end},{size}"),
-            2 => writeln!(text, "{lower},{end},{size},{alignment}"),
+            2 => writeln!(text, "{number},{end},{lower},0"),
+            _ if is_aligned => writeln!(text, "{lower},{end},{size},{alignment}"),
             _ => writeln!(text, "{number},{lower},{end},{size}"),
         };
     }
@@ -29,16 +34,18 @@ pub(crate) fn buffers(choices: &mut Choices<'_>) -> String {
 
 /// The statistics of a run, as JSON.
 pub(crate) fn statistics(choices: &mut Choices<'_>) -> String {
-    const FAMILIES: [&str; 6] = ["allocated_bytes", "reserved_bytes", "active", "segment", "requested_bytes", "allocation"];
-    let mut entries = Vec::new();
-    for _ in 0..choices.below(20) {
-        let pool = choices.pick(&["all", "small_pool", "large_pool", "none"]);
-        let kind = choices.pick(&["current", "peak", "allocated", "freed", "typo"]);
-        let value = choices.pick(&["0", "1", "-1", "9223372036854775807", "-9223372036854775808", "1e3", "null", "1.5", "true"]);
-        entries.push(format!("\"{}.{pool}.{kind}\":{value}", choices.pick(&FAMILIES)));
+    let mut entries: Vec<String> =
+        Stats::default().entries().into_iter().map(|(key, _)| format!("\"{key}\":{}", choices.below(1000))).collect();
+    for _ in 0..choices.below(8) {
+        let value = choices.pick(&["0", "1", "-1", "9223372036854775807", "-9223372036854775808", "12884901888"]);
+        let wrong = choices.pick(&["9223372036854775808", "1e3", "null", "1.5", "true"]);
+        let value = if choices.once_in(12) { wrong } else { value };
+        let key = choices.pick(&["num_oom_rejections", "a_key_of_tomorrow", "reserved_bytes.all.peak", "num_ooms"]);
+        entries.push(format!("\"{key}\":{value}"));
     }
-    let counts = ["num_ooms", "num_alloc_retries", "max_split_size", "num_sync_all_streams", "oversize_allocations.current"];
-    entries.extend((0..choices.below(4)).map(|_| format!("\"{}\":{}", choices.pick(&counts), choices.number())));
+    if choices.once_in(8) {
+        entries.remove(choices.below(entries.len()));
+    }
     damaged(format!("{{{}}}", entries.join(",")), choices, 10)
 }
 
