@@ -6,8 +6,10 @@
 
 use arbitrary::Unstructured;
 
-/// The largest size, in bytes, that a generator gives to a segment, a block or a request of the trace, other than the absurd ones of
-/// [`Choices::size`]. It keeps the net on what is expected to hold: beyond it, memory grows with the pages of a segment.
+/// The largest size, in bytes, of a segment, a block or a request of a recording, and of the memory of a device.
+///
+/// Beyond it, memory and time grow with the number of pages: an expandable segment of 2^50 bytes takes a table of all its pages. Once such
+/// sizes are bounded, this is to be `u64::MAX`.
 pub const LARGEST_BYTES: u64 = 1 << 40;
 
 /// A source of choices.
@@ -50,8 +52,14 @@ impl<'b> Choices<'b> {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// A size in bytes: mostly one that programs request, sometimes one at a border of PyTorch's rules, seldom an absurd one.
+    /// A size in bytes: mostly one that programs request, sometimes one at a border of PyTorch's rules, seldom
+    /// an absurd one, but at most [`LARGEST_BYTES`].
     pub fn size(&mut self) -> u64 {
+        self.any_size().min(LARGEST_BYTES)
+    }
+
+    /// The same, without the bound.
+    pub fn any_size(&mut self) -> u64 {
         const BORDERS: [u64; 16] = [
             1,
             511,
@@ -68,7 +76,7 @@ impl<'b> Choices<'b> {
             1 << 30,
             12 << 30,
             80 << 30,
-            LARGEST_BYTES,
+            1 << 46,
         ];
         const ABSURD: [u64; 6] = [0, 1 << 63, u64::MAX, u64::MAX - 511, (1 << 63) - 1, 1 << 62];
         match self.below(8) {
@@ -78,7 +86,7 @@ impl<'b> Choices<'b> {
             5 => (2 << 20) * (1 + self.below(64) as u64),
             6 => self.pick(&BORDERS),
             _ if self.once_in(4) => self.pick(&ABSURD),
-            _ => self.number() % LARGEST_BYTES,
+            _ => self.number() >> self.below(64),
         }
     }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use parkade_fuzz::driver::{Execution, Options, execute, input, prepare_thread, run_kept, watch, work};
+use parkade_fuzz::driver::{Execution, Options, bound_address_space, execute, input, prepare_thread, run_kept, watch, work};
 use parkade_fuzz::targets::{Target, prepare};
 
 fn main() -> ExitCode {
@@ -31,6 +31,7 @@ fn run(options: &Options) -> Result<bool> {
     }
     let targets = options.targets().map_err(anyhow::Error::msg)?;
     let [target] = targets[..] else { bail!("--file and --number need one target, and {} are chosen", targets.len()) };
+    bound_address_space(options)?;
     prepare_thread();
     prepare();
     match (&options.file, options.number) {

@@ -102,7 +102,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
             }
             3 => {
                 self.text(key);
-                let absurd = self.choices.size();
+                let absurd = self.choices.any_size();
                 self.integer(i128::from(absurd));
             }
             _ => {

@@ -28,4 +28,4 @@ pub use failures::{kept, run_kept};
 pub use input::{Input, input};
 pub use options::Options;
 pub use watcher::watch;
-pub use worker::work;
+pub use worker::{bound_address_space, work};

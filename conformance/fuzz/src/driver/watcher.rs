@@ -57,6 +57,8 @@ pub fn watch(options: &Options) -> Result<bool> {
 
 fn worker(options: &Options, account: &Path) -> Result<Child> {
     let mut command = Command::new(env::current_exe()?);
+    // A backtrace of an allocation that fails says nothing that the input does not.
+    command.env("RUST_BACKTRACE", "0");
     command.args(env::args_os().skip(1)).arg("--account").arg(account).stdin(Stdio::null());
     command.spawn().with_context(|| format!("a worker for {:?}", options.target))
 }
@@ -127,8 +129,10 @@ impl Watched<'_> {
     /// Runs one execution in a process of its own. Returns how that ended, if not as it should.
     fn ends_alone(&self, target: &Target, number: u64) -> Result<Option<ExitStatus>> {
         let mut command = Command::new(env::current_exe()?);
+        // It is bounded like the worker.
+        command.args(["--address-space", &self.options.address_space.to_string()]);
         command.args(["--target", target.name, "--seed", &self.options.seed.to_string(), "--number", &number.to_string()]);
-        let mut child = command.stdout(Stdio::null()).spawn()?;
+        let mut child = command.env("RUST_BACKTRACE", "0").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             if let Some(status) = child.try_wait()? {

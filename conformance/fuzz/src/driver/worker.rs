@@ -56,7 +56,10 @@ pub fn work(options: &Options, account: &Path) -> Result<()> {
 }
 
 /// Beyond this an allocation fails, which ends the process: better than all memory of the machine.
-fn bound_address_space(options: &Options) -> Result<()> {
+///
+/// # Errors
+/// The system refuses the bound.
+pub fn bound_address_space(options: &Options) -> Result<()> {
     let bytes = (options.address_space * u64::from(options.threads) + 2) << 30;
     Ok(setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?)
 }

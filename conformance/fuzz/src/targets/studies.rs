@@ -17,7 +17,7 @@ use parkade_terminal::runner::{Command, render};
 use super::case::Case;
 use super::commands::Opened;
 use super::{Reached, commands};
-use crate::choices::Choices;
+use crate::choices::{Choices, LARGEST_BYTES};
 use crate::texts;
 
 pub(super) fn script(choices: &mut Choices<'_>) -> Vec<u8> {
@@ -30,7 +30,7 @@ pub(super) fn ops(bytes: &[u8], case: u8) -> Reached {
     let settings = ["", "expandable_segments:True", "max_split_size_mb:64", "garbage_collection_threshold:0.5"];
     let options = OpsOptions {
         settings: settings[case.number() % 4].to_owned(),
-        capacity_bytes: [1 << 30, 8 << 30, 64 << 20, u64::MAX][case.number() / 4 % 4],
+        capacity_bytes: [1 << 30, 8 << 30, 64 << 20, LARGEST_BYTES][case.number() / 4 % 4],
         addresses: if case.number() < 32 { Addresses::Up } else { Addresses::Down },
         profile: case.profile(),
     };
@@ -133,25 +133,31 @@ pub(super) fn merge(bytes: &[u8], case: u8) -> Reached {
     Reached::Read
 }
 
-/// Arguments of `parkade frontier`, a line each.
+/// Arguments of `parkade frontier`, a line each. About half of them are valid.
 pub(super) fn arguments(choices: &mut Choices<'_>) -> Vec<u8> {
-    let mut lines = vec![format!(
-        "--model=layers={},hidden={},heads={},vocabulary={},sequence={}{}",
-        choices.pick(&["1", "2", "0", "3"]),
-        choices.pick(&["64", "128", "63", "0", "18446744073709551615"]),
-        choices.pick(&["1", "4", "0", "7"]),
-        choices.pick(&["100", "1", "0", "18446744073709551615"]),
-        choices.pick(&["16", "1", "0", "4096", "18446744073709551615"]),
-        choices.pick(&["", ",tied=false", ",ratio=0", ",attention=materialized", ",x=1"]),
-    )];
-    lines.push(format!("--devices={}", choices.pick(&["1GiB", "600MiB", "24GB", "A100-40GB", "0", "16EiB", "x"])));
-    lines.push(format!("--policies={}", choices.pick(&["pytorch", "tlsf", "gmlake", "pytorch-expandable,buddy", "none"])));
-    lines.push(format!("--most-batch={}", choices.pick(&["1", "2", "8", "0", "18446744073709551615"])));
-    lines.push(format!("--steps={}", choices.pick(&["1", "2", "0", "18446744073709551615"])));
-    lines.push(format!("--context={}", choices.pick(&["0", "500MiB", "23GB", "15.99EiB"])));
-    lines.push(format!("--checkpointing={}", choices.pick(&["none", "layer", "other", "sqrt", "2", "0"])));
-    lines.push(format!("--precision={}", choices.pick(&["half", "half-master", "fp32", ""])));
-    lines.push(format!("--accumulation={}", choices.pick(&["1", "2", "0", "18446744073709551615"])));
+    const WRONG: [&str; 7] = ["0", "18446744073709551615", "", "x", "-1", "4294967296", "63"];
+    let mut number = |sound: &[&'static str]| if choices.once_in(28) { choices.pick(&WRONG) } else { choices.pick(sound) };
+    let model = format!(
+        "--model=layers={},hidden={},heads={},vocabulary={},sequence={}",
+        number(&["1", "2", "3"]),
+        number(&["64", "128", "192"]),
+        number(&["1", "2", "4"]),
+        number(&["100", "1", "50257"]),
+        number(&["16", "1", "64"]),
+    );
+    let sizes = [
+        format!("--most-batch={}", number(&["1", "2", "8"])),
+        format!("--steps={}", number(&["1", "2"])),
+        format!("--accumulation={}", number(&["1", "1", "2"])),
+        format!("--checkpointing={}", number(&["none", "layer", "other", "sqrt", "2"])),
+        format!("--precision={}", number(&["half", "half-master", "fp32"])),
+        format!("--devices={}", number(&["1GiB", "600MiB", "24GB", "A100-40GB", "20MiB"])),
+        format!("--context={}", number(&["1", "1MiB", "10MiB"])),
+        format!("--policies={}", number(&["pytorch", "tlsf", "gmlake", "pytorch-expandable,buddy", "all"])),
+    ];
+    let others = ["", ",tied=false", ",attention=materialized", ",ratio=1"];
+    let mut lines = vec![format!("{model}{}", choices.pick(&others))];
+    lines.extend(sizes);
     lines.push(choices.pick(&["--json", "--csv", "--no-scratch"]).to_owned());
     lines.join("\n").into_bytes()
 }

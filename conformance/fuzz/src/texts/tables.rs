@@ -17,7 +17,7 @@ pub(crate) fn buffers(choices: &mut Choices<'_>) -> String {
     for number in 0..choices.below(24) {
         let lower = choices.below(40) as u64;
         let upper = lower + 1 + choices.below(20) as u64;
-        let size = if choices.once_in(6) { choices.size() } else { 512 * (1 + choices.below(64) as u64) };
+        let size = if choices.once_in(6) { choices.any_size() } else { 512 * (1 + choices.below(64) as u64) };
         let end = if choices.once_in(40) { u64::MAX } else { upper };
         let alignment = choices.pick(&["1", "512", "3", "4096", "1048576", "18446744073709551615"]);
         // Writing to a string cannot fail.
@@ -52,9 +52,9 @@ pub(crate) fn statistics(choices: &mut Choices<'_>) -> String {
 /// The rows of a sweep, as `parkade sweep -o` writes them. `sound` is such a file.
 pub(crate) fn rows(sound: &str, choices: &mut Choices<'_>) -> String {
     let mut lines: Vec<String> = sound.lines().map(str::to_owned).collect();
-    for _ in 0..choices.below(4) {
+    for _ in 0..choices.below(3) {
         let Some(at) = choices.place(lines.len()) else { break };
-        match choices.below(6) {
+        match choices.below(12) {
             0 => drop(lines.remove(at)),
             1 => lines.insert(at, lines[at].clone()),
             2 => {
@@ -66,7 +66,7 @@ pub(crate) fn rows(sound: &str, choices: &mut Choices<'_>) -> String {
     }
     let mut text = lines.join("\n");
     text.push('\n');
-    damaged(text, choices, 6)
+    damaged(text, choices, 12)
 }
 
 /// Replaces one of a line's numbers.
