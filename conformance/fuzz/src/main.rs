@@ -44,8 +44,11 @@ fn run(options: &Options) -> Result<bool> {
 }
 
 fn run_file(target: &Target, file: &Path) -> Result<bool> {
-    let runs = run_kept(target, file)?;
-    Ok(runs.iter().map(|(case, execution)| say(*case, execution)).fold(true, |all, one| all && one))
+    let mut is_survived = true;
+    for (case, execution) in run_kept(target, file)? {
+        is_survived &= say(case, &execution);
+    }
+    Ok(is_survived)
 }
 
 fn say(case: u8, execution: &Execution) -> bool {

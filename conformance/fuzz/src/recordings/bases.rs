@@ -72,7 +72,7 @@ fn program(choices: &mut Choices<'_>) -> Recording {
     let stacks = stacks(&mut recording, choices);
     let mut trace: Vec<Entry> = Vec::new();
     // Address, size and stream of what is in use, and of what was freed and waits for another stream.
-    let (mut live, mut waiting): (Vec<(u64, u64, u64)>, Vec<(u64, u64, u64)>) = (Vec::new(), Vec::new());
+    let (mut live, mut waiting) = (Vec::new(), Vec::new());
     let (mut next, mut time_us) = (0x7f00_0000_0000_u64, 1_700_000_000_000_000_u64);
     // Few are long: most of what can be wrong is wrong in short ones too.
     let (steps, most) = if choices.once_in(3) { (1 + choices.below(4), 20) } else { (1 + choices.below(2), 6) };
