@@ -6,8 +6,8 @@ use parkade_recording::{Block, BlockState, DeviceRecording, Segment, StackId};
 
 use crate::choices::Choices;
 
-/// The most segments that a heap grows to.
-const MOST_SEGMENTS: u64 = 3000;
+/// The most segments that a change adds: the file stays below 100 KB, so the time that it takes is bounded.
+const MOST_SEGMENTS: u64 = 500;
 
 const STATES: [BlockState; 3] = [BlockState::ActiveAllocated, BlockState::ActivePendingFree, BlockState::Inactive];
 
