@@ -177,7 +177,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             total: sum(|block| Some(block.size)),
             allocated: sum(|block| (block.state == BlockActivity::Allocated).then_some(block.size)),
             active: Bytes(blocks.iter().filter(active).map(|block| block.size.0).sum()),
-            requested: Bytes(blocks.iter().filter(active).map(|block| block.requested.0).sum()),
+            // A segment that was taken over may say that its blocks requested any number of bytes.
+            requested: Bytes(blocks.iter().filter(active).fold(0, |sum, block| sum.saturating_add(block.requested.0))),
             stream: self.heap.stream(head.stream),
             pool: self.heap.pool_id(head.pool),
             class: PoolSlot(head.pool).class(),

@@ -141,6 +141,8 @@ impl DeviceBackend for RecordedDevice<'_> {
             Some(entry) if !matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc) => {
                 Err(self.refuse(size))
             }
+            // The recorded settings may name pages of any size, and no device has one like this.
+            _ if size.0 > TOTAL_MEMORY => Err(self.refuse(size)),
             _ => Ok(()),
         }
     }

@@ -1,0 +1,146 @@
+//! The choices of a generator, read off a string of bytes.
+//!
+//! The bytes follow from a seed and the number of the execution, so the same seed gives the same inputs. Where the bytes end, every choice
+//! is the first one, which the generators make the simplest: so a shorter string of bytes is a simpler input, and failures can be made
+//! smaller by cutting it.
+
+use arbitrary::Unstructured;
+
+/// The largest size, in bytes, of a segment, a block or a request of a recording, and of the memory of a device.
+///
+/// Beyond it, memory and time grow with the number of pages: an expandable segment of 2^50 bytes takes a table of all its pages. Once such
+/// sizes are bounded, this is to be `u64::MAX`.
+pub const LARGEST_BYTES: u64 = 1 << 40;
+
+/// A source of choices.
+pub struct Choices<'b>(Unstructured<'b>);
+
+impl<'b> Choices<'b> {
+    /// Choices from these bytes.
+    #[must_use]
+    pub fn new(bytes: &'b [u8]) -> Choices<'b> {
+        Choices(Unstructured::new(bytes))
+    }
+
+    /// A number below `end`, which must not be 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0.int_in_range(0..=end - 1).unwrap_or(0)
+    }
+
+    /// True once in `times`; never where the bytes have ended.
+    pub fn once_in(&mut self, times: usize) -> bool {
+        self.below(times) + 1 == times
+    }
+
+    /// One of these.
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
+    }
+
+    /// A place in a list; `None` if the list is empty.
+    pub fn place(&mut self, length: usize) -> Option<usize> {
+        (length > 0).then(|| self.below(length))
+    }
+
+    /// A byte.
+    pub fn byte(&mut self) -> u8 {
+        self.0.arbitrary().unwrap_or(0)
+    }
+
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.0.arbitrary().unwrap_or(0)
+    }
+
+    /// A size in bytes: mostly one that programs request, sometimes one at a border of PyTorch's rules, seldom
+    /// an absurd one, but at most [`LARGEST_BYTES`].
+    pub fn size(&mut self) -> u64 {
+        self.any_size().min(LARGEST_BYTES)
+    }
+
+    /// The same, without the bound.
+    pub fn any_size(&mut self) -> u64 {
+        const BORDERS: [u64; 16] = [
+            1,
+            511,
+            512,
+            513,
+            (1 << 20) - 1,
+            1 << 20,
+            (1 << 20) + 1,
+            2 << 20,
+            10 << 20,
+            (10 << 20) + 1,
+            20 << 20,
+            200 << 20,
+            1 << 30,
+            12 << 30,
+            80 << 30,
+            1 << 46,
+        ];
+        const ABSURD: [u64; 6] = [0, 1 << 63, u64::MAX, u64::MAX - 511, (1 << 63) - 1, 1 << 62];
+        match self.below(8) {
+            0..=2 => (self.number() % (4 << 20)).max(1),
+            3 => 512 * (1 + self.below(64) as u64),
+            4 => (1 << self.below(41)) + self.below(3) as u64,
+            5 => (2 << 20) * (1 + self.below(64) as u64),
+            6 => self.pick(&BORDERS),
+            _ if self.once_in(4) => self.pick(&ABSURD),
+            _ => self.number() >> self.below(64),
+        }
+    }
+
+    /// An address: mostly where devices put segments.
+    pub fn address(&mut self) -> u64 {
+        match self.below(6) {
+            0..=2 => 0x7f00_0000_0000 + ((2 << 20) * self.below(4096) as u64),
+            3 => 0x7f00_0000_0000 + 512 * self.below(1 << 20) as u64,
+            4 => self.pick(&[0, 512, 1 << 63, u64::MAX, u64::MAX - (2 << 20), 1 << 47]),
+            _ => self.number(),
+        }
+    }
+
+    /// A stream's handle: mostly one of few.
+    pub fn stream(&mut self) -> u64 {
+        match self.below(8) {
+            0..=4 => self.pick(&[0, 1, 2, 7]),
+            5 => self.pick(&[u64::MAX, 1 << 63, 0x5555_0000_1000]),
+            _ => self.below(5000) as u64,
+        }
+    }
+
+    /// A text of some words of a vocabulary, and other characters.
+    pub fn words(&mut self, vocabulary: &[&str], most: usize) -> String {
+        let mut text = String::new();
+        for _ in 0..self.below(most + 1) {
+            match self.below(12) {
+                0..=8 => text.push_str(self.pick(vocabulary)),
+                9 => text.push_str(&self.number().to_string()),
+                10 => text.push(char::from(self.byte())),
+                _ => text.push(char::from_u32(self.number() as u32 % 0x11_0000).unwrap_or('\u{fffd}')),
+            }
+        }
+        text
+    }
+
+    /// Damages bytes: some are changed, removed, repeated or cut off.
+    pub fn damage(&mut self, bytes: &mut Vec<u8>, most: usize) {
+        for _ in 0..=self.below(most) {
+            let Some(at) = self.place(bytes.len()) else { return };
+            match self.below(8) {
+                0 | 1 => bytes[at] = self.byte(),
+                2 | 3 => bytes[at] ^= 1 << self.below(8),
+                4 => drop(bytes.remove(at)),
+                5 => bytes.insert(at, self.byte()),
+                6 => {
+                    let end = (at + 1 + self.below(64)).min(bytes.len());
+                    let part = bytes[at..end].to_vec();
+                    let to = self.below(bytes.len() + 1);
+                    bytes.splice(to..to, part);
+                }
+                _ if self.once_in(4) => bytes.truncate(at),
+                _ => drop(bytes.drain(at..(at + 1 + self.below(16)).min(bytes.len()))),
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Writing pickles as strangers write them: any protocol, any way of spelling a number or a text, with or without a memo, and with fields
+//! that are missing, repeated or of a wrong type.
+//!
+//! parkade's own writer writes only what is right, in the two styles that PyTorch has.
+
+use std::collections::HashMap;
+
+use crate::choices::Choices;
+
+/// How a pickle is spelled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Spelling {
+    /// Python's protocol, 0 to 5.
+    pub(crate) protocol: u8,
+    /// Whether texts are written once and referred to afterwards.
+    pub(crate) memoises: bool,
+}
+
+impl Spelling {
+    /// One of the spellings; mostly that of `_dump_snapshot`.
+    pub(crate) fn any(choices: &mut Choices<'_>) -> Spelling {
+        let protocol = if choices.below(4) < 3 { 4 } else { choices.below(6) as u8 };
+        Spelling { protocol, memoises: !choices.once_in(8) }
+    }
+}
+
+/// A pickle that is being written.
+pub(crate) struct Pickle<'c, 'b> {
+    bytes: Vec<u8>,
+    spelling: Spelling,
+    choices: &'c mut Choices<'b>,
+    texts: HashMap<String, u32>,
+    memoised: u32,
+    /// How many more fields are written as they should be.
+    sound_fields: usize,
+    /// How many fields may still be spoiled.
+    spoils: usize,
+}
+
+impl<'c, 'b> Pickle<'c, 'b> {
+    /// An empty pickle, of whose fields at most `spoils` will be spoiled.
+    pub(crate) fn new(spelling: Spelling, spoils: usize, choices: &'c mut Choices<'b>) -> Pickle<'c, 'b> {
+        let bytes = if spelling.protocol >= 2 { vec![0x80, spelling.protocol] } else { Vec::new() };
+        let mut pickle =
+            Pickle { bytes, spelling, choices, texts: HashMap::new(), memoised: 0, sound_fields: usize::MAX, spoils };
+        pickle.plan_next();
+        pickle
+    }
+
+    fn plan_next(&mut self) {
+        let shift = 2 + self.choices.below(9);
+        self.sound_fields = if self.spoils == 0 { usize::MAX } else { self.choices.below(1 << shift) };
+        self.spoils = self.spoils.saturating_sub(1);
+    }
+
+    /// The whole pickle.
+    #[must_use]
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        self.bytes.push(b'.');
+        self.bytes
+    }
+
+    /// Writes a dict whose fields `fields` writes.
+    pub(crate) fn dict(&mut self, fields: impl FnOnce(&mut Self)) {
+        self.bytes.extend(if self.spelling.protocol == 0 { &b"(d("[..] } else { &b"}("[..] });
+        fields(self);
+        self.bytes.push(b'u');
+    }
+
+    /// Writes a list.
+    pub(crate) fn list<T>(&mut self, items: impl IntoIterator<Item = T>, mut item: impl FnMut(&mut Self, T)) {
+        self.bytes.extend(if self.spelling.protocol == 0 { &b"(l("[..] } else { &b"]("[..] });
+        for value in items {
+            item(self, value);
+        }
+        self.bytes.push(b'e');
+    }
+
+    /// Writes a field of a dict: the key, and what `value` writes. Seldom it is spoiled.
+    pub(crate) fn field(&mut self, key: &str, value: impl FnOnce(&mut Self)) {
+        if self.sound_fields > 0 {
+            self.sound_fields -= 1;
+            self.text(key);
+            return value(self);
+        }
+        self.plan_next();
+        match self.choices.below(6) {
+            // The key is missing.
+            0 => {}
+            1 => {
+                self.text("a_key_of_tomorrow");
+                self.wrong_value();
+                self.text(key);
+                value(self);
+            }
+            // Of equal keys the last one counts.
+            2 => {
+                self.text(key);
+                self.wrong_value();
+                self.text(key);
+                value(self);
+            }
+            3 => {
+                self.text(key);
+                let absurd = self.choices.any_size();
+                self.integer(i128::from(absurd));
+            }
+            _ => {
+                self.text(key);
+                self.wrong_value();
+            }
+        }
+    }
+
+    /// Writes something that is probably not what belongs here.
+    fn wrong_value(&mut self) {
+        match self.choices.below(12) {
+            0 => self.bytes.push(b'N'),
+            1 => self.boolean(true),
+            2 => self.float(f64::NAN),
+            3 => self.text(""),
+            4 => self.text("active_allocated"),
+            5 => self.integer(-1),
+            6 => self.integer(i128::from(u64::MAX) + 1),
+            // 200 bits.
+            7 => self.bytes.extend([&[0x8a, 25][..], &[0x7f; 25]].concat()),
+            8 => self.bytes.extend(if self.spelling.protocol == 0 { &b"(l"[..] } else { &b"]"[..] }),
+            9 => self.bytes.extend(b"(}u]e"),
+            10 => self.pair((u64::MAX, 0)),
+            _ => self.text(&"x".repeat(70_000)),
+        }
+    }
+
+    /// Writes a text; from the second time on, perhaps a reference to it.
+    pub(crate) fn text(&mut self, text: &str) {
+        if let Some(&slot) = self.texts.get(text) {
+            return match u8::try_from(slot) {
+                _ if self.spelling.protocol == 0 => self.bytes.extend(format!("g{slot}\n").bytes()),
+                Ok(short) => self.bytes.extend([b'h', short]),
+                Err(_) => {
+                    self.bytes.push(b'j');
+                    self.bytes.extend(slot.to_le_bytes());
+                }
+            };
+        }
+        match (self.spelling.protocol, u8::try_from(text.len())) {
+            (0, _) => {
+                let escaped = text.replace('\\', "\\u005c").replace('\n', "\\u000a").replace('\r', "\\u000d");
+                // Protocol 0 is Latin-1 with escapes.
+                let escaped =
+                    escaped.chars().map(|c| if c.is_ascii() { c.to_string() } else { format!("\\U{:08x}", u32::from(c)) });
+                self.bytes.push(b'V');
+                self.bytes.extend(escaped.collect::<String>().bytes());
+                self.bytes.push(b'\n');
+            }
+            (4.., Ok(short)) => self.bytes.extend([&[0x8c, short], text.as_bytes()].concat()),
+            _ => {
+                self.bytes.push(b'X');
+                self.bytes.extend((text.len() as u32).to_le_bytes());
+                self.bytes.extend(text.as_bytes());
+            }
+        }
+        if self.spelling.memoises {
+            self.memoise();
+            self.texts.insert(text.to_owned(), self.memoised - 1);
+        }
+    }
+
+    fn memoise(&mut self) {
+        match (self.spelling.protocol, u8::try_from(self.memoised)) {
+            (0, _) => self.bytes.extend(format!("p{}\n", self.memoised).bytes()),
+            (4.., _) => self.bytes.push(0x94),
+            (_, Ok(short)) => self.bytes.extend([b'q', short]),
+            _ => {
+                self.bytes.push(b'r');
+                self.bytes.extend(self.memoised.to_le_bytes());
+            }
+        }
+        self.memoised += 1;
+    }
+
+    /// Writes a boolean.
+    pub(crate) fn boolean(&mut self, value: bool) {
+        let spelled = match (self.spelling.protocol, value) {
+            (0 | 1, true) => &b"I01\n"[..],
+            (0 | 1, false) => &b"I00\n"[..],
+            (_, true) => &[0x88][..],
+            (_, false) => &[0x89][..],
+        };
+        self.bytes.extend(spelled);
+    }
+
+    /// Writes a float.
+    pub(crate) fn float(&mut self, value: f64) {
+        if self.spelling.protocol == 0 {
+            self.bytes.extend(format!("F{value}\n").bytes());
+        } else {
+            self.bytes.push(b'G');
+            self.bytes.extend(value.to_be_bytes());
+        }
+    }
+
+    /// Writes an integer.
+    pub(crate) fn integer(&mut self, value: i128) {
+        match (self.spelling.protocol, i32::try_from(value)) {
+            (0, Ok(_)) => self.bytes.extend(format!("I{value}\n").bytes()),
+            (0 | 1, Err(_)) => self.bytes.extend(format!("L{value}L\n").bytes()),
+            (_, Ok(short)) if (0..256).contains(&short) => self.bytes.extend([b'K', short as u8]),
+            (_, Ok(short)) => {
+                self.bytes.push(b'J');
+                self.bytes.extend(short.to_le_bytes());
+            }
+            _ => {
+                self.bytes.extend([0x8a, 16]);
+                self.bytes.extend(value.to_le_bytes());
+            }
+        }
+    }
+
+    /// Writes a tuple of two numbers.
+    pub(crate) fn pair(&mut self, pair: (u64, u64)) {
+        if self.spelling.protocol < 2 {
+            self.bytes.push(b'(');
+        }
+        self.integer(pair.0.into());
+        self.integer(pair.1.into());
+        self.bytes.push(if self.spelling.protocol < 2 { b't' } else { 0x86 });
+    }
+}

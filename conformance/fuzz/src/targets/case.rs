@@ -1,0 +1,86 @@
+//! What a command is asked beside its file: a limit, a capacity, settings, a release, a moment.
+
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade_recording::{Action, DeviceRecording, Recording};
+use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
+
+/// How many cases there are.
+pub const CASES: u8 = 64;
+
+const SETTINGS: [&str; 8] = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:64,garbage_collection_threshold:0.7",
+    "roundup_power2_divisions:4",
+    "per_process_memory_fraction:0.4",
+    "expandable_segments:True,max_split_size_mb:21",
+    "garbage_collection_threshold:0.3",
+    "max_non_split_rounding_mb:40",
+];
+
+/// The options of one execution.
+pub(super) struct Case(u8);
+
+impl Case {
+    pub(super) fn new(number: u8) -> Case {
+        Case(number % CASES)
+    }
+
+    /// The settings to replay under.
+    pub(super) fn settings(&self) -> Settings {
+        let text = SETTINGS[usize::from(self.0 % 8)];
+        ReplaySettings::given_as(self.profile(), text).map(|given| given.settings).unwrap_or_default()
+    }
+
+    /// The release to replay under.
+    pub(super) fn profile(&self) -> &'static Profile {
+        if self.0 % 5 == 4 { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 }
+    }
+
+    /// A number to choose by, which differs between cases.
+    pub(super) fn number(&self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The settings and the limit of the recorded run; `None` if the file states settings that are not valid.
+    pub(super) fn own(&self, recording: &Recording) -> Option<VerifyOptions> {
+        let release = newer_release(recording, None).map_or(&Profile::PYTORCH_2_11, |(profile, _)| profile);
+        let settings = ReplaySettings::of_recording_as(release, recording.settings.as_ref()).ok()?;
+        let limit_bytes = if self.0 % 4 == 1 { recording.devices.first().map(peak_bytes) } else { None };
+        Some(VerifyOptions { settings, limit_bytes, stats_file: None })
+    }
+
+    /// A limit to replay under: none, less than was reserved, or as much.
+    pub(super) fn limit_bytes(&self, device: &DeviceRecording) -> Option<u64> {
+        match self.0 % 7 {
+            0 | 1 => None,
+            2 => Some(0),
+            3 => Some(peak_bytes(device)),
+            part => Some(peak_bytes(device) / 8 * (8 - u64::from(part))),
+        }
+    }
+
+    /// A capacity to replay under.
+    pub(super) fn capacity_bytes(&self, device: &DeviceRecording) -> Option<u64> {
+        match self.0 % 3 {
+            0 => None,
+            1 => Some(peak_bytes(device) / 4 * 3),
+            _ => Some(80 << 30),
+        }
+    }
+}
+
+/// The most that the trace alone shows to be reserved at once.
+fn peak_bytes(device: &DeviceRecording) -> u64 {
+    let (mut bytes, mut peak) = (0_u64, 0);
+    for entry in &device.trace {
+        match entry.action {
+            Action::SegmentAlloc | Action::SegmentMap => bytes = bytes.saturating_add(entry.size),
+            Action::SegmentFree | Action::SegmentUnmap => bytes = bytes.saturating_sub(entry.size),
+            _ => {}
+        }
+        peak = bytes.max(peak);
+    }
+    peak
+}

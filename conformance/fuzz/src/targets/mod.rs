@@ -1,0 +1,86 @@
+//! What is fuzzed: every reader, and the core of every command.
+//!
+//! A target makes an input from choices and is run on any bytes, so the inputs that once failed are kept as the files that they are. What
+//! a command is asked beside its file follows from a number, the case.
+//!
+//! | file | targets |
+//! |---|---|
+//! | `readers` | what reads a file or a text |
+//! | `commands` | what a command does with a recording |
+//! | `studies` | sweep, merge, frontier, pack, ops |
+//! | `case` | the options of a command |
+
+mod case;
+mod commands;
+mod readers;
+mod studies;
+
+pub use case::CASES;
+
+use crate::choices::Choices;
+
+/// How far an input got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reached {
+    /// The reader refused it.
+    Refused,
+    /// It was read.
+    Read,
+}
+
+/// What a target is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// It reads a file or a text.
+    Reader,
+    /// It does what a command does.
+    Command,
+}
+
+/// Something that must survive any input.
+pub struct Target {
+    /// Its name, lower case.
+    pub name: &'static str,
+    /// What it is about.
+    pub kind: Kind,
+    /// Makes an input.
+    pub make: fn(&mut Choices<'_>) -> Vec<u8>,
+    /// Does with the input what is to be survived.
+    pub run: fn(&[u8], u8) -> Reached,
+    /// How an input's file is called, after the dot.
+    pub ending: &'static str,
+}
+
+/// All targets: readers first, the fast ones before the slow ones.
+pub const TARGETS: &[Target] = &[
+    Target { name: "recording", kind: Kind::Reader, make: readers::recording, run: readers::read_recording, ending: "pickle" },
+    Target { name: "written", kind: Kind::Reader, make: readers::written, run: readers::read_again, ending: "pickle" },
+    Target { name: "bytes", kind: Kind::Reader, make: readers::damaged, run: readers::read_recording, ending: "pickle" },
+    Target { name: "opcodes", kind: Kind::Reader, make: readers::opcodes, run: readers::read_recording, ending: "pickle" },
+    Target { name: "compressed", kind: Kind::Reader, make: readers::compressed, run: readers::read_recording, ending: "bin" },
+    Target { name: "settings", kind: Kind::Reader, make: readers::settings, run: readers::read_settings, ending: "txt" },
+    Target { name: "message", kind: Kind::Reader, make: readers::message, run: readers::read_message, ending: "txt" },
+    Target { name: "log", kind: Kind::Reader, make: readers::log, run: readers::read_log, ending: "txt" },
+    Target { name: "statistics", kind: Kind::Reader, make: readers::statistics, run: readers::read_statistics, ending: "json" },
+    Target { name: "buffers", kind: Kind::Reader, make: readers::buffers, run: readers::read_buffers, ending: "csv" },
+    Target { name: "size", kind: Kind::Reader, make: readers::size, run: readers::read_size, ending: "txt" },
+    Target { name: "ops", kind: Kind::Command, make: studies::script, run: studies::ops, ending: "ops" },
+    Target { name: "verify", kind: Kind::Command, make: commands::recording, run: commands::verify, ending: "pickle" },
+    Target { name: "stats", kind: Kind::Command, make: commands::recording, run: commands::stats, ending: "pickle" },
+    Target { name: "diagnose", kind: Kind::Command, make: commands::recording, run: commands::diagnose, ending: "pickle" },
+    Target { name: "replay", kind: Kind::Command, make: commands::recording, run: commands::replay, ending: "pickle" },
+    Target { name: "export", kind: Kind::Command, make: commands::recording, run: commands::export, ending: "pickle" },
+    Target { name: "diff", kind: Kind::Command, make: commands::recording, run: commands::diff, ending: "pickle" },
+    Target { name: "report", kind: Kind::Command, make: commands::recording, run: commands::report, ending: "pickle" },
+    Target { name: "pack", kind: Kind::Command, make: studies::packable, run: studies::pack, ending: "bin" },
+    Target { name: "merge", kind: Kind::Command, make: studies::rows, run: studies::merge, ending: "jsonl" },
+    Target { name: "advise", kind: Kind::Command, make: commands::recording, run: commands::advise, ending: "pickle" },
+    Target { name: "sweep", kind: Kind::Command, make: commands::recording, run: studies::sweep, ending: "pickle" },
+    Target { name: "frontier", kind: Kind::Command, make: studies::arguments, run: studies::frontier, ending: "txt" },
+];
+
+/// Makes what all inputs rest on, so that the first execution is not charged with it.
+pub fn prepare() {
+    crate::recordings::bases();
+    studies::sound_rows();
+}

@@ -1,0 +1,69 @@
+//! A short run of every target, and all inputs that once failed.
+//!
+//! `PARKADE_FUZZ_EXECUTIONS` sets how many inputs each reader gets; commands get a tenth.
+
+use std::path::Path;
+
+use parkade_fuzz::driver::{execute, input, kept, prepare_thread, run_kept};
+use parkade_fuzz::targets::{Kind, Reached, TARGETS, prepare};
+
+/// The least share of the inputs of a target that must be read, in percent. Where it is low, that is what the target is for.
+fn least_read(target: &str) -> u64 {
+    match target {
+        // Random opcodes, and bytes that are damaged.
+        "opcodes" => 0,
+        "bytes" => 1,
+        "compressed" | "size" | "merge" | "frontier" => 15,
+        "message" | "settings" | "buffers" => 30,
+        _ => 65,
+    }
+}
+
+/// As long as this runs with the other tests, every input must be the same again.
+const SEED: u64 = 20_261_122;
+
+#[test]
+fn every_target_survives_some_inputs() {
+    prepare_thread();
+    prepare();
+    let count = std::env::var("PARKADE_FUZZ_EXECUTIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(600_u64);
+    for target in TARGETS {
+        let executions = if target.kind == Kind::Reader { count } else { count / 10 };
+        let mut read = 0;
+        for number in 0..executions {
+            let input = input(target, SEED, number);
+            match execute(target, &input.bytes, input.case).reached {
+                Ok(Reached::Read) => read += 1,
+                Ok(Reached::Refused) => {}
+                Err(failure) => panic!("parkade-fuzz --target {} --seed {SEED} --number {number}: {failure:?}", target.name),
+            }
+        }
+        let (name, least) = (target.name, least_read(target.name));
+        assert!(read * 100 >= least * executions, "{name}: {read} of {executions} inputs are read, less than {least} %");
+    }
+}
+
+#[test]
+fn inputs_that_once_failed_are_survived() {
+    prepare_thread();
+    prepare();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut runs = 0;
+    for (file, targets) in kept(&corpus).expect("a corpus") {
+        for target in targets {
+            for (case, execution) in run_kept(target, &file).expect("readable") {
+                let failed = execution.reached.err();
+                assert_eq!(failed, None, "{} on {} in case {case}", target.name, file.display());
+                runs += 1;
+            }
+        }
+    }
+    assert!(runs > 0, "{runs}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_inputs() {
+    let of_seed = |seed| TARGETS.iter().map(|target| input(target, seed, 7)).collect::<Vec<_>>();
+    assert_eq!(of_seed(1), of_seed(1));
+    assert_ne!(of_seed(1), of_seed(2));
+}
