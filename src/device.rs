@@ -117,6 +117,43 @@ pub trait DeviceBackend {
         Err((memory, NO_VIRTUAL_MEMORY))
     }
 
+    /// How many pages the device would now take together, in the calls below and in those that are given
+    /// memory of [`DeviceBackend::create_run`]. 1, by default: each page has a handle of its own, and each
+    /// call is about one. A device that counts instead of holding memory can take more, as long as its
+    /// answers are those of one call for each page; then a size that comes from a file costs no memory.
+    fn run_pages(&self) -> u64 {
+        1
+    }
+
+    /// Creates memory for at most `pages` pages of `page` bytes, as that many calls of
+    /// [`DeviceBackend::create`] would, up to the first that fails. Returns it, and for how many pages it is:
+    /// at least one. Mapping it, with the size of all its pages, and releasing it count as a call for each.
+    ///
+    /// # Errors
+    /// As [`DeviceBackend::create`], if there is not even one.
+    fn create_run(&mut self, page: Bytes, pages: u64) -> Result<(Self::Physical, u64), BackendError> {
+        let _ = pages;
+        self.create(page).map(|memory| (memory, 1))
+    }
+
+    /// Keeps the first `pages` pages, of `page` bytes each, of memory that is for more, and returns the rest.
+    ///
+    /// # Errors
+    /// By default, since there is no such memory.
+    fn split_run(&mut self, memory: &mut Self::Physical, page: Bytes, pages: u64) -> Result<Self::Physical, BackendError> {
+        let _ = (memory, page, pages);
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
+    /// Unmaps `pages` pages of `page` bytes, at most [`DeviceBackend::run_pages`], as a call of
+    /// [`DeviceBackend::unmap`] for each.
+    ///
+    /// # Errors
+    /// Any error of the driver.
+    fn unmap_run(&mut self, address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError> {
+        self.unmap(address, Bytes(page.0.saturating_mul(pages)))
+    }
+
     /// Waits for all work that the stream was given so far (cudaStreamSynchronize).
     ///
     /// # Errors

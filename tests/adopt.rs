@@ -41,9 +41,9 @@ fn segment(page: Option<u64>, blocks: &[(u64, AdoptedContent)]) -> AdoptedSegmen
 /// allocations.
 fn adopt(core: &mut Core, segment: &AdoptedSegment) -> Result<(Vec<u64>, Vec<Allocation>), AdoptError> {
     let mut asked = Vec::new();
-    let out = core.adopt(segment, &mut |address| {
+    let out = core.adopt(segment, &mut |address, _| {
         asked.push(address.get());
-        Bytes(PAGE)
+        (Bytes(PAGE), 1)
     })?;
     core.check().expect("a sound heap");
     Ok((asked, out))

@@ -162,6 +162,19 @@ impl DeviceBackend for RecordedDevice<'_> {
         Ok(())
     }
 
+    fn run_pages(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// All or none: the recording says once whether a request found memory.
+    fn create_run(&mut self, page: Bytes, pages: u64) -> Result<((), u64), BackendError> {
+        self.create(page).map(|()| ((), pages))
+    }
+
+    fn split_run(&mut self, (): &mut (), _: Bytes, _: u64) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     fn synchronize_stream(&mut self, _: StreamId) -> Result<(), BackendError> {
         Ok(())
     }
