@@ -90,7 +90,8 @@ impl From<PolicyFault> for AllocError {
 /// Why giving a block back failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeError {
-    /// The allocation does not belong to this allocator, or no longer does. Nothing has changed.
+    /// The allocation was made by another allocator, or its block was taken back when a pool was restored.
+    /// Nothing has changed.
     NotAllocated,
     /// The block was taken back, but an event could not be recorded. The block stays pending, and the next
     /// request tries again.
@@ -100,7 +101,9 @@ pub enum FreeError {
 impl fmt::Display for FreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FreeError::NotAllocated => f.write_str("the allocation does not belong to this allocator"),
+            FreeError::NotAllocated => f.write_str(
+                "the allocation does not belong to this allocator, or no longer: only the one that made it takes it back",
+            ),
             FreeError::Device(error) => write!(f, "the block stays pending: {error}"),
         }
     }

@@ -25,13 +25,20 @@ const MOST_RUNGS: u32 = 512;
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for
     /// it. Returns a detached block, and the request with the pool that serves it.
+    ///
+    /// The pool stays until then, also if a callback abandons it and makes others: the request goes to none of
+    /// those. In PyTorch the request holds a pointer to the pool, which dangles if the callback releases the
+    /// pool's cache.
     #[cold]
-    pub(super) fn obtain(
-        &mut self,
-        request: &Request,
-        stream_slot: u16,
-        mut segment: Bytes,
-    ) -> Result<(u32, Request), AllocError> {
+    pub(super) fn obtain(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(u32, Request), AllocError> {
+        let pool_number = request.pool.pool_number();
+        self.heap.private_pools_mut().keep(pool_number);
+        let obtained = self.climb(request, stream_slot, segment);
+        self.heap.private_pools_mut().keep_no_longer(pool_number);
+        obtained
+    }
+
+    fn climb(&mut self, request: &Request, stream_slot: u16, mut segment: Bytes) -> Result<(u32, Request), AllocError> {
         if self.run_free_memory_callbacks() {
             match self.policy.place(&self.heap, request) {
                 Placement::Reuse(id) => return Ok((self.take(id, request)?, *request)),
