@@ -11,7 +11,8 @@ use crate::units::{Bytes, DeviceAddress, StreamId};
 /// A device as the allocator sees it.
 ///
 /// Contract, which the conformance suite checks on every implementation:
-/// - `malloc` returns ranges that do not overlap any range still held, aligned to at least 512 bytes;
+/// - `malloc` and `reserve` return ranges that do not overlap any range still held, aligned to at least 512
+///   bytes; any other answer fails the request ([`AllocError::Answer`](crate::AllocError::Answer));
 /// - a method that returns an error has changed nothing on the device;
 /// - an event once reported complete stays complete until it is recorded again.
 pub trait DeviceBackend {
@@ -24,6 +25,11 @@ pub trait DeviceBackend {
     /// Whether no stream's oldest event can be complete before that of a stream with a lower handle. Polling
     /// can then stop at the first incomplete one instead of asking every stream with events.
     const COMPLETES_BY_HANDLE: bool = false;
+
+    /// Whether the allocator checks each range that it is handed out: aligned, and apart from all others that
+    /// it holds. Not for a device that repeats a recording, which does not say how long a reserved range was,
+    /// so that ranges of an assumed length may overlap.
+    const ANSWERS_ARE_CHECKED: bool = true;
 
     /// The device's index in its host, as messages show it.
     fn index(&self) -> u32;
@@ -243,8 +249,20 @@ impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BackendError::OutOfMemory { requested } => write!(f, "the device has no room for {requested} bytes"),
-            BackendError::Driver { call, code } => write!(f, "{call} failed with driver code {code}"),
+            BackendError::Driver { call, code } => write!(f, "{call} failed with driver code {code}{}", meaning(call, *code)),
         }
+    }
+}
+
+/// What a code of CUDA's driver means, where the way out is not in the call.
+fn meaning(call: &str, code: u32) -> &'static str {
+    match code {
+        _ if !call.starts_with("cu") => "",
+        3 => {
+            ": the driver is not initialised in this process; a child of fork cannot use CUDA if its parent did: spawn it instead"
+        }
+        709 => ": the context was destroyed, as by cudaDeviceReset, and all its memory with it: open the device again",
+        _ => "",
     }
 }
 

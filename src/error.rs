@@ -10,6 +10,7 @@ use crate::device::BackendError;
 use crate::heap::PoolError;
 use crate::policy::PolicyFault;
 use crate::profile::Profile;
+use crate::taken::WrongAnswer;
 use crate::texts::OutOfMemory;
 use crate::units::Bytes;
 
@@ -33,6 +34,8 @@ pub enum AllocError {
     },
     /// The device failed, and not for lack of memory.
     Device(BackendError),
+    /// The device handed out a range that cannot be used. What earlier rungs did stays done.
+    Answer(WrongAnswer),
     /// More than 65,535 different streams.
     TooManyStreams,
     /// The policy gave an answer that cannot be carried out.
@@ -60,6 +63,7 @@ impl fmt::Display for AllocError {
             AllocError::OutOfMemory(report) => report.fmt(f),
             AllocError::Rejected { requested } => f.write_str(&crate::texts::rejection_message(*requested)),
             AllocError::Device(error) => error.fmt(f),
+            AllocError::Answer(wrong) => wrong.fmt(f),
             AllocError::TooManyStreams => f.write_str("more than 65535 streams: the heap numbers them with 16 bits"),
             AllocError::Policy(fault) => fault.fmt(f),
             AllocError::Pool(error) => error.fmt(f),
@@ -72,6 +76,12 @@ impl core::error::Error for AllocError {}
 impl From<BackendError> for AllocError {
     fn from(error: BackendError) -> AllocError {
         AllocError::Device(error)
+    }
+}
+
+impl From<WrongAnswer> for AllocError {
+    fn from(wrong: WrongAnswer) -> AllocError {
+        AllocError::Answer(wrong)
     }
 }
 

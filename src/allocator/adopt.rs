@@ -67,6 +67,10 @@ pub enum AdoptError {
     UnknownPool,
     /// More than 65,535 streams.
     TooManyStreams,
+    /// It overlaps a segment of the allocator, or does not start on a multiple of 512 bytes.
+    Misplaced,
+    /// With it the allocator would hold more bytes than its statistics can count, 2^63 - 1.
+    TooMuch,
 }
 
 impl fmt::Display for AdoptError {
@@ -78,6 +82,8 @@ impl fmt::Display for AdoptError {
             AdoptError::NotWholePages => "memory of the segment begins or ends inside a page",
             AdoptError::UnknownPool => "the segment's pool has not been made",
             AdoptError::TooManyStreams => "more than 65535 streams",
+            AdoptError::Misplaced => "the segment overlaps another, or does not start on a multiple of 512 bytes",
+            AdoptError::TooMuch => "the segment would make more than 2^63 - 1 bytes in all",
         })
     }
 }
@@ -151,6 +157,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let stream = self.heap.stream_slot(segment.stream).map_err(|_| AdoptError::TooManyStreams)?;
         let pool_number = self.heap.private_pools().number_of(segment.pool).ok_or(AdoptError::UnknownPool)?;
         let pool = PoolSlot::of_pool(pool_number, segment.class);
+        if self.heap.reserved().checked_add(total).is_none_or(|reserved| reserved.0 > i64::MAX as u64) {
+            return Err(AdoptError::TooMuch);
+        }
+        self.note_taken("adopt", segment.address, total).map_err(|_| AdoptError::Misplaced)?;
         match segment.page {
             Some(page) => self.adopt_pages(segment, pool, (total, page), memory),
             None => self.adopt_whole(pool, total),

@@ -73,9 +73,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("reserves no addresses").into());
         }
         let address = self.device.reserve(size)?;
+        self.note_taken("reserve", address, size)?;
         let is_short = size < request.size && self.profile.gives_short_ranges_back;
         let returned = if is_short { self.device.unreserve(address, size) } else { Ok(()) };
         if is_short && returned.is_ok() {
+            self.taken.remove(address.0);
             return Ok(None);
         }
         // A range that the device failed to free stays the allocator's.
@@ -98,6 +100,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let count = wanted.div_ceil(page);
         let bytes = count * page;
+        // The statistics count with 63 bits.
+        if self.heap.reserved().checked_add(Bytes(bytes)).is_none_or(|reserved| reserved.0 > i64::MAX as u64) {
+            return Ok(false);
+        }
         let Some(memory) = self.create_pages(count, page)? else { return Ok(false) };
         self.map_pages(Pages { address, page, count }, memory, base)?;
         self.heap.map_front(index, bytes);
@@ -293,6 +299,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             // The device does not free addresses while anything is mapped there, even leftovers.
             self.release_leftovers()?;
             self.device.unreserve(DeviceAddress(base), Bytes(size))?;
+            self.taken.remove(base);
             self.reservations.remove(base);
             self.heap.remove_reservation(index);
         }

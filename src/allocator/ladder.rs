@@ -15,6 +15,7 @@ use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Attempt, Placement, Policy, Relief, Request};
 use crate::stats::Family;
+use crate::taken::{AnswerProblem, WrongAnswer};
 use crate::texts::{Hint, OutOfMemory};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
@@ -140,6 +141,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             Err(error) => return Err(error.into()),
         };
+        let reserved = self.heap.reserved().checked_add(size);
+        if reserved.is_none_or(|reserved| reserved.0 > i64::MAX as u64) {
+            return Err(WrongAnswer { call: "malloc", address, bytes: size, problem: AnswerProblem::TooMuch }.into());
+        }
+        self.note_taken("malloc", address, size)?;
         let class = request.pool.class();
         let block = self.heap.add_segment(address, size, stream, request.pool);
         self.stats.increase(Family::Segment, class, 1);
@@ -201,6 +207,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
             self.device.free(DeviceAddress(address))?;
+            self.taken.remove(address);
             self.tell(TraceAction::SegmentFree, index, address, size);
             self.heap.detach(index);
             self.heap.remove_segment(index);

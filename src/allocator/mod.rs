@@ -30,6 +30,7 @@ use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::profile::Profile;
 use crate::reservation::Reservations;
 use crate::stats::{Family, Stats};
+use crate::taken::{TakenRanges, WrongAnswer};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
 use identity::{Identity, Maker};
@@ -104,6 +105,7 @@ pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
     heap: Heap,
     pending: Pending<D::Event>,
     reservations: Reservations<D::Physical>,
+    taken: TakenRanges,
     stats: Stats,
     total_memory: Bytes,
     callbacks: Vec<FreeMemoryCallback<D, P, O>>,
@@ -119,8 +121,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let profile = policy.profile();
         let (pending, reservations) = (Pending::new(), Reservations::new());
         let heap = Heap::new(profile, policy.free_order(), policy.coalescing(), total_memory);
-        let (callbacks, identity) = (Vec::new(), Identity::new());
-        Allocator { device, policy, profile, observer, heap, pending, reservations, stats, total_memory, callbacks, identity }
+        let (taken, callbacks, identity) = (TakenRanges::default(), Vec::new(), Identity::new());
+        Allocator {
+            device,
+            policy,
+            profile,
+            observer,
+            heap,
+            pending,
+            reservations,
+            taken,
+            stats,
+            total_memory,
+            callbacks,
+            identity,
+        }
     }
 
     /// Serves a request of `requested` bytes for `stream`, as PyTorch's tensor path does.
@@ -309,6 +324,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Allocation { address, id: self.heap.arena.id(index), maker: self.identity.own() }
     }
 
+    /// Checks a range that the device handed out, and notes it.
+    fn note_taken(&mut self, call: &'static str, address: DeviceAddress, bytes: Bytes) -> Result<(), WrongAnswer> {
+        if !D::ANSWERS_ARE_CHECKED {
+            return Ok(());
+        }
+        self.taken.add(address.0, bytes.0).map_err(|problem| WrongAnswer { call, address, bytes, problem })
+    }
+
     /// Tells the observer what happened to a block.
     #[inline]
     fn tell(&mut self, action: TraceAction, index: u32, address: u64, size: u64) {
@@ -343,6 +366,7 @@ where
             heap: self.heap.clone(),
             pending: self.pending.clone(),
             reservations: self.reservations.clone(),
+            taken: self.taken.clone(),
             stats: self.stats.clone(),
             total_memory: self.total_memory,
             callbacks: Vec::new(),

@@ -140,6 +140,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 let (base, size) = (self.heap.arena.at(index).address, self.heap.arena.at(index).size);
                 self.release_leftovers()?;
                 self.device.unreserve(DeviceAddress(base), Bytes(size))?;
+                self.taken.remove(base);
                 self.reservations.remove(base);
                 self.heap.remove_reservation(index);
             }

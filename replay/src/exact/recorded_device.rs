@@ -96,6 +96,8 @@ impl DeviceBackend for RecordedDevice<'_> {
     /// this, a replay with a hundred thousand waiting blocks would poll each of them at every request.
     const COMPLETES_BY_HANDLE: bool = true;
 
+    const ANSWERS_ARE_CHECKED: bool = false;
+
     fn index(&self) -> u32 {
         self.index
     }
