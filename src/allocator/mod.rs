@@ -6,10 +6,12 @@
 //! the observer is told everything, in PyTorch's order (spec 2.4, 7.4).
 
 mod adopt;
+mod allocation;
 mod checkpoint;
 mod expandable;
 mod identity;
 mod ladder;
+mod pages;
 mod pools;
 mod release;
 #[cfg(test)]
@@ -19,7 +21,6 @@ mod view;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
 
 use crate::block::{Block, BlockId, BlockState, NIL};
 use crate::device::{BackendError, DeviceBackend};
@@ -33,9 +34,10 @@ use crate::stats::{Family, Stats};
 use crate::taken::{TakenRanges, WrongAnswer};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
-use identity::{Identity, Maker};
+use identity::Identity;
 
 pub use adopt::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
+pub use allocation::Allocation;
 pub use checkpoint::Restored;
 pub use view::InvalidFraction;
 
@@ -44,43 +46,6 @@ const TOO_LARGE: u64 = 1 << 60;
 
 /// The most splits for one request: enough to halve 2^64 bytes down to one.
 const MOST_SPLITS: usize = 64;
-
-/// A block handed out. It goes back through [`Allocator::free`] of the allocator that made it, once: it cannot
-/// be copied. Two are equal if they are the same block of equal allocators.
-#[must_use = "memory that is not given back stays allocated"]
-pub struct Allocation {
-    address: DeviceAddress,
-    id: BlockId,
-    maker: Maker,
-}
-
-impl PartialEq for Allocation {
-    fn eq(&self, other: &Allocation) -> bool {
-        (self.address, self.id) == (other.address, other.id)
-    }
-}
-
-impl Eq for Allocation {}
-
-impl fmt::Debug for Allocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Allocation").field("address", &self.address).field("id", &self.id).finish()
-    }
-}
-
-impl Allocation {
-    /// Its first byte.
-    #[must_use]
-    pub fn address(&self) -> DeviceAddress {
-        self.address
-    }
-
-    /// The same block for a clone of its allocator, made while the block was allocated. Each allocator takes
-    /// back only one of the two.
-    pub fn in_a_clone(&self) -> Allocation {
-        Allocation { address: self.address, id: self.id, maker: self.maker }
-    }
-}
 
 /// How a block was split before it was handed out.
 struct Cut {

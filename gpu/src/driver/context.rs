@@ -6,7 +6,7 @@
 //!
 //! Other code may reset the device (`cudaDeviceReset`), which destroys all handles of the context. When the
 //! context is made again, its handle is the same, but an old stream's crashes the process and an old address
-//! may be somebody else's memory (seen on an H200, driver 580). Only the context's number tells, so it is
+//! may be somebody else's memory (seen on an H200). Only the context's number tells, so it is
 //! compared before every call, which then fails with the driver's code for a destroyed context.
 
 use std::ffi::c_int;
