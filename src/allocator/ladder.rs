@@ -34,7 +34,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<(u32, Request), AllocError> {
         if self.run_free_memory_callbacks() {
             match self.policy.place(&self.heap, request) {
-                Placement::Reuse(id) => return Ok((self.take(id, request)?, *request)),
+                Placement::Reuse(id) => return Ok((self.take(id, request, stream_slot)?, *request)),
                 Placement::Segment(bytes) => segment = bytes,
             }
         }
@@ -55,7 +55,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                     }
                 }
                 Relief::Borrow => {
-                    if let Some(borrowed) = self.borrow(request)? {
+                    if let Some(borrowed) = self.borrow(request, stream_slot)? {
                         return Ok(borrowed);
                     }
                 }
@@ -72,7 +72,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 // Waiting would break the capture, and forget the uses recorded during it.
                 Relief::Wait if self.heap.is_deferring() => {}
                 Relief::Wait => self.synchronize()?,
-                Relief::Reuse(id) => return Ok((self.take(id, request)?, *request)),
+                Relief::Reuse(id) => return Ok((self.take(id, request, stream_slot)?, *request)),
                 Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
             }
         }

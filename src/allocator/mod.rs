@@ -128,11 +128,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.process_events()?;
         let pool = PoolSlot::of_pool(self.heap.private_pools().number_for(stream), self.policy.classify(size));
         let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
-        let (block, request) = match self.policy.place(&self.heap, &request) {
-            Placement::Reuse(id) => (self.take(id, &request)?, request),
-            Placement::Segment(segment) => self.obtain(&request, stream_slot, segment)?,
-        };
-        self.hand_out(block, &request)
+        match self.policy.place(&self.heap, &request) {
+            Placement::Reuse(id) => self.reuse(id, &request, stream_slot),
+            Placement::Segment(segment) => self.obtain_and_hand_out(&request, stream_slot, segment),
+        }
     }
 
     /// Records that work on `stream` uses the block: once given back, it stays pending until that work is
@@ -154,25 +153,68 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// The slot of an allocated block.
     #[inline]
     fn resolve(&self, allocation: &Allocation) -> Option<u32> {
-        self.heap.arena.resolve(allocation.id).filter(|&index| self.heap.arena.at(index).state == BlockState::Allocated)
+        let BlockId { index, generation } = allocation.id;
+        let is_out = |block: &Block| block.generation == generation && block.state == BlockState::Allocated;
+        self.heap.arena.get(index).is_some_and(is_out).then_some(index)
+    }
+
+    /// Hands out the free block that the policy chose, or its low part, after checking the choice.
+    #[inline(always)]
+    fn reuse(&mut self, id: BlockId, request: &Request, stream_slot: u16) -> Result<Allocation, AllocError> {
+        let Some((whole, was_split)) = self.check_choice(id, request, stream_slot) else {
+            return Err(self.wrong_choice(id, request).into());
+        };
+        if !self.splits(whole, request) {
+            self.heap.detach(id.index);
+            return Ok(self.hand_out_whole(id.index, request, Cut { whole, was_split, rests: 0 }));
+        }
+        if self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size {
+            self.heap.detach(id.index);
+            return self.hand_out_cut(id.index, request);
+        }
+        let low = self.heap.cut(id.index, request.size.0, self.policy.stamp(request.pool));
+        Ok(self.hand_out_whole(low, request, Cut { whole, was_split, rests: 1 }))
+    }
+
+    /// Serves a request for which there is no free block.
+    #[cold]
+    #[inline(never)]
+    fn obtain_and_hand_out(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<Allocation, AllocError> {
+        let (index, request) = self.obtain(request, stream_slot, segment)?;
+        self.hand_out(index, &request)
+    }
+
+    /// Size and splitness of the free block that the policy chose; `None` if the choice is wrong.
+    #[inline(always)]
+    fn check_choice(&self, id: BlockId, request: &Request, stream_slot: u16) -> Option<(u64, bool)> {
+        let block = self.heap.arena.get(id.index)?;
+        let is_there = block.generation == id.generation && block.state == BlockState::Free;
+        if is_there && block.size >= request.size.0 && block.pool == request.pool.0 && block.stream == stream_slot {
+            Some((block.size, block.is_split()))
+        } else {
+            None
+        }
     }
 
     /// Takes the free block that the policy chose, after checking the choice.
-    #[inline]
-    fn take(&mut self, id: BlockId, request: &Request) -> Result<u32, AllocError> {
-        let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("reuses a block that does not exist"))?;
-        let block = self.heap.arena.at(index);
-        if block.state != BlockState::Free {
-            return Err(self.fault("reuses a block that is not free").into());
+    fn take(&mut self, id: BlockId, request: &Request, stream_slot: u16) -> Result<u32, AllocError> {
+        if self.check_choice(id, request, stream_slot).is_none() {
+            return Err(self.wrong_choice(id, request).into());
         }
-        if block.size < request.size.0 {
-            return Err(self.fault("reuses a block that is too small").into());
-        }
-        if block.pool != request.pool.0 || self.heap.stream(block.stream) != request.stream {
-            return Err(self.fault("reuses a block of another pool or stream").into());
-        }
-        self.heap.detach(index);
-        Ok(index)
+        self.heap.detach(id.index);
+        Ok(id.index)
+    }
+
+    /// What is wrong with the policy's choice.
+    #[cold]
+    fn wrong_choice(&self, id: BlockId, request: &Request) -> PolicyFault {
+        let problem = match self.heap.arena.resolve(id).map(|index| self.heap.arena.at(index)) {
+            None => "reuses a block that does not exist",
+            Some(block) if block.state != BlockState::Free => "reuses a block that is not free",
+            Some(block) if block.size < request.size.0 => "reuses a block that is too small",
+            Some(_) => "reuses a block of another pool or stream",
+        };
+        self.fault(problem)
     }
 
     #[cold]
@@ -180,22 +222,25 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         PolicyFault { policy: self.policy.name(), problem }
     }
 
+    /// Whether the policy splits a block of `whole` bytes for the request.
+    #[inline(always)]
+    fn splits(&self, whole: u64, request: &Request) -> bool {
+        whole > request.size.0
+            && !self.heap.private_pools().is_kept_whole(request.pool.pool_number())
+            && self.policy.splits(Bytes(whole), request)
+    }
+
     /// Splits the detached block if the policy says so, and hands it out (spec 3.2).
-    #[inline]
     fn hand_out(&mut self, index: u32, request: &Request) -> Result<Allocation, AllocError> {
         let whole = self.heap.arena.at(index).size;
-        let splits = whole > request.size.0
-            && !self.heap.private_pools().is_kept_whole(request.pool.pool_number())
-            && self.policy.splits(Bytes(whole), request);
-        let part = if splits { self.policy.cut(Bytes(whole), request) } else { Bytes(whole) };
-        if splits && (part != request.size || self.heap.has_buddies()) {
-            return self.hand_out_cut(index, request, part);
+        let splits = self.splits(whole, request);
+        if splits && (self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size) {
+            return self.hand_out_cut(index, request);
         }
         Ok(self.hand_out_part(index, request, splits))
     }
 
     /// Hands out the detached block, or only as many bytes as the request's size if it splits.
-    #[inline]
     fn hand_out_part(&mut self, index: u32, request: &Request, splits: bool) -> Allocation {
         let block = self.heap.arena.at(index);
         let (whole, was_split) = (block.size, block.is_split());
@@ -203,12 +248,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.hand_out_whole(index, request, Cut { whole, was_split, rests: i64::from(splits) })
     }
 
-    /// As [`Allocator::hand_out_part`], with several splits or one that keeps more than the request's size;
-    /// the first keeps `part` bytes.
+    /// Hands out the low part of the detached block, with several splits or one that keeps more than the
+    /// request's size.
     #[cold]
-    fn hand_out_cut(&mut self, index: u32, request: &Request, part: Bytes) -> Result<Allocation, AllocError> {
+    #[inline(never)]
+    fn hand_out_cut(&mut self, index: u32, request: &Request) -> Result<Allocation, AllocError> {
         let block = self.heap.arena.at(index);
         let (whole, was_split) = (block.size, block.is_split());
+        let part = self.policy.cut(Bytes(whole), request);
         let mut parts = alloc::vec![part];
         let mut size = Bytes(whole);
         // All answers are checked before the first split.
@@ -246,7 +293,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Hands out the detached block, which was split as `cut` says.
-    #[inline]
+    #[inline(always)]
     fn hand_out_whole(&mut self, index: u32, request: &Request, cut: Cut) -> Allocation {
         let class = request.pool.class();
         let block = self.heap.arena.at_mut(index);
@@ -272,11 +319,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             (false, false) => {}
         }
         self.tell(TraceAction::Alloc, index, address.0, request.requested.0);
-        self.stats.increase(Family::Allocation, class, 1);
-        self.stats.increase(Family::AllocatedBytes, class, size as i64);
-        self.stats.increase(Family::Active, class, 1);
-        self.stats.increase(Family::ActiveBytes, class, size as i64);
-        self.stats.increase(Family::RequestedBytes, class, request.requested.0 as i64);
+        self.stats.count_handed_out(class, size as i64, request.requested.0 as i64);
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.increase(1);
         }
@@ -286,6 +329,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Tells the observer what happened to a block.
     #[inline]
     fn tell(&mut self, action: TraceAction, index: u32, address: u64, size: u64) {
+        if !O::WATCHES {
+            return;
+        }
         let block = self.heap.arena.at(index);
         let (stream, pool) = (self.heap.stream(block.stream), self.heap.pool_id(block.pool));
         self.observer.observe(&TraceEntry { action, address, size, stream, pool });
