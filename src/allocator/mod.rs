@@ -6,9 +6,12 @@
 //! the observer is told everything, in PyTorch's order (spec 2.4, 7.4).
 
 mod adopt;
+mod allocation;
 mod checkpoint;
 mod expandable;
+mod identity;
 mod ladder;
+mod pages;
 mod pools;
 mod release;
 #[cfg(test)]
@@ -28,10 +31,13 @@ use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::profile::Profile;
 use crate::reservation::Reservations;
 use crate::stats::{Family, Stats};
+use crate::taken::{TakenRanges, WrongAnswer};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
+use identity::Identity;
 
 pub use adopt::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
+pub use allocation::Allocation;
 pub use checkpoint::Restored;
 pub use view::InvalidFraction;
 
@@ -40,27 +46,6 @@ const TOO_LARGE: u64 = 1 << 60;
 
 /// The most splits for one request: enough to halve 2^64 bytes down to one.
 const MOST_SPLITS: usize = 64;
-
-/// A block handed out. It goes back through [`Allocator::free`], once: it cannot be copied.
-#[derive(PartialEq, Eq, Debug)]
-#[must_use = "memory that is not given back stays allocated"]
-pub struct Allocation {
-    address: DeviceAddress,
-    id: BlockId,
-}
-
-impl Allocation {
-    /// Its first byte.
-    #[must_use]
-    pub fn address(&self) -> DeviceAddress {
-        self.address
-    }
-
-    /// The same block for a clone of its allocator. Each allocator takes back only one of the two.
-    pub fn in_a_clone(&self) -> Allocation {
-        Allocation { address: self.address, id: self.id }
-    }
-}
 
 /// How a block was split before it was handed out.
 struct Cut {
@@ -85,9 +70,11 @@ pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
     heap: Heap,
     pending: Pending<D::Event>,
     reservations: Reservations<D::Physical>,
+    taken: TakenRanges,
     stats: Stats,
     total_memory: Bytes,
     callbacks: Vec<FreeMemoryCallback<D, P, O>>,
+    identity: Identity,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
@@ -99,8 +86,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let profile = policy.profile();
         let (pending, reservations) = (Pending::new(), Reservations::new());
         let heap = Heap::new(profile, policy.free_order(), policy.coalescing(), total_memory);
-        let callbacks = Vec::new();
-        Allocator { device, policy, profile, observer, heap, pending, reservations, stats, total_memory, callbacks }
+        let (taken, callbacks, identity) = (TakenRanges::default(), Vec::new(), Identity::new());
+        Allocator {
+            device,
+            policy,
+            profile,
+            observer,
+            heap,
+            pending,
+            reservations,
+            taken,
+            stats,
+            total_memory,
+            callbacks,
+            identity,
+        }
     }
 
     /// Serves a request of `requested` bytes for `stream`, as PyTorch's tensor path does.
@@ -150,12 +150,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.callbacks.push(callback);
     }
 
-    /// The slot of an allocated block.
+    /// The slot of an allocated block; `None` if another allocator made it.
     #[inline]
     fn resolve(&self, allocation: &Allocation) -> Option<u32> {
+        if !self.identity.accepts(allocation.maker) {
+            return None;
+        }
+        // An allocated block is live.
         let BlockId { index, generation } = allocation.id;
-        let is_out = |block: &Block| block.generation == generation && block.state == BlockState::Allocated;
-        self.heap.arena.get(index).is_some_and(is_out).then_some(index)
+        let block = self.heap.arena.get(index).filter(|block| block.generation == generation);
+        block.filter(|block| block.state == BlockState::Allocated).map(|_| index)
     }
 
     /// Hands out the free block that the policy chose, or its low part, after checking the choice.
@@ -323,7 +327,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.increase(1);
         }
-        Allocation { address, id: self.heap.arena.id(index) }
+        Allocation { address, id: self.heap.arena.id(index), maker: self.identity.own() }
+    }
+
+    /// Checks a range that the device handed out, and notes it.
+    fn note_taken(&mut self, call: &'static str, address: DeviceAddress, bytes: Bytes) -> Result<(), WrongAnswer> {
+        if !D::ANSWERS_ARE_CHECKED {
+            return Ok(());
+        }
+        self.taken.add(address.0, bytes.0).map_err(|problem| WrongAnswer { call, address, bytes, problem })
     }
 
     /// Tells the observer what happened to a block.
@@ -352,7 +364,8 @@ where
     P: Policy + Clone,
     O: Observer + Clone,
 {
-    /// A second allocator in the same state, but without free-memory callbacks.
+    /// A second allocator in the same state, but without free-memory callbacks. It takes back the original's
+    /// allocations through [`Allocation::in_a_clone`]; the original takes back none of the clone's own.
     fn clone(&self) -> Self {
         Allocator {
             device: self.device.clone(),
@@ -362,9 +375,11 @@ where
             heap: self.heap.clone(),
             pending: self.pending.clone(),
             reservations: self.reservations.clone(),
+            taken: self.taken.clone(),
             stats: self.stats.clone(),
             total_memory: self.total_memory,
             callbacks: Vec::new(),
+            identity: self.identity.of_clone(),
         }
     }
 }
