@@ -55,6 +55,8 @@ pub(crate) struct Block {
     pub(crate) stream: u16,
     /// The pool's collection ([`PoolSlot`](crate::PoolSlot)).
     pub(crate) pool: u16,
+    /// The bin of the free index that it is in; stale while it is in none.
+    pub(crate) bin: u16,
     pub(crate) state: BlockState,
     pub(crate) marks: Marks,
 }
@@ -149,7 +151,62 @@ impl Arena {
         }
     }
 
+    /// Cuts the low `size` bytes off a block. They become a new block of the same segment before it, whose slot
+    /// is returned. Writes the fields one by one: this is on the path of most requests.
+    #[inline]
+    pub(crate) fn split(&mut self, index: u32, size: u64) -> u32 {
+        let low = match self.vacant.pop() {
+            Some(low) => low,
+            None => self.insert_blank(),
+        };
+        let whole = self.at_mut(index);
+        debug_assert!(size < whole.size);
+        let Block { address, prev, rank, stream, pool, marks, .. } = *whole;
+        whole.address = address + size;
+        whole.size -= size;
+        whole.prev = low;
+        let part = self.at_mut(low);
+        part.address = address;
+        part.size = size;
+        part.requested = 0;
+        part.prev = prev;
+        part.next = index;
+        part.rank = rank;
+        part.stream = stream;
+        part.pool = pool;
+        part.state = BlockState::Detached;
+        part.marks = marks;
+        if let Some(before) = self.get_mut(prev) {
+            before.next = low;
+        }
+        low
+    }
+
+    /// A new slot for a block whose fields are still to be written.
+    #[cold]
+    #[inline(never)]
+    fn insert_blank(&mut self) -> u32 {
+        self.insert(Block {
+            address: 0,
+            size: 0,
+            requested: 0,
+            stamp: 0,
+            prev: NIL,
+            next: NIL,
+            link_prev: NIL,
+            link_next: NIL,
+            generation: 0,
+            rank: 0,
+            stream: 0,
+            pool: 0,
+            bin: 0,
+            state: BlockState::Detached,
+            marks: Marks::default(),
+        })
+    }
+
     /// Vacates a slot. Ids of its block become invalid.
+    #[inline]
     pub(crate) fn remove(&mut self, index: u32) {
         let slot = &mut self.blocks[index as usize];
         slot.generation = slot.generation.wrapping_add(1);

@@ -67,12 +67,17 @@ pub struct TraceEntry {
 
 /// Receives everything that an allocator does.
 pub trait Observer {
+    /// Whether it looks at what it is told. Where it does not, entries are not made.
+    const WATCHES: bool = true;
+
     /// Called for every entry, in order, as it happens.
     fn observe(&mut self, entry: &TraceEntry);
 }
 
 /// Ignores everything.
 impl Observer for () {
+    const WATCHES: bool = false;
+
     #[inline]
     fn observe(&mut self, _: &TraceEntry) {}
 }

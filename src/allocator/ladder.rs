@@ -7,8 +7,8 @@
 
 use alloc::boxed::Box;
 
-use super::Allocator;
 use super::expandable::Freed;
+use super::{Allocation, Allocator};
 use crate::block::{BlockId, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
@@ -24,6 +24,19 @@ use crate::units::{Bytes, DeviceAddress};
 const MOST_RUNGS: u32 = 512;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Serves a request for which there is no free block.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn obtain_and_hand_out(
+        &mut self,
+        request: &Request,
+        stream_slot: u16,
+        segment: Bytes,
+    ) -> Result<Allocation, AllocError> {
+        let (index, request) = self.obtain(request, stream_slot, segment)?;
+        self.hand_out(index, &request)
+    }
+
     /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for
     /// it. Returns a detached block, and the request with the pool that serves it.
     ///
@@ -31,7 +44,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// those. In PyTorch the request holds a pointer to the pool, which dangles if the callback releases the
     /// pool's cache.
     #[cold]
-    pub(super) fn obtain(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(u32, Request), AllocError> {
+    fn obtain(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(u32, Request), AllocError> {
         let pool_number = request.pool.pool_number();
         self.heap.private_pools_mut().keep(pool_number);
         let obtained = self.climb(request, stream_slot, segment);
@@ -42,7 +55,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn climb(&mut self, request: &Request, stream_slot: u16, mut segment: Bytes) -> Result<(u32, Request), AllocError> {
         if self.run_free_memory_callbacks() {
             match self.policy.place(&self.heap, request) {
-                Placement::Reuse(id) => return Ok((self.take(id, request)?, *request)),
+                Placement::Reuse(id) => return Ok((self.take(id, request, stream_slot)?, *request)),
                 Placement::Segment(bytes) => segment = bytes,
             }
         }
@@ -63,7 +76,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                     }
                 }
                 Relief::Borrow => {
-                    if let Some(borrowed) = self.borrow(request)? {
+                    if let Some(borrowed) = self.borrow(request, stream_slot)? {
                         return Ok(borrowed);
                     }
                 }
@@ -80,7 +93,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 // Waiting would break the capture, and forget the uses recorded during it.
                 Relief::Wait if self.heap.is_deferring() => {}
                 Relief::Wait => self.synchronize()?,
-                Relief::Reuse(id) => return Ok((self.take(id, request)?, *request)),
+                Relief::Reuse(id) => return Ok((self.take(id, request, stream_slot)?, *request)),
                 Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
             }
         }

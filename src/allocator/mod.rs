@@ -14,6 +14,7 @@ mod ladder;
 mod pages;
 mod pools;
 mod release;
+mod reuse;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -128,11 +129,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.process_events()?;
         let pool = PoolSlot::of_pool(self.heap.private_pools().number_for(stream), self.policy.classify(size));
         let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
-        let (block, request) = match self.policy.place(&self.heap, &request) {
-            Placement::Reuse(id) => (self.take(id, &request)?, request),
-            Placement::Segment(segment) => self.obtain(&request, stream_slot, segment)?,
-        };
-        self.hand_out(block, &request)
+        match self.policy.place(&self.heap, &request) {
+            Placement::Reuse(id) => self.reuse(id, &request, stream_slot),
+            Placement::Segment(segment) => self.obtain_and_hand_out(&request, stream_slot, segment),
+        }
     }
 
     /// Records that work on `stream` uses the block: once given back, it stays pending until that work is
@@ -163,45 +163,30 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         block.filter(|block| block.state == BlockState::Allocated).map(|_| index)
     }
 
-    /// Takes the free block that the policy chose, after checking the choice.
-    #[inline]
-    fn take(&mut self, id: BlockId, request: &Request) -> Result<u32, AllocError> {
-        let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("reuses a block that does not exist"))?;
-        let block = self.heap.arena.at(index);
-        if block.state != BlockState::Free {
-            return Err(self.fault("reuses a block that is not free").into());
-        }
-        if block.size < request.size.0 {
-            return Err(self.fault("reuses a block that is too small").into());
-        }
-        if block.pool != request.pool.0 || self.heap.stream(block.stream) != request.stream {
-            return Err(self.fault("reuses a block of another pool or stream").into());
-        }
-        self.heap.detach(index);
-        Ok(index)
-    }
-
     #[cold]
     fn fault(&self, problem: &'static str) -> PolicyFault {
         PolicyFault { policy: self.policy.name(), problem }
     }
 
+    /// Whether the policy splits a block of `whole` bytes for the request.
+    #[inline(always)]
+    fn splits(&self, whole: u64, request: &Request) -> bool {
+        whole > request.size.0
+            && !self.heap.private_pools().is_kept_whole(request.pool.pool_number())
+            && self.policy.splits(Bytes(whole), request)
+    }
+
     /// Splits the detached block if the policy says so, and hands it out (spec 3.2).
-    #[inline]
     fn hand_out(&mut self, index: u32, request: &Request) -> Result<Allocation, AllocError> {
         let whole = self.heap.arena.at(index).size;
-        let splits = whole > request.size.0
-            && !self.heap.private_pools().is_kept_whole(request.pool.pool_number())
-            && self.policy.splits(Bytes(whole), request);
-        let part = if splits { self.policy.cut(Bytes(whole), request) } else { Bytes(whole) };
-        if splits && (part != request.size || self.heap.has_buddies()) {
-            return self.hand_out_cut(index, request, part);
+        let splits = self.splits(whole, request);
+        if splits && (self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size) {
+            return self.hand_out_cut(index, request);
         }
         Ok(self.hand_out_part(index, request, splits))
     }
 
     /// Hands out the detached block, or only as many bytes as the request's size if it splits.
-    #[inline]
     fn hand_out_part(&mut self, index: u32, request: &Request, splits: bool) -> Allocation {
         let block = self.heap.arena.at(index);
         let (whole, was_split) = (block.size, block.is_split());
@@ -209,12 +194,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.hand_out_whole(index, request, Cut { whole, was_split, rests: i64::from(splits) })
     }
 
-    /// As [`Allocator::hand_out_part`], with several splits or one that keeps more than the request's size;
-    /// the first keeps `part` bytes.
+    /// Hands out the low part of the detached block, with several splits or one that keeps more than the
+    /// request's size.
     #[cold]
-    fn hand_out_cut(&mut self, index: u32, request: &Request, part: Bytes) -> Result<Allocation, AllocError> {
+    #[inline(never)]
+    fn hand_out_cut(&mut self, index: u32, request: &Request) -> Result<Allocation, AllocError> {
         let block = self.heap.arena.at(index);
         let (whole, was_split) = (block.size, block.is_split());
+        let part = self.policy.cut(Bytes(whole), request);
         let mut parts = alloc::vec![part];
         let mut size = Bytes(whole);
         // All answers are checked before the first split.
@@ -252,7 +239,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Hands out the detached block, which was split as `cut` says.
-    #[inline]
+    #[inline(always)]
     fn hand_out_whole(&mut self, index: u32, request: &Request, cut: Cut) -> Allocation {
         let class = request.pool.class();
         let block = self.heap.arena.at_mut(index);
@@ -278,11 +265,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             (false, false) => {}
         }
         self.tell(TraceAction::Alloc, index, address.0, request.requested.0);
-        self.stats.increase(Family::Allocation, class, 1);
-        self.stats.increase(Family::AllocatedBytes, class, size as i64);
-        self.stats.increase(Family::Active, class, 1);
-        self.stats.increase(Family::ActiveBytes, class, size as i64);
-        self.stats.increase(Family::RequestedBytes, class, request.requested.0 as i64);
+        self.stats.count_handed_out(class, size as i64, request.requested.0 as i64);
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.increase(1);
         }
@@ -300,6 +283,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Tells the observer what happened to a block.
     #[inline]
     fn tell(&mut self, action: TraceAction, index: u32, address: u64, size: u64) {
+        if !O::WATCHES {
+            return;
+        }
         let block = self.heap.arena.at(index);
         let (stream, pool) = (self.heap.stream(block.stream), self.heap.pool_id(block.pool));
         self.observer.observe(&TraceEntry { action, address, size, stream, pool });

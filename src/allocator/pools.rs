@@ -103,13 +103,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Looks for a free block in the pools that may serve when the device is out of memory. Returns it with
     /// the request, changed to that pool (spec 5.6).
-    pub(super) fn borrow(&mut self, request: &Request) -> Result<Option<(u32, Request)>, AllocError> {
+    pub(super) fn borrow(&mut self, request: &Request, stream_slot: u16) -> Result<Option<(u32, Request)>, AllocError> {
         if request.pool.pool_number() != 0 {
             return Ok(None);
         }
         for id in self.heap.private_pools().serving_when_out() {
             self.begin_pool(id, PoolFilter::All)?;
-            let found = self.search_pool(id, request);
+            let found = self.search_pool(id, request, stream_slot);
             self.end_pool(id)?;
             self.release_pool(id)?;
             if let Some(found) = found? {
@@ -119,11 +119,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(None)
     }
 
-    fn search_pool(&mut self, id: PoolId, request: &Request) -> Result<Option<(u32, Request)>, AllocError> {
+    fn search_pool(&mut self, id: PoolId, request: &Request, stream_slot: u16) -> Result<Option<(u32, Request)>, AllocError> {
         let Some(pool_number) = self.heap.private_pools().number_of(id) else { return Ok(None) };
         let request = Request { pool: PoolSlot::of_pool(pool_number, request.pool.class()), is_expandable: false, ..*request };
         match self.policy.place(&self.heap, &request) {
-            Placement::Reuse(block) => Ok(Some((self.take(block, &request)?, request))),
+            Placement::Reuse(block) => Ok(Some((self.take(block, &request, stream_slot)?, request))),
             Placement::Segment(_) => Ok(None),
         }
     }

@@ -27,26 +27,37 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Takes back an allocated block (spec 3.3). After an error it stays pending.
     #[inline]
     pub(super) fn give_back(&mut self, index: u32) -> Result<(), BackendError> {
-        let block = self.heap.arena.at_mut(index);
-        block.state = BlockState::Pending;
-        let (address, size, requested, has_uses) = (block.address, block.size, block.requested, block.has_uses());
-        let class = PoolSlot(block.pool).class();
-        self.stats.decrease(Family::Allocation, class, 1);
-        self.stats.decrease(Family::AllocatedBytes, class, size as i64);
+        let block = self.heap.arena.at(index);
+        if block.has_uses() {
+            return self.give_back_used(index);
+        }
+        let (address, size, requested, pool) = (block.address, block.size, block.requested, PoolSlot(block.pool));
         self.tell(TraceAction::FreeRequested, index, address, requested);
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.decrease(1);
         }
-        if has_uses && self.heap.is_deferring() {
+        self.stats.count_given_back(pool.class(), size as i64);
+        self.free_block(index);
+        Ok(())
+    }
+
+    /// The same where other streams use the block.
+    #[inline(never)]
+    fn give_back_used(&mut self, index: u32) -> Result<(), BackendError> {
+        let block = self.heap.arena.at_mut(index);
+        block.state = BlockState::Pending;
+        let (address, size, requested, pool) = (block.address, block.size, block.requested, PoolSlot(block.pool));
+        self.tell(TraceAction::FreeRequested, index, address, requested);
+        if self.policy.is_oversize(Bytes(size)) {
+            self.stats.oversize_allocations.decrease(1);
+        }
+        self.stats.count_given_back(pool.class(), size as i64);
+        if self.heap.is_deferring() {
             self.pending.defer(index);
             return Ok(());
         }
-        if has_uses {
-            self.pending.keep_captured_uses(index);
-            return self.insert_events(index).inspect_err(|_| self.pending.defer(index));
-        }
-        self.free_block(index);
-        Ok(())
+        self.pending.keep_captured_uses(index);
+        self.insert_events(index).inspect_err(|_| self.pending.defer(index))
     }
 
     /// Releases every cached segment, after waiting for all events (`empty_cache`, spec 2.10).
@@ -79,6 +90,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.pending.is_idle() || self.heap.is_deferring() { Ok(()) } else { self.poll_queues() }
     }
 
+    // Out of line: most requests have nothing to look at.
+    #[inline(never)]
     fn poll_queues(&mut self) -> Result<(), BackendError> {
         self.flush_deferred()?;
         let mut previous = None;
@@ -173,7 +186,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Makes the block free (spec 3.4). The split statistics change once, by the net effect of coalescing.
-    #[inline]
+    #[inline(always)]
     fn free_block(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
         let (address, size, requested, pool) = (block.address, block.size, block.requested, PoolSlot(block.pool));
@@ -186,8 +199,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.stats.change(Family::InactiveSplit, class, gained - merged.blocks);
             self.stats.change(Family::InactiveSplitBytes, class, gained_bytes - merged.bytes as i64);
         }
-        self.stats.decrease(Family::Active, class, 1);
-        self.stats.decrease(Family::ActiveBytes, class, size as i64);
-        self.stats.decrease(Family::RequestedBytes, class, requested as i64);
+        self.stats.count_freed(class, size as i64, requested as i64);
     }
 }

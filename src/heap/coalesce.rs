@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use super::{Coalescing, Heap};
-use crate::block::{Block, BlockState, NIL};
+use crate::block::{Arena, Block, BlockState, NIL};
 
 /// What a block absorbed when it was put back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,36 +27,55 @@ impl Heap {
     #[inline]
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64) -> Coalesced {
         let mut merged = Coalesced::default();
-        if self.coalescing == Coalescing::Neighbours && !self.mixes_streams {
-            let block = self.arena.at(index);
-            let (prev, next) = (block.prev, block.next);
-            if self.is_free(prev) {
-                self.absorb_before(index, prev, &mut merged);
+        let block = self.arena.at(index);
+        let (pool, stream, prev, next) = (usize::from(block.pool), block.stream, block.prev, block.next);
+        let merges_all = self.coalescing == Coalescing::Neighbours && !self.mixes_streams;
+        match self.free[pool].by_size_mut(stream) {
+            // The neighbours are of the same pool and stream.
+            Some(free) if merges_all => {
+                if is_free(&self.arena, prev) {
+                    free.remove(&mut self.arena, prev);
+                    absorb_before(&mut self.arena, index, prev, &mut merged);
+                }
+                if is_free(&self.arena, next) {
+                    free.remove(&mut self.arena, next);
+                    absorb_after(&mut self.arena, index, next, &mut merged);
+                }
+                let block = self.arena.at_mut(index);
+                block.state = BlockState::Free;
+                block.stamp = stamp;
+                merged.is_split = block.is_split();
+                merged.size = block.size;
+                free.insert(&mut self.arena, index);
             }
-            if self.is_free(next) {
-                self.absorb_after(index, next, &mut merged);
-            }
-        } else {
-            self.absorb_by_rule(index, &mut merged);
+            _ => self.put_back_by_rule(index, stamp, &mut merged),
         }
+        merged
+    }
+
+    /// The same where neighbours coalesce by another rule, or the free blocks have another order, or there are
+    /// none of the stream yet.
+    #[cold]
+    fn put_back_by_rule(&mut self, index: u32, stamp: u64, merged: &mut Coalesced) {
+        self.absorb_by_rule(index, merged);
         let block = self.arena.at_mut(index);
         block.state = BlockState::Detached;
         merged.is_split = block.is_split();
         merged.size = block.size;
         self.attach(index, stamp);
-        merged
     }
 
     /// Absorbs neighbours as long as the rule allows.
-    #[cold]
     fn absorb_by_rule(&mut self, index: u32, merged: &mut Coalesced) {
         loop {
             let block = self.arena.at(index);
             let (prev, next) = (block.prev, block.next);
-            if self.is_free(prev) && self.may_merge(prev, index) {
-                self.absorb_before(index, prev, merged);
-            } else if self.is_free(next) && self.may_merge(index, next) {
-                self.absorb_after(index, next, merged);
+            if is_free(&self.arena, prev) && self.may_merge(prev, index) {
+                self.detach(prev);
+                absorb_before(&mut self.arena, index, prev, merged);
+            } else if is_free(&self.arena, next) && self.may_merge(index, next) {
+                self.detach(next);
+                absorb_after(&mut self.arena, index, next, merged);
             } else {
                 return;
             }
@@ -84,47 +103,6 @@ impl Heap {
             first = before;
         }
         first.address
-    }
-
-    #[inline]
-    fn is_free(&self, index: u32) -> bool {
-        self.arena.get(index).is_some_and(|block| block.state == BlockState::Free)
-    }
-
-    #[inline]
-    fn absorb_before(&mut self, index: u32, prev: u32, merged: &mut Coalesced) {
-        let absorbed = self.absorb(prev);
-        let (before, address) = (absorbed.prev, absorbed.address);
-        merged.blocks += 1;
-        merged.bytes += absorbed.size;
-        let block = self.arena.at_mut(index);
-        block.prev = before;
-        block.address = address;
-        block.size += absorbed.size;
-        if let Some(before) = self.arena.get_mut(before) {
-            before.next = index;
-        }
-    }
-
-    #[inline]
-    fn absorb_after(&mut self, index: u32, next: u32, merged: &mut Coalesced) {
-        let absorbed = self.absorb(next);
-        let after = absorbed.next;
-        merged.blocks += 1;
-        merged.bytes += absorbed.size;
-        let block = self.arena.at_mut(index);
-        block.next = after;
-        block.size += absorbed.size;
-        if let Some(after) = self.arena.get_mut(after) {
-            after.prev = index;
-        }
-    }
-
-    fn absorb(&mut self, index: u32) -> Block {
-        self.detach(index);
-        let block = self.arena.at(index).clone();
-        self.arena.remove(index);
-        block
     }
 
     /// Whether all free neighbours coalesce.
@@ -168,5 +146,41 @@ impl Heap {
             }
         }
         parted
+    }
+}
+
+#[inline]
+fn is_free(arena: &Arena, index: u32) -> bool {
+    arena.get(index).is_some_and(|block| block.state == BlockState::Free)
+}
+
+/// Extends a block by the one before it, which has left the free index.
+#[inline]
+fn absorb_before(arena: &mut Arena, index: u32, prev: u32, merged: &mut Coalesced) {
+    let Block { address, size, prev: before, .. } = *arena.at(prev);
+    arena.remove(prev);
+    merged.blocks += 1;
+    merged.bytes += size;
+    let block = arena.at_mut(index);
+    block.prev = before;
+    block.address = address;
+    block.size += size;
+    if let Some(before) = arena.get_mut(before) {
+        before.next = index;
+    }
+}
+
+/// Extends a block by the one behind it, which has left the free index.
+#[inline]
+fn absorb_after(arena: &mut Arena, index: u32, next: u32, merged: &mut Coalesced) {
+    let Block { size, next: after, .. } = *arena.at(next);
+    arena.remove(next);
+    merged.blocks += 1;
+    merged.bytes += size;
+    let block = arena.at_mut(index);
+    block.next = after;
+    block.size += size;
+    if let Some(after) = arena.get_mut(after) {
+        after.prev = index;
     }
 }

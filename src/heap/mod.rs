@@ -215,6 +215,7 @@ impl Heap {
             rank,
             stream,
             pool: pool.0,
+            bin: 0,
             state: BlockState::Detached,
             marks,
         })
@@ -256,20 +257,35 @@ impl Heap {
     /// returned. The rest keeps the slot and its fields (spec 3.2, step 1) and becomes free.
     #[inline]
     pub(crate) fn split(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
-        let rest = self.arena.at(index);
-        debug_assert!(size < rest.size);
-        let low = Block { size, requested: 0, next: index, ..rest.clone() };
-        let prev = low.prev;
-        let low = self.arena.insert(low);
-        if let Some(before) = self.arena.get_mut(prev) {
-            before.next = low;
-        }
-        let rest = self.arena.at_mut(index);
-        rest.prev = low;
-        rest.address += size;
-        rest.size -= size;
+        let low = self.arena.split(index, size);
         self.attach(index, stamp);
         low
+    }
+
+    /// Splits the low `size` bytes off a free block, which stays free and keeps its slot. They become a detached
+    /// block, whose slot is returned. As [`Heap::detach`] and [`Heap::split`], in fewer steps.
+    #[inline]
+    pub(crate) fn cut(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
+        let block = self.arena.at_mut(index);
+        block.stamp = stamp;
+        let (pool, stream) = (usize::from(block.pool), block.stream);
+        match self.free[pool].by_size_mut(stream) {
+            Some(free) => {
+                free.remove(&mut self.arena, index);
+                let low = self.arena.split(index, size);
+                free.insert(&mut self.arena, index);
+                low
+            }
+            None => self.cut_elsewhere(index, size, stamp),
+        }
+    }
+
+    /// The same where free blocks are kept by address.
+    #[cold]
+    #[inline(never)]
+    fn cut_elsewhere(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
+        self.detach(index);
+        self.split(index, size, stamp)
     }
 
     /// Removes a detached block that is a whole segment and has been released to the device.

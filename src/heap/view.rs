@@ -36,6 +36,7 @@ impl Heap {
 
     /// The most bytes that may be taken from the device, if there is a limit.
     #[must_use]
+    #[inline]
     pub fn limit(&self) -> Option<Bytes> {
         self.limit.map(Bytes)
     }

@@ -40,37 +40,40 @@ pub(crate) struct BinnedBlocks {
 
 impl BinnedBlocks {
     /// Adds a block. Its size, rank, address and links must not change until it is removed.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn insert(&mut self, arena: &mut Arena, index: u32) {
-        let bin = bin_of(arena.at(index).size);
-        let entry = self.directory.get(bin);
+        let block = arena.at_mut(index);
+        let bin = bin_of(block.size);
+        block.bin = bin as u16;
+        let mut place = self.directory.at_mut(bin);
+        let entry = place.get();
         if entry.count == 0 {
-            let block = arena.at_mut(index);
             block.link_prev = NIL;
             block.link_next = NIL;
-            self.directory.fill(bin, Bin { count: 1, head: index });
+            place.fill(Bin { count: 1, head: index });
         } else if entry.count < LONGEST_LIST {
             let head = link(arena, entry.head, index);
-            self.directory.set(bin, Bin { count: entry.count + 1, head });
+            place.set(Bin { count: entry.count + 1, head });
         } else {
             self.insert_into_oversized(arena, index, bin);
         }
     }
 
     /// Removes a block that is in a bin.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn remove(&mut self, arena: &mut Arena, index: u32) {
-        let bin = bin_of(arena.at(index).size);
-        let entry = self.directory.get(bin);
+        let bin = usize::from(arena.at(index).bin);
+        let mut place = self.directory.at_mut(bin);
+        let entry = place.get();
         debug_assert!(entry.count != 0, "a block left the free index that was not in it");
         if entry.count == OVERSIZED {
             return self.remove_from_oversized(arena, index, bin);
         }
         let head = unlink(arena, entry.head, index);
         if entry.count == 1 {
-            self.directory.clear(bin);
+            place.clear();
         } else {
-            self.directory.set(bin, Bin { count: entry.count - 1, head });
+            place.set(Bin { count: entry.count - 1, head });
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod bins;
 mod by_address;
+mod by_size;
 mod either;
 #[cfg(test)]
 mod ordered;
@@ -16,8 +17,8 @@ mod tests;
 use alloc::vec::Vec;
 
 use crate::block::Arena;
-use bins::BinnedBlocks;
 pub(crate) use by_address::{ByAddress, Entry, Spot};
+pub(crate) use by_size::BySize;
 use either::Either;
 
 /// The order in which a heap keeps its free blocks. It answers every question of [`Heap`](crate::Heap) either
@@ -35,7 +36,7 @@ pub enum FreeOrder {
 /// The free blocks of one collection, by stream slot, in the order that the policy asked for.
 #[derive(Clone, Debug)]
 pub(crate) enum FreeIndex {
-    BySize(Vec<BinnedBlocks>),
+    BySize(Vec<BySize>),
     ByAddress(Vec<ByAddress>),
 }
 
@@ -50,9 +51,18 @@ impl FreeIndex {
 
     /// The blocks of one stream, where they are kept by size.
     #[inline(always)]
-    fn by_size(&self, stream_slot: u16) -> Option<&BinnedBlocks> {
+    fn by_size(&self, stream_slot: u16) -> Option<&BySize> {
         match self {
             FreeIndex::BySize(streams) => streams.get(usize::from(stream_slot)),
+            FreeIndex::ByAddress(_) => None,
+        }
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub(crate) fn by_size_mut(&mut self, stream_slot: u16) -> Option<&mut BySize> {
+        match self {
+            FreeIndex::BySize(streams) => streams.get_mut(usize::from(stream_slot)),
             FreeIndex::ByAddress(_) => None,
         }
     }
@@ -194,9 +204,9 @@ impl FreeIndex {
 /// Adds the first block of its stream.
 #[cold]
 #[inline(never)]
-fn insert_first(streams: &mut Vec<BinnedBlocks>, arena: &mut Arena, index: u32) {
+fn insert_first(streams: &mut Vec<BySize>, arena: &mut Arena, index: u32) {
     let slot = usize::from(arena.at(index).stream);
-    streams.resize_with(slot + 1, BinnedBlocks::default);
+    streams.resize_with(slot + 1, BySize::default);
     streams[slot].insert(arena, index);
 }
 
@@ -225,6 +235,7 @@ fn remove_by_address(streams: &mut [ByAddress], arena: &Arena, index: u32) {
 }
 
 /// A block's key in the order by size.
+#[inline]
 fn place_by_size(arena: &Arena, index: u32) -> (u64, u32, u64) {
     let block = arena.at(index);
     (block.size, block.rank, block.address)

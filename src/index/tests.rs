@@ -46,6 +46,7 @@ impl Both {
             rank,
             stream,
             pool,
+            bin: 0,
             state,
             marks,
         };

@@ -36,6 +36,7 @@ impl PyTorch {
     }
 
     /// The limit, if garbage collection can run at all: it needs both a limit and a threshold.
+    #[inline]
     fn collection_limit(&self, heap: &Heap) -> Option<Bytes> {
         heap.limit().filter(|_| self.settings.garbage_collection_threshold > 0.0)
     }
@@ -55,6 +56,8 @@ impl PyTorch {
         heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0).map(Bytes)
     }
 
+    #[cold]
+    #[inline(never)]
     fn count_search(&mut self, pool: PoolSlot) {
         let place = usize::from(pool.0);
         if self.searches.len() <= place {
@@ -65,6 +68,7 @@ impl PyTorch {
 
     /// The first free block that is large enough. If the rules for oversize blocks refuse it, none: PyTorch
     /// looks at one candidate only (spec 2.5).
+    #[inline(always)]
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
         let (size, id) = if first.is_expandable { self.choose_among_expandable(heap, request)? } else { (first.size, first.id) };

@@ -32,6 +32,7 @@ pub(super) fn block_size(requested: u64, settings: &Settings) -> Option<u64> {
 
 /// The number of divisions for a request: one of 16 slots, by the power of two below it, from under 2 MiB to
 /// 32 GiB and more (spec 1.3).
+#[inline]
 fn division(requested: u64, divisions: &[u64; 16]) -> u64 {
     let slot = requested.ilog2().saturating_sub(20).min(15);
     divisions[slot as usize]

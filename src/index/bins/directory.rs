@@ -42,6 +42,51 @@ pub(super) struct Bin {
     pub(super) head: u32,
 }
 
+/// A bin's entry, looked up once and then changed.
+pub(super) struct BinMut<'a> {
+    group: &'a mut Group,
+    /// One bit per group.
+    occupied: &'a mut u64,
+    bin: usize,
+}
+
+impl BinMut<'_> {
+    #[inline]
+    pub(super) fn get(&self) -> Bin {
+        Bin { count: self.group.counts[self.bin % GROUP], head: self.group.heads[self.bin % GROUP] }
+    }
+
+    /// Changes the entry of an occupied bin, which stays occupied.
+    #[inline]
+    pub(super) fn set(&mut self, entry: Bin) {
+        debug_assert!(self.get().count != 0 && entry.count != 0);
+        self.group.counts[self.bin % GROUP] = entry.count;
+        self.group.heads[self.bin % GROUP] = entry.head;
+    }
+
+    /// Fills an empty bin.
+    #[inline]
+    pub(super) fn fill(&mut self, entry: Bin) {
+        debug_assert!(self.get().count == 0 && entry.count != 0);
+        self.group.occupied |= 1 << (self.bin % GROUP);
+        self.group.counts[self.bin % GROUP] = entry.count;
+        self.group.heads[self.bin % GROUP] = entry.head;
+        *self.occupied |= 1 << (self.bin / GROUP);
+    }
+
+    /// Empties a bin.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        debug_assert!(self.get().count != 0);
+        self.group.counts[self.bin % GROUP] = 0;
+        self.group.heads[self.bin % GROUP] = NIL;
+        self.group.occupied &= !(1 << (self.bin % GROUP));
+        if self.group.occupied == 0 {
+            *self.occupied &= !(1 << (self.bin / GROUP));
+        }
+    }
+}
+
 /// All bins of one collection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Directory {
@@ -63,37 +108,16 @@ impl Directory {
     /// Changes the entry of an occupied bin, which stays occupied.
     #[inline]
     pub(super) fn set(&mut self, bin: usize, entry: Bin) {
-        debug_assert!(self.get(bin).count != 0 && entry.count != 0);
-        let group = &mut self.groups[bin / GROUP];
-        group.counts[bin % GROUP] = entry.count;
-        group.heads[bin % GROUP] = entry.head;
+        self.at_mut(bin).set(entry);
     }
 
-    /// Fills an empty bin.
+    /// A bin's entry, to change.
     #[inline]
-    pub(super) fn fill(&mut self, bin: usize, entry: Bin) {
-        debug_assert!(self.get(bin).count == 0 && entry.count != 0);
+    pub(super) fn at_mut(&mut self, bin: usize) -> BinMut<'_> {
         if self.groups.len() <= bin / GROUP {
             self.grow(bin);
         }
-        let group = &mut self.groups[bin / GROUP];
-        group.occupied |= 1 << (bin % GROUP);
-        group.counts[bin % GROUP] = entry.count;
-        group.heads[bin % GROUP] = entry.head;
-        self.occupied |= 1 << (bin / GROUP);
-    }
-
-    /// Empties a bin.
-    #[inline]
-    pub(super) fn clear(&mut self, bin: usize) {
-        debug_assert!(self.get(bin).count != 0);
-        let group = &mut self.groups[bin / GROUP];
-        group.counts[bin % GROUP] = 0;
-        group.heads[bin % GROUP] = NIL;
-        group.occupied &= !(1 << (bin % GROUP));
-        if group.occupied == 0 {
-            self.occupied &= !(1 << (bin / GROUP));
-        }
+        BinMut { group: &mut self.groups[bin / GROUP], occupied: &mut self.occupied, bin }
     }
 
     /// The first occupied bin from `bin` on.

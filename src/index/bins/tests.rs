@@ -39,6 +39,7 @@ impl Both {
             rank,
             stream: 0,
             pool: 0,
+            bin: 0,
             state: BlockState::Free,
             marks: crate::block::Marks::default(),
         });

@@ -3,6 +3,8 @@
 //! Every family exists three times: for all memory, for the small pool and for the large pool.
 //! [`Stats::entries`] lists all 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
 
+mod counters;
+
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -10,6 +12,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::units::{PoolClass, PoolId};
+use counters::Counters;
 
 /// A counter with its history (spec 6.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -164,7 +167,7 @@ impl StatSet {
 /// Everything in `torch.cuda.memory_stats()`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    families: [StatSet; 9],
+    families: [Counters; 9],
     /// Allocations of at least `max_split_size`.
     pub oversize_allocations: Stat,
     /// Segments of at least `max_split_size`.
@@ -191,24 +194,61 @@ pub struct Stats {
 impl Stats {
     /// The statistics of a family.
     #[must_use]
-    pub const fn family(&self, family: Family) -> &StatSet {
-        &self.families[family as usize]
+    pub fn family(&self, family: Family) -> StatSet {
+        self.families[family as usize].set()
     }
 
     /// Adds `amount` to the family, for all memory and for `class`.
     #[inline]
     pub(crate) fn increase(&mut self, family: Family, class: PoolClass, amount: i64) {
-        let set = &mut self.families[family as usize];
-        set.all.increase(amount);
-        set.class_mut(class).increase(amount);
+        let counters = &mut self.families[family as usize];
+        if counters.add(class, amount) < 0 {
+            counters.raise_peaks(class);
+        }
     }
 
     /// Subtracts `amount` from the family, for all memory and for `class`.
     #[inline]
     pub(crate) fn decrease(&mut self, family: Family, class: PoolClass, amount: i64) {
-        let set = &mut self.families[family as usize];
-        set.all.decrease(amount);
-        set.class_mut(class).decrease(amount);
+        self.families[family as usize].subtract(class, amount);
+    }
+
+    /// Counts a block of `size` bytes that is handed out for a request.
+    #[inline(always)]
+    pub(crate) fn count_handed_out(&mut self, class: PoolClass, size: i64, requested: i64) {
+        let mut add = |family, amount| self.families[family as usize].add(class, amount);
+        let sign = add(Family::Allocation, 1)
+            | add(Family::AllocatedBytes, size)
+            | add(Family::Active, 1)
+            | add(Family::ActiveBytes, size)
+            | add(Family::RequestedBytes, requested);
+        if sign < 0 {
+            self.raise_peaks_of_blocks(class);
+        }
+    }
+
+    /// Counts a block of `size` bytes that is given back.
+    #[inline(always)]
+    pub(crate) fn count_given_back(&mut self, class: PoolClass, size: i64) {
+        self.decrease(Family::Allocation, class, 1);
+        self.decrease(Family::AllocatedBytes, class, size);
+    }
+
+    /// Counts an active block that is free from now on.
+    #[inline(always)]
+    pub(crate) fn count_freed(&mut self, class: PoolClass, size: i64, requested: i64) {
+        self.decrease(Family::Active, class, 1);
+        self.decrease(Family::ActiveBytes, class, size);
+        self.decrease(Family::RequestedBytes, class, requested);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn raise_peaks_of_blocks(&mut self, class: PoolClass) {
+        use Family::{Active, ActiveBytes, AllocatedBytes, Allocation, RequestedBytes};
+        for family in [Allocation, AllocatedBytes, Active, ActiveBytes, RequestedBytes] {
+            self.families[family as usize].raise_peaks(class);
+        }
     }
 
     /// Adds a positive amount, subtracts a negative one, and leaves everything alone at zero (spec 3.4,
@@ -232,11 +272,13 @@ impl Stats {
 
     /// Sets every peak to its current value (`reset_peak_memory_stats`).
     pub fn reset_peaks(&mut self) {
+        self.families.iter_mut().for_each(Counters::reset_peaks);
         self.for_each_stat(Stat::reset_peak);
     }
 
     /// Sets every sum and the `num_` counters to zero (`reset_accumulated_memory_stats`).
     pub fn reset_accumulated(&mut self) {
+        self.families.iter_mut().for_each(Counters::reset_sums);
         self.for_each_stat(Stat::reset_accumulated);
         self.num_alloc_retries = 0;
         self.num_ooms = 0;
@@ -246,8 +288,9 @@ impl Stats {
         self.num_oom_rejections = 0;
     }
 
+    /// Those that are kept as they are.
     fn for_each_stat(&mut self, act: impl Fn(&mut Stat)) {
-        for set in self.families.iter_mut().chain(self.reserved_by_pool.values_mut()) {
+        for set in self.reserved_by_pool.values_mut() {
             act(&mut set.all);
             act(&mut set.small);
             act(&mut set.large);
@@ -306,17 +349,19 @@ impl Stats {
     /// [`UnknownStatistic`] for a key that PyTorch 2.11 does not have.
     pub fn from_entries<'a>(entries: impl IntoIterator<Item = (&'a str, i64)>) -> Result<Stats, UnknownStatistic> {
         let mut stats = Stats::default();
+        let mut families = [StatSet::default(); 9];
         for (key, value) in entries {
-            let Some(place) = stats.place_mut(key) else {
+            let Some(place) = stats.place_mut(&mut families, key) else {
                 return Err(UnknownStatistic { key: String::from(key) });
             };
             *place = value;
         }
+        stats.families = families.map(|set| Counters::of(&set));
         Ok(stats)
     }
 
-    /// The number for a key of [`Stats::entries`].
-    fn place_mut(&mut self, key: &str) -> Option<&mut i64> {
+    /// The number for a key of [`Stats::entries`]; those of families are in `families`.
+    fn place_mut<'a>(&'a mut self, families: &'a mut [StatSet; 9], key: &str) -> Option<&'a mut i64> {
         let mut words = key.split('.');
         let place = match (words.next()?, words.next(), words.next()) {
             ("num_alloc_retries", None, None) => &mut self.num_alloc_retries,
@@ -329,7 +374,7 @@ impl Stats {
             ("oversize_segments", Some(value), None) => self.oversize_segments.value_mut(value)?,
             (family, Some(level), Some(value)) => {
                 let family = Family::ALL.into_iter().find(|known| known.name() == family)?;
-                self.families[family as usize].level_mut(level)?.value_mut(value)?
+                families[family as usize].level_mut(level)?.value_mut(value)?
             }
             _ => return None,
         };

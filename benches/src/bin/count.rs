@@ -1,0 +1,65 @@
+//! Runs one case of the bench `pairs` a given number of times, so that another program can count its
+//! instructions: `count CASE STEPS`. What a step costs is the difference between two counts of steps.
+//!
+//! `4KiB`, `2MiB` and `32MiB` allocate a block and free it; `mix100` to `mix100000` replace one random block of
+//! so many; `expandable` is `2MiB` with expandable segments, `streams` has one other stream recorded.
+#![forbid(unsafe_code)]
+
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, StreamId};
+use parkade::{Allocation, Allocator};
+use parkade_benches::{NullDevice, Random};
+
+type Core = Allocator<NullDevice, PyTorch>;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let usage = "usage: count CASE STEPS";
+    let case = arguments.next().ok_or(usage)?;
+    let steps: u64 = arguments.next().ok_or(usage)?.parse()?;
+    let settings = Settings { expandable_segments: case == "expandable", ..Settings::default() };
+    let mut core = Allocator::new(NullDevice::default(), PyTorch::new(settings), ());
+    match (case.as_str(), case.strip_prefix("mix")) {
+        ("4KiB", _) => pairs(&mut core, 4 << 10, steps),
+        ("2MiB" | "expandable", _) => pairs(&mut core, 2 << 20, steps),
+        ("32MiB", _) => pairs(&mut core, 32 << 20, steps),
+        ("streams", _) => pairs_used_elsewhere(&mut core, steps),
+        (_, Some(live)) => mix(&mut core, live.parse()?, usize::try_from(steps)?),
+        _ => Err(usage.into()),
+    }
+}
+
+fn pairs(core: &mut Core, bytes: u64, steps: u64) -> Result<(), Box<dyn std::error::Error>> {
+    for _ in 0..steps {
+        let block = core.raw_allocate(Bytes(bytes), StreamId::DEFAULT)?;
+        core.free(block)?;
+    }
+    Ok(())
+}
+
+fn pairs_used_elsewhere(core: &mut Core, steps: u64) -> Result<(), Box<dyn std::error::Error>> {
+    for _ in 0..steps {
+        let block = core.raw_allocate(Bytes(2 << 20), StreamId::DEFAULT)?;
+        core.record_stream(&block, StreamId(7));
+        core.free(block)?;
+    }
+    Ok(())
+}
+
+fn mix(core: &mut Core, live: u64, steps: usize) -> Result<(), Box<dyn std::error::Error>> {
+    let mut random = Random(1);
+    let mut blocks: Vec<Option<Allocation>> = Vec::new();
+    for _ in 0..live {
+        blocks.push(Some(core.raw_allocate(Bytes(random.size()), StreamId::DEFAULT)?));
+    }
+    // Drawn once, so that only replacing is counted.
+    let drawn: Vec<(usize, u64)> = (0..200_000).map(|_| ((random.number() % live) as usize, random.size())).collect();
+    for &(place, bytes) in drawn.iter().cycle().take(steps) {
+        if let Some(old) = blocks[place].take() {
+            core.free(old)?;
+        }
+        blocks[place] = Some(core.raw_allocate(Bytes(bytes), StreamId::DEFAULT)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! Reusing a free block, which most requests do: the policy's choice is checked, then the block or its low part
+//! is handed out.
+
+use super::{Allocation, Allocator, Cut};
+use crate::block::{BlockId, BlockState};
+use crate::device::DeviceBackend;
+use crate::error::AllocError;
+use crate::policy::{Policy, PolicyFault, Request};
+use crate::trace::Observer;
+use crate::units::Bytes;
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Hands out the free block that the policy chose, or its low part, after checking the choice.
+    #[inline(always)]
+    pub(super) fn reuse(&mut self, id: BlockId, request: &Request, stream_slot: u16) -> Result<Allocation, AllocError> {
+        let Some((whole, was_split)) = self.check_choice(id, request, stream_slot) else {
+            return Err(self.wrong_choice(id, request).into());
+        };
+        if !self.splits(whole, request) {
+            self.heap.detach(id.index);
+            return Ok(self.hand_out_whole(id.index, request, Cut { whole, was_split, rests: 0 }));
+        }
+        if self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size {
+            self.heap.detach(id.index);
+            return self.hand_out_cut(id.index, request);
+        }
+        let low = self.heap.cut(id.index, request.size.0, self.policy.stamp(request.pool));
+        Ok(self.hand_out_whole(low, request, Cut { whole, was_split, rests: 1 }))
+    }
+
+    /// Size and splitness of the free block that the policy chose; `None` if the choice is wrong.
+    #[inline(always)]
+    fn check_choice(&self, id: BlockId, request: &Request, stream_slot: u16) -> Option<(u64, bool)> {
+        let block = self.heap.arena.get(id.index)?;
+        let is_there = block.generation == id.generation && block.state == BlockState::Free;
+        if is_there && block.size >= request.size.0 && block.pool == request.pool.0 && block.stream == stream_slot {
+            Some((block.size, block.is_split()))
+        } else {
+            None
+        }
+    }
+
+    /// Takes the free block that the policy chose, after checking the choice.
+    pub(super) fn take(&mut self, id: BlockId, request: &Request, stream_slot: u16) -> Result<u32, AllocError> {
+        if self.check_choice(id, request, stream_slot).is_none() {
+            return Err(self.wrong_choice(id, request).into());
+        }
+        self.heap.detach(id.index);
+        Ok(id.index)
+    }
+
+    /// What is wrong with the policy's choice.
+    #[cold]
+    fn wrong_choice(&self, id: BlockId, request: &Request) -> PolicyFault {
+        let problem = match self.heap.arena.resolve(id).map(|index| self.heap.arena.at(index)) {
+            None => "reuses a block that does not exist",
+            Some(block) if block.state != BlockState::Free => "reuses a block that is not free",
+            Some(block) if block.size < request.size.0 => "reuses a block that is too small",
+            Some(_) => "reuses a block of another pool or stream",
+        };
+        self.fault(problem)
+    }
+}

@@ -1,0 +1,142 @@
+//! The free blocks of one stream by size: all but one in bins, and the one that came last outside of them.
+//!
+//! What comes last usually leaves first: the remainder of a split is split again, and a block given back
+//! coalesces with it. So the newest block waits outside, where coming and going cost a few instructions, and
+//! enters its bin only when the next one comes. Every question takes it into account, so the order is exact.
+
+use super::bins::BinnedBlocks;
+use super::place_by_size;
+use crate::block::{Arena, NIL};
+
+/// The block outside of the bins.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    /// Its size; 0 if there is none.
+    size: u64,
+    /// Its slot; [`NIL`] if there is none.
+    index: u32,
+}
+
+impl Newest {
+    const NONE: Newest = Newest { size: 0, index: NIL };
+
+    /// Its slot, if there is one and its size passes.
+    #[inline]
+    fn filter(self, has: impl Fn(u64) -> bool) -> Option<u32> {
+        (self.index != NIL && has(self.size)).then_some(self.index)
+    }
+}
+
+/// Free blocks ordered by size, rank and address.
+#[derive(Clone, Debug)]
+pub(crate) struct BySize {
+    newest: Newest,
+    others: BinnedBlocks,
+}
+
+impl Default for BySize {
+    fn default() -> BySize {
+        BySize { newest: Newest::NONE, others: BinnedBlocks::default() }
+    }
+}
+
+impl BySize {
+    /// Adds a block. Its size, rank, address and links must not change until it is removed.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, arena: &mut Arena, index: u32) {
+        let newest = Newest { size: arena.at(index).size, index };
+        let before = core::mem::replace(&mut self.newest, newest);
+        debug_assert!(before.index != index, "a block entered the free index twice");
+        if before.index != NIL {
+            self.others.insert(arena, before.index);
+        }
+    }
+
+    /// Removes a block that is here.
+    #[inline(always)]
+    pub(crate) fn remove(&mut self, arena: &mut Arena, index: u32) {
+        if self.newest.index == index {
+            self.newest = Newest::NONE;
+        } else {
+            self.others.remove(arena, index);
+        }
+    }
+
+    /// The first block with at least `size` bytes.
+    #[inline(always)]
+    pub(crate) fn first_at_least(&self, arena: &Arena, size: u64) -> Option<u32> {
+        let other = self.others.first_at_least(arena, size);
+        match (self.newest.filter(|own| own >= size), other) {
+            (Some(newest), Some(other)) if self.newest.size >= arena.at(other).size => Some(first(arena, newest, other)),
+            (None, other) => other,
+            (newest, _) => newest,
+        }
+    }
+
+    /// The blocks with fewer than `size` bytes, the last first.
+    pub(crate) fn below<'a>(&'a self, arena: &'a Arena, size: u64) -> impl Iterator<Item = u32> + 'a {
+        let others = self.others.below(arena, size);
+        merged(self.newest.filter(|own| own < size), others, move |newest, other| first(arena, newest, other) == other)
+    }
+
+    /// The blocks with at least `size` bytes, in order.
+    pub(crate) fn at_least<'a>(&'a self, arena: &'a Arena, size: u64) -> impl Iterator<Item = u32> + 'a {
+        let others = self.others.at_least(arena, size);
+        merged(self.newest.filter(|own| own >= size), others, move |newest, other| first(arena, newest, other) == newest)
+    }
+
+    /// The block with the highest stamp among those with at least `from` and fewer than `to` bytes; of equal
+    /// stamps the first in order.
+    #[inline]
+    pub(crate) fn latest(&self, arena: &Arena, from: u64, to: u64) -> Option<u32> {
+        let newest = self.newest.filter(|own| (from..to).contains(&own));
+        better(newest, self.others.latest(arena, from, to), |newest, other| {
+            let stamps = (arena.at(newest).stamp, arena.at(other).stamp);
+            if stamps.0 == stamps.1 { first(arena, newest, other) == newest } else { stamps.0 > stamps.1 }
+        })
+    }
+
+    /// The first of the largest blocks.
+    #[inline]
+    pub(crate) fn largest(&self, arena: &Arena) -> Option<u32> {
+        better(self.newest.filter(|_| true), self.others.largest(arena), |newest, other| {
+            let sizes = (self.newest.size, arena.at(other).size);
+            if sizes.0 == sizes.1 { first(arena, newest, other) == newest } else { sizes.0 > sizes.1 }
+        })
+    }
+}
+
+/// The first of two blocks in the order.
+#[inline]
+fn first(arena: &Arena, one: u32, other: u32) -> u32 {
+    if place_by_size(arena, one) < place_by_size(arena, other) { one } else { other }
+}
+
+/// The block that is there, or of two the newest one if `prefers` says so.
+#[inline]
+fn better(newest: Option<u32>, other: Option<u32>, prefers: impl Fn(u32, u32) -> bool) -> Option<u32> {
+    match (newest, other) {
+        (Some(newest), Some(other)) => Some(if prefers(newest, other) { newest } else { other }),
+        (newest, other) => newest.or(other),
+    }
+}
+
+/// The blocks in their order, with the newest before the first that it precedes.
+fn merged(
+    mut newest: Option<u32>,
+    mut others: impl Iterator<Item = u32>,
+    precedes: impl Fn(u32, u32) -> bool,
+) -> impl Iterator<Item = u32> {
+    let mut held = None;
+    core::iter::from_fn(move || {
+        let Some(waiting) = newest else { return held.take().or_else(|| others.next()) };
+        match held.take().or_else(|| others.next()) {
+            Some(other) if !precedes(waiting, other) => Some(other),
+            other => {
+                held = other;
+                newest = None;
+                Some(waiting)
+            }
+        }
+    })
+}

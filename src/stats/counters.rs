@@ -1,0 +1,189 @@
+//! One family's counters, kept so that counting is cheap: every allocation and every free changes several.
+//!
+//! What is stored is not what is asked for. A peak is stored as its distance from the current value, so that one
+//! subtraction updates both and a negative distance is the rare case in which the peak follows. The current
+//! value is the difference of the two sums, and the values for all memory are the sums over the pools.
+//! [`StatSet`] has the values that follow from this.
+//!
+//! Sums wrap around beyond 63 bits, as PyTorch's do. A value and its peak are less than 2^63 apart: that many
+//! bytes are never in use at once.
+
+use super::{Stat, StatSet};
+use crate::units::PoolClass;
+
+/// One pool's values of a family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Counter {
+    /// The peak less the current value.
+    headroom: i64,
+    /// The sum of increases since the last reset.
+    allocated: i64,
+    /// The sum of decreases since the last reset.
+    freed: i64,
+    /// The current value when the sums were last reset.
+    base: i64,
+}
+
+impl Counter {
+    fn of(stat: Stat) -> Counter {
+        let Stat { current, peak, allocated, freed } = stat;
+        let base = current.wrapping_sub(allocated).wrapping_add(freed);
+        Counter { headroom: peak.wrapping_sub(current), allocated, freed, base }
+    }
+
+    #[inline]
+    fn current(&self) -> i64 {
+        self.base.wrapping_add(self.allocated).wrapping_sub(self.freed)
+    }
+
+    #[inline]
+    fn stat(&self) -> Stat {
+        let current = self.current();
+        Stat { current, peak: current.wrapping_add(self.headroom), allocated: self.allocated, freed: self.freed }
+    }
+
+    fn reset_sums(&mut self) {
+        *self = Counter { headroom: self.headroom, allocated: 0, freed: 0, base: self.current() };
+    }
+}
+
+/// A family's values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Counters {
+    /// The small pool's and the large pool's.
+    classes: [Counter; 2],
+    /// The peak for all memory less the current value.
+    headroom: i64,
+    /// The values for all memory less the sums over the pools: zero, unless the statistics come from a file.
+    /// Its peak is not used.
+    skew: Stat,
+}
+
+impl Counters {
+    /// The counters with these values.
+    pub(super) fn of(set: &StatSet) -> Counters {
+        let StatSet { all, small, large } = set;
+        let skew = |of: fn(&Stat) -> i64| of(all).wrapping_sub(of(small)).wrapping_sub(of(large));
+        Counters {
+            classes: [Counter::of(*small), Counter::of(*large)],
+            headroom: all.peak.wrapping_sub(all.current),
+            skew: Stat {
+                current: skew(|stat| stat.current),
+                peak: 0,
+                allocated: skew(|stat| stat.allocated),
+                freed: skew(|stat| stat.freed),
+            },
+        }
+    }
+
+    /// The values.
+    pub(super) fn set(&self) -> StatSet {
+        let [small, large] = [self.classes[0].stat(), self.classes[1].stat()];
+        let sum = |of: fn(&Stat) -> i64| of(&small).wrapping_add(of(&large)).wrapping_add(of(&self.skew));
+        let current = sum(|stat| stat.current);
+        let all = Stat {
+            current,
+            peak: current.wrapping_add(self.headroom),
+            allocated: sum(|stat| stat.allocated),
+            freed: sum(|stat| stat.freed),
+        };
+        StatSet { all, small, large }
+    }
+
+    /// Adds `amount`. The result is negative if a peak may have to follow: then [`Counters::raise_peaks`] must
+    /// be called before the next change.
+    #[inline]
+    pub(super) fn add(&mut self, class: PoolClass, amount: i64) -> i64 {
+        let own = &mut self.classes[class as usize];
+        own.allocated = own.allocated.wrapping_add(amount);
+        own.headroom = own.headroom.wrapping_sub(amount);
+        self.headroom = self.headroom.wrapping_sub(amount);
+        own.headroom | self.headroom
+    }
+
+    /// Subtracts `amount`.
+    #[inline]
+    pub(super) fn subtract(&mut self, class: PoolClass, amount: i64) {
+        let own = &mut self.classes[class as usize];
+        own.freed = own.freed.wrapping_add(amount);
+        own.headroom = own.headroom.wrapping_add(amount);
+        self.headroom = self.headroom.wrapping_add(amount);
+    }
+
+    /// Lets the peaks follow the values that have grown beyond them.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn raise_peaks(&mut self, class: PoolClass) {
+        let own = &mut self.classes[class as usize].headroom;
+        *own = (*own).max(0);
+        self.headroom = self.headroom.max(0);
+    }
+
+    pub(super) fn reset_peaks(&mut self) {
+        self.classes.iter_mut().for_each(|counter| counter.headroom = 0);
+        self.headroom = 0;
+    }
+
+    pub(super) fn reset_sums(&mut self) {
+        self.classes.iter_mut().for_each(Counter::reset_sums);
+        (self.skew.allocated, self.skew.freed) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What the counters must say: each value kept as it is.
+    fn change(set: &mut StatSet, class: PoolClass, amount: i64, grows: bool) {
+        for stat in [&mut set.all, if class == PoolClass::Small { &mut set.small } else { &mut set.large }] {
+            if grows { stat.increase(amount) } else { stat.decrease(amount) }
+        }
+    }
+
+    fn stat() -> impl Strategy<Value = Stat> {
+        let value = || prop_oneof![-9..9_i64, -(1 << 61)..1_i64 << 61];
+        let sum = || prop_oneof![0..9_i64, any::<i64>()];
+        (value(), value(), sum(), sum()).prop_map(|(current, peak, allocated, freed)| Stat { current, peak, allocated, freed })
+    }
+
+    proptest! {
+        /// From any values, even such as no run has, and with sums beyond 63 bits: every value as if it were kept
+        /// itself.
+        #[test]
+        fn counters_say_what_plain_values_say(
+            (all, small, large) in (stat(), stat(), stat()),
+            steps in prop::collection::vec((0..6_u8, any::<bool>(), prop_oneof![0..9_i64, 0..1_i64 << 55]), 0..40),
+        ) {
+            let mut plain = StatSet { all, small, large };
+            let mut counters = Counters::of(&plain);
+            prop_assert_eq!(counters.set(), plain);
+            for (what, is_small, amount) in steps {
+                let class = if is_small { PoolClass::Small } else { PoolClass::Large };
+                match what {
+                    0 => {
+                        counters.reset_peaks();
+                        [&mut plain.all, &mut plain.small, &mut plain.large].into_iter().for_each(Stat::reset_peak);
+                    }
+                    1 => {
+                        counters.reset_sums();
+                        [&mut plain.all, &mut plain.small, &mut plain.large].into_iter().for_each(Stat::reset_accumulated);
+                    }
+                    2 | 3 => {
+                        counters.subtract(class, amount);
+                        change(&mut plain, class, amount, false);
+                    }
+                    _ => {
+                        if counters.add(class, amount) < 0 {
+                            counters.raise_peaks(class);
+                        }
+                        change(&mut plain, class, amount, true);
+                    }
+                }
+                prop_assert_eq!(counters.set(), plain);
+            }
+        }
+    }
+}
