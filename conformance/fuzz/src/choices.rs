@@ -6,12 +6,6 @@
 
 use arbitrary::Unstructured;
 
-/// The largest size, in bytes, of a segment, a block or a request of a recording, and of the memory of a device.
-///
-/// Beyond it, memory and time grow with the number of pages: an expandable segment of 2^50 bytes takes a table of all its pages. Once such
-/// sizes are bounded, this is to be `u64::MAX`.
-pub const LARGEST_BYTES: u64 = 1 << 40;
-
 /// A source of choices.
 pub struct Choices<'b>(Unstructured<'b>);
 
@@ -53,13 +47,8 @@ impl<'b> Choices<'b> {
     }
 
     /// A size in bytes: mostly one that programs request, sometimes one at a border of PyTorch's rules, seldom
-    /// an absurd one, but at most [`LARGEST_BYTES`].
+    /// an absurd one.
     pub fn size(&mut self) -> u64 {
-        self.any_size().min(LARGEST_BYTES)
-    }
-
-    /// The same, without the bound.
-    pub fn any_size(&mut self) -> u64 {
         const BORDERS: [u64; 16] = [
             1,
             511,

@@ -102,7 +102,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
             }
             3 => {
                 self.text(key);
-                let absurd = self.choices.any_size();
+                let absurd = self.choices.size();
                 self.integer(i128::from(absurd));
             }
             _ => {

@@ -17,7 +17,7 @@ use parkade_terminal::runner::{Command, render};
 use super::case::Case;
 use super::commands::Opened;
 use super::{Reached, commands};
-use crate::choices::{Choices, LARGEST_BYTES};
+use crate::choices::Choices;
 use crate::texts;
 
 pub(super) fn script(choices: &mut Choices<'_>) -> Vec<u8> {
@@ -30,7 +30,7 @@ pub(super) fn ops(bytes: &[u8], case: u8) -> Reached {
     let settings = ["", "expandable_segments:True", "max_split_size_mb:64", "garbage_collection_threshold:0.5"];
     let options = OpsOptions {
         settings: settings[case.number() % 4].to_owned(),
-        capacity_bytes: [1 << 30, 8 << 30, 64 << 20, LARGEST_BYTES][case.number() / 4 % 4],
+        capacity_bytes: [1 << 30, 8 << 30, 64 << 20, 1 << 60][case.number() / 4 % 4],
         addresses: if case.number() < 32 { Addresses::Up } else { Addresses::Down },
         profile: case.profile(),
     };
@@ -41,19 +41,11 @@ pub(super) fn ops(bytes: &[u8], case: u8) -> Reached {
             if answer.contains("\"ok\":1") {
                 reached = Reached::Read;
             }
-            if is_known_not_to_be_json(&answer) {
-                continue;
-            }
             let read = serde_json::from_str::<serde_json::Value>(&answer);
             assert!(read.is_ok(), "{line:?} is answered with what is no JSON: {answer}");
         }
     }
     reached
-}
-
-/// Not finite numbers are printed as C++ prints them.
-fn is_known_not_to_be_json(answer: &str) -> bool {
-    answer.contains("nan") || answer.contains("inf")
 }
 
 /// A recording or a table of buffers.

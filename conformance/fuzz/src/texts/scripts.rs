@@ -22,7 +22,7 @@ fn line(text: &mut String, choices: &mut Choices<'_>) {
     let name = choices.pick(&NAMES);
     let stream = choices.pick(&["0", "1", "2", "-1", "18446744073709551615", "x"]);
     let pool = choices.pick(&["p", "q", "r"]);
-    let size = choices.any_size();
+    let size = choices.size();
     let written = match choices.below(24) {
         0..=6 => format!("alloc {name} {size} {stream}"),
         7..=10 => format!("free {name}"),

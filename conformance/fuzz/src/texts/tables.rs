@@ -17,7 +17,7 @@ pub(crate) fn buffers(choices: &mut Choices<'_>) -> String {
     for number in 0..choices.below(24) {
         let lower = choices.below(40) as u64;
         let upper = lower + 1 + choices.below(20) as u64;
-        let size = if choices.once_in(6) { choices.any_size() } else { 512 * (1 + choices.below(64) as u64) };
+        let size = if choices.once_in(6) { choices.size() } else { 512 * (1 + choices.below(64) as u64) };
         let end = if choices.once_in(40) { u64::MAX } else { upper };
         let alignment = choices.pick(&["1", "512", "3", "4096", "1048576", "18446744073709551615"]);
         // Writing to a string cannot fail.
