@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use parkade_analysis::ranks::{Comparison, RankRun, compare};
 pub(crate) use rows::{Row, Standing};
+use serde_json::Value;
 
 use crate::output;
 use crate::recordings::{RankNumbers, RanksFrom};
@@ -68,9 +69,13 @@ impl Ranks {
         words::sentences(self)
     }
 
-    /// Adds the comparison as one line.
-    pub(crate) fn add_to(&self, lines: &mut Lines) -> Result<()> {
-        lines.add(&json::Object::of(self))
+    /// Adds the comparison as one line, with one more key if there is one.
+    pub(crate) fn add_to(&self, lines: &mut Lines, addition: Option<(&'static str, Value)>) -> Result<()> {
+        let mut object = serde_json::to_value(json::Object::of(self))?;
+        if let (Some(keys), Some((key, value))) = (object.as_object_mut(), addition) {
+            keys.insert(key.to_owned(), value);
+        }
+        lines.add(&object)
     }
 
     /// Whether some file has several devices, so that a rank's number does not name a run.

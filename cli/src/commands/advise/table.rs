@@ -129,7 +129,7 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
         lines.push(format!("and {more} more (--json lists them all, with what to do instead)"));
     }
     lines.extend(option.is_close().then(|| words::CLOSE.to_owned()));
-    lines.extend(words::also(option).map(str::to_owned));
+    lines.extend(words::also(option.needs_limit()).map(str::to_owned));
     lines.extend([words::why(report), format!("costs: {}", words::costs(report))]);
     for line in lines {
         write!(out, "{}", output::paragraph(&line, 0))?;

@@ -18,7 +18,12 @@ pub(crate) const CLOSE: &str = "close call: 1 % more or less memory could change
 
 /// Settings by name.
 pub(super) fn name(option: &AdvisedOption) -> String {
-    match option.settings.text.as_str() {
+    shown(&option.settings.text)
+}
+
+/// The same of a settings string.
+pub(super) fn shown(settings: &str) -> String {
+    match settings {
         "" => "default".to_owned(),
         text => output::one_line(&output::shorten(text, 72)),
     }
@@ -104,8 +109,8 @@ pub(crate) fn no_setting(report: &Advice) -> String {
 }
 
 /// What the option needs besides.
-pub(crate) fn also(option: &AdvisedOption) -> Option<&'static str> {
-    option.needs_limit().then_some(
+pub(crate) fn also(needs_limit: bool) -> Option<&'static str> {
+    needs_limit.then_some(
         "garbage_collection_threshold does nothing without a limit: first call torch.cuda.set_per_process_memory_fraction with \
          the fraction of memory that the process may use, such as 1.0",
     )

@@ -152,6 +152,8 @@ impl Command for Args {
 }
 
 impl OnEach for Args {
+    type Kept = ();
+
     fn inputs(&self) -> &[PathBuf] {
         &self.files
     }
@@ -159,6 +161,8 @@ impl OnEach for Args {
     fn on(&self, file: &Path, _: bool) -> Args {
         Args { file: Some(file.to_owned()), ..self.clone() }
     }
+
+    fn keep(&self, _: &Found) {}
 
     fn rank_runs(&self, found: &Found) -> Result<Vec<RankRun>> {
         let Found::Recording(diagnosed) = found else { return Ok(Vec::new()) };
