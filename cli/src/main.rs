@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => run_each(args),
         Command::Advise(args) => run_each(args),
         Command::Diagnose(args) => run_each(args),
-        Command::Diff(args) => run(args),
+        Command::Diff(args) => diff::run_diff(args),
         Command::Report(args) => run_each(args),
         Command::Stats(args) => run_each(args),
         Command::Export(args) => run(args),
