@@ -102,7 +102,8 @@ fn cells(report: &Advice, place: usize, option: &AdvisedOption, name: String) ->
     ]
 }
 
-fn show_signed(bytes: i64) -> String {
+/// A size with its sign.
+pub(super) fn show_signed(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", show_bytes(bytes.unsigned_abs()))
 }

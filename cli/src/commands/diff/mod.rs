@@ -53,7 +53,8 @@ pub(crate) struct Args {
     /// May be repeated.
     #[arg(long, value_name = "PERCENT|SIZE", value_parser = Above::parse)]
     fail_above: Vec<Above>,
-    /// Compare this step of A with this one of B, or two steps of one file. Steps are counted from 0, as parkade stats --steps shows them.
+    /// Compare this step of A with this one of B, or two steps of one file. Steps are counted from 0, as parkade stats --steps shows them; if
+    /// the file marks none, as the run repeats itself.
     #[arg(long, value_name = "A:B", value_parser = steps)]
     steps: Option<(usize, usize)>,
     /// Only this device.

@@ -4,11 +4,12 @@ use std::io::{self, Write};
 
 use parkade_analysis::advise::{Outcome as Fit, paste_line};
 
+use super::super::table::show_signed;
 use super::super::words::shown;
 use super::{Job, words};
 use crate::output;
 use crate::recording::short_name;
-use crate::size::{show, show_bytes};
+use crate::size::show_bytes;
 use crate::table::{Mark, Table};
 
 const HEADS: [&str; 7] = ["rank", "recording", "best alone", "needs", "one for all", "needs with it", "headroom"];
@@ -35,7 +36,7 @@ pub(super) fn print(out: &mut dyn Write, job: &Job) -> io::Result<()> {
             best.map_or_else(|| "-".to_owned(), |best| show_bytes(best.needs_bytes)),
             fit(standing.outcome).to_owned(),
             show_bytes(standing.needs_bytes),
-            standing.margin_bytes().map_or_else(|| "-".to_owned(), show),
+            standing.margin_bytes().map_or_else(|| "-".to_owned(), show_signed),
         ];
         let mark = match standing.outcome {
             Fit::Fits => Mark::Good,

@@ -58,6 +58,12 @@ fn serves_all(job: &Job) -> String {
         Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of the {all} ranks is served"),
     };
     let room = match (standing.available_bytes, standing.margin_bytes()) {
+        (Some(available), Some(..0)) => format!(
+            "for what is estimated of its rest, rank {} would need {}, more than the {} there is",
+            tightest.number,
+            show_bytes(standing.needs_bytes),
+            show_bytes(available)
+        ),
         (Some(available), Some(margin)) => format!(
             "rank {} is the tightest: it needs {} of {}, which leaves {}",
             tightest.number,

@@ -38,7 +38,7 @@ fn table(job: &Job) -> Table {
     let are_pairs = job.ranks.iter().any(|rank| rank.levels.before.is_some());
     let mut heads = vec!["rank", "recording"];
     heads.extend(if are_pairs {
-        &["peak reserved A", "B", "change", "", "peak allocated"][..]
+        &["peak reserved A", "B", "change", "", "change of allocated"][..]
     } else {
         &["peak reserved", "peak allocated"]
     });
