@@ -70,6 +70,9 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
         table.marked(columns(cells(report, place, option, name(option))), fits, Mark::of(option.fits()));
     }
     write!(out, "{}", table.text())?;
+    if report.programs.iter().any(|program| program.continuation.is_some()) {
+        writeln!(out, "{}", output::dim("peaks, memory, retries and times include what is estimated of the rest"))?;
+    }
     let left = report.options.len() - options.len();
     if left > 0 { writeln!(out, "{}", output::dim(&format!("and {left} more (--all)"))) } else { Ok(()) }
 }
