@@ -6,7 +6,7 @@ use super::phases::{PhaseChange, phase_changes};
 use super::portable_stack::Stacks;
 use super::run::Run;
 use super::side::{DiffError, Part, Replayed, Side, Which};
-use super::step_spans::{REPETITION, repeated_spans};
+use super::step_spans::{NoSteps, REPETITION, repeated_spans};
 use super::steps::{Steps, narrow_to_common, narrow_to_last, steps};
 
 /// Two sides compared.
@@ -73,16 +73,24 @@ pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, 
     })
 }
 
-/// Tells the steps of both by repetition if only one is marked: a mark and a repetition may end at other places of a step.
+/// Tells the steps of both by repetition if only one is marked: a mark and a repetition may end at other places of a step. Without
+/// marks, the steps of a run that lost its beginning have no numbers, so they cannot be paired with another run's.
 fn tell_alike<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
-    let is_marked = |side: &Replayed<'_>| side.steps.as_ref().is_ok_and(|steps| steps.mark != REPETITION);
-    let is_repeated = |side: &Replayed<'_>| side.steps.as_ref().is_ok_and(|steps| steps.mark == REPETITION);
-    let (marked, other) = if is_marked(a) { (a, &*b) } else { (b, &*a) };
-    // A step that was asked for by its number is the marked one.
-    if !is_marked(marked) || !is_repeated(other) || marked.side.part != Part::Whole {
+    let mark = |side: &Replayed<'_>| side.steps.as_ref().ok().map(|steps| steps.mark == REPETITION);
+    let is_lost = |side: &Replayed<'_>| side.requests.lost_beginning.is_some();
+    let is_repeated = [&*a, &*b].map(|side| mark(side) == Some(true));
+    // A step that was asked for by its number is that of its own file.
+    if is_repeated == [false; 2] || a.side.part != Part::Whole || b.side.part != Part::Whole {
         return;
     }
-    if let Ok(steps) = repeated_spans(marked.side.device, marked.requests.lost_beginning.is_some()) {
-        marked.steps = Ok(steps);
+    let is_any_lost = is_lost(a) || is_lost(b);
+    for side in [a, b] {
+        if is_any_lost {
+            side.steps = Err(NoSteps::NotNumbered);
+        } else if mark(side) == Some(false)
+            && let Ok(steps) = repeated_spans(side.side.device, false)
+        {
+            side.steps = Ok(steps);
+        }
     }
 }

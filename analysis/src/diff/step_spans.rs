@@ -41,6 +41,9 @@ pub enum NoSteps {
     /// The trace's entries have no times, which are needed to place the marks, and nothing repeats.
     #[error("the trace has no times, so its annotations cannot be placed, and no steps are told by repetition")]
     NoTimes,
+    /// Nothing marks them, and a beginning is lost, so which step of one run is which of the other is not known.
+    #[error("the file marks no steps, and a beginning is lost, so what is told by repetition cannot be numbered")]
+    NotNumbered,
     /// The trace is shorter than a step.
     #[error("no whole step is in the trace")]
     NoneWhole,
