@@ -2,10 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
-mod each;
 mod ending;
-mod ranks;
-mod recordings;
 mod usage;
 
 use std::process::ExitCode;
@@ -18,8 +15,9 @@ use commands::{
     advise, completions, conform, diagnose, diff, enable, export, frontier, info, man, merge, ops, pack, replay, report, stats,
     sweep, verify,
 };
-use each::run_each;
+use parkade_ranks::each::run_each;
 // Every command finds what it shares with others under `crate::`.
+use parkade_ranks::{each, ranks, recordings};
 use parkade_terminal::{args, json_struct, output, output_file, progress, recording, runner, size, table};
 use runner::run;
 

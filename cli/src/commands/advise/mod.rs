@@ -2,6 +2,9 @@
 
 mod held;
 mod job;
+mod job_json;
+mod job_table;
+mod job_words;
 mod json;
 mod table;
 pub(crate) mod words;

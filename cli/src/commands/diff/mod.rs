@@ -3,7 +3,10 @@
 mod bound;
 mod columns;
 mod folders;
+mod folders_json;
+mod folders_table;
 mod json;
+mod matching;
 mod notes;
 mod pairs;
 mod table;

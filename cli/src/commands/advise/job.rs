@@ -2,10 +2,6 @@
 //!
 //! Files are read a second time only if something is to be tried on them, so that no more than a few are ever in memory.
 
-mod json;
-mod table;
-mod words;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -13,23 +9,23 @@ use anyhow::Result;
 use parkade_analysis::advise::Outcome as Fit;
 use parkade_analysis::ranks::{JobAdvice, RankAdvice, one_setting, still_to_try};
 
-use super::{Args, Found};
+use super::{Args, Found, job_json, job_table};
 use crate::each::{Finished, Together};
 use crate::output;
 use crate::recordings::{Inputs, each};
 use crate::runner::{Command, Outcome};
 
 /// One rank's advice.
-struct Rank {
-    number: u64,
-    file: PathBuf,
-    advice: RankAdvice,
+pub(super) struct Rank {
+    pub(super) number: u64,
+    pub(super) file: PathBuf,
+    pub(super) advice: RankAdvice,
 }
 
 /// The ranks, in their order, and one setting for all of them.
-struct Job {
-    ranks: Vec<Rank>,
-    advice: JobAdvice,
+pub(super) struct Job {
+    pub(super) ranks: Vec<Rank>,
+    pub(super) advice: JobAdvice,
 }
 
 /// Advises on the job, writes the answer as text, and returns it as an addition to the JSON of the ranks. Ranks without a trace have no
@@ -48,8 +44,8 @@ pub(super) fn advise(args: &Args, together: Together<'_, Option<RankAdvice>>, ou
     let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
     let Some(advice) = one_setting(&all) else { return Ok(Finished::default()) };
     let job = Job { ranks, advice };
-    table::print(out, &job)?;
-    Ok(Finished { outcome: job.outcome(), addition: Some(("one_setting", serde_json::to_value(json::Object::of(&job))?)) })
+    job_table::print(out, &job)?;
+    Ok(Finished { outcome: job.outcome(), addition: Some(("one_setting", serde_json::to_value(job_json::Object::of(&job))?)) })
 }
 
 /// Tries on each rank what is useful for others.
@@ -92,7 +88,7 @@ impl Job {
     }
 
     /// The worst outcome's name in JSON.
-    fn fit(&self) -> Fit {
+    pub(super) fn fit(&self) -> Fit {
         let order = [Fit::DoesNotFit, Fit::Unknown, Fit::GetsPast];
         let is_some = |fit: &Fit| self.advice.ranks.iter().any(|rank| rank.outcome == *fit);
         order.into_iter().find(is_some).unwrap_or(Fit::Fits)

@@ -2,58 +2,54 @@
 //!
 //! Pairs are compared one after the other, so that no more than one is ever in memory.
 
-mod json;
-mod matching;
-mod table;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use parkade_analysis::diff::Run;
 
-use super::{Args, Compared, Shown, compare};
+use super::matching::{Matched, Pair, matched};
+use super::{Args, Compared, Shown, compare, folders_json, folders_table};
 use crate::output;
 use crate::recordings::Inputs;
 use crate::runner::{Command, Form, Lines, Outcome, fail, print_bytes, render};
-use matching::{Matched, Pair, matched};
 
 /// What is kept of one rank's comparison.
-struct Rank {
-    number: u64,
-    a: PathBuf,
-    b: Option<PathBuf>,
-    outcome: Outcome,
+pub(super) struct Rank {
+    pub(super) number: u64,
+    pub(super) a: PathBuf,
+    pub(super) b: Option<PathBuf>,
+    pub(super) outcome: Outcome,
     /// Whether a peak is above a bound.
-    is_exceeded: bool,
+    pub(super) is_exceeded: bool,
     /// The device on which reserved memory grew most.
-    levels: Levels,
+    pub(super) levels: Levels,
     /// Whether the run that is checked died.
-    died: bool,
+    pub(super) died: bool,
     /// The answer in full.
-    answer: Vec<u8>,
+    pub(super) answer: Vec<u8>,
 }
 
 /// Peaks, of the first side if there are two, and of the last.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Levels {
-    before: Option<Peaks>,
-    last: Peaks,
+pub(super) struct Levels {
+    pub(super) before: Option<Peaks>,
+    pub(super) last: Peaks,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Peaks {
-    reserved_bytes: u64,
-    allocated_bytes: u64,
+pub(super) struct Peaks {
+    pub(super) reserved_bytes: u64,
+    pub(super) allocated_bytes: u64,
 }
 
 /// What came of all ranks.
-struct Job {
+pub(super) struct Job {
     /// The worst first.
-    ranks: Vec<Rank>,
-    matched: Matched,
-    has_bounds: bool,
-    outcome: Outcome,
+    pub(super) ranks: Vec<Rank>,
+    pub(super) matched: Matched,
+    pub(super) has_bounds: bool,
+    pub(super) outcome: Outcome,
 }
 
 /// The folders' files, if a folder is given. A folder with one recording is as that file.
@@ -146,7 +142,7 @@ fn levels(compared: &Compared) -> Levels {
 
 impl Levels {
     /// By how much reserved memory grew; without a first side, all of it.
-    fn growth_bytes(&self) -> i128 {
+    pub(super) fn growth_bytes(&self) -> i128 {
         i128::from(self.last.reserved_bytes) - self.before.map_or(0, |before| i128::from(before.reserved_bytes))
     }
 }
@@ -164,10 +160,10 @@ fn print(args: &Args, job: &Job) -> Result<()> {
     if form == Form::Json {
         job.ranks.iter().try_for_each(|rank| print_bytes(form, &rank.answer))?;
         let mut lines = Lines::default();
-        lines.add(&json::Object::of(job))?;
+        lines.add(&folders_json::Object::of(job))?;
         return print_bytes(form, lines.text().as_bytes());
     }
     let mut text = Vec::new();
-    table::print(&mut text, job, args.all)?;
+    folders_table::print(&mut text, job, args.all)?;
     print_bytes(form, &text)
 }

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::super::words::{change, percent};
-use super::{Job, Rank};
+use super::folders::{Job, Rank};
+use super::words::{change, percent};
 use crate::output::{self, count};
 use crate::recording::short_name;
 use crate::runner::Outcome;

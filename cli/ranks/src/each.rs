@@ -15,7 +15,7 @@ use crate::recordings::{Inputs, RankNumbers, each};
 use crate::runner::{Command, Form, Lines, Outcome, Subject, fail, print_bytes, render, run};
 
 /// A command about recordings that answers about each on its own.
-pub(crate) trait OnEach: Command + Sync + Sized {
+pub trait OnEach: Command + Sync + Sized {
     /// What is kept of each answer for [`OnEach::finish`].
     type Kept: Send;
 
@@ -48,11 +48,11 @@ pub(crate) trait OnEach: Command + Sync + Sized {
 }
 
 /// What came of all recordings together.
-pub(crate) struct Finished {
+pub struct Finished {
     /// Its outcome.
-    pub(crate) outcome: Outcome,
+    pub outcome: Outcome,
     /// What is added to the JSON object of ranks: a key and its value.
-    pub(crate) addition: Option<(&'static str, Value)>,
+    pub addition: Option<(&'static str, Value)>,
 }
 
 impl Default for Finished {
@@ -68,19 +68,19 @@ impl From<Outcome> for Finished {
 }
 
 /// Several recordings once each was answered about.
-pub(crate) struct Together<'a, K> {
+pub struct Together<'a, K> {
     /// What was kept of the answers, each with the place of its file.
-    pub(crate) kept: Vec<(usize, K)>,
+    pub kept: Vec<(usize, K)>,
     /// The files, and the ranks that they are of.
-    pub(crate) files: Vec<&'a Path>,
+    pub files: Vec<&'a Path>,
     /// The rank of each file.
-    pub(crate) numbers: &'a RankNumbers,
+    pub numbers: &'a RankNumbers,
     /// Their runs.
-    pub(crate) ranks: &'a Ranks,
+    pub ranks: &'a Ranks,
     /// Whether they are ranks of one job, as far as names tell.
-    pub(crate) are_ranks: bool,
+    pub are_ranks: bool,
     /// The files that could not be read or replayed, and why.
-    pub(crate) failures: &'a [(&'a Path, String)],
+    pub failures: &'a [(&'a Path, String)],
 }
 
 /// What is left of an answer once it has been turned into text.
@@ -93,7 +93,7 @@ struct Answered<K> {
 }
 
 /// Runs a command on all files given and returns its exit code: the worst of theirs.
-pub(crate) fn run_each<C: OnEach>(command: &C) -> ExitCode {
+pub fn run_each<C: OnEach>(command: &C) -> ExitCode {
     let inputs = Inputs::of(command.inputs());
     for remark in &inputs.remarks {
         output::complain(remark);

@@ -4,9 +4,10 @@ use std::io::{self, Write};
 
 use parkade_analysis::advise::{Outcome as Fit, paste_line};
 
-use super::super::table::show_signed;
-use super::super::words::shown;
-use super::{Job, words};
+use super::job::Job;
+use super::job_words as words;
+use super::table::show_signed;
+use super::words::shown;
 use crate::output;
 use crate::recording::short_name;
 use crate::size::show_bytes;

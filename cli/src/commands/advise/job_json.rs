@@ -3,7 +3,8 @@
 use parkade_analysis::advise::paste_line;
 use parkade_analysis::ranks::Standing;
 
-use super::{Job, Rank, words};
+use super::job::{Job, Rank};
+use super::job_words as words;
 use crate::json_struct::{all, view};
 
 view! {

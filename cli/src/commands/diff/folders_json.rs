@@ -1,6 +1,6 @@
 //! The comparison of two folders as one JSON object.
 
-use super::{Job, Peaks, Rank};
+use super::folders::{Job, Peaks, Rank};
 use crate::json_struct::{all, view};
 use crate::runner::Outcome;
 

@@ -2,8 +2,8 @@
 
 use parkade_analysis::advise::Outcome as Fit;
 
-use super::super::words::{also, shown};
-use super::Job;
+use super::job::{Job, Rank};
+use super::words::{also, shown};
 use crate::output::list;
 use crate::size::show_bytes;
 
@@ -12,7 +12,7 @@ const NAMED: usize = 8;
 
 /// What the setting breaks on some rank, each thing once.
 pub(super) fn warnings(job: &Job) -> Vec<String> {
-    let of = |rank: &super::Rank| rank.advice.with(&job.advice.settings).map_or_else(Vec::new, |tried| tried.warnings.clone());
+    let of = |rank: &Rank| rank.advice.with(&job.advice.settings).map_or_else(Vec::new, |tried| tried.warnings.clone());
     let mut said: Vec<String> = Vec::new();
     for caution in job.ranks.iter().flat_map(of) {
         let warning = format!("{} {} [{}]", caution.what, caution.instead, caution.source);
