@@ -15,6 +15,7 @@ pub mod timeline;
 
 mod capacity_hint;
 mod recorded_heap;
+mod repeated_steps;
 mod reserved;
 mod stacks;
 

@@ -19,6 +19,12 @@ pub(crate) fn ending(ending: &Ending) -> Option<String> {
     }
 }
 
+/// That a run which met so many errors goes on without a cure. `None` if it survived none.
+pub(crate) fn goes_on(ending: &Ending, errors: u64) -> Option<String> {
+    let met = count(errors, "out-of-memory error");
+    matches!(ending, Ending::Survived(_)).then(|| format!("the run goes on all the same: it survived {met} in the recording"))
+}
+
 fn afterwards(error: &AfterError) -> String {
     let AfterError { served, served_bytes, .. } = *error;
     if let Some(entry) = error.asked_again_at {

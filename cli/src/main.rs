@@ -4,10 +4,7 @@
 mod commands;
 #[cfg(test)]
 mod definitions;
-mod each;
 mod ending;
-mod ranks;
-mod recordings;
 mod threads;
 mod usage;
 
@@ -21,8 +18,9 @@ use commands::{
     advise, completions, conform, diagnose, diff, enable, export, frontier, info, man, merge, ops, pack, replay, report, stats,
     sweep, verify,
 };
-use each::run_each;
+use parkade_ranks::each::run_each;
 // Every command finds what it shares with others under `crate::`.
+use parkade_ranks::{each, ranks, recordings};
 use parkade_terminal::{args, json_struct, output, outputs, progress, recording, runner, size, table};
 use runner::run;
 
@@ -94,7 +92,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => run_each(args),
         Command::Advise(args) => run_each(args),
         Command::Diagnose(args) => run_each(args),
-        Command::Diff(args) => run(args),
+        Command::Diff(args) => diff::run_diff(args),
         Command::Report(args) => run_each(args),
         Command::Stats(args) => run_each(args),
         Command::Export(args) => run(args),

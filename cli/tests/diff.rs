@@ -73,12 +73,19 @@ fn every_kind_of_pair_is_told_in_a_sentence() {
     let (bare, held) = (folder.recording("bare.pickle", &bare), folder.recording("held.pickle", &holding(100)));
     let (mlp, resnet) = (shipped("deep_mlp.default"), shipped("resnet50_sweep.default"));
     let (gpt2, died) = (shipped("gpt2_varlen.default"), shipped("gpt2_varlen.limit12_oom"));
+    let resnet_died = shipped("resnet50_sweep.limit5_oom");
     let pairs = [
         (&mlp, &mlp, "A and B are the same recording, so nothing differs."),
         (&mlp, &shipped("deep_mlp.expandable"), "Both make the same requests, so what differs is the allocator's doing"),
         (&gpt2, &resnet, "The recordings have little in common: "),
         (&gpt2, &died, "Not all steps are in both files: steps 0 to 2 are compared."),
         (&gpt2, &died, "out of memory: B: 1 request ran out of memory, the first at entry 7268"),
+        // Nothing marks its steps.
+        (
+            &resnet,
+            &resnet_died,
+            "steps 0 to 4 of both (not marked, but told by what the runs repeat): reserved memory peaks equally",
+        ),
         (&held, &bare, "A file without a trace has only the state at its end, so both are compared at their ends."),
         (&held, &bare, "B reserves 20.00 MiB more than A at the end: 120.00 MiB instead of 100.00 MiB (+20.0 %)."),
     ];

@@ -118,14 +118,18 @@ pub(super) fn choose(
 }
 
 fn recommend(options: &[AdvisedOption], option: usize, reason: Reason) -> Recommendation {
-    let text = &options[option].settings.text;
-    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "_:.,-".contains(c));
-    let line = match text.as_str() {
+    Recommendation { option, reason, line: paste_line(&options[option].settings.text) }
+}
+
+/// The shell command that makes these settings, ready to paste.
+#[must_use]
+pub fn paste_line(settings: &str) -> String {
+    let is_plain = settings.chars().all(|c| c.is_ascii_alphanumeric() || "_:.,-".contains(c));
+    match settings {
         "" => "unset PYTORCH_CUDA_ALLOC_CONF".to_owned(),
         text if is_plain => format!("export PYTORCH_CUDA_ALLOC_CONF={text}"),
         text => format!("export PYTORCH_CUDA_ALLOC_CONF='{}'", text.replace('\'', "'\\''")),
-    };
-    Recommendation { option, reason, line }
+    }
 }
 
 #[cfg(test)]

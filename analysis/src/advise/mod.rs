@@ -28,7 +28,7 @@ mod verdict;
 pub use crate::capacity_hint::{CapacityHint, hint as capacity_hint};
 pub use advice::{Advice, TimingFits, advise};
 pub use advised_option::AdvisedOption;
-pub use choice::{Reason, Recommendation};
+pub use choice::{Reason, Recommendation, paste_line};
 pub use evaluate::DeviceOutcome;
 pub use held::Held;
 pub use options::{AdviseOptions, MemoryBudget, Progress};

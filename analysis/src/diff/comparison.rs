@@ -6,6 +6,7 @@ use super::phases::{PhaseChange, phase_changes};
 use super::portable_stack::Stacks;
 use super::run::Run;
 use super::side::{DiffError, Part, Replayed, Side, Which};
+use super::step_spans::{NoSteps, REPETITION, repeated_spans};
 use super::steps::{Steps, narrow_to_common, narrow_to_last, steps};
 
 /// Two sides compared.
@@ -48,6 +49,7 @@ pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, 
     }
     let (a, b) = rayon::join(|| Replayed::of(a), || Replayed::of(b));
     let (mut a, mut b) = (a.map_err(|error| (Which::A, error))?, b.map_err(|error| (Which::B, error))?);
+    tell_alike(&mut a, &mut b);
     let stacks = |replayed: &Replayed<'_>| Stacks::of(&replayed.side.recording.stacks, replayed.side.device);
     let (stacks_a, stacks_b) = (stacks(&a), stacks(&b));
     let likeness = likeness((a.side.recording, a.side.device, &stacks_a), (b.side.recording, b.side.device, &stacks_b));
@@ -69,4 +71,26 @@ pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, 
         a: run_a,
         b: run_b,
     })
+}
+
+/// Tells the steps of both by repetition if only one is marked: a mark and a repetition may end at other places of a step. Without
+/// marks, the steps of a run that lost its beginning have no numbers, so they cannot be paired with another run's.
+fn tell_alike<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
+    let mark = |side: &Replayed<'_>| side.steps.as_ref().ok().map(|steps| steps.mark == REPETITION);
+    let is_lost = |side: &Replayed<'_>| side.requests.lost_beginning.is_some();
+    let is_repeated = [&*a, &*b].map(|side| mark(side) == Some(true));
+    // A step that was asked for by its number is that of its own file.
+    if is_repeated == [false; 2] || a.side.part != Part::Whole || b.side.part != Part::Whole {
+        return;
+    }
+    let is_any_lost = is_lost(a) || is_lost(b);
+    for side in [a, b] {
+        if is_any_lost {
+            side.steps = Err(NoSteps::NotNumbered);
+        } else if mark(side) == Some(false)
+            && let Ok(steps) = repeated_spans(side.side.device, false)
+        {
+            side.steps = Ok(steps);
+        }
+    }
 }

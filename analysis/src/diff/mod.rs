@@ -23,5 +23,5 @@ pub use likeness::{Likeness, Relation};
 pub use phases::{Phase, PhaseChange, PhaseUse};
 pub use run::{DriverUse, Peak, Run};
 pub use side::{DiffError, Part, Side, Which};
-pub use step_spans::NoSteps;
+pub use step_spans::{NoSteps, REPETITION};
 pub use steps::{StepLevels, StepPair, Steps};

@@ -71,7 +71,9 @@ fn clean(name: &str) -> String {
         .map(|c| match c {
             ';' => ':',
             // Also line separators and direction marks.
-            c if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => ' ',
+            c if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {
+                ' '
+            }
             c => c,
         })
         .collect()

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::cuda_malloc_async::CudaMallocAsyncMessage;
 use super::foreign::ForeignMessage;
 use super::out_of_memory::{MessageError, OutOfMemoryMessage};
 use super::parse::message;
@@ -84,7 +85,9 @@ pub struct MessageLog {
     pub messages: Vec<LoggedMessage>,
     /// Which rank failed first, if that is known and there are several.
     pub first: Option<FirstFailure>,
-    /// The first message of another framework, if there is none of PyTorch's allocator.
+    /// The first message of PyTorch's cudaMallocAsync backend, if there is none of its own allocator.
+    pub cuda_malloc_async: Option<CudaMallocAsyncMessage>,
+    /// The first message of another framework, if there is none of PyTorch's.
     pub foreign: Option<ForeignMessage>,
     /// What is wrong with the first message that has no figure; [`MessageError::NotFound`] if there is none.
     pub error: MessageError,
@@ -107,8 +110,10 @@ impl MessageLog {
         let messages = distinct(messages);
         let first = by_launcher(&log.text, &messages).or_else(|| by_times(&messages));
         let is_foreign = messages.is_empty() && error == MessageError::NotFound;
+        let cuda_malloc_async = is_foreign.then(|| CudaMallocAsyncMessage::find(&log.text)).flatten();
+        let is_foreign = is_foreign && cuda_malloc_async.is_none();
         let foreign = is_foreign.then(|| ForeignMessage::find(&log.text)).flatten();
-        MessageLog { messages, first, foreign, error }
+        MessageLog { messages, first, cuda_malloc_async, foreign, error }
     }
 
     /// The message to explain: that of the first failure, else the first complete one, else the first.

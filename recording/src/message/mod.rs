@@ -7,9 +7,10 @@
 //!
 //! The text may be a longer log, and the message may have line breaks anywhere. [`MessageLog`] reads all messages of a log, by rank,
 //! those that are cut included ([`PartialMessage`]), and names the framework that wrote a message that is not PyTorch's
-//! ([`ForeignMessage`]).
+//! ([`ForeignMessage`]). The one of PyTorch's cudaMallocAsync backend has figures of its own ([`CudaMallocAsyncMessage`]).
 //! Sizes are printed with two decimals, so each is known to within half of its last digit.
 
+mod cuda_malloc_async;
 mod foreign;
 mod log;
 #[cfg(test)]
@@ -22,6 +23,7 @@ mod size;
 #[cfg(test)]
 mod tests;
 
+pub use cuda_malloc_async::CudaMallocAsyncMessage;
 pub use foreign::{ForeignMessage, Framework};
 pub use log::{FirstFailure, LoggedMessage, MessageLog, ReadMessage, ToldBy};
 pub use out_of_memory::{MessageError, OutOfMemoryMessage, ProcessUse};

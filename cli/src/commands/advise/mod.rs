@@ -1,6 +1,10 @@
 //! `parkade advise`: under which settings would a recorded program have fitted, in how much memory, and at what cost?
 
 mod held;
+mod job;
+mod job_json;
+mod job_table;
+mod job_words;
 mod json;
 mod table;
 pub(crate) mod words;
@@ -13,12 +17,12 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade::settings::Settings;
 use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget, Progress};
-use parkade_analysis::ranks::RankRun;
+use parkade_analysis::ranks::{RankAdvice, RankRun};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::ReplaySettings;
 
 use crate::args::{Files, Json, Profile, RecordedLimit};
-use crate::each::OnEach;
+use crate::each::{Finished, OnEach, Together};
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{progress, recording, size};
 
@@ -32,6 +36,9 @@ use crate::{progress, recording, size};
 ///
 /// If the recorded run died of an out-of-memory error, what it would have done next is not in the file. It is estimated from the steps
 /// that came before: settings fit if they serve that too and nothing makes the estimate doubtful; otherwise they get past the failure.
+///
+/// Of several ranks, each is advised on alone, and then one setting is chosen for all of them: the one under which every rank completes
+/// with the widest margin.
 #[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade advise snapshot.pickle --capacity 16GiB
@@ -40,7 +47,8 @@ use crate::{progress, recording, size};
   parkade advise snapshots/ --capacity 80GiB
 
 Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known: the settings get past the failure of a run that died, or the
-file lost the part that needed most. Of several recordings the worst: 2, then 1, then 3.")]
+file lost the part that needed most. Of several recordings the worst, each alone and with the one setting for all ranks: 2, then 1,
+then 3.")]
 pub(crate) struct Args {
     #[command(flatten)]
     files: Files,
@@ -164,12 +172,25 @@ impl Command for Args {
 }
 
 impl OnEach for Args {
+    type Kept = Option<RankAdvice>;
+
     fn inputs(&self) -> &[PathBuf] {
         &self.files.files
     }
 
     fn on(&self, file: &Path, _: bool) -> Args {
         Args { file: file.to_owned(), ..self.clone() }
+    }
+
+    fn keep(&self, advised: &Advised) -> Option<RankAdvice> {
+        match &advised.found {
+            Found::Report(report) => Some(RankAdvice::of(report)),
+            Found::OnlySegments(_) => None,
+        }
+    }
+
+    fn finish(&self, together: Together<'_, Option<RankAdvice>>, out: &mut dyn Write) -> Result<Finished> {
+        job::advise(self, together, out)
     }
 
     fn rank_runs(&self, advised: &Advised) -> Result<Vec<RankRun>> {

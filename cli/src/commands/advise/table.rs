@@ -70,6 +70,9 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
         table.marked(columns(cells(report, place, option, name(option))), fits, Mark::of(option.fits()));
     }
     write!(out, "{}", table.text())?;
+    if report.programs.iter().any(|program| program.continuation.is_some()) {
+        writeln!(out, "{}", output::dim("peaks, memory, retries and times include what is estimated of the rest"))?;
+    }
     let left = report.options.len() - options.len();
     if left > 0 { writeln!(out, "{}", output::dim(&format!("and {left} more (--all)"))) } else { Ok(()) }
 }
@@ -102,7 +105,8 @@ fn cells(report: &Advice, place: usize, option: &AdvisedOption, name: String) ->
     ]
 }
 
-fn show_signed(bytes: i64) -> String {
+/// A size with its sign.
+pub(super) fn show_signed(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", show_bytes(bytes.unsigned_abs()))
 }
@@ -129,7 +133,7 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
         lines.push(format!("and {more} more (--json lists them all, with what to do instead)"));
     }
     lines.extend(option.is_close().then(|| words::CLOSE.to_owned()));
-    lines.extend(words::also(option).map(str::to_owned));
+    lines.extend(words::also(option.needs_limit()).map(str::to_owned));
     lines.extend([words::why(report), format!("costs: {}", words::costs(report))]);
     for line in lines {
         write!(out, "{}", output::paragraph(&line, 0))?;

@@ -18,14 +18,30 @@ pub(crate) const CLOSE: &str = "close call: 1 % more or less memory could change
 
 /// Settings by name.
 pub(super) fn name(option: &AdvisedOption) -> String {
-    match option.settings.text.as_str() {
+    shown(&option.settings.text)
+}
+
+/// The same of a settings string.
+pub(super) fn shown(settings: &str) -> String {
+    match settings {
         "" => "default".to_owned(),
         text => output::one_line(&output::shorten(text, 72)),
     }
 }
 
-/// Why this option is recommended.
+/// Why this option is recommended, and what happens without it to a run that survives its errors.
 pub(crate) fn why(report: &Advice) -> String {
+    let goes_on = goes_on(report).filter(|_| !report.own().fits());
+    [Some(reason(report)), goes_on].into_iter().flatten().collect::<Vec<_>>().join("; without it ")
+}
+
+/// That the run goes on although requests fail.
+fn goes_on(report: &Advice) -> Option<String> {
+    let dies = report.programs.iter().any(Program::died);
+    report.programs.iter().filter(|_| !dies).find_map(|program| ending::goes_on(&program.ending, program.requests.ooms))
+}
+
+fn reason(report: &Advice) -> String {
     let (Some(recommendation), Some(option)) = (&report.recommendation, report.recommended()) else { return String::new() };
     let smallest = show_bytes(option.smallest_capacity_bytes());
     let own = report.own();
@@ -80,8 +96,12 @@ pub(crate) fn costs(report: &Advice) -> String {
     format!("{} driver calls, {}{beside}{retries}", option.driver_calls(), time(option))
 }
 
-/// Says that no setting helps, and what is missing.
+/// Says that no setting helps, and what is missing; of a run that survives its errors, that it goes on.
 pub(crate) fn no_setting(report: &Advice) -> String {
+    [Some(missing(report)), goes_on(report)].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+fn missing(report: &Advice) -> String {
     if report.verdict == Verdict::PrivatePools {
         return "no setting helps: private pools keep what they have cached; free the CUDA graphs or MemPools you no longer need, \
                 then call torch.cuda.empty_cache()"
@@ -104,8 +124,8 @@ pub(crate) fn no_setting(report: &Advice) -> String {
 }
 
 /// What the option needs besides.
-pub(crate) fn also(option: &AdvisedOption) -> Option<&'static str> {
-    option.needs_limit().then_some(
+pub(crate) fn also(needs_limit: bool) -> Option<&'static str> {
+    needs_limit.then_some(
         "garbage_collection_threshold does nothing without a limit: first call torch.cuda.set_per_process_memory_fraction with \
          the fraction of memory that the process may use, such as 1.0",
     )

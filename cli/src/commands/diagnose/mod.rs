@@ -17,8 +17,10 @@ use parkade::profile::Profile as Rules;
 use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
 use parkade_recording::Recording;
+use parkade_recording::message::{CudaMallocAsyncMessage, MessageLog};
 use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_release};
 
+use self::message::cuda_malloc_async;
 use crate::args::{Json, Profile};
 use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
@@ -105,6 +107,8 @@ impl Diagnosed {
 pub(crate) enum Found {
     Recording(Box<Diagnosed>),
     Message(Box<message::LogDiagnosis>),
+    /// A message of PyTorch's other allocator.
+    CudaMallocAsync(CudaMallocAsyncMessage),
 }
 
 impl Command for Args {
@@ -112,7 +116,7 @@ impl Command for Args {
 
     fn compute(&self) -> Result<Found> {
         match (&self.message, &self.file) {
-            (Some(text), _) => Ok(Found::Message(Box::new(diagnose_text(text)?))),
+            (Some(text), _) => diagnose_text(text),
             (None, Some(file)) => {
                 let diagnosed = diagnose(self, file).with_context(|| file.display().to_string());
                 Ok(Found::Recording(Box::new(diagnosed?)))
@@ -125,6 +129,7 @@ impl Command for Args {
         match found {
             Found::Recording(_) => Outcome::Good,
             Found::Message(diagnosis) => diagnosis.outcome(),
+            Found::CudaMallocAsync(found) => cuda_malloc_async::outcome(found),
         }
     }
 
@@ -140,6 +145,7 @@ impl Command for Args {
         Ok(match found {
             Found::Recording(diagnosed) => table::print(out, diagnosed),
             Found::Message(diagnosis) => message::print(out, diagnosis),
+            Found::CudaMallocAsync(found) => cuda_malloc_async::print(out, found),
         }?)
     }
 
@@ -147,11 +153,14 @@ impl Command for Args {
         match found {
             Found::Recording(diagnosed) => lines.add(&json::Object::of(diagnosed)),
             Found::Message(diagnosis) => lines.add(&message::Object::of(diagnosis)),
+            Found::CudaMallocAsync(found) => lines.add(&cuda_malloc_async::Object::of(found)),
         }
     }
 }
 
 impl OnEach for Args {
+    type Kept = ();
+
     fn inputs(&self) -> &[PathBuf] {
         &self.files
     }
@@ -159,6 +168,8 @@ impl OnEach for Args {
     fn on(&self, file: &Path, _: bool) -> Args {
         Args { file: Some(file.to_owned()), ..self.clone() }
     }
+
+    fn keep(&self, _: &Found) {}
 
     fn rank_runs(&self, found: &Found) -> Result<Vec<RankRun>> {
         let Found::Recording(diagnosed) = found else { return Ok(Vec::new()) };
@@ -169,13 +180,18 @@ impl OnEach for Args {
     }
 }
 
-fn diagnose_text(text: &str) -> Result<message::LogDiagnosis> {
-    if text != "-" {
-        return message::diagnose(text);
-    }
-    let mut bytes = Vec::new();
-    std::io::stdin().lock().take(LONGEST_TEXT).read_to_end(&mut bytes).context("standard input")?;
-    message::diagnose(&String::from_utf8_lossy(&bytes))
+fn diagnose_text(text: &str) -> Result<Found> {
+    let log = if text == "-" {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().take(LONGEST_TEXT).read_to_end(&mut bytes).context("standard input")?;
+        MessageLog::read(&String::from_utf8_lossy(&bytes))
+    } else {
+        MessageLog::read(text)
+    };
+    Ok(match log.cuda_malloc_async {
+        Some(found) => Found::CudaMallocAsync(found),
+        None => Found::Message(Box::new(message::diagnose(log)?)),
+    })
 }
 
 fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {

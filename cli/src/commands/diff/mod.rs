@@ -2,7 +2,11 @@
 
 mod bound;
 mod columns;
+mod folders;
+mod folders_json;
+mod folders_table;
 mod json;
+mod matching;
 mod notes;
 mod pairs;
 mod table;
@@ -10,6 +14,7 @@ mod words;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -19,7 +24,7 @@ use parkade_replay::VerifyOptions;
 
 use crate::args::{Json, RecordedLimit};
 use crate::recording;
-use crate::runner::{Command, Form, Lines, Outcome};
+use crate::runner::{Command, Form, Lines, Outcome, run};
 
 use bound::Above;
 
@@ -27,26 +32,32 @@ use bound::Above;
 ///
 /// A and B may be recordings before and after a change, under two settings, or of two moments of one run. With one file, show its peaks
 /// and check them. Blocks are paired by the stack that allocated them; without stacks, by size.
-#[derive(Parser)]
+///
+/// A and B may be folders of ranks: each rank of A is compared with that of the same number in B, as the files' names number them. The
+/// worst is shown in full, then all in a table, and every rank is checked.
+#[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade diff before.pickle after.pickle
   parkade diff before.pickle after.pickle --fail-above 2%
   parkade diff snapshot.pickle --fail-above 14GiB
   parkade diff snapshot.pickle --steps 10:500
   parkade diff before.pickle after.pickle --json
+  parkade diff before/ after/ --fail-above 2%
 
 Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 not known:
-within the bounds, but the run that is checked died, so its peak is that of what came before.")]
+within the bounds, but the run that is checked died, so its peak is that of what came before, or a rank is in one folder only. Of
+several ranks the worst: 2, then 1, then 3.")]
 pub(crate) struct Args {
-    /// The first recording.
+    /// The first recording, or a folder of ranks.
     a: PathBuf,
-    /// The second recording; without it, the first is shown alone.
+    /// The second recording or folder; without it, the first is shown alone.
     b: Option<PathBuf>,
     /// Fail if the peak of reserved memory is above this: a percentage is growth from A to B, a size is the peak of B, or of the only file.
     /// May be repeated.
     #[arg(long, value_name = "PERCENT|SIZE", value_parser = Above::parse)]
     fail_above: Vec<Above>,
-    /// Compare this step of A with this one of B, or two steps of one file. Steps are counted from 0, as parkade stats --steps shows them.
+    /// Compare this step of A with this one of B, or two steps of one file. Steps are counted from 0, as parkade stats --steps shows them; if
+    /// the file marks none, as the run repeats itself.
     #[arg(long, value_name = "A:B", value_parser = steps)]
     steps: Option<(usize, usize)>,
     /// Only this device.
@@ -54,7 +65,7 @@ pub(crate) struct Args {
     device: Option<u32>,
     #[command(flatten)]
     recorded: RecordedLimit,
-    /// Show every stack or size class that changed, and every step.
+    /// Show every stack or size class that changed, and every step; of folders, every rank.
     #[arg(long, conflicts_with = "json")]
     all: bool,
     #[command(flatten)]
@@ -162,14 +173,13 @@ impl Command for Args {
     }
 }
 
+/// Runs the command on files or folders.
+pub(crate) fn run_diff(args: &Args) -> ExitCode {
+    folders::run(args).unwrap_or_else(|| run(args))
+}
+
 fn compare(args: &Args) -> Result<Compared> {
-    // Before the files are read, which may take long.
-    if let Some(above) = args.fail_above.iter().find(|above| above.needs_two()).filter(|_| args.is_alone()) {
-        bail!(
-            "--fail-above {} is growth from one recording to another, and only one is given; give a size, such as 14GiB",
-            above.text
-        );
-    }
+    args.check_bounds()?;
     let read = |path: &Path| read(path, &args.recorded).with_context(|| path.display().to_string());
     let (a, b) = match &args.b {
         None => (read(&args.a)?, None),
@@ -202,6 +212,17 @@ impl Args {
     /// Whether one part of one file is shown, and nothing compared.
     fn is_alone(&self) -> bool {
         self.b.is_none() && self.steps.is_none()
+    }
+
+    /// Refuses bounds that cannot be checked, before files are read, which may take long.
+    fn check_bounds(&self) -> Result<()> {
+        match self.fail_above.iter().find(|above| above.needs_two()).filter(|_| self.is_alone()) {
+            None => Ok(()),
+            Some(above) => bail!(
+                "--fail-above {} is growth from one recording to another, and only one is given; give a size, such as 14GiB",
+                above.text
+            ),
+        }
     }
 }
 

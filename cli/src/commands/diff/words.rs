@@ -1,6 +1,6 @@
 //! The sentences of a comparison: what changed, how the recordings are related, and what they lack.
 
-use parkade_analysis::diff::{Comparison, Origin, Part, Phase, Relation, Run, SizeClass, Steps};
+use parkade_analysis::diff::{Comparison, Origin, Part, Phase, REPETITION, Relation, Run, SizeClass, Steps};
 use parkade_analysis::fragmentation::Fragmentation;
 use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
@@ -190,6 +190,9 @@ pub(super) fn steps(steps: &Steps) -> Option<String> {
     // The first of equals.
     let largest = steps.pairs.iter().rev().max_by_key(by)?;
     let marks = steps.marks.as_ref().map_or_else(String::new, |(a, b)| {
+        if a == REPETITION && b == REPETITION {
+            return " (not marked, but told by what the runs repeat)".to_owned();
+        }
         let marks = if a == b { a.clone() } else { format!("{a} and {b}") };
         format!(" (marked by {})", output::one_line(&output::shorten(&marks, 120)))
     });

@@ -181,6 +181,8 @@ fn judged(traced: &[&DeviceRecording], devices: &[Outlook], options: &OutlookOpt
 }
 
 impl OnEach for Args {
+    type Kept = ();
+
     fn inputs(&self) -> &[PathBuf] {
         &self.files.files
     }
@@ -188,6 +190,8 @@ impl OnEach for Args {
     fn on(&self, file: &Path, _: bool) -> Args {
         Args { file: file.to_owned(), ..self.clone() }
     }
+
+    fn keep(&self, _: &Replayed) {}
 
     /// The runs as replayed.
     fn rank_runs(&self, replayed: &Replayed) -> Result<Vec<RankRun>> {

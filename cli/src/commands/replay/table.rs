@@ -88,14 +88,13 @@ fn verdict(replayed: &Replayed) -> String {
         }
         _ => {}
     }
-    let failed = replayed.devices.iter().find_map(|device| device.prediction.first_failure.map(|entry| (device, entry)));
-    match failed {
-        None => output::good("it fits"),
-        Some((device, entry)) if replayed.devices.len() > 1 => {
-            output::bad(&format!("it does not fit: device {} runs out of memory first, at entry {entry}", device.device))
-        }
-        Some((_, entry)) => output::bad(&format!("it does not fit: it runs out of memory at entry {entry}")),
-    }
+    let mut outlooks = replayed.devices.iter().zip(&replayed.answer.endings);
+    let failed = outlooks.find_map(|(device, ending)| device.prediction.first_failure.map(|entry| (device, ending, entry)));
+    let Some((device, ending, entry)) = failed else { return output::good("it fits") };
+    let goes_on = ending::goes_on(ending, device.requests.ooms).map_or_else(String::new, |said| format!("; {said}"));
+    let of_device = if replayed.devices.len() > 1 { format!("device {} runs", device.device) } else { "it runs".to_owned() };
+    let first = if replayed.devices.len() > 1 { " first," } else { "" };
+    output::bad(&format!("it does not fit: {of_device} out of memory{first} at entry {entry}{goes_on}"))
 }
 
 fn show(extreme: Extreme) -> String {

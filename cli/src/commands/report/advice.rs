@@ -127,7 +127,7 @@ fn of_report(report: &advise::Advice) -> Advice {
     }
     if let Some(option) = recommended {
         lines.push(words::why(report));
-        lines.extend(words::also(option).map(str::to_owned));
+        lines.extend(words::also(option.needs_limit()).map(str::to_owned));
         lines.extend(option.warnings().map(|caution| format!("warning: {} {}", caution.what, caution.instead)));
         if option.is_close() {
             lines.push(words::CLOSE.to_owned());

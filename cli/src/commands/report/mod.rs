@@ -30,10 +30,10 @@ use clap::Parser;
 use parkade_analysis::ranks::RankRun;
 
 use crate::args::{Files, Force, Json, Profile};
-use crate::each::{OnEach, Together};
+use crate::each::{Finished, OnEach, Together};
 use crate::outputs::{Outputs, Target, Wanted};
 use crate::recordings::Inputs;
-use crate::runner::{Command, Form, Lines, Outcome, Subject};
+use crate::runner::{Command, Form, Lines, Subject};
 use crate::{output, size};
 
 use gather::Report;
@@ -167,6 +167,8 @@ impl Command for Args {
 }
 
 impl OnEach for Args {
+    type Kept = ();
+
     fn inputs(&self) -> &[PathBuf] {
         &self.files.files
     }
@@ -180,6 +182,8 @@ impl OnEach for Args {
         let part = if is_page { Part::RunsOnly } else { Part::OneOfSeveral };
         Args { file, part, output: None, ..self.clone() }
     }
+
+    fn keep(&self, _: &Shown) {}
 
     fn rank_runs(&self, shown: &Shown) -> Result<Vec<RankRun>> {
         Ok(shown.runs.clone())
@@ -197,8 +201,9 @@ impl OnEach for Args {
         self.output.is_some()
     }
 
-    fn finish(&self, together: &Together<'_>, out: &mut dyn Write) -> Result<Outcome> {
-        self.output.as_ref().map_or(Ok(Outcome::Good), |target| several::write_page(self, together, target, out))
+    fn finish(&self, together: Together<'_, ()>, out: &mut dyn Write) -> Result<Finished> {
+        let Some(target) = &self.output else { return Ok(Finished::default()) };
+        Ok(several::write_page(self, &together, target, out)?.into())
     }
 }
 

@@ -34,7 +34,7 @@ impl<'a> Named<'a> {
 }
 
 /// The sentences, the table, and what is left out.
-pub(super) fn html(named: &[Named<'_>], choice: &Choice, together: &Together<'_>) -> String {
+pub(super) fn html(named: &[Named<'_>], choice: &Choice, together: &Together<'_, ()>) -> String {
     let mut html = String::new();
     let are_compared = together.are_ranks && together.ranks.are_of_several_files();
     let sentences = if are_compared { together.ranks.sentences() } else { Vec::new() };
@@ -92,7 +92,7 @@ fn row(run: usize, named: &Named<'_>, choice: &Choice) -> String {
     )
 }
 
-fn left_out(named: &[Named<'_>], choice: &Choice, together: &Together<'_>) -> String {
+fn left_out(named: &[Named<'_>], choice: &Choice, together: &Together<'_, ()>) -> String {
     let mut html = String::new();
     let left_out = named.len() - choice.in_full.len();
     if left_out > 0 {

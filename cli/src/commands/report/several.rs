@@ -41,7 +41,7 @@ pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
 }
 
 /// Writes the page of all.
-pub(super) fn write_page(args: &Args, together: &Together<'_>, target: &Target, out: &mut dyn Write) -> Result<Outcome> {
+pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Target, out: &mut dyn Write) -> Result<Outcome> {
     let rows = together.ranks.rows();
     if rows.is_empty() {
         bail!("no page is written: there is nothing to show");
@@ -121,7 +121,7 @@ fn sections(args: &Args, path: &Path, runs: &[usize], named: &[Named<'_>], at_fi
     Ok(html)
 }
 
-fn title(rows: &[Row<'_>], together: &Together<'_>) -> String {
+fn title(rows: &[Row<'_>], together: &Together<'_, ()>) -> String {
     let mut files: Vec<usize> = rows.iter().map(|row| row.place).collect();
     files.dedup();
     let what = counted(files.len() as u64, if together.are_ranks { "rank" } else { "recording" });

@@ -203,6 +203,8 @@ impl Command for Args {
 }
 
 impl OnEach for Args {
+    type Kept = ();
+
     fn inputs(&self) -> &[PathBuf] {
         &self.files.files
     }
@@ -210,6 +212,8 @@ impl OnEach for Args {
     fn on(&self, file: &Path, is_one_of_several: bool) -> Args {
         Args { file: file.to_owned(), is_one_of_several, ..self.clone() }
     }
+
+    fn keep(&self, _: &Shown) {}
 
     /// The recorded runs; under other settings only moments are known, not the whole run.
     fn rank_runs(&self, shown: &Shown) -> Result<Vec<RankRun>> {

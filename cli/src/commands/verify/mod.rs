@@ -163,7 +163,7 @@ impl Command for Args {
             Ok(report) => lines.add(&report.json),
             Err(error) => lines.add(&runner::failure(Subject::File(file), &format!("{error:#}"))),
         })?;
-        reports.ranks.iter().try_for_each(|ranks| ranks.add_to(lines))
+        reports.ranks.iter().try_for_each(|ranks| ranks.add_to(lines, None))
     }
 
     fn remarks(&self, reports: &Reports) -> Vec<String> {

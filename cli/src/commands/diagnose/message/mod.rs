@@ -1,5 +1,6 @@
 //! Diagnosis from messages alone: one message or a log with those of several ranks, complete or cut.
 
+pub(super) mod cuda_malloc_async;
 mod json;
 mod partial;
 mod ranks;
@@ -34,8 +35,7 @@ enum Explained {
     Partial(PartialDiagnosis),
 }
 
-pub(super) fn diagnose(text: &str) -> Result<LogDiagnosis> {
-    let log = MessageLog::read(text);
+pub(super) fn diagnose(log: MessageLog) -> Result<LogDiagnosis> {
     let Some(explained) = log.explained() else {
         match log.foreign {
             Some(foreign) => {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use parkade_analysis::ranks::RankRun;
+use serde_json::Value;
 
 use crate::output;
 use crate::ranks::Ranks;
@@ -14,7 +15,10 @@ use crate::recordings::{Inputs, RankNumbers, each};
 use crate::runner::{Command, Form, Lines, Outcome, Subject, fail, print_bytes, render, run};
 
 /// A command about recordings that answers about each on its own.
-pub(crate) trait OnEach: Command + Sync + Sized {
+pub trait OnEach: Command + Sync + Sized {
+    /// What is kept of each answer for [`OnEach::finish`].
+    type Kept: Send;
+
     /// The files and folders given. None if it is about something else.
     fn inputs(&self) -> &[PathBuf];
 
@@ -23,6 +27,9 @@ pub(crate) trait OnEach: Command + Sync + Sized {
 
     /// What is compared between ranks.
     fn rank_runs(&self, answer: &Self::Answer) -> Result<Vec<RankRun>>;
+
+    /// What [`OnEach::finish`] needs of an answer.
+    fn keep(&self, answer: &Self::Answer) -> Self::Kept;
 
     /// Refuses what several recordings cannot have, before any is read.
     fn check_several(&self, _: &Inputs) -> Result<()> {
@@ -34,24 +41,51 @@ pub(crate) trait OnEach: Command + Sync + Sized {
         false
     }
 
-    /// Makes it, and writes what text says of it.
-    fn finish(&self, _: &Together<'_>, _: &mut dyn Write) -> Result<Outcome> {
-        Ok(Outcome::Good)
+    /// Makes it, writes what text says of it, and returns what JSON adds to the comparison of ranks.
+    fn finish(&self, _: Together<'_, Self::Kept>, _: &mut dyn Write) -> Result<Finished> {
+        Ok(Finished::default())
+    }
+}
+
+/// What came of all recordings together.
+pub struct Finished {
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// What is added to the JSON object of ranks: a key and its value.
+    pub addition: Option<(&'static str, Value)>,
+}
+
+impl Default for Finished {
+    fn default() -> Finished {
+        Outcome::Good.into()
+    }
+}
+
+impl From<Outcome> for Finished {
+    fn from(outcome: Outcome) -> Finished {
+        Finished { outcome, addition: None }
     }
 }
 
 /// Several recordings once each was answered about.
-pub(crate) struct Together<'a> {
+pub struct Together<'a, K> {
+    /// What was kept of the answers, each with the place of its file.
+    pub kept: Vec<(usize, K)>,
+    /// The files, and the ranks that they are of.
+    pub files: Vec<&'a Path>,
+    /// The rank of each file.
+    pub numbers: &'a RankNumbers,
     /// Their runs.
-    pub(crate) ranks: &'a Ranks,
+    pub ranks: &'a Ranks,
     /// Whether they are ranks of one job, as far as names tell.
-    pub(crate) are_ranks: bool,
+    pub are_ranks: bool,
     /// The files that could not be read or replayed, and why.
-    pub(crate) failures: &'a [(&'a Path, String)],
+    pub failures: &'a [(&'a Path, String)],
 }
 
 /// What is left of an answer once it has been turned into text.
-struct Answered {
+struct Answered<K> {
+    kept: K,
     text: Vec<u8>,
     remarks: Vec<String>,
     outcome: Outcome,
@@ -59,7 +93,7 @@ struct Answered {
 }
 
 /// Runs a command on all files given and returns its exit code: the worst of theirs.
-pub(crate) fn run_each<C: OnEach>(command: &C) -> ExitCode {
+pub fn run_each<C: OnEach>(command: &C) -> ExitCode {
     let inputs = Inputs::of(command.inputs());
     for remark in &inputs.remarks {
         output::complain(remark);
@@ -87,6 +121,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let numbers = inputs.ranks();
     let are_compared = numbers.is_some() || command.makes_one_of_all();
     let (mut worst, mut runs, mut printed, mut failures) = (Outcome::Good, Vec::new(), 0, Vec::new());
+    let mut kept = Vec::new();
     let answer = |file: &Path| answer(&command.on(file, true), are_compared);
     each(inputs, form == Form::Json, answer, |place, answered| {
         let file = &inputs.all[place].path;
@@ -105,6 +140,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
         }
         answered.remarks.iter().for_each(|remark| output::complain(remark));
         worst = worst.worse(answered.outcome);
+        kept.push((place, answered.kept));
         match answered.runs {
             Ok(found) => runs.extend(found.into_iter().map(|run| (place, run))),
             Err(error) => output::complain(&format!("{}: left out of the comparison of ranks: {error:#}", file.display())),
@@ -112,22 +148,26 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
         Ok(())
     })?;
     let are_ranks = numbers.is_some();
-    let ranks = Ranks::of_any(&numbers.unwrap_or_else(|| RankNumbers::positions(inputs.all.len())), &inputs.paths(), runs);
-    if are_ranks && ranks.are_of_several_files() {
-        print_ranks(form, &ranks, printed == 0)?;
-    }
+    let numbers = numbers.unwrap_or_else(|| RankNumbers::positions(inputs.all.len()));
+    let ranks = Ranks::of_any(&numbers, &inputs.paths(), runs);
+    let together = Together { kept, files: inputs.paths(), numbers: &numbers, ranks: &ranks, are_ranks, failures: &failures };
     let mut said = Vec::new();
-    worst = worst.worse(command.finish(&Together { ranks: &ranks, are_ranks, failures: &failures }, &mut said)?);
+    let finished = command.finish(together, &mut said);
+    let addition = finished.as_ref().ok().and_then(|finished| finished.addition.clone());
+    if are_ranks && ranks.are_of_several_files() {
+        print_ranks(form, &ranks, addition, printed == 0)?;
+    }
     print_bytes(form, if form == Form::Text { &said } else { &[] })?;
-    Ok(worst)
+    Ok(worst.worse(finished?.outcome))
 }
 
 /// Computes the answer and turns it into text, so that the recording need not be kept.
-fn answer<C: OnEach>(command: &C, is_ranked: bool) -> Result<Answered> {
+fn answer<C: OnEach>(command: &C, is_ranked: bool) -> Result<Answered<C::Kept>> {
     let answer = command.compute()?;
     let text = render(command, &answer)?;
     let runs = if is_ranked { command.rank_runs(&answer) } else { Ok(Vec::new()) };
-    Ok(Answered { text, remarks: command.remarks(&answer), outcome: command.outcome(&answer), runs })
+    let (kept, remarks, outcome) = (command.keep(&answer), command.remarks(&answer), command.outcome(&answer));
+    Ok(Answered { kept, text, remarks, outcome, runs })
 }
 
 /// Reports a file that could not be read or replayed. Some commands' own errors name the file, that of a folder does not.
@@ -156,7 +196,7 @@ fn data_of(form: Form, text: &[u8], is_first: bool) -> &[u8] {
     if form == Form::Data && !is_first { after_heading() } else { text }
 }
 
-fn print_ranks(form: Form, ranks: &Ranks, is_first: bool) -> Result<()> {
+fn print_ranks(form: Form, ranks: &Ranks, addition: Option<(&'static str, Value)>, is_first: bool) -> Result<()> {
     match form {
         Form::Text => {
             let mut text = if is_first { Vec::new() } else { b"\n".to_vec() };
@@ -165,7 +205,7 @@ fn print_ranks(form: Form, ranks: &Ranks, is_first: bool) -> Result<()> {
         }
         Form::Json => {
             let mut lines = Lines::default();
-            ranks.add_to(&mut lines)?;
+            ranks.add_to(&mut lines, addition)?;
             print_bytes(form, lines.text().as_bytes())
         }
         // It has rows of one kind only.

@@ -4,6 +4,6 @@ mod inputs;
 mod rank_numbers;
 mod work;
 
-pub(crate) use inputs::Inputs;
-pub(crate) use rank_numbers::{RankNumbers, RanksFrom};
-pub(crate) use work::each;
+pub use inputs::Inputs;
+pub use rank_numbers::{RankNumbers, RanksFrom};
+pub use work::each;

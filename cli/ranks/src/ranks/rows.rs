@@ -8,26 +8,26 @@ use super::Ranks;
 use super::table::{COLUMNS, OUT_OF_MEMORY, cells};
 
 /// One device's run.
-pub(crate) struct Row<'a> {
+pub struct Row<'a> {
     /// The rank.
-    pub(crate) rank: u64,
+    pub rank: u64,
     /// The place of its file among those given.
-    pub(crate) place: usize,
+    pub place: usize,
     /// Its file.
-    pub(crate) file: &'a Path,
+    pub file: &'a Path,
     /// The device, if some file has several.
-    pub(crate) device: Option<u32>,
+    pub device: Option<u32>,
     /// What is in the columns, and whether it stands out.
-    pub(crate) cells: Vec<(String, Standing)>,
+    pub cells: Vec<(String, Standing)>,
     /// Whether it runs out of memory first.
-    pub(crate) fails_first: bool,
+    pub fails_first: bool,
     /// Whether it is unlike the others.
-    pub(crate) is_odd: bool,
+    pub is_odd: bool,
 }
 
 /// How a cell is to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub enum Standing {
     /// As others.
     Ordinary,
     /// Unlike the others.
@@ -38,10 +38,10 @@ pub(crate) enum Standing {
 
 impl Ranks {
     /// The columns of [`Row::cells`].
-    pub(crate) const COLUMNS: [&str; COLUMNS.len()] = COLUMNS;
+    pub const COLUMNS: [&str; COLUMNS.len()] = COLUMNS;
 
     /// The runs, in the order of their ranks.
-    pub(crate) fn rows(&self) -> Vec<Row<'_>> {
+    pub fn rows(&self) -> Vec<Row<'_>> {
         let has_devices = self.have_devices();
         (0..self.runs.len()).map(|run| self.row(run, has_devices)).collect()
     }
@@ -67,7 +67,7 @@ impl Ranks {
 
     /// The runs, those that say most first: the first to fail, those unlike the others, one of each other version, settings and program,
     /// then all in the order of their ranks.
-    pub(crate) fn by_weight(&self) -> Vec<usize> {
+    pub fn by_weight(&self) -> Vec<usize> {
         let comparison = &self.comparison;
         let first = comparison.fails_first.iter().map(|first| first.run);
         let odd = comparison.odd.iter().map(|odd| odd.run);

@@ -11,7 +11,7 @@ const MOMENT_WORDS: [&str; 6] = ["step", "iter", "iteration", "epoch", "batch", 
 
 /// Where the numbers come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum RanksFrom {
+pub enum RanksFrom {
     /// The files' names.
     Names,
     /// Their order, as the names do not number them, or not differently.
@@ -20,7 +20,7 @@ pub(crate) enum RanksFrom {
 
 impl RanksFrom {
     /// Its name in JSON.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             RanksFrom::Names => "names",
             RanksFrom::Positions => "positions",
@@ -30,16 +30,16 @@ impl RanksFrom {
 
 /// The rank of each file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct RankNumbers {
+pub struct RankNumbers {
     /// In the order of the files.
-    pub(crate) of_files: Vec<u64>,
+    pub of_files: Vec<u64>,
     /// Where they come from.
-    pub(crate) from: RanksFrom,
+    pub from: RanksFrom,
 }
 
 impl RankNumbers {
     /// The ranks of these files: the first rule that gives every file a number of its own, else their positions.
-    pub(crate) fn of(paths: &[&Path]) -> RankNumbers {
+    pub fn of(paths: &[&Path]) -> RankNumbers {
         let stems: Vec<String> = paths.iter().map(|path| stem(path)).collect();
         let rules: [fn(&str) -> Option<u64>; 3] =
             [|stem| after(stem, &RANK_WORDS), |stem| after(stem, &DEVICE_WORDS), last_number];
@@ -54,7 +54,7 @@ impl RankNumbers {
     }
 
     /// The positions of so many files.
-    pub(crate) fn positions(files: usize) -> RankNumbers {
+    pub fn positions(files: usize) -> RankNumbers {
         RankNumbers { of_files: (0..files as u64).collect(), from: RanksFrom::Positions }
     }
 }

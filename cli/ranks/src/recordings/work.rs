@@ -27,7 +27,7 @@ const RATIO: u64 = 60;
 ///
 /// # Errors
 /// That of `done`, which ends it.
-pub(crate) fn each<T: Send>(
+pub fn each<T: Send>(
     inputs: &Inputs,
     is_hidden: bool,
     work: impl Fn(&Path) -> Result<T> + Sync,

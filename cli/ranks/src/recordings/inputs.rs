@@ -16,26 +16,26 @@ const NAMED: usize = 3;
 
 /// Something to read, or why there is nothing.
 #[derive(Debug)]
-pub(crate) struct Input {
+pub struct Input {
     /// The file, or the folder without files.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// Why there is nothing to read.
-    pub(crate) refusal: Option<String>,
+    pub refusal: Option<String>,
 }
 
 /// All that was given, in its order; what is in folders in the natural order of names, so that rank2 comes before rank10.
 #[derive(Debug)]
-pub(crate) struct Inputs {
+pub struct Inputs {
     /// The files.
-    pub(crate) all: Vec<Input>,
+    pub all: Vec<Input>,
     /// What to say about them on standard error.
-    pub(crate) remarks: Vec<String>,
+    pub remarks: Vec<String>,
     has_folder: bool,
 }
 
 impl Inputs {
     /// The files that these paths mean.
-    pub(crate) fn of(paths: &[PathBuf]) -> Inputs {
+    pub fn of(paths: &[PathBuf]) -> Inputs {
         let mut inputs = Inputs { all: Vec::new(), remarks: Vec::new(), has_folder: false };
         for path in paths {
             if path.is_dir() {
@@ -49,17 +49,17 @@ impl Inputs {
     }
 
     /// Whether there is more than one.
-    pub(crate) fn are_several(&self) -> bool {
+    pub fn are_several(&self) -> bool {
         self.all.len() > 1
     }
 
     /// The paths.
-    pub(crate) fn paths(&self) -> Vec<&Path> {
+    pub fn paths(&self) -> Vec<&Path> {
         self.all.iter().map(|input| input.path.as_path()).collect()
     }
 
     /// The ranks that the files are of; `None` if nothing says that they are ranks of one job: neither a folder nor numbers in their names.
-    pub(crate) fn ranks(&self) -> Option<RankNumbers> {
+    pub fn ranks(&self) -> Option<RankNumbers> {
         let numbers = RankNumbers::of(&self.paths());
         (self.are_several() && (self.has_folder || numbers.from == RanksFrom::Names)).then_some(numbers)
     }

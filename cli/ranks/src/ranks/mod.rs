@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use parkade_analysis::ranks::{Comparison, RankRun, compare};
-pub(crate) use rows::{Row, Standing};
+pub use rows::{Row, Standing};
+use serde_json::Value;
 
 use crate::output;
 use crate::recordings::{RankNumbers, RanksFrom};
 use crate::runner::Lines;
 
 /// The compared runs, in the order of their ranks.
-pub(crate) struct Ranks {
+pub struct Ranks {
     runs: Vec<Ranked>,
     comparison: Comparison,
     from: RanksFrom,
@@ -34,12 +35,12 @@ struct Ranked {
 
 impl Ranks {
     /// Compares runs, each with the place of its file; `None` if they are of fewer than two files.
-    pub(crate) fn of(numbers: &RankNumbers, files: &[&Path], runs: Vec<(usize, RankRun)>) -> Option<Ranks> {
+    pub fn of(numbers: &RankNumbers, files: &[&Path], runs: Vec<(usize, RankRun)>) -> Option<Ranks> {
         Some(Ranks::of_any(numbers, files, runs)).filter(Ranks::are_of_several_files)
     }
 
     /// The same of any number of files.
-    pub(crate) fn of_any(numbers: &RankNumbers, files: &[&Path], runs: Vec<(usize, RankRun)>) -> Ranks {
+    pub fn of_any(numbers: &RankNumbers, files: &[&Path], runs: Vec<(usize, RankRun)>) -> Ranks {
         let ranked = |(place, run): (usize, RankRun)| {
             Some(Ranked { rank: *numbers.of_files.get(place)?, place, file: files.get(place)?.to_path_buf(), run })
         };
@@ -50,12 +51,12 @@ impl Ranks {
     }
 
     /// Whether there are at least two files with runs.
-    pub(crate) fn are_of_several_files(&self) -> bool {
+    pub fn are_of_several_files(&self) -> bool {
         self.runs.windows(2).any(|pair| pair[0].place != pair[1].place)
     }
 
     /// Prints a table and what it shows.
-    pub(crate) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         write!(out, "{}", table::table(self).text_with_left(&[0, 1]))?;
         for sentence in self.sentences() {
             write!(out, "{}", output::paragraph(&sentence, 0))?;
@@ -64,13 +65,17 @@ impl Ranks {
     }
 
     /// What the comparison found.
-    pub(crate) fn sentences(&self) -> Vec<String> {
+    pub fn sentences(&self) -> Vec<String> {
         words::sentences(self)
     }
 
-    /// Adds the comparison as one line.
-    pub(crate) fn add_to(&self, lines: &mut Lines) -> Result<()> {
-        lines.add(&json::Object::of(self))
+    /// Adds the comparison as one line, with one more key if there is one.
+    pub fn add_to(&self, lines: &mut Lines, addition: Option<(&'static str, Value)>) -> Result<()> {
+        let mut object = serde_json::to_value(json::Object::of(self))?;
+        if let (Some(keys), Some((key, value))) = (object.as_object_mut(), addition) {
+            keys.insert(key.to_owned(), value);
+        }
+        lines.add(&object)
     }
 
     /// Whether some file has several devices, so that a rank's number does not name a run.

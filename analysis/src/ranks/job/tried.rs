@@ -1,0 +1,98 @@
+//! What is kept of the advice on one rank: each setting that was tried, in a few numbers, whatever the recording's size.
+
+use crate::advise::{Advice, AdvisedOption, Outcome, Verdict};
+use crate::caution::Caution;
+
+/// One setting, tried on one rank.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// The settings, as in `PYTORCH_CUDA_ALLOC_CONF`.
+    pub settings: String,
+    /// Whether every recorded request is served.
+    pub serves: bool,
+    /// Whether the last page of an expandable segment reaches beyond the memory, which a limit allows and a device does not.
+    pub reaches_beyond: bool,
+    /// Whether the rank's program fits.
+    pub outcome: Outcome,
+    /// The least memory in which everything is served.
+    pub needs_bytes: u64,
+    /// What the driver calls cost, in microseconds.
+    pub driver_us: u64,
+    /// How many keys the settings set.
+    pub keys: usize,
+    /// Whether segments are expandable.
+    pub is_expandable: bool,
+    /// Whether a part of the settings works only under a memory limit.
+    pub needs_limit: bool,
+    /// What it breaks in this rank's program.
+    pub warnings: Vec<Caution>,
+}
+
+impl Tried {
+    fn of(advice: &Advice, place: usize, option: &AdvisedOption) -> Tried {
+        // What is live at once exceeds the memory, whatever the last page of an expandable segment hides.
+        let is_hopeless = advice.verdict == Verdict::Capacity;
+        Tried {
+            settings: option.settings.text.clone(),
+            serves: option.gets_past() && !is_hopeless,
+            reaches_beyond: option.headroom_bytes().is_some_and(|headroom| headroom < 0),
+            outcome: if is_hopeless { advice.outcome } else { advice.outcome_with(place) },
+            needs_bytes: option.smallest_capacity_bytes(),
+            driver_us: option.driver_us(),
+            keys: option.keys(),
+            is_expandable: option.settings.expandable_segments,
+            needs_limit: option.needs_limit(),
+            warnings: option.warnings().copied().collect(),
+        }
+    }
+}
+
+/// What is known of one rank: its memory, and what was tried.
+#[derive(Clone, Debug)]
+pub struct RankAdvice {
+    /// The rank's memory, given or shown by an out-of-memory error. `None` if it is not known.
+    pub available_bytes: Option<u64>,
+    /// All that was tried. The first is the recorded run's own settings; the others come by usefulness.
+    pub tried: Vec<Tried>,
+    /// The place of the settings that are best for this rank alone.
+    pub best: Option<usize>,
+}
+
+impl RankAdvice {
+    /// What is kept of a rank's advice.
+    #[must_use]
+    pub fn of(advice: &Advice) -> RankAdvice {
+        RankAdvice {
+            available_bytes: advice.own().available_bytes,
+            tried: advice.options.iter().enumerate().map(|(place, option)| Tried::of(advice, place, option)).collect(),
+            best: advice.recommendation.as_ref().map(|recommendation| recommendation.option),
+        }
+    }
+
+    /// Adds what a later search on the same rank tried and this one had not.
+    pub fn add(&mut self, later: &Advice) {
+        for tried in RankAdvice::of(later).tried {
+            if self.with(&tried.settings).is_none() {
+                self.tried.push(tried);
+            }
+        }
+    }
+
+    /// These settings on this rank, if they were tried.
+    #[must_use]
+    pub fn with(&self, settings: &str) -> Option<&Tried> {
+        self.tried.iter().find(|tried| tried.settings == settings)
+    }
+
+    /// The recorded run's own settings.
+    #[must_use]
+    pub fn own(&self) -> Option<&Tried> {
+        self.tried.first()
+    }
+
+    /// What is best for this rank alone.
+    #[must_use]
+    pub fn best(&self) -> Option<&Tried> {
+        self.tried.get(self.best?)
+    }
+}

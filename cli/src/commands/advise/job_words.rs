@@ -1,0 +1,118 @@
+//! Sentences about one setting for all ranks.
+
+use parkade_analysis::advise::Outcome as Fit;
+
+use super::job::{Job, Rank};
+use super::words::{also, shown};
+use crate::output::list;
+use crate::size::show_bytes;
+
+/// How many ranks are named.
+const NAMED: usize = 8;
+
+/// What the setting breaks on some rank, each thing once.
+pub(super) fn warnings(job: &Job) -> Vec<String> {
+    let of = |rank: &Rank| rank.advice.with(&job.advice.settings).map_or_else(Vec::new, |tried| tried.warnings.clone());
+    let mut said: Vec<String> = Vec::new();
+    for caution in job.ranks.iter().flat_map(of) {
+        let warning = format!("{} {} [{}]", caution.what, caution.instead, caution.source);
+        if !said.contains(&warning) {
+            said.push(warning);
+        }
+    }
+    said
+}
+
+/// What came of it; the conclusion last.
+pub(super) fn sentences(job: &Job) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if let Some(assumed) = job.advice.assumed_bytes {
+        sentences.push(format!(
+            "some ranks do not show how much memory they had; the least that another one shows, {}, is assumed for them (--limit sets \
+             it)",
+            show_bytes(assumed)
+        ));
+    }
+    let needs_limit = job.ranks.iter().any(|rank| rank.advice.with(&job.advice.settings).is_some_and(|tried| tried.needs_limit));
+    if job.advice.serves_all {
+        sentences.extend(also(needs_limit).map(str::to_owned));
+        sentences.push(serves_all(job));
+    } else {
+        sentences.extend(left_out(job));
+        sentences.push(serves_some(job));
+    }
+    sentences
+}
+
+fn serves_all(job: &Job) -> String {
+    let advice = &job.advice;
+    let (setting, tightest) = (shown(&advice.settings), &job.ranks[advice.tightest]);
+    let standing = &advice.ranks[advice.tightest];
+    let all = job.ranks.len();
+    let does = match job.fit() {
+        Fit::Fits => format!("every one of the {all} ranks fits"),
+        Fit::GetsPast => {
+            let past = named(job, |fit| fit == Fit::GetsPast);
+            format!("{past} gets past its failure, after which its file has no more; the others fit")
+        }
+        Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of the {all} ranks is served"),
+    };
+    let room = match (standing.available_bytes, standing.margin_bytes()) {
+        (Some(available), Some(..0)) => format!(
+            "for what is estimated of its rest, rank {} would need {}, more than the {} there is",
+            tightest.number,
+            show_bytes(standing.needs_bytes),
+            show_bytes(available)
+        ),
+        (Some(available), Some(margin)) => format!(
+            "rank {} is the tightest: it needs {} of {}, which leaves {}",
+            tightest.number,
+            show_bytes(standing.needs_bytes),
+            show_bytes(available),
+            show_bytes(margin.unsigned_abs())
+        ),
+        _ => format!("rank {} needs most, {}", tightest.number, show_bytes(standing.needs_bytes)),
+    };
+    format!("one setting for all ranks, {setting}: {does}; {room}")
+}
+
+/// Ranks that nothing serves; without any, that each alone could be served.
+fn left_out(job: &Job) -> Option<String> {
+    let hopeless: Vec<u64> = job.advice.hopeless.iter().map(|&rank| job.ranks[rank].number).collect();
+    if hopeless.is_empty() {
+        return Some(
+            "each rank is served by some setting, but they need different ones: a launcher can set PYTORCH_CUDA_ALLOC_CONF for each \
+             process"
+                .to_owned(),
+        );
+    }
+    Some(format!("no setting tried serves {}, so no setting for all can", ranks(&hopeless)))
+}
+
+fn serves_some(job: &Job) -> String {
+    let advice = &job.advice;
+    let left = named(job, |fit| fit == Fit::DoesNotFit);
+    let (bytes, settings) = (show_bytes(advice.enough.0), shown(&advice.enough.1));
+    let short = if left.is_empty() {
+        String::new()
+    } else {
+        format!("; with {}, which serves the most, {left} fails", shown(&advice.settings))
+    };
+    format!("no setting serves all {} ranks{short}; {bytes} for each is enough with {settings}", job.ranks.len())
+}
+
+/// The ranks with such an outcome.
+fn named(job: &Job, is_such: impl Fn(Fit) -> bool) -> String {
+    let such = job.ranks.iter().zip(&job.advice.ranks).filter(|(_, standing)| is_such(standing.outcome));
+    ranks(&such.map(|(rank, _)| rank.number).collect::<Vec<_>>())
+}
+
+fn ranks(numbers: &[u64]) -> String {
+    let more = numbers.len().saturating_sub(NAMED);
+    match numbers {
+        [] => String::new(),
+        [one] => format!("rank {one}"),
+        _ if more == 0 => format!("ranks {}", list(numbers)),
+        _ => format!("ranks {} and {more} more", list(&numbers[..NAMED])),
+    }
+}

@@ -1,0 +1,117 @@
+//! `parkade advise` of several ranks: each alone, and one setting for all of them.
+
+mod common;
+
+use common::documented::check_text;
+use common::{BASE, Folder, MIB, call, entry, free, recording, segment, unused, used};
+use parkade_recording::{Action, Recording};
+use serde_json::Value;
+
+const OTHER: u64 = BASE + (1 << 30);
+const ROUNDED: [&str; 3] = ["--settings", "roundup_power2_divisions:2", "--only"];
+
+/// 100 MiB, of which 60 are used again, so that the next 60 need a segment of their own. Under 140 MiB that is too much, unless the 100
+/// are rounded up to 128, of which both can be cut.
+fn wants_rounding() -> Recording {
+    let mut trace = vec![entry(Action::SegmentAlloc, BASE, 100 * MIB), entry(Action::Alloc, BASE, 100 * MIB)];
+    trace.extend(free(BASE, 100 * MIB));
+    trace.extend([
+        entry(Action::Alloc, BASE, 60 * MIB),
+        entry(Action::SegmentAlloc, OTHER, 60 * MIB),
+        entry(Action::Alloc, OTHER, 60 * MIB),
+    ]);
+    let rest = unused(BASE + 60 * MIB, 40 * MIB);
+    recording(trace, vec![segment(vec![used(BASE, 60 * MIB), rest]), segment(vec![used(OTHER, 60 * MIB)])])
+}
+
+/// 98 and 30 MiB: rounded up they are 128 and 32, which is more than 140.
+fn wants_none() -> Recording {
+    let both = [(BASE, 98 * MIB), (OTHER, 30 * MIB)];
+    let trace = both.iter().flat_map(|&(at, size)| [entry(Action::SegmentAlloc, at, size), entry(Action::Alloc, at, size)]);
+    recording(trace.collect(), both.iter().map(|&(at, size)| segment(vec![used(at, size)])).collect())
+}
+
+fn job(name: &str, ranks: &[Recording]) -> Folder {
+    let folder = Folder::new(name);
+    for (number, rank) in ranks.iter().enumerate() {
+        folder.recording(&format!("rank{number}.pickle"), rank);
+    }
+    folder
+}
+
+/// The exit code and the object of the ranks.
+fn json(folder: &Folder, more: &[&str]) -> (i32, Value) {
+    let run = call(&[&["advise", "--json", folder.path()], more].concat());
+    let last = run.out.lines().last().unwrap_or_else(|| panic!("{}", run.err));
+    (run.code, serde_json::from_str(last).expect("an object"))
+}
+
+#[test]
+fn ranks_that_want_different_settings_get_one_that_serves_both() {
+    let folder = job("advise-job", &[wants_rounding(), wants_none()]);
+    let (code, object) = json(&folder, &["--limit", "140MiB"]);
+    let found = &object["one_setting"];
+    assert_eq!((code, &found["outcome"], &found["own"]), (0, &"fits".into(), &false.into()), "{found}");
+    // Rank 1 alone would keep its settings.
+    assert_eq!((&found["ranks"][1]["best_settings"], &found["ranks"][1]["outcome"]), (&"".into(), &"fits".into()));
+    let settings = found["settings"].as_str().expect("settings");
+    for number in 0..2 {
+        let file = format!("{}/rank{number}.pickle", folder.path());
+        let replayed = call(&["replay", &file, "--settings", settings, "--limit", "140MiB"]);
+        assert_eq!(replayed.code, 0, "{settings} on rank {number}: {}", replayed.out);
+    }
+    assert_eq!((&found["tightest_rank"], &found["ranks"][0]["capacity_bytes"]), (&1.into(), &(140 * MIB).into()));
+    let text = call(&["advise", folder.path(), "--limit", "140MiB"]).out;
+    assert_eq!(text.lines().last(), found["line"].as_str(), "{text}");
+    assert!(text.contains("every one of the 2 ranks fits; rank 1 is the tightest"), "{text}");
+    check_text("Ranks", &object.to_string());
+}
+
+#[test]
+fn where_each_rank_needs_another_setting_that_is_said() {
+    let folder = job("advise-job-none", &[wants_rounding(), wants_none()]);
+    let arguments = [&["--limit", "140MiB"], &ROUNDED[..]].concat();
+    // Each alone fits.
+    for number in 0..2 {
+        let file = format!("{}/rank{number}.pickle", folder.path());
+        let run = call(&[&["advise", &file], &arguments[..]].concat());
+        assert_eq!(run.code, 0, "rank {number}: {}", run.out);
+    }
+    let (code, object) = json(&folder, &arguments);
+    let found = &object["one_setting"];
+    assert_eq!((code, &found["settings"], &found["outcome"]), (1, &Value::Null, &"does_not_fit".into()), "{found}");
+    assert_eq!((&found["enough_bytes"], &found["enough_settings"]), (&(160 * MIB).into(), &"".into()));
+    let text = call(&[&["advise", folder.path()], &arguments[..]].concat()).out;
+    assert!(text.contains("each rank is served by some setting, but they need different ones"), "{text}");
+    assert!(text.lines().last().is_some_and(|last| !last.starts_with("export")), "{text}");
+}
+
+#[test]
+fn a_rank_that_nothing_serves_is_named() {
+    let folder = job("advise-job-short", &[wants_rounding(), wants_none()]);
+    let run = call(&["advise", folder.path(), "--limit", "125MiB"]);
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert!(run.out.contains("no setting tried serves rank 1, so no setting for all can"), "{}", run.out);
+}
+
+#[test]
+fn ranks_that_fit_as_they_are_stay() {
+    let folder = job("advise-job-stay", &[wants_rounding(), wants_none()]);
+    let run = call(&["advise", folder.path(), "--limit", "1GiB"]);
+    assert_eq!((run.code, run.out.lines().last()), (0, Some("keep the settings as they are (default)")), "{}", run.out);
+    // Without memory, what the fullest rank needs.
+    let run = call(&["advise", folder.path()]);
+    assert!(run.code == 0 && run.out.contains("rank 1 needs most"), "{}", run.out);
+}
+
+#[test]
+fn the_memory_that_one_rank_shows_is_assumed_for_the_others() {
+    let mut died = wants_none();
+    died.devices[0].trace.push(entry(Action::Oom, 40 * MIB, 64 * MIB));
+    let folder = job("advise-job-assumed", &[died, wants_none()]);
+    let (_, object) = json(&folder, &[]);
+    let found = &object["one_setting"];
+    let limit = &found["ranks"][0]["capacity_bytes"];
+    assert!(limit.is_u64(), "{found}");
+    assert_eq!((&found["assumed_limit_bytes"], &found["ranks"][1]["capacity_bytes"]), (limit, limit), "{found}");
+}
