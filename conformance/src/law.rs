@@ -45,11 +45,13 @@ pub enum Law {
     NoRace,
     /// An invalid answer of a policy gives an error that names the policy, and changes nothing.
     Answers,
+    /// Every decision, device call, statistic, trace entry and error is that of the reference allocator.
+    Reference,
 }
 
 impl Law {
     /// Every law.
-    pub const ALL: [Law; 20] = [
+    pub const ALL: [Law; 21] = [
         Law::NoOverlap,
         Law::Alignment,
         Law::Accounting,
@@ -70,6 +72,7 @@ impl Law {
         Law::Faults,
         Law::NoRace,
         Law::Answers,
+        Law::Reference,
     ];
 
     /// Its name in tables.
@@ -96,6 +99,7 @@ impl Law {
             Law::Faults => "faults",
             Law::NoRace => "no-race",
             Law::Answers => "answers",
+            Law::Reference => "reference",
         }
     }
 }

@@ -6,6 +6,7 @@ mod faults;
 mod fixed;
 pub mod operation;
 mod races;
+mod reference;
 mod remap;
 mod repeats;
 pub mod trial;
@@ -57,5 +58,6 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries.extend(faults::entries());
     entries.extend(races::entries(backend));
     entries.extend(remap::entries());
+    entries.extend(reference::entries(backend));
     entries
 }
