@@ -2,13 +2,14 @@
 //!
 //! Nothing here shares code with the core. It models free and live intervals (`intervals`), PyTorch's size rules (`sizes`), the
 //! steps taken when no free block serves a request (`expected_ladder`), private pools (`routing`), what makes a trace consistent
-//! (`history`), and the whole allocator (`allocator`).
+//! (`history`), the settings string (`settings`), and the whole allocator (`allocator`).
 
 pub(crate) mod allocator;
 pub mod expected_ladder;
 pub mod history;
 pub mod intervals;
 pub(crate) mod routing;
+pub(crate) mod settings;
 pub mod sizes;
 
 pub(crate) use allocator::Reference;

@@ -9,6 +9,7 @@ mod races;
 mod reference;
 mod remap;
 mod repeats;
+mod settings;
 pub mod trial;
 
 use std::sync::Arc;
@@ -59,5 +60,6 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries.extend(races::entries(backend));
     entries.extend(remap::entries());
     entries.extend(reference::entries(backend));
+    entries.extend(settings::entries());
     entries
 }
