@@ -2,7 +2,8 @@
 //!
 //! Nothing here shares code with the core. It models free and live intervals (`intervals`), PyTorch's size rules (`sizes`), the
 //! steps taken when no free block serves a request (`expected_ladder`), private pools (`routing`), what makes a trace consistent
-//! (`history`), the settings string (`settings`), and the whole allocator (`allocator`).
+//! (`history`), the settings string (`settings`), the texts of errors
+//! (`texts`), and the whole allocator (`allocator`).
 
 pub(crate) mod allocator;
 pub mod expected_ladder;
@@ -11,6 +12,7 @@ pub mod intervals;
 pub(crate) mod routing;
 pub(crate) mod settings;
 pub mod sizes;
+pub(crate) mod texts;
 
 pub(crate) use allocator::Reference;
 pub use expected_ladder::{Candidate, Climb, Ladder};

@@ -10,6 +10,7 @@ mod reference;
 mod remap;
 mod repeats;
 mod settings;
+mod tables;
 pub mod trial;
 
 use std::sync::Arc;
@@ -61,5 +62,6 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries.extend(remap::entries());
     entries.extend(reference::entries(backend));
     entries.extend(settings::entries());
+    entries.extend(tables::entries());
     entries
 }

@@ -10,9 +10,8 @@ use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 use parkade::{AllocError, Allocation, Allocator, BlockView, CheckpointError, FreeError, PoolError, PoolSlot, Restored};
 
 use super::step::POOLS;
-use super::texts;
 use crate::law::{Broken, Law, ensure};
-use crate::reference_model::Reference;
+use crate::reference_model::{Reference, texts};
 use crate::reference_model::allocator::{FreeBlock, Restoration, Saved};
 
 /// What a step was answered.
@@ -98,6 +97,7 @@ impl Answer {
                 }
                 texts::check(&error.message(profile), texts::of_request(error, profile))
             }
+            Answer::Saved(Err(error)) | Answer::NotRestored(error) => texts::check(&error.to_string(), texts::of_checkpoint(error)),
             Answer::Pool(Err(error)) => texts::check(&error.message(profile), texts::of_pool(*error, profile)),
             _ => Ok(()),
         }

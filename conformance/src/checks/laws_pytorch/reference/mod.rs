@@ -8,7 +8,6 @@
 mod compare;
 mod play;
 mod step;
-mod texts;
 
 use std::fmt::Write;
 
