@@ -8,6 +8,7 @@
 //! to 6 and 11.0.
 
 mod accounts;
+mod adopt;
 mod blocks;
 mod checkpoint;
 mod events;

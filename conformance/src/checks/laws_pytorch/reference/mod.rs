@@ -5,6 +5,7 @@
 //! Programs use all that callers can do, under the rules of both releases: private pools, captures, checkpoints, callbacks, limits,
 //! settings. The same holds while driver calls fail.
 
+mod adopted;
 mod compare;
 mod play;
 mod step;
@@ -59,6 +60,7 @@ fn check_failing<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 /// Plays a program to its end, with every n-th call failing if one is given. Returns the number of steps.
 fn play<B: Backend>(backend: &B, scene: &Scene, steps: &[Step], failing: Option<(u64, FaultError)>) -> Result<u64, Stopped> {
     let mut play = Play::new(backend, scene).map_err(Stopped::Unable)?;
+    play.adopt().map_err(|broken| Stopped::Broken(broken.during("adopting segments"), script(scene, &[], failing)))?;
     if let Some((n, error)) = failing {
         let plan = (1..=MOST_FAILURES / n).fold(FaultPlan::none(), |plan, turn| plan.and(When::Nth(turn * n), error));
         play.plan_faults(plan);

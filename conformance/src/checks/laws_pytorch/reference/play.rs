@@ -8,9 +8,10 @@ use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, FreeError, FreeMemoryCallback, PoolCheckpoint, PoolFilter};
+use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, FreeMemoryCallback, PoolCheckpoint, PoolFilter};
 use parkade_sim::FaultPlan;
 
+use super::adopted;
 use super::compare::{self, Answer};
 use super::step::{CALLBACKS, POOLS, Scene, Step};
 use crate::backend::{Backend, Core, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
@@ -87,6 +88,13 @@ impl<D: TestDevice> Play<D> {
     pub(super) fn plan_faults(&mut self, plan: FaultPlan) {
         self.expects_faults = true;
         self.device.plan_faults(plan);
+    }
+
+    /// Adopts the segments that the scene begins with.
+    pub(super) fn adopt(&mut self) -> Result<(), Broken> {
+        let Some(seed) = self.scene.adopted else { return Ok(()) };
+        self.held = adopted::adopt(&self.device, &mut self.core, &mut self.reference, self.streams, seed)?;
+        compare::states(&self.core, &self.reference)
     }
 
     /// Performs one step on both, and compares everything.
@@ -296,6 +304,14 @@ impl<D: TestDevice> Play<D> {
                 self.held = left;
                 self.gone.extend(void);
                 self.held.extend(allocations.iter().map(Allocation::in_a_clone));
+            }
+            // The device failed in the middle: what the pool had is taken back.
+            Answer::NotRestored(CheckpointError::Device(_)) => {
+                let core = &self.core;
+                let (left, void) =
+                    std::mem::take(&mut self.held).into_iter().partition(|held| core.segment_of(held).is_some());
+                self.held = left;
+                self.gone.extend::<Vec<_>>(void);
             }
             _ => {}
         }

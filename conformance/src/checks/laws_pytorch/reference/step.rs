@@ -98,6 +98,8 @@ pub(super) struct Scene {
     /// The settings at the start, by their index in [`TEXTS`].
     pub(super) settings: usize,
     pub(super) has_callbacks: bool,
+    /// Decides which segments exist at the start; `None`: none.
+    pub(super) adopted: Option<u64>,
     /// Whether everything is given back before the allocator is dropped.
     pub(super) is_finished: bool,
 }
@@ -130,8 +132,9 @@ pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB + 2 * MIB]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7));
-    (capacity, timing, places, 0..TEXTS.len() + NEWER_TEXTS.len(), flags).prop_map(
-        |(capacity, timing, places, settings, (free_waits, is_newer, has_callbacks, is_finished))| Scene {
+    let adopted = prop::option::weighted(0.15, any::<u64>());
+    (capacity, timing, places, 0..TEXTS.len() + NEWER_TEXTS.len(), flags, adopted).prop_map(
+        |(capacity, timing, places, settings, (free_waits, is_newer, has_callbacks, is_finished), adopted)| Scene {
             capacity,
             timing,
             places,
@@ -139,6 +142,7 @@ pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
             is_newer,
             settings,
             has_callbacks,
+            adopted,
             is_finished,
         },
     )
