@@ -156,7 +156,8 @@ pub(crate) fn summary(device: u32, stats: &Stats, is_abbreviated: bool) -> Strin
             lines.push(row("      from small pool", &set.small, &set.all, is_size));
         }
     }
-    for (name, stat) in [("Oversize allocations", stats.oversize_allocations), ("Oversize GPU segments", stats.oversize_segments)] {
+    for (name, stat) in [("Oversize allocations", stats.oversize_allocations), ("Oversize GPU segments", stats.oversize_segments)]
+    {
         lines.extend([rule("-"), row(name, &stat, &stat, false)]);
     }
     lines.push(rule("="));
@@ -170,8 +171,11 @@ fn row(name: &str, stat: &Stat, all: &Stat, is_size: bool) -> String {
 }
 
 fn cell(mut value: i64, all: i64, is_size: bool) -> String {
-    let (units, divisor, threshold): (&[&str], i64, f64) =
-        if is_size { (&["B  ", "KiB", "MiB", "GiB", "TiB", "PiB"], 1024, 786_432.0) } else { (&[" ", "K", "M"], 1000, 750_000.0) };
+    let (units, divisor, threshold): (&[&str], i64, f64) = if is_size {
+        (&["B  ", "KiB", "MiB", "GiB", "TiB", "PiB"], 1024, 786_432.0)
+    } else {
+        (&[" ", "K", "M"], 1000, 750_000.0)
+    };
     let (mut all, mut unit) = (all as f64, 0);
     while unit + 1 < units.len() && all >= threshold {
         let floor = value / divisor - i64::from(value % divisor < 0);

@@ -12,7 +12,7 @@ use super::cases;
 use crate::backend::Backend;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::settings::{Reader, Refusal};
-use crate::suite::{Effort, Entry, Group, Verdict};
+use crate::suite::{Effort, Entry, Group, Trouble, Verdict};
 
 /// Strings for each program: reading one costs almost nothing.
 const STRINGS_PER_CASE: usize = 24;
@@ -141,7 +141,26 @@ fn text() -> impl Strategy<Value = String> {
     })
 }
 
+/// Every key with every value and every list: one after the other at run time, and each at load time.
+fn check_all_pairs() -> Result<(), Trouble> {
+    for is_newer in [false, true] {
+        for key in Profile::PYTORCH_2_15.dialect.keys() {
+            let strings = VALUES.iter().chain(&LISTS).map(|value| format!("{key}:{value}"));
+            let strings: Vec<(String, bool)> = strings.flat_map(|text| [(text.clone(), false), (text, true)]).collect();
+            for begins in [false, true] {
+                let strings: Vec<_> = strings.iter().filter(|(_, at_load)| *at_load == begins).cloned().collect();
+                one(is_newer, &strings).map_err(|stopped| match stopped {
+                    Stopped::Unable(unable) => unable.into(),
+                    Stopped::Broken(broken, script) => Trouble::Fail { reason: broken.to_string(), script: Some(script) },
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
 fn check<B: Backend>(_: &B, effort: &Effort) -> Verdict {
+    check_all_pairs()?;
     let strategy = (any::<bool>(), prop::collection::vec((text(), prop::bool::weighted(0.3)), STRINGS_PER_CASE));
     cases::run(effort, 33, &strategy, |(is_newer, strings)| one(*is_newer, strings))
 }

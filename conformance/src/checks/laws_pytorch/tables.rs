@@ -1,13 +1,15 @@
 //! Laws about numbers and texts that need no device: sizes of blocks and segments, the texts that people read, and the list of
 //! statistics.
 
-use parkade::policy::{Policy, PyTorch};
+use parkade::device::BackendError;
+use parkade::policy::{Policy, PolicyFault, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::{ReserveSize, Settings};
 use parkade::stats::{Family, Stats};
 use parkade::texts::{format_bytes, format_double, format_significant, invalid_fraction_message, memory_summary};
-use parkade::units::{Bytes, MIB, PoolClass};
-use parkade::PoolSlot;
+use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
+use parkade::{FreeError, PoolSlot};
 use proptest::prelude::*;
 
 use super::campaign::Stopped;
@@ -33,7 +35,8 @@ fn size() -> impl Strategy<Value = u64> {
         let size = (1_u128 << bits) * part / 2;
         u64::try_from(size.saturating_add_signed(offset).max(1)).unwrap_or(u64::MAX)
     });
-    let borders = (prop::sample::select(vec![512, MIB, 10 * MIB, 2 * MIB, 32 << 30, 16 << 30, 1 << 60, u64::MAX - 600]), -1_i64..=1);
+    let borders =
+        (prop::sample::select(vec![512, MIB, 10 * MIB, 2 * MIB, 32 << 30, 16 << 30, 1 << 60, u64::MAX - 600]), -1_i64..=1);
     let any = (0_u32..64, any::<u64>()).prop_map(|(bits, low)| (low >> bits).max(1));
     prop_oneof![4 => near, 2 => borders.prop_map(|(size, offset)| size.saturating_add_signed(offset)), 2 => any]
 }
@@ -56,9 +59,10 @@ fn settings() -> impl Strategy<Value = Settings> {
 fn check_sizes<B: Backend>(_: &B, effort: &Effort) -> Verdict {
     let strategy = (settings(), prop::collection::vec(size(), SIZES_PER_CASE));
     cases::run(effort, 34, &strategy, |(settings, sizes)| {
-        sizes.iter().try_for_each(|&size| one_size(settings, size)).map_err(|broken| {
-            Stopped::Broken(broken, format!("# {settings:?}\n"))
-        })?;
+        sizes
+            .iter()
+            .try_for_each(|&size| one_size(settings, size))
+            .map_err(|broken| Stopped::Broken(broken, format!("# {settings:?}\n")))?;
         Ok(sizes.len() as u64)
     })
 }
@@ -77,6 +81,12 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
     let pages = [PoolClass::Small, PoolClass::Large].map(|class| policy.page(PoolSlot::default_pool(class)).get());
     let expected = [2 * MIB, settings.large_segment_bytes];
     ensure(Law::Reference, pages == expected, || format!("pages have {pages:?} bytes, expected {expected:?}"))?;
+    for fraction in [0.1, 0.25, 0.4, 0.5, 0.75, 0.999] {
+        let exact = fraction * size as f64;
+        let seen = [Profile::PYTORCH_2_11, Profile::PYTORCH_2_15].map(|profile| profile.limit_rounding.limit(fraction, size));
+        let expected = [exact.floor() as u64, exact.round() as u64];
+        ensure(Law::Limit, seen == expected, || format!("{fraction} of {size} bytes are {seen:?}, expected {expected:?}"))?;
+    }
     let rounded = u128::from(size).div_ceil(512) * 512;
     let seen = Bytes(size).checked_round_up(Bytes(512)).map(Bytes::get);
     ensure(Law::Reference, seen == u64::try_from(rounded).ok(), || format!("{size} is rounded up to {seen:?}"))
@@ -116,7 +126,8 @@ const SIGNIFICANT: [(f64, u8, &str); 7] = [
 /// Statistics of all magnitudes.
 fn statistics() -> impl Strategy<Value = Stats> {
     let number = (0_u32..63, any::<i64>()).prop_map(|(bits, number)| number >> bits);
-    let near = (prop::sample::select(vec![750_000_i64, 750_000_000, 786_432, 805_306_368, 824_633_720_832, 1000, 1024]), -1_i64..=1);
+    let near =
+        (prop::sample::select(vec![750_000_i64, 750_000_000, 786_432, 805_306_368, 824_633_720_832, 1000, 1024]), -1_i64..=1);
     let number = prop_oneof![2 => number, 1 => near.prop_map(|(number, offset)| number + offset)];
     prop::collection::vec(number, keys().len()).prop_map(|numbers| {
         let keys = keys();
@@ -128,7 +139,14 @@ fn statistics() -> impl Strategy<Value = Stats> {
 fn keys() -> Vec<String> {
     let mut keys = Vec::new();
     for family in [
-        "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes",
+        "allocation",
+        "segment",
+        "active",
+        "inactive_split",
+        "allocated_bytes",
+        "reserved_bytes",
+        "active_bytes",
+        "inactive_split_bytes",
         "requested_bytes",
     ] {
         for level in ["all", "small_pool", "large_pool"] {
@@ -138,7 +156,8 @@ fn keys() -> Vec<String> {
     for name in ["oversize_allocations", "oversize_segments"] {
         keys.extend(["current", "peak", "allocated", "freed"].map(|value| format!("{name}.{value}")));
     }
-    let scalars = ["num_alloc_retries", "num_ooms", "max_split_size", "num_sync_all_streams", "num_device_alloc", "num_device_free"];
+    let scalars =
+        ["num_alloc_retries", "num_ooms", "max_split_size", "num_sync_all_streams", "num_device_alloc", "num_device_free"];
     keys.extend(scalars.map(str::to_owned));
     keys.sort();
     keys
@@ -166,7 +185,35 @@ fn fixed_texts() -> Result<Evidence, Trouble> {
         let answer = Stats::from_entries([(key, 1)]);
         ensure(Law::Reference, answer.is_err(), || format!("a statistic called {key:?} was accepted"))?;
     }
+    let repeated = Stats::from_entries([("num_ooms", 3), ("num_ooms", 4)]).map(|stats| stats.num_ooms);
+    ensure(Law::Reference, repeated == Ok(4), || format!("of a repeated key the last value counts, and it was {repeated:?}"))?;
+    let fault = PolicyFault { policy: "first-fit", problem: "names no block" };
+    let driver = BackendError::Driver { call: "cudaMalloc", code: 2 };
+    let none = BackendError::OutOfMemory { requested: Bytes(512) };
+    texts::check(&fault.to_string(), Some("the policy first-fit names no block".to_owned()))?;
+    texts::check(&driver.to_string(), Some("cudaMalloc failed with driver code 2".to_owned()))?;
+    texts::check(&none.to_string(), Some("the device has no room for 512 bytes".to_owned()))?;
+    texts::check(&FreeError::Device(driver).to_string(), Some(format!("the block stays pending: {driver}")))?;
+    texts::check(&format!("{:>6}|{:<6}|{}", Bytes(512), Bytes(512), Bytes(7)), Some("   512|512   |7".to_owned()))?;
+    texts::check(&format!("{} {}", DeviceAddress(0xfe00), StreamId(0x1000)), Some("0xfe00 0x1000".to_owned()))?;
+    rings()?;
     Ok(Evidence::default())
+}
+
+/// A ring of trace entries keeps the newest ones, and at least one.
+fn rings() -> Result<(), Broken> {
+    for capacity in 0..4_usize {
+        let mut ring = TraceRing::new(capacity);
+        for address in 1..=6 {
+            let entry = TraceEntry { action: TraceAction::Alloc, address, size: 512, stream: StreamId(0), pool: PoolId::DEFAULT };
+            ring.observe(&entry);
+            let kept: Vec<u64> = ring.entries().map(|entry| entry.address).collect();
+            let first = address.saturating_sub(capacity.max(1) as u64) + 1;
+            let expected: Vec<u64> = (first..=address).collect();
+            ensure(Law::History, kept == expected, || format!("a ring of {capacity} keeps {kept:?}, expected {expected:?}"))?;
+        }
+    }
+    Ok(())
 }
 
 fn drawn_texts(sizes: &[u64], stats: &Stats, device: u32, is_abbreviated: bool) -> Result<(), Broken> {
@@ -205,7 +252,10 @@ fn looked_up(stats: &Stats, key: &str) -> Option<i64> {
         [family, level, value] => {
             let family = Family::ALL.into_iter().find(|known| known.name() == family)?;
             let set = stats.family(family);
-            Some(of([&set.all, &set.small, &set.large][["all", "small_pool", "large_pool"].iter().position(|name| *name == level)?], value))
+            Some(of(
+                [&set.all, &set.small, &set.large][["all", "small_pool", "large_pool"].iter().position(|name| *name == level)?],
+                value,
+            ))
         }
         _ => None,
     }

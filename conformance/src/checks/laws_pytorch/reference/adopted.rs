@@ -6,8 +6,9 @@ use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation};
 
+use super::play::Tested;
 use super::step::POOLS;
-use crate::backend::{Core, TestDevice, WitnessedDevice};
+use crate::backend::{TestDevice, WitnessedDevice};
 use crate::checks::draw::Draws;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
@@ -15,7 +16,7 @@ use crate::reference_model::Reference;
 /// Adopts up to three segments that a number decides. Returns their allocations.
 pub(super) fn adopt<D: TestDevice>(
     device: &WitnessedDevice<D>,
-    core: &mut Core<D>,
+    core: &mut Tested<D>,
     reference: &mut Reference,
     streams: [StreamId; 4],
     seed: u64,

@@ -2,7 +2,7 @@
 
 use parkade::checkpoint::PoolCheckpoint;
 use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
-use parkade::policy::PyTorch;
+use parkade::policy::Policy;
 use parkade::profile::Profile;
 use parkade::snapshot::SegmentInfo;
 use parkade::trace::TraceEntry;
@@ -11,8 +11,8 @@ use parkade::{AllocError, Allocation, Allocator, BlockView, CheckpointError, Fre
 
 use super::step::POOLS;
 use crate::law::{Broken, Law, ensure};
-use crate::reference_model::{Reference, texts};
 use crate::reference_model::allocator::{FreeBlock, Restoration, Saved};
+use crate::reference_model::{Reference, texts};
 
 /// What a step was answered.
 #[derive(Debug)]
@@ -97,7 +97,9 @@ impl Answer {
                 }
                 texts::check(&error.message(profile), texts::of_request(error, profile))
             }
-            Answer::Saved(Err(error)) | Answer::NotRestored(error) => texts::check(&error.to_string(), texts::of_checkpoint(error)),
+            Answer::Saved(Err(error)) | Answer::NotRestored(error) => {
+                texts::check(&error.to_string(), texts::of_checkpoint(error))
+            }
             Answer::Pool(Err(error)) => texts::check(&error.message(profile), texts::of_pool(*error, profile)),
             _ => Ok(()),
         }
@@ -145,8 +147,8 @@ pub(super) fn traces(seen: &[TraceEntry], expected: &[TraceEntry]) -> Result<(),
 }
 
 /// Statistics, segments, limits and pools.
-pub(super) fn states<D: DeviceBackend>(
-    core: &Allocator<D, PyTorch, Vec<TraceEntry>>,
+pub(super) fn states<D: DeviceBackend, P: Policy>(
+    core: &Allocator<D, P, Vec<TraceEntry>>,
     reference: &Reference,
 ) -> Result<(), Broken> {
     if let Some(difference) = reference.difference_from(core.stats()) {
@@ -182,8 +184,8 @@ pub(super) fn states<D: DeviceBackend>(
 }
 
 /// A question to the heap about its free blocks, drawn from the number of steps.
-pub(super) fn queries<D: DeviceBackend>(
-    core: &Allocator<D, PyTorch, Vec<TraceEntry>>,
+pub(super) fn queries<D: DeviceBackend, P: Policy>(
+    core: &Allocator<D, P, Vec<TraceEntry>>,
     reference: &Reference,
     steps: u64,
     stream: StreamId,

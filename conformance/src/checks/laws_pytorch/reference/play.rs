@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use parkade::device::DeviceBackend;
-use parkade::policy::PyTorch;
+use parkade::policy::{FreeOrder, PyTorch, Wrapper};
 use parkade::settings::Settings;
-use parkade::trace::TraceEntry;
+use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, FreeMemoryCallback, PoolCheckpoint, PoolFilter};
 use parkade_sim::FaultPlan;
@@ -14,23 +14,54 @@ use parkade_sim::FaultPlan;
 use super::adopted;
 use super::compare::{self, Answer};
 use super::step::{CALLBACKS, POOLS, Scene, Step};
-use crate::backend::{Backend, Core, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
+use crate::backend::{Backend, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
 use crate::reference_model::allocator::Saved;
+
+/// The most void allocations to remember.
+const MOST_VOID: usize = 100;
+
+/// PyTorch's rules on a heap that keeps free blocks in either order.
+#[derive(Clone, Debug)]
+pub(super) struct Ordered {
+    rules: PyTorch,
+    order: FreeOrder,
+}
+
+impl Wrapper for Ordered {
+    type Inner = PyTorch;
+
+    fn inner(&self) -> &PyTorch {
+        &self.rules
+    }
+
+    fn inner_mut(&mut self) -> &mut PyTorch {
+        &mut self.rules
+    }
+
+    fn free_order(&self) -> FreeOrder {
+        self.order
+    }
+}
+
+/// The allocator under test.
+pub(super) type Tested<D> = Allocator<WitnessedDevice<D>, Ordered, Vec<TraceEntry>>;
 
 /// What a callback frees, oldest first.
 type Stock = Arc<Mutex<VecDeque<Allocation>>>;
 
 /// Both allocators, and what the program holds.
 pub(super) struct Play<D: TestDevice> {
-    core: Core<D>,
+    core: Tested<D>,
     device: WitnessedDevice<D>,
     reference: Reference,
     scene: Scene,
     streams: [StreamId; 4],
     held: Vec<Allocation>,
-    /// Allocations that a restore took back: they are void for ever.
+    /// Allocations that were given back.
+    freed: Vec<Allocation>,
+    /// Allocations that are void for ever: a restore took them back, or their segment is gone.
     gone: Vec<Allocation>,
     stocks: Vec<Stock>,
     checkpoints: Vec<(PoolCheckpoint, Saved)>,
@@ -40,7 +71,7 @@ pub(super) struct Play<D: TestDevice> {
 }
 
 /// A callback that frees the oldest block of its stock.
-fn callback<D: TestDevice>(stock: &Stock) -> FreeMemoryCallback<WitnessedDevice<D>, PyTorch, Vec<TraceEntry>> {
+fn callback<D: TestDevice>(stock: &Stock) -> FreeMemoryCallback<WitnessedDevice<D>, Ordered, Vec<TraceEntry>> {
     let stock = Arc::clone(stock);
     Box::new(move |core| {
         let next = stock.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -60,13 +91,15 @@ impl<D: TestDevice> Play<D> {
         let (profile, text) = (scene.profile(), scene.text(scene.settings));
         let settings = Settings::from_environment_as(&profile.dialect, text).expect("the strings of the table are legal");
         let mut reference = Reference::new(profile, settings.clone(), device.total_memory().get(), device.index());
-        let mut core = Allocator::new(device.clone(), PyTorch::of(profile, settings), Vec::new());
+        let order = if scene.by_address { FreeOrder::ByAddress } else { FreeOrder::BySize };
+        let rules = Ordered { rules: PyTorch::of(profile, settings), order };
+        let mut core = Allocator::new(device.clone(), rules, Vec::new());
         let stocks: Vec<Stock> = (0..if scene.has_callbacks { CALLBACKS } else { 0 }).map(|_| Stock::default()).collect();
         for stock in &stocks {
             core.register_free_memory_callback(callback(stock));
             reference.stocks.push(VecDeque::new());
         }
-        let (held, gone, checkpoints) = (Vec::new(), Vec::new(), Vec::new());
+        let (held, freed, gone, checkpoints) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let scene = *scene;
         Ok(Play {
             core,
@@ -75,6 +108,7 @@ impl<D: TestDevice> Play<D> {
             scene,
             streams,
             held,
+            freed,
             gone,
             stocks,
             checkpoints,
@@ -113,6 +147,7 @@ impl<D: TestDevice> Play<D> {
         ensure(Law::Reference, seen.same_as(&expected), || format!("the answer is {seen:?}, expected {expected:?}"))?;
         seen.check_texts(self.scene.profile(), &self.device.newest_processes())?;
         compare::traces(&self.core.observer()[self.followed..], &self.reference.trace)?;
+        self.void_released();
         self.followed = self.core.observer().len();
         compare::states(&self.core, &self.reference)?;
         compare::queries(&self.core, &self.reference, self.steps, self.streams[self.steps as usize % 4])?;
@@ -121,6 +156,16 @@ impl<D: TestDevice> Play<D> {
             ensure(Law::Reference, seen == Some(expected), || format!("segment_of is {seen:?}, expected {expected:?}"))?;
         }
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
+    }
+
+    /// What was freed in segments that are gone now is void for ever.
+    fn void_released(&mut self) {
+        let entries = self.core.observer()[self.followed..].iter();
+        for entry in entries.filter(|entry| entry.action == TraceAction::SegmentFree) {
+            let range = entry.address..entry.address + entry.size;
+            self.gone.extend(self.freed.extract_if(.., |freed| range.contains(&freed.address().get())));
+        }
+        self.gone.truncate(MOST_VOID);
     }
 
     /// The held allocation that a number means.
@@ -145,6 +190,7 @@ impl<D: TestDevice> Play<D> {
                 Some(which) => {
                     let allocation = self.held.remove(which);
                     let address = allocation.address().get();
+                    self.freed.push(allocation.in_a_clone());
                     Answer::Freed(address, self.core.free(allocation).err())
                 }
             },
@@ -155,7 +201,7 @@ impl<D: TestDevice> Play<D> {
                 let is_known = self.core.segment_of(&again).is_some();
                 let answer = self.core.free(again);
                 let refused = answer == Err(FreeError::NotAllocated) && !is_known;
-                ensure(Law::Reference, refused, || format!("an allocation that a restore took back was accepted: {answer:?}"))?;
+                ensure(Law::Reference, refused, || format!("an allocation that is void was accepted: {answer:?}"))?;
                 Answer::Nothing
             }
             Step::Record(which, place) => match self.pick(which) {
@@ -182,7 +228,7 @@ impl<D: TestDevice> Play<D> {
                 Answer::Nothing
             }
             Step::Apply(place) => {
-                self.scene.apply(&mut self.core.policy_mut().settings, place);
+                self.scene.apply(&mut self.core.policy_mut().rules.settings, place);
                 Answer::Nothing
             }
             Step::ResetPeaks => {
@@ -284,7 +330,7 @@ impl<D: TestDevice> Play<D> {
         let reference = &mut self.reference;
         match *step {
             Step::Limit(bytes) => reference.set_limit(Some(bytes)),
-            Step::Apply(_) => reference.settings = self.core.policy().settings.clone(),
+            Step::Apply(_) => reference.settings = self.core.policy().rules.settings.clone(),
             Step::ResetPeaks => reference.reset_peaks(),
             Step::ResetSums => reference.reset_sums(),
             Step::UseOnOom(pool, serves) => reference.serve_when_out(POOLS[pool], serves),
@@ -308,8 +354,7 @@ impl<D: TestDevice> Play<D> {
             // The device failed in the middle: what the pool had is taken back.
             Answer::NotRestored(CheckpointError::Device(_)) => {
                 let core = &self.core;
-                let (left, void) =
-                    std::mem::take(&mut self.held).into_iter().partition(|held| core.segment_of(held).is_some());
+                let (left, void) = std::mem::take(&mut self.held).into_iter().partition(|held| core.segment_of(held).is_some());
                 self.held = left;
                 self.gone.extend::<Vec<_>>(void);
             }

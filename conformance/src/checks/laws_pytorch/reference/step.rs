@@ -60,7 +60,7 @@ pub(super) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)]
 pub(super) const CALLBACKS: usize = 3;
 
 /// Settings strings that every release understands.
-const TEXTS: [&str; 15] = [
+const TEXTS: [&str; 16] = [
     "",
     "expandable_segments:True",
     "max_split_size_mb:32",
@@ -68,6 +68,7 @@ const TEXTS: [&str; 15] = [
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:[1:4,2:1,4:8,16:2,>:1]",
     "garbage_collection_threshold:0.6",
+    "garbage_collection_threshold:0.001",
     "garbage_collection_threshold:0.2,max_split_size_mb:24",
     "large_segment_size_mb:16",
     "large_segment_size_mb:26,max_split_size_mb:26",
@@ -79,9 +80,10 @@ const TEXTS: [&str; 15] = [
 ];
 
 /// Settings strings of 2.15.
-const NEWER_TEXTS: [&str; 5] = [
+const NEWER_TEXTS: [&str; 6] = [
     "expandable_segments:True,expandable_segments_reserve:0.25",
     "expandable_segments:True,expandable_segments_reserve:0.05G",
+    "expandable_segments:True,expandable_segments_reserve:0.04G,garbage_collection_threshold:0.1",
     "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5",
     "throw_on_cudamalloc_oom:True,expandable_segments:True,per_process_memory_fraction:0.3",
     "throw_on_cudamalloc_oom:False,expandable_segments:True,expandable_segments_reserve:5",
@@ -98,6 +100,8 @@ pub(super) struct Scene {
     /// The settings at the start, by their index in [`TEXTS`].
     pub(super) settings: usize,
     pub(super) has_callbacks: bool,
+    /// Whether the heap keeps its free blocks by address. It answers every question all the same.
+    pub(super) by_address: bool,
     /// Decides which segments exist at the start; `None`: none.
     pub(super) adopted: Option<u64>,
     /// Whether everything is given back before the allocator is dropped.
@@ -131,10 +135,10 @@ pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
     };
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB + 2 * MIB]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
-    let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7));
+    let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), prop::bool::weighted(0.3));
     let adopted = prop::option::weighted(0.15, any::<u64>());
     (capacity, timing, places, 0..TEXTS.len() + NEWER_TEXTS.len(), flags, adopted).prop_map(
-        |(capacity, timing, places, settings, (free_waits, is_newer, has_callbacks, is_finished), adopted)| Scene {
+        |(capacity, timing, places, settings, (free_waits, is_newer, has_callbacks, is_finished, by_address), adopted)| Scene {
             capacity,
             timing,
             places,
@@ -142,6 +146,7 @@ pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
             is_newer,
             settings,
             has_callbacks,
+            by_address,
             adopted,
             is_finished,
         },
@@ -158,9 +163,15 @@ fn absurd() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![0, exa - 1, exa, exa + 1, u64::MAX - 511, u64::MAX - 510, u64::MAX, 400 * MIB, 1 << 40])
 }
 
+/// Whole MiB, so that sums of sizes meet.
+fn round_sizes() -> impl Strategy<Value = u64> {
+    prop::sample::select(vec![1, 2, 10, 12, 16, 20, 22, 24, 26, 30, 32, 34, 40, 44, 48, 56, 64]).prop_map(|mib: u64| mib * MIB)
+}
+
 fn memory_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        60 => (sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        15 => (round_sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        50 => (sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
         5 => (sizes(), stream()).prop_map(|(size, stream)| Step::AllocateRaw(size, stream)),
         1 => (absurd(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
         1 => (absurd(), stream()).prop_map(|(size, stream)| Step::AllocateRaw(size, stream)),
@@ -169,6 +180,7 @@ fn memory_step() -> impl Strategy<Value = Step> {
         4 => (any::<usize>(), 0..CALLBACKS).prop_map(|(which, callback)| Step::Stock(which, callback)),
         3 => Just(Step::ProcessEvents),
         3 => Just(Step::ReleaseCached),
+        3 => any::<usize>().prop_map(Step::FreeAgain),
         2 => Just(Step::Snapshot),
     ]
 }
@@ -208,6 +220,31 @@ fn pool_step() -> impl Strategy<Value = Step> {
         2 => any::<usize>().prop_map(Step::FreeAgain),
         1 => pool().prop_map(Step::SnapshotPool),
     ]
+}
+
+/// Hundreds of blocks of few sizes, of which those are freed that are not neighbours: crowds of free blocks, which then shrink and grow.
+pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
+    let sizes = prop::sample::select(vec![vec![512], vec![512, 1024], vec![512, 1536, 2048, 4096], vec![512, 512, 512, 70_000]]);
+    let taken = prop::collection::vec((any::<usize>(), prop::bool::weighted(0.97)), 100..360);
+    let turns = prop::collection::vec((any::<usize>(), 0..4_u8), 40..160);
+    (sizes, taken, any::<u8>(), turns).prop_map(|(sizes, taken, order, turns)| {
+        let mut steps: Vec<Step> = Vec::new();
+        for &(which, is_plain) in &taken {
+            steps.push(Step::Allocate(sizes[which % sizes.len()], usize::from(!is_plain)));
+        }
+        // From the first on, from the last on, or anywhere, and every second one. A freed one shortens the list.
+        for turn in 0..taken.len() / 2 {
+            steps.push(Step::Free(match order % 3 {
+                0 => turn,
+                1 => taken.len() - 2 * turn - 1,
+                _ => taken[turn].0,
+            }));
+        }
+        for (which, kind) in turns {
+            steps.push(if kind == 0 { Step::Free(which) } else { Step::Allocate(sizes[which % sizes.len()], 0) });
+        }
+        steps
+    })
 }
 
 /// A program of this many steps. In half of them there are no private pools.
