@@ -11,7 +11,8 @@ use crate::units::{Bytes, DeviceAddress, StreamId};
 /// A device as the allocator sees it.
 ///
 /// Contract, which the conformance suite checks on every implementation:
-/// - `malloc` returns ranges that do not overlap any range still held, aligned to at least 512 bytes;
+/// - `malloc` and `reserve` return ranges that do not overlap any range still held, aligned to at least 512
+///   bytes; any other answer fails the request ([`AllocError::Answer`](crate::AllocError::Answer));
 /// - a method that returns an error has changed nothing on the device;
 /// - an event once reported complete stays complete until it is recorded again.
 pub trait DeviceBackend {
@@ -24,6 +25,11 @@ pub trait DeviceBackend {
     /// Whether no stream's oldest event can be complete before that of a stream with a lower handle. Polling
     /// can then stop at the first incomplete one instead of asking every stream with events.
     const COMPLETES_BY_HANDLE: bool = false;
+
+    /// Whether the allocator checks each range that it is handed out: aligned, and apart from all others that
+    /// it holds. Not for a device that repeats a recording, which does not say how long a reserved range was,
+    /// so that ranges of an assumed length may overlap.
+    const ANSWERS_ARE_CHECKED: bool = true;
 
     /// The device's index in its host, as messages show it.
     fn index(&self) -> u32;
@@ -117,6 +123,43 @@ pub trait DeviceBackend {
         Err((memory, NO_VIRTUAL_MEMORY))
     }
 
+    /// How many pages the device would now take together, in the calls below and in those that are given
+    /// memory of [`DeviceBackend::create_run`]. 1, by default: each page has a handle of its own, and each
+    /// call is about one. A device that counts instead of holding memory can take more, as long as its
+    /// answers are those of one call for each page; then a size that comes from a file costs no memory.
+    fn run_pages(&self) -> u64 {
+        1
+    }
+
+    /// Creates memory for at most `pages` pages of `page` bytes, as that many calls of
+    /// [`DeviceBackend::create`] would, up to the first that fails. Returns it, and for how many pages it is:
+    /// at least one. Mapping it, with the size of all its pages, and releasing it count as a call for each.
+    ///
+    /// # Errors
+    /// As [`DeviceBackend::create`], if there is not even one.
+    fn create_run(&mut self, page: Bytes, pages: u64) -> Result<(Self::Physical, u64), BackendError> {
+        let _ = pages;
+        self.create(page).map(|memory| (memory, 1))
+    }
+
+    /// Keeps the first `pages` pages, of `page` bytes each, of memory that is for more, and returns the rest.
+    ///
+    /// # Errors
+    /// By default, since there is no such memory.
+    fn split_run(&mut self, memory: &mut Self::Physical, page: Bytes, pages: u64) -> Result<Self::Physical, BackendError> {
+        let _ = (memory, page, pages);
+        Err(NO_VIRTUAL_MEMORY)
+    }
+
+    /// Unmaps `pages` pages of `page` bytes, at most [`DeviceBackend::run_pages`], as a call of
+    /// [`DeviceBackend::unmap`] for each.
+    ///
+    /// # Errors
+    /// Any error of the driver.
+    fn unmap_run(&mut self, address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError> {
+        self.unmap(address, Bytes(page.0.saturating_mul(pages)))
+    }
+
     /// Waits for all work that the stream was given so far (cudaStreamSynchronize).
     ///
     /// # Errors
@@ -206,8 +249,20 @@ impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BackendError::OutOfMemory { requested } => write!(f, "the device has no room for {requested} bytes"),
-            BackendError::Driver { call, code } => write!(f, "{call} failed with driver code {code}"),
+            BackendError::Driver { call, code } => write!(f, "{call} failed with driver code {code}{}", meaning(call, *code)),
         }
+    }
+}
+
+/// What a code of CUDA's driver means, where the way out is not in the call.
+fn meaning(call: &str, code: u32) -> &'static str {
+    match code {
+        _ if !call.starts_with("cu") => "",
+        3 => {
+            ": the driver is not initialised in this process; a child of fork cannot use CUDA if its parent did: spawn it instead"
+        }
+        709 => ": the context was destroyed, as by cudaDeviceReset, and all its memory with it: open the device again",
+        _ => "",
     }
 }
 

@@ -10,6 +10,7 @@ use crate::device::BackendError;
 use crate::heap::PoolError;
 use crate::policy::PolicyFault;
 use crate::profile::Profile;
+use crate::taken::WrongAnswer;
 use crate::texts::OutOfMemory;
 use crate::units::Bytes;
 
@@ -33,6 +34,8 @@ pub enum AllocError {
     },
     /// The device failed, and not for lack of memory.
     Device(BackendError),
+    /// The device handed out a range that cannot be used. What earlier rungs did stays done.
+    Answer(WrongAnswer),
     /// More than 65,535 different streams.
     TooManyStreams,
     /// The policy gave an answer that cannot be carried out.
@@ -60,6 +63,7 @@ impl fmt::Display for AllocError {
             AllocError::OutOfMemory(report) => report.fmt(f),
             AllocError::Rejected { requested } => f.write_str(&crate::texts::rejection_message(*requested)),
             AllocError::Device(error) => error.fmt(f),
+            AllocError::Answer(wrong) => wrong.fmt(f),
             AllocError::TooManyStreams => f.write_str("more than 65535 streams: the heap numbers them with 16 bits"),
             AllocError::Policy(fault) => fault.fmt(f),
             AllocError::Pool(error) => error.fmt(f),
@@ -72,6 +76,12 @@ impl core::error::Error for AllocError {}
 impl From<BackendError> for AllocError {
     fn from(error: BackendError) -> AllocError {
         AllocError::Device(error)
+    }
+}
+
+impl From<WrongAnswer> for AllocError {
+    fn from(wrong: WrongAnswer) -> AllocError {
+        AllocError::Answer(wrong)
     }
 }
 
@@ -90,7 +100,8 @@ impl From<PolicyFault> for AllocError {
 /// Why giving a block back failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeError {
-    /// The allocation does not belong to this allocator, or no longer does. Nothing has changed.
+    /// The allocation was made by another allocator, or its block was taken back when a pool was restored.
+    /// Nothing has changed.
     NotAllocated,
     /// The block was taken back, but an event could not be recorded. The block stays pending, and the next
     /// request tries again.
@@ -100,7 +111,9 @@ pub enum FreeError {
 impl fmt::Display for FreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FreeError::NotAllocated => f.write_str("the allocation does not belong to this allocator"),
+            FreeError::NotAllocated => f.write_str(
+                "the allocation does not belong to this allocator, or no longer: only the one that made it takes it back",
+            ),
             FreeError::Device(error) => write!(f, "the block stays pending: {error}"),
         }
     }

@@ -28,6 +28,7 @@ mod heap;
 mod index;
 mod pending;
 mod reservation;
+mod taken;
 
 pub use allocator::{
     AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, FreeMemoryCallback, InvalidFraction,
@@ -37,3 +38,4 @@ pub use block::BlockId;
 pub use checkpoint::{CheckpointError, PoolCheckpoint};
 pub use error::{AllocError, FreeError};
 pub use heap::{BlockView, Heap, PoolError, PoolFilter, PoolSlot};
+pub use taken::{AnswerProblem, WrongAnswer};

@@ -1,10 +1,12 @@
 //! The addresses of expandable segments, and which of their pages have memory.
 //!
 //! The heap knows blocks; this knows pages. A segment is one reserved range of addresses, divided into pages
-//! of one size, each with memory of its own or none (spec 4.1).
+//! of one size, each with memory of its own or none (spec 4.1). Pages are kept as runs, because a recording
+//! may name more of them than this machine has memory.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::units::StreamId;
 
@@ -19,38 +21,76 @@ pub(crate) struct Reservation<M> {
     pub(crate) stream: StreamId,
     /// Numbered in the order of creation.
     pub(crate) number: u64,
-    /// The memory of each page, up to the last one mapped.
-    memory: Vec<Option<M>>,
+    /// The memory of mapped pages, by the first page of each run. Runs do not overlap.
+    runs: BTreeMap<u64, Run<M>>,
+    /// How many pages have memory.
+    mapped: u64,
+}
+
+/// The memory of one or more pages.
+#[derive(Clone, Debug)]
+pub(crate) struct Run<M> {
+    pub(crate) pages: u64,
+    pub(crate) memory: M,
 }
 
 impl<M> Reservation<M> {
-    /// Notes the memory of a page.
-    pub(crate) fn put(&mut self, page: u64, memory: M) {
-        let page = page as usize;
-        if self.memory.len() <= page {
-            self.memory.resize_with(page + 1, || None);
-        }
-        self.memory[page] = Some(memory);
+    /// Notes the memory of the pages from `first` on, which have none.
+    pub(crate) fn put(&mut self, first: u64, run: Run<M>) {
+        self.mapped += run.pages;
+        self.runs.insert(first, run);
     }
 
-    /// Takes the memory of a page.
-    pub(crate) fn take(&mut self, page: u64) -> Option<M> {
-        let memory = self.memory.get_mut(page as usize)?.take();
-        while self.memory.last().is_some_and(Option::is_none) {
-            self.memory.pop();
-        }
-        memory
+    /// Takes the memory of the run that begins at a page.
+    pub(crate) fn take(&mut self, first: u64) -> Option<Run<M>> {
+        let run = self.runs.remove(&first)?;
+        self.mapped -= run.pages;
+        Some(run)
     }
 
-    /// Pages that have memory, in order.
-    pub(crate) fn mapped_pages(&self) -> impl Iterator<Item = u64> + '_ {
-        self.memory.iter().enumerate().filter(|(_, memory)| memory.is_some()).map(|(page, _)| page as u64)
+    /// The first pages among `places` that have memory, at most `most`, as a run of their own. `split` keeps
+    /// as many pages of a run's memory as it is told and returns the rest.
+    ///
+    /// # Errors
+    /// That of `split`. Nothing has changed.
+    pub(crate) fn first_run<E>(
+        &mut self,
+        places: Range<u64>,
+        most: u64,
+        mut split: impl FnMut(&mut M, u64) -> Result<M, E>,
+    ) -> Result<Option<Range<u64>>, E> {
+        if let Some((&first, run)) = self.runs.range_mut(..places.start).next_back()
+            && first + run.pages > places.start
+        {
+            let kept = places.start - first;
+            let rest = Run { memory: split(&mut run.memory, kept)?, pages: run.pages - kept };
+            run.pages = kept;
+            self.runs.insert(places.start, rest);
+        }
+        let Some((&first, run)) = self.runs.range_mut(places.clone()).next() else { return Ok(None) };
+        let pages = run.pages.min(places.end - first).min(most.max(1));
+        if pages < run.pages {
+            let rest = Run { memory: split(&mut run.memory, pages)?, pages: run.pages - pages };
+            run.pages = pages;
+            self.runs.insert(first + pages, rest);
+        }
+        Ok(Some(first..first + pages))
     }
 
     /// Bytes that have memory.
     pub(crate) fn mapped_bytes(&self) -> u64 {
-        self.mapped_pages().count() as u64 * self.page
+        self.mapped * self.page
     }
+}
+
+/// Consecutive pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pages {
+    /// The first byte.
+    pub(crate) address: u64,
+    /// Bytes of a page.
+    pub(crate) page: u64,
+    pub(crate) count: u64,
 }
 
 /// All reserved ranges, by address.
@@ -60,11 +100,10 @@ pub(crate) struct Reservations<M> {
     made: u64,
     /// Unmapped memory that the device failed to release. Retried whenever memory is released.
     unreleased: Vec<M>,
-    /// Ranges, by first byte and size, that the device failed to unmap although no segment uses them. Retried
-    /// likewise.
-    stuck: Vec<(u64, u64)>,
+    /// Pages that the device failed to unmap although no segment uses them. Retried likewise.
+    stuck: Vec<Pages>,
     /// Memory that was unmapped to be mapped elsewhere, with its page size. Empty between operations.
-    spare: Vec<(u64, M)>,
+    spare: Vec<(u64, Run<M>)>,
 }
 
 impl<M> Reservations<M> {
@@ -75,7 +114,7 @@ impl<M> Reservations<M> {
     pub(crate) fn insert(&mut self, base: u64, size: u64, page: u64, stream: StreamId) {
         let number = self.made;
         self.made += 1;
-        self.by_base.insert(base, Reservation { size, page, stream, number, memory: Vec::new() });
+        self.by_base.insert(base, Reservation { size, page, stream, number, runs: BTreeMap::new(), mapped: 0 });
     }
 
     /// Keeps memory that the device failed to release.
@@ -87,28 +126,28 @@ impl<M> Reservations<M> {
         core::mem::take(&mut self.unreleased)
     }
 
-    /// Keeps the unmapped memory of a page of `page` bytes for the mapping that follows.
-    pub(crate) fn keep_spare(&mut self, page: u64, memory: M) {
-        self.spare.push((page, memory));
+    /// Keeps the unmapped memory of pages of `page` bytes for the mapping that follows.
+    pub(crate) fn keep_spare(&mut self, page: u64, run: Run<M>) {
+        self.spare.push((page, run));
     }
 
     /// Takes kept memory of this page size.
-    pub(crate) fn take_spare_page(&mut self, page: u64) -> Option<M> {
+    pub(crate) fn take_spare_run(&mut self, page: u64) -> Option<Run<M>> {
         let place = self.spare.iter().rposition(|(bytes, _)| *bytes == page)?;
         Some(self.spare.swap_remove(place).1)
     }
 
     /// Takes all kept memory.
-    pub(crate) fn take_spare(&mut self) -> Vec<(u64, M)> {
-        core::mem::take(&mut self.spare)
+    pub(crate) fn take_spare(&mut self) -> Vec<Run<M>> {
+        core::mem::take(&mut self.spare).into_iter().map(|(_, run)| run).collect()
     }
 
-    /// Remembers a range that the device failed to unmap.
-    pub(crate) fn keep_stuck(&mut self, address: u64, bytes: u64) {
-        self.stuck.push((address, bytes));
+    /// Remembers pages that the device failed to unmap.
+    pub(crate) fn keep_stuck(&mut self, pages: Pages) {
+        self.stuck.push(pages);
     }
 
-    pub(crate) fn take_stuck(&mut self) -> Vec<(u64, u64)> {
+    pub(crate) fn take_stuck(&mut self) -> Vec<Pages> {
         core::mem::take(&mut self.stuck)
     }
 
@@ -130,10 +169,5 @@ impl<M> Reservations<M> {
     /// All ranges, by address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Reservation<M>)> {
         self.by_base.iter().map(|(&base, range)| (base, range))
-    }
-
-    /// The first byte of the first range.
-    pub(crate) fn first(&self) -> Option<u64> {
-        self.by_base.keys().next().copied()
     }
 }

@@ -37,13 +37,30 @@ fn segment(page: Option<u64>, blocks: &[(u64, AdoptedContent)]) -> AdoptedSegmen
     }
 }
 
+/// A segment of 32 PiB is one run of pages, and two runs around a gap; nothing is listed page by page.
+#[test]
+fn a_segment_of_any_length_costs_nothing() {
+    const HUGE: u64 = 1 << 55;
+    let mut core = core();
+    let blocks = [(HUGE - 512, Allocated(Bytes(1))), (512, Free), (HUGE, Unmapped), (PAGE, Allocated(Bytes(7)))];
+    let mut asked = Vec::new();
+    let adopted = core.adopt(&segment(Some(PAGE), &blocks), &mut |address, pages| {
+        asked.push((address.get() - BASE, pages));
+        (Bytes::ZERO, pages)
+    });
+    assert_eq!(adopted.map(|allocations| allocations.len()), Ok(2));
+    assert_eq!(asked, [(0, HUGE / PAGE), (2 * HUGE, 1)]);
+    assert_eq!(core.expandable_segments(), [(StreamId(7), Bytes(PAGE), Bytes(HUGE + PAGE))]);
+    core.check().expect("a sound heap");
+}
+
 /// Adopts a segment in which each page has 2 MiB of memory. Returns the addresses asked for, and the
 /// allocations.
 fn adopt(core: &mut Core, segment: &AdoptedSegment) -> Result<(Vec<u64>, Vec<Allocation>), AdoptError> {
     let mut asked = Vec::new();
-    let out = core.adopt(segment, &mut |address| {
+    let out = core.adopt(segment, &mut |address, _| {
         asked.push(address.get());
-        Bytes(PAGE)
+        (Bytes(PAGE), 1)
     })?;
     core.check().expect("a sound heap");
     Ok((asked, out))
@@ -70,6 +87,10 @@ fn what_cannot_be_is_refused() {
     assert_refused(AdoptError::NotWholePages, &segment(None, &[(PAGE, some), (PAGE, Unmapped)]));
     assert_refused(AdoptError::NotWholePages, &segment(Some(PAGE), &[(512, some), (PAGE, Unmapped)]));
     assert_refused(AdoptError::NotWholePages, &segment(Some(PAGE), &[(PAGE, some), (PAGE + 512, Unmapped)]));
+    assert_refused(AdoptError::NotWholePages, &segment(Some(0), &[(PAGE, some)]));
+    assert_refused(AdoptError::NotWholePages, &segment(Some(PAGE), &[(PAGE + 512, some)]));
+    assert_refused(AdoptError::TooMuch, &segment(None, &[(1 << 63, some)]));
+    assert_refused(AdoptError::Misplaced, &AdoptedSegment { address: DeviceAddress(BASE + 1), ..segment(None, &[(512, some)]) });
     assert_refused(AdoptError::UnknownPool, &AdoptedSegment { pool: PoolId(0, 1), ..segment(None, &[(512, some)]) });
 }
 

@@ -26,8 +26,9 @@ impl DeviceBackend for MallocOnly {
         Ok(MemoryInfo { free: Bytes::ZERO, total: Bytes::mib(1024) })
     }
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.next += size.get();
-        Ok(DeviceAddress(self.next - size.get()))
+        let address = self.next;
+        self.next += size.get().next_multiple_of(512);
+        Ok(DeviceAddress(address))
     }
     fn free(&mut self, _: DeviceAddress) -> Result<(), BackendError> {
         Ok(())

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 /// A driver call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("{call} failed with driver code {code}")]
+#[error("{}", BackendError::from(*self))]
 pub struct DriverError {
     /// The call, by its driver name.
     pub call: &'static str,

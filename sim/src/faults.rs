@@ -86,6 +86,11 @@ impl FaultPlan {
         self.fired
     }
 
+    /// Whether a failure is still to come.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Counts a call. Returns how it must fail, if it must.
     pub fn next(&mut self, call: CallName) -> Option<FaultError> {
         self.seen[call as usize] += 1;

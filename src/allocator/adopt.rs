@@ -2,12 +2,14 @@
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use super::{Allocation, Allocator};
 use crate::block::{BlockState, Marks};
 use crate::device::DeviceBackend;
 use crate::heap::PoolSlot;
 use crate::policy::Policy;
+use crate::reservation::Run;
 use crate::stats::Family;
 use crate::trace::Observer;
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
@@ -65,6 +67,10 @@ pub enum AdoptError {
     UnknownPool,
     /// More than 65,535 streams.
     TooManyStreams,
+    /// It overlaps a segment of the allocator, or does not start on a multiple of 512 bytes.
+    Misplaced,
+    /// With it the allocator would hold more bytes than its statistics can count, 2^63 - 1.
+    TooMuch,
 }
 
 impl fmt::Display for AdoptError {
@@ -76,6 +82,8 @@ impl fmt::Display for AdoptError {
             AdoptError::NotWholePages => "memory of the segment begins or ends inside a page",
             AdoptError::UnknownPool => "the segment's pool has not been made",
             AdoptError::TooManyStreams => "more than 65535 streams",
+            AdoptError::Misplaced => "the segment overlaps another, or does not start on a multiple of 512 bytes",
+            AdoptError::TooMuch => "the segment would make more than 2^63 - 1 bytes in all",
         })
     }
 }
@@ -95,6 +103,9 @@ impl AdoptedSegment {
             self.blocks.iter().try_fold(Bytes::ZERO, |sum, block| sum.checked_add(block.size)).ok_or(AdoptError::TooLarge)?;
         self.address.0.checked_add(total.0).ok_or(AdoptError::TooLarge)?;
         let page = self.page.map_or(0, Bytes::get);
+        if self.page.is_some() && (page == 0 || !total.0.is_multiple_of(page)) {
+            return Err(AdoptError::NotWholePages);
+        }
         let mut offset = 0;
         for block in &self.blocks {
             let end = offset + block.size.0;
@@ -107,41 +118,49 @@ impl AdoptedSegment {
         Ok(total)
     }
 
-    /// The mapped pages.
-    fn mapped_pages(&self) -> Vec<u64> {
+    /// The mapped pages, in runs that are neither empty nor adjacent.
+    fn mapped_runs(&self) -> Vec<Range<u64>> {
         let Some(page) = self.page.map(Bytes::get) else { return Vec::new() };
-        let mut pages = Vec::new();
+        let mut runs: Vec<Range<u64>> = Vec::new();
         let mut offset = 0;
         for block in &self.blocks {
             let end = offset + block.size.0;
             if block.content != AdoptedContent::Unmapped {
-                // A page may hold the end of one block and the beginning of the next.
-                let first = (offset / page).max(pages.last().map_or(0, |last| last + 1));
-                pages.extend(first..end.div_ceil(page));
+                let (first, behind) = (offset / page, end.div_ceil(page));
+                match runs.last_mut() {
+                    // A page may hold the end of one block and the beginning of the next.
+                    Some(last) if first <= last.end => last.end = behind,
+                    _ => runs.push(first..behind),
+                }
             }
             offset = end;
         }
-        pages
+        runs
     }
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Takes over a segment that overlaps none of the allocator's. Returns its allocations, by address. The
     /// statistics count it as if it had been made here, except for driver calls; the observer is told
-    /// nothing. `memory` is called for the handle of each mapped page of an expandable segment, with the
-    /// page's address.
+    /// nothing. `memory` is called for the memory of mapped pages of an expandable segment, with the address
+    /// of the first and how many pages without memory follow each other there. It returns memory, and for how
+    /// many of them it is, as [`DeviceBackend::create_run`] does.
     ///
     /// # Errors
     /// See [`AdoptError`].
     pub fn adopt(
         &mut self,
         segment: &AdoptedSegment,
-        memory: &mut dyn FnMut(DeviceAddress) -> D::Physical,
+        memory: &mut dyn FnMut(DeviceAddress, u64) -> (D::Physical, u64),
     ) -> Result<Vec<Allocation>, AdoptError> {
         let total = segment.check()?;
         let stream = self.heap.stream_slot(segment.stream).map_err(|_| AdoptError::TooManyStreams)?;
         let pool_number = self.heap.private_pools().number_of(segment.pool).ok_or(AdoptError::UnknownPool)?;
         let pool = PoolSlot::of_pool(pool_number, segment.class);
+        if self.heap.reserved().checked_add(total).is_none_or(|reserved| reserved.0 > i64::MAX as u64) {
+            return Err(AdoptError::TooMuch);
+        }
+        self.note_taken("adopt", segment.address, total).map_err(|_| AdoptError::Misplaced)?;
         match segment.page {
             Some(page) => self.adopt_pages(segment, pool, (total, page), memory),
             None => self.adopt_whole(pool, total),
@@ -172,15 +191,20 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         segment: &AdoptedSegment,
         pool: PoolSlot,
         (total, page): (Bytes, Bytes),
-        memory: &mut dyn FnMut(DeviceAddress) -> D::Physical,
+        memory: &mut dyn FnMut(DeviceAddress, u64) -> (D::Physical, u64),
     ) {
         let base = segment.address.0;
         self.reservations.insert(base, total.0, page.0, segment.stream);
-        let pages = segment.mapped_pages();
-        self.count_reserved(pool, (pages.len() as u64 * page.0) as i64);
-        if let Some((_, range)) = self.reservations.holding(base) {
-            for place in pages {
-                range.put(place, memory(DeviceAddress(base + place * page.0)));
+        let runs = segment.mapped_runs();
+        self.count_reserved(pool, (runs.iter().map(|run| run.end - run.start).sum::<u64>() * page.0) as i64);
+        let Some((_, range)) = self.reservations.holding(base) else { return };
+        for run in runs {
+            let mut place = run.start;
+            while place < run.end {
+                let (memory, pages) = memory(DeviceAddress(base + place * page.0), run.end - place);
+                let pages = pages.clamp(1, run.end - place);
+                range.put(place, Run { pages, memory });
+                place += pages;
             }
         }
     }
@@ -215,6 +239,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.is_oversize(adopted.size) {
             self.stats.oversize_allocations.increase(1);
         }
-        Some(Allocation { address, id: self.heap.arena.id(index) })
+        Some(Allocation { address, id: self.heap.arena.id(index), maker: self.identity.own() })
     }
 }

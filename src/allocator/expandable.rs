@@ -13,11 +13,9 @@ use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Policy, Request};
+use crate::reservation::{Pages, Run};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
-
-/// The most pages to make room for in advance.
-const MOST_EXPECTED_PAGES: u64 = 64;
 
 /// What happens to unmapped memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,9 +73,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("reserves no addresses").into());
         }
         let address = self.device.reserve(size)?;
+        self.note_taken("reserve", address, size)?;
         let is_short = size < request.size && self.profile.gives_short_ranges_back;
         let returned = if is_short { self.device.unreserve(address, size) } else { Ok(()) };
         if is_short && returned.is_ok() {
+            self.taken.remove(address.0);
             return Ok(None);
         }
         // A range that the device failed to free stays the allocator's.
@@ -98,11 +98,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.reservations.has_leftovers() {
             self.release_leftovers()?;
         }
-        let first = (address - base) / page;
         let count = wanted.div_ceil(page);
         let bytes = count * page;
+        // The statistics count with 63 bits.
+        if self.heap.reserved().checked_add(Bytes(bytes)).is_none_or(|reserved| reserved.0 > i64::MAX as u64) {
+            return Ok(false);
+        }
         let Some(memory) = self.create_pages(count, page)? else { return Ok(false) };
-        self.map_pages(address, page, memory, base, first)?;
+        self.map_pages(Pages { address, page, count }, memory, base)?;
         self.heap.map_front(index, bytes);
         self.heap.put_back(index, self.policy.stamp(pool));
         self.count_reserved(pool, bytes as i64);
@@ -112,16 +115,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Takes memory for `count` pages, all or none (spec 4.5). `None` if there is not enough.
-    fn create_pages(&mut self, count: u64, page: u64) -> Result<Option<Vec<D::Physical>>, AllocError> {
-        // The program chooses `count`, so it must not decide how much to allocate here.
-        let mut memory = Vec::with_capacity(count.min(MOST_EXPECTED_PAGES) as usize);
-        for _ in 0..count {
-            if let Some(piece) = self.reservations.take_spare_page(page) {
-                memory.push(piece);
-                continue;
-            }
-            match self.device.create(Bytes(page)) {
-                Ok(piece) => memory.push(piece),
+    fn create_pages(&mut self, count: u64, page: u64) -> Result<Option<Vec<Run<D::Physical>>>, AllocError> {
+        let mut memory = Vec::new();
+        let mut missing = count;
+        while missing > 0 {
+            let run = match self.reservations.take_spare_run(page) {
+                Some(run) => self.cut_spare(run, page, missing),
+                None => self.create_run(missing, page),
+            };
+            match run {
+                Ok(run) => {
+                    missing -= run.pages;
+                    memory.push(run);
+                }
                 Err(error) => {
                     let is_refusal = matches!(error, BackendError::OutOfMemory { .. });
                     let looked = if is_refusal { self.look_after_refusal() } else { Ok(()) };
@@ -134,13 +140,35 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(memory))
     }
 
-    /// Releases all of it, even after an error. Returns the first error; what could not be released is kept
-    /// and retried later.
-    pub(super) fn release_pages(&mut self, memory: Vec<D::Physical>) -> Result<(), BackendError> {
-        memory.into_iter().map(|piece| self.release_page(piece)).fold(Ok(()), Result::and)
+    /// Creates some of the missing pages: at least one.
+    fn create_run(&mut self, missing: u64, page: u64) -> Result<Run<D::Physical>, BackendError> {
+        let most = self.device.run_pages().clamp(1, missing);
+        let (memory, pages) = self.device.create_run(Bytes(page), most)?;
+        Ok(Run { memory, pages: pages.clamp(1, most) })
     }
 
-    fn release_page(&mut self, memory: D::Physical) -> Result<(), BackendError> {
+    /// The first pages of kept memory; the rest is kept on.
+    fn cut_spare(&mut self, mut run: Run<D::Physical>, page: u64, missing: u64) -> Result<Run<D::Physical>, BackendError> {
+        if run.pages > missing {
+            match self.device.split_run(&mut run.memory, Bytes(page), missing) {
+                Ok(memory) => self.reservations.keep_spare(page, Run { memory, pages: run.pages - missing }),
+                Err(error) => {
+                    self.reservations.keep_spare(page, run);
+                    return Err(error);
+                }
+            }
+            run.pages = missing;
+        }
+        Ok(run)
+    }
+
+    /// Releases all of it, even after an error. Returns the first error; what could not be released is kept
+    /// and retried later.
+    pub(super) fn release_pages(&mut self, memory: Vec<Run<D::Physical>>) -> Result<(), BackendError> {
+        memory.into_iter().map(|run| self.release_run(run.memory)).fold(Ok(()), Result::and)
+    }
+
+    fn release_run(&mut self, memory: D::Physical) -> Result<(), BackendError> {
         self.device.release(memory).map_err(|(memory, error)| {
             self.reservations.keep_unreleased(memory);
             error
@@ -150,39 +178,47 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Retries to unmap and release what the device failed to.
     pub(super) fn release_leftovers(&mut self) -> Result<(), BackendError> {
         let stuck = self.reservations.take_stuck();
-        let cleared = stuck.into_iter().map(|(address, bytes)| self.clear(address, bytes)).fold(Ok(()), Result::and);
+        let cleared = stuck.into_iter().map(|pages| self.clear(pages)).fold(Ok(()), Result::and);
         let leftovers = self.reservations.take_unreleased();
-        cleared.and(self.release_pages(leftovers))
+        cleared.and(leftovers.into_iter().map(|memory| self.release_run(memory)).fold(Ok(()), Result::and))
     }
 
     /// Unmaps memory that no segment uses. A failure is remembered and retried.
-    fn clear(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
-        self.device.unmap(DeviceAddress(address), Bytes(bytes)).inspect_err(|_| self.reservations.keep_stuck(address, bytes))
+    fn clear(&mut self, pages: Pages) -> Result<(), BackendError> {
+        let Pages { address, page, count } = pages;
+        let unmapped = self.device.unmap_run(DeviceAddress(address), Bytes(page), count);
+        unmapped.inspect_err(|_| self.reservations.keep_stuck(pages))
     }
 
-    /// Maps each page and then sets access for all of them. Undone after an error.
-    fn map_pages(&mut self, address: u64, page: u64, memory: Vec<D::Physical>, base: u64, first: u64) -> Result<(), AllocError> {
-        let mut mapped = 0;
+    /// Maps each run of pages and then sets access for all of them. Undone after an error.
+    fn map_pages(&mut self, to: Pages, memory: Vec<Run<D::Physical>>, base: u64) -> Result<(), AllocError> {
+        let Pages { address, page, .. } = to;
+        let mut mapped = Vec::with_capacity(memory.len());
+        let mut at = address;
         let mut outcome = Ok(());
-        for piece in &memory {
-            outcome = self.device.map(DeviceAddress(address + mapped * page), Bytes(page), piece);
+        for run in &memory {
+            outcome = self.device.map(DeviceAddress(at), Bytes(run.pages * page), &run.memory);
             if outcome.is_err() {
                 break;
             }
-            mapped += 1;
+            mapped.push(Pages { address: at, page, count: run.pages });
+            at += run.pages * page;
         }
-        let outcome = outcome.and_then(|()| self.device.set_access(DeviceAddress(address), Bytes(mapped * page)));
+        let outcome = outcome.and_then(|()| self.device.set_access(DeviceAddress(address), Bytes(at - address)));
         if let Err(error) = outcome {
-            for place in 0..mapped {
+            for pages in mapped {
                 // Another error changes nothing: it is retried before anything else is mapped.
-                let _ = self.clear(address + place * page, page);
+                let _ = self.clear(pages);
             }
             let _ = self.release_pages(memory);
             return Err(error.into());
         }
         if let Some((_, range)) = self.reservations.holding(base) {
-            for (piece, place) in memory.into_iter().zip(first..) {
-                range.put(place, piece);
+            let mut place = (address - base) / page;
+            for run in memory {
+                let next = place + run.pages;
+                range.put(place, run);
+                place = next;
             }
         }
         Ok(())
@@ -212,24 +248,43 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Unmaps pages in order, up to the first that fails. Returns where it stopped.
     fn unmap_pages(&mut self, base: u64, page: u64, places: Range<u64>, freed: Freed) -> (u64, Result<(), AllocError>) {
-        for place in places.clone() {
-            if let Err(error) = self.device.unmap(DeviceAddress(base + place * page), Bytes(page)) {
-                return (place, Err(error.into()));
+        let mut at = places.start;
+        while at < places.end {
+            let run = match self.first_run(base, at..places.end) {
+                Ok(Some(run)) => run,
+                Ok(None) => break,
+                Err(error) => return (at, Err(error.into())),
+            };
+            let address = DeviceAddress(base + run.start * page);
+            if let Err(error) = self.device.unmap_run(address, Bytes(page), run.end - run.start) {
+                return (run.start, Err(error.into()));
             }
-            let piece = self.reservations.holding(base).and_then(|(_, range)| range.take(place));
-            let outcome = match (piece, freed) {
-                (Some(piece), Freed::Released) => self.release_page(piece),
-                (Some(piece), Freed::Spare) => {
-                    self.reservations.keep_spare(page, piece);
+            at = run.end;
+            let outcome = match (self.take_run(base, run.start), freed) {
+                (Some(run), Freed::Released) => self.release_run(run.memory),
+                (Some(run), Freed::Spare) => {
+                    self.reservations.keep_spare(page, run);
                     Ok(())
                 }
                 (None, _) => Ok(()),
             };
             if let Err(error) = outcome {
-                return (place + 1, Err(error.into()));
+                return (at, Err(error.into()));
             }
         }
         (places.end, Ok(()))
+    }
+
+    /// The first mapped pages among `places`, as many as the device takes together.
+    fn first_run(&mut self, base: u64, places: Range<u64>) -> Result<Option<Range<u64>>, BackendError> {
+        let Allocator { device, reservations, .. } = self;
+        let Some((_, range)) = reservations.holding(base) else { return Ok(None) };
+        let (page, most) = (Bytes(range.page), device.run_pages());
+        range.first_run(places, most, |memory, pages| device.split_run(memory, page, pages))
+    }
+
+    fn take_run(&mut self, base: u64, first: u64) -> Option<Run<D::Physical>> {
+        self.reservations.holding(base)?.1.take(first)
     }
 
     fn account_unmapped(&mut self, index: u32, address: u64, bytes: u64, pool: PoolSlot, base: u64) -> Result<(), AllocError> {
@@ -244,6 +299,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             // The device does not free addresses while anything is mapped there, even leftovers.
             self.release_leftovers()?;
             self.device.unreserve(DeviceAddress(base), Bytes(size))?;
+            self.taken.remove(base);
             self.reservations.remove(base);
             self.heap.remove_reservation(index);
         }
@@ -258,16 +314,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let _ = self.device.synchronize_stream(stream);
         }
         let _ = self.release_leftovers();
-        while let Some(base) = self.reservations.first() {
-            let Some(mut range) = self.reservations.remove(base) else { return };
-            let pages: Vec<u64> = range.mapped_pages().collect();
-            for place in pages {
-                let _ = self.device.unmap(DeviceAddress(base + place * range.page), Bytes(range.page));
-                if let Some(piece) = range.take(place) {
-                    let _ = self.release_page(piece);
+        let ranges: Vec<_> = self.reservations.iter().map(|(base, range)| (base, range.size, range.page)).collect();
+        for (base, size, page) in ranges {
+            while let Ok(Some(run)) = self.first_run(base, 0..size / page) {
+                let _ = self.device.unmap_run(DeviceAddress(base + run.start * page), Bytes(page), run.end - run.start);
+                if let Some(run) = self.take_run(base, run.start) {
+                    let _ = self.release_run(run.memory);
                 }
             }
-            let _ = self.device.unreserve(DeviceAddress(base), Bytes(range.size));
+            let _ = self.device.unreserve(DeviceAddress(base), Bytes(size));
+            self.reservations.remove(base);
         }
         let _ = self.release_leftovers();
     }

@@ -15,6 +15,7 @@ use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Attempt, Placement, Policy, Relief, Request};
 use crate::stats::Family;
+use crate::taken::{AnswerProblem, WrongAnswer};
 use crate::texts::{Hint, OutOfMemory};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
@@ -25,13 +26,20 @@ const MOST_RUNGS: u32 = 512;
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for
     /// it. Returns a detached block, and the request with the pool that serves it.
+    ///
+    /// The pool stays until then, also if a callback abandons it and makes others: the request goes to none of
+    /// those. In PyTorch the request holds a pointer to the pool, which dangles if the callback releases the
+    /// pool's cache.
     #[cold]
-    pub(super) fn obtain(
-        &mut self,
-        request: &Request,
-        stream_slot: u16,
-        mut segment: Bytes,
-    ) -> Result<(u32, Request), AllocError> {
+    pub(super) fn obtain(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(u32, Request), AllocError> {
+        let pool_number = request.pool.pool_number();
+        self.heap.private_pools_mut().keep(pool_number);
+        let obtained = self.climb(request, stream_slot, segment);
+        self.heap.private_pools_mut().keep_no_longer(pool_number);
+        obtained
+    }
+
+    fn climb(&mut self, request: &Request, stream_slot: u16, mut segment: Bytes) -> Result<(u32, Request), AllocError> {
         if self.run_free_memory_callbacks() {
             match self.policy.place(&self.heap, request) {
                 Placement::Reuse(id) => return Ok((self.take(id, request)?, *request)),
@@ -133,6 +141,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             Err(error) => return Err(error.into()),
         };
+        let reserved = self.heap.reserved().checked_add(size);
+        if reserved.is_none_or(|reserved| reserved.0 > i64::MAX as u64) {
+            return Err(WrongAnswer { call: "malloc", address, bytes: size, problem: AnswerProblem::TooMuch }.into());
+        }
+        self.note_taken("malloc", address, size)?;
         let class = request.pool.class();
         let block = self.heap.add_segment(address, size, stream, request.pool);
         self.stats.increase(Family::Segment, class, 1);
@@ -194,6 +207,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
             self.device.free(DeviceAddress(address))?;
+            self.taken.remove(address);
             self.tell(TraceAction::SegmentFree, index, address, size);
             self.heap.detach(index);
             self.heap.remove_segment(index);

@@ -8,6 +8,7 @@
 mod adopt;
 mod checkpoint;
 mod expandable;
+mod identity;
 mod ladder;
 mod pools;
 mod release;
@@ -18,6 +19,7 @@ mod view;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 
 use crate::block::{Block, BlockId, BlockState, NIL};
 use crate::device::{BackendError, DeviceBackend};
@@ -28,8 +30,10 @@ use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::profile::Profile;
 use crate::reservation::Reservations;
 use crate::stats::{Family, Stats};
+use crate::taken::{TakenRanges, WrongAnswer};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
+use identity::{Identity, Maker};
 
 pub use adopt::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
 pub use checkpoint::Restored;
@@ -41,12 +45,27 @@ const TOO_LARGE: u64 = 1 << 60;
 /// The most splits for one request: enough to halve 2^64 bytes down to one.
 const MOST_SPLITS: usize = 64;
 
-/// A block handed out. It goes back through [`Allocator::free`], once: it cannot be copied.
-#[derive(PartialEq, Eq, Debug)]
+/// A block handed out. It goes back through [`Allocator::free`] of the allocator that made it, once: it cannot
+/// be copied. Two are equal if they are the same block of equal allocators.
 #[must_use = "memory that is not given back stays allocated"]
 pub struct Allocation {
     address: DeviceAddress,
     id: BlockId,
+    maker: Maker,
+}
+
+impl PartialEq for Allocation {
+    fn eq(&self, other: &Allocation) -> bool {
+        (self.address, self.id) == (other.address, other.id)
+    }
+}
+
+impl Eq for Allocation {}
+
+impl fmt::Debug for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allocation").field("address", &self.address).field("id", &self.id).finish()
+    }
 }
 
 impl Allocation {
@@ -56,9 +75,10 @@ impl Allocation {
         self.address
     }
 
-    /// The same block for a clone of its allocator. Each allocator takes back only one of the two.
+    /// The same block for a clone of its allocator, made while the block was allocated. Each allocator takes
+    /// back only one of the two.
     pub fn in_a_clone(&self) -> Allocation {
-        Allocation { address: self.address, id: self.id }
+        Allocation { address: self.address, id: self.id, maker: self.maker }
     }
 }
 
@@ -85,9 +105,11 @@ pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
     heap: Heap,
     pending: Pending<D::Event>,
     reservations: Reservations<D::Physical>,
+    taken: TakenRanges,
     stats: Stats,
     total_memory: Bytes,
     callbacks: Vec<FreeMemoryCallback<D, P, O>>,
+    identity: Identity,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
@@ -99,8 +121,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let profile = policy.profile();
         let (pending, reservations) = (Pending::new(), Reservations::new());
         let heap = Heap::new(profile, policy.free_order(), policy.coalescing(), total_memory);
-        let callbacks = Vec::new();
-        Allocator { device, policy, profile, observer, heap, pending, reservations, stats, total_memory, callbacks }
+        let (taken, callbacks, identity) = (TakenRanges::default(), Vec::new(), Identity::new());
+        Allocator {
+            device,
+            policy,
+            profile,
+            observer,
+            heap,
+            pending,
+            reservations,
+            taken,
+            stats,
+            total_memory,
+            callbacks,
+            identity,
+        }
     }
 
     /// Serves a request of `requested` bytes for `stream`, as PyTorch's tensor path does.
@@ -151,10 +186,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.callbacks.push(callback);
     }
 
-    /// The slot of an allocated block.
+    /// The slot of an allocated block; `None` if another allocator made it.
     #[inline]
     fn resolve(&self, allocation: &Allocation) -> Option<u32> {
-        self.heap.arena.resolve(allocation.id).filter(|&index| self.heap.arena.at(index).state == BlockState::Allocated)
+        if !self.identity.accepts(allocation.maker) {
+            return None;
+        }
+        // An allocated block is live.
+        let BlockId { index, generation } = allocation.id;
+        let block = self.heap.arena.get(index).filter(|block| block.generation == generation);
+        block.filter(|block| block.state == BlockState::Allocated).map(|_| index)
     }
 
     /// Takes the free block that the policy chose, after checking the choice.
@@ -280,7 +321,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.increase(1);
         }
-        Allocation { address, id: self.heap.arena.id(index) }
+        Allocation { address, id: self.heap.arena.id(index), maker: self.identity.own() }
+    }
+
+    /// Checks a range that the device handed out, and notes it.
+    fn note_taken(&mut self, call: &'static str, address: DeviceAddress, bytes: Bytes) -> Result<(), WrongAnswer> {
+        if !D::ANSWERS_ARE_CHECKED {
+            return Ok(());
+        }
+        self.taken.add(address.0, bytes.0).map_err(|problem| WrongAnswer { call, address, bytes, problem })
     }
 
     /// Tells the observer what happened to a block.
@@ -306,7 +355,8 @@ where
     P: Policy + Clone,
     O: Observer + Clone,
 {
-    /// A second allocator in the same state, but without free-memory callbacks.
+    /// A second allocator in the same state, but without free-memory callbacks. It takes back the original's
+    /// allocations through [`Allocation::in_a_clone`]; the original takes back none of the clone's own.
     fn clone(&self) -> Self {
         Allocator {
             device: self.device.clone(),
@@ -316,9 +366,11 @@ where
             heap: self.heap.clone(),
             pending: self.pending.clone(),
             reservations: self.reservations.clone(),
+            taken: self.taken.clone(),
             stats: self.stats.clone(),
             total_memory: self.total_memory,
             callbacks: Vec::new(),
+            identity: self.identity.of_clone(),
         }
     }
 }

@@ -131,14 +131,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Forgets pools without uses and memory, and frees the addresses that they still reserve.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for pool_number in self.heap.private_pools().freeable() {
-            // A request may be on its way to a pool while requests are routed to it.
-            if self.heap.reserved_by(pool_number) != Bytes::ZERO || self.heap.private_pools().is_routed(pool_number) {
+            let pools = self.heap.private_pools();
+            let is_awaited = pools.is_routed(pool_number) || pools.is_kept(pool_number);
+            if self.heap.reserved_by(pool_number) != Bytes::ZERO || is_awaited {
                 continue;
             }
             while let Some(index) = self.heap.bare_reservation_of(pool_number) {
                 let (base, size) = (self.heap.arena.at(index).address, self.heap.arena.at(index).size);
                 self.release_leftovers()?;
                 self.device.unreserve(DeviceAddress(base), Bytes(size))?;
+                self.taken.remove(base);
                 self.reservations.remove(base);
                 self.heap.remove_reservation(index);
             }

@@ -122,7 +122,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let unmapped = blocks.iter().try_for_each(|&id| self.unmap_for_reuse(id));
         let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
         let left = self.reservations.take_spare();
-        let released = self.release_pages(left.into_iter().map(|(_, memory)| memory).collect());
+        let released = self.release_pages(left);
         match asked {
             // Memory that the device failed to release is retried later; the request is served all the same.
             Ok(Some(block)) => Ok(Some(block)),

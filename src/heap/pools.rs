@@ -81,6 +81,8 @@ struct PrivatePool {
     uses: i64,
     /// No uses left: its memory may be released.
     freeable: bool,
+    /// How many requests are on their way to it. Callbacks make requests while one is.
+    awaited: u32,
 }
 
 /// All private pools. They are numbered from 1; 0 is the default pool. A number is free again once its pool
@@ -138,7 +140,7 @@ impl PrivatePools {
             pool.uses += 1;
             return Ok((pool_number, false));
         }
-        let pool = PrivatePool { id, uses: 1, freeable: false };
+        let pool = PrivatePool { id, uses: 1, freeable: false, awaited: 0 };
         let vacant = self.pools.iter().position(Option::is_none);
         let place = vacant.unwrap_or(self.pools.len());
         let pool_number = u16::try_from(place + 1).ok().filter(|&pool_number| pool_number < 1 << 15).ok_or(PoolError::TooMany)?;
@@ -212,6 +214,31 @@ impl PrivatePools {
             pool.is_some_and(|pool| pool.freeable)
         };
         numbers.filter(is_freeable).collect()
+    }
+
+    fn numbered(&mut self, pool_number: u16) -> Option<&mut PrivatePool> {
+        let place = usize::from(pool_number).checked_sub(1)?;
+        self.pools.get_mut(place)?.as_mut()
+    }
+
+    /// Notes that a request is on its way to the pool, which must not be forgotten meanwhile.
+    pub(crate) fn keep(&mut self, pool_number: u16) {
+        if let Some(pool) = self.numbered(pool_number) {
+            pool.awaited += 1;
+        }
+    }
+
+    /// Notes that the request has ended.
+    pub(crate) fn keep_no_longer(&mut self, pool_number: u16) {
+        if let Some(pool) = self.numbered(pool_number) {
+            pool.awaited = pool.awaited.saturating_sub(1);
+        }
+    }
+
+    /// Whether a request is on its way to the pool.
+    pub(crate) fn is_kept(&self, pool_number: u16) -> bool {
+        let pool = usize::from(pool_number).checked_sub(1).and_then(|place| self.pools.get(place)?.as_ref());
+        pool.is_some_and(|pool| pool.awaited > 0)
     }
 
     /// Whether requests are routed to the pool.

@@ -19,6 +19,8 @@ pub(crate) struct PlainDevice {
     pub(crate) is_idle: bool,
     /// Whether the next event cannot be recorded.
     pub(crate) refuses_events: bool,
+    /// The address that the next range gets, whatever is there.
+    pub(crate) next_answer: Option<u64>,
 }
 
 impl PlainDevice {
@@ -32,6 +34,7 @@ impl PlainDevice {
             segments: BTreeMap::new(),
             is_idle: false,
             refuses_events: false,
+            next_answer: None,
         }
     }
 
@@ -51,6 +54,9 @@ impl PlainDevice {
     }
 
     fn place(&mut self, size: Bytes) -> DeviceAddress {
+        if let Some(answer) = self.next_answer.take() {
+            return DeviceAddress(answer);
+        }
         let address = self.next;
         self.next += size.get().next_multiple_of(2 << 20);
         DeviceAddress(address)

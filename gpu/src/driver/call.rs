@@ -8,6 +8,8 @@ use crate::error::DriverError;
 pub(crate) const INVALID_VALUE: u32 = CUresult::CUDA_ERROR_INVALID_VALUE as u32;
 /// Driver code: out of memory.
 pub(crate) const OUT_OF_MEMORY: u32 = CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32;
+/// Driver code: the context was destroyed.
+pub(super) const CONTEXT_IS_DESTROYED: u32 = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as u32;
 /// Driver code: the stream or event does not exist, or no longer.
 pub(crate) const INVALID_HANDLE: u32 = CUresult::CUDA_ERROR_INVALID_HANDLE as u32;
 /// Driver code of a query: not complete yet. Not a failure.

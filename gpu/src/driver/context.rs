@@ -3,6 +3,11 @@
 //! Driver calls act on the calling thread's current context. Each of our calls makes its context current
 //! first and restores the previous one afterwards, so a device may be used from any thread and beside other
 //! users of CUDA.
+//!
+//! Other code may reset the device (`cudaDeviceReset`), which destroys all handles of the context. When the
+//! context is made again, its handle is the same, but an old stream's crashes the process and an old address
+//! may be somebody else's memory (seen on an H200, driver 580). Only the context's number tells, so it is
+//! compared before every call, which then fails with the driver's code for a destroyed context.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -11,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice};
 
-use super::call::{Handle, call, check};
+use super::call::{CONTEXT_IS_DESTROYED, Handle, call, check};
 use super::table::{Table, table};
 use crate::error::{DriverError, Unavailable};
 
@@ -20,6 +25,8 @@ pub(crate) struct Context {
     pub(super) table: &'static Table,
     pub(super) device: CUdevice,
     handle: Handle<CUctx_st>,
+    /// The driver's number for the context, which no later one has.
+    id: u64,
     calls: AtomicU64,
     /// Live events.
     pub(super) events: AtomicUsize,
@@ -41,8 +48,10 @@ impl Context {
         let mut handle = ptr::null_mut();
         // SAFETY: writes one handle through the pointer; `device` is the driver's.
         check("cuDevicePrimaryCtxRetain", unsafe { (table.cuDevicePrimaryCtxRetain)(&raw mut handle, device) })?;
-        let (events, handles) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Ok(Arc::new(Context { table, device, handle: Handle(handle), calls: AtomicU64::new(0), events, handles }))
+        let (events, handles, calls) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
+        let mut context = Context { table, device, handle: Handle(handle), id: 0, calls, events, handles };
+        context.id = context.id_now()?;
+        Ok(Arc::new(context))
     }
 
     /// How many devices the driver has.
@@ -50,11 +59,26 @@ impl Context {
         Ok(u32::try_from(table_and_count()?.1).unwrap_or(0))
     }
 
+    /// The number of the context that the handle stands for now.
+    fn id_now(&self) -> Result<u64, DriverError> {
+        let mut id = 0;
+        // SAFETY: writes one number through the pointer. A primary context's handle stays the driver's when
+        // the context is destroyed.
+        check("cuCtxGetId", unsafe { (self.table.cuCtxGetId)(self.handle.0, &raw mut id) })?;
+        Ok(id)
+    }
+
     /// Makes the context current on this thread until the returned guard is dropped.
+    ///
+    /// In a child of fork it fails, and with it every call; the driver itself would answer there that an event
+    /// is complete.
     pub(super) fn enter(&self) -> Result<Entered<'_>, DriverError> {
         let mut previous = ptr::null_mut();
         // SAFETY: writes one handle, possibly null, through the pointer.
         check("cuCtxGetCurrent", unsafe { (self.table.cuCtxGetCurrent)(&raw mut previous) })?;
+        if self.id_now()? != self.id {
+            return Err(DriverError { call: "cuCtxGetId", code: CONTEXT_IS_DESTROYED });
+        }
         if previous != self.handle.0 {
             // SAFETY: the context is retained while `self` lives.
             check("cuCtxSetCurrent", unsafe { (self.table.cuCtxSetCurrent)(self.handle.0) })?;

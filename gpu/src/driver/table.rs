@@ -57,6 +57,7 @@ driver_table! {
     cuDevicePrimaryCtxRelease_v2(CUdevice);
     cuCtxGetCurrent(*mut CUcontext);
     cuCtxSetCurrent(CUcontext);
+    cuCtxGetId(CUcontext, *mut c_ulonglong);
     cuCtxSynchronize();
     cuMemGetInfo_v2(*mut usize, *mut usize);
     cuMemAlloc_v2(*mut CUdeviceptr, usize);

@@ -4,6 +4,7 @@
 //! checks measure the device's free memory, so they run one at a time, on a device that nobody else uses.
 
 mod device;
+mod other_code;
 mod virtual_memory;
 mod work;
 
@@ -22,7 +23,7 @@ pub(crate) type Check = (&'static str, fn() -> Outcome);
 pub(crate) const ORDINAL: u32 = 0;
 
 /// All checks, simple ones first.
-pub(crate) const ALL: [Check; 16] = [
+pub(crate) const ALL: [Check; 18] = [
     ("a_device_says_who_it_is", work::identity),
     ("malloc_takes_whole_pages_and_free_gives_them_back", device::malloc_takes_whole_pages),
     ("out_of_memory_is_told_and_leaves_the_device_usable", device::out_of_memory),
@@ -39,6 +40,8 @@ pub(crate) const ALL: [Check; 16] = [
     ("an_alias_sees_the_same_memory", virtual_memory::aliases_share),
     ("the_drivers_refusals_reach_the_caller", virtual_memory::refusals_are_the_drivers),
     ("a_device_dropped_in_mid_use_gives_back_everything", virtual_memory::dropped_in_mid_use),
+    ("a_child_of_fork_gets_errors", other_code::forked),
+    ("a_reset_device_gives_errors_until_it_is_opened_again", other_code::reset),
 ];
 
 /// Fails with a text unless the condition holds.

@@ -96,6 +96,8 @@ impl DeviceBackend for RecordedDevice<'_> {
     /// this, a replay with a hundred thousand waiting blocks would poll each of them at every request.
     const COMPLETES_BY_HANDLE: bool = true;
 
+    const ANSWERS_ARE_CHECKED: bool = false;
+
     fn index(&self) -> u32 {
         self.index
     }
@@ -159,6 +161,19 @@ impl DeviceBackend for RecordedDevice<'_> {
     }
 
     fn release(&mut self, (): ()) -> Result<(), ((), BackendError)> {
+        Ok(())
+    }
+
+    fn run_pages(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// All or none: the recording says once whether a request found memory.
+    fn create_run(&mut self, page: Bytes, pages: u64) -> Result<((), u64), BackendError> {
+        self.create(page).map(|()| ((), pages))
+    }
+
+    fn split_run(&mut self, (): &mut (), _: Bytes, _: u64) -> Result<(), BackendError> {
         Ok(())
     }
 

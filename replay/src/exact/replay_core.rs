@@ -29,7 +29,7 @@ pub(crate) fn restore(start: &Start, core: &mut ReplayCore<'_>) -> Result<FxHash
         if segment.page.is_some() {
             core.device_mut().adopt_range(segment.address.get(), end_of_memory(segment));
         }
-        for allocation in core.adopt(segment, &mut |_| ()).map_err(unusable)? {
+        for allocation in core.adopt(segment, &mut |_, pages| ((), pages)).map_err(unusable)? {
             let address = allocation.address().get();
             match start.pending.get(&address) {
                 None => {

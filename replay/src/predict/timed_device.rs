@@ -78,6 +78,22 @@ impl DeviceBackend for TimedDevice {
         self.device.release(memory)
     }
 
+    fn run_pages(&self) -> u64 {
+        self.device.run_pages()
+    }
+
+    fn create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
+        self.device.create_run(page, pages)
+    }
+
+    fn split_run(&mut self, memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<SimPhysical, BackendError> {
+        self.device.split_run(memory, page, pages)
+    }
+
+    fn unmap_run(&mut self, address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError> {
+        self.device.unmap_run(address, page, pages)
+    }
+
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
         self.device.synchronize_stream(stream)
     }

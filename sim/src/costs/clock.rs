@@ -45,8 +45,14 @@ impl Clock {
 
     /// Counts a call and advances the clock by its price.
     pub(crate) fn charge(&mut self, call: CallName, cost_ns: u64) {
+        self.charge_each(call, cost_ns, 1);
+    }
+
+    /// Counts as many calls of one price.
+    pub(crate) fn charge_each(&mut self, call: CallName, cost_ns: u64, calls: u64) {
         let totals = &mut self.totals[call as usize];
-        totals.calls += 1;
+        let cost_ns = cost_ns.saturating_mul(calls);
+        totals.calls += calls;
         totals.cost_ns = totals.cost_ns.saturating_add(cost_ns);
         self.advance(cost_ns);
     }

@@ -67,24 +67,21 @@ impl CostModel for MeasuredH200 {
         }
     }
 
-    fn cost_of_handles_ns(&self, call: CallName, handle_bytes: &[u64]) -> u64 {
+    fn cost_of_handles_ns(&self, call: CallName, handle_bytes: &[(u64, u64)]) -> u64 {
+        let sum_of = |price: &dyn Fn(u64) -> u64| {
+            let of_each = |&(bytes, count): &(u64, u64)| price(bytes).saturating_mul(count);
+            handle_bytes.iter().map(of_each).fold(0, u64::saturating_add)
+        };
         let shared = match call {
             CallName::MemSetAccess => &SET_ACCESS_SHARED,
             CallName::MemUnmap => &UNMAP_SHARED,
-            _ => return handle_bytes.iter().map(|&bytes| self.cost_ns(call, bytes)).fold(0, u64::saturating_add),
+            _ => return sum_of(&|bytes| self.cost_ns(call, bytes)),
         };
-        let Some(&first) = handle_bytes.first() else { return self.cost_ns(call, 0) };
-        let mut rest = handle_bytes;
-        // `further_ns` below is taken for every handle, so the first one's discount is added back here.
-        let mut sum_ns = self.cost_ns(call, first).min(interpolate(shared, first));
-        // Usually all have one size, which is looked up once.
-        while let Some(&bytes) = rest.first() {
-            let count = rest.iter().take_while(|&&other| other == bytes).count();
-            let further_ns = self.cost_ns(call, bytes).saturating_sub(interpolate(shared, bytes));
-            sum_ns = sum_ns.saturating_add(further_ns.saturating_mul(count as u64));
-            rest = &rest[count..];
-        }
-        sum_ns
+        let Some(&(first, _)) = handle_bytes.first() else { return self.cost_ns(call, 0) };
+        // The further price is taken for every handle, so the first one's discount is added back here.
+        let discount_ns = self.cost_ns(call, first).min(interpolate(shared, first));
+        let further_ns = sum_of(&|bytes| self.cost_ns(call, bytes).saturating_sub(interpolate(shared, bytes)));
+        discount_ns.saturating_add(further_ns)
     }
 }
 

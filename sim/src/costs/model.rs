@@ -11,12 +11,14 @@ pub trait CostModel: Debug + Send + Sync {
     /// and for calls that are not about memory.
     fn cost_ns(&self, call: CallName, bytes: u64) -> u64;
 
-    /// The price of one call about several mappings (cuMemSetAccess, cuMemUnmap), given the size of each. No
-    /// sizes mean that the call failed or found nothing mapped. By default, the sum of one call for each.
-    fn cost_of_handles_ns(&self, call: CallName, handle_bytes: &[u64]) -> u64 {
+    /// The price of one call about several mappings (cuMemSetAccess, cuMemUnmap), given their sizes in order:
+    /// the size of one, and how many in a row have it. No sizes mean that the call failed or found nothing
+    /// mapped. By default, the sum of one call for each.
+    fn cost_of_handles_ns(&self, call: CallName, handle_bytes: &[(u64, u64)]) -> u64 {
+        let of_each = |&(bytes, count): &(u64, u64)| self.cost_ns(call, bytes).saturating_mul(count);
         match handle_bytes {
             [] => self.cost_ns(call, 0),
-            sizes => sizes.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(self.cost_ns(call, bytes))),
+            sizes => sizes.iter().map(of_each).fold(0, u64::saturating_add),
         }
     }
 }

@@ -44,12 +44,19 @@ impl SimDevice {
         Ok(ranges)
     }
 
-    /// The physical bytes of all mappings that overlap a range.
+    /// The physical bytes that are mapped in a range.
     pub(super) fn bytes_mapped(&self, address: u64, size: u64) -> Vec<ByteRange> {
         let mut ranges = Vec::new();
-        for start in self.virtual_memory.mappings_in(address, address.saturating_add(size)) {
-            if let Some(unit) = self.unit_at(start) {
-                unit.push_bytes(start, unit.end(), &mut ranges);
+        let range_end = address.saturating_add(size);
+        for start in self.virtual_memory.mappings_in(address, range_end) {
+            let mut at = start.max(address);
+            let end = self.virtual_memory.mapping_end(start).map_or(at, |end| end.min(range_end));
+            while at < end
+                && let Some(unit) = self.unit_at(at)
+            {
+                let until = unit.end().min(end);
+                unit.push_bytes(at, until, &mut ranges);
+                at = until;
             }
         }
         ranges
@@ -60,7 +67,7 @@ impl SimDevice {
             return Some(Unit { start, runs, has_access: true });
         }
         let backing = self.virtual_memory.backing(address)?;
-        Some(Unit { start: address - backing.offset_bytes, runs: backing.runs, has_access: backing.has_access })
+        Some(Unit { start: backing.start, runs: backing.runs, has_access: backing.has_access })
     }
 }
 

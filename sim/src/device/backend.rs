@@ -3,6 +3,7 @@
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
+use super::page_runs::split_physical;
 use super::state::SimDevice;
 use crate::streams::SimEvent;
 use crate::virtual_memory::SimPhysical;
@@ -61,6 +62,22 @@ impl DeviceBackend for SimDevice {
 
     fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
         self.mem_release(&memory).map_err(|error| (memory, error))
+    }
+
+    fn run_pages(&self) -> u64 {
+        if self.takes_runs() { u64::MAX } else { 1 }
+    }
+
+    fn create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
+        self.mem_create_run(page, pages)
+    }
+
+    fn split_run(&mut self, memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<SimPhysical, BackendError> {
+        split_physical(memory, page, pages)
+    }
+
+    fn unmap_run(&mut self, address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError> {
+        self.mem_unmap_run(address.get(), page.get(), pages)
     }
 
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {

@@ -35,7 +35,7 @@ impl SimDevice {
     /// How many pieces of cuMemCreate memory exist: not released, or released and still mapped.
     #[must_use]
     pub fn live_physical(&self) -> usize {
-        self.virtual_memory.live_handles()
+        usize::try_from(self.virtual_memory.live_handles()).unwrap_or(usize::MAX)
     }
 
     /// Free bytes that are reported but cannot be allocated

@@ -85,14 +85,14 @@ impl SimDevice {
             return Err(OUT_OF_MEMORY);
         }
         let runs = self.memory.take(bytes / PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
-        Ok(self.virtual_memory.create(bytes, runs))
+        Ok(self.virtual_memory.create(bytes, 1, runs))
     }
 
     /// cuMemMap.
     pub(super) fn mem_map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), BackendError> {
         let call = CallName::MemMap;
         let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.map(address, bytes, memory));
-        self.charge(call, outcome.map_or(0, |()| bytes));
+        self.charge_pieces(call, memory, outcome.is_ok());
         let name = self.logged_name(call, address);
         let handle = Some(memory.ordinal());
         self.note(call, code_of(&outcome), || CallSubject::Mapping { address, name, bytes, handle });
@@ -105,7 +105,7 @@ impl SimDevice {
         let mut mapped = std::mem::take(&mut self.affected);
         let outcome =
             self.planned_failure(call).and_then(|()| self.virtual_memory.set_access(address, bytes, &mut mapped.handle_bytes));
-        self.charge_handles(call, outcome.map_or(&[], |()| &mapped.handle_bytes));
+        self.charge_handles(call, if outcome.is_ok() { &mapped.handle_bytes } else { &[] });
         self.keep_buffer(mapped);
         let (name, device) = (self.logged_name(call, address), self.index);
         self.note(call, code_of(&outcome), || CallSubject::Access { address, name, bytes, device });
@@ -115,19 +115,40 @@ impl SimDevice {
     /// cuMemUnmap.
     pub(super) fn mem_unmap(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
         let call = CallName::MemUnmap;
-        let touched = if self.races.is_some() { self.bytes_mapped(address, bytes) } else { Vec::new() };
-        let mut unmapped = std::mem::take(&mut self.affected);
-        let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.unmap(address, bytes, &mut unmapped));
-        if outcome.is_ok() {
-            if let Some(races) = &mut self.races {
-                races.unmapped(address, bytes, &touched, self.clock.now_ns());
+        match self.unmap_mappings(address, bytes) {
+            Ok(unmapped) => {
+                self.charge_handles(call, &unmapped.handle_bytes);
+                self.keep_buffer(unmapped);
+                self.note_unmap(address, bytes, &Ok(()))
             }
-            self.give_back(&unmapped.returned);
+            Err(code) => {
+                self.charge_handles(call, &[]);
+                self.note_unmap(address, bytes, &Err(code))
+            }
         }
-        self.charge_handles(call, outcome.map_or(&[], |()| &unmapped.handle_bytes));
-        self.keep_buffer(unmapped);
+    }
+
+    /// Removes the mappings in a range, unless a fault is due. Returns what was affected.
+    pub(super) fn unmap_mappings(&mut self, address: u64, bytes: u64) -> Result<AffectedMappings, u32> {
+        let touched = if self.races.is_some() { self.bytes_mapped(address, bytes) } else { Vec::new() };
+        self.planned_failure(CallName::MemUnmap)?;
+        let mut unmapped = std::mem::take(&mut self.affected);
+        if let Err(code) = self.virtual_memory.unmap(address, bytes, &mut unmapped) {
+            self.keep_buffer(unmapped);
+            return Err(code);
+        }
+        if let Some(races) = &mut self.races {
+            races.unmapped(address, bytes, &touched, self.clock.now_ns());
+        }
+        self.give_back(&unmapped.returned);
+        Ok(unmapped)
+    }
+
+    /// Logs how unmapping ended.
+    pub(super) fn note_unmap(&mut self, address: u64, bytes: u64, outcome: &Result<(), u32>) -> Result<(), BackendError> {
+        let call = CallName::MemUnmap;
         let name = self.logged_name(call, address);
-        self.note(call, code_of(&outcome), || CallSubject::Mapping { address, name, bytes, handle: None });
+        self.note(call, code_of(outcome), || CallSubject::Mapping { address, name, bytes, handle: None });
         outcome.map_err(|code| driver_error(call, code))
     }
 
@@ -138,7 +159,7 @@ impl SimDevice {
         if let Ok(returned) = &outcome {
             self.give_back(returned);
         }
-        self.charge(name, outcome.as_ref().map_or(0, |_| memory.bytes()));
+        self.charge_pieces(name, memory, outcome.is_ok());
         self.note(name, code_of(&outcome), || CallSubject::Handle(memory.ordinal()));
         outcome.map(|_| ()).map_err(|code| driver_error(name, code))
     }
@@ -149,14 +170,20 @@ impl SimDevice {
     }
 
     /// Clears the buffer and keeps its memory for the next call.
-    fn keep_buffer(&mut self, mut affected: AffectedMappings) {
+    pub(super) fn keep_buffer(&mut self, mut affected: AffectedMappings) {
         affected.clear();
         self.affected = affected;
     }
 
     /// Counts a call about several mappings and advances the clock by its price.
-    fn charge_handles(&mut self, name: CallName, handle_bytes: &[u64]) {
+    pub(super) fn charge_handles(&mut self, name: CallName, handle_bytes: &[(u64, u64)]) {
         let cost_ns = self.cost_model.cost_of_handles_ns(name, handle_bytes);
         self.clock.charge(name, cost_ns);
+    }
+
+    /// Counts a call for each piece of memory and advances the clock by their price; one call if it failed.
+    fn charge_pieces(&mut self, name: CallName, memory: &SimPhysical, succeeded: bool) {
+        let (bytes, calls) = if succeeded { (memory.piece_bytes(), memory.pieces()) } else { (0, 1) };
+        self.clock.charge_each(name, self.cost_model.cost_ns(name, bytes), calls);
     }
 }

@@ -7,6 +7,7 @@ mod event_calls;
 mod malloc_calls;
 mod mapping_calls;
 mod options;
+mod page_runs;
 mod state;
 mod work;
 

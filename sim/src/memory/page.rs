@@ -28,6 +28,33 @@ pub(crate) enum PageRuns {
     Many(Vec<PageRun>),
 }
 
+impl PageRuns {
+    /// Keeps the first `pages` pages and returns the rest.
+    pub(crate) fn split_off(&mut self, pages: u64) -> PageRuns {
+        let (mut kept, mut rest) = (Vec::new(), Vec::new());
+        let mut room = pages;
+        for &PageRun { first, count } in &**self {
+            let here = count.min(room);
+            room -= here;
+            if here > 0 {
+                kept.push(PageRun { first, count: here });
+            }
+            if here < count {
+                rest.push(PageRun { first: PageId(first.0 + here), count: count - here });
+            }
+        }
+        *self = PageRuns::of(kept);
+        PageRuns::of(rest)
+    }
+
+    fn of(runs: Vec<PageRun>) -> PageRuns {
+        match *runs {
+            [run] => PageRuns::One(run),
+            _ => PageRuns::Many(runs),
+        }
+    }
+}
+
 impl Default for PageRuns {
     /// No pages.
     fn default() -> PageRuns {

@@ -86,10 +86,14 @@ impl PhysicalMemory {
         self.withheld_bytes = withheld_bytes;
     }
 
+    /// Bytes that can be taken.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        self.free_bytes().saturating_sub(self.withheld_bytes)
+    }
+
     /// Whether there is room for `pages` more pages.
     pub(crate) fn has_room(&self, pages: u64) -> bool {
-        let room = self.free_bytes().saturating_sub(self.withheld_bytes);
-        pages.checked_mul(PAGE_BYTES).is_some_and(|bytes| bytes <= room)
+        pages.checked_mul(PAGE_BYTES).is_some_and(|bytes| bytes <= self.room_bytes())
     }
 
     /// Takes pages, lowest numbers first. `None`, and no change, if there is not room for all of them.

@@ -1,5 +1,7 @@
 //! Reservations and the mappings in them (facts: Virtual memory calls).
 //!
+//! Pieces that were created and mapped together are one mapping until a call is about some of them.
+//!
 //! Not measured, chosen here, and refused with `INVALID_VALUE`: mapping or releasing memory that was
 //! released, giving access to a part of a mapping, and mapping, access or unmapping across two reservations.
 
@@ -9,21 +11,29 @@ use crate::calls::{INVALID_VALUE, NOT_SUPPORTED};
 use crate::memory::{PAGE_BYTES, PageRun, PageRuns};
 use crate::range_maps::Intervals;
 
+/// Pieces of memory, one after the other, mapped by one call each.
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
-    bytes: u64,
-    /// The slot of the memory.
-    handle: u32,
+    /// The first piece.
+    ordinal: u64,
+    pieces: u64,
+    piece_bytes: u64,
     has_access: bool,
+}
+
+impl Mapping {
+    fn bytes(&self) -> u64 {
+        self.piece_bytes * self.pieces // inside a reservation
+    }
 }
 
 /// What is behind an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backing<'a> {
-    /// The pages of the whole memory that is mapped here.
+    /// The pages of memory that is mapped here, in one stretch.
     pub(crate) runs: &'a [PageRun],
-    /// The address's offset from the start of that memory, in bytes.
-    pub(crate) offset_bytes: u64,
+    /// The address of the first of them.
+    pub(crate) start: u64,
     /// Whether the device has access.
     pub(crate) has_access: bool,
 }
@@ -31,8 +41,8 @@ pub(crate) struct Backing<'a> {
 /// The mappings that a call affected.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct AffectedMappings {
-    /// The size of each mapping.
-    pub(crate) handle_bytes: Vec<u64>,
+    /// The sizes of the pieces, in their order: the size, and how many have it.
+    pub(crate) handle_bytes: Vec<(u64, u64)>,
     /// The pages that are free again.
     pub(crate) returned: Vec<PageRun>,
 }
@@ -63,7 +73,7 @@ impl VirtualMemory {
     }
 
     /// How many pieces of created memory there are: not released, or still mapped.
-    pub(crate) fn live_handles(&self) -> usize {
+    pub(crate) fn live_handles(&self) -> u64 {
         self.handles.count()
     }
 
@@ -88,9 +98,9 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Adds new memory.
-    pub(crate) fn create(&mut self, bytes: u64, runs: PageRuns) -> SimPhysical {
-        self.handles.insert(bytes, runs)
+    /// Adds new memory: pieces of one size.
+    pub(crate) fn create(&mut self, piece_bytes: u64, pieces: u64, runs: PageRuns) -> SimPhysical {
+        self.handles.insert(piece_bytes, pieces, runs)
     }
 
     /// Releases memory. Returns the pages that are free again: none while it is mapped.
@@ -101,58 +111,60 @@ impl VirtualMemory {
     /// Maps all of some memory where nothing is mapped. The same memory may be mapped several times.
     pub(crate) fn map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), u32> {
         let is_free = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes) && self.is_unmapped(address, bytes);
-        let handle = self.handles.get_mut(memory)?;
-        if is_whole_pages_at(address, bytes) && bytes != handle.bytes {
+        self.handles.check(memory)?;
+        if is_whole_pages_at(address, bytes) && bytes != memory.bytes() {
             return Err(NOT_SUPPORTED);
         }
         if !is_free {
             return Err(INVALID_VALUE);
         }
-        handle.mappings += 1;
-        self.mappings.insert(address / PAGE_BYTES, Mapping { bytes, handle: memory.slot(), has_access: false });
+        let (ordinal, pieces, piece_bytes) = (memory.ordinal(), memory.pieces(), memory.piece_bytes());
+        self.handles.mapped(ordinal, pieces);
+        self.mappings.insert(address / PAGE_BYTES, Mapping { ordinal, pieces, piece_bytes, has_access: false });
         Ok(())
     }
 
-    /// Gives the device access to the mappings that make up a range without a gap, and appends their sizes.
-    pub(crate) fn set_access(&mut self, address: u64, bytes: u64, handle_bytes: &mut Vec<u64>) -> Result<(), u32> {
+    /// Gives the device access to the pieces that make up a range without a gap, and appends their sizes.
+    pub(crate) fn set_access(&mut self, address: u64, bytes: u64, handle_bytes: &mut Vec<(u64, u64)>) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
-        if let Some(mapping) = self.mappings.get_mut(address / PAGE_BYTES).filter(|mapping| mapping.bytes == bytes) {
+        if let Some(mapping) = self.mappings.get_mut(address / PAGE_BYTES).filter(|mapping| mapping.bytes() == bytes) {
             mapping.has_access = true;
-            handle_bytes.push(bytes);
+            handle_bytes.push((mapping.piece_bytes, mapping.pieces));
             return Ok(());
         }
         let end = address + bytes; // inside a reservation
+        self.check_uncut(address, end)?;
         let mut at = address;
         while at < end {
-            let mapping =
-                self.mappings.get_mut(at / PAGE_BYTES).filter(|mapping| mapping.bytes <= end - at).ok_or(INVALID_VALUE)?;
-            handle_bytes.push(mapping.bytes);
-            at += mapping.bytes;
+            let (start, mapping) = self.covering(at).ok_or(INVALID_VALUE)?;
+            at = start + mapping.bytes();
         }
+        self.cut(address);
+        self.cut(end);
         let mut at = address;
-        for bytes in handle_bytes {
-            if let Some(mapping) = self.mappings.get_mut(at / PAGE_BYTES) {
-                mapping.has_access = true;
-            }
-            at += *bytes;
+        while at < end
+            && let Some(mapping) = self.mappings.get_mut(at / PAGE_BYTES)
+        {
+            mapping.has_access = true;
+            handle_bytes.push((mapping.piece_bytes, mapping.pieces));
+            at += mapping.bytes();
         }
         Ok(())
     }
 
-    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a mapping. Appends
-    /// what was affected.
+    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a piece. Appends what
+    /// was affected.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64, unmapped: &mut AffectedMappings) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
         let first = address / PAGE_BYTES;
-        if let Some(mapping) = self.mappings.get(first).filter(|mapping| mapping.bytes == bytes) {
+        if let Some(mapping) = self.mappings.get(first).filter(|mapping| mapping.bytes() == bytes) {
             self.end_mapping(first, mapping, unmapped);
             return Ok(());
         }
         let end = address + bytes; // inside a reservation
-        let cuts = |at: u64| self.covering(at).is_some_and(|(start, mapping)| start < address || mapping.bytes > end - start);
-        if cuts(address) || cuts(end - 1) {
-            return Err(INVALID_VALUE);
-        }
+        self.check_uncut(address, end)?;
+        self.cut(address);
+        self.cut(end);
         let mut page = first;
         while let Some((start, mapping)) = self.mappings.first_in(page, end / PAGE_BYTES) {
             self.end_mapping(start, mapping, unmapped);
@@ -164,15 +176,32 @@ impl VirtualMemory {
     /// Removes the mapping that starts at a page.
     fn end_mapping(&mut self, page: u64, mapping: Mapping, unmapped: &mut AffectedMappings) {
         self.mappings.remove(page);
-        unmapped.handle_bytes.push(mapping.bytes);
-        unmapped.returned.extend_from_slice(&self.handles.unmapped(mapping.handle));
+        unmapped.handle_bytes.push((mapping.piece_bytes, mapping.pieces));
+        unmapped.returned.extend_from_slice(&self.handles.unmapped(mapping.ordinal, mapping.pieces));
+    }
+
+    /// Checks that neither end of a range is inside a piece.
+    fn check_uncut(&self, address: u64, end: u64) -> Result<(), u32> {
+        let is_inside_piece =
+            |at: u64| self.covering(at).is_some_and(|(start, mapping)| !(at - start).is_multiple_of(mapping.piece_bytes));
+        if is_inside_piece(address) || is_inside_piece(end) { Err(INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// Makes a mapping begin at an address that is inside one, between two pieces.
+    fn cut(&mut self, address: u64) {
+        let Some((start, mapping)) = self.covering(address).filter(|(start, _)| *start < address) else { return };
+        let kept = (address - start) / mapping.piece_bytes;
+        let rest = Mapping { ordinal: mapping.ordinal + kept, pieces: mapping.pieces - kept, ..mapping };
+        self.mappings.insert(start / PAGE_BYTES, Mapping { pieces: kept, ..mapping });
+        self.mappings.insert(address / PAGE_BYTES, rest);
+        self.handles.cut(rest.ordinal);
     }
 
     /// Whether nothing is mapped in a range: the last mapping that starts before its end does not reach into
     /// it.
     fn is_unmapped(&self, address: u64, bytes: u64) -> bool {
         let last = (address + bytes) / PAGE_BYTES - 1; // inside a reservation
-        let before = self.mappings.last_up_to(last).map(|(page, mapping)| (page * PAGE_BYTES, mapping.bytes));
+        let before = self.mappings.last_up_to(last).map(|(page, mapping)| (page * PAGE_BYTES, mapping.bytes()));
         before.is_none_or(|(start, size)| start < address && address - start >= size)
     }
 
@@ -180,14 +209,22 @@ impl VirtualMemory {
     fn covering(&self, address: u64) -> Option<(u64, Mapping)> {
         let (page, mapping) = self.mappings.last_up_to(address / PAGE_BYTES)?;
         let start = page * PAGE_BYTES;
-        (address - start < mapping.bytes).then_some((start, mapping))
+        (address - start < mapping.bytes()).then_some((start, mapping))
     }
 
     /// What is mapped at an address.
     pub(crate) fn backing(&self, address: u64) -> Option<Backing<'_>> {
         let (start, mapping) = self.covering(address)?;
-        let runs = self.handles.runs(mapping.handle)?;
-        Some(Backing { runs, offset_bytes: address - start, has_access: mapping.has_access })
+        let piece = mapping.ordinal + (address - start) / mapping.piece_bytes;
+        // An entry begins wherever a mapping of it does, so it is mapped here as a whole.
+        let (ordinal, runs) = self.handles.runs(piece)?;
+        let start = start + (ordinal - mapping.ordinal) * mapping.piece_bytes;
+        Some(Backing { runs, start, has_access: mapping.has_access })
+    }
+
+    /// The end of the mapping that covers an address.
+    pub(crate) fn mapping_end(&self, address: u64) -> Option<u64> {
+        self.covering(address).map(|(start, mapping)| start + mapping.bytes())
     }
 
     /// The starts of the mappings that overlap `start..end`.

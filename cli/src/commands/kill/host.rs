@@ -39,11 +39,17 @@ pub(crate) trait Host {
     /// The process with this pid, if there is one.
     fn look(&self, pid: u32) -> io::Result<Option<Process>>;
 
+    /// Whether the driver's pids are those seen here: this process is in the first pid namespace.
+    fn sees_driver_pids(&self) -> io::Result<bool>;
+
     /// Whether the process has mapped the driver's library or one of its devices.
     fn has_driver(&self, pid: u32) -> io::Result<bool>;
 
     /// A handle to the process, so that a later process with the same pid is not hit.
     fn target(&self, pid: u32) -> io::Result<Self::Target>;
+
+    /// Whether the target stays the same process if its pid is given to another.
+    fn is_held(&self, target: &Self::Target) -> bool;
 
     /// Sends the signal.
     fn send(&self, target: &Self::Target, signal: Signal) -> io::Result<()>;
@@ -75,6 +81,10 @@ impl Host for Linux {
         process.map(Some).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not in the format that Linux writes")))
     }
 
+    fn sees_driver_pids(&self) -> io::Result<bool> {
+        Ok(fs::read_link("/proc/self/ns/pid")?.as_os_str() == FIRST_PID_NAMESPACE)
+    }
+
     fn has_driver(&self, pid: u32) -> io::Result<bool> {
         read(pid, "maps").map(|maps| names_driver(&maps))
     }
@@ -87,6 +97,10 @@ impl Host for Linux {
             Err(Errno::NOSYS | Errno::PERM) => Ok(Target::Named(pid)),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn is_held(&self, target: &Target) -> bool {
+        matches!(target, Target::Held(_))
     }
 
     fn send(&self, target: &Target, signal: Signal) -> io::Result<()> {
@@ -104,8 +118,7 @@ impl Host for Linux {
 
 /// The process's name, if the driver's pids are those of this machine: outside containers, or if the process uses the driver.
 pub(crate) fn name_of(pid: u32) -> Option<String> {
-    let is_first = fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace.as_os_str() == FIRST_PID_NAMESPACE);
-    let is_it = is_first || Linux.has_driver(pid).unwrap_or(false);
+    let is_it = Linux.sees_driver_pids().unwrap_or(false) || Linux.has_driver(pid).unwrap_or(false);
     is_it.then(|| Linux.look(pid).ok().flatten())?.map(|process| process.name)
 }
 

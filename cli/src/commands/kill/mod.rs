@@ -125,6 +125,7 @@ impl<H: Host> Killing<'_, H> {
         let pid = self.pid;
         self.ensure_not_an_ancestor()?;
         let holdings = self.holdings()?;
+        self.ensure_pids_are_the_drivers()?;
         // Opened before it is checked, so that the process checked is the one signalled.
         let target = self.host.target(pid).or_else(|error| self.no_such_process(error))?;
         let process = self.identify()?;
@@ -132,6 +133,12 @@ impl<H: Host> Killing<'_, H> {
         say(out, &format!("process {pid} ({who}) holds"));
         for holding in &holdings {
             say(out, &format!("  {}", output::one_line(&holding.to_string())));
+        }
+        if !self.host.is_held(&target) {
+            say(
+                out,
+                "this kernel or sandbox has no pidfd: should the process end now and its id pass to another, that one is hit",
+            );
         }
         if !confirm(&format!("End process {pid} ({who}) with {}?", self.signal))? {
             say(out, &format!("nothing was sent to process {pid}"));
@@ -192,7 +199,23 @@ impl<H: Host> Killing<'_, H> {
         Ok(holdings)
     }
 
-    /// The process with this pid, if it is the one that the driver means: in a container the driver's pids may be the host's.
+    /// Refuses where a pid that NVML lists may be a process of the host and, here, another one: even one that uses the driver.
+    fn ensure_pids_are_the_drivers(&self) -> Result<()> {
+        let pid = self.pid;
+        let are_the_drivers = self.host.sees_driver_pids().with_context(|| {
+            format!(
+                "whether process {pid} is the one that NVML means cannot be checked: this process's pid namespace is not known"
+            )
+        })?;
+        ensure!(
+            are_the_drivers,
+            "parkade runs in a pid namespace of its own, as in a container, where NVML's process {pid} may be one of the host's and \
+             {pid} here another: run it on the host, or in a container that shares the host's pids (--pid=host)"
+        );
+        Ok(())
+    }
+
+    /// The process with this pid, if it uses the driver.
     fn identify(&self) -> Result<Process> {
         let pid = self.pid;
         let look = self.host.look(pid)?.filter(|process| !process.has_ended);

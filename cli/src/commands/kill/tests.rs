@@ -17,6 +17,9 @@ type Listed = Vec<(u32, Option<u64>)>;
 struct World {
     process: RefCell<Option<Process>>,
     has_driver: Cell<Option<bool>>,
+    /// Whether this machine is no container, or that is not known.
+    sees_driver_pids: Cell<Option<bool>>,
+    has_pidfd: Cell<bool>,
     /// What the driver lists on device 1; device 0 is idle.
     listed: RefCell<Result<Listed, NvmlError>>,
     /// Whether a signal ends the process.
@@ -30,6 +33,8 @@ impl World {
         World {
             process: RefCell::new(Some(process)),
             has_driver: Cell::new(Some(true)),
+            sees_driver_pids: Cell::new(Some(true)),
+            has_pidfd: Cell::new(true),
             listed: RefCell::new(Ok(vec![(17, Some(GIB)), (PID, Some(3 * GIB))])),
             ends: Cell::new(true),
             sent: RefCell::default(),
@@ -94,6 +99,14 @@ impl Host for World {
             PID => self.process.borrow().clone(),
             _ => None,
         })
+    }
+
+    fn sees_driver_pids(&self) -> io::Result<bool> {
+        self.sees_driver_pids.get().ok_or_else(|| io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn is_held(&self, _: &u32) -> bool {
+        self.has_pidfd.get()
     }
 
     fn has_driver(&self, _: u32) -> io::Result<bool> {
@@ -230,6 +243,27 @@ fn a_pid_that_means_another_process_here_is_left_alone() {
     world.refuses(PID, "cannot be checked: run it as alice or root");
     *world.process.borrow_mut() = None;
     world.refuses(PID, "which does not exist here: it has ended, or this is a container");
+}
+
+/// Both the host and the container have a process with this pid that uses the driver: only the namespace tells.
+#[test]
+fn in_a_pid_namespace_of_its_own_nothing_is_ended() {
+    let world = World::new();
+    world.sees_driver_pids.set(Some(false));
+    world.refuses(PID, "may be one of the host's and 4242 here another: run it on the host");
+    world.sees_driver_pids.set(None);
+    world.refuses(PID, "pid namespace is not known");
+}
+
+#[test]
+fn without_a_pidfd_it_says_so_before_it_asks() {
+    let world = World::new();
+    world.has_pidfd.set(false);
+    let (outcome, out) = world.kill(|| false);
+    assert_eq!(outcome.expect("answered"), Outcome::CouldNotRun);
+    assert!(out.contains("has no pidfd"), "{out}");
+    let (_, out) = World::new().kill(|| false);
+    assert!(!out.contains("pidfd"), "{out}");
 }
 
 #[test]

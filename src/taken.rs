@@ -1,0 +1,91 @@
+//! The addresses that the device has handed out, to check each further answer against them.
+//!
+//! The heap is built on the device's promise that ranges do not overlap. A device that breaks it would have two
+//! programs write to one block, so its answer is refused before anything is built on it.
+
+use alloc::collections::BTreeMap;
+use core::fmt;
+
+use crate::units::{Bytes, DeviceAddress};
+
+/// Every range starts on a multiple of this.
+const ALIGNMENT: u64 = 512;
+
+/// A range that the device handed out and that cannot be used. It is neither used nor given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WrongAnswer {
+    /// The call, by its name in [`DeviceBackend`](crate::device::DeviceBackend).
+    pub call: &'static str,
+    /// The address that it returned.
+    pub address: DeviceAddress,
+    /// The bytes that were asked for.
+    pub bytes: Bytes,
+    /// What is wrong with it.
+    pub problem: AnswerProblem,
+}
+
+/// Why a range that the device handed out cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AnswerProblem {
+    /// It starts at address 0.
+    Null,
+    /// It does not start on a multiple of 512 bytes.
+    Unaligned,
+    /// It extends past 64 bits.
+    TooLong,
+    /// It overlaps a range that the device handed out before and that was not given back: its first byte and
+    /// its size.
+    Overlaps(DeviceAddress, Bytes),
+    /// With it the allocator would hold more bytes than its statistics can count, 2^63 - 1.
+    TooMuch,
+}
+
+impl fmt::Display for WrongAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WrongAnswer { call, address, bytes, .. } = self;
+        write!(f, "the device's answer cannot be used: {call} of {bytes} bytes returned {address}, which ")?;
+        match self.problem {
+            AnswerProblem::Null => f.write_str("is the null pointer"),
+            AnswerProblem::Unaligned => write!(f, "is not a multiple of {ALIGNMENT}"),
+            AnswerProblem::TooLong => f.write_str("leaves no room for them below 2^64"),
+            AnswerProblem::Overlaps(other, size) => write!(f, "overlaps the {size} bytes at {other} that are still held"),
+            AnswerProblem::TooMuch => f.write_str("would make more than 2^63 - 1 bytes in all"),
+        }
+    }
+}
+
+impl core::error::Error for WrongAnswer {}
+
+/// Ranges that are held, by first byte. They do not overlap.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct TakenRanges {
+    by_start: BTreeMap<u64, u64>,
+}
+
+impl TakenRanges {
+    /// Adds a range.
+    ///
+    /// # Errors
+    /// Why it cannot be used. Nothing has changed.
+    pub(crate) fn add(&mut self, start: u64, bytes: u64) -> Result<(), AnswerProblem> {
+        if start == 0 {
+            return Err(AnswerProblem::Null);
+        }
+        if !start.is_multiple_of(ALIGNMENT) {
+            return Err(AnswerProblem::Unaligned);
+        }
+        let end = start.checked_add(bytes).ok_or(AnswerProblem::TooLong)?;
+        if let Some((&other, &size)) = self.by_start.range(..end).next_back()
+            && other + size > start
+        {
+            return Err(AnswerProblem::Overlaps(DeviceAddress(other), Bytes(size)));
+        }
+        self.by_start.insert(start, bytes);
+        Ok(())
+    }
+
+    /// Removes a range that has been given back.
+    pub(crate) fn remove(&mut self, start: u64) {
+        self.by_start.remove(&start);
+    }
+}
