@@ -101,6 +101,8 @@ struct Shared<D> {
     events: u64,
     /// The newest list of processes.
     processes: Vec<ProcessMemory>,
+    /// What the next range is said to begin at, if not where it does.
+    wrong: Option<u64>,
 }
 
 /// A handle to a device; clones refer to the same device.
@@ -120,8 +122,8 @@ impl<D> WitnessedDevice<D> {
         let (witness, faults) = (Witness::default(), FaultPlan::none());
         let (reserved, touched) = (BTreeMap::new(), BTreeSet::new());
         let most = Bytes::MAX;
-        let (calls, events, processes) = (None, 0, Vec::new());
-        let shared = Shared { device, witness, faults, calls, reserved, touched, most, events, processes };
+        let (calls, events, processes, wrong) = (None, 0, Vec::new(), None);
+        let shared = Shared { device, witness, faults, calls, reserved, touched, most, events, processes, wrong };
         WitnessedDevice(Rc::new(RefCell::new(shared)))
     }
 
@@ -192,6 +194,11 @@ impl<D> WitnessedDevice<D> {
         shared.reserved.keys().filter(|base| !shared.touched.contains(base)).count()
     }
 
+    /// Makes the device say that the next range of addresses begins here. The range itself is given back at once.
+    pub(crate) fn answer_wrongly(&self, address: u64) {
+        self.0.borrow_mut().wrong = Some(address);
+    }
+
     /// Makes one call, unless the plan says that it fails.
     fn call<T>(&self, asked: MadeCall, make: impl FnOnce(&mut Shared<D>) -> Result<T, BackendError>) -> Result<T, BackendError> {
         let shared = &mut *self.0.borrow_mut();
@@ -249,7 +256,12 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        let address = self.call(MadeCall::to(CallName::Malloc).of(size.get()), |shared| shared.device.malloc(size))?;
+        let address = self.call(MadeCall::to(CallName::Malloc).of(size.get()), |shared| {
+            let address = shared.device.malloc(size)?;
+            let Some(wrong) = shared.wrong.take() else { return Ok(address) };
+            shared.device.free(address)?;
+            Ok(DeviceAddress(wrong))
+        })?;
         self.answered(address.get());
         Ok(address)
     }
@@ -261,6 +273,10 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
         let address = self.call(MadeCall::to(CallName::AddressReserve).of(size.get()), |shared| {
             let address = shared.device.reserve(size)?;
+            if let Some(wrong) = shared.wrong.take() {
+                shared.device.unreserve(address, size)?;
+                return Ok(DeviceAddress(wrong));
+            }
             shared.reserved.insert(address.get(), size.get());
             Ok(address)
         })?;

@@ -12,6 +12,7 @@ mod repeats;
 mod settings;
 mod tables;
 pub mod trial;
+mod wrong_device;
 
 use std::sync::Arc;
 
@@ -63,5 +64,6 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries.extend(reference::entries(backend));
     entries.extend(settings::entries());
     entries.extend(tables::entries());
+    entries.extend(wrong_device::entries());
     entries
 }

@@ -46,10 +46,10 @@ pub(super) fn adopt<D: TestDevice>(
         let Some(address) = take(device, &blocks, page, &mut handles) else { return Ok(held) };
         let segment = AdoptedSegment { address, stream, pool, class, page: page.map(Bytes), blocks };
         for (wrong, error) in wrong(&segment) {
-            let answer = core.adopt(&wrong, &mut |_| unreachable!("a segment that is refused asks for no memory"));
+            let answer = core.adopt(&wrong, &mut |_, _| unreachable!("a segment that is refused asks for no memory"));
             ensure(Law::Reference, answer == Err(error), || format!("{wrong:?} was answered {answer:?}, expected {error:?}"))?;
         }
-        let answer = core.adopt(&segment, &mut |_| handles.pop_front().expect("a handle for each mapped page"));
+        let answer = core.adopt(&segment, &mut |_, _| (handles.pop_front().expect("a handle for each mapped page"), 1));
         let expected = reference.adopt(&segment);
         let allocations = answer.map_err(|error| Broken::new(Law::Reference, format!("{segment:?}: {error}")))?;
         let same = allocations.iter().map(|allocation| allocation.address().get()).eq(expected.iter().copied());
