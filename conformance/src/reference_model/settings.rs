@@ -37,6 +37,32 @@ const OWN: [&str; 9] = [
 const NEWER_OWN: [&str; 4] =
     ["pinned_free_catch_all", "throw_on_cudamalloc_oom", "expandable_segments_reserve", "expandable_segments_reserve_by_class"];
 
+/// The settings when nothing is set (spec 8.4).
+pub(crate) fn defaults() -> Settings {
+    Settings {
+        max_split_bytes: u64::MAX,
+        max_non_split_rounding_bytes: 20 * MIB,
+        large_segment_bytes: 20 * MIB,
+        garbage_collection_threshold: 0.0,
+        roundup_power2_divisions: [0; 16],
+        expandable_segments: false,
+        release_lock_on_cudamalloc: false,
+        graph_capture_record_stream_reuse: false,
+        per_process_memory_fraction: 1.0,
+        throw_on_cudamalloc_oom: false,
+        expandable_segments_reserve: None,
+        pinned_use_background_threads: false,
+        pinned_use_cuda_host_register: false,
+        pinned_num_register_threads: 1,
+        pinned_reserve_segment_mb: 0,
+        pinned_free_catch_all: false,
+        pinned_max_round_threshold_mb: 0,
+        pinned_max_cached_size_mb: 0,
+        backend: Backend::Native,
+        text: String::new(),
+    }
+}
+
 /// A settings string in the dialect of a release.
 pub(crate) struct Reader {
     tokens: Vec<String>,
@@ -169,7 +195,7 @@ impl Reader {
             "max_split_size_mb" => settings.max_split_bytes = self.size(settings, key, value)?,
             "max_non_split_rounding_mb" => settings.max_non_split_rounding_bytes = self.size(settings, key, value)?,
             "garbage_collection_threshold" => match self.double(value)? {
-                part if part > 0.0 && part < 1.0 => settings.garbage_collection_threshold = part,
+                part if (0.0..1.0).contains(&part) && part > 0.0 => settings.garbage_collection_threshold = part,
                 _ => return value_error("garbage_collect_threshold is invalid, set it in (0.0, 1.0)"),
             },
             "expandable_segments" => settings.expandable_segments = self.boolean(value)?,
@@ -292,7 +318,7 @@ impl Reader {
             },
             "graph_capture_record_stream_reuse" => settings.graph_capture_record_stream_reuse = self.boolean(value)?,
             "per_process_memory_fraction" => match self.double(value)? {
-                part if part >= 0.0 && part <= 1.0 => settings.per_process_memory_fraction = part,
+                part if (0.0..=1.0).contains(&part) => settings.per_process_memory_fraction = part,
                 _ => return value_error("per_process_memory_fraction is invalid, set it in [0.0, 1.0]"),
             },
             "pinned_free_catch_all" => settings.pinned_free_catch_all = self.boolean(value)?,

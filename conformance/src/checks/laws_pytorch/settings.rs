@@ -11,7 +11,7 @@ use super::campaign::Stopped;
 use super::cases;
 use crate::backend::Backend;
 use crate::law::{Broken, Law, ensure};
-use crate::reference_model::settings::{Reader, Refusal};
+use crate::reference_model::settings::{Reader, Refusal, defaults};
 use crate::suite::{Effort, Entry, Group, Trouble, Verdict};
 
 /// Strings for each program: reading one costs almost nothing.
@@ -159,8 +159,27 @@ fn check_all_pairs() -> Result<(), Trouble> {
     Ok(())
 }
 
+/// Hexadecimal numbers with more digits than a double holds: halfway ones go to the even neighbour, unless anything follows.
+const LONG_NUMBERS: [(&str, f64); 4] = [
+    ("0x1.00000000000008p-1", 0.5),
+    ("0x1.000000000000080000000000000001p-1", 0.500_000_000_000_000_1),
+    ("0x1.00000000000018p-1", 0.500_000_000_000_000_2),
+    ("0x0.8000000000000bffffffffp0", 0.500_000_000_000_000_1),
+];
+
+fn check_long_numbers() -> Result<(), Broken> {
+    for (text, number) in LONG_NUMBERS {
+        let mut settings = Settings::default();
+        let answer = settings.apply(&format!("garbage_collection_threshold:{text}"));
+        let is_right = answer.is_ok() && settings.garbage_collection_threshold == number;
+        ensure(Law::Settings, is_right, || format!("{text} is read as {}", settings.garbage_collection_threshold))?;
+    }
+    Ok(())
+}
+
 fn check<B: Backend>(_: &B, effort: &Effort) -> Verdict {
     check_all_pairs()?;
+    check_long_numbers()?;
     let strategy = (any::<bool>(), prop::collection::vec((text(), prop::bool::weighted(0.3)), STRINGS_PER_CASE));
     cases::run(effort, 33, &strategy, |(is_newer, strings)| one(*is_newer, strings))
 }
@@ -168,13 +187,13 @@ fn check<B: Backend>(_: &B, effort: &Effort) -> Verdict {
 /// Applies the strings one after the other; some begin a new process instead.
 fn one(is_newer: bool, strings: &[(String, bool)]) -> Result<u64, Stopped> {
     let dialect = if is_newer { &Profile::PYTORCH_2_15.dialect } else { &Profile::PYTORCH_2_11.dialect };
-    let (mut seen, mut expected) = (Settings::default(), Settings::default());
+    let (mut seen, mut expected) = (Settings::default(), defaults());
     for (text, begins) in strings {
         let reader = Reader::new(text, is_newer);
         let (answer, wanted) = if *begins {
             let (answer, wanted) = (Settings::from_environment_as(dialect, text), at_load(&reader, text));
             seen = answer.clone().unwrap_or_default();
-            expected = wanted.clone().unwrap_or_default();
+            expected = wanted.clone().unwrap_or_else(|_| defaults());
             (answer.map(drop), wanted.map(drop))
         } else {
             expected.text.clone_from(text);
@@ -190,7 +209,7 @@ fn one(is_newer: bool, strings: &[(String, bool)]) -> Result<u64, Stopped> {
 
 /// A string in the environment: the backend first, then CUDA's keys, then the others (spec 8.4).
 fn at_load(reader: &Reader, text: &str) -> Result<Settings, Refusal> {
-    let mut settings = Settings { backend: reader.backend()?, ..Settings::default() };
+    let mut settings = Settings { backend: reader.backend()?, ..defaults() };
     reader.read_own(&mut settings)?;
     settings.text = text.to_owned();
     reader.read_common(&mut settings)?;

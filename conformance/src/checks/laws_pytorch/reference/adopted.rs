@@ -30,7 +30,7 @@ pub(super) fn adopt<D: TestDevice>(
             ensure(Law::Reference, answers.0 == answers.1, || format!("create_pool answers {answers:?}"))?;
         }
         let stream = streams[draws.below(4) as usize];
-        let page = (draws.below(2) == 0).then(|| match class {
+        let page = (draws.below(2) == 0).then_some(match class {
             PoolClass::Small => 2 * MIB,
             PoolClass::Large => reference.settings.large_segment_bytes,
         });
