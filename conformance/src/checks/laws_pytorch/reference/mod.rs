@@ -7,6 +7,8 @@
 
 mod adopted;
 mod compare;
+mod drive;
+mod ordered;
 mod play;
 mod step;
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use parkade::device::DeviceBackend;
-use parkade::policy::{FreeOrder, PyTorch, Wrapper};
+use parkade::policy::{FreeOrder, PyTorch};
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
@@ -13,6 +13,7 @@ use parkade_sim::FaultPlan;
 
 use super::adopted;
 use super::compare::{self, Answer};
+use super::ordered::Ordered;
 use super::step::{CALLBACKS, POOLS, Scene, Step};
 use crate::backend::{Backend, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::law::{Broken, Law, ensure};
@@ -22,29 +23,6 @@ use crate::reference_model::allocator::Saved;
 /// The most void allocations to remember.
 const MOST_VOID: usize = 100;
 
-/// PyTorch's rules on a heap that keeps free blocks in either order.
-#[derive(Clone, Debug)]
-pub(super) struct Ordered {
-    rules: PyTorch,
-    order: FreeOrder,
-}
-
-impl Wrapper for Ordered {
-    type Inner = PyTorch;
-
-    fn inner(&self) -> &PyTorch {
-        &self.rules
-    }
-
-    fn inner_mut(&mut self) -> &mut PyTorch {
-        &mut self.rules
-    }
-
-    fn free_order(&self) -> FreeOrder {
-        self.order
-    }
-}
-
 /// The allocator under test.
 pub(super) type Tested<D> = Allocator<WitnessedDevice<D>, Ordered, Vec<TraceEntry>>;
 
@@ -53,21 +31,21 @@ type Stock = Arc<Mutex<VecDeque<Allocation>>>;
 
 /// Both allocators, and what the program holds.
 pub(super) struct Play<D: TestDevice> {
-    core: Tested<D>,
-    device: WitnessedDevice<D>,
-    reference: Reference,
-    scene: Scene,
-    streams: [StreamId; 4],
-    held: Vec<Allocation>,
+    pub(super) core: Tested<D>,
+    pub(super) device: WitnessedDevice<D>,
+    pub(super) reference: Reference,
+    pub(super) scene: Scene,
+    pub(super) streams: [StreamId; 4],
+    pub(super) held: Vec<Allocation>,
     /// Allocations that were given back.
-    freed: Vec<Allocation>,
+    pub(super) freed: Vec<Allocation>,
     /// Allocations that are void for ever: a restore took them back, or their segment is gone.
-    gone: Vec<Allocation>,
-    stocks: Vec<Stock>,
-    checkpoints: Vec<(PoolCheckpoint, Saved)>,
-    followed: usize,
-    steps: u64,
-    expects_faults: bool,
+    pub(super) gone: Vec<Allocation>,
+    pub(super) stocks: Vec<Stock>,
+    pub(super) checkpoints: Vec<(PoolCheckpoint, Saved)>,
+    pub(super) followed: usize,
+    pub(super) steps: u64,
+    pub(super) expects_faults: bool,
 }
 
 /// A callback that frees the oldest block of its stock.
@@ -360,87 +338,5 @@ impl<D: TestDevice> Play<D> {
             }
             _ => {}
         }
-    }
-}
-
-impl<D: TestDevice> Play<D> {
-    /// The program's allocations in a private pool, or all but the first.
-    fn live_of(&self, pool: usize, all: bool) -> Vec<DeviceAddress> {
-        let addresses = self.held.iter().map(Allocation::address);
-        addresses.filter(|address| self.reference.pool_of(address.get()) == POOLS[pool]).skip(usize::from(!all)).collect()
-    }
-
-    /// Moves the device, on which the allocators have no say.
-    fn drive(&self, step: &Step) -> Result<(), Broken> {
-        let mut device = self.device.steer();
-        let answer = match *step {
-            Step::Launch(place, duration) => device.spin(self.streams[place], duration),
-            Step::OthersHold(bytes) => device.others_hold(Bytes(bytes)),
-            Step::Pause(duration) => {
-                device.pause(duration);
-                Ok(())
-            }
-            _ => {
-                self.complete(&mut *device, step);
-                Ok(())
-            }
-        };
-        answer.map_err(|error| Broken::new(Law::Faults, format!("{step:?}: {error}")))
-    }
-
-    /// Completes work; a real device does so by itself, so it is waited for.
-    fn complete(&self, device: &mut D, step: &Step) {
-        let Some(device) = device.insight() else {
-            if matches!(step, Step::Complete(_) | Step::CompleteOne(_) | Step::CompleteAll) {
-                device.settle();
-            }
-            return;
-        };
-        match *step {
-            Step::Complete(place) => device.complete(self.streams[place]),
-            Step::CompleteOne(place) => device.complete_one(self.streams[place]),
-            Step::CompleteAll => device.complete_all(),
-            _ => {}
-        }
-    }
-
-    /// Gives everything back if the scene says so, and drops the allocator: the device must have everything back.
-    pub(super) fn finish(mut self) -> Result<(), Broken> {
-        if self.scene.is_finished {
-            self.give_everything_back()?;
-        }
-        let Play { core, device, held, .. } = self;
-        device.plan_faults(FaultPlan::none());
-        drop((core, held));
-        let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
-        let used = device.steer().insight().map_or(Bytes::ZERO, |device| device.used_bytes());
-        ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))
-    }
-
-    fn give_everything_back(&mut self) -> Result<(), Broken> {
-        self.apply(&Step::Capturing(false))?;
-        for (pool, id) in POOLS.into_iter().enumerate() {
-            self.apply(&Step::EndPool(pool))?;
-            while self.core.pool_use_count(id).is_ok_and(|uses| uses > 0) {
-                self.apply(&Step::ReleasePool(pool))?;
-            }
-        }
-        while !self.held.is_empty() {
-            self.apply(&Step::Free(0))?;
-        }
-        for stock in &self.stocks.clone() {
-            self.held.extend(stock.lock().unwrap_or_else(PoisonError::into_inner).drain(..));
-        }
-        self.reference.stocks.iter_mut().for_each(VecDeque::clear);
-        while !self.held.is_empty() {
-            self.apply(&Step::Free(0))?;
-        }
-        self.apply(&Step::CompleteAll)?;
-        for _ in 0..4 {
-            self.apply(&Step::ReleaseCached)?;
-        }
-        let reserved = self.core.heap().reserved();
-        ensure(Law::Endings, self.expects_faults || reserved == Bytes::ZERO, || format!("{reserved} bytes stay reserved"))
     }
 }

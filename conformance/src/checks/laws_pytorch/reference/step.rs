@@ -224,8 +224,15 @@ fn pool_step() -> impl Strategy<Value = Step> {
 
 /// Hundreds of blocks of few sizes, of which those are freed that are not neighbours: crowds of free blocks, which then shrink and grow.
 pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
-    let sizes = prop::sample::select(vec![vec![512], vec![512, 1024], vec![512, 1536, 2048, 4096], vec![512, 512, 512, 70_000]]);
-    let taken = prop::collection::vec((any::<usize>(), prop::bool::weighted(0.97)), 100..360);
+    let sizes = prop::sample::select(vec![
+        vec![512],
+        vec![512, 1024],
+        vec![512, 1536, 2048, 4096],
+        vec![512, 512, 512, 70_000],
+        vec![600 * 512],
+        vec![MIB],
+    ]);
+    let taken = prop::collection::vec((any::<usize>(), prop::bool::weighted(0.97)), 100..600);
     let turns = prop::collection::vec((any::<usize>(), 0..4_u8), 40..160);
     (sizes, taken, any::<u8>(), turns).prop_map(|(sizes, taken, order, turns)| {
         let mut steps: Vec<Step> = Vec::new();

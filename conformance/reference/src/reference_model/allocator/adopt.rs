@@ -10,7 +10,7 @@ use super::blocks::{Block, Segment, State};
 
 impl Reference {
     /// Takes over a segment that fits. Returns the addresses of its allocations.
-    pub(crate) fn adopt(&mut self, adopted: &AdoptedSegment) -> Vec<u64> {
+    pub fn adopt(&mut self, adopted: &AdoptedSegment) -> Vec<u64> {
         let (pool, class, base) = (adopted.pool, adopted.class, adopted.address.get());
         let (mut blocks, mut end) = (Vec::new(), base);
         for block in &adopted.blocks {

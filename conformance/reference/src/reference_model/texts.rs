@@ -9,7 +9,7 @@ use parkade::{AllocError, CheckpointError, PoolError};
 use crate::law::{Broken, Law, ensure};
 
 /// Bytes as messages show them: a unit is used up to 1024 of it, with two decimals, and ties go to the even digit.
-pub(crate) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let (unit, name) = match bytes {
         0..=1024 => return format!("{bytes} bytes"),
         1025..=1_048_576 => (1 << 10, "KiB"),
@@ -70,7 +70,7 @@ fn hint(report: &OutOfMemory) -> String {
 }
 
 /// The text of a refused request; `None` for errors that are not PyTorch's.
-pub(crate) fn of_request(error: &AllocError, profile: &Profile) -> Option<String> {
+pub fn of_request(error: &AllocError, profile: &Profile) -> Option<String> {
     match error {
         AllocError::OutOfMemory(report) => Some(out_of_memory(report)),
         AllocError::TooLarge { .. } => Some("CUDA out of memory. Tried to allocate more than 1EB memory.".to_owned()),
@@ -85,7 +85,7 @@ pub(crate) fn of_request(error: &AllocError, profile: &Profile) -> Option<String
 }
 
 /// The text of a refused call about a pool.
-pub(crate) fn of_pool(error: PoolError, profile: &Profile) -> Option<String> {
+pub fn of_pool(error: PoolError, profile: &Profile) -> Option<String> {
     let is_newer = profile.name == "2.15";
     let (assertion, line) = match error {
         PoolError::AlreadyRouted(_) => return Some("beginAllocateToPool: already recording to mempool_id".to_owned()),
@@ -101,13 +101,13 @@ pub(crate) fn of_pool(error: PoolError, profile: &Profile) -> Option<String> {
 }
 
 /// Checks a text, if it is known.
-pub(crate) fn check(seen: &str, expected: Option<String>) -> Result<(), Broken> {
+pub fn check(seen: &str, expected: Option<String>) -> Result<(), Broken> {
     let same = expected.as_ref().is_none_or(|expected| expected == seen);
     ensure(Law::Reference, same, || format!("the text is {seen:?}, expected {:?}", expected.unwrap_or_default()))
 }
 
 /// The text of a refused checkpoint.
-pub(crate) fn of_checkpoint(error: &CheckpointError) -> Option<String> {
+pub fn of_checkpoint(error: &CheckpointError) -> Option<String> {
     let unexplained = "to be true, but got false.  (Could this error message be improved?  If so, please report an enhancement request \
                        to PyTorch.)";
     Some(match error {
@@ -127,7 +127,7 @@ pub(crate) fn of_checkpoint(error: &CheckpointError) -> Option<String> {
 }
 
 /// `torch.cuda.memory_summary()` (spec 6.4).
-pub(crate) fn summary(device: u32, stats: &Stats, is_abbreviated: bool) -> String {
+pub fn summary(device: u32, stats: &Stats, is_abbreviated: bool) -> String {
     let rule = |mark: &str| mark.repeat(75);
     let mut lines = vec![
         rule("="),

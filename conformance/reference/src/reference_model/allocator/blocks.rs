@@ -67,16 +67,23 @@ impl Segment {
 
 /// A free block, as searches see it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FreeBlock {
-    pub(crate) address: u64,
-    pub(crate) size: u64,
-    pub(crate) stream: u64,
-    pub(crate) rank: u64,
-    pub(crate) stamp: u64,
-    pub(crate) is_split: bool,
-    pub(crate) is_expandable: bool,
+pub struct FreeBlock {
+    /// First byte.
+    pub address: u64,
+    /// Its length in bytes.
+    pub size: u64,
+    /// The stream of its segment.
+    pub stream: u64,
+    /// The age of its segment, the oldest lowest; 0 where age does not count.
+    pub rank: u64,
+    /// How many searches there had been when it became free.
+    pub stamp: u64,
+    /// Whether it is only a part of its segment.
+    pub is_split: bool,
+    /// Whether its segment is expandable.
+    pub is_expandable: bool,
     /// Addresses without memory directly behind it.
-    pub(crate) room_behind: u64,
+    pub room_behind: u64,
 }
 
 /// What a block absorbed when it was put back.

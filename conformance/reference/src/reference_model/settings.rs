@@ -3,8 +3,10 @@
 use parkade::settings::{Backend, ErrorKind, ReserveSize, Settings};
 use parkade::units::MIB;
 
+use super::numbers::{double, sign_of};
+
 /// The kind and the text of an error.
-pub(crate) type Refusal = (ErrorKind, String);
+pub type Refusal = (ErrorKind, String);
 
 /// Keys of both releases that all accelerators share.
 const COMMON: [&str; 7] = [
@@ -38,7 +40,7 @@ const NEWER_OWN: [&str; 4] =
     ["pinned_free_catch_all", "throw_on_cudamalloc_oom", "expandable_segments_reserve", "expandable_segments_reserve_by_class"];
 
 /// The settings when nothing is set (spec 8.4).
-pub(crate) fn defaults() -> Settings {
+pub fn defaults() -> Settings {
     Settings {
         max_split_bytes: u64::MAX,
         max_non_split_rounding_bytes: 20 * MIB,
@@ -64,7 +66,7 @@ pub(crate) fn defaults() -> Settings {
 }
 
 /// A settings string in the dialect of a release.
-pub(crate) struct Reader {
+pub struct Reader {
     tokens: Vec<String>,
     is_newer: bool,
 }
@@ -74,7 +76,9 @@ fn value_error<T>(text: impl Into<String>) -> Result<T, Refusal> {
 }
 
 impl Reader {
-    pub(crate) fn new(text: &str, is_newer: bool) -> Reader {
+    /// Splits a string into tokens.
+    #[must_use]
+    pub fn new(text: &str, is_newer: bool) -> Reader {
         let mut spaced = String::new();
         for letter in text.chars().filter(|letter| !matches!(letter, ' ' | '\t' | '\n' | '\u{b}' | '\u{c}' | '\r')) {
             match letter {
@@ -157,7 +161,7 @@ impl Reader {
     }
 
     /// The half that all accelerators share (spec 8.3, steps 1 to 4).
-    pub(crate) fn read_common(&self, settings: &mut Settings) -> Result<(), Refusal> {
+    pub fn read_common(&self, settings: &mut Settings) -> Result<(), Refusal> {
         settings.max_split_bytes = u64::MAX;
         settings.roundup_power2_divisions = [0; 16];
         settings.garbage_collection_threshold = 0.0;
@@ -250,7 +254,7 @@ impl Reader {
     }
 
     /// The backend that the environment asks for.
-    pub(crate) fn backend(&self) -> Result<Backend, Refusal> {
+    pub fn backend(&self) -> Result<Backend, Refusal> {
         let mut place = 0;
         while place < self.tokens.len() {
             if self.tokens[place] == "backend" {
@@ -264,7 +268,7 @@ impl Reader {
     }
 
     /// CUDA's own half (spec 8.3, step 5).
-    pub(crate) fn read_own(&self, settings: &mut Settings) -> Result<(), Refusal> {
+    pub fn read_own(&self, settings: &mut Settings) -> Result<(), Refusal> {
         let mut place = 0;
         while place < self.tokens.len() {
             let key = self.tokens[place].as_str();
@@ -349,60 +353,4 @@ impl Reader {
 
 fn clamped(mib: u64) -> u64 {
     mib.saturating_mul(MIB) / MIB * MIB
-}
-
-fn sign_of(text: &str) -> (f64, &str) {
-    match text.as_bytes().first() {
-        Some(b'-') => (-1.0, &text[1..]),
-        Some(b'+') => (1.0, &text[1..]),
-        _ => (1.0, text),
-    }
-}
-
-/// A double as `strtod` reads it. Hexadecimal ones are expected to be short enough to be exact.
-fn double(text: &str) -> Result<f64, ErrorKind> {
-    let (sign, rest) = sign_of(text);
-    let lower = rest.to_ascii_lowercase();
-    if lower.starts_with("inf") {
-        return Ok(sign * f64::INFINITY);
-    }
-    if lower.starts_with("nan") {
-        return Ok(f64::NAN);
-    }
-    if let Some(digits) = lower.strip_prefix("0x") {
-        return Ok(sign * hexadecimal(digits));
-    }
-    // The longest beginning that is a number.
-    let numbers = (1..=lower.len())
-        .rev()
-        .filter_map(|end| lower.get(..end))
-        .filter(|text| !text.contains(['i', 'n', '+', '-']) || text.contains('e'));
-    let mut numbers = numbers.filter(|text| text.starts_with(|first: char| first.is_ascii_digit() || first == '.'));
-    let Some((found, value)) = numbers.find_map(|text| Some((text, text.parse::<f64>().ok()?))) else {
-        return Err(ErrorKind::InvalidNumber);
-    };
-    let is_zero = !found.split('e').next().unwrap_or("").contains(|digit: char| ('1'..='9').contains(&digit));
-    if value.is_infinite() || (value < f64::MIN_POSITIVE && !is_zero) {
-        return Err(ErrorKind::NumberOutOfRange);
-    }
-    Ok(sign * value)
-}
-
-fn hexadecimal(digits: &str) -> f64 {
-    let (mut value, mut scale, mut is_fraction, mut rest) = (0.0, 1.0, false, "");
-    for (place, letter) in digits.char_indices() {
-        match letter.to_digit(16) {
-            Some(digit) => {
-                value = value * 16.0 + f64::from(digit);
-                scale *= if is_fraction { 16.0 } else { 1.0 };
-            }
-            None if letter == '.' && !is_fraction => is_fraction = true,
-            None => {
-                rest = &digits[place..];
-                break;
-            }
-        }
-    }
-    let power: i32 = rest.strip_prefix('p').and_then(|power| power.parse().ok()).unwrap_or(0);
-    value / scale * 2_f64.powi(power)
 }

@@ -5,18 +5,19 @@
 //! (`history`), the settings string (`settings`), the texts of errors
 //! (`texts`), and the whole allocator (`allocator`).
 
-pub(crate) mod allocator;
+pub mod allocator;
 pub mod expected_ladder;
 pub mod history;
 pub mod intervals;
-pub(crate) mod routing;
-pub(crate) mod settings;
+mod numbers;
+pub mod routing;
+pub mod settings;
 pub mod sizes;
-pub(crate) mod texts;
+pub mod texts;
 
-pub(crate) use allocator::Reference;
+pub use allocator::Reference;
 pub use expected_ladder::{Candidate, Climb, Ladder};
 pub use history::History;
 pub use intervals::{FreeRun, Leaving, Live, Model, best};
-pub(crate) use routing::{Routing, id};
+pub use routing::{Routing, id};
 pub use sizes::{NamedSettings, Rules, SETTINGS};

@@ -6,42 +6,56 @@ use parkade_sim::CallName;
 /// A device call made by the allocator. What a call does not have is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MadeCall {
-    pub(crate) name: CallName,
-    pub(crate) bytes: u64,
-    pub(crate) address: u64,
-    pub(crate) stream: u64,
+    /// Which call.
+    pub name: CallName,
+    /// The bytes that it is about.
+    pub bytes: u64,
+    /// The address that it names.
+    pub address: u64,
+    /// The stream that it names.
+    pub stream: u64,
     /// The event's number, in the order in which events were made.
-    pub(crate) event: u64,
-    pub(crate) done: bool,
+    pub event: u64,
+    /// Whether it succeeded.
+    pub done: bool,
     /// The address, the new event's number, 1 for a complete event, or the free bytes.
-    pub(crate) answer: u64,
-    pub(crate) error: Option<BackendError>,
+    pub answer: u64,
+    /// Why it failed.
+    pub error: Option<BackendError>,
 }
 
 impl MadeCall {
     /// A call that has not been made yet.
-    pub(crate) const fn to(name: CallName) -> MadeCall {
+    pub const fn to(name: CallName) -> MadeCall {
         MadeCall { name, bytes: 0, address: 0, stream: 0, event: 0, done: false, answer: 0, error: None }
     }
 
-    pub(crate) const fn of(self, bytes: u64) -> MadeCall {
+    /// The same call, about this many bytes.
+    #[must_use]
+    pub const fn of(self, bytes: u64) -> MadeCall {
         MadeCall { bytes, ..self }
     }
 
-    pub(crate) const fn at(self, address: u64) -> MadeCall {
+    /// The same call, at this address.
+    #[must_use]
+    pub const fn at(self, address: u64) -> MadeCall {
         MadeCall { address, ..self }
     }
 
-    pub(crate) const fn on(self, stream: u64) -> MadeCall {
+    /// The same call, on this stream.
+    #[must_use]
+    pub const fn on(self, stream: u64) -> MadeCall {
         MadeCall { stream, ..self }
     }
 
-    pub(crate) const fn with(self, event: u64) -> MadeCall {
+    /// The same call, with this event.
+    #[must_use]
+    pub const fn with(self, event: u64) -> MadeCall {
         MadeCall { event, ..self }
     }
 
     /// The same call before it was made: what the allocator asked for.
-    pub(crate) const fn asked(self) -> MadeCall {
+    pub const fn asked(self) -> MadeCall {
         MadeCall { done: false, answer: 0, error: None, ..self }
     }
 

@@ -30,17 +30,17 @@ use parkade::units::{PoolClass, PoolId, StreamId};
 
 use crate::backend::MadeCall;
 use accounts::Accounts;
-pub(crate) use blocks::FreeBlock;
+pub use blocks::FreeBlock;
 use blocks::Segment;
-pub(crate) use checkpoint::{Restoration, Saved};
+pub use checkpoint::{Restoration, Saved, SavedRun};
 use pools::PrivatePool;
 
 /// The reference allocator.
 #[derive(Clone, Debug)]
-pub(crate) struct Reference {
+pub struct Reference {
     profile: &'static Profile,
     /// The settings in force.
-    pub(crate) settings: Settings,
+    pub settings: Settings,
     total: u64,
     device: u32,
     limit: Option<u64>,
@@ -63,14 +63,14 @@ pub(crate) struct Reference {
     whole: BTreeSet<PoolId>,
     is_capturing: bool,
     /// Blocks that the free-memory callbacks free, one each time, by callback.
-    pub(crate) stocks: Vec<VecDeque<u64>>,
+    pub stocks: Vec<VecDeque<u64>>,
     /// Handles of memory that the device failed to release.
     unreleased: u64,
     /// Ranges that the device failed to unmap.
     stuck: Vec<(u64, u64)>,
     accounts: Accounts,
     /// What an observer is told.
-    pub(crate) trace: Vec<TraceEntry>,
+    pub trace: Vec<TraceEntry>,
     calls: VecDeque<MadeCall>,
     /// The first difference between the calls made and those that the rules demand.
     wrong: Option<String>,
@@ -81,7 +81,7 @@ const NOT_MADE: BackendError = BackendError::Driver { call: "a call that was not
 
 impl Reference {
     /// An allocator without memory, on a device of `total` bytes.
-    pub(crate) fn new(profile: &'static Profile, settings: Settings, total: u64, device: u32) -> Reference {
+    pub fn new(profile: &'static Profile, settings: Settings, total: u64, device: u32) -> Reference {
         let accounts = Accounts::new(settings.max_split_bytes as i64);
         Reference {
             profile,
@@ -112,13 +112,13 @@ impl Reference {
     }
 
     /// Takes the device calls of the operation that follows.
-    pub(crate) fn begin(&mut self, calls: Vec<MadeCall>) {
+    pub fn begin(&mut self, calls: Vec<MadeCall>) {
         (self.calls, self.wrong) = (calls.into(), None);
         self.trace.clear();
     }
 
     /// What was wrong with the calls of the operation, if anything.
-    pub(crate) fn end(&mut self) -> Option<String> {
+    pub fn end(&mut self) -> Option<String> {
         let left = self.calls.front().map(|call| format!("the allocator made {call:?}, which no rule asks for"));
         self.wrong.take().or(left)
     }
@@ -142,7 +142,7 @@ impl Reference {
     }
 
     /// Whether waiting is put off (spec 3.8, 11.0).
-    pub(crate) fn is_deferring(&self) -> bool {
+    pub fn is_deferring(&self) -> bool {
         match self.profile.deferral {
             Deferral::WhileRouting => !self.routings.is_empty(),
             Deferral::WhileCapturing => self.is_capturing,
@@ -150,17 +150,17 @@ impl Reference {
     }
 
     /// Says whether the caller's stream is being captured.
-    pub(crate) fn set_capturing(&mut self, is_capturing: bool) {
+    pub fn set_capturing(&mut self, is_capturing: bool) {
         self.is_capturing = is_capturing;
     }
 
     /// Sets the limit in bytes.
-    pub(crate) fn set_limit(&mut self, limit: Option<u64>) {
+    pub fn set_limit(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
 
     /// Sets the limit to a fraction of the device (spec 2.15); false if that is none.
-    pub(crate) fn set_fraction(&mut self, fraction: f64) -> bool {
+    pub fn set_fraction(&mut self, fraction: f64) -> bool {
         if fraction.is_nan() || !(0.0..=1.0).contains(&fraction) {
             return false;
         }
@@ -172,7 +172,7 @@ impl Reference {
     }
 
     /// The limit.
-    pub(crate) fn limit(&self) -> Option<u64> {
+    pub fn limit(&self) -> Option<u64> {
         self.limit
     }
 

@@ -11,7 +11,7 @@ use super::blocks::{Block, FreeBlock, Segment, State};
 
 impl Reference {
     /// All segments, by address; of expandable ones every mapped run.
-    pub(crate) fn segments(&self) -> Vec<SegmentInfo> {
+    pub fn segments(&self) -> Vec<SegmentInfo> {
         let mut found = Vec::new();
         for segment in &self.segments {
             let runs = segment.blocks.split(|block| block.state == State::Unmapped);
@@ -22,7 +22,7 @@ impl Reference {
     }
 
     /// The same, told as a snapshot, of one pool or of all.
-    pub(crate) fn snapshot(&mut self, pool: Option<PoolId>) -> Vec<SegmentInfo> {
+    pub fn snapshot(&mut self, pool: Option<PoolId>) -> Vec<SegmentInfo> {
         let mut segments = self.segments();
         segments.retain(|segment| pool.is_none_or(|pool| segment.pool == pool));
         let active = segments.iter().map(|segment| segment.active.get()).sum();
@@ -31,25 +31,25 @@ impl Reference {
     }
 
     /// Reserved ranges in the order in which they were made: stream, page, mapped bytes.
-    pub(crate) fn ranges(&self) -> Vec<(StreamId, Bytes, Bytes)> {
+    pub fn ranges(&self) -> Vec<(StreamId, Bytes, Bytes)> {
         let mut ranges: Vec<&Segment> = self.segments.iter().filter(|segment| segment.is_expandable()).collect();
         ranges.sort_by_key(|segment| segment.number);
         ranges.iter().map(|range| (StreamId(range.stream), Bytes(range.page), Bytes(range.mapped()))).collect()
     }
 
     /// The first byte and the size of the segment, or of the reserved range, that holds an allocation.
-    pub(crate) fn segment_of(&self, address: u64) -> (DeviceAddress, Bytes) {
+    pub fn segment_of(&self, address: u64) -> (DeviceAddress, Bytes) {
         let segment = self.segment_at(address);
         (DeviceAddress(segment.base), Bytes(segment.size))
     }
 
     /// The pool that an allocation belongs to.
-    pub(crate) fn pool_of(&self, address: u64) -> PoolId {
+    pub fn pool_of(&self, address: u64) -> PoolId {
         self.segment_at(address).pool
     }
 
     /// Whether a private pool's allocated blocks are exactly these.
-    pub(crate) fn live_are(&self, pool: PoolId, expected: &[u64]) -> Result<bool, CheckpointError> {
+    pub fn live_are(&self, pool: PoolId, expected: &[u64]) -> Result<bool, CheckpointError> {
         if !self.has_pool(pool) {
             return Err(CheckpointError::UnknownPool(pool));
         }
@@ -62,33 +62,33 @@ impl Reference {
     }
 
     /// The free blocks of a collection of the default pool, in order.
-    pub(crate) fn free_in_order(&self, class: PoolClass) -> Vec<FreeBlock> {
+    pub fn free_in_order(&self, class: PoolClass) -> Vec<FreeBlock> {
         self.free_blocks(PoolId::DEFAULT, class)
     }
 
     /// Bytes taken from the device.
-    pub(crate) fn reserved_bytes(&self) -> u64 {
+    pub fn reserved_bytes(&self) -> u64 {
         self.reserved()
     }
 
     /// The size of the largest free block.
-    pub(crate) fn largest_free(&self) -> u64 {
+    pub fn largest_free(&self) -> u64 {
         let blocks = self.segments.iter().flat_map(|segment| &segment.blocks);
         blocks.filter(|block| block.state == State::Free).map(|block| block.size).max().unwrap_or(0)
     }
 
     /// Sets every peak to its current value.
-    pub(crate) fn reset_peaks(&mut self) {
+    pub fn reset_peaks(&mut self) {
         self.accounts.reset_peaks();
     }
 
     /// Sets every sum to 0.
-    pub(crate) fn reset_sums(&mut self) {
+    pub fn reset_sums(&mut self) {
         self.accounts.reset_sums();
     }
 
     /// The first statistic that differs.
-    pub(crate) fn difference_from(&self, stats: &Stats) -> Option<String> {
+    pub fn difference_from(&self, stats: &Stats) -> Option<String> {
         self.accounts.difference(stats)
     }
 }

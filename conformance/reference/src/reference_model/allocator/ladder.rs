@@ -190,7 +190,7 @@ impl Reference {
     }
 
     /// The bytes of addresses that an expandable segment reserves, before they are rounded to pages (spec 4.1, 11.0).
-    pub(crate) fn reservation(&self) -> u64 {
+    pub fn reservation(&self) -> u64 {
         let full = self.total.saturating_add(self.total / 8);
         let wanted = match self.settings.expandable_segments_reserve {
             None => return full,

@@ -17,7 +17,7 @@ pub(super) struct PrivatePool {
 
 impl Reference {
     /// Creates a pool, or adds a use (spec 5.3).
-    pub(crate) fn create_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+    pub fn create_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         match self.pools.get_mut(&id) {
             Some(pool) if pool.uses <= 0 => Err(PoolError::Abandoned(id)),
             Some(pool) => {
@@ -32,7 +32,7 @@ impl Reference {
     }
 
     /// Routes requests to a pool; a refusal leaves one more use.
-    pub(crate) fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
+    pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
         self.create_pool(id)?;
         if self.is_routed(id) {
             return Err(PoolError::AlreadyRouted(id));
@@ -42,7 +42,7 @@ impl Reference {
     }
 
     /// Stops routing requests to a pool.
-    pub(crate) fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+    pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         if !self.is_routed(id) {
             return Err(PoolError::NotRouted(id));
         }
@@ -51,7 +51,7 @@ impl Reference {
     }
 
     /// Removes a use.
-    pub(crate) fn release_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+    pub fn release_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         let pool = self.pools.get_mut(&id).ok_or(PoolError::Unknown(id))?;
         pool.uses -= 1;
         if pool.uses == 0 {
@@ -61,12 +61,12 @@ impl Reference {
     }
 
     /// How many uses a pool has.
-    pub(crate) fn uses(&self, id: PoolId) -> Result<i64, PoolError> {
+    pub fn uses(&self, id: PoolId) -> Result<i64, PoolError> {
         self.pools.get(&id).map(|pool| pool.uses).ok_or(PoolError::Unknown(id))
     }
 
     /// Whether requests are routed to the pool.
-    pub(crate) fn is_routed(&self, id: PoolId) -> bool {
+    pub fn is_routed(&self, id: PoolId) -> bool {
         self.routings.iter().any(|(routed, _)| *routed == id)
     }
 
@@ -90,7 +90,7 @@ impl Reference {
     }
 
     /// Lets a pool serve other requests when memory is out, or stops that.
-    pub(crate) fn serve_when_out(&mut self, id: PoolId, serves: bool) {
+    pub fn serve_when_out(&mut self, id: PoolId, serves: bool) {
         if serves {
             self.serving.insert(id)
         } else {
@@ -99,7 +99,7 @@ impl Reference {
     }
 
     /// Stops splitting a pool's blocks.
-    pub(crate) fn keep_whole(&mut self, id: PoolId) {
+    pub fn keep_whole(&mut self, id: PoolId) {
         self.whole.insert(id);
     }
 
@@ -127,7 +127,7 @@ impl Reference {
     }
 
     /// `empty_cache` of one pool; nothing happens while it is used (spec 2.10).
-    pub(crate) fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
+    pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
         if !self.is_freeable(id) {
             return Ok(());
         }

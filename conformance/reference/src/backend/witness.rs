@@ -159,13 +159,13 @@ impl<D> WitnessedDevice<D> {
     }
 
     /// Makes the allocator's calls fail by a plan that counts from now. A failing call does not reach the device.
-    pub(crate) fn plan_faults(&self, plan: FaultPlan) {
+    pub fn plan_faults(&self, plan: FaultPlan) {
         self.0.borrow_mut().faults = plan;
     }
 
     /// How many planned failures have happened so far.
     #[must_use]
-    pub(crate) fn faults_fired(&self) -> u64 {
+    pub fn faults_fired(&self) -> u64 {
         self.0.borrow().faults.fired()
     }
 
@@ -195,7 +195,7 @@ impl<D> WitnessedDevice<D> {
     }
 
     /// Makes the device say that the next range of addresses begins here. The range itself is given back at once.
-    pub(crate) fn answer_wrongly(&self, address: u64) {
+    pub fn answer_wrongly(&self, address: u64) {
         self.0.borrow_mut().wrong = Some(address);
     }
 
@@ -225,7 +225,7 @@ impl<D> WitnessedDevice<D> {
 
     /// The processes that the device named when it was last asked for them.
     #[must_use]
-    pub(crate) fn newest_processes(&self) -> Vec<ProcessMemory> {
+    pub fn newest_processes(&self) -> Vec<ProcessMemory> {
         self.0.borrow().processes.clone()
     }
 }

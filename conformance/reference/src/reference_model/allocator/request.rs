@@ -23,7 +23,7 @@ pub(super) struct Wanted {
 
 impl Reference {
     /// The block size for a request; `None` beyond 64 bits (spec 1.2 to 1.4).
-    pub(crate) fn rounded(&self, requested: u64) -> Option<u64> {
+    pub fn rounded(&self, requested: u64) -> Option<u64> {
         if requested < 512 {
             return Some(512);
         }
@@ -47,7 +47,7 @@ impl Reference {
     }
 
     /// The segment size for a block (spec 1.6); the most that 64 bits hold if there is none.
-    pub(crate) fn segment_for(&self, size: u64) -> u64 {
+    pub fn segment_for(&self, size: u64) -> u64 {
         if size <= MIB {
             return 2 * MIB;
         }
@@ -58,7 +58,7 @@ impl Reference {
     }
 
     /// Serves a request; `raw` ones have no bound (spec 2.1). Returns the block's address.
-    pub(crate) fn allocate(&mut self, requested: u64, stream: u64, raw: bool) -> Result<u64, AllocError> {
+    pub fn allocate(&mut self, requested: u64, stream: u64, raw: bool) -> Result<u64, AllocError> {
         if !raw && requested >= 1 << 60 {
             return Err(AllocError::TooLarge { requested: Bytes(requested) });
         }

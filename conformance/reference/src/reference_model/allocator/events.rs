@@ -14,7 +14,7 @@ use crate::backend::MadeCall;
 
 impl Reference {
     /// Notes that another stream uses an allocated block.
-    pub(crate) fn record_stream(&mut self, address: u64, stream: u64) {
+    pub fn record_stream(&mut self, address: u64, stream: u64) {
         if self.segment_at(address).stream == stream {
             return;
         }
@@ -27,7 +27,7 @@ impl Reference {
     }
 
     /// Takes an allocated block back (spec 3.3).
-    pub(crate) fn free(&mut self, address: u64) -> Result<(), BackendError> {
+    pub fn free(&mut self, address: u64) -> Result<(), BackendError> {
         let segment = self.segment_at(address);
         let (class, stream, pool) = (segment.class, segment.stream, segment.pool);
         let block = self.block_mut(address);
@@ -117,7 +117,7 @@ impl Reference {
     }
 
     /// Frees blocks whose events are complete, without waiting (spec 3.6).
-    pub(crate) fn process_events(&mut self) -> Result<(), BackendError> {
+    pub fn process_events(&mut self) -> Result<(), BackendError> {
         if self.is_deferring() {
             return Ok(());
         }
@@ -163,7 +163,7 @@ impl Reference {
     }
 
     /// `empty_cache` (spec 2.10).
-    pub(crate) fn release_cached(&mut self) -> Result<(), AllocError> {
+    pub fn release_cached(&mut self) -> Result<(), AllocError> {
         if !self.is_deferring() {
             self.synchronize()?;
         }

@@ -10,20 +10,24 @@ use super::blocks::{Segment, State};
 use super::request::Wanted;
 
 /// A segment of a checkpoint: its first byte, its stream, and its blocks.
-pub(crate) type SavedRun = (DeviceAddress, StreamId, Vec<(Bytes, SavedState)>);
+pub type SavedRun = (DeviceAddress, StreamId, Vec<(Bytes, SavedState)>);
 
 /// The saved state of a pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Saved {
-    pub(crate) pool: PoolId,
-    pub(crate) segments: Vec<SavedRun>,
+pub struct Saved {
+    /// The pool.
+    pub pool: PoolId,
+    /// Its segments, in the order in which they are restored.
+    pub segments: Vec<SavedRun>,
 }
 
 /// What a restore took back, and what it handed out.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Restoration {
-    pub(crate) freed: Vec<u64>,
-    pub(crate) allocations: Vec<u64>,
+pub struct Restoration {
+    /// Addresses of the blocks taken back, in order.
+    pub freed: Vec<u64>,
+    /// Addresses of the blocks handed out, in order.
+    pub allocations: Vec<u64>,
 }
 
 impl Reference {
@@ -42,7 +46,7 @@ impl Reference {
     }
 
     /// Saves a pool.
-    pub(crate) fn save(&mut self, pool: PoolId) -> Result<Saved, CheckpointError> {
+    pub fn save(&mut self, pool: PoolId) -> Result<Saved, CheckpointError> {
         self.flush_deferred()?;
         if !self.has_pool(pool) {
             return Err(CheckpointError::UnknownPool(pool));
@@ -66,7 +70,7 @@ impl Reference {
     }
 
     /// Restores a pool: takes all its blocks back, then hands the saved ones out, and gives back those that were free.
-    pub(crate) fn restore(&mut self, saved: &Saved) -> Result<Restoration, CheckpointError> {
+    pub fn restore(&mut self, saved: &Saved) -> Result<Restoration, CheckpointError> {
         if !self.has_pool(saved.pool) {
             return Err(CheckpointError::LostPool(saved.pool));
         }
