@@ -4,29 +4,41 @@
   run.py                      try all bugs, one at a time, and print a table (Markdown)
   run.py --only ID [ID ...]   try some of them
   run.py --check              only check that the list fits the sources and that every bug compiles
+  run.py --list FILE          try the bugs of another list, in the same format; those that do not fit or compile are named and left out
+  run.py --jobs N             try N bugs at a time
 
-A bug is tried with the laws at 250 cases. If they pass, it is tried with the whole suite as `parkade conform` runs it, with the core's
-own tests, and with the recorded answers of the real allocator. A run that takes longer than --limit is a hang, and counts as caught.
+A bug is tried with the laws at 250 cases, quick ones first. If they pass, it is tried with the whole suite as `parkade conform` runs it,
+with the core's own tests, and with the recorded answers of the real allocator. Each of these must pass without a bug, too. A run that takes longer than --limit is a hang, and counts as caught.
+At the end stand two rates: what the suite catches alone, and what suite and tests catch together.
 
 Exit code: 0 if the suite catches every bug, or the recorded answers do where the list says that no law can see it; 1 if not, or if the
 list does not fit the sources; 2 if a bug does not compile.
 """
 import argparse
+import concurrent.futures
 import json
+import pathlib
 import sys
+import threading
 import tomllib
 
 import switch
 
-LAWS = ["conform", "--cases", "250", "--json", "--filter", "law/"]
-SUITE = ["conform", "--json"]
+OWN_LIST = switch.ROOT / "conformance/mutants/bugs.toml"
+# What a bug is shown to, one after the other, until one catches it: quick ones first.
+JUDGES = [
+    ("reference law", ["conform", "--cases", "250", "--json", "--filter", "law/reference"]),
+    ("settings law", ["conform", "--cases", "250", "--json", "--filter", "law/settings"]),
+    ("laws", ["conform", "--cases", "250", "--json", "--filter", "law/"]),
+    ("whole suite", ["conform", "--json"]),
+]
 
 
-def read_list(only):
-    """Reads the list of bugs, and checks that the old text of each stands exactly once in its file."""
-    listed = tomllib.loads((switch.ROOT / "conformance/mutants/bugs.toml").read_text())["bug"]
+def read_list(path, only):
+    """Reads a list of bugs. Returns those whose old text stands exactly once in their file, and what is wrong with the others."""
+    listed = tomllib.loads(path.read_text())["bug"]
     names = [entry["id"] for entry in listed]
-    wrong = [f"{name}: twice in the list" for name in set(names) if names.count(name) > 1]
+    wrong = [f"{name}: twice in the list" for name in sorted(set(names)) if names.count(name) > 1]
     wrong += [f"{name}: not in the list" for name in only if name not in names]
     bugs = []
     for number, entry in enumerate(listed, start=1):
@@ -37,9 +49,7 @@ def read_list(only):
         start = text.index(entry["old"])
         bug = switch.Bug(entry["id"], entry["file"], start, start + len(entry["old"]), entry["new"], entry["says"], number)
         bugs.append((bug, entry.get("unseen")))
-    if wrong:
-        sys.exit("\n".join(wrong))
-    return bugs
+    return bugs, wrong
 
 
 def failures(output):
@@ -84,47 +94,80 @@ def ask_tests(programs, number, limit_s):
     return caught, seconds
 
 
+class Baseline:
+    """Whether a judge passes without any bug, found out when it is first needed."""
+
+    def __init__(self):
+        self.known, self.lock = {}, threading.Lock()
+
+    def check(self, name, ask):
+        with self.lock:
+            if name not in self.known:
+                self.known[name] = ask()
+            if self.known[name]:
+                raise SystemExit(f"there are failures without any bug: {name}: {self.known[name]}")
+
+
+def try_bug(programs, baseline, bug, unseen, limit_s):
+    """Shows a bug to one judge after the other. Returns (whether the suite catches it, whether anything does, the row of the table)."""
+    total, row = 0.0, lambda caught, reason: f"| `{bug.id}`: {bug.says} | {caught} | {short(reason)} | {total:.0f} |"
+    for name, arguments in JUDGES:
+        caught, reason, seconds = ask_suite(programs, arguments, bug.number, limit_s)
+        total += seconds
+        if caught:
+            baseline.check(name, lambda: ask_suite(programs, arguments, 0, limit_s * 4)[0])
+            return True, True, row(f"{caught} (whole suite)" if name == "whole suite" else caught, reason)
+    tests, seconds = ask_tests(programs, bug.number, limit_s)
+    total += seconds
+    if tests:
+        baseline.check("tests", lambda: ask_tests(programs, 0, limit_s * 4)[0])
+    return False, bool(tests), row(f"**not the suite**: {', '.join(tests) or 'nothing'}", unseen or "")
+
+
+def short(reason):
+    reason = reason.replace("|", "/")
+    return reason if len(reason) <= 160 else reason[:157] + "..."
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="bugs to try, by their ids in bugs.toml")
+    parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="bugs to try, by their ids in the list")
+    parser.add_argument("--list", type=pathlib.Path, default=OWN_LIST, metavar="FILE", help="the bugs (default: bugs.toml beside this program)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many bugs to try at a time (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="check the list and run nothing")
     parser.add_argument("--limit", type=float, default=180, metavar="SECONDS", help="the longest that a run may take (default: %(default)s)")
     options = parser.parse_args()
-    listed = read_list(options.only)
+    listed, wrong = read_list(options.list, options.only)
+    is_own = options.list == OWN_LIST
+    if wrong and is_own:
+        sys.exit("\n".join(wrong))
     switch.copy_workspace()
     bugs, refused = switch.without_those_that_do_not_compile([bug for bug, _ in listed])
-    if refused:
-        print("\n".join(f"{name}: {why}" for name, why in refused.items()), file=sys.stderr)
+    wrong += [f"{name}: {why}" for name, why in refused.items()]
+    if wrong:
+        print("\n".join(wrong), file=sys.stderr)
+    if refused and is_own:
         return 2
     if options.check:
         print(f"{len(bugs)} bugs fit and compile")
         return 0
     programs = switch.build()
-    caught, _, seconds = ask_suite(programs, SUITE, 0, options.limit * 2)
-    wrong = ([f"the suite: {caught}"] if caught else []) + ask_tests(programs, 0, options.limit * 2)[0]
-    if wrong:
-        sys.exit(f"there are failures without any bug: {wrong}")
-    print(f"without a bug the whole suite passes, in {seconds:.0f} s\n\n| bug | caught by | first reason | s |\n|---|---|---|---|", flush=True)
-    survivors, by_suite = [], 0
-    chosen = [(bug, unseen) for bug, unseen in listed if not options.only or bug.id in options.only]
-    for bug, unseen in chosen:
-        caught, reason, seconds = ask_suite(programs, LAWS, bug.number, options.limit)
-        if not caught:
-            caught, reason, more = ask_suite(programs, SUITE, bug.number, options.limit)
-            seconds += more
-            caught = caught and f"{caught} (whole suite)"
-        by_suite += bool(caught)
-        if not caught:
-            tests, more = ask_tests(programs, bug.number, options.limit)
-            seconds += more
-            caught = f"**not the suite**: {', '.join(tests) or 'nothing'}"
-            reason = unseen or ""
-            if not (unseen and "golden" in tests):
+    baseline = Baseline()
+    print("| bug | caught by | first reason | s |\n|---|---|---|---|", flush=True)
+    kept = {bug.id for bug in bugs}
+    chosen = [(bug, unseen) for bug, unseen in listed if bug.id in kept and (not options.only or bug.id in options.only)]
+    by_suite, by_any, survivors = 0, 0, []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        tries = [pool.submit(try_bug, programs, baseline, bug, unseen, options.limit) for bug, unseen in chosen]
+        for (bug, unseen), tried in zip(chosen, tries):
+            suite, anything, row = tried.result()
+            by_suite, by_any = by_suite + suite, by_any + anything
+            if not suite and not (anything and (unseen or not is_own)):
                 survivors.append(bug.id)
-        reason = reason.replace("|", "/")
-        reason = reason if len(reason) <= 160 else reason[:157] + "..."
-        print(f"| `{bug.id}`: {bug.says} | {caught} | {reason} | {seconds:.0f} |", flush=True)
-    print(f"\n{by_suite} of {len(chosen)} caught by the suite; survivors: {', '.join(survivors) or 'none'}")
+            print(row, flush=True)
+    rate = lambda count: f"{count} of {len(chosen)}, {100 * count / max(len(chosen), 1):.1f} %"
+    print(f"\ncaught by the suite alone: {rate(by_suite)}; by the suite and the tests: {rate(by_any)}")
+    print(f"survivors: {', '.join(survivors) or 'none'}")
     return 1 if survivors else 0
 
 

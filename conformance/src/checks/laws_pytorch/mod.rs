@@ -6,9 +6,13 @@ mod faults;
 mod fixed;
 pub mod operation;
 mod races;
+mod reference;
 mod remap;
 mod repeats;
+mod settings;
+mod tables;
 pub mod trial;
+mod wrong_device;
 
 use std::sync::Arc;
 
@@ -57,5 +61,9 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries.extend(faults::entries());
     entries.extend(races::entries(backend));
     entries.extend(remap::entries());
+    entries.extend(reference::entries(backend));
+    entries.extend(settings::entries());
+    entries.extend(tables::entries());
+    entries.extend(wrong_device::entries());
     entries
 }

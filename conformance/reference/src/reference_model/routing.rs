@@ -12,13 +12,13 @@ use parkade::{AllocError, Allocator, PoolError, PoolFilter};
 use crate::law::{Broken, Law, ensure};
 
 /// The allocator's id of a pool number.
-pub(crate) const fn id(pool: u64) -> PoolId {
+pub const fn id(pool: u64) -> PoolId {
     PoolId(0, pool)
 }
 
 /// The expected state of private pools, by number.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Routing {
+pub struct Routing {
     /// Pools that requests are routed to, newest last, with the stream they serve, or `None` for all streams.
     routed: Vec<(u64, Option<StreamId>)>,
     uses: BTreeMap<u64, i64>,
@@ -30,38 +30,38 @@ pub(crate) struct Routing {
 
 impl Routing {
     /// Whether requests are routed to any pool.
-    pub(crate) fn is_routing(&self) -> bool {
+    pub fn is_routing(&self) -> bool {
         !self.routed.is_empty()
     }
 
     /// Whether requests are routed to the pool; inside, the stream they come from, or `None` for all streams.
-    pub(crate) fn routed(&self, pool: u64) -> Option<Option<StreamId>> {
+    pub fn routed(&self, pool: u64) -> Option<Option<StreamId>> {
         self.routed.iter().find(|&&(routed, _)| routed == pool).map(|&(_, stream)| stream)
     }
 
     /// Whether a pool gets the requests of a single stream, as while a graph is captured on it.
-    pub(crate) fn is_capturing(&self) -> bool {
+    pub fn is_capturing(&self) -> bool {
         self.routed.iter().any(|(_, stream)| stream.is_some())
     }
 
     /// The pool for a request of the stream: that of the newest routing that matches. 0 is the default pool.
-    pub(crate) fn pool_for(&self, stream: StreamId) -> u64 {
+    pub fn pool_for(&self, stream: StreamId) -> u64 {
         let accepts = |filter: &Option<StreamId>| filter.is_none_or(|wanted| wanted == stream);
         self.routed.iter().rev().find(|(_, filter)| accepts(filter)).map_or(0, |&(pool, _)| pool)
     }
 
     /// The pool's use count.
-    pub(crate) fn uses(&self, pool: u64) -> i64 {
+    pub fn uses(&self, pool: u64) -> i64 {
         self.uses.get(&pool).copied().unwrap_or(0)
     }
 
     /// The pools that may serve other requests when memory runs out.
-    pub(crate) fn serving(&self) -> impl Iterator<Item = u64> + '_ {
+    pub fn serving(&self) -> impl Iterator<Item = u64> + '_ {
         self.serving.iter().copied()
     }
 
     /// Whether the pool's blocks are not split.
-    pub(crate) fn is_whole(&self, pool: u64) -> bool {
+    pub fn is_whole(&self, pool: u64) -> bool {
         self.whole.contains(&pool)
     }
 
@@ -69,7 +69,7 @@ impl Routing {
     ///
     /// # Errors
     /// If the answer does not match the pool's uses.
-    pub(crate) fn create<D: DeviceBackend, P: Policy, O: Observer>(
+    pub fn create<D: DeviceBackend, P: Policy, O: Observer>(
         &mut self,
         core: &mut Allocator<D, P, O>,
         pool: u64,
@@ -87,7 +87,7 @@ impl Routing {
     ///
     /// # Errors
     /// If the answer does not match the pool's routing and uses.
-    pub(crate) fn begin<D: DeviceBackend, P: Policy, O: Observer>(
+    pub fn begin<D: DeviceBackend, P: Policy, O: Observer>(
         &mut self,
         core: &mut Allocator<D, P, O>,
         pool: u64,
@@ -111,7 +111,7 @@ impl Routing {
     ///
     /// # Errors
     /// If the answer does not match the pool's routing.
-    pub(crate) fn end<D: DeviceBackend, P: Policy, O: Observer>(
+    pub fn end<D: DeviceBackend, P: Policy, O: Observer>(
         &mut self,
         core: &mut Allocator<D, P, O>,
         pool: u64,
@@ -127,7 +127,7 @@ impl Routing {
     ///
     /// # Errors
     /// If the allocator refuses.
-    pub(crate) fn release<D: DeviceBackend, P: Policy, O: Observer>(
+    pub fn release<D: DeviceBackend, P: Policy, O: Observer>(
         &mut self,
         core: &mut Allocator<D, P, O>,
         pool: u64,
@@ -142,19 +142,19 @@ impl Routing {
     }
 
     /// Lets the pool serve other requests when memory runs out.
-    pub(crate) fn serve_when_out<D: DeviceBackend, P: Policy, O: Observer>(&mut self, core: &mut Allocator<D, P, O>, pool: u64) {
+    pub fn serve_when_out<D: DeviceBackend, P: Policy, O: Observer>(&mut self, core: &mut Allocator<D, P, O>, pool: u64) {
         core.set_pool_use_on_oom(id(pool), true);
         self.serving.insert(pool);
     }
 
     /// Stops splitting the pool's blocks.
-    pub(crate) fn keep_whole<D: DeviceBackend, P: Policy, O: Observer>(&mut self, core: &mut Allocator<D, P, O>, pool: u64) {
+    pub fn keep_whole<D: DeviceBackend, P: Policy, O: Observer>(&mut self, core: &mut Allocator<D, P, O>, pool: u64) {
         core.set_pool_no_split(id(pool));
         self.whole.insert(pool);
     }
 
     /// Forgets that the pool is not split, because the pool is gone.
-    pub(crate) fn forget_whole(&mut self, pool: u64) {
+    pub fn forget_whole(&mut self, pool: u64) {
         self.whole.remove(&pool);
     }
 
@@ -162,7 +162,7 @@ impl Routing {
     ///
     /// # Errors
     /// If not.
-    pub(crate) fn check_uses<D: DeviceBackend, P: Policy, O: Observer>(
+    pub fn check_uses<D: DeviceBackend, P: Policy, O: Observer>(
         &self,
         core: &Allocator<D, P, O>,
         pools: u64,
@@ -178,7 +178,7 @@ impl Routing {
     ///
     /// # Errors
     /// If any was.
-    pub(crate) fn check_kept(&self, entries: &[TraceEntry], is_deferring: bool) -> Result<(), Broken> {
+    pub fn check_kept(&self, entries: &[TraceEntry], is_deferring: bool) -> Result<(), Broken> {
         let is_gone = |entry: &&TraceEntry| matches!(entry.action, TraceAction::SegmentFree | TraceAction::SegmentUnmap);
         for entry in entries.iter().filter(is_gone) {
             let pool = entry.pool.1;
@@ -193,7 +193,7 @@ impl Routing {
     ///
     /// # Errors
     /// If not.
-    pub(crate) fn check_served(&self, entries: &[TraceEntry], bytes: u64, stream: StreamId) -> Result<(u64, bool), Broken> {
+    pub fn check_served(&self, entries: &[TraceEntry], bytes: u64, stream: StreamId) -> Result<(u64, bool), Broken> {
         let served = entries.iter().rev().find(|entry| entry.action == TraceAction::Alloc).map_or(0, |entry| entry.pool.1);
         let wanted = self.pool_for(stream);
         let is_borrowed = served != wanted && wanted == 0 && self.serving.contains(&served);
@@ -207,7 +207,7 @@ impl Routing {
     ///
     /// # Errors
     /// If it failed for another reason.
-    pub(crate) fn failed_in_pool(&mut self, error: PoolError) -> Result<(), Broken> {
+    pub fn failed_in_pool(&mut self, error: PoolError) -> Result<(), Broken> {
         let is_legal =
             matches!(error, PoolError::AlreadyRouted(id) if self.serving.contains(&id.1) && self.routed(id.1).is_some());
         ensure(Law::Pools, is_legal || matches!(error, PoolError::Abandoned(_)), || AllocError::Pool(error).to_string())?;

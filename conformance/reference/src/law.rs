@@ -45,11 +45,15 @@ pub enum Law {
     NoRace,
     /// An invalid answer of a policy gives an error that names the policy, and changes nothing.
     Answers,
+    /// A settings string sets what the specification says, or fails with its error.
+    Settings,
+    /// Every decision, device call, statistic, trace entry and error is that of the reference allocator.
+    Reference,
 }
 
 impl Law {
     /// Every law.
-    pub const ALL: [Law; 20] = [
+    pub const ALL: [Law; 22] = [
         Law::NoOverlap,
         Law::Alignment,
         Law::Accounting,
@@ -70,6 +74,8 @@ impl Law {
         Law::Faults,
         Law::NoRace,
         Law::Answers,
+        Law::Settings,
+        Law::Reference,
     ];
 
     /// Its name in tables.
@@ -96,6 +102,8 @@ impl Law {
             Law::Faults => "faults",
             Law::NoRace => "no-race",
             Law::Answers => "answers",
+            Law::Settings => "settings",
+            Law::Reference => "reference",
         }
     }
 }

@@ -19,6 +19,8 @@ use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{CallName, FaultError, FaultPlan};
 
+use super::made_call::MadeCall;
+
 /// PyTorch's allocator on a witnessed device, with its trace as a list.
 pub type Core<D> = Allocator<WitnessedDevice<D>, PyTorch, Vec<TraceEntry>>;
 
@@ -76,36 +78,10 @@ impl Witness {
 #[derive(Debug)]
 pub struct WitnessedEvent<E> {
     event: E,
+    /// Events are numbered from 1 in the order in which they are made.
+    id: u64,
     stream: u64,
     number: u64,
-}
-
-/// A device call made by the allocator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MadeCall {
-    pub(crate) name: CallName,
-    pub(crate) bytes: u64,
-    pub(crate) done: bool,
-}
-
-impl MadeCall {
-    /// The call's name in CUDA's documentation.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.name.as_str()
-    }
-
-    /// Its size in bytes, or 0 if it has none.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Whether the call succeeded.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.done
-    }
 }
 
 #[derive(Debug)]
@@ -121,6 +97,12 @@ struct Shared<D> {
     touched: BTreeSet<u64>,
     /// The most memory that the device claims to have.
     most: Bytes,
+    /// How many events were made.
+    events: u64,
+    /// The newest list of processes.
+    processes: Vec<ProcessMemory>,
+    /// What the next range is said to begin at, if not where it does.
+    wrong: Option<u64>,
 }
 
 /// A handle to a device; clones refer to the same device.
@@ -140,7 +122,9 @@ impl<D> WitnessedDevice<D> {
         let (witness, faults) = (Witness::default(), FaultPlan::none());
         let (reserved, touched) = (BTreeMap::new(), BTreeSet::new());
         let most = Bytes::MAX;
-        WitnessedDevice(Rc::new(RefCell::new(Shared { device, witness, faults, calls: None, reserved, touched, most })))
+        let (calls, events, processes, wrong) = (None, 0, Vec::new(), None);
+        let shared = Shared { device, witness, faults, calls, reserved, touched, most, events, processes, wrong };
+        WitnessedDevice(Rc::new(RefCell::new(shared)))
     }
 
     /// Makes the device claim at most this much memory. A real device reports its full size even when a ballast holds most of it,
@@ -175,13 +159,13 @@ impl<D> WitnessedDevice<D> {
     }
 
     /// Makes the allocator's calls fail by a plan that counts from now. A failing call does not reach the device.
-    pub(crate) fn plan_faults(&self, plan: FaultPlan) {
+    pub fn plan_faults(&self, plan: FaultPlan) {
         self.0.borrow_mut().faults = plan;
     }
 
     /// How many planned failures have happened so far.
     #[must_use]
-    pub(crate) fn faults_fired(&self) -> u64 {
+    pub fn faults_fired(&self) -> u64 {
         self.0.borrow().faults.fired()
     }
 
@@ -210,25 +194,39 @@ impl<D> WitnessedDevice<D> {
         shared.reserved.keys().filter(|base| !shared.touched.contains(base)).count()
     }
 
+    /// Makes the device say that the next range of addresses begins here. The range itself is given back at once.
+    pub fn answer_wrongly(&self, address: u64) {
+        self.0.borrow_mut().wrong = Some(address);
+    }
+
     /// Makes one call, unless the plan says that it fails.
-    fn call<T>(
-        &self,
-        name: CallName,
-        bytes: u64,
-        make: impl FnOnce(&mut Shared<D>) -> Result<T, BackendError>,
-    ) -> Result<T, BackendError> {
+    fn call<T>(&self, asked: MadeCall, make: impl FnOnce(&mut Shared<D>) -> Result<T, BackendError>) -> Result<T, BackendError> {
         let shared = &mut *self.0.borrow_mut();
+        let name = asked.name;
         let answer = match shared.faults.next(name) {
             None => make(shared),
             Some(FaultError::OutOfMemory) if matches!(name, CallName::Malloc | CallName::MemCreate) => {
-                Err(BackendError::OutOfMemory { requested: Bytes(bytes) })
+                Err(BackendError::OutOfMemory { requested: Bytes(asked.bytes) })
             }
             Some(error) => Err(BackendError::Driver { call: name.as_str(), code: error.code() }),
         };
         if let Some(calls) = &mut shared.calls {
-            calls.push(MadeCall { name, bytes, done: answer.is_ok() });
+            calls.push(MadeCall { done: answer.is_ok(), error: answer.as_ref().err().copied(), ..asked });
         }
         answer
+    }
+
+    /// Notes what the newest call answered.
+    fn answered(&self, answer: u64) {
+        if let Some(newest) = self.0.borrow_mut().calls.as_mut().and_then(|calls| calls.last_mut()) {
+            newest.answer = answer;
+        }
+    }
+
+    /// The processes that the device named when it was last asked for them.
+    #[must_use]
+    pub fn newest_processes(&self) -> Vec<ProcessMemory> {
+        self.0.borrow().processes.clone()
     }
 }
 
@@ -246,31 +244,48 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
-        self.call(CallName::MemGetInfo, 0, |shared| shared.device.memory_info())
+        let memory = self.call(MadeCall::to(CallName::MemGetInfo), |shared| shared.device.memory_info())?;
+        self.answered(memory.free.get());
+        Ok(memory)
     }
 
     fn processes(&mut self) -> Vec<ProcessMemory> {
-        self.steer().processes()
+        let shared = &mut *self.0.borrow_mut();
+        shared.processes = shared.device.processes();
+        shared.processes.clone()
     }
 
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.call(CallName::Malloc, size.get(), |shared| shared.device.malloc(size))
+        let address = self.call(MadeCall::to(CallName::Malloc).of(size.get()), |shared| {
+            let address = shared.device.malloc(size)?;
+            let Some(wrong) = shared.wrong.take() else { return Ok(address) };
+            shared.device.free(address)?;
+            Ok(DeviceAddress(wrong))
+        })?;
+        self.answered(address.get());
+        Ok(address)
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
-        self.call(CallName::Free, 0, |shared| shared.device.free(address))
+        self.call(MadeCall::to(CallName::Free).at(address.get()), |shared| shared.device.free(address))
     }
 
     fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.call(CallName::AddressReserve, size.get(), |shared| {
+        let address = self.call(MadeCall::to(CallName::AddressReserve).of(size.get()), |shared| {
             let address = shared.device.reserve(size)?;
+            if let Some(wrong) = shared.wrong.take() {
+                shared.device.unreserve(address, size)?;
+                return Ok(DeviceAddress(wrong));
+            }
             shared.reserved.insert(address.get(), size.get());
             Ok(address)
-        })
+        })?;
+        self.answered(address.get());
+        Ok(address)
     }
 
     fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.call(CallName::AddressFree, size.get(), |shared| {
+        self.call(MadeCall::to(CallName::AddressFree).of(size.get()).at(address.get()), |shared| {
             shared.device.unreserve(address, size)?;
             shared.reserved.remove(&address.get());
             shared.touched.remove(&address.get());
@@ -279,11 +294,11 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn create(&mut self, size: Bytes) -> Result<D::Physical, BackendError> {
-        self.call(CallName::MemCreate, size.get(), |shared| shared.device.create(size))
+        self.call(MadeCall::to(CallName::MemCreate).of(size.get()), |shared| shared.device.create(size))
     }
 
     fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &D::Physical) -> Result<(), BackendError> {
-        self.call(CallName::MemMap, size.get(), |shared| {
+        self.call(MadeCall::to(CallName::MemMap).of(size.get()).at(address.get()), |shared| {
             shared.device.map(address, size, memory)?;
             shared.touched.extend(shared.reserved.range(..=address.get()).next_back().map(|(base, _)| *base));
             Ok(())
@@ -291,17 +306,19 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.call(CallName::MemSetAccess, size.get(), |shared| shared.device.set_access(address, size))
+        let asked = MadeCall::to(CallName::MemSetAccess).of(size.get()).at(address.get());
+        self.call(asked, |shared| shared.device.set_access(address, size))
     }
 
     fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.call(CallName::MemUnmap, size.get(), |shared| shared.device.unmap(address, size))
+        let asked = MadeCall::to(CallName::MemUnmap).of(size.get()).at(address.get());
+        self.call(asked, |shared| shared.device.unmap(address, size))
     }
 
     fn release(&mut self, memory: D::Physical) -> Result<(), (D::Physical, BackendError)> {
         let mut refused = None;
         let mut memory = Some(memory);
-        let answer = self.call(CallName::MemRelease, 0, |shared| {
+        let answer = self.call(MadeCall::to(CallName::MemRelease), |shared| {
             let Some(memory) = memory.take() else { return Ok(()) };
             shared.device.release(memory).map_err(|(memory, error)| {
                 refused = Some(memory);
@@ -316,16 +333,22 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
-        self.call(CallName::StreamSynchronize, 0, |shared| shared.device.synchronize_stream(stream))
+        self.call(MadeCall::to(CallName::StreamSynchronize).on(stream.get()), |shared| shared.device.synchronize_stream(stream))
     }
 
     fn create_event(&mut self) -> Result<Self::Event, BackendError> {
-        let event = self.call(CallName::EventCreate, 0, |shared| shared.device.create_event())?;
-        Ok(WitnessedEvent { event, stream: 0, number: 0 })
+        let (event, id) = self.call(MadeCall::to(CallName::EventCreate), |shared| {
+            let event = shared.device.create_event()?;
+            shared.events += 1;
+            Ok((event, shared.events))
+        })?;
+        self.answered(id);
+        Ok(WitnessedEvent { event, id, stream: 0, number: 0 })
     }
 
     fn record_event(&mut self, event: &mut Self::Event, stream: StreamId) -> Result<(), BackendError> {
-        self.call(CallName::EventRecord, 0, |shared| {
+        let asked = MadeCall::to(CallName::EventRecord).on(stream.get()).with(event.id);
+        self.call(asked, |shared| {
             shared.device.record_event(&mut event.event, stream)?;
             let said = shared.witness.streams.entry(stream.get()).or_default();
             said.recorded += 1;
@@ -335,17 +358,19 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn is_complete(&mut self, event: &Self::Event) -> Result<bool, BackendError> {
-        self.call(CallName::EventQuery, 0, |shared| {
+        let complete = self.call(MadeCall::to(CallName::EventQuery).with(event.id), |shared| {
             let complete = shared.device.is_complete(&event.event)?;
             if complete {
                 shared.witness.done(event, true);
             }
             Ok(complete)
-        })
+        })?;
+        self.answered(u64::from(complete));
+        Ok(complete)
     }
 
     fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError> {
-        self.call(CallName::EventSynchronize, 0, |shared| {
+        self.call(MadeCall::to(CallName::EventSynchronize).with(event.id), |shared| {
             shared.device.wait(&event.event)?;
             shared.witness.done(event, false);
             Ok(())
@@ -353,7 +378,8 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 
     fn stream_wait(&mut self, stream: StreamId, event: &Self::Event) -> Result<(), BackendError> {
-        self.call(CallName::StreamWaitEvent, 0, |shared| shared.device.stream_wait(stream, &event.event))
+        let asked = MadeCall::to(CallName::StreamWaitEvent).on(stream.get()).with(event.id);
+        self.call(asked, |shared| shared.device.stream_wait(stream, &event.event))
     }
 
     fn destroy_event(&mut self, event: Self::Event) {

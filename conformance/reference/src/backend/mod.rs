@@ -8,6 +8,7 @@
 mod cuda;
 mod facts;
 mod insight;
+mod made_call;
 mod needs;
 mod simulated;
 mod test_device;
@@ -17,10 +18,11 @@ mod witness;
 pub use cuda::{Cuda, Rig};
 pub use facts::{Codes, DeviceFacts, Sharing, Waits};
 pub use insight::{Insight, Race, RaceSide, Touch};
+pub use made_call::MadeCall;
 pub use needs::{EventTiming, Needs, Places, Simulation, Unable};
 pub use simulated::Simulated;
 pub use test_device::{Holdings, TestDevice};
-pub use witness::{Core, MadeCall, Witness, WitnessedDevice, WitnessedEvent};
+pub use witness::{Core, Witness, WitnessedDevice, WitnessedEvent};
 
 /// Stream handles of simulated devices: not consecutive, not in order, and one near the top of the number range.
 pub const STREAMS: [u64; 4] = [0, 0x3000, 0x1000, 0xffff_ffff_ffff_f000];

@@ -1,0 +1,123 @@
+//! Checkpoints of private pools (spec 5.8).
+
+use parkade::CheckpointError;
+use parkade::checkpoint::SavedState;
+use parkade::device::BackendError;
+use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
+
+use super::Reference;
+use super::blocks::{Segment, State};
+use super::request::Wanted;
+
+/// A segment of a checkpoint: its first byte, its stream, and its blocks.
+pub type SavedRun = (DeviceAddress, StreamId, Vec<(Bytes, SavedState)>);
+
+/// The saved state of a pool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Saved {
+    /// The pool.
+    pub pool: PoolId,
+    /// Its segments, in the order in which they are restored.
+    pub segments: Vec<SavedRun>,
+}
+
+/// What a restore took back, and what it handed out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Restoration {
+    /// Addresses of the blocks taken back, in order.
+    pub freed: Vec<u64>,
+    /// Addresses of the blocks handed out, in order.
+    pub allocations: Vec<u64>,
+}
+
+impl Reference {
+    /// The pool's segments in the order in which they are saved: those whose first block is in use, by address, then those whose
+    /// first block is free, in the order of free blocks. What begins without memory is left out.
+    fn saved_order(&self, pool: PoolId) -> Vec<u64> {
+        let own = self.segments.iter().filter(|segment| segment.pool == pool);
+        let is_used = |segment: &&Segment| matches!(segment.blocks[0].state, State::Allocated | State::Pending);
+        let mut order: Vec<u64> = own.filter(is_used).map(|segment| segment.base).collect();
+        order.sort_unstable();
+        for class in [PoolClass::Small, PoolClass::Large] {
+            let free = self.free_blocks(pool, class).into_iter().map(|block| block.address);
+            order.extend(free.filter(|&address| self.segment_at(address).base == address));
+        }
+        order
+    }
+
+    /// Saves a pool.
+    pub fn save(&mut self, pool: PoolId) -> Result<Saved, CheckpointError> {
+        self.flush_deferred()?;
+        if !self.has_pool(pool) {
+            return Err(CheckpointError::UnknownPool(pool));
+        }
+        let mut segments = Vec::new();
+        for base in self.saved_order(pool) {
+            let segment = self.segment_at(base);
+            let mut blocks = Vec::new();
+            for block in &segment.blocks {
+                let state = match block.state {
+                    State::Pending => return Err(CheckpointError::EventsPending(DeviceAddress(block.address))),
+                    State::Allocated => SavedState::Allocated,
+                    State::Unmapped => SavedState::Unmapped,
+                    State::Free | State::Taken => SavedState::Free,
+                };
+                blocks.push((Bytes(block.size), state));
+            }
+            segments.push((DeviceAddress(base), StreamId(segment.stream), blocks));
+        }
+        Ok(Saved { pool, segments })
+    }
+
+    /// Restores a pool: takes all its blocks back, then hands the saved ones out, and gives back those that were free.
+    pub fn restore(&mut self, saved: &Saved) -> Result<Restoration, CheckpointError> {
+        if !self.has_pool(saved.pool) {
+            return Err(CheckpointError::LostPool(saved.pool));
+        }
+        if self.is_freeable(saved.pool) {
+            return Err(CheckpointError::Abandoned(saved.pool));
+        }
+        self.check_fit(saved)?;
+        let (mut freed, mut outcome): (_, Result<(), BackendError>) = (Vec::new(), Ok(()));
+        for base in self.saved_order(saved.pool) {
+            let blocks = self.segment_at(base).blocks.clone();
+            for block in blocks.iter().filter(|block| block.state == State::Allocated) {
+                freed.push(block.address);
+                outcome = outcome.and(self.free(block.address));
+            }
+        }
+        outcome?;
+        let mut allocations = Vec::new();
+        for (base, stream, blocks) in &saved.segments {
+            self.restore_run(base.get(), *stream, blocks, &mut allocations)?;
+        }
+        Ok(Restoration { freed, allocations })
+    }
+
+    fn restore_run(
+        &mut self,
+        base: u64,
+        stream: StreamId,
+        blocks: &[(Bytes, SavedState)],
+        allocations: &mut Vec<u64>,
+    ) -> Result<(), CheckpointError> {
+        let (pool, class) = (self.segment_at(base).pool, self.segment_at(base).class);
+        let (mut address, mut unused) = (base, Vec::new());
+        for &(size, state) in blocks.iter().filter(|(_, state)| *state != SavedState::Unmapped) {
+            let size = size.get();
+            let wanted = Wanted { requested: size, size, pool, class, stream: stream.get(), is_expandable: false };
+            let splits = self.block(address).size > size;
+            self.hand_out_part(address, &wanted, splits);
+            if state == SavedState::Allocated {
+                allocations.push(address)
+            } else {
+                unused.push(address)
+            }
+            address += self.block(address).size;
+        }
+        for address in unused {
+            self.free(address)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! Blocks given back, and the events that they wait for (spec 3.3 to 3.8).
+
+use parkade::AllocError;
+use parkade::device::BackendError;
+use parkade::stats::Family;
+use parkade::trace::TraceAction;
+use parkade::units::PoolId;
+use parkade_sim::CallName;
+
+use super::Reference;
+use super::accounts::add;
+use super::blocks::State;
+use crate::backend::MadeCall;
+
+impl Reference {
+    /// Notes that another stream uses an allocated block.
+    pub fn record_stream(&mut self, address: u64, stream: u64) {
+        if self.segment_at(address).stream == stream {
+            return;
+        }
+        let is_deferring = self.is_deferring();
+        let block = self.block_mut(address);
+        block.uses.insert(stream);
+        if is_deferring {
+            block.captured.insert(stream);
+        }
+    }
+
+    /// Takes an allocated block back (spec 3.3).
+    pub fn free(&mut self, address: u64) -> Result<(), BackendError> {
+        let segment = self.segment_at(address);
+        let (class, stream, pool) = (segment.class, segment.stream, segment.pool);
+        let block = self.block_mut(address);
+        block.state = State::Pending;
+        let (size, requested, is_used) = (block.size, block.requested, !block.uses.is_empty());
+        self.accounts.change(Family::Allocation, class, -1);
+        self.accounts.change(Family::AllocatedBytes, class, -(size as i64));
+        self.tell(TraceAction::FreeRequested, address, requested, stream, pool);
+        if self.is_oversize(size) {
+            add(&mut self.accounts.oversize_allocations, -1);
+        }
+        if !is_used {
+            self.free_block(address);
+            return Ok(());
+        }
+        if self.is_deferring() {
+            self.deferred.push_back(address);
+            return Ok(());
+        }
+        self.block_mut(address).captured.clear();
+        self.record_events(address).inspect_err(|_| self.deferred.push_back(address))
+    }
+
+    /// Makes a block free (spec 3.4).
+    fn free_block(&mut self, address: u64) {
+        let segment = self.segment_at(address);
+        let (class, stream, pool, is_expandable) = (segment.class, segment.stream, segment.pool, segment.is_expandable());
+        let (size, requested) = (self.block(address).size, self.block(address).requested);
+        self.tell(TraceAction::FreeCompleted, address, requested, stream, pool);
+        let (start, absorbed) = self.put_back(address);
+        if !is_expandable {
+            let (segment, whole) = (self.segment_at(start), self.block(start).size as i64);
+            let (more, bytes) = if segment.blocks.len() > 1 { (1, whole) } else { (0, 0) };
+            self.accounts.change(Family::InactiveSplit, class, more - absorbed.blocks);
+            self.accounts.change(Family::InactiveSplitBytes, class, bytes - absorbed.bytes);
+        }
+        self.accounts.change(Family::Active, class, -1);
+        self.accounts.change(Family::ActiveBytes, class, -(size as i64));
+        self.accounts.change(Family::RequestedBytes, class, -(requested as i64));
+    }
+
+    /// Records an event on each stream that uses the block, by stream handle (spec 3.5).
+    fn record_events(&mut self, address: u64) -> Result<(), BackendError> {
+        while let Some(stream) = self.block(address).uses.first().copied() {
+            let event = match self.spare_events.pop() {
+                Some(event) => event,
+                None => self.call(MadeCall::to(CallName::EventCreate))?,
+            };
+            if let Err(error) = self.call(MadeCall::to(CallName::EventRecord).on(stream).with(event)) {
+                self.spare_events.push(event);
+                return Err(error);
+            }
+            self.block_mut(address).uses.remove(&stream);
+            self.queues.entry(stream).or_default().push_back((event, address));
+        }
+        Ok(())
+    }
+
+    /// Records the events that were put off. Uses recorded during the capture are forgotten (spec 3.8).
+    pub(super) fn flush_deferred(&mut self) -> Result<(), BackendError> {
+        while let Some(&address) = self.deferred.front() {
+            let block = self.block_mut(address);
+            for stream in std::mem::take(&mut block.captured) {
+                block.uses.remove(&stream);
+            }
+            self.record_events(address)?;
+            self.deferred.pop_front();
+            if !self.is_waiting(address) {
+                self.free_block(address);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_waiting(&self, address: u64) -> bool {
+        self.queues.values().flatten().any(|&(_, block)| block == address)
+    }
+
+    /// Takes an event out of its queue; its block is free if it waits for no other.
+    fn complete(&mut self, stream: u64, place: usize) {
+        let Some((event, address)) = self.queues.get_mut(&stream).and_then(|queue| queue.remove(place)) else { return };
+        self.queues.retain(|_, queue| !queue.is_empty());
+        self.spare_events.push(event);
+        if !self.is_waiting(address) && self.block(address).uses.is_empty() {
+            self.free_block(address);
+        }
+    }
+
+    /// Frees blocks whose events are complete, without waiting (spec 3.6).
+    pub fn process_events(&mut self) -> Result<(), BackendError> {
+        if self.is_deferring() {
+            return Ok(());
+        }
+        self.flush_deferred()?;
+        let streams: Vec<u64> = self.queues.keys().copied().collect();
+        for stream in streams {
+            while let Some(&(event, _)) = self.queues.get(&stream).and_then(|queue| queue.front()) {
+                if self.call(MadeCall::to(CallName::EventQuery).with(event))? == 0 {
+                    break;
+                }
+                self.complete(stream, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for all events (spec 3.7).
+    pub(super) fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.accounts.waits += 1;
+        self.flush_deferred()?;
+        while let Some((&stream, queue)) = self.queues.first_key_value() {
+            let event = queue[0].0;
+            self.call(MadeCall::to(CallName::EventSynchronize).with(event))?;
+            self.complete(stream, 0);
+        }
+        Ok(())
+    }
+
+    /// Waits for the events of one pool's blocks.
+    pub(super) fn synchronize_pool(&mut self, pool: PoolId) -> Result<(), BackendError> {
+        self.accounts.waits += 1;
+        self.flush_deferred()?;
+        loop {
+            let of_pool = |&&(_, block): &&(u64, u64)| self.segment_at(block).pool == pool;
+            let first = self.queues.iter().find_map(|(&stream, queue)| {
+                let place = queue.iter().position(|entry| of_pool(&entry))?;
+                Some((stream, place, queue[place].0))
+            });
+            let Some((stream, place, event)) = first else { return Ok(()) };
+            self.call(MadeCall::to(CallName::EventSynchronize).with(event))?;
+            self.complete(stream, place);
+        }
+    }
+
+    /// `empty_cache` (spec 2.10).
+    pub fn release_cached(&mut self) -> Result<(), AllocError> {
+        if !self.is_deferring() {
+            self.synchronize()?;
+        }
+        self.release_leftovers()?;
+        let everything = self.releasable();
+        self.release(&everything)?;
+        self.forget_empty_pools()
+    }
+
+    /// Runs the callbacks: each frees the next block of its stock. Returns whether any says that it freed something.
+    pub(super) fn run_callbacks(&mut self) -> bool {
+        let mut freed = false;
+        for place in 0..self.stocks.len() {
+            if let Some(address) = self.stocks[place].pop_front() {
+                // A callback has nobody to report a failure to.
+                let _ = self.free(address);
+                freed = true;
+            }
+        }
+        freed
+    }
+}

@@ -1,0 +1,193 @@
+//! The reference allocator: PyTorch's allocator written a second time, with lists that are scanned from end to end.
+//!
+//! It owns no device. After each operation of the allocator under test it performs the same one, and wherever it would call the
+//! device it reads the answer from the list of calls that the other one made: the next call there must be the same, down to its
+//! arguments. So every decision is compared, on any device, whatever the device answers and however its calls fail.
+//!
+//! Afterwards trace, statistics, segments and the result of the operation must be equal, too. Sources: docs/spec.md, sections 1
+//! to 6 and 11.0.
+
+mod accounts;
+mod adopt;
+mod blocks;
+mod checkpoint;
+mod events;
+mod expandable;
+mod fit;
+mod ladder;
+mod pools;
+mod request;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use parkade::PoolFilter;
+use parkade::device::BackendError;
+use parkade::profile::{Deferral, Profile, TieBreak};
+use parkade::settings::Settings;
+use parkade::trace::{TraceAction, TraceEntry};
+use parkade::units::{PoolClass, PoolId, StreamId};
+
+use crate::backend::MadeCall;
+use accounts::Accounts;
+pub use blocks::FreeBlock;
+use blocks::Segment;
+pub use checkpoint::{Restoration, Saved, SavedRun};
+use pools::PrivatePool;
+
+/// The reference allocator.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    profile: &'static Profile,
+    /// The settings in force.
+    pub settings: Settings,
+    total: u64,
+    device: u32,
+    limit: Option<u64>,
+    segments: Vec<Segment>,
+    /// Segments and reserved ranges made so far.
+    made: u64,
+    /// Reserved ranges made so far.
+    ranges_made: u64,
+    /// Searches of the default pool's large blocks while garbage collection was on.
+    searches: u64,
+    /// Events that have been recorded, by stream, oldest first, each with the block that waits for it.
+    queues: BTreeMap<u64, VecDeque<(u64, u64)>>,
+    /// Unused events; the one used last is used next.
+    spare_events: Vec<u64>,
+    /// Freed blocks whose events are not all recorded, oldest first.
+    deferred: VecDeque<u64>,
+    pools: BTreeMap<PoolId, PrivatePool>,
+    routings: Vec<(PoolId, PoolFilter)>,
+    serving: BTreeSet<PoolId>,
+    whole: BTreeSet<PoolId>,
+    is_capturing: bool,
+    /// Blocks that the free-memory callbacks free, one each time, by callback.
+    pub stocks: Vec<VecDeque<u64>>,
+    /// Handles of memory that the device failed to release.
+    unreleased: u64,
+    /// Ranges that the device failed to unmap.
+    stuck: Vec<(u64, u64)>,
+    accounts: Accounts,
+    /// What an observer is told.
+    pub trace: Vec<TraceEntry>,
+    calls: VecDeque<MadeCall>,
+    /// The first difference between the calls made and those that the rules demand.
+    wrong: Option<String>,
+}
+
+/// The error after a call that the other allocator did not make.
+const NOT_MADE: BackendError = BackendError::Driver { call: "a call that was not made", code: 0 };
+
+impl Reference {
+    /// An allocator without memory, on a device of `total` bytes.
+    pub fn new(profile: &'static Profile, settings: Settings, total: u64, device: u32) -> Reference {
+        let accounts = Accounts::new(settings.max_split_bytes as i64);
+        Reference {
+            profile,
+            settings,
+            total,
+            device,
+            limit: None,
+            segments: Vec::new(),
+            made: 0,
+            ranges_made: 0,
+            searches: 0,
+            queues: BTreeMap::new(),
+            spare_events: Vec::new(),
+            deferred: VecDeque::new(),
+            pools: BTreeMap::new(),
+            routings: Vec::new(),
+            serving: BTreeSet::new(),
+            whole: BTreeSet::new(),
+            is_capturing: false,
+            stocks: Vec::new(),
+            unreleased: 0,
+            stuck: Vec::new(),
+            accounts,
+            trace: Vec::new(),
+            calls: VecDeque::new(),
+            wrong: None,
+        }
+    }
+
+    /// Takes the device calls of the operation that follows.
+    pub fn begin(&mut self, calls: Vec<MadeCall>) {
+        (self.calls, self.wrong) = (calls.into(), None);
+        self.trace.clear();
+    }
+
+    /// What was wrong with the calls of the operation, if anything.
+    pub fn end(&mut self) -> Option<String> {
+        let left = self.calls.front().map(|call| format!("the allocator made {call:?}, which no rule asks for"));
+        self.wrong.take().or(left)
+    }
+
+    /// Makes a call, by reading what the other allocator was answered.
+    fn call(&mut self, asked: MadeCall) -> Result<u64, BackendError> {
+        if self.wrong.is_some() {
+            return Err(NOT_MADE);
+        }
+        match self.calls.pop_front() {
+            Some(made) if made.asked() == asked => made.error.map_or(Ok(made.answer), Err),
+            other => {
+                self.wrong = Some(format!("the rules ask for {asked:?}, and the allocator made {other:?}"));
+                Err(NOT_MADE)
+            }
+        }
+    }
+
+    fn tell(&mut self, action: TraceAction, address: u64, size: u64, stream: u64, pool: PoolId) {
+        self.trace.push(TraceEntry { action, address, size, stream: StreamId(stream), pool });
+    }
+
+    /// Whether waiting is put off (spec 3.8, 11.0).
+    pub fn is_deferring(&self) -> bool {
+        match self.profile.deferral {
+            Deferral::WhileRouting => !self.routings.is_empty(),
+            Deferral::WhileCapturing => self.is_capturing,
+        }
+    }
+
+    /// Says whether the caller's stream is being captured.
+    pub fn set_capturing(&mut self, is_capturing: bool) {
+        self.is_capturing = is_capturing;
+    }
+
+    /// Sets the limit in bytes.
+    pub fn set_limit(&mut self, limit: Option<u64>) {
+        self.limit = limit;
+    }
+
+    /// Sets the limit to a fraction of the device (spec 2.15); false if that is none.
+    pub fn set_fraction(&mut self, fraction: f64) -> bool {
+        if fraction.is_nan() || !(0.0..=1.0).contains(&fraction) {
+            return false;
+        }
+        let exact = fraction * self.total as f64;
+        // 2.15 rounds to the nearest, and a half up.
+        let bytes = if self.profile.name == "2.11" { exact.floor() } else { exact.round() };
+        self.limit = if fraction == 1.0 { None } else { Some(bytes as u64) };
+        true
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    fn next_rank(&mut self) -> u64 {
+        let rank = if self.profile.tie_break == TieBreak::SegmentAge { self.made } else { 0 };
+        self.made += 1;
+        rank
+    }
+
+    /// What the block records as the time at which it became free.
+    fn stamp(&self, pool: PoolId, class: PoolClass) -> u64 {
+        if (pool, class) == (PoolId::DEFAULT, PoolClass::Large) { self.searches } else { 0 }
+    }
+
+    fn is_oversize(&self, size: u64) -> bool {
+        size >= self.settings.max_split_bytes
+    }
+}

@@ -1,0 +1,162 @@
+//! Private pools (spec section 5).
+
+use parkade::units::{PoolClass, PoolId};
+use parkade::{AllocError, PoolError, PoolFilter};
+
+use super::Reference;
+use super::blocks::State;
+use super::request::Wanted;
+
+/// A private pool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PrivatePool {
+    uses: i64,
+    /// It had no uses left: its memory may go.
+    pub(super) is_freeable: bool,
+}
+
+impl Reference {
+    /// Creates a pool, or adds a use (spec 5.3).
+    pub fn create_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+        match self.pools.get_mut(&id) {
+            Some(pool) if pool.uses <= 0 => Err(PoolError::Abandoned(id)),
+            Some(pool) => {
+                pool.uses += 1;
+                Ok(())
+            }
+            None => {
+                self.pools.insert(id, PrivatePool { uses: 1, is_freeable: false });
+                Ok(())
+            }
+        }
+    }
+
+    /// Routes requests to a pool; a refusal leaves one more use.
+    pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
+        self.create_pool(id)?;
+        if self.is_routed(id) {
+            return Err(PoolError::AlreadyRouted(id));
+        }
+        self.routings.push((id, filter));
+        Ok(())
+    }
+
+    /// Stops routing requests to a pool.
+    pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+        if !self.is_routed(id) {
+            return Err(PoolError::NotRouted(id));
+        }
+        self.routings.retain(|(routed, _)| *routed != id);
+        Ok(())
+    }
+
+    /// Removes a use.
+    pub fn release_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+        let pool = self.pools.get_mut(&id).ok_or(PoolError::Unknown(id))?;
+        pool.uses -= 1;
+        if pool.uses == 0 {
+            pool.is_freeable = true;
+        }
+        if pool.uses < 0 { Err(PoolError::NotInUse(id)) } else { Ok(()) }
+    }
+
+    /// How many uses a pool has.
+    pub fn uses(&self, id: PoolId) -> Result<i64, PoolError> {
+        self.pools.get(&id).map(|pool| pool.uses).ok_or(PoolError::Unknown(id))
+    }
+
+    /// Whether requests are routed to the pool.
+    pub fn is_routed(&self, id: PoolId) -> bool {
+        self.routings.iter().any(|(routed, _)| *routed == id)
+    }
+
+    /// Whether the pool has no uses left.
+    pub(super) fn is_freeable(&self, id: PoolId) -> bool {
+        self.pools.get(&id).is_some_and(|pool| pool.is_freeable)
+    }
+
+    /// Whether there is such a pool.
+    pub(super) fn has_pool(&self, id: PoolId) -> bool {
+        self.pools.contains_key(&id)
+    }
+
+    /// The pool for a request of the stream: the newest routing decides.
+    pub(super) fn pool_for(&self, stream: u64) -> PoolId {
+        let accepts = |filter: &PoolFilter| match filter {
+            PoolFilter::All => true,
+            PoolFilter::Stream(wanted) => wanted.get() == stream,
+        };
+        self.routings.iter().rev().find(|(_, filter)| accepts(filter)).map_or(PoolId::DEFAULT, |(id, _)| *id)
+    }
+
+    /// Lets a pool serve other requests when memory is out, or stops that.
+    pub fn serve_when_out(&mut self, id: PoolId, serves: bool) {
+        if serves {
+            self.serving.insert(id)
+        } else {
+            self.serving.remove(&id)
+        };
+    }
+
+    /// Stops splitting a pool's blocks.
+    pub fn keep_whole(&mut self, id: PoolId) {
+        self.whole.insert(id);
+    }
+
+    /// Pools without uses, by id.
+    pub(super) fn freeable(&self) -> Vec<PoolId> {
+        self.pools.iter().filter(|(_, pool)| pool.is_freeable).map(|(id, _)| *id).collect()
+    }
+
+    /// Looks for a block in the pools that serve when memory is out (spec 5.6).
+    pub(super) fn borrow(&mut self, wanted: &Wanted) -> Result<Option<(u64, Wanted)>, AllocError> {
+        if wanted.pool != PoolId::DEFAULT {
+            return Ok(None);
+        }
+        for id in self.serving.clone() {
+            self.begin_pool(id, PoolFilter::All)?;
+            let lent = Wanted { pool: id, is_expandable: false, ..*wanted };
+            let found = self.search(&lent);
+            self.end_pool(id)?;
+            self.release_pool(id)?;
+            if let Some(address) = found {
+                return Ok(Some((address, lent)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// `empty_cache` of one pool; nothing happens while it is used (spec 2.10).
+    pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
+        if !self.is_freeable(id) {
+            return Ok(());
+        }
+        self.synchronize_pool(id)?;
+        let small = self.releasable_of(id, PoolClass::Small);
+        let blocks: Vec<u64> = small.into_iter().chain(self.releasable_of(id, PoolClass::Large)).collect();
+        self.release(&blocks)?;
+        self.forget_empty_pools()
+    }
+
+    /// Forgets pools without uses and memory, with the addresses that they still reserve.
+    pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
+        for id in self.freeable() {
+            if self.reserved_by(id) > 0 || self.is_routed(id) {
+                continue;
+            }
+            loop {
+                let bare =
+                    self.segments.iter().filter(|segment| segment.pool == id && segment.blocks[0].state == State::Unmapped);
+                let first = bare.min_by_key(|segment| (segment.class, segment.stream, segment.base));
+                let Some((base, size)) = first.map(|segment| (segment.base, segment.size)) else { break };
+                self.release_leftovers()?;
+                self.drop_range(base, size)?;
+            }
+            self.pools.remove(&id);
+            if self.profile.forgets_no_split {
+                self.whole.remove(&id);
+            }
+        }
+        Ok(())
+    }
+}

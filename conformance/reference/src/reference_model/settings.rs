@@ -1,0 +1,356 @@
+//! The settings string, read a second time from the specification (spec section 8 and 11.0): what it sets, and its errors.
+
+use parkade::settings::{Backend, ErrorKind, ReserveSize, Settings};
+use parkade::units::MIB;
+
+use super::numbers::{double, sign_of};
+
+/// The kind and the text of an error.
+pub type Refusal = (ErrorKind, String);
+
+/// Keys of both releases that all accelerators share.
+const COMMON: [&str; 7] = [
+    "large_segment_size_mb",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "garbage_collection_threshold",
+    "roundup_power2_divisions",
+    "expandable_segments",
+    "pinned_use_background_threads",
+];
+
+/// Those that came with 2.15.
+const NEWER_COMMON: [&str; 2] = ["pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"];
+
+/// CUDA's own keys of both releases.
+const OWN: [&str; 9] = [
+    "backend",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "graph_capture_record_stream_reuse",
+    "per_process_memory_fraction",
+];
+
+/// Those that came with 2.15.
+const NEWER_OWN: [&str; 4] =
+    ["pinned_free_catch_all", "throw_on_cudamalloc_oom", "expandable_segments_reserve", "expandable_segments_reserve_by_class"];
+
+/// The settings when nothing is set (spec 8.4).
+pub fn defaults() -> Settings {
+    Settings {
+        max_split_bytes: u64::MAX,
+        max_non_split_rounding_bytes: 20 * MIB,
+        large_segment_bytes: 20 * MIB,
+        garbage_collection_threshold: 0.0,
+        roundup_power2_divisions: [0; 16],
+        expandable_segments: false,
+        release_lock_on_cudamalloc: false,
+        graph_capture_record_stream_reuse: false,
+        per_process_memory_fraction: 1.0,
+        throw_on_cudamalloc_oom: false,
+        expandable_segments_reserve: None,
+        pinned_use_background_threads: false,
+        pinned_use_cuda_host_register: false,
+        pinned_num_register_threads: 1,
+        pinned_reserve_segment_mb: 0,
+        pinned_free_catch_all: false,
+        pinned_max_round_threshold_mb: 0,
+        pinned_max_cached_size_mb: 0,
+        backend: Backend::Native,
+        text: String::new(),
+    }
+}
+
+/// A settings string in the dialect of a release.
+pub struct Reader {
+    tokens: Vec<String>,
+    is_newer: bool,
+}
+
+fn value_error<T>(text: impl Into<String>) -> Result<T, Refusal> {
+    Err((ErrorKind::Value, text.into()))
+}
+
+impl Reader {
+    /// Splits a string into tokens.
+    #[must_use]
+    pub fn new(text: &str, is_newer: bool) -> Reader {
+        let mut spaced = String::new();
+        for letter in text.chars().filter(|letter| !matches!(letter, ' ' | '\t' | '\n' | '\u{b}' | '\u{c}' | '\r')) {
+            match letter {
+                ',' | ':' | '[' | ']' => spaced.extend([' ', letter, ' ']),
+                _ => spaced.push(letter),
+            }
+        }
+        let tokens = spaced.split(' ').filter(|token| !token.is_empty()).map(str::to_owned).collect();
+        Reader { tokens, is_newer }
+    }
+
+    fn failed_assert<T>(&self, what: &str, file: &str, lines: (u32, u32), text: &str) -> Result<T, Refusal> {
+        let root = if self.is_newer { "/__w/pytorch/pytorch" } else { "/pytorch" };
+        let line = if self.is_newer { lines.1 } else { lines.0 };
+        let place = format!("\"{root}/c10/{file}\":{line}");
+        Err((ErrorKind::Internal, format!("{what} INTERNAL ASSERT FAILED at {place}, please report a bug to PyTorch. {text}")))
+    }
+
+    /// A token that must be there; `lines` are where the releases say that it is not.
+    fn token(&self, place: usize, lines: (u32, u32)) -> Result<&str, Refusal> {
+        let missing = || {
+            self.failed_assert("i < config_.size()", "core/AllocatorConfig.h", lines, "Index out of bounds in ConfigTokenizer")
+        };
+        self.tokens.get(place).map(String::as_str).map_or_else(missing, Ok)
+    }
+
+    fn checked(&self, place: usize) -> Result<&str, Refusal> {
+        self.token(place, (124, 123))
+    }
+
+    fn direct(&self, place: usize) -> Result<&str, Refusal> {
+        self.token(place, (55, 54))
+    }
+
+    fn endless<T>(&self, what: &str, file: &str, lines: (u32, u32)) -> Result<T, Refusal> {
+        self.failed_assert(what, file, lines, "Expected closing bracket ']' in ConfigTokenizer but reached end of config")
+    }
+
+    fn is_common(&self, key: &str) -> bool {
+        COMMON.contains(&key) || (self.is_newer && NEWER_COMMON.contains(&key))
+    }
+
+    fn is_own(&self, key: &str) -> bool {
+        OWN.contains(&key) || (self.is_newer && NEWER_OWN.contains(&key))
+    }
+
+    fn unsigned(&self, place: usize) -> Result<u64, Refusal> {
+        let text = self.checked(place)?;
+        let (sign, rest) = sign_of(text);
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        if digits.is_empty() {
+            return Err((ErrorKind::InvalidNumber, "stoull".to_owned()));
+        }
+        let value: u64 = digits.parse().map_err(|_| (ErrorKind::NumberOutOfRange, "stoull".to_owned()))?;
+        Ok(if sign < 0.0 { value.wrapping_neg() } else { value })
+    }
+
+    fn double(&self, place: usize) -> Result<f64, Refusal> {
+        double(self.checked(place)?).map_err(|kind| (kind, "stod".to_owned()))
+    }
+
+    fn boolean(&self, place: usize) -> Result<bool, Refusal> {
+        match self.checked(place)? {
+            "True" => Ok(true),
+            "False" => Ok(false),
+            other => value_error(format!("Expected 'True' or 'False' at index {place} in ConfigTokenizer but got '{other}'")),
+        }
+    }
+
+    /// The last token of the value of the key at `place`, which is not looked at.
+    fn skip(&self, place: usize) -> Result<usize, Refusal> {
+        self.checked(place + 1)?;
+        if self.checked(place + 2)? != "[" {
+            return Ok(place + 2);
+        }
+        match (place + 3..self.tokens.len()).find(|&end| self.tokens[end] == "]") {
+            Some(end) => Ok(end),
+            None => self.endless("i < config_.size()", "core/AllocatorConfig.h", (115, 114)),
+        }
+    }
+
+    /// The half that all accelerators share (spec 8.3, steps 1 to 4).
+    pub fn read_common(&self, settings: &mut Settings) -> Result<(), Refusal> {
+        settings.max_split_bytes = u64::MAX;
+        settings.roundup_power2_divisions = [0; 16];
+        settings.garbage_collection_threshold = 0.0;
+        let mut place = 0;
+        while place < self.tokens.len() {
+            if self.tokens[place] == "large_segment_size_mb" {
+                self.checked(place + 1)?;
+                place += 2;
+                match self.unsigned(place)? {
+                    0..=10 => return value_error("CachingAllocator option large_segment_size_mb must be > 10 MB"),
+                    mib => settings.large_segment_bytes = clamped(mib),
+                }
+            }
+            place += 1;
+        }
+        settings.max_non_split_rounding_bytes = settings.large_segment_bytes;
+        place = 0;
+        while place < self.tokens.len() {
+            let key = self.tokens[place].as_str();
+            let last = if self.is_own(key) || key == "large_segment_size_mb" {
+                self.skip(place)?
+            } else if self.is_common(key) {
+                self.checked(place + 1)?;
+                self.set_common(settings, key, place + 2)?
+            } else {
+                return value_error(format!("Unrecognized key '{key}' in Accelerator allocator config."));
+            };
+            place = last + 2;
+        }
+        Ok(())
+    }
+
+    fn set_common(&self, settings: &mut Settings, key: &str, value: usize) -> Result<usize, Refusal> {
+        match key {
+            "max_split_size_mb" => settings.max_split_bytes = self.size(settings, key, value)?,
+            "max_non_split_rounding_mb" => settings.max_non_split_rounding_bytes = self.size(settings, key, value)?,
+            "garbage_collection_threshold" => match self.double(value)? {
+                part if (0.0..1.0).contains(&part) && part > 0.0 => settings.garbage_collection_threshold = part,
+                _ => return value_error("garbage_collect_threshold is invalid, set it in (0.0, 1.0)"),
+            },
+            "expandable_segments" => settings.expandable_segments = self.boolean(value)?,
+            "pinned_use_background_threads" => settings.pinned_use_background_threads = self.boolean(value)?,
+            "pinned_max_round_threshold_mb" => settings.pinned_max_round_threshold_mb = self.unsigned(value)?,
+            "pinned_max_cached_size_mb" => settings.pinned_max_cached_size_mb = self.unsigned(value)?,
+            _ if self.direct(value)? == "[" => return self.list(&mut settings.roundup_power2_divisions, value + 1),
+            _ => match self.unsigned(value)? {
+                divisions if divisions.count_ones() == 1 => settings.roundup_power2_divisions = [divisions; 16],
+                _ => return value_error("For roundups, the divisions has to be power of 2 "),
+            },
+        }
+        Ok(value)
+    }
+
+    fn size(&self, settings: &Settings, key: &str, value: usize) -> Result<u64, Refusal> {
+        let (mib, least) = (self.unsigned(value)?, settings.large_segment_bytes / MIB);
+        if mib < least {
+            return value_error(format!("CachingAllocator option {key} too small, must be >= {least}"));
+        }
+        Ok(clamped(mib))
+    }
+
+    /// The list of divisions (spec 8.5). Returns the place of its end.
+    fn list(&self, slots: &mut [u64; 16], mut place: usize) -> Result<usize, Refusal> {
+        let mut named: Option<usize> = None;
+        loop {
+            match self.tokens.get(place).map(String::as_str) {
+                None => return self.endless("i < tokenizer.size()", "core/AllocatorConfig.cpp", (185, 213)),
+                Some("]") => return Ok(place),
+                Some(interval) => {
+                    self.checked(place + 1)?;
+                    let divisions = self.unsigned(place + 2)?;
+                    if divisions.count_ones() > 1 {
+                        return value_error("For roundups, the divisions has to be power of 2 or 0 to disable roundup ");
+                    }
+                    if interval == ">" {
+                        (named.unwrap_or(0) + 1..16).for_each(|slot| slots[slot] = divisions);
+                    } else {
+                        let mib = self.unsigned(place)?;
+                        if mib.count_ones() != 1 {
+                            return value_error("For roundups, the intervals have to be power of 2 ");
+                        }
+                        let slot = (mib.trailing_zeros() as usize).min(15);
+                        (named.map_or(0, |_| slot)..=slot).for_each(|slot| slots[slot] = divisions);
+                        named = Some(slot);
+                    }
+                    place += if self.direct(place + 3)? == "]" { 3 } else { 4 };
+                }
+            }
+        }
+    }
+
+    /// The backend that the environment asks for.
+    pub fn backend(&self) -> Result<Backend, Refusal> {
+        let mut place = 0;
+        while place < self.tokens.len() {
+            if self.tokens[place] == "backend" {
+                self.checked(place + 1)?;
+                let is_async = self.direct(place + 2)? == "cudaMallocAsync";
+                return Ok(if is_async { Backend::CudaMallocAsync } else { Backend::Native });
+            }
+            place = self.skip(place)? + 2;
+        }
+        Ok(Backend::Native)
+    }
+
+    /// CUDA's own half (spec 8.3, step 5).
+    pub fn read_own(&self, settings: &mut Settings) -> Result<(), Refusal> {
+        let mut place = 0;
+        while place < self.tokens.len() {
+            let key = self.tokens[place].as_str();
+            let last = if self.is_common(key) {
+                self.skip(place)?
+            } else if self.is_own(key) {
+                self.checked(place + 1)?;
+                self.set_own(settings, key, place + 2)?
+            } else {
+                return value_error(format!("Unrecognized key '{key}' in CUDA allocator config."));
+            };
+            place = last + 2;
+        }
+        Ok(())
+    }
+
+    fn set_own(&self, settings: &mut Settings, key: &str, value: usize) -> Result<usize, Refusal> {
+        match key {
+            "backend" => {
+                let name = self.direct(value)?;
+                if !["native", "cudaMallocAsync"].contains(&name) {
+                    return value_error("Unknown allocator backend, options are native and cudaMallocAsync");
+                }
+                let loaded = if settings.backend == Backend::Native { "native" } else { "cudaMallocAsync" };
+                if name != loaded {
+                    let says = format!(
+                        "Allocator backend parsed at runtime != allocator backend parsed at load time, {name} != {loaded}"
+                    );
+                    return self.failed_assert("tokenizer[i] == get()->name()", "cuda/CUDAAllocatorConfig.cpp", (44, 64), &says);
+                }
+            }
+            "release_lock_on_cudamalloc" | "release_lock_on_hipmalloc" => {
+                settings.release_lock_on_cudamalloc = self.boolean(value)?;
+            }
+            "pinned_use_cuda_host_register" | "pinned_use_hip_host_register" => {
+                settings.pinned_use_cuda_host_register = self.boolean(value)?;
+            }
+            "pinned_num_register_threads" => match self.unsigned(value)? {
+                threads if threads.count_ones() != 1 => {
+                    return value_error(format!("Number of register threads has to be power of 2, got {threads}"));
+                }
+                threads if threads > 128 => {
+                    let says = "Number of register threads should be less than or equal to 128, got";
+                    return value_error(format!("{says} {threads}"));
+                }
+                threads => settings.pinned_num_register_threads = threads,
+            },
+            "pinned_reserve_segment_size_mb" => match self.unsigned(value)? {
+                0 => return value_error("Pinned reserve segment size has to be greater than 0"),
+                mib => settings.pinned_reserve_segment_mb = mib,
+            },
+            "graph_capture_record_stream_reuse" => settings.graph_capture_record_stream_reuse = self.boolean(value)?,
+            "per_process_memory_fraction" => match self.double(value)? {
+                part if (0.0..=1.0).contains(&part) => settings.per_process_memory_fraction = part,
+                _ => return value_error("per_process_memory_fraction is invalid, set it in [0.0, 1.0]"),
+            },
+            "pinned_free_catch_all" => settings.pinned_free_catch_all = self.boolean(value)?,
+            "throw_on_cudamalloc_oom" => settings.throw_on_cudamalloc_oom = self.boolean(value)?,
+            "expandable_segments_reserve" => {
+                let text = self.checked(value)?;
+                let number = |text: &str| double(text).ok().filter(|number| number.is_finite() && *number > 0.0);
+                let size = match text.strip_suffix('G') {
+                    Some(count) => number(count).map(ReserveSize::Gibibytes),
+                    None => number(text).map(ReserveSize::Fraction),
+                };
+                settings.expandable_segments_reserve = size.or(settings.expandable_segments_reserve);
+            }
+            _ => return self.skip_classes(value + 1),
+        }
+        Ok(value)
+    }
+
+    fn skip_classes(&self, mut place: usize) -> Result<usize, Refusal> {
+        while self.checked(place)? != "]" {
+            self.checked(place + 1)?;
+            self.checked(place + 2)?;
+            place += if self.checked(place + 3)? == "]" { 3 } else { 4 };
+        }
+        Ok(place)
+    }
+}
+
+fn clamped(mib: u64) -> u64 {
+    mib.saturating_mul(MIB) / MIB * MIB
+}

@@ -1,0 +1,169 @@
+//! Segments that exist before the allocator does, as where a recording begins in the middle: both allocators adopt them.
+
+use std::collections::VecDeque;
+
+use parkade::device::DeviceBackend;
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
+use parkade::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation};
+
+use super::play::Tested;
+use super::step::POOLS;
+use crate::backend::{TestDevice, WitnessedDevice};
+use crate::checks::draw::Draws;
+use crate::law::{Broken, Law, ensure};
+use crate::reference_model::Reference;
+
+/// Adopts up to three segments that a number decides. Returns their allocations.
+pub(super) fn adopt<D: TestDevice>(
+    device: &WitnessedDevice<D>,
+    core: &mut Tested<D>,
+    reference: &mut Reference,
+    streams: [StreamId; 4],
+    seed: u64,
+) -> Result<Vec<Allocation>, Broken> {
+    let (mut draws, mut held) = (Draws::new(seed), Vec::new());
+    for _ in 0..=draws.below(3) {
+        let class = if draws.below(2) == 0 { PoolClass::Small } else { PoolClass::Large };
+        let pool = if draws.below(3) == 0 { POOLS[0] } else { PoolId::DEFAULT };
+        if pool != PoolId::DEFAULT && reference.uses(pool).is_err() {
+            let answers = (core.create_pool(pool), reference.create_pool(pool));
+            ensure(Law::Reference, answers.0 == answers.1, || format!("create_pool answers {answers:?}"))?;
+        }
+        let stream = streams[draws.below(4) as usize];
+        let page = (draws.below(2) == 0).then_some(match class {
+            PoolClass::Small => 2 * MIB,
+            PoolClass::Large => reference.settings.large_segment_bytes,
+        });
+        let blocks = match page {
+            None if class == PoolClass::Small => filled(&mut draws, 2 * MIB, MIB / 2),
+            None => {
+                let size = (6 + draws.below(10)) * 2 * MIB;
+                filled(&mut draws, size, 9 * MIB)
+            }
+            Some(page) => expandable(&mut draws, page),
+        };
+        let mut handles = VecDeque::new();
+        let Some(address) = take(device, &blocks, page, &mut handles) else { return Ok(held) };
+        let segment = AdoptedSegment { address, stream, pool, class, page: page.map(Bytes), blocks };
+        for (wrong, error) in wrong(&segment) {
+            let answer = core.adopt(&wrong, &mut |_, _| unreachable!("a segment that is refused asks for no memory"));
+            ensure(Law::Reference, answer == Err(error), || format!("{wrong:?} was answered {answer:?}, expected {error:?}"))?;
+        }
+        let answer = core.adopt(&segment, &mut |_, _| (handles.pop_front().expect("a handle for each mapped page"), 1));
+        let expected = reference.adopt(&segment);
+        let allocations = answer.map_err(|error| Broken::new(Law::Reference, format!("{segment:?}: {error}")))?;
+        let same = allocations.iter().map(|allocation| allocation.address().get()).eq(expected.iter().copied());
+        ensure(Law::Reference, same && handles.is_empty(), || format!("of {segment:?} {allocations:?} are held"))?;
+        held.extend(allocations);
+    }
+    Ok(held)
+}
+
+fn block(size: u64, content: AdoptedContent) -> AdoptedBlock {
+    AdoptedBlock { size: Bytes(size), content }
+}
+
+/// Blocks that fill these bytes: allocated ones, and free ones that are not neighbours.
+fn filled(draws: &mut Draws, bytes: u64, largest: u64) -> Vec<AdoptedBlock> {
+    let (mut blocks, mut left): (Vec<AdoptedBlock>, u64) = (Vec::new(), bytes);
+    while left > 0 {
+        let size = ((1 + draws.below(largest / 512)) * 512).min(left);
+        let may_be_free = blocks.last().is_none_or(|last| last.content != AdoptedContent::Free);
+        let content = if may_be_free && draws.below(2) == 0 {
+            AdoptedContent::Free
+        } else {
+            AdoptedContent::Allocated(Bytes(size - draws.below(512)))
+        };
+        blocks.push(block(size, content));
+        left -= size;
+    }
+    blocks
+}
+
+/// Stretches with and without memory, in turn, of one or two pages.
+fn expandable(draws: &mut Draws, page: u64) -> Vec<AdoptedBlock> {
+    let (mut blocks, mut is_mapped) = (Vec::new(), draws.below(2) == 0);
+    for _ in 0..2 + draws.below(4) {
+        let bytes = page * (1 + draws.below(2));
+        if is_mapped {
+            blocks.extend(filled(draws, bytes, page / 2));
+        } else {
+            blocks.push(block(bytes, AdoptedContent::Unmapped));
+        }
+        is_mapped = !is_mapped;
+    }
+    blocks
+}
+
+/// Takes the segment's memory from the device, behind the allocator's back. `None` if there is no room for it.
+fn take<D: TestDevice>(
+    device: &WitnessedDevice<D>,
+    blocks: &[AdoptedBlock],
+    page: Option<u64>,
+    handles: &mut VecDeque<D::Physical>,
+) -> Option<DeviceAddress> {
+    let mut device = device.steer();
+    let total = blocks.iter().map(|block| block.size.get()).sum();
+    let Some(page) = page else { return device.malloc(Bytes(total)).ok() };
+    let base = device.reserve(Bytes(total)).ok()?;
+    let mut offset = 0;
+    let mut taken: Vec<u64> = Vec::new();
+    for block in blocks {
+        let end = offset + block.size.get();
+        if block.content != AdoptedContent::Unmapped {
+            for place in offset / page..end.div_ceil(page) {
+                if taken.last().is_none_or(|&last| last < place) {
+                    taken.push(place);
+                }
+            }
+        }
+        offset = end;
+    }
+    for place in &taken {
+        let address = base.offset(Bytes(place * page));
+        let Ok(handle) = device.create(Bytes(page)) else {
+            return give_back(&mut *device, base, total, &taken, page, handles);
+        };
+        device.map(address, Bytes(page), &handle).and_then(|()| device.set_access(address, Bytes(page))).ok()?;
+        handles.push_back(handle);
+    }
+    Some(base)
+}
+
+/// Undoes what was taken of a segment for which there is not enough memory.
+fn give_back<D: DeviceBackend>(
+    device: &mut D,
+    base: DeviceAddress,
+    total: u64,
+    taken: &[u64],
+    page: u64,
+    handles: &mut VecDeque<D::Physical>,
+) -> Option<DeviceAddress> {
+    for (handle, place) in handles.drain(..).zip(taken) {
+        device.unmap(base.offset(Bytes(place * page)), Bytes(page)).ok()?;
+        device.release(handle).ok()?;
+    }
+    device.unreserve(base, Bytes(total)).ok()?;
+    None
+}
+
+/// Segments like this one that cannot be adopted, each with its error.
+fn wrong(segment: &AdoptedSegment) -> Vec<(AdoptedSegment, AdoptError)> {
+    let with = |blocks: Vec<AdoptedBlock>| AdoptedSegment { blocks, ..segment.clone() };
+    let free = |size: u64| block(size, AdoptedContent::Free);
+    let hole = |size: u64| block(size, AdoptedContent::Unmapped);
+    let page = segment.page.map_or(2 * MIB, Bytes::get);
+    let mut wrong = vec![
+        (with(Vec::new()), AdoptError::Empty),
+        (with(vec![free(page), block(0, AdoptedContent::Allocated(Bytes(0)))]), AdoptError::Empty),
+        (with(vec![free(512), free(page - 512)]), AdoptError::NotCoalesced),
+        (with(vec![hole(page), hole(page)]), AdoptError::NotCoalesced),
+        (with(vec![free(u64::MAX), block(page, AdoptedContent::Allocated(Bytes(1)))]), AdoptError::TooLarge),
+        (AdoptedSegment { address: DeviceAddress(u64::MAX - page + 512), ..with(vec![free(page)]) }, AdoptError::TooLarge),
+        (with(vec![free(512), hole(page), free(page - 512)]), AdoptError::NotWholePages),
+        (AdoptedSegment { page: None, ..with(vec![hole(page)]) }, AdoptError::NotWholePages),
+        (AdoptedSegment { pool: PoolId(9, 9), ..segment.clone() }, AdoptError::UnknownPool),
+    ];
+    wrong.push((with(vec![hole(page - 512), free(512)]), AdoptError::NotWholePages));
+    wrong
+}

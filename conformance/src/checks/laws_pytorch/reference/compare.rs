@@ -1,0 +1,256 @@
+//! What the two allocators answer and show, compared.
+
+use parkade::checkpoint::PoolCheckpoint;
+use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
+use parkade::policy::Policy;
+use parkade::profile::Profile;
+use parkade::snapshot::SegmentInfo;
+use parkade::trace::TraceEntry;
+use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+use parkade::{AllocError, Allocation, Allocator, BlockView, CheckpointError, FreeError, PoolError, PoolSlot, Restored};
+
+use super::step::POOLS;
+use crate::law::{Broken, Law, ensure};
+use crate::reference_model::allocator::{FreeBlock, Restoration, Saved};
+use crate::reference_model::{Reference, texts};
+
+/// What a step was answered.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Nothing is answered.
+    Nothing,
+    /// By the allocator: a block. The reference allocator says where it is.
+    Allocated(Allocation),
+    AllocatedAt(u64),
+    Refused(AllocError),
+    /// The address given back, and the error.
+    Freed(u64, Option<FreeError>),
+    Recorded(u64),
+    Stocked(usize, u64),
+    Done(Result<(), AllocError>),
+    Said(bool),
+    Asked(Result<bool, CheckpointError>),
+    Pool(Result<(), PoolError>),
+    Saved(Result<PoolCheckpoint, CheckpointError>),
+    SavedAs(Saved),
+    Restored(Vec<u64>, Vec<Allocation>),
+    RestoredAs(Restoration),
+    NotRestored(CheckpointError),
+    Seen(Vec<SegmentInfo>),
+}
+
+impl Answer {
+    pub(super) fn allocated(answer: Result<Allocation, AllocError>) -> Answer {
+        answer.map_or_else(Answer::Refused, Answer::Allocated)
+    }
+
+    pub(super) fn expected(answer: Result<u64, AllocError>) -> Answer {
+        answer.map_or_else(Answer::Refused, Answer::AllocatedAt)
+    }
+
+    pub(super) fn done(answer: Result<(), AllocError>) -> Answer {
+        Answer::Done(answer)
+    }
+
+    pub(super) fn restored(answer: Result<Restored, CheckpointError>) -> Answer {
+        match answer {
+            Ok(Restored { freed, allocations }) => {
+                Answer::Restored(freed.into_iter().map(DeviceAddress::get).collect(), allocations)
+            }
+            Err(error) => Answer::NotRestored(error),
+        }
+    }
+
+    /// Whether this answer of the allocator is the expected one.
+    pub(super) fn same_as(&self, expected: &Answer) -> bool {
+        match (self, expected) {
+            (Answer::Nothing, Answer::Nothing) => true,
+            (Answer::Allocated(allocation), Answer::AllocatedAt(address)) => allocation.address().get() == *address,
+            (Answer::Refused(seen), Answer::Refused(expected)) => same_error(seen, expected),
+            (Answer::Done(Err(seen)), Answer::Done(Err(expected))) => same_error(seen, expected),
+            (Answer::Done(seen), Answer::Done(expected)) => seen == expected,
+            (Answer::Freed(a, seen), Answer::Freed(b, expected)) => (a, seen) == (b, expected),
+            (Answer::Recorded(a), Answer::Recorded(b)) => a == b,
+            (Answer::Stocked(..), Answer::Stocked(..)) => true,
+            (Answer::Said(a), Answer::Said(b)) => a == b,
+            (Answer::Asked(a), Answer::Asked(b)) => a == b,
+            (Answer::Pool(a), Answer::Pool(b)) => a == b,
+            (Answer::Saved(Err(a)), Answer::Saved(Err(b))) | (Answer::NotRestored(a), Answer::NotRestored(b)) => a == b,
+            (Answer::Saved(Ok(seen)), Answer::SavedAs(expected)) => as_saved(seen) == *expected,
+            (Answer::Restored(freed, allocations), Answer::RestoredAs(expected)) => {
+                let handed_out = allocations.iter().map(|allocation| allocation.address().get());
+                *freed == expected.freed && handed_out.eq(expected.allocations.iter().copied())
+            }
+            (Answer::Seen(a), Answer::Seen(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Checks the processes and the text of an error.
+    pub(super) fn check_texts(&self, profile: &Profile, processes: &[ProcessMemory]) -> Result<(), Broken> {
+        match self {
+            Answer::Refused(error) => {
+                if let AllocError::OutOfMemory(report) = error {
+                    ensure(Law::Reference, report.processes == processes, || {
+                        format!("the error names {:?}, the device named {processes:?}", report.processes)
+                    })?;
+                }
+                texts::check(&error.message(profile), texts::of_request(error, profile))
+            }
+            Answer::Saved(Err(error)) | Answer::NotRestored(error) => {
+                texts::check(&error.to_string(), texts::of_checkpoint(error))
+            }
+            Answer::Pool(Err(error)) => texts::check(&error.message(profile), texts::of_pool(*error, profile)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Everything but the processes, which the reference allocator does not know.
+fn same_error(seen: &AllocError, expected: &AllocError) -> bool {
+    match (seen, expected) {
+        (AllocError::OutOfMemory(seen), AllocError::OutOfMemory(expected)) => {
+            let mut seen = seen.clone();
+            seen.processes.clear();
+            seen == *expected
+        }
+        (seen, expected) => seen == expected,
+    }
+}
+
+fn as_saved(checkpoint: &PoolCheckpoint) -> Saved {
+    let segments = checkpoint.segments().iter().map(|segment| {
+        let blocks = segment.blocks.iter().map(|block| (block.size, block.state)).collect();
+        (segment.address, segment.stream, blocks)
+    });
+    Saved { pool: checkpoint.pool(), segments: segments.collect() }
+}
+
+/// The expected answer of a save.
+pub(super) fn saved(answer: Result<Saved, CheckpointError>) -> Answer {
+    answer.map_or_else(|error| Answer::Saved(Err(error)), Answer::SavedAs)
+}
+
+/// The expected answer of a restore.
+pub(super) fn restored(answer: Result<Restoration, CheckpointError>) -> Answer {
+    answer.map_or_else(Answer::NotRestored, Answer::RestoredAs)
+}
+
+/// The entries that the observer was told, one by one.
+pub(super) fn traces(seen: &[TraceEntry], expected: &[TraceEntry]) -> Result<(), Broken> {
+    let longest = seen.len().max(expected.len());
+    let differs = (0..longest).find(|&place| seen.get(place) != expected.get(place));
+    ensure(Law::Reference, differs.is_none(), || {
+        let place = differs.unwrap_or(0);
+        format!("entry {place} of the trace is {:?}, expected {:?}", seen.get(place), expected.get(place))
+    })
+}
+
+/// Statistics, segments, limits and pools.
+pub(super) fn states<D: DeviceBackend, P: Policy>(
+    core: &Allocator<D, P, Vec<TraceEntry>>,
+    reference: &Reference,
+) -> Result<(), Broken> {
+    if let Some(difference) = reference.difference_from(core.stats()) {
+        return Err(Broken::new(Law::Reference, difference));
+    }
+    let (seen, expected) = (core.segments(), reference.segments());
+    ensure(Law::Reference, seen == expected, || {
+        let place = (0..seen.len().max(expected.len())).find(|&place| seen.get(place) != expected.get(place)).unwrap_or(0);
+        format!("segment {place} is {:?}, expected {:?}", seen.get(place), expected.get(place))
+    })?;
+    let heap = core.heap();
+    let total = core.device().total_memory().get();
+    let fraction = reference.limit().map_or(1.0, |limit| limit as f64 / total as f64);
+    let same = heap.limit().map(Bytes::get) == reference.limit()
+        && heap.reserved().get() == reference.reserved_bytes()
+        && heap.largest_free().get() == reference.largest_free()
+        && heap.is_deferring() == reference.is_deferring()
+        && heap.device_total().get() == total
+        && core.memory_fraction() == fraction
+        && core.expandable_segments() == reference.ranges();
+    ensure(Law::Reference, same, || {
+        let sums = (heap.limit(), heap.reserved(), heap.largest_free(), heap.is_deferring(), core.memory_fraction());
+        format!(
+            "limit, reserved bytes, largest free block, deferral and fraction are {sums:?}, ranges {:?}; {reference:?}",
+            core.expandable_segments()
+        )
+    })?;
+    for id in POOLS {
+        let (seen, expected) = (core.pool_use_count(id), reference.uses(id));
+        ensure(Law::Reference, seen == expected, || format!("{id:?} has {seen:?} uses, expected {expected:?}"))?;
+    }
+    Ok(())
+}
+
+/// A question to the heap about its free blocks, drawn from the number of steps.
+pub(super) fn queries<D: DeviceBackend, P: Policy>(
+    core: &Allocator<D, P, Vec<TraceEntry>>,
+    reference: &Reference,
+    steps: u64,
+    stream: StreamId,
+) -> Result<(), Broken> {
+    let class = if steps.is_multiple_of(3) { PoolClass::Small } else { PoolClass::Large };
+    let free = reference.free_in_order(class);
+    let (heap, slot) = (core.heap(), PoolSlot::default_pool(class));
+    let all: Vec<BlockView> = heap.free_blocks(slot).collect();
+    let same = |seen: &BlockView, expected: &FreeBlock| {
+        // Only the large pool's stamps mean anything.
+        (class == PoolClass::Small || seen.stamp == expected.stamp)
+            && (seen.address.get(), seen.size.get(), seen.stream.get()) == (expected.address, expected.size, expected.stream)
+            && (seen.is_split, seen.is_expandable) == (expected.is_split, expected.is_expandable)
+            && heap.unmapped_after(seen.id).get() == expected.room_behind
+    };
+    let is_same = all.len() == free.len() && all.iter().zip(&free).all(|(seen, expected)| same(seen, expected));
+    ensure(Law::Reference, is_same, || format!("the free blocks are {all:?}, expected {free:?}"))?;
+    let own: Vec<&BlockView> = all.iter().filter(|block| block.stream == stream).collect();
+    let Some(picked) = own.get(steps as usize % own.len().max(1)) else { return Ok(()) };
+    let size = Bytes(picked.size.get().saturating_add_signed(steps as i64 / 7 % 3 - 1));
+    let larger: Vec<BlockView> = own.iter().filter(|block| block.size >= size).map(|block| **block).collect();
+    let smaller: Vec<BlockView> = own.iter().rev().filter(|block| block.size < size).map(|block| **block).collect();
+    // At the block, inside it, and at its end.
+    let from = picked.address.get() + picked.size.get() / 2 * (steps / 5 % 3);
+    let lowest = larger.iter().filter(|block| block.address.get() + block.size.get() > from);
+    let elsewhere = all.iter().filter(|block| block.stream != stream && block.size >= size);
+    let mut first_elsewhere: Vec<BlockView> = Vec::new();
+    for block in elsewhere {
+        if first_elsewhere.last().is_none_or(|last| last.stream != block.stream) {
+            first_elsewhere.push(*block);
+        }
+    }
+    let largest = own.last().and_then(|last| own.iter().find(|block| block.size == last.size)).map(|block| **block);
+    let latest =
+        smaller.iter().rev().fold(
+            None,
+            |best: Option<BlockView>, block| {
+                if best.is_none_or(|best| block.stamp > best.stamp) { Some(*block) } else { best }
+            },
+        );
+    let checks = [
+        ("at_least", heap.at_least(slot, stream, size).collect::<Vec<_>>() == larger),
+        ("below", heap.below(slot, stream, size).collect::<Vec<_>>() == smaller),
+        ("first_at_least", heap.first_at_least(slot, stream, size) == larger.first().copied()),
+        ("largest", heap.largest(slot, stream).map(|block| block.size) == largest.map(|block| block.size)),
+        ("latest", heap.latest(slot, stream, Bytes(0)..size) == latest),
+        (
+            "lowest_at_least",
+            heap.lowest_at_least(slot, stream, size, DeviceAddress(from)) == lowest.min_by_key(|block| block.address).copied(),
+        ),
+        ("first_at_least_elsewhere", heap.first_at_least_elsewhere(slot, stream, size).collect::<Vec<_>>() == first_elsewhere),
+        ("segment_start", heap.segment_start(picked.id) == Some(reference.segment_of(picked.address.get()).0)),
+    ];
+    let wrong = checks.iter().find(|(_, holds)| !holds).map(|(name, _)| *name);
+    ensure(Law::Reference, wrong.is_none(), || {
+        format!("{} of {size} bytes on stream {stream} does not answer by these blocks: {all:?}", wrong.unwrap_or(""))
+    })
+}
+
+/// The error of a step that was not planned to fail.
+pub(super) fn device_error(answer: &Answer) -> Option<BackendError> {
+    match answer {
+        Answer::Refused(AllocError::Device(error)) | Answer::Done(Err(AllocError::Device(error))) => Some(*error),
+        Answer::Freed(_, Some(FreeError::Device(error))) => Some(*error),
+        Answer::Saved(Err(CheckpointError::Device(error))) | Answer::NotRestored(CheckpointError::Device(error)) => Some(*error),
+        _ => None,
+    }
+}

@@ -1,0 +1,110 @@
+//! The reference law: PyTorch's allocator and the reference allocator play the same programs, and everything that can be seen of
+//! them is the same after every step: answers, errors with their texts, device calls with their arguments, trace entries, statistics,
+//! segments, and what the heap answers to policies.
+//!
+//! Programs use all that callers can do, under the rules of both releases: private pools, captures, checkpoints, callbacks, limits,
+//! settings. The same holds while driver calls fail.
+
+mod adopted;
+mod compare;
+mod drive;
+mod ordered;
+mod play;
+mod step;
+
+use std::fmt::Write;
+
+use parkade_sim::{FaultError, FaultPlan, When};
+use proptest::prelude::*;
+
+use super::campaign::Stopped;
+use super::cases;
+use crate::backend::{Backend, EventTiming};
+use crate::checks::draw::timings;
+use crate::suite::{Effort, Entry, Group, Requirement, Verdict};
+use play::Play;
+use step::{Scene, Step, crowd, program, scene};
+
+/// The most steps of a program.
+const LONGEST: usize = 140;
+
+/// The most calls of a program that may fail.
+const MOST_FAILURES: u64 = 300;
+
+/// Which calls fail: from every n-th on this many, with this error.
+type Failing = (u64, u64, FaultError);
+
+/// Programs with crowds of free blocks are long, so there are fewer of them.
+const CASES_PER_CROWD: u32 = 8;
+
+/// Each entry draws programs of its own, from this number on.
+const SALT: u64 = 310;
+
+/// The entries of this law.
+pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+    let says = "every decision, device call, statistic, trace entry and error is that of the reference allocator";
+    let mut entries: Vec<Entry<B>> = timings(backend)
+        .into_iter()
+        .zip(SALT + 1..)
+        .map(|((name, timing), salt)| {
+            let run = move |backend: &B, effort: &Effort| check(backend, effort, timing, salt);
+            Entry::new(Group::Law, format!("reference/{name}"), says, run).requires(Requirement::ExpandableSegments)
+        })
+        .collect();
+    let says = "the same with hundreds of free blocks, kept by size or by address";
+    let crowds = Entry::new(Group::Law, "reference/crowds", says, check_crowds);
+    entries.push(crowds.requires(Requirement::ExpandableSegments));
+    let says = "the same while every n-th driver call fails, and up to two calls behind it, for n from 1 to 12";
+    let failing = Entry::new(Group::Law, "reference/every-nth-call-fails", says, check_failing);
+    entries.push(failing.requires(Requirement::ExpandableSegments));
+    entries
+}
+
+fn check<B: Backend>(backend: &B, effort: &Effort, timing: EventTiming, salt: u64) -> Verdict {
+    let strategy = (scene(timing), program(1..LONGEST));
+    cases::run(effort, salt, &strategy, |(scene, steps)| play(backend, scene, steps, None))
+}
+
+fn check_crowds<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+    let timing = if backend.is_simulated() { EventTiming::Eager } else { EventTiming::Clock };
+    let effort = Effort { cases: effort.cases / CASES_PER_CROWD + 1, ..*effort };
+    cases::run(&effort, SALT + 20, &(scene(timing), crowd()), |(scene, steps)| play(backend, scene, steps, None))
+}
+
+fn check_failing<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+    let timing = if backend.is_simulated() { EventTiming::Seeded(0) } else { EventTiming::Clock };
+    let errors = vec![FaultError::OutOfMemory, FaultError::Code(700), FaultError::Code(1)];
+    let failing = (1..=12_u64, prop::sample::select(vec![1, 1, 2, 3]), prop::sample::select(errors));
+    let strategy = (scene(timing), program(1..LONGEST), failing);
+    cases::run(effort, SALT, &strategy, |(scene, steps, failing)| play(backend, scene, steps, Some(*failing)))
+}
+
+/// Plays a program to its end, with every n-th call failing if one is given. Returns the number of steps.
+fn play<B: Backend>(backend: &B, scene: &Scene, steps: &[Step], failing: Option<Failing>) -> Result<u64, Stopped> {
+    let mut play = Play::new(backend, scene).map_err(Stopped::Unable)?;
+    play.adopt().map_err(|broken| Stopped::Broken(broken.during("adopting segments"), script(scene, &[], failing)))?;
+    if let Some((n, calls, error)) = failing {
+        let places = (1..=MOST_FAILURES / n).flat_map(|turn| (0..calls.min(n)).map(move |more| turn * n + more));
+        let plan = places.fold(FaultPlan::none(), |plan, place| plan.and(When::Nth(place), error));
+        play.plan_faults(plan);
+    }
+    for (number, step) in steps.iter().enumerate() {
+        play.apply(step).map_err(|broken| {
+            Stopped::Broken(broken.during(format!("step {number}, {step:?}")), script(scene, &steps[..=number], failing))
+        })?;
+    }
+    play.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script(scene, steps, failing)))?;
+    Ok(steps.len() as u64)
+}
+
+/// A program in words. It may use what scripts of `parkade ops` cannot say, so every line is a comment.
+fn script(scene: &Scene, steps: &[Step], failing: Option<Failing>) -> String {
+    let mut text = format!("# {scene:?}\n# settings: {:?}\n", scene.text(scene.settings));
+    if let Some((n, calls, error)) = failing {
+        let _ = writeln!(text, "# {calls} calls from every call number {n} on fail: {error:?}");
+    }
+    for step in steps {
+        let _ = writeln!(text, "# {step:?}");
+    }
+    text
+}

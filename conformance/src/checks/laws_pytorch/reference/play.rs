@@ -1,0 +1,342 @@
+//! A program, played by the allocator and by the reference allocator side by side.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use parkade::device::DeviceBackend;
+use parkade::policy::{FreeOrder, PyTorch};
+use parkade::settings::Settings;
+use parkade::trace::{TraceAction, TraceEntry};
+use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, FreeMemoryCallback, PoolCheckpoint, PoolFilter};
+use parkade_sim::FaultPlan;
+
+use super::adopted;
+use super::compare::{self, Answer};
+use super::ordered::Ordered;
+use super::step::{CALLBACKS, POOLS, Scene, Step};
+use crate::backend::{Backend, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
+use crate::law::{Broken, Law, ensure};
+use crate::reference_model::Reference;
+use crate::reference_model::allocator::Saved;
+
+/// The most void allocations to remember.
+const MOST_VOID: usize = 100;
+
+/// The allocator under test.
+pub(super) type Tested<D> = Allocator<WitnessedDevice<D>, Ordered, Vec<TraceEntry>>;
+
+/// What a callback frees, oldest first.
+type Stock = Arc<Mutex<VecDeque<Allocation>>>;
+
+/// Both allocators, and what the program holds.
+pub(super) struct Play<D: TestDevice> {
+    pub(super) core: Tested<D>,
+    pub(super) device: WitnessedDevice<D>,
+    pub(super) reference: Reference,
+    pub(super) scene: Scene,
+    pub(super) streams: [StreamId; 4],
+    pub(super) held: Vec<Allocation>,
+    /// Allocations that were given back.
+    pub(super) freed: Vec<Allocation>,
+    /// Allocations that are void for ever: a restore took them back, or their segment is gone.
+    pub(super) gone: Vec<Allocation>,
+    pub(super) stocks: Vec<Stock>,
+    pub(super) checkpoints: Vec<(PoolCheckpoint, Saved)>,
+    pub(super) followed: usize,
+    pub(super) steps: u64,
+    pub(super) expects_faults: bool,
+}
+
+/// A callback that frees the oldest block of its stock.
+fn callback<D: TestDevice>(stock: &Stock) -> FreeMemoryCallback<WitnessedDevice<D>, Ordered, Vec<TraceEntry>> {
+    let stock = Arc::clone(stock);
+    Box::new(move |core| {
+        let next = stock.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        // A failing device is reported elsewhere: the block stays pending.
+        next.map(|allocation| core.free(allocation)).is_some()
+    })
+}
+
+impl<D: TestDevice> Play<D> {
+    pub(super) fn new<B: Backend<Device = D>>(backend: &B, scene: &Scene) -> Result<Play<D>, Unable> {
+        let Scene { timing, places, free_waits, .. } = *scene;
+        let needs = Needs { capacity: Some(Bytes(scene.capacity)), simulation: Simulation { timing, places, free_waits } };
+        let device = backend.open(&needs)?;
+        let streams = device.streams();
+        let device = WitnessedDevice::new(device);
+        let _ = device.list_calls();
+        let (profile, text) = (scene.profile(), scene.text(scene.settings));
+        let settings = Settings::from_environment_as(&profile.dialect, text).expect("the strings of the table are legal");
+        let mut reference = Reference::new(profile, settings.clone(), device.total_memory().get(), device.index());
+        let order = if scene.by_address { FreeOrder::ByAddress } else { FreeOrder::BySize };
+        let rules = Ordered { rules: PyTorch::of(profile, settings), order };
+        let mut core = Allocator::new(device.clone(), rules, Vec::new());
+        let stocks: Vec<Stock> = (0..if scene.has_callbacks { CALLBACKS } else { 0 }).map(|_| Stock::default()).collect();
+        for stock in &stocks {
+            core.register_free_memory_callback(callback(stock));
+            reference.stocks.push(VecDeque::new());
+        }
+        let (held, freed, gone, checkpoints) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let scene = *scene;
+        Ok(Play {
+            core,
+            device,
+            reference,
+            scene,
+            streams,
+            held,
+            freed,
+            gone,
+            stocks,
+            checkpoints,
+            followed: 0,
+            steps: 0,
+            expects_faults: false,
+        })
+    }
+
+    /// Makes driver calls fail by a plan that counts from now.
+    pub(super) fn plan_faults(&mut self, plan: FaultPlan) {
+        self.expects_faults = true;
+        self.device.plan_faults(plan);
+    }
+
+    /// Adopts the segments that the scene begins with.
+    pub(super) fn adopt(&mut self) -> Result<(), Broken> {
+        let Some(seed) = self.scene.adopted else { return Ok(()) };
+        self.held = adopted::adopt(&self.device, &mut self.core, &mut self.reference, self.streams, seed)?;
+        compare::states(&self.core, &self.reference)
+    }
+
+    /// Performs one step on both, and compares everything.
+    pub(super) fn apply(&mut self, step: &Step) -> Result<(), Broken> {
+        self.steps += 1;
+        let _ = self.device.list_calls();
+        let seen = self.act(step)?;
+        self.reference.begin(self.device.list_calls());
+        let expected = self.expect(step, &seen);
+        if let Some(wrong) = self.reference.end() {
+            return Err(Broken::new(Law::Reference, wrong));
+        }
+        let failed = compare::device_error(&seen).filter(|_| !self.expects_faults);
+        ensure(Law::Faults, failed.is_none(), || format!("the device failed without a planned fault: {failed:?}"))?;
+        self.take_over(&seen);
+        ensure(Law::Reference, seen.same_as(&expected), || format!("the answer is {seen:?}, expected {expected:?}"))?;
+        seen.check_texts(self.scene.profile(), &self.device.newest_processes())?;
+        compare::traces(&self.core.observer()[self.followed..], &self.reference.trace)?;
+        self.void_released();
+        self.followed = self.core.observer().len();
+        compare::states(&self.core, &self.reference)?;
+        compare::queries(&self.core, &self.reference, self.steps, self.streams[self.steps as usize % 4])?;
+        if let Some(allocation) = self.held.first() {
+            let (seen, expected) = (self.core.segment_of(allocation), self.reference.segment_of(allocation.address().get()));
+            ensure(Law::Reference, seen == Some(expected), || format!("segment_of is {seen:?}, expected {expected:?}"))?;
+        }
+        self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
+    }
+
+    /// What was freed in segments that are gone now is void for ever.
+    fn void_released(&mut self) {
+        let entries = self.core.observer()[self.followed..].iter();
+        for entry in entries.filter(|entry| entry.action == TraceAction::SegmentFree) {
+            let range = entry.address..entry.address + entry.size;
+            self.gone.extend(self.freed.extract_if(.., |freed| range.contains(&freed.address().get())));
+        }
+        self.gone.truncate(MOST_VOID);
+    }
+
+    /// The held allocation that a number means.
+    fn pick(&self, which: usize) -> Option<usize> {
+        (!self.held.is_empty()).then(|| which % self.held.len())
+    }
+
+    /// The same for a callback. What it frees must not be taken back by a restore before, so it is not of a private pool.
+    fn pick_for_stock(&self, which: usize) -> Option<usize> {
+        self.pick(which).filter(|&which| self.reference.pool_of(self.held[which].address().get()) == PoolId::DEFAULT)
+    }
+
+    /// Performs the step on the allocator. What it hands out is in the answer until both have answered.
+    fn act(&mut self, step: &Step) -> Result<Answer, Broken> {
+        let stream = |place: usize| self.streams[place];
+        let filter = |place: Option<usize>| place.map_or(PoolFilter::All, |place| PoolFilter::Stream(self.streams[place]));
+        Ok(match *step {
+            Step::Allocate(bytes, place) => Answer::allocated(self.core.allocate(Bytes(bytes), stream(place))),
+            Step::AllocateRaw(bytes, place) => Answer::allocated(self.core.raw_allocate(Bytes(bytes), stream(place))),
+            Step::Free(which) => match self.pick(which) {
+                None => Answer::Nothing,
+                Some(which) => {
+                    let allocation = self.held.remove(which);
+                    let address = allocation.address().get();
+                    self.freed.push(allocation.in_a_clone());
+                    Answer::Freed(address, self.core.free(allocation).err())
+                }
+            },
+            Step::FreeAgain(which) if !self.gone.is_empty() => {
+                let which = which % self.gone.len();
+                let again = self.gone[which].in_a_clone();
+                self.core.record_stream(&again, stream(which % 4));
+                let is_known = self.core.segment_of(&again).is_some();
+                let answer = self.core.free(again);
+                let refused = answer == Err(FreeError::NotAllocated) && !is_known;
+                ensure(Law::Reference, refused, || format!("an allocation that is void was accepted: {answer:?}"))?;
+                Answer::Nothing
+            }
+            Step::Record(which, place) => match self.pick(which) {
+                None => Answer::Nothing,
+                Some(which) => {
+                    self.core.record_stream(&self.held[which], stream(place));
+                    Answer::Recorded(self.held[which].address().get())
+                }
+            },
+            Step::Stock(which, callback) if callback < self.stocks.len() => match self.pick_for_stock(which) {
+                None => Answer::Nothing,
+                Some(which) => {
+                    let allocation = self.held.remove(which);
+                    let address = allocation.address().get();
+                    self.stocks[callback].lock().unwrap_or_else(PoisonError::into_inner).push_back(allocation);
+                    Answer::Stocked(callback, address)
+                }
+            },
+            Step::ProcessEvents => Answer::done(self.core.process_events().map_err(AllocError::Device)),
+            Step::ReleaseCached => Answer::done(self.core.release_cached()),
+            Step::Fraction(thousandths) => Answer::Said(self.core.set_memory_fraction(f64::from(thousandths) / 1000.0).is_ok()),
+            Step::Limit(bytes) => {
+                self.core.set_limit(Some(Bytes(bytes)));
+                Answer::Nothing
+            }
+            Step::Apply(place) => {
+                self.scene.apply(&mut self.core.policy_mut().rules.settings, place);
+                Answer::Nothing
+            }
+            Step::ResetPeaks => {
+                self.core.reset_peak_stats();
+                Answer::Nothing
+            }
+            Step::ResetSums => {
+                self.core.reset_accumulated_stats();
+                Answer::Nothing
+            }
+            Step::CreatePool(pool) => Answer::Pool(self.core.create_pool(POOLS[pool])),
+            Step::BeginPool(pool, place) => Answer::Pool(self.core.begin_pool(POOLS[pool], filter(place))),
+            Step::EndPool(pool) => Answer::Pool(self.core.end_pool(POOLS[pool])),
+            Step::ReleasePool(pool) => Answer::Pool(self.core.release_pool(POOLS[pool])),
+            Step::ReleaseCachedPool(pool) => Answer::done(self.core.release_cached_pool(POOLS[pool])),
+            Step::UseOnOom(pool, serves) => {
+                self.core.set_pool_use_on_oom(POOLS[pool], serves);
+                Answer::Nothing
+            }
+            Step::NoSplit(pool) => {
+                self.core.set_pool_no_split(POOLS[pool]);
+                Answer::Nothing
+            }
+            Step::Capturing(is_capturing) => {
+                self.core.set_capturing(is_capturing);
+                Answer::Nothing
+            }
+            Step::Save(pool) => Answer::Saved(self.core.checkpoint_pool(POOLS[pool])),
+            Step::Restore(which) if !self.checkpoints.is_empty() => {
+                let which = which % self.checkpoints.len();
+                Answer::restored(self.core.restore_pool(&self.checkpoints[which].0))
+            }
+            Step::LiveAre(pool, all) => {
+                let live = self.live_of(pool, all);
+                Answer::Asked(self.core.pool_live_allocations_are(POOLS[pool], &live))
+            }
+            Step::Snapshot => Answer::Seen(self.core.snapshot()),
+            Step::SnapshotPool(pool) => Answer::Seen(self.core.snapshot_pool(POOLS[pool])),
+            _ => {
+                self.drive(step)?;
+                Answer::Nothing
+            }
+        })
+    }
+
+    /// What the rules answer.
+    fn expect(&mut self, step: &Step, seen: &Answer) -> Answer {
+        let reference = &mut self.reference;
+        let stream = |place: usize| self.streams[place];
+        let filter = |place: Option<usize>| place.map_or(PoolFilter::All, |place| PoolFilter::Stream(self.streams[place]));
+        match (*step, seen) {
+            (Step::Allocate(bytes, place), _) => Answer::expected(reference.allocate(bytes, stream(place).get(), false)),
+            (Step::AllocateRaw(bytes, place), _) => Answer::expected(reference.allocate(bytes, stream(place).get(), true)),
+            (Step::Free(_), Answer::Freed(address, _)) => {
+                Answer::Freed(*address, reference.free(*address).err().map(FreeError::Device))
+            }
+            (Step::Record(_, place), Answer::Recorded(address)) => {
+                reference.record_stream(*address, stream(place).get());
+                Answer::Recorded(*address)
+            }
+            (Step::Stock(..), Answer::Stocked(callback, address)) => {
+                reference.stocks[*callback].push_back(*address);
+                Answer::Stocked(*callback, *address)
+            }
+            (Step::ProcessEvents, _) => Answer::done(reference.process_events().map_err(AllocError::Device)),
+            (Step::ReleaseCached, _) => Answer::done(reference.release_cached()),
+            (Step::Fraction(thousandths), _) => Answer::Said(reference.set_fraction(f64::from(thousandths) / 1000.0)),
+            (Step::ReleaseCachedPool(pool), _) => Answer::done(reference.release_cached_pool(POOLS[pool])),
+            (Step::CreatePool(pool), _) => Answer::Pool(reference.create_pool(POOLS[pool])),
+            (Step::BeginPool(pool, place), _) => Answer::Pool(reference.begin_pool(POOLS[pool], filter(place))),
+            (Step::EndPool(pool), _) => Answer::Pool(reference.end_pool(POOLS[pool])),
+            (Step::ReleasePool(pool), _) => Answer::Pool(reference.release_pool(POOLS[pool])),
+            (Step::Save(pool), _) => {
+                let answer = reference.save(POOLS[pool]);
+                if let (Answer::Saved(Ok(checkpoint)), Ok(saved)) = (seen, &answer) {
+                    self.checkpoints.push((checkpoint.clone(), saved.clone()));
+                }
+                compare::saved(answer)
+            }
+            (Step::Restore(which), Answer::Restored(..) | Answer::NotRestored(_)) => {
+                let which = which % self.checkpoints.len();
+                compare::restored(reference.restore(&self.checkpoints[which].1))
+            }
+            (Step::LiveAre(pool, all), _) => {
+                let live: Vec<u64> = self.live_of(pool, all).into_iter().map(DeviceAddress::get).collect();
+                Answer::Asked(self.reference.live_are(POOLS[pool], &live))
+            }
+            (Step::Snapshot, _) => Answer::Seen(reference.snapshot(None)),
+            (Step::SnapshotPool(pool), _) => Answer::Seen(reference.snapshot(Some(POOLS[pool]))),
+            _ => {
+                self.turn(step);
+                Answer::Nothing
+            }
+        }
+    }
+
+    /// Changes the reference allocator in ways that have no answer.
+    fn turn(&mut self, step: &Step) {
+        let reference = &mut self.reference;
+        match *step {
+            Step::Limit(bytes) => reference.set_limit(Some(bytes)),
+            Step::Apply(_) => reference.settings = self.core.policy().rules.settings.clone(),
+            Step::ResetPeaks => reference.reset_peaks(),
+            Step::ResetSums => reference.reset_sums(),
+            Step::UseOnOom(pool, serves) => reference.serve_when_out(POOLS[pool], serves),
+            Step::NoSplit(pool) => reference.keep_whole(POOLS[pool]),
+            Step::Capturing(is_capturing) => reference.set_capturing(is_capturing),
+            _ => {}
+        }
+    }
+
+    /// Keeps what was handed out, and forgets what a restore took back.
+    fn take_over(&mut self, seen: &Answer) {
+        match seen {
+            Answer::Allocated(allocation) => self.held.push(allocation.in_a_clone()),
+            Answer::Restored(freed, allocations) => {
+                let (void, left): (Vec<_>, Vec<_>) =
+                    std::mem::take(&mut self.held).into_iter().partition(|held| freed.contains(&held.address().get()));
+                self.held = left;
+                self.gone.extend(void);
+                self.held.extend(allocations.iter().map(Allocation::in_a_clone));
+            }
+            // The device failed in the middle: what the pool had is taken back.
+            Answer::NotRestored(CheckpointError::Device(_)) => {
+                let core = &self.core;
+                let (left, void) = std::mem::take(&mut self.held).into_iter().partition(|held| core.segment_of(held).is_some());
+                self.held = left;
+                self.gone.extend::<Vec<_>>(void);
+            }
+            _ => {}
+        }
+    }
+}

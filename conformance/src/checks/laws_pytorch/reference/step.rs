@@ -1,0 +1,262 @@
+//! Programs of the reference law: everything that a caller can do, and how to draw it.
+
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::units::{MIB, PoolId};
+use proptest::prelude::*;
+
+use crate::backend::{EventTiming, Places, STREAMS};
+use crate::checks::laws_pytorch::operation::sizes;
+
+/// One step of a program. Allocations, pools and checkpoints go by numbers that wrap around.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Step {
+    /// A request of this many bytes for a stream.
+    Allocate(u64, usize),
+    /// The same through `raw_allocate`.
+    AllocateRaw(u64, usize),
+    Free(usize),
+    /// Frees an allocation that a restore has taken back.
+    FreeAgain(usize),
+    Record(usize, usize),
+    /// Hands an allocation to a free-memory callback, which frees it when it is called.
+    Stock(usize, usize),
+    Launch(usize, u64),
+    Pause(u64),
+    Complete(usize),
+    CompleteOne(usize),
+    CompleteAll,
+    ProcessEvents,
+    ReleaseCached,
+    /// The memory fraction, in thousandths.
+    Fraction(u16),
+    /// The limit in bytes.
+    Limit(u64),
+    /// A settings string, by its index in [`TEXTS`].
+    Apply(usize),
+    OthersHold(u64),
+    ResetPeaks,
+    ResetSums,
+    CreatePool(usize),
+    BeginPool(usize, Option<usize>),
+    EndPool(usize),
+    ReleasePool(usize),
+    ReleaseCachedPool(usize),
+    UseOnOom(usize, bool),
+    NoSplit(usize),
+    Capturing(bool),
+    Save(usize),
+    Restore(usize),
+    /// Asks whether a pool's allocations are exactly those that the program holds, or all but one of them.
+    LiveAre(usize, bool),
+    Snapshot,
+    SnapshotPool(usize),
+}
+
+/// The private pools of programs: those of users and of graphs.
+pub(super) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)];
+
+/// Free-memory callbacks of programs that have any.
+pub(super) const CALLBACKS: usize = 3;
+
+/// Settings strings that every release understands.
+const TEXTS: [&str; 16] = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "max_split_size_mb:20,max_non_split_rounding_mb:40",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:[1:4,2:1,4:8,16:2,>:1]",
+    "garbage_collection_threshold:0.6",
+    "garbage_collection_threshold:0.001",
+    "garbage_collection_threshold:0.2,max_split_size_mb:24",
+    "large_segment_size_mb:16",
+    "large_segment_size_mb:26,max_split_size_mb:26",
+    "expandable_segments:True,max_split_size_mb:32,garbage_collection_threshold:0.5",
+    "expandable_segments:True,large_segment_size_mb:12",
+    "expandable_segments:True,large_segment_size_mb:14,roundup_power2_divisions:[1:2,>:8],max_split_size_mb:30",
+    "expandable_segments:False",
+    "expandable_segments:False,garbage_collection_threshold:0.9,roundup_power2_divisions:1",
+];
+
+/// Settings strings of 2.15.
+const NEWER_TEXTS: [&str; 6] = [
+    "expandable_segments:True,expandable_segments_reserve:0.25",
+    "expandable_segments:True,expandable_segments_reserve:0.05G",
+    "expandable_segments:True,expandable_segments_reserve:0.04G,garbage_collection_threshold:0.1",
+    "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5",
+    "throw_on_cudamalloc_oom:True,expandable_segments:True,per_process_memory_fraction:0.3",
+    "throw_on_cudamalloc_oom:False,expandable_segments:True,expandable_segments_reserve:5",
+];
+
+/// What a program runs on.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Scene {
+    pub(super) capacity: u64,
+    pub(super) timing: EventTiming,
+    pub(super) places: Places,
+    pub(super) free_waits: bool,
+    pub(super) is_newer: bool,
+    /// The settings at the start, by their index in [`TEXTS`].
+    pub(super) settings: usize,
+    pub(super) has_callbacks: bool,
+    /// Whether the heap keeps its free blocks by address. It answers every question all the same.
+    pub(super) by_address: bool,
+    /// Decides which segments exist at the start; `None`: none.
+    pub(super) adopted: Option<u64>,
+    /// Whether everything is given back before the allocator is dropped.
+    pub(super) is_finished: bool,
+}
+
+impl Scene {
+    /// The release whose rules apply.
+    pub(super) fn profile(&self) -> &'static Profile {
+        if self.is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 }
+    }
+
+    /// A settings string by its index, which wraps around.
+    pub(super) fn text(&self, place: usize) -> &'static str {
+        let known = if self.is_newer { TEXTS.len() + NEWER_TEXTS.len() } else { TEXTS.len() };
+        let place = place % known;
+        TEXTS.get(place).or_else(|| NEWER_TEXTS.get(place - TEXTS.len())).copied().unwrap_or("")
+    }
+
+    /// Applies a string at run time. What others have set before may make it illegal; what precedes the error then stays.
+    pub(super) fn apply(&self, settings: &mut Settings, place: usize) {
+        let _ = settings.apply_as(&self.profile().dialect, self.text(place));
+    }
+}
+
+/// A scene with events that complete like this.
+pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
+    let timing = match timing {
+        EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
+        other => Just(other).boxed(),
+    };
+    let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB + 2 * MIB]);
+    let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
+    let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), prop::bool::weighted(0.3));
+    let adopted = prop::option::weighted(0.15, any::<u64>());
+    (capacity, timing, places, 0..TEXTS.len() + NEWER_TEXTS.len(), flags, adopted).prop_map(
+        |(capacity, timing, places, settings, (free_waits, is_newer, has_callbacks, is_finished, by_address), adopted)| Scene {
+            capacity,
+            timing,
+            places,
+            free_waits,
+            is_newer,
+            settings,
+            has_callbacks,
+            by_address,
+            adopted,
+            is_finished,
+        },
+    )
+}
+
+fn stream() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => Just(0_usize), 1 => 0..STREAMS.len()]
+}
+
+/// Sizes that no device can serve.
+fn absurd() -> impl Strategy<Value = u64> {
+    let exa = 1_u64 << 60;
+    prop::sample::select(vec![0, exa - 1, exa, exa + 1, u64::MAX - 511, u64::MAX - 510, u64::MAX, 400 * MIB, 1 << 40])
+}
+
+/// Whole MiB, so that sums of sizes meet.
+fn round_sizes() -> impl Strategy<Value = u64> {
+    prop::sample::select(vec![1, 2, 10, 12, 16, 20, 22, 24, 26, 30, 32, 34, 40, 44, 48, 56, 64]).prop_map(|mib: u64| mib * MIB)
+}
+
+fn memory_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        15 => (round_sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        50 => (sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        5 => (sizes(), stream()).prop_map(|(size, stream)| Step::AllocateRaw(size, stream)),
+        1 => (absurd(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
+        1 => (absurd(), stream()).prop_map(|(size, stream)| Step::AllocateRaw(size, stream)),
+        46 => any::<usize>().prop_map(Step::Free),
+        14 => (any::<usize>(), 0..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream)),
+        4 => (any::<usize>(), 0..CALLBACKS).prop_map(|(which, callback)| Step::Stock(which, callback)),
+        3 => Just(Step::ProcessEvents),
+        3 => Just(Step::ReleaseCached),
+        3 => any::<usize>().prop_map(Step::FreeAgain),
+        2 => Just(Step::Snapshot),
+    ]
+}
+
+fn other_step() -> impl Strategy<Value = Step> {
+    let fractions = vec![0, 100, 333, 400, 501, 600, 750, 900, 999, 1000, 1000, 1000, 1001];
+    prop_oneof![
+        4 => (0..STREAMS.len(), 1..10_000_u64).prop_map(|(stream, time)| Step::Launch(stream, time)),
+        2 => (1..20_000_u64).prop_map(Step::Pause),
+        2 => (0..STREAMS.len()).prop_map(Step::Complete),
+        3 => (0..STREAMS.len()).prop_map(Step::CompleteOne),
+        2 => Just(Step::CompleteAll),
+        3 => prop::sample::select(fractions).prop_map(Step::Fraction),
+        1 => prop::sample::select(vec![22 * MIB, 40 * MIB, 60 * MIB, 100 * MIB - 1, 120 * MIB]).prop_map(Step::Limit),
+        3 => any::<usize>().prop_map(Step::Apply),
+        2 => prop::sample::select(vec![0, 0, 20 * MIB, 70 * MIB + 1, 400 * MIB]).prop_map(Step::OthersHold),
+        1 => Just(Step::ResetPeaks),
+        1 => Just(Step::ResetSums),
+    ]
+}
+
+fn pool_step() -> impl Strategy<Value = Step> {
+    let pool = || 0..POOLS.len();
+    prop_oneof![
+        2 => pool().prop_map(Step::CreatePool),
+        6 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Step::BeginPool(pool, stream)),
+        7 => pool().prop_map(Step::EndPool),
+        6 => pool().prop_map(Step::ReleasePool),
+        4 => pool().prop_map(Step::ReleaseCachedPool),
+        3 => (pool(), prop::bool::weighted(0.8)).prop_map(|(pool, serves)| Step::UseOnOom(pool, serves)),
+        // At most one pool, or hardly anything would be split.
+        1 => Just(Step::NoSplit(2)),
+        3 => prop::bool::weighted(0.4).prop_map(Step::Capturing),
+        6 => pool().prop_map(Step::Save),
+        5 => any::<usize>().prop_map(Step::Restore),
+        2 => (pool(), any::<bool>()).prop_map(|(pool, all)| Step::LiveAre(pool, all)),
+        2 => any::<usize>().prop_map(Step::FreeAgain),
+        1 => pool().prop_map(Step::SnapshotPool),
+    ]
+}
+
+/// Hundreds of blocks of few sizes, of which those are freed that are not neighbours: crowds of free blocks, which then shrink and grow.
+pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
+    let sizes = prop::sample::select(vec![
+        vec![512],
+        vec![512, 1024],
+        vec![512, 1536, 2048, 4096],
+        vec![512, 512, 512, 70_000],
+        vec![600 * 512],
+        vec![MIB],
+    ]);
+    let taken = prop::collection::vec((any::<usize>(), prop::bool::weighted(0.97)), 100..600);
+    let turns = prop::collection::vec((any::<usize>(), 0..4_u8), 40..160);
+    (sizes, taken, any::<u8>(), turns).prop_map(|(sizes, taken, order, turns)| {
+        let mut steps: Vec<Step> = Vec::new();
+        for &(which, is_plain) in &taken {
+            steps.push(Step::Allocate(sizes[which % sizes.len()], usize::from(!is_plain)));
+        }
+        // From the first on, from the last on, or anywhere, and every second one. A freed one shortens the list.
+        for turn in 0..taken.len() / 2 {
+            steps.push(Step::Free(match order % 3 {
+                0 => turn,
+                1 => taken.len() - 2 * turn - 1,
+                _ => taken[turn].0,
+            }));
+        }
+        for (which, kind) in turns {
+            steps.push(if kind == 0 { Step::Free(which) } else { Step::Allocate(sizes[which % sizes.len()], 0) });
+        }
+        steps
+    })
+}
+
+/// A program of this many steps. In half of them there are no private pools.
+pub(super) fn program(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
+    let plain = prop_oneof![6 => memory_step(), 1 => other_step()];
+    let pooled = prop_oneof![12 => memory_step(), 2 => other_step(), 5 => pool_step()];
+    prop_oneof![prop::collection::vec(plain, length.clone()), prop::collection::vec(pooled, length)]
+}
