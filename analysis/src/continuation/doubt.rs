@@ -54,9 +54,7 @@ impl Doubt {
             Some(Doubt::NotSteady)
         } else if grow(&peaks) {
             Some(Doubt::Growing)
-        } else if !largest_recurs(&peaks, continuation.floor_bytes, free_bytes)
-            && !is_wide(&peaks, continuation.floor_bytes, free_bytes)
-        {
+        } else if !largest_recurs(continuation, free_bytes) && !is_wide(&peaks, continuation.floor_bytes, free_bytes) {
             Some(Doubt::Margin)
         } else {
             None
@@ -83,12 +81,13 @@ fn grow(peaks: &[u64]) -> bool {
     latest.len() >= 3 && latest.windows(2).all(is_larger)
 }
 
-/// Whether several steps needed the largest size, and what the estimate may be wrong by is free.
-fn largest_recurs(peaks: &[u64], floor_bytes: u64, free_bytes: u64) -> bool {
-    let largest = peaks.iter().copied().max().unwrap_or(0);
-    let same = largest - largest.saturating_sub(floor_bytes) / SAME_PART;
-    let seen = peaks.iter().filter(|&&peak| peak >= same).count();
-    seen >= RECURS + usize::from(peaks.len() > FEW) && free_bytes >= largest / LEAST_FREE_PART
+/// Whether several steps are known to have needed the largest size, and what the estimate may be wrong by is free.
+fn largest_recurs(continuation: &Continuation, free_bytes: u64) -> bool {
+    let certain = || continuation.step_peaks.iter().copied().chain([continuation.failed_step_certain_peak]);
+    let largest = certain().max().unwrap_or(0).max(continuation.failed_step_peak);
+    let same = largest - largest.saturating_sub(continuation.floor_bytes) / SAME_PART;
+    let seen = certain().filter(|&peak| peak >= same).count();
+    seen >= RECURS + usize::from(certain().count() > FEW) && free_bytes >= largest / LEAST_FREE_PART
 }
 
 /// Whether enough is left free for a size larger than any that was seen.
@@ -110,6 +109,7 @@ mod tests {
             steps: step_peaks.len(),
             step_peaks: step_peaks.to_vec(),
             failed_step_peak,
+            failed_step_certain_peak: failed_step_peak,
             floor_bytes: 200,
             left_by_step_bytes: 0,
             more_steps: 3,
@@ -126,6 +126,8 @@ mod tests {
         assert_eq!(doubt(&[1000; 4], 1000, 10), None, "all alike");
         assert_eq!(doubt(&[1000; 4], 1000, 9), Some(Doubt::Margin), "less than a hundredth is free");
         assert_eq!(doubt(&[1000, 700, 900, 800], 990, 10), None, "the failed step needed what the first did");
+        let guessed = Continuation { failed_step_certain_peak: 600, ..seen(&[1000, 700, 900, 800], 1000) };
+        assert_eq!(Doubt::about(Some(&guessed), 10), Some(Doubt::Margin), "an estimate is no second time");
         assert_eq!(doubt(&[1000, 700, 900, 800], 980, 10), Some(Doubt::Margin), "they differ by a fortieth");
         let many = [1000, 750, 700, 650, 600, 550, 500, 450, 400, 350, 300];
         assert_eq!(doubt(&many, 1000, 10), Some(Doubt::Margin), "two of twelve are alike by chance");

@@ -13,7 +13,7 @@ mod splice;
 #[cfg(test)]
 mod tests;
 
-use align::{Direction, align};
+use align::{Alignment, Direction, align};
 pub use doubt::Doubt;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{Operation, Requests};
@@ -47,6 +47,8 @@ pub struct Continuation {
     pub step_peaks: Vec<u64>,
     /// The most live bytes in the step that failed, had it gone on.
     pub failed_step_peak: u64,
+    /// What is certain of that: the most that was recorded in the step, or all of it if its sizes so far are those of an earlier step.
+    pub failed_step_certain_peak: u64,
     /// The least live bytes since the first of the steps that are alike: what every step finds.
     pub floor_bytes: u64,
     /// What each step leaves in use in addition to what it found, on average, if every one does. 0 otherwise.
@@ -108,6 +110,9 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
     let step_peaks = begins.zip(&ends).map(|(begin, &end)| live.peak(begin, end)).collect();
     let begun = ends.last().map_or(0, |&end| live.peak(end, last));
     let failed_step_peak = failed_step_peak.max(begun);
+    let since = ends.last().copied().unwrap_or(0);
+    let is_repeat = (begun - live.bytes[since].min(begun)) * 2 >= failed_step_peak - live.bytes[since].min(failed_step_peak)
+        && repeats_sizes(operations, &before, since);
     let floors: Vec<u64> = ends.iter().map(|&end| live.bytes[end]).collect();
     let first_differs = usize::from(repeats::has_first_step(&words, earliest, last - latest.operation));
     let requests = Requests { operations: splice.operations, ..requests.clone() };
@@ -117,6 +122,7 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
         steps: found.len() + first_differs,
         step_peaks,
         failed_step_peak,
+        failed_step_certain_peak: if is_repeat { failed_step_peak } else { begun },
         floor_bytes: floors.iter().copied().min().unwrap_or(0),
         left_by_step_bytes: left_by_step(&floors),
         more_steps,
@@ -173,6 +179,16 @@ impl Live {
         let (lowest, highest) = (floors.iter().min().copied().unwrap_or(0), floors.iter().max().copied().unwrap_or(0));
         highest - lowest <= peak.saturating_sub(lowest) / STEADY_PART
     }
+}
+
+/// Whether the requests after the operation `since` have the sizes of those that correspond to them.
+fn repeats_sizes(operations: &[(usize, Operation)], before: &Alignment, since: usize) -> bool {
+    before.pairs.iter().filter(|pair| pair.1 > since).all(|&(earlier, later)| {
+        match (operations[earlier].1, operations[later].1) {
+            (Operation::Allocate { bytes: one, .. }, Operation::Allocate { bytes: other, .. }) => one == other,
+            _ => true,
+        }
+    })
 }
 
 /// By how much the floor rises from step to step, if it never falls and rises over several steps.

@@ -127,7 +127,18 @@ fn a_peak_belongs_to_one_step() {
     assert!(expected.ends_with(&continuation.step_peaks[1..]), "{:?} of {expected:?}", continuation.step_peaks);
     assert_eq!(continuation.step_peaks.last(), peak(3).as_ref());
     assert_eq!(Some(continuation.failed_step_peak), peak(4));
+    assert!(continuation.failed_step_certain_peak < continuation.failed_step_peak, "only a part of it was recorded");
     assert_eq!(continuation.floor_bytes, 2 * 8 * MIB * LAYERS as u64);
+}
+
+#[test]
+fn a_step_of_a_size_seen_before_is_certain() {
+    for (length, is_seen) in [(60, true), (59, false)] {
+        let lengths = [20, 34, 60, 30, length];
+        let continuation = continued(&lengths, start_of(&lengths, 4) + LAYERS - 2).expect("steps");
+        let is_certain = continuation.failed_step_certain_peak == continuation.failed_step_peak;
+        assert_eq!((is_certain, continuation.step_peaks.contains(&continuation.failed_step_peak)), (is_seen, is_seen));
+    }
 }
 
 #[test]
