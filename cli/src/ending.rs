@@ -59,8 +59,8 @@ pub(crate) fn doubt(doubt: Doubt) -> String {
         }
         Doubt::NotSteady => "its steps do not leave memory as they found it, so later ones may need more".to_owned(),
         Doubt::Growing => "each of its steps needed more than the one before, so later ones will need more still".to_owned(),
-        Doubt::Outlier => "one step needed far more than all others, so later ones may need more still".to_owned(),
-        Doubt::Margin => "less would be left free than its steps differ by, so later ones may need more than there is".to_owned(),
-        Doubt::NotLargest => "earlier steps needed more than the one that failed, so later ones may need more too".to_owned(),
+        Doubt::Margin => {
+            "the largest of its steps is one of a kind, and too little would be left free for a larger one".to_owned()
+        }
     }
 }

@@ -13,7 +13,7 @@ mod splice;
 #[cfg(test)]
 mod tests;
 
-use align::{Direction, align};
+use align::{Alignment, Direction, align};
 pub use doubt::Doubt;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{Operation, Requests};
@@ -29,6 +29,8 @@ const STEPS: usize = 40;
 const COMPARED: usize = 5;
 /// The least live memory of the steps may differ by one part in this many of what steps add to it.
 const STEADY_PART: u64 = 50;
+/// Steps leave memory behind if the least live memory rises over at least this many.
+const LEAKING: usize = 3;
 
 /// A program that died, continued.
 #[derive(Clone, Debug)]
@@ -41,10 +43,16 @@ pub struct Continuation {
     /// How many steps the program had made before the one that failed, at most forty. A first one that differs, because it makes what
     /// later ones find, counts as well.
     pub steps: usize,
-    /// The most live bytes in each of these steps that are alike, the earliest first.
+    /// The most live bytes in each of these steps, the earliest first, what came before those that are alike included.
     pub step_peaks: Vec<u64>,
     /// The most live bytes in the step that failed, had it gone on.
     pub failed_step_peak: u64,
+    /// What is certain of that: the most that was recorded in the step, or all of it if its sizes so far are those of an earlier step.
+    pub failed_step_certain_peak: u64,
+    /// The least live bytes since the first of the steps that are alike: what every step finds.
+    pub floor_bytes: u64,
+    /// What each step leaves in use in addition to what it found, on average, if every one does. 0 otherwise.
+    pub left_by_step_bytes: u64,
     /// How many steps follow it.
     pub more_steps: usize,
     /// Whether the steps leave behind what they found. Otherwise memory in use grows or shrinks from step to step.
@@ -72,8 +80,10 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
     let before = align(&words, (moments[like], last), Direction::Backwards, last, last + 1);
     let sizes = StepSizes::of(operations, &words, &moments, like);
     splice.jump_back(moments[like], &before);
-    splice.copy(moments[like], moments[like - 1], &|place| sizes.size(operations, place));
+    let ends = live.lowest(moments[like], moments[like - 1]);
+    splice.copy(moments[like], ends, &|place| sizes.size(operations, place));
     let failed_step_peak = splice.take_peak_bytes();
+    splice.copy(ends, moments[like - 1], &|_| None);
 
     // Then the steps after that one, and all of them again.
     let (mut more_steps, mut place) = (0, like - 1);
@@ -94,10 +104,16 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
         more_steps += 1;
     }
     let earliest = moments[found.len()];
-    let mut step_peaks: Vec<u64> = moments.windows(2).rev().map(|pair| live.peak(pair[1], pair[0])).collect();
-    // From the last such moment on it is the step that failed.
-    let begun = step_peaks.pop().unwrap_or(0);
+    // A step ends where the least is live between two of the moments. After the last such place it is the step that failed.
+    let ends: Vec<usize> = moments.windows(2).rev().map(|pair| live.lowest(pair[1], pair[0])).collect();
+    let begins = [0].into_iter().chain(ends.iter().copied());
+    let step_peaks = begins.zip(&ends).map(|(begin, &end)| live.peak(begin, end)).collect();
+    let begun = ends.last().map_or(0, |&end| live.peak(end, last));
     let failed_step_peak = failed_step_peak.max(begun);
+    let since = ends.last().copied().unwrap_or(0);
+    let is_repeat = (begun - live.bytes[since].min(begun)) * 2 >= failed_step_peak - live.bytes[since].min(failed_step_peak)
+        && repeats_sizes(operations, &before, since);
+    let floors: Vec<u64> = ends.iter().map(|&end| live.bytes[end]).collect();
     let first_differs = usize::from(repeats::has_first_step(&words, earliest, last - latest.operation));
     let requests = Requests { operations: splice.operations, ..requests.clone() };
     Some(Continuation {
@@ -106,6 +122,9 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
         steps: found.len() + first_differs,
         step_peaks,
         failed_step_peak,
+        failed_step_certain_peak: if is_repeat { failed_step_peak } else { begun },
+        floor_bytes: floors.iter().copied().min().unwrap_or(0),
+        left_by_step_bytes: left_by_step(&floors),
         more_steps,
         is_steady,
     })
@@ -142,6 +161,11 @@ impl Live {
         self.bytes[from + 1..=to].iter().copied().max().unwrap_or(0)
     }
 
+    /// Where the least is live after the operation `from` up to `to`, the last such place.
+    fn lowest(&self, from: usize, to: usize) -> usize {
+        (from + 1..=to).rev().min_by_key(|&place| self.bytes[place]).unwrap_or(to)
+    }
+
     /// Whether the least live memory between any two of the moments (the latest first) is about the same.
     fn is_steady(&self, moments: &[usize]) -> bool {
         let least = |pair: &[usize]| self.bytes[pair[1]..=pair[0]].iter().copied().min().unwrap_or(0);
@@ -154,6 +178,26 @@ impl Live {
         let peak = self.peak(latest[1], latest[0]);
         let (lowest, highest) = (floors.iter().min().copied().unwrap_or(0), floors.iter().max().copied().unwrap_or(0));
         highest - lowest <= peak.saturating_sub(lowest) / STEADY_PART
+    }
+}
+
+/// Whether the requests after the operation `since` have the sizes of those that correspond to them.
+fn repeats_sizes(operations: &[(usize, Operation)], before: &Alignment, since: usize) -> bool {
+    before.pairs.iter().filter(|pair| pair.1 > since).all(|&(earlier, later)| {
+        match (operations[earlier].1, operations[later].1) {
+            (Operation::Allocate { bytes: one, .. }, Operation::Allocate { bytes: other, .. }) => one == other,
+            _ => true,
+        }
+    })
+}
+
+/// By how much the floor rises from step to step, if it never falls and rises over several steps.
+fn left_by_step(floors: &[u64]) -> u64 {
+    match floors {
+        [first, .., last] if floors.len() >= LEAKING && floors.windows(2).all(|pair| pair[0] < pair[1]) => {
+            (last - first) / (floors.len() as u64 - 1)
+        }
+        _ => 0,
     }
 }
 

@@ -117,6 +117,44 @@ fn the_rest_of_a_step_is_as_large_as_its_beginning_says() {
 }
 
 #[test]
+fn a_peak_belongs_to_one_step() {
+    // Cut at the top of the forward pass: what the large step still held there is not what the next one needed.
+    let lengths = [20, 34, 30, 60, 28];
+    let truth = live(&Program::training(&lengths).operations);
+    let peak = |step: usize| truth[start_of(&lengths, step)..start_of(&lengths, step + 1)].iter().copied().max();
+    let continuation = continued(&lengths, start_of(&lengths, 4) + LAYERS - 1).expect("steps");
+    let expected: Vec<u64> = (0..4).filter_map(peak).collect();
+    assert!(expected.ends_with(&continuation.step_peaks[1..]), "{:?} of {expected:?}", continuation.step_peaks);
+    assert_eq!(continuation.step_peaks.last(), peak(3).as_ref());
+    assert_eq!(Some(continuation.failed_step_peak), peak(4));
+    assert!(continuation.failed_step_certain_peak < continuation.failed_step_peak, "only a part of it was recorded");
+    assert_eq!(continuation.floor_bytes, 2 * 8 * MIB * LAYERS as u64);
+}
+
+#[test]
+fn a_step_of_a_size_seen_before_is_certain() {
+    for (length, is_seen) in [(60, true), (59, false)] {
+        let lengths = [20, 34, 60, 30, length];
+        let continuation = continued(&lengths, start_of(&lengths, 4) + LAYERS - 2).expect("steps");
+        let is_certain = continuation.failed_step_certain_peak == continuation.failed_step_peak;
+        assert_eq!((is_certain, continuation.step_peaks.contains(&continuation.failed_step_peak)), (is_seen, is_seen));
+    }
+}
+
+#[test]
+fn what_each_step_leaves_is_counted() {
+    let mut program = Program::training(&[20]);
+    for length in [30, 25, 34, 28, 33] {
+        program.allocate(5 * MIB);
+        program.step(length, false);
+    }
+    let last = program.operations.len() - 10;
+    let continuation = continue_after(&program.requests(), &DeviceRecording::default(), last, 2000).expect("steps");
+    assert_eq!(continuation.left_by_step_bytes, 5 * MIB);
+    assert!(continuation.is_steady, "little in one step");
+}
+
+#[test]
 fn nothing_is_left_behind_by_the_copies() {
     let lengths = [20, 30, 25, 34, 60];
     let last = start_of(&lengths, 4) + 7;
