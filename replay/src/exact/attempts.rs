@@ -17,7 +17,7 @@ use super::runner::Runner;
 use super::stats_check;
 use super::tally::Tally;
 use crate::error::VerifyError;
-use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES};
+use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES, Releases};
 use crate::initial_state::{SmallerGap, Start};
 use crate::inputs::VerifyOptions;
 
@@ -41,8 +41,9 @@ pub(crate) struct Replayed {
 impl Replayed {
     /// Of two replays that agree with the recording, the one with the lower cost is likelier: its stats differ
     /// less, it needs fewer events that no entry shows, and requests change between pools less often.
-    fn cost(&self, options: &VerifyOptions, start: &Start) -> (u64, u64, u64) {
-        (self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
+    fn cost(&self, options: &VerifyOptions, start: &Start) -> (bool, u64, u64, u64) {
+        let is_unsound = self.guess.as_ref().is_some_and(|guess| !guess.is_sound());
+        (is_unsound, self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
     }
 
     /// By how much the stats differ from the recorded ones, without peaks.
@@ -95,7 +96,24 @@ fn replay_with_pools(
     if plain.tally.mismatches == 0 {
         return Ok(plain);
     }
-    let Some(mut guesses) = Guesses::of(recording, &before, &policy) else { return Ok(plain) };
+    for releases in [Releases::OfRequests, Releases::OfCalls] {
+        let Some(guesses) = Guesses::of(recording, &before, &policy, releases) else { break };
+        if let Some((assumed, replayed)) = try_guesses(recording, options, &before, guesses, progress)? {
+            *start = assumed;
+            return Ok(replayed);
+        }
+    }
+    Ok(plain)
+}
+
+/// Replays the whole trace under one guess after the other; returns the best that gives the recording and is sound.
+fn try_guesses(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    before: &Start,
+    mut guesses: Guesses,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Option<(Start, Replayed)>, VerifyError> {
     let mut best: Option<(Start, Replayed)> = None;
     for _ in 0..MOST_GUESSES {
         let Some((pools, guess)) = guesses.next() else { break };
@@ -105,9 +123,11 @@ fn replay_with_pools(
         if replayed.tally.mismatches > 0 {
             if best.is_none() {
                 let released = replayed.tally.first_stray.filter(|(_, decision)| decision.action == Action::SegmentFree);
+                let first = replayed.tally.first.as_ref();
                 guesses.fail(
-                    replayed.tally.first.and_then(|first| first.entry),
+                    first.and_then(|first| first.entry),
                     released.map(|(at, decision)| (at, decision.address)),
+                    first.map_or(&[], |first| &first.addresses),
                 );
             }
             continue;
@@ -118,11 +138,7 @@ fn replay_with_pools(
             best = Some((assumed, replayed));
         }
     }
-    let Some((assumed, replayed)) = best.filter(|(_, replayed)| replayed.guess.as_ref().is_some_and(Guess::is_sound)) else {
-        return Ok(plain);
-    };
-    *start = assumed;
-    Ok(replayed)
+    Ok(best.filter(|(_, replayed)| replayed.guess.as_ref().is_some_and(Guess::is_sound)))
 }
 
 /// Replays the whole trace from its start, and again each time a mismatch shows that an assumed size is wrong.

@@ -12,8 +12,8 @@ use super::layout::{Life, LifeId};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Partition {
     pub(super) pools: Vec<Pool>,
-    /// Lives that could be private instead of others, set by set.
-    pub(super) instead: Vec<Vec<LifeId>>,
+    /// Where either of two sets of lives could be private: the one that is, and the other.
+    pub(super) instead: Vec<(Vec<LifeId>, Vec<LifeId>)>,
 }
 
 /// A private pool.
@@ -84,7 +84,7 @@ pub(super) fn choose(evidence: &Evidence, trial: &Trial) -> Option<Partition> {
     while let Some(component) = open_component(&both, &is_private) {
         let (lighter, heavier) = parts(&both, &component, &weights);
         lighter.iter().for_each(|&life| is_private[life] = true);
-        instead.extend(heavier);
+        instead.extend(heavier.map(|heavier| (lighter, heavier)));
     }
     let is_open = |life: &LifeId| lives[*life].known.is_none() && !private.contains(life);
     take_back(&both, &mut is_private, (0..lives.len()).filter(is_open).collect(), &weights);

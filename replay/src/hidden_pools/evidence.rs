@@ -9,19 +9,28 @@
 //! - It does so in a fixed order, by stream, size and address: the default pool large segments
 //!   first, a private pool small ones first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, PoolClass, PoolId};
 use parkade_recording::{Action, DeviceRecording, Entry};
 
 use super::layout::{Layout, Life, LifeId};
-use crate::entries::{is_inner, is_request};
+use crate::entries::{is_inner, is_request, takes_memory};
 use crate::initial_state::Start;
 use crate::pools::pool_of;
 
 /// If more segments than this are freed at once, no pools are looked for: the work grows with the third power.
 const MOST_AT_ONCE: usize = 300;
+
+/// Whose releases they are taken for, where a request follows that takes no memory from the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Releases {
+    /// The request's, which may have been served by a pool that serves when memory is out.
+    OfRequests,
+    /// Those of calls before the request: one that has memory released asks the device for more.
+    OfCalls,
+}
 
 /// Two lives, the lower number first.
 type Pair = (LifeId, LifeId);
@@ -87,14 +96,16 @@ fn pair(a: LifeId, b: LifeId) -> Pair {
 struct Walk<'a> {
     policy: &'a PyTorch,
     layout: Layout<'a>,
+    releases: Releases,
     found: Evidence,
 }
 
 /// Gathers the evidence in a trace. `None` if no division into pools can explain it: a better block of the same
 /// segment was passed over, or an entry does not fit the blocks.
-pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Evidence> {
+pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorch, releases: Releases) -> Option<Evidence> {
     let layout = Layout::new(policy, &start.extents.segments);
-    let mut walk = Walk { policy, layout, found: Evidence::default() };
+    let mut walk = Walk { policy, layout, releases, found: Evidence::default() };
+    walk.tell_ranges_apart();
     let trace = &recording.trace;
     let mut at = 0;
     while at < trace.len() {
@@ -141,6 +152,17 @@ fn name_known(lives: &mut [Life], recording: &DeviceRecording) {
 }
 
 impl Walk<'_> {
+    /// A pool has one expandable segment for each stream and class (spec 4.1), so those that are there at first are
+    /// of different pools.
+    fn tell_ranges_apart(&mut self) {
+        let mut alike: BTreeMap<(u64, bool), Vec<LifeId>> = BTreeMap::new();
+        for (id, life) in self.layout.lives.iter().enumerate().filter(|(_, life)| life.expandable) {
+            let others = alike.entry((life.stream, life.class == PoolClass::Large)).or_default();
+            self.found.apart.extend(others.iter().map(|&other| pair(other, id)));
+            others.push(id);
+        }
+    }
+
     /// The entries that belong together, up to the request that they serve.
     fn group(&mut self, trace: &[Entry], at: usize, end: usize) -> Option<()> {
         let request = trace.get(end).filter(|entry| is_request(entry));
@@ -184,7 +206,10 @@ impl Walk<'_> {
             // Garbage collection, and requests for oversize blocks, release only part of what could be freed.
             let settings = &self.policy.settings;
             let is_partial = settings.garbage_collection_threshold > 0.0 || settings.max_split_bytes != u64::MAX;
-            let is_whole = request.is_none() || !is_partial;
+            let takes = trace[at..end].iter().any(takes_memory);
+            let is_call =
+                self.releases == Releases::OfCalls && !takes && request.is_some_and(|entry| entry.action == Action::Alloc);
+            let is_whole = request.is_none() || !is_partial || is_call;
             let all: Vec<LifeId> = runs.iter().flatten().map(|&(_, life)| life).collect();
             // They release large segments only, and do so last unless everything is released after them.
             let is_small = |&life: &LifeId| self.layout.lives[life].class == PoolClass::Small;

@@ -7,7 +7,7 @@ use parkade::units::PoolId;
 use parkade_recording::DeviceRecording;
 
 use super::choose::{self, Partition, Pool, Trial};
-use super::evidence::{self, Evidence};
+use super::evidence::{self, Evidence, Releases};
 use super::guess::{Guess, GuessedSegment};
 use super::layout::{Life, LifeId};
 use crate::initial_state::Start;
@@ -33,8 +33,8 @@ pub(crate) struct Guesses {
     trial: Trial,
     /// The lives that are private in the present guess.
     chosen: BTreeSet<LifeId>,
-    /// Lives that could be private in it instead, set by set.
-    instead: Vec<Vec<LifeId>>,
+    /// Where either of two sets of lives could be private in it: the one that is, and the other.
+    instead: Vec<(Vec<LifeId>, Vec<LifeId>)>,
     /// Variants still to be tried; the last comes next.
     others: Vec<Trial>,
     /// How far the best guess got: its first entry that differed.
@@ -67,8 +67,8 @@ fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<Pool> {
 impl Guesses {
     /// Gathers the evidence in a trace. `None` if no segment was freed before the end, or
     /// no division into pools explains it.
-    pub(crate) fn of(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Guesses> {
-        let evidence = evidence::gather(recording, start, policy)?;
+    pub(crate) fn of(recording: &DeviceRecording, start: &Start, policy: &PyTorch, releases: Releases) -> Option<Guesses> {
+        let evidence = evidence::gather(recording, start, policy, releases)?;
         let has_unknown = evidence.lives.iter().any(|life| life.known.is_none());
         let (settled, trial, others) = (Trial::default(), Trial::default(), vec![Trial::default()]);
         let (chosen, instead) = (BTreeSet::new(), Vec::new());
@@ -115,7 +115,7 @@ impl Guesses {
             privates.push(base.clone());
         }
         let instead = self.instead.iter().take(MOST_SIMPLER);
-        privates.extend(instead.map(|lives| self.settled.private.iter().chain(lives).copied().collect()));
+        privates.extend(instead.map(|(_, lives)| self.settled.private.iter().chain(lives).copied().collect()));
         // The last of these are tried first.
         let trials = [true, false]
             .map(|goes_at_once| privates.iter().map(move |private| Trial { private: private.clone(), goes_at_once }));
@@ -125,8 +125,8 @@ impl Guesses {
     /// Notes that the present guess first differs from the recording at the entry `at`, or at its end if `None`.
     ///
     /// `released` is the first segment that the replay's default pool frees and the
-    /// recorded one kept, and before which entry.
-    pub(crate) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>) {
+    /// recorded one kept, and before which entry. `addresses` are those of what differs.
+    pub(crate) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>, addresses: &[u64]) {
         let place = at.unwrap_or(usize::MAX);
         // A garbage collection passed it over, and collections look only at the default pool.
         let stayed =
@@ -138,7 +138,8 @@ impl Guesses {
             _ => {
                 self.reached = Some(place);
                 self.settled.clone_from(&self.trial);
-                self.others = self.by_release(place);
+                self.others = self.by_exclusion(place, addresses);
+                self.others.extend(self.by_release(place));
             }
         }
         self.others.extend(stayed.map(|life| self.trial.also_private([life])));
@@ -151,6 +152,17 @@ impl Guesses {
             life.base == address && !life.expandable && life.known.is_none() && is_there
         };
         self.evidence.lives.iter().rposition(is_it)
+    }
+
+    /// Where a segment that differs is in one of two sets that exclude each other: the other set is private.
+    fn by_exclusion(&self, place: usize, addresses: &[u64]) -> Vec<Trial> {
+        let is_there = |life: LifeId| {
+            let life = &self.evidence.lives[life];
+            life.gone_at.is_none_or(|gone| gone >= place) && addresses.contains(&life.base)
+        };
+        let concerns = |(private, other): &&(Vec<LifeId>, Vec<LifeId>)| private.iter().chain(other).any(|&life| is_there(life));
+        let others = self.instead.iter().filter(concerns).take(MOST_SIMPLER);
+        others.map(|(_, other)| self.settled.also_private(other.iter().copied())).collect()
     }
 
     /// The possibilities for the memory that was freed together at a place; the likeliest comes last.
