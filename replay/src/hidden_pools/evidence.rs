@@ -273,7 +273,7 @@ impl Walk<'_> {
             let is_new = trace[group..at].iter().any(|entry| entry.action == Action::SegmentAlloc);
             let until = (entry.stream, class == PoolClass::Large, chosen.size, entry.address);
             // A block that became free after the search began may have done so because the allocator waited for it.
-            let was_there = |since: Option<usize>| since.is_some_and(|since| !is_new || since < group);
+            let was_there = |since: Option<usize>| since.is_some_and(|since| !is_new || since <= group);
             let passed_over: Vec<LifeId> = self
                 .layout
                 .fitting(entry.stream, class, size, (!is_new).then_some(until))
