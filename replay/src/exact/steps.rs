@@ -9,6 +9,10 @@ use super::tally::{Mismatch, Release};
 use crate::completions::stream_of;
 use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 
+/// After its first mismatch a replay reads entries in the likeliest way only, once it has copied this many blocks to
+/// try others.
+pub(crate) const MOST_COPIED: u64 = 1 << 24;
+
 impl Runner<'_> {
     /// Repeats the next operation. Returns false at the end of the trace.
     #[inline]
@@ -76,7 +80,7 @@ impl Runner<'_> {
     /// empty_cache, pools that are dropped.
     fn group_without_request(&mut self, at: usize, end: usize) {
         self.open(end, end);
-        if self.pools.has_private() && self.try_releases(end) {
+        if self.pools.has_private() && self.is_worth_reading() && self.try_releases(end) {
             self.tally.ambiguous.push(end);
             self.tally.decisions += (end - at) as u64;
             return;
@@ -97,13 +101,20 @@ impl Runner<'_> {
         self.close(at, end);
     }
 
+    /// Whether to try several readings. They are copies of the whole state, so a replay that differs already
+    /// ends trying them at some number.
+    fn is_worth_reading(&self) -> bool {
+        self.tally.mismatches == 0 || self.position.copied.get() < MOST_COPIED
+    }
+
     /// The entries from `at` to the request at `request`.
     fn request_group(&mut self, at: usize, request: usize) {
         let inner = &self.trace[at..request];
         let completes = inner.iter().any(|entry| entry.action == Action::FreeCompleted);
         let is_plain = !inner.iter().any(takes_memory) && self.trace[request].action == Action::Alloc;
         let may_be_private = self.pools.has_private() && self.trace[request].action == Action::Oom;
-        let is_ambiguous = may_be_private || inner.iter().any(gives_memory) || (completes && !is_plain);
+        let is_ambiguous =
+            (may_be_private || inner.iter().any(gives_memory) || (completes && !is_plain)) && self.is_worth_reading();
         let end = request + 1;
         let readings = if is_ambiguous { self.readings(at, request) } else { vec![Reading::Request { visible: end }] };
         if is_ambiguous && self.try_likeliest(at, request, &readings) {

@@ -172,6 +172,11 @@ impl<'a> Layout<'a> {
         self.free.range(first..end).filter_map(|key| Some((key.3, *self.blocks.get(&key.3)?)))
     }
 
+    /// How many segments exist.
+    pub(super) fn places(&self) -> usize {
+        self.places.len()
+    }
+
     /// Lives that could free memory: a segment that is one free block, an expandable one with a whole free page.
     pub(super) fn releasable(&self) -> Vec<LifeId> {
         let mut lives: Vec<LifeId> = self
