@@ -5,6 +5,7 @@ use parkade::stats::{Family, Stats};
 use parkade_recording::DeviceRecording;
 
 use super::attempts::{Replayed, make_runner, replay_to_end};
+use super::own_words;
 use super::peak_resets::PeakWatch;
 use super::position::Position;
 use super::stats_check::{self, StatsCheck};
@@ -95,6 +96,7 @@ pub fn verify_device(
         stats_check::compare(file, &stats, start.lost.is_some(), reset)
     });
     add_stats_check(&mut tally, stats_check.as_ref());
+    own_words::compare(recording, &mut tally);
     Ok(DeviceVerdict {
         device: recording.device,
         entries: recording.trace.len(),
