@@ -92,6 +92,18 @@ fn one_of_two_that_wait_does_not_become_free_without_a_request() {
 }
 
 #[test]
+fn a_trace_may_begin_inside_a_free() {
+    let blocks = vec![
+        block(BASE, 5 * MIB, BlockState::Inactive),
+        block(BASE + 5 * MIB, 5 * MIB, BlockState::ActivePendingFree),
+        block(BASE + 10 * MIB, 10 * MIB, BlockState::Inactive),
+    ];
+    let mut cut = with_two_that_wait(&[FIRST], blocks);
+    cut.trace.drain(..5);
+    assert_eq!(verify(&cut).mismatches, 0, "{:?}", verify(&cut).first);
+}
+
+#[test]
 fn a_segments_sums_are_those_of_its_blocks() {
     let forge: [fn(&mut Segment) -> &mut Option<u64>; 3] =
         [|segment| &mut segment.allocated_bytes, |segment| &mut segment.active_bytes, |segment| &mut segment.requested_bytes];
