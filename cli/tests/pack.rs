@@ -144,3 +144,14 @@ fn files_that_it_cannot_use_are_named_in_one_line() {
         assert!(code == 2 && object["error"].as_str().is_some_and(|error| error.contains(said)), "{object}");
     }
 }
+
+#[test]
+fn options_for_recordings_are_refused_with_a_csv_file() {
+    let folder = Folder::new("pack-options");
+    let file = folder.file("three.csv", CSV.as_bytes());
+    for (option, value) in [("--device", "0"), ("--recorded-limit", "1GiB")] {
+        let run = call(&["pack", &file, option, value]);
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+        assert!(run.err.contains(&format!("{option} is for recordings")), "{}", run.err);
+    }
+}

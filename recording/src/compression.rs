@@ -1,12 +1,15 @@
 //! Decompressing a file: plain, gzip, xz or Zstandard. Its first bytes say which; its name does not matter.
 //!
 //! Several gzip members, xz streams or Zstandard frames in a row are one file, as they are for the tools of
-//! these formats. [`decompressed_limit`] bounds the size of the result. Memory grows with the data that comes
+//! these formats. [`decompressed_limit`] bounds the size of the result, and what cannot be a snapshot is refused 32 MiB
+//! after that shows. Memory grows with the data that comes
 //! out, never with the size that a header announces.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Read};
+
+use crate::pickle::Skim;
 
 /// Every file may decompress to this many bytes: 1 GiB.
 const SMALL_LIMIT: u64 = 1 << 30;
@@ -16,6 +19,12 @@ const SMALL_LIMIT: u64 = 1 << 30;
 const RATIO_LIMIT: u64 = 2000;
 /// The largest file that is read, compressed or not, in bytes: 16 GiB.
 pub const LARGEST: u64 = 16 << 30;
+/// How many bytes may follow the place where what was decompressed cannot be a snapshot any more: 32 MiB. Reading then says
+/// what is wrong there; a file that goes on for longer is a decompression bomb.
+const BEYOND_THE_END: u64 = 32 << 20;
+/// How many bytes are decompressed before they are looked at.
+const PIECE: u64 = 1 << 20;
+
 /// The largest xz dictionary that is accepted, in KiB: 1 GiB.
 ///
 /// `xz -9` needs 64 MiB; only files made with `--lzma2=dict=` need more.
@@ -62,6 +71,17 @@ pub enum DecompressError {
         compression: Compression,
         /// What the decoder says; part of the message.
         cause: io::Error,
+    },
+    /// A decompression bomb: it goes on for long where no snapshot does.
+    #[error(
+        "the file decompresses to what is no snapshot: at byte {offset} of it, {what}, and more than 32 MiB follow; decompress it \
+         yourself if you trust it"
+    )]
+    Bomb {
+        /// The place in the decompressed data.
+        offset: u64,
+        /// What is there.
+        what: &'static str,
     },
     /// A decompression bomb, or an unreasonably large recording.
     #[error(
@@ -117,7 +137,7 @@ pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
 
 /// The first `length` bytes of the decompressed data, of a file of which perhaps only the beginning is given; fewer where it is damaged.
 pub(crate) fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
-    let mut decompressed = Vec::new();
+    let mut decompressed = Looked::default();
     // A decoder that fails has given what it could.
     let _ = match detect(bytes) {
         Compression::None => drain(bytes, length, &mut decompressed),
@@ -125,19 +145,21 @@ pub(crate) fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
         Compression::Xz => drain(lzma_rust2::XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), length, &mut decompressed),
         Compression::Zstd => drain_zstd(bytes, length, &mut decompressed),
     };
-    decompressed
+    decompressed.bytes
 }
 
 fn decompress_within(bytes: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, DecompressError> {
     let compression = detect(bytes);
-    let mut decompressed = Vec::new();
+    let mut decompressed = Looked::default();
     let outcome = match compression {
         Compression::None => return plain(bytes),
         Compression::Gzip => drain(flate2::bufread::MultiGzDecoder::new(bytes), limit, &mut decompressed),
         Compression::Xz => drain(lzma_rust2::XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), limit, &mut decompressed),
         Compression::Zstd => drain_zstd(bytes, limit, &mut decompressed),
     };
+    let Looked { bytes: decompressed, bomb, .. } = decompressed;
     match outcome {
+        _ if bomb.is_some() => Err(bomb.map_or(DecompressError::Empty, |(offset, what)| DecompressError::Bomb { offset, what })),
         Err(cause) => Err(DecompressError::Damaged { compression, cause }),
         Ok(()) if decompressed.len() as u64 > limit => Err(DecompressError::TooLarge { limit, length: bytes.len() as u64 }),
         Ok(()) => {
@@ -168,22 +190,51 @@ fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     Err(DecompressError::OtherKind { kind })
 }
 
-/// Reads a decoder to its end, or one byte past the limit.
-fn drain(decoder: impl Read, limit: u64, decompressed: &mut Vec<u8>) -> io::Result<()> {
-    let left = (limit + 1).saturating_sub(decompressed.len() as u64);
-    decoder.take(left).read_to_end(decompressed).map(|_| ())
+/// What was decompressed so far, and what was seen of it.
+#[derive(Default)]
+struct Looked {
+    bytes: Vec<u8>,
+    skim: Skim,
+    /// Where it cannot be a snapshot any more, and why, once too much follows.
+    bomb: Option<(u64, &'static str)>,
+}
+
+impl Looked {
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Whether decompressing ends here.
+    fn is_enough(&mut self, limit: u64) -> bool {
+        // A small file is read and judged as a whole.
+        if self.len() > BEYOND_THE_END && self.bomb.is_none() {
+            self.bomb = self.skim.advance(&self.bytes).filter(|(end, _)| self.bytes.len() as u64 - end > BEYOND_THE_END);
+        }
+        self.bomb.is_some() || self.len() > limit
+    }
+}
+
+/// Reads a decoder to its end, or one byte past the limit, or until a bomb shows.
+fn drain(mut decoder: impl Read, limit: u64, decompressed: &mut Looked) -> io::Result<()> {
+    while !decompressed.is_enough(limit) {
+        let left = (limit + 1).saturating_sub(decompressed.len()).min(PIECE);
+        if decoder.by_ref().take(left).read_to_end(&mut decompressed.bytes)? == 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Decompresses frame by frame. The decoder reports a skippable frame as an error that has the frame's length.
-fn drain_zstd(bytes: &[u8], limit: u64, decompressed: &mut Vec<u8>) -> io::Result<()> {
+fn drain_zstd(bytes: &[u8], limit: u64, decompressed: &mut Looked) -> io::Result<()> {
     use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
     let mut rest = bytes;
-    while !rest.is_empty() && decompressed.len() as u64 <= limit {
+    while !rest.is_empty() && decompressed.bomb.is_none() && decompressed.len() <= limit {
         match ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut rest, ZSTD_WINDOW) {
             Ok(mut decoder) => {
                 drain(&mut decoder, limit, decompressed)?;
                 let (stated, found) = (decoder.decoder.get_checksum_from_data(), decoder.decoder.get_calculated_checksum());
-                if stated.is_some() && stated != found && decompressed.len() as u64 <= limit {
+                if stated.is_some() && stated != found && decompressed.bomb.is_none() && decompressed.len() <= limit {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum"));
                 }
             }
@@ -222,6 +273,28 @@ mod tests {
                 assert!(matches!(error, DecompressError::TooLarge { .. }), "{error}");
             }
             assert!(matches!(decompress_within(&twice, 150_000), Err(DecompressError::TooLarge { .. })));
+        }
+    }
+
+    #[test]
+    fn a_bomb_is_refused_long_before_the_limit() {
+        for bytes in compressed() {
+            // 60 million values on the stack.
+            let mut found = Looked::default();
+            let many = bytes.repeat(600);
+            match detect(&bytes) {
+                Compression::Gzip => drain(flate2::bufread::MultiGzDecoder::new(&many[..]), SMALL_LIMIT, &mut found),
+                Compression::Xz => {
+                    drain(lzma_rust2::XzReader::new_mem_limit(&many[..], true, XZ_MEMORY_KIB), SMALL_LIMIT, &mut found)
+                }
+                _ => drain_zstd(&many, SMALL_LIMIT, &mut found),
+            }
+            .expect("whole data");
+            assert!(found.len() < BEYOND_THE_END + (8 << 20), "{} bytes were decompressed", found.len());
+            let error = decompress(&many).expect_err("a bomb");
+            assert!(matches!(error, DecompressError::Bomb { offset: 4_194_304, .. }), "{error}");
+            // The same in a size that does no harm is read, and judged by what it is.
+            assert!(decompress(&bytes.repeat(300)).is_ok());
         }
     }
 

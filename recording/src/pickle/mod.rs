@@ -10,6 +10,7 @@
 //! | `machine`, `rare_opcodes`, `stack`, `memo`, `cursor` | the pickle machine |
 //! | `fast_dict`, `template` | short cuts for the dicts that most of a recording consists of |
 //! | `value`, `objects`, `shape`, `texts`, `literals` | what was read, and how it is stored |
+//! | `skim` | what is told from a pickle of which only the beginning is there |
 //! | `opcode`, `error` | opcode names; what can be wrong with a pickle |
 //! | `writer` | writing pickles |
 
@@ -24,6 +25,7 @@ mod objects;
 mod opcode;
 mod rare_opcodes;
 mod shape;
+mod skim;
 mod stack;
 mod template;
 mod texts;
@@ -34,6 +36,7 @@ pub use error::{PickleError, PickleProblem};
 pub use load::memory_bound;
 pub(crate) use load::{Loaded, load};
 pub(crate) use objects::Dict;
+pub(crate) use skim::Skim;
 pub(crate) use value::{Tag, Value};
 pub(crate) use writer::Pickler;
 pub use writer::Style;

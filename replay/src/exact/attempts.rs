@@ -17,7 +17,7 @@ use super::runner::Runner;
 use super::stats_check;
 use super::tally::Tally;
 use crate::error::VerifyError;
-use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES};
+use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES, Releases, Unused};
 use crate::initial_state::{SmallerGap, Start};
 use crate::inputs::VerifyOptions;
 
@@ -30,19 +30,30 @@ const MOST_REREAD: usize = 48;
 /// size may be corrected more than once.
 const SPARE_RETRIES: usize = 8;
 
+/// How many entries are replayed and blocks copied to try guesses at the pools that the file does not name.
+const MOST_WORK: u64 = 1 << 23;
+
+/// How many pairs of segments are looked at in the time in which one block is copied.
+const PAIRS_A_BLOCK: u64 = 16;
+
 /// What a replay to the end found.
 pub(crate) struct Replayed {
     pub(crate) stats: Stats,
     pub(crate) tally: Tally,
     pub(crate) assumed_collections: u64,
     pub(crate) guess: Option<Guess>,
+    /// Whether private pools were not looked for to the end, as that would have taken too long.
+    pub(crate) gave_up: bool,
+    /// How many entries were replayed and blocks copied.
+    work: u64,
 }
 
 impl Replayed {
     /// Of two replays that agree with the recording, the one with the lower cost is likelier: its stats differ
     /// less, it needs fewer events that no entry shows, and requests change between pools less often.
-    fn cost(&self, options: &VerifyOptions, start: &Start) -> (u64, u64, u64) {
-        (self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
+    fn cost(&self, options: &VerifyOptions, start: &Start) -> (bool, u64, u64, u64) {
+        let is_unsound = self.guess.as_ref().is_some_and(|guess| !guess.is_sound());
+        (is_unsound, self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
     }
 
     /// By how much the stats differ from the recorded ones, without peaks.
@@ -73,7 +84,8 @@ pub(crate) fn replay_to_end(
         }
         let mut other = start.clone();
         other.read_differently.insert(request);
-        let replayed = Replayed { guess: best.guess.clone(), ..replay_inferring(recording, options, &mut other, progress)? };
+        let replayed =
+            Replayed { guess: best.guess.clone(), ..replay_inferring(recording, options, &mut other, Extent::Whole, progress)? };
         if replayed.tally.mismatches == 0 && replayed.distance(options, &other) < distance {
             (*start, best) = (other, replayed);
         }
@@ -91,23 +103,69 @@ fn replay_with_pools(
 ) -> Result<Replayed, VerifyError> {
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
     let before = start.clone();
-    let plain = replay_inferring(recording, options, start, progress)?;
+    let mut plain = replay_inferring(recording, options, start, Extent::Whole, progress)?;
     if plain.tally.mismatches == 0 {
         return Ok(plain);
     }
-    let Some(mut guesses) = Guesses::of(recording, &before, &policy) else { return Ok(plain) };
-    let mut best: Option<(Start, Replayed)> = None;
+    for releases in [Releases::OfRequests, Releases::OfCalls] {
+        let guesses = match Guesses::of(recording, &before, &policy, releases) {
+            Ok(guesses) => guesses,
+            Err(Unused::Contradictory) => break,
+            Err(Unused::TooMuch) => {
+                plain.gave_up = true;
+                break;
+            }
+        };
+        let Tried { best, gave_up } = try_guesses(recording, options, &before, guesses, progress)?;
+        plain.gave_up |= gave_up;
+        if let Some((assumed, replayed)) = best {
+            *start = assumed;
+            return Ok(replayed);
+        }
+        if gave_up {
+            break;
+        }
+    }
+    Ok(plain)
+}
+
+/// What trying guesses gave.
+#[derive(Default)]
+struct Tried {
+    best: Option<(Start, Replayed)>,
+    /// Whether it ended before all guesses were tried, as they took too long.
+    gave_up: bool,
+}
+
+/// Replays the whole trace under one guess after the other; returns the best that gives the recording and is sound.
+fn try_guesses(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    before: &Start,
+    mut guesses: Guesses,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Tried, VerifyError> {
+    let (mut tried, mut work) = (Tried::default(), 0_u64);
+    let best = &mut tried.best;
     for _ in 0..MOST_GUESSES {
         let Some((pools, guess)) = guesses.next() else { break };
         let mut assumed = before.clone();
         assumed.assume(&pools);
-        let replayed = replay_inferring(recording, options, &mut assumed, progress)?;
+        let extent = Extent::UntilItDiffers { most_copied: MOST_WORK.saturating_sub(work) };
+        let replayed = replay_inferring(recording, options, &mut assumed, extent, progress)?;
+        work += replayed.work;
+        if work + guesses.work / PAIRS_A_BLOCK > MOST_WORK {
+            tried.gave_up = true;
+            break;
+        }
         if replayed.tally.mismatches > 0 {
             if best.is_none() {
                 let released = replayed.tally.first_stray.filter(|(_, decision)| decision.action == Action::SegmentFree);
+                let first = replayed.tally.first.as_ref();
                 guesses.fail(
-                    replayed.tally.first.and_then(|first| first.entry),
+                    first.and_then(|first| first.entry),
                     released.map(|(at, decision)| (at, decision.address)),
+                    first.map_or(&[], |first| &first.addresses),
                 );
             }
             continue;
@@ -115,14 +173,11 @@ fn replay_with_pools(
         let replayed = Replayed { guess: Some(guess), ..replayed };
         if best.as_ref().is_none_or(|(start, best)| replayed.cost(options, &assumed) < best.cost(options, start)) {
             guesses.simplify(&replayed.tally.releases.iter().map(|&(entry, _)| entry).collect::<Vec<_>>());
-            best = Some((assumed, replayed));
+            *best = Some((assumed, replayed));
         }
     }
-    let Some((assumed, replayed)) = best.filter(|(_, replayed)| replayed.guess.as_ref().is_some_and(Guess::is_sound)) else {
-        return Ok(plain);
-    };
-    *start = assumed;
-    Ok(replayed)
+    tried.best = tried.best.filter(|(_, replayed)| replayed.guess.as_ref().is_some_and(Guess::is_sound));
+    Ok(tried)
 }
 
 /// Replays the whole trace from its start, and again each time a mismatch shows that an assumed size is wrong.
@@ -130,15 +185,37 @@ fn replay_inferring(
     recording: &DeviceRecording,
     options: &VerifyOptions,
     start: &mut Start,
+    extent: Extent,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Replayed, VerifyError> {
     let mut retries = start.extents.assumed.len() + SPARE_RETRIES;
     loop {
-        match replay(recording, options, start, retries > 0, progress)? {
+        match replay(recording, options, start, (retries > 0, extent), progress)? {
             Attempted::Done(replayed) => return Ok(*replayed),
             Attempted::Inferred(gap) => start.extents.shrink(gap),
         }
         retries -= 1;
+    }
+}
+
+/// How far to replay.
+#[derive(Clone, Copy, Debug)]
+enum Extent {
+    Whole,
+    /// Only until a mismatch shows that a guess is wrong, or more blocks than these were copied.
+    UntilItDiffers {
+        most_copied: u64,
+    },
+}
+
+impl Extent {
+    fn ends(self, tally: &Tally, position: &Position) -> bool {
+        match self {
+            Extent::Whole => false,
+            Extent::UntilItDiffers { most_copied } => {
+                (tally.first.is_some() && tally.first_stray.is_some()) || position.copied.get() > most_copied
+            }
+        }
     }
 }
 
@@ -153,7 +230,7 @@ fn replay(
     recording: &DeviceRecording,
     options: &VerifyOptions,
     start: &Start,
-    may_infer: bool,
+    (may_infer, extent): (bool, Extent),
     progress: &mut dyn FnMut(usize),
 ) -> Result<Attempted, VerifyError> {
     let position = Position::default();
@@ -166,6 +243,9 @@ fn replay(
         {
             return Ok(Attempted::Inferred(gap));
         }
+        if extent.ends(&runner.tally, &position) {
+            break;
+        }
         if runner.at() - reported >= PROGRESS_STEP {
             reported = runner.at();
             progress(reported);
@@ -174,7 +254,8 @@ fn replay(
     final_state::compare(&recording.segments, &runner.core.segments(), &mut runner.tally);
     let assumed_collections = runner.core.policy().assumed;
     let stats = runner.core.stats().clone();
-    let replayed = Replayed { stats, tally: runner.tally, assumed_collections, guess: None };
+    let work = runner.at() as u64 + position.copied.get();
+    let replayed = Replayed { stats, tally: runner.tally, assumed_collections, guess: None, gave_up: false, work };
     Ok(Attempted::Done(Box::new(replayed)))
 }
 

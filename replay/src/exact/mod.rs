@@ -12,6 +12,7 @@
 mod attempts;
 mod comparer;
 mod final_state;
+mod own_words;
 mod peak_resets;
 mod position;
 mod readings;

@@ -13,4 +13,6 @@ pub(crate) struct Position {
     pub(crate) visible: Cell<usize>,
     /// How many requests for a segment were refused because the recording has no segment there.
     pub(crate) refusals: Cell<u64>,
+    /// How many blocks were copied to try readings, in all.
+    pub(crate) copied: Cell<u64>,
 }

@@ -4,12 +4,13 @@
 //! began. Each reading is tried on a copy of the core, and the first that gives exactly these entries is taken.
 //! Only if none does, there is a mismatch. There are never more than a few readings, as each costs a copy.
 
-use parkade::stats::Stats;
+use parkade::stats::{Family, Stats};
 use parkade::units::{Bytes, PoolId};
 use parkade_recording::Action;
 
+use super::replay_core::ReplayCore;
 use super::runner::Runner;
-use super::tally::Release;
+use super::tally::{Release, Tally};
 use crate::entries::{gives_memory, takes_memory};
 
 /// A pool that no recording has, different for each request: in PyTorch's ids one
@@ -17,6 +18,9 @@ use crate::entries::{gives_memory, takes_memory};
 fn new_pool(request: usize) -> PoolId {
     PoolId(u64::MAX, request as u64)
 }
+
+/// Copying the index of a pool takes as long as copying about this many blocks.
+const BLOCKS_A_POOL: usize = 64;
 
 /// A reading of a run of entries that ends in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +34,7 @@ pub(crate) enum Reading {
     Release(Release),
 }
 
-impl Runner<'_> {
+impl<'a> Runner<'a> {
     /// The readings to try, in this order.
     ///
     /// The last step of the retry ladder (what the allocator tries when no free block serves a request) and a
@@ -92,13 +96,27 @@ impl Runner<'_> {
         Some(self.pools.of_request(from + end - own, &rest[end - own..=end])).filter(|&pool| pool != PoolId::DEFAULT)
     }
 
+    /// A copy of the state, to return to.
+    fn copy(&self) -> (ReplayCore<'a>, Tally) {
+        self.count_copy();
+        (self.core.clone(), self.tally.clone())
+    }
+
+    fn count_copy(&self) {
+        let current = |family| self.core.stats().family(family).all.current.unsigned_abs();
+        let blocks = current(Family::Segment) + current(Family::Active) + current(Family::InactiveSplit);
+        let counts = self.tally.releases.len() + self.tally.ambiguous.len() + self.tally.failed_in.len();
+        let pools = (self.pools.private_pools() + 1) * BLOCKS_A_POOL;
+        self.position.copied.set(self.position.copied.get() + blocks + (counts + pools) as u64);
+    }
+
     /// Takes the first reading that agrees; for a request that is to be read differently, the next one
     /// that agrees and leads to other stats.
     pub(crate) fn try_likeliest(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
         if !self.read_differently.contains(&request) {
             return self.try_readings(at, request, readings);
         }
-        let (core, tally) = (self.core.clone(), self.tally.clone());
+        let (core, tally) = self.copy();
         let mut likeliest: Option<Stats> = None;
         for reading in readings {
             if self.try_readings(at, request, std::slice::from_ref(reading)) {
@@ -108,6 +126,7 @@ impl Runner<'_> {
                 }
             }
             (self.core, self.tally) = (core.clone(), tally.clone());
+            self.count_copy();
             self.position.next.set(at);
         }
         self.try_readings(at, request, readings)
@@ -116,14 +135,13 @@ impl Runner<'_> {
     /// Tries the readings, each from the present state. Returns true at the first that agrees to
     /// the last entry, and keeps its state.
     pub(crate) fn try_readings(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
-        let saved = self.core.clone();
-        let tally = self.tally.clone();
+        let (saved, tally) = self.copy();
         for &reading in readings {
             if self.try_reading(at, request, reading) {
                 return true;
             }
-            self.core = saved.clone();
-            self.tally = tally.clone();
+            (self.core, self.tally) = (saved.clone(), tally.clone());
+            self.count_copy();
             self.position.next.set(at);
             self.position.refusals.set(0);
         }
@@ -174,7 +192,7 @@ impl Runner<'_> {
         }
         let pool = self.pools.first_giving(rest);
         let of_pool = (pool != PoolId::DEFAULT).then_some(Release::Pool(pool));
-        let (core, tally) = (self.core.clone(), self.tally.clone());
+        let (core, tally) = self.copy();
         let mut releases: Vec<Release> = std::iter::once(Release::All).chain(of_pool).collect();
         if self.read_differently.contains(&end) {
             releases.reverse();
@@ -185,8 +203,8 @@ impl Runner<'_> {
             if is_good && (self.at() == end || self.try_releases(end)) {
                 return true;
             }
-            self.core = core.clone();
-            self.tally = tally.clone();
+            (self.core, self.tally) = (core.clone(), tally.clone());
+            self.count_copy();
             self.position.next.set(at);
         }
         false

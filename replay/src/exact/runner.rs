@@ -35,6 +35,8 @@ pub(crate) struct Runner<'a> {
     /// Requests to read in another way than the likeliest.
     pub(crate) read_differently: &'a BTreeSet<usize>,
     pub(crate) tally: Tally,
+    /// How many freed blocks wait for events.
+    pub(crate) waiting: usize,
     /// Watches the peaks after every operation, if set.
     pub(crate) watch: Option<PeakWatch>,
 }
@@ -59,6 +61,7 @@ impl<'a> Runner<'a> {
             capacity,
             read_differently: &start.read_differently,
             tally: Tally::default(),
+            waiting: start.pending.len(),
             watch: None,
         }
     }

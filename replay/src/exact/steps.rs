@@ -7,7 +7,12 @@ use super::readings::Reading;
 use super::runner::Runner;
 use super::tally::{Mismatch, Release};
 use crate::completions::stream_of;
+use crate::decision::Decision;
 use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
+
+/// After its first mismatch a replay reads entries in the likeliest way only, once it has copied this many blocks to
+/// try others.
+pub(crate) const MOST_COPIED: u64 = 1 << 24;
 
 impl Runner<'_> {
     /// Repeats the next operation. Returns false at the end of the trace.
@@ -38,6 +43,7 @@ impl Runner<'_> {
     fn free(&mut self, at: usize, entry: &Entry) {
         let deferred = self.deferred.get(&(at as u32)).copied();
         let end = if deferred.is_some() { at + 1 } else { at + 2 };
+        self.waiting += usize::from(deferred.is_some());
         self.open(end, at);
         // Missing only if the core failed to serve the request.
         if let Some(allocation) = self.live.remove(&entry.address) {
@@ -64,6 +70,8 @@ impl Runner<'_> {
     fn group(&mut self, at: usize) {
         let run = self.trace[at..].iter().take_while(|entry| is_inner(entry)).count();
         let end = at + run;
+        let completed = self.trace[at..end].iter().filter(|entry| entry.action == Action::FreeCompleted).count();
+        self.waiting = self.waiting.saturating_sub(completed);
         self.abandon_pools(at, end);
         match self.trace.get(end) {
             Some(entry) if is_request(entry) => self.request_group(at, end),
@@ -76,7 +84,8 @@ impl Runner<'_> {
     /// empty_cache, pools that are dropped.
     fn group_without_request(&mut self, at: usize, end: usize) {
         self.open(end, end);
-        if self.pools.has_private() && self.try_releases(end) {
+        self.check_that_none_waits(at, end);
+        if self.pools.has_private() && self.is_worth_reading() && self.try_releases(end) {
             self.tally.ambiguous.push(end);
             self.tally.decisions += (end - at) as u64;
             return;
@@ -97,13 +106,37 @@ impl Runner<'_> {
         self.close(at, end);
     }
 
+    /// Whether to try several readings. They are copies of the whole state, so a replay that differs already
+    /// ends trying them at some number.
+    fn is_worth_reading(&self) -> bool {
+        self.tally.mismatches == 0 || self.position.copied.get() < MOST_COPIED
+    }
+
+    /// Counts a mismatch if blocks become free here and others go on waiting. Events are looked at when a request begins
+    /// (spec 3.6), and no request follows; empty_cache waits for all of them (spec 3.7).
+    fn check_that_none_waits(&mut self, at: usize, end: usize) {
+        // One private pool can be emptied by itself, and a trace may begin inside a free.
+        let is_plain =
+            at > 0 && self.trace[at..end].iter().all(|entry| entry.action == Action::FreeCompleted) && !self.pools.has_private();
+        if is_plain && self.waiting > 0 {
+            self.tally.mismatches += 1;
+            self.tally.first.get_or_insert(Mismatch {
+                entry: Some(at),
+                recorded: format!("{} with no request after it", Decision::from(&self.trace[at])),
+                replayed: format!("nothing, or all blocks that wait would become free; {} more wait", self.waiting),
+                addresses: vec![self.trace[at].address],
+            });
+        }
+    }
+
     /// The entries from `at` to the request at `request`.
     fn request_group(&mut self, at: usize, request: usize) {
         let inner = &self.trace[at..request];
         let completes = inner.iter().any(|entry| entry.action == Action::FreeCompleted);
         let is_plain = !inner.iter().any(takes_memory) && self.trace[request].action == Action::Alloc;
         let may_be_private = self.pools.has_private() && self.trace[request].action == Action::Oom;
-        let is_ambiguous = may_be_private || inner.iter().any(gives_memory) || (completes && !is_plain);
+        let is_ambiguous =
+            (may_be_private || inner.iter().any(gives_memory) || (completes && !is_plain)) && self.is_worth_reading();
         let end = request + 1;
         let readings = if is_ambiguous { self.readings(at, request) } else { vec![Reading::Request { visible: end }] };
         if is_ambiguous && self.try_likeliest(at, request, &readings) {

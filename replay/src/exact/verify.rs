@@ -5,6 +5,7 @@ use parkade::stats::{Family, Stats};
 use parkade_recording::DeviceRecording;
 
 use super::attempts::{Replayed, make_runner, replay_to_end};
+use super::own_words;
 use super::peak_resets::PeakWatch;
 use super::position::Position;
 use super::stats_check::{self, StatsCheck};
@@ -29,6 +30,8 @@ pub struct NotInFile {
     pub assumed_collections: u64,
     /// Private pools that no longer existed at the end, guessed from the trace.
     pub guess: Option<Guess>,
+    /// Whether such pools were not looked for to the end, as there is too much to try: a difference may be due to them.
+    pub gave_up_on_pools: bool,
 }
 
 /// The result of verifying one device of a recording.
@@ -86,12 +89,14 @@ pub fn verify_device(
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
     let mut start = Start::find(recording, &policy)?;
     check_consistency(&recording.trace, &start.extents.segments)?;
-    let Replayed { stats, mut tally, assumed_collections, guess } = replay_to_end(recording, options, &mut start, progress)?;
+    let Replayed { stats, mut tally, assumed_collections, guess, gave_up, .. } =
+        replay_to_end(recording, options, &mut start, progress)?;
     let stats_check = options.stats_file.as_ref().map(|file| {
         let reset = || find_reset(recording, options, &start, file);
         stats_check::compare(file, &stats, start.lost.is_some(), reset)
     });
     add_stats_check(&mut tally, stats_check.as_ref());
+    own_words::compare(recording, &mut tally);
     Ok(DeviceVerdict {
         device: recording.device,
         entries: recording.trace.len(),
@@ -107,6 +112,7 @@ pub fn verify_device(
             unknown_ages: start.lost.is_some() && options.settings.settings.garbage_collection_threshold > 0.0,
             assumed_collections,
             guess,
+            gave_up_on_pools: gave_up,
         },
         stats_check,
     })

@@ -1,7 +1,7 @@
 //! From evidence to a division into pools: as few segments as possible in private
 //! pools, and as few pools as possible.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use parkade::units::{PoolClass, PoolId};
 
@@ -12,8 +12,8 @@ use super::layout::{Life, LifeId};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Partition {
     pub(super) pools: Vec<Pool>,
-    /// Lives that could be private instead of others, set by set.
-    pub(super) instead: Vec<Vec<LifeId>>,
+    /// Where either of two sets of lives could be private: the one that is, and the other.
+    pub(super) instead: Vec<(Vec<LifeId>, Vec<LifeId>)>,
 }
 
 /// A private pool.
@@ -27,22 +27,56 @@ pub(super) struct Pool {
     pub(super) abandoned_at: Option<usize>,
 }
 
-/// For each life, the lives that it must not share a pool with.
-#[derive(Default)]
-struct Graph(BTreeMap<LifeId, BTreeSet<LifeId>>);
+/// For each life, the lives that it must not share a pool with, in order.
+#[derive(Debug)]
+struct Graph(Vec<Vec<LifeId>>);
 
 impl Graph {
-    fn of(pairs: impl Iterator<Item = (LifeId, LifeId)>) -> Graph {
-        let mut graph = Graph::default();
+    fn of(lives: usize, pairs: impl Iterator<Item = (LifeId, LifeId)>) -> Graph {
+        let mut graph = vec![Vec::new(); lives];
         for (a, b) in pairs {
-            graph.0.entry(a).or_default().insert(b);
-            graph.0.entry(b).or_default().insert(a);
+            graph[a].push(b);
+            graph[b].push(a);
         }
-        graph
+        for others in &mut graph {
+            others.sort_unstable();
+            others.dedup();
+        }
+        Graph(graph)
     }
 
     fn neighbours(&self, life: LifeId) -> impl Iterator<Item = LifeId> {
-        self.0.get(&life).into_iter().flatten().copied()
+        self.0[life].iter().copied()
+    }
+}
+
+/// What follows from the evidence alone, for every choice.
+#[derive(Debug)]
+pub(super) struct Grounds {
+    /// Pairs that are not both the default pool's.
+    both: Graph,
+    /// Pairs that are not both one private pool's.
+    apart: Graph,
+    weights: Vec<u64>,
+    /// For each life, the lives that were freed together with it.
+    goes_with: Vec<BTreeSet<LifeId>>,
+}
+
+impl Grounds {
+    pub(super) fn of(evidence: &Evidence) -> Grounds {
+        let lives = evidence.lives.len();
+        let mut goes_with = vec![BTreeSet::new(); lives];
+        for run in &evidence.releases {
+            for &(_, life) in run {
+                goes_with[life].extend(run.iter().map(|&(_, other)| other));
+            }
+        }
+        Grounds {
+            both: Graph::of(lives, evidence.apart.iter().chain(&evidence.not_default).copied()),
+            apart: Graph::of(lives, evidence.apart.iter().chain(&evidence.not_private).copied()),
+            weights: weights(evidence),
+            goes_with,
+        }
     }
 }
 
@@ -62,11 +96,11 @@ impl Trial {
     }
 }
 
-/// Chooses a division into pools. `None` if none agrees with the evidence.
-pub(super) fn choose(evidence: &Evidence, trial: &Trial) -> Option<Partition> {
+/// Chooses a division into pools. `None` if none agrees with the evidence. `work` counts the pairs looked at.
+pub(super) fn choose(evidence: &Evidence, grounds: &Grounds, trial: &Trial, work: &mut u64) -> Option<Partition> {
     let private = &trial.private;
     let lives = &evidence.lives;
-    let both = Graph::of(evidence.apart.iter().chain(&evidence.not_default).copied());
+    let Grounds { both, weights, .. } = grounds;
     let mut is_private: Vec<bool> = lives.iter().map(|life| life.known.is_some_and(|pool| pool != PoolId::DEFAULT)).collect();
     let is_default = |life: LifeId| lives[life].known == Some(PoolId::DEFAULT);
     for &life in private.iter().filter(|&&life| lives[life].known.is_none()) {
@@ -79,16 +113,16 @@ pub(super) fn choose(evidence: &Evidence, trial: &Trial) -> Option<Partition> {
     if (0..lives.len()).any(|life| is_private[life] && is_default(life)) {
         return None;
     }
-    let weights = weights(evidence);
     let mut instead = Vec::new();
-    while let Some(component) = open_component(&both, &is_private) {
-        let (lighter, heavier) = parts(&both, &component, &weights);
+    while let Some(component) = open_component(both, &is_private) {
+        *work += component.iter().map(|&life| both.0[life].len() as u64).sum::<u64>();
+        let (lighter, heavier) = parts(both, &component, weights);
         lighter.iter().for_each(|&life| is_private[life] = true);
-        instead.extend(heavier);
+        instead.extend(heavier.map(|heavier| (lighter, heavier)));
     }
     let is_open = |life: &LifeId| lives[*life].known.is_none() && !private.contains(life);
-    take_back(&both, &mut is_private, (0..lives.len()).filter(is_open).collect(), &weights);
-    Some(Partition { pools: partition(evidence, &is_private, trial.goes_at_once), instead })
+    take_back(both, &mut is_private, (0..lives.len()).filter(is_open).collect(), weights);
+    Some(Partition { pools: partition(evidence, grounds, &is_private, trial.goes_at_once), instead })
 }
 
 /// Returns lives to the default pool that need not be private because all lives that
@@ -101,16 +135,22 @@ fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weig
     }
 }
 
-/// A connected set of lives that are not private so far and cannot all be the default pool's.
-fn open_component(both: &Graph, is_private: &[bool]) -> Option<BTreeSet<LifeId>> {
+/// A connected set of lives that are not private so far and cannot all be the default pool's, in order.
+fn open_component(both: &Graph, is_private: &[bool]) -> Option<Vec<LifeId>> {
     let is_open = |life: LifeId| !is_private[life] && both.neighbours(life).any(|other| !is_private[other]);
     let first = (0..is_private.len()).find(|&life| is_open(life))?;
-    let mut component = BTreeSet::from([first]);
-    let mut rest = vec![first];
+    let mut is_in = vec![false; is_private.len()];
+    is_in[first] = true;
+    let (mut component, mut rest) = (vec![first], vec![first]);
     while let Some(life) = rest.pop() {
-        let others = both.neighbours(life).filter(|&other| !is_private[other]);
-        rest.extend(others.filter(|&other| component.insert(other)));
+        for other in both.neighbours(life).filter(|&other| !is_private[other]) {
+            if !std::mem::replace(&mut is_in[other], true) {
+                component.push(other);
+                rest.push(other);
+            }
+        }
     }
+    component.sort_unstable();
     Some(component)
 }
 
@@ -131,36 +171,48 @@ fn weights(evidence: &Evidence) -> Vec<u64> {
 
 /// Of two parts that exclude each other, the lighter one, which is to be private, and then the heavier one. If
 /// the lives do not fall into two parts, the one life that excludes the most others for its weight.
-fn parts(both: &Graph, component: &BTreeSet<LifeId>, weights: &[u64]) -> (Vec<LifeId>, Option<Vec<LifeId>>) {
-    let weight = |part: &[LifeId]| part.iter().map(|&life| weights[life]).sum::<u64>();
-    let mut side: BTreeMap<LifeId, bool> = BTreeMap::new();
-    let mut rest: Vec<(LifeId, bool)> = component.first().map(|&first| (first, false)).into_iter().collect();
-    let mut has_two_parts = true;
-    while let Some((life, own)) = rest.pop() {
-        match side.insert(life, own) {
-            Some(other) => has_two_parts &= other == own,
-            None => rest.extend(both.neighbours(life).filter(|other| component.contains(other)).map(|other| (other, !own))),
-        }
-    }
-    if has_two_parts {
-        let (one, other): (Vec<LifeId>, Vec<LifeId>) = component.iter().partition(|life| side[life]);
+fn parts(both: &Graph, component: &[LifeId], weights: &[u64]) -> (Vec<LifeId>, Option<Vec<LifeId>>) {
+    let mut is_in = vec![false; weights.len()];
+    component.iter().for_each(|&life| is_in[life] = true);
+    if let Some(side) = two_sides(both, component, &is_in) {
+        let weight = |part: &[LifeId]| part.iter().map(|&life| weights[life]).sum::<u64>();
+        let (one, other): (Vec<LifeId>, Vec<LifeId>) = component.iter().partition(|&&life| side[life] == Some(true));
         return if weight(&one) < weight(&other) { (one, Some(other)) } else { (other, Some(one)) };
     }
-    let degree = |life: LifeId| both.neighbours(life).filter(|other| component.contains(other)).count() as u64;
+    let degree = |life: LifeId| both.neighbours(life).filter(|&other| is_in[other]).count() as u64;
+    let degrees = component.iter().map(|&life| (life, degree(life)));
     // The fraction degree / weight, compared without dividing.
-    let most = component.iter().copied().reduce(|best, life| {
-        let (of_best, of_life) = (degree(best).saturating_mul(weights[life]), degree(life).saturating_mul(weights[best]));
-        if of_life > of_best { life } else { best }
+    let most = degrees.reduce(|best, one| {
+        let (of_best, of_one) = (best.1.saturating_mul(weights[one.0]), one.1.saturating_mul(weights[best.0]));
+        if of_one > of_best { one } else { best }
     });
-    (most.into_iter().collect(), None)
+    (most.map(|(life, _)| life).into_iter().collect(), None)
+}
+
+/// Which of two parts each life of a component is in, if lives of one part never exclude each other.
+fn two_sides(both: &Graph, component: &[LifeId], is_in: &[bool]) -> Option<Vec<Option<bool>>> {
+    let mut side: Vec<Option<bool>> = vec![None; is_in.len()];
+    let mut rest: Vec<LifeId> = component.first().copied().into_iter().collect();
+    rest.iter().for_each(|&first| side[first] = Some(false));
+    while let Some(life) = rest.pop() {
+        for other in both.neighbours(life).filter(|&other| is_in[other]) {
+            if side[other].is_none() {
+                side[other] = side[life].map(|own| !own);
+                rest.push(other);
+            } else if side[other] == side[life] {
+                return None;
+            }
+        }
+    }
+    Some(side)
 }
 
 /// Sorts the private lives into pools, in the order in which they began: each into the pool that it was freed
 /// with, or else the one used last, if the evidence allows it.
-fn partition(evidence: &Evidence, is_private: &[bool], goes_at_once: bool) -> Vec<Pool> {
+fn partition(evidence: &Evidence, grounds: &Grounds, is_private: &[bool], goes_at_once: bool) -> Vec<Pool> {
     let lives = &evidence.lives;
-    let apart = Graph::of(evidence.apart.iter().chain(&evidence.not_private).copied());
     let mut pools: Vec<Pool> = Vec::new();
+    let mut pool_of: Vec<Option<usize>> = vec![None; lives.len()];
     // Lives whose pool the file names come first, as they may exclude later ones.
     let named = |id: &LifeId| lives[*id].known.is_some();
     let private = || (0..lives.len()).filter(|&id| is_private[id]);
@@ -168,7 +220,7 @@ fn partition(evidence: &Evidence, is_private: &[bool], goes_at_once: bool) -> Ve
         let life = &lives[id];
         let place = match life.known {
             Some(_) => pools.iter().position(|pool| pool.known == life.known),
-            None => best_of(&pools, id, evidence, goes_at_once, |pool| fits(pool, id, life, lives, &apart)),
+            None => best_of(&pools, &pool_of, id, lives, grounds, goes_at_once),
         };
         let place = place.unwrap_or_else(|| {
             pools.push(Pool { known: life.known, members: Vec::new(), abandoned_at: None });
@@ -176,36 +228,44 @@ fn partition(evidence: &Evidence, is_private: &[bool], goes_at_once: bool) -> Ve
         });
         let pool = &mut pools[place];
         pool.members.push(id);
+        pool_of[id] = Some(place);
         pool.abandoned_at = pool.abandoned_at.into_iter().chain(life.first_given_at).min();
     }
     pools
 }
 
-/// Whether a life can be in a pool: nothing excludes it, and the pool serves no request after it was abandoned.
-fn fits(pool: &Pool, id: LifeId, life: &Life, lives: &[Life], apart: &Graph) -> bool {
-    let is_excluded = apart.neighbours(id).any(|other| pool.members.contains(&other));
+/// Whether a life can be in a pool that nothing excludes: the pool serves no request after it was abandoned.
+fn fits(pool: &Pool, life: &Life, lives: &[Life]) -> bool {
     let comes_late = pool.abandoned_at.is_some_and(|abandoned| abandoned < life.last_used_at);
     let goes_early =
         life.first_given_at.is_some_and(|given| pool.members.iter().any(|&member| lives[member].last_used_at > given));
-    !is_excluded && !comes_late && !goes_early
+    !comes_late && !goes_early
 }
 
 fn best_of(
     pools: &[Pool],
+    pool_of: &[Option<usize>],
     id: LifeId,
-    evidence: &Evidence,
+    lives: &[Life],
+    grounds: &Grounds,
     goes_at_once: bool,
-    is_open: impl Fn(&Pool) -> bool,
 ) -> Option<usize> {
-    let runs = evidence.releases.iter().filter(|run| run.iter().any(|&(_, life)| life == id));
-    let goes_with: BTreeSet<LifeId> = runs.flat_map(|run| run.iter().map(|&(_, life)| life)).collect();
-    let goes = |pool: &Pool| pool.members.iter().any(|member| goes_with.contains(member));
-    let last_before = |pool: &Pool| pool.members.iter().copied().filter(|&member| member < id).max();
-    let rank = |pool: &Pool| (goes(pool), last_before(pool));
-    let may_be = |pool: &Pool| {
-        last_before(pool).is_some()
-            && is_open(pool)
-            && (!goes_at_once || goes(pool) || (goes_with.is_empty() && pool.abandoned_at.is_none()))
+    let places = |others: &mut dyn Iterator<Item = LifeId>| {
+        let mut is_one = vec![false; pools.len()];
+        others.filter_map(|other| pool_of[other]).for_each(|place| is_one[place] = true);
+        is_one
     };
-    (0..pools.len()).filter(|&place| may_be(&pools[place])).max_by_key(|&place| rank(&pools[place]))
+    let goes_with = &grounds.goes_with[id];
+    let goes = places(&mut goes_with.iter().copied());
+    let is_excluded = places(&mut grounds.apart.neighbours(id));
+    let last_before = |pool: &Pool| pool.members.iter().copied().filter(|&member| member < id).max();
+    let rank = |place: usize| Some((goes[place], last_before(&pools[place])?));
+    let may_be = |place: &usize| {
+        let pool = &pools[*place];
+        !is_excluded[*place]
+            && fits(pool, &lives[id], lives)
+            && (!goes_at_once || goes[*place] || (goes_with.is_empty() && pool.abandoned_at.is_none()))
+    };
+    let open = (0..pools.len()).filter(may_be).filter_map(|place| Some((rank(place)?, place)));
+    open.max_by_key(|&(rank, _)| rank).map(|(_, place)| place)
 }

@@ -9,19 +9,42 @@
 //! - It does so in a fixed order, by stream, size and address: the default pool large segments
 //!   first, a private pool small ones first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, PoolClass, PoolId};
 use parkade_recording::{Action, DeviceRecording, Entry};
 
 use super::layout::{Layout, Life, LifeId};
-use crate::entries::{is_inner, is_request};
+use crate::entries::{is_inner, is_request, takes_memory};
 use crate::initial_state::Start;
 use crate::pools::pool_of;
 
 /// If more segments than this are freed at once, no pools are looked for: the work grows with the third power.
 const MOST_AT_ONCE: usize = 300;
+/// If more pairs of segments than this exclude each other, no pools are looked for: their number grows with the square
+/// of that of the segments. The recordings here have up to 1,018.
+const MOST_PAIRS: usize = 1 << 17;
+/// The most segments that are looked at in all, for a trace of any length.
+const MOST_LOOKED_AT: usize = 1 << 24;
+
+/// Why no evidence is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unused {
+    /// No division into pools explains the trace.
+    Contradictory,
+    /// Gathering it or choosing from it would take too long.
+    TooMuch,
+}
+
+/// Whose releases they are taken for, where a request follows that takes no memory from the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Releases {
+    /// The request's, which may have been served by a pool that serves when memory is out.
+    OfRequests,
+    /// Those of calls before the request: one that has memory released asks the device for more.
+    OfCalls,
+}
 
 /// Two lives, the lower number first.
 type Pair = (LifeId, LifeId);
@@ -48,8 +71,14 @@ impl Evidence {
     /// Extends the evidence within each run of releases. What one pool frees is consecutive;
     /// so if two lives exclude each other, every life freed before the first of them
     /// excludes every life freed after the second.
-    fn spread(&mut self) {
+    ///
+    /// # Errors
+    /// [`Unused::TooMuch`] if there is more than can be worked with.
+    fn spread(&mut self) -> Result<(), Unused> {
         for run in &self.releases {
+            if self.is_too_much() {
+                return Err(Unused::TooMuch);
+            }
             let (mut of_default, mut of_private) = (0, 0);
             for (place, &(_, life)) in run.iter().enumerate() {
                 let excludes = |set: &BTreeSet<Pair>, other: LifeId| {
@@ -64,6 +93,11 @@ impl Evidence {
                 self.not_private.extend(pairs(of_private));
             }
         }
+        Ok(())
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.apart.len() + self.not_default.len() + self.not_private.len() > MOST_PAIRS
     }
 
     /// The stretches of a run of releases that the default pool can have freed at once.
@@ -87,14 +121,26 @@ fn pair(a: LifeId, b: LifeId) -> Pair {
 struct Walk<'a> {
     policy: &'a PyTorch,
     layout: Layout<'a>,
+    releases: Releases,
     found: Evidence,
+    /// How many segments and blocks were looked at so far.
+    looked_at: usize,
 }
 
-/// Gathers the evidence in a trace. `None` if no division into pools can explain it: a better block of the same
-/// segment was passed over, or an entry does not fit the blocks.
-pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Evidence> {
+/// Gathers the evidence in a trace.
+///
+/// # Errors
+/// [`Unused::Contradictory`] if no division into pools can explain it: a better block of the same segment was passed
+/// over, or an entry does not fit the blocks. [`Unused::TooMuch`] if there is more than can be worked with.
+pub(super) fn gather(
+    recording: &DeviceRecording,
+    start: &Start,
+    policy: &PyTorch,
+    releases: Releases,
+) -> Result<Evidence, Unused> {
     let layout = Layout::new(policy, &start.extents.segments);
-    let mut walk = Walk { policy, layout, found: Evidence::default() };
+    let mut walk = Walk { policy, layout, releases, found: Evidence::default(), looked_at: 0 };
+    walk.tell_ranges_apart();
     let trace = &recording.trace;
     let mut at = 0;
     while at < trace.len() {
@@ -106,9 +152,12 @@ pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorc
             continue;
         }
         let end = at + trace[at..].iter().take_while(|entry| is_inner(entry)).count();
-        walk.group(trace, at, end)?;
+        walk.group(trace, at, end).ok_or(Unused::Contradictory)?;
         if trace.get(end).is_some_and(|entry| entry.action == Action::Alloc) {
-            walk.serve(trace, at, end)?;
+            walk.serve(trace, at, end).ok_or(Unused::Contradictory)?;
+        }
+        if walk.looked_at > MOST_LOOKED_AT || walk.found.is_too_much() {
+            return Err(Unused::TooMuch);
         }
         at = end + 1;
     }
@@ -122,10 +171,10 @@ pub(super) fn gather(recording: &DeviceRecording, start: &Start, policy: &PyTorc
         early.for_each(|life| life.known = life.known.or(Some(PoolId::DEFAULT)));
     }
     if found.releases.iter().any(|run| run.len() > MOST_AT_ONCE) {
-        return None;
+        return Err(Unused::TooMuch);
     }
-    found.spread();
-    Some(found)
+    found.spread()?;
+    Ok(found)
 }
 
 /// Sets the pools of segments that exist at the end, which the recording names.
@@ -141,6 +190,17 @@ fn name_known(lives: &mut [Life], recording: &DeviceRecording) {
 }
 
 impl Walk<'_> {
+    /// A pool has one expandable segment for each stream and class (spec 4.1), so those that are there at first are
+    /// of different pools.
+    fn tell_ranges_apart(&mut self) {
+        let mut alike: BTreeMap<(u64, bool), Vec<LifeId>> = BTreeMap::new();
+        for (id, life) in self.layout.lives.iter().enumerate().filter(|(_, life)| life.expandable) {
+            let others = alike.entry((life.stream, life.class == PoolClass::Large)).or_default();
+            self.found.apart.extend(others.iter().map(|&other| pair(other, id)));
+            others.push(id);
+        }
+    }
+
     /// The entries that belong together, up to the request that they serve.
     fn group(&mut self, trace: &[Entry], at: usize, end: usize) -> Option<()> {
         let request = trace.get(end).filter(|entry| is_request(entry));
@@ -165,6 +225,7 @@ impl Walk<'_> {
                 Action::SegmentFree | Action::SegmentUnmap => {
                     if runs.is_empty() {
                         could_go = self.layout.releasable();
+                        self.looked_at += self.layout.places();
                     }
                     let released = (place, self.layout.give(place, entry)?);
                     match runs.last_mut().filter(|_| !is_new_run) {
@@ -184,7 +245,10 @@ impl Walk<'_> {
             // Garbage collection, and requests for oversize blocks, release only part of what could be freed.
             let settings = &self.policy.settings;
             let is_partial = settings.garbage_collection_threshold > 0.0 || settings.max_split_bytes != u64::MAX;
-            let is_whole = request.is_none() || !is_partial;
+            let takes = trace[at..end].iter().any(takes_memory);
+            let is_call =
+                self.releases == Releases::OfCalls && !takes && request.is_some_and(|entry| entry.action == Action::Alloc);
+            let is_whole = request.is_none() || !is_partial || is_call;
             let all: Vec<LifeId> = runs.iter().flatten().map(|&(_, life)| life).collect();
             // They release large segments only, and do so last unless everything is released after them.
             let is_small = |&life: &LifeId| self.layout.lives[life].class == PoolClass::Small;
@@ -248,7 +312,7 @@ impl Walk<'_> {
             let is_new = trace[group..at].iter().any(|entry| entry.action == Action::SegmentAlloc);
             let until = (entry.stream, class == PoolClass::Large, chosen.size, entry.address);
             // A block that became free after the search began may have done so because the allocator waited for it.
-            let was_there = |since: Option<usize>| since.is_some_and(|since| !is_new || since < group);
+            let was_there = |since: Option<usize>| since.is_some_and(|since| !is_new || since <= group);
             let passed_over: Vec<LifeId> = self
                 .layout
                 .fitting(entry.stream, class, size, (!is_new).then_some(until))
@@ -256,6 +320,7 @@ impl Walk<'_> {
                 .filter(|(_, block)| !is_new || !self.is_refused(size, block.size))
                 .map(|(_, block)| block.life)
                 .collect();
+            self.looked_at += passed_over.len();
             if passed_over.contains(&chosen.life) {
                 return None;
             }

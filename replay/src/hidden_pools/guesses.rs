@@ -6,8 +6,8 @@ use parkade::policy::PyTorch;
 use parkade::units::PoolId;
 use parkade_recording::DeviceRecording;
 
-use super::choose::{self, Partition, Pool, Trial};
-use super::evidence::{self, Evidence};
+use super::choose::{self, Grounds, Partition, Pool, Trial};
+use super::evidence::{self, Evidence, Releases, Unused};
 use super::guess::{Guess, GuessedSegment};
 use super::layout::{Life, LifeId};
 use crate::initial_state::Start;
@@ -27,14 +27,17 @@ const MOST_SIMPLER: usize = 8;
 /// that place, until one gets further.
 pub(crate) struct Guesses {
     evidence: Evidence,
+    grounds: Grounds,
+    /// How many pairs of segments were looked at so far.
+    pub(crate) work: u64,
     /// What is assumed by now, because guesses without it failed.
     settled: Trial,
     /// What the present guess assumes.
     trial: Trial,
     /// The lives that are private in the present guess.
     chosen: BTreeSet<LifeId>,
-    /// Lives that could be private in it instead, set by set.
-    instead: Vec<Vec<LifeId>>,
+    /// Where either of two sets of lives could be private in it: the one that is, and the other.
+    instead: Vec<(Vec<LifeId>, Vec<LifeId>)>,
     /// Variants still to be tried; the last comes next.
     others: Vec<Trial>,
     /// How far the best guess got: its first entry that differed.
@@ -45,41 +48,58 @@ pub(crate) struct Guesses {
 /// one: PyTorch iterates over a hash map.
 fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<Pool> {
     pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
-    let pool_of = |life: LifeId| pools.iter().position(|pool| pool.members.contains(&life));
+    let mut pool_of = vec![None; evidence.lives.len()];
+    for (place, pool) in pools.iter().enumerate() {
+        pool.members.iter().for_each(|&life| pool_of[life] = Some(place));
+    }
     let mut comes_after: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); pools.len()];
     for run in &evidence.releases {
-        let mut order: Vec<usize> = run.iter().filter_map(|&(_, life)| pool_of(life)).collect();
+        let mut order: Vec<usize> = run.iter().filter_map(|&(_, life)| pool_of[life]).collect();
         order.dedup();
         for pair in order.windows(2) {
             comes_after[pair[1]].insert(pair[0]);
         }
     }
     let mut rest: Vec<usize> = (0..pools.len()).collect();
+    let mut is_left = vec![true; pools.len()];
     let mut ordered = Vec::new();
     while !rest.is_empty() {
-        let is_next = |pool: &usize| comes_after[*pool].iter().all(|before| !rest.contains(before));
+        let is_next = |pool: &usize| comes_after[*pool].iter().all(|&before| !is_left[before]);
         let place = rest.iter().position(is_next).unwrap_or(0);
-        ordered.push(pools[rest.remove(place)].clone());
+        let pool = rest.remove(place);
+        is_left[pool] = false;
+        ordered.push(pools[pool].clone());
     }
     ordered
 }
 
 impl Guesses {
-    /// Gathers the evidence in a trace. `None` if no segment was freed before the end, or
-    /// no division into pools explains it.
-    pub(crate) fn of(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<Guesses> {
-        let evidence = evidence::gather(recording, start, policy)?;
+    /// Gathers the evidence in a trace.
+    ///
+    /// # Errors
+    /// If no segment was freed before the end, or no division into pools explains it, or there is too much of it.
+    pub(crate) fn of(
+        recording: &DeviceRecording,
+        start: &Start,
+        policy: &PyTorch,
+        releases: Releases,
+    ) -> Result<Guesses, Unused> {
+        let evidence = evidence::gather(recording, start, policy, releases)?;
         let has_unknown = evidence.lives.iter().any(|life| life.known.is_none());
         let (settled, trial, others) = (Trial::default(), Trial::default(), vec![Trial::default()]);
         let (chosen, instead) = (BTreeSet::new(), Vec::new());
-        has_unknown.then_some(Guesses { evidence, settled, trial, chosen, instead, others, reached: None })
+        if !has_unknown {
+            return Err(Unused::Contradictory);
+        }
+        let grounds = Grounds::of(&evidence);
+        Ok(Guesses { evidence, grounds, work: 0, settled, trial, chosen, instead, others, reached: None })
     }
 
     /// The next guess, if there is one left.
     pub(crate) fn next(&mut self) -> Option<(AssumedPools, Guess)> {
         while let Some(trial) = self.others.pop() {
             self.trial = trial;
-            if let Some(partition) = choose::choose(&self.evidence, &self.trial) {
+            if let Some(partition) = choose::choose(&self.evidence, &self.grounds, &self.trial, &mut self.work) {
                 self.instead.clone_from(&partition.instead);
                 self.chosen = partition.pools.iter().flat_map(|pool| pool.members.iter().copied()).collect();
                 return Some(self.assume(partition));
@@ -115,7 +135,7 @@ impl Guesses {
             privates.push(base.clone());
         }
         let instead = self.instead.iter().take(MOST_SIMPLER);
-        privates.extend(instead.map(|lives| self.settled.private.iter().chain(lives).copied().collect()));
+        privates.extend(instead.map(|(_, lives)| self.settled.private.iter().chain(lives).copied().collect()));
         // The last of these are tried first.
         let trials = [true, false]
             .map(|goes_at_once| privates.iter().map(move |private| Trial { private: private.clone(), goes_at_once }));
@@ -125,8 +145,8 @@ impl Guesses {
     /// Notes that the present guess first differs from the recording at the entry `at`, or at its end if `None`.
     ///
     /// `released` is the first segment that the replay's default pool frees and the
-    /// recorded one kept, and before which entry.
-    pub(crate) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>) {
+    /// recorded one kept, and before which entry. `addresses` are those of what differs.
+    pub(crate) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>, addresses: &[u64]) {
         let place = at.unwrap_or(usize::MAX);
         // A garbage collection passed it over, and collections look only at the default pool.
         let stayed =
@@ -138,7 +158,8 @@ impl Guesses {
             _ => {
                 self.reached = Some(place);
                 self.settled.clone_from(&self.trial);
-                self.others = self.by_release(place);
+                self.others = self.by_exclusion(place, addresses);
+                self.others.extend(self.by_release(place));
             }
         }
         self.others.extend(stayed.map(|life| self.trial.also_private([life])));
@@ -151,6 +172,17 @@ impl Guesses {
             life.base == address && !life.expandable && life.known.is_none() && is_there
         };
         self.evidence.lives.iter().rposition(is_it)
+    }
+
+    /// Where a segment that differs is in one of two sets that exclude each other: the other set is private.
+    fn by_exclusion(&self, place: usize, addresses: &[u64]) -> Vec<Trial> {
+        let is_there = |life: LifeId| {
+            let life = &self.evidence.lives[life];
+            life.gone_at.is_none_or(|gone| gone >= place) && addresses.contains(&life.base)
+        };
+        let concerns = |(private, other): &&(Vec<LifeId>, Vec<LifeId>)| private.iter().chain(other).any(|&life| is_there(life));
+        let others = self.instead.iter().filter(concerns).take(MOST_SIMPLER);
+        others.map(|(_, other)| self.settled.also_private(other.iter().copied())).collect()
     }
 
     /// The possibilities for the memory that was freed together at a place; the likeliest comes last.

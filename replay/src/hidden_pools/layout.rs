@@ -42,7 +42,7 @@ pub(super) struct Life {
 pub(super) struct Block {
     pub(super) size: u64,
     pub(super) life: LifeId,
-    /// The entry since which it has been free with this size; `None` while it is in use.
+    /// How many entries were done when it became free with this size; `None` while it is in use.
     pub(super) free_since: Option<usize>,
 }
 
@@ -172,6 +172,11 @@ impl<'a> Layout<'a> {
         self.free.range(first..end).filter_map(|key| Some((key.3, *self.blocks.get(&key.3)?)))
     }
 
+    /// How many segments exist.
+    pub(super) fn places(&self) -> usize {
+        self.places.len()
+    }
+
     /// Lives that could free memory: a segment that is one free block, an expandable one with a whole free page.
     pub(super) fn releasable(&self) -> Vec<LifeId> {
         let mut lives: Vec<LifeId> = self
@@ -203,7 +208,7 @@ impl<'a> Layout<'a> {
         let class = if entry.size > 2 << 20 { PoolClass::Large } else { PoolClass::Small };
         let life = self.begin(entry.address, entry.stream, class, false, Some(at));
         self.reach(entry.address, entry.address + entry.size);
-        self.put(entry.address, Block { size: entry.size, life, free_since: Some(at) });
+        self.put(entry.address, Block { size: entry.size, life, free_since: Some(at + 1) });
     }
 
     /// Maps pages for a request of this class. If no range grows into them they begin a
@@ -213,7 +218,7 @@ impl<'a> Layout<'a> {
         let life = range.unwrap_or_else(|| self.begin(entry.address, entry.stream, class, true, Some(at)));
         let base = self.lives[life].base;
         self.reach(base, entry.address + entry.size);
-        self.merge(entry.address, Block { size: entry.size, life, free_since: Some(at) });
+        self.merge(entry.address, Block { size: entry.size, life, free_since: Some(at + 1) });
         range.is_none().then_some(life)
     }
 
@@ -257,7 +262,7 @@ impl<'a> Layout<'a> {
         let own = if self.policy.splits(Bytes(block.size), &request) { size } else { block.size };
         self.take(entry.address);
         if own < block.size {
-            self.put(entry.address + own, Block { size: block.size - own, free_since: Some(at), ..block });
+            self.put(entry.address + own, Block { size: block.size - own, free_since: Some(at + 1), ..block });
         }
         self.put(entry.address, Block { size: own, free_since: None, ..block });
         let life = &mut self.lives[block.life];
@@ -269,7 +274,7 @@ impl<'a> Layout<'a> {
     /// Makes a block free.
     pub(super) fn free(&mut self, at: usize, entry: &Entry) {
         if let Some(block) = self.take(entry.address) {
-            self.merge(entry.address, Block { free_since: Some(at), ..block });
+            self.merge(entry.address, Block { free_since: Some(at + 1), ..block });
         }
     }
 

@@ -14,5 +14,6 @@ mod guess;
 mod guesses;
 mod layout;
 
+pub(crate) use evidence::{Releases, Unused};
 pub use guess::{Guess, GuessedSegment};
 pub(crate) use guesses::{Guesses, MOST_GUESSES};

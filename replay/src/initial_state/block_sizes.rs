@@ -16,7 +16,7 @@ use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, PoolSlot};
 use parkade_recording::{Action, Entry};
 
 use super::early::{EarlyBlock, EarlySegment};
-use super::expandable_runs::join;
+use super::expandable_ranges::{Run, join};
 use super::inferred_sizes::{Assumed, Extents, extend};
 use crate::error::VerifyError;
 
@@ -63,7 +63,8 @@ pub(crate) fn cut(
     }
     let assumed = cut.uncover(trace);
     let (runs, mut whole): (Vec<_>, Vec<_>) = cut.adopted.into_iter().zip(segments).partition(|(_, segment)| segment.expandable);
-    let runs = runs.into_iter().map(|(run, _)| run).collect();
+    let runs =
+        runs.into_iter().map(|(run, segment)| Run { memory: run, bytes: segment.total, is_listed: segment.is_listed }).collect();
     let joined = join(runs, trace, policy);
     let segments = whole.drain(..).map(|(segment, _)| segment).chain(joined).collect();
     Ok(Extents { segments, assumed })

@@ -29,6 +29,8 @@ pub(crate) struct EarlySegment {
     pub(crate) expandable: bool,
     /// Its pool; the default one if the recording does not say.
     pub(crate) pool: PoolId,
+    /// Whether the recording lists it at its end, so that its class and pool are known.
+    pub(crate) is_listed: bool,
 }
 
 /// What the walk backwards finds.

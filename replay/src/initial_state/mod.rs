@@ -3,19 +3,21 @@
 //! A trace is a ring buffer, so its beginning may be lost. `rewind` undoes the entries, last first, which
 //! gives the blocks and segments from before the first entry (`early`) and finds contradictions.
 //! `block_sizes` works out how long those blocks are, `inferred_sizes` corrects that when a replay shows
-//! more, and `expandable_runs` puts expandable segments together. `state` is the result. `consistency` checks
+//! more; `expandable_runs` follows the mapped memory of expandable segments, and `expandable_ranges` tells which
+//! of it belongs together. `state` is the result. `consistency` checks
 //! the whole trace once more, forwards.
 
 mod block_sizes;
 mod consistency;
 mod early;
+mod expandable_ranges;
 mod expandable_runs;
 mod inferred_sizes;
 mod rewind;
 mod state;
 
 pub(crate) use consistency::check_consistency;
-pub(crate) use expandable_runs::TOTAL_MEMORY;
+pub(crate) use expandable_ranges::TOTAL_MEMORY;
 pub(crate) use inferred_sizes::SmallerGap;
 pub use state::LostBeginning;
 pub(crate) use state::Start;

@@ -68,7 +68,7 @@ impl Walk {
         for segment in &recording.segments {
             let (address, total) = (segment.address, segment.total_bytes);
             let (stream, large, expandable) = (segment.stream, segment.large, segment.expandable);
-            let early = EarlySegment { address, total, stream, large, expandable, pool: pool_of(segment) };
+            let early = EarlySegment { address, total, stream, large, expandable, pool: pool_of(segment), is_listed: true };
             if expandable {
                 // The reader has seen that segments do not overlap.
                 walk.runs.insert(early);
@@ -148,6 +148,7 @@ impl Walk {
                     large,
                     expandable: false,
                     pool: PoolId::DEFAULT,
+                    is_listed: false,
                 };
                 match self.segments.insert(entry.address, segment) {
                     None => Ok(()),
@@ -172,6 +173,7 @@ impl Walk {
                     large,
                     expandable: true,
                     pool: PoolId::DEFAULT,
+                    is_listed: false,
                 };
                 if self.runs.insert(run) { Ok(()) } else { contradiction("but there is still memory afterwards") }
             }

@@ -14,19 +14,19 @@ pub(crate) struct PoolTracker<'a> {
     map: &'a RecordedPools,
     segments: BTreeMap<u64, (u64, PoolId)>,
     runs: BTreeMap<u64, (u64, PoolId)>,
-    has_private: bool,
+    private_pools: usize,
 }
 
 impl<'a> PoolTracker<'a> {
     pub(crate) fn new(map: &'a RecordedPools) -> PoolTracker<'a> {
         let segments = map.before.iter().map(|&(address, end, pool)| (address, (end, pool))).collect();
-        PoolTracker { map, segments, runs: map.runs.clone(), has_private: !map.private().is_empty() }
+        PoolTracker { map, segments, runs: map.runs.clone(), private_pools: map.private().len() }
     }
 
     /// The pool of the request that has these entries, the first of which is number `at`.
     #[inline]
     pub(crate) fn of_request(&self, at: usize, entries: &[Entry]) -> PoolId {
-        if !self.has_private {
+        if !self.has_private() {
             return PoolId::DEFAULT;
         }
         let mut made = entries.iter().zip(at..).filter(|(entry, _)| takes_memory(entry));
@@ -52,7 +52,7 @@ impl<'a> PoolTracker<'a> {
 
     /// The private pools that give memory back in these entries.
     pub(crate) fn giving(&self, entries: &[Entry]) -> BTreeSet<PoolId> {
-        if !self.has_private {
+        if !self.has_private() {
             return BTreeSet::new();
         }
         let mut pools: BTreeSet<PoolId> =
@@ -63,24 +63,29 @@ impl<'a> PoolTracker<'a> {
 
     /// The pool of the first memory that these entries give back.
     pub(crate) fn first_giving(&self, entries: &[Entry]) -> PoolId {
-        let first = entries.iter().find(|entry| self.has_private && gives_memory(entry));
+        let first = entries.iter().find(|entry| self.has_private() && gives_memory(entry));
         first.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
     }
 
     /// Whether the default pool gives memory back in these entries.
     pub(crate) fn default_gives(&self, entries: &[Entry]) -> bool {
         let mut gives = entries.iter().filter(|entry| gives_memory(entry));
-        gives.any(|entry| !self.has_private || self.of_entry(entry) == PoolId::DEFAULT)
+        gives.any(|entry| !self.has_private() || self.of_entry(entry) == PoolId::DEFAULT)
     }
 
     pub(crate) fn has_private(&self) -> bool {
-        self.has_private
+        self.private_pools > 0
+    }
+
+    /// How many private pools there are in the whole recording.
+    pub(crate) fn private_pools(&self) -> usize {
+        self.private_pools
     }
 
     /// Moves past these entries, the first of which is number `at`.
     #[inline]
     pub(crate) fn pass(&mut self, at: usize, entries: &[Entry]) {
-        if !self.has_private {
+        if !self.has_private() {
             return;
         }
         for (entry, at) in entries.iter().zip(at..) {

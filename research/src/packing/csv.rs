@@ -2,6 +2,7 @@
 //! column `alignment` is optional, `id` may be missing, and other columns are ignored. What is written also has a
 //! column `offset`.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use super::instance::{Buffer, Packing};
@@ -49,6 +50,13 @@ pub enum CsvError {
         /// The column.
         column: &'static str,
     },
+    /// An earlier line has this id too, so the file that is written would not tell the two apart.
+    IdTwice {
+        /// The line.
+        line: CsvLine,
+        /// The number of the earlier line.
+        earlier: usize,
+    },
     /// A buffer does not end after it begins.
     EmptyLifetime {
         /// The line.
@@ -81,6 +89,9 @@ impl fmt::Display for CsvError {
             }
             CsvError::NoNumber { line, column, found: None } => write!(f, "{line} has too few columns: `{column}` is missing"),
             CsvError::Zero { line, column } => write!(f, "{line}: `{column}` is 0; it must be more"),
+            CsvError::IdTwice { line, earlier } => {
+                write!(f, "{line}: line {earlier} has the same id; give each buffer its own, or leave out the column `id`")
+            }
             CsvError::EmptyLifetime { line, lower, upper } => {
                 write!(f, "{line}: the buffer ends before it begins: `upper` is {upper}; it must be more than `lower`, {lower}")
             }
@@ -125,6 +136,7 @@ pub fn read_csv(text: &str) -> Result<CsvFile, CsvError> {
     let (lower, upper, size) = (wanted("lower")?, wanted("upper")?, wanted("size")?);
     let (id, alignment) = (place("id")?, place("alignment")?);
     let mut file = CsvFile { has_alignment: alignment.is_some(), ..CsvFile::default() };
+    let mut lines_of: BTreeMap<String, usize> = BTreeMap::new();
     for (number, text) in (2..).zip(lines).filter(|(_, text)| !text.trim().is_empty()) {
         let cells: Vec<&str> = text.split(',').map(str::trim).collect();
         let id = id.and_then(|place| cells.get(place)).map(|&id| id.to_owned());
@@ -134,6 +146,11 @@ pub fn read_csv(text: &str) -> Result<CsvFile, CsvError> {
         let alignment = alignment.map_or(Ok(1), |place| cells.more_than_0(place, "alignment"))?;
         if start >= end {
             return Err(CsvError::EmptyLifetime { line: cells.line, lower: start, upper: end });
+        }
+        if let Some(id) = cells.line.id.as_ref().filter(|id| !id.is_empty())
+            && let Some(earlier) = lines_of.insert(id.clone(), number)
+        {
+            return Err(CsvError::IdTwice { line: cells.line, earlier });
         }
         file.ids.push(cells.line.id.unwrap_or_else(|| file.buffers.len().to_string()));
         file.buffers.push(Buffer { start, end, size, alignment });
@@ -215,6 +232,10 @@ mod tests {
             let error = read_csv(&format!("lower,upper,size,alignment\n1,2,3,8\n{line}\n")).unwrap_err();
             assert_eq!(error.to_string(), format!("line 3: {said}"));
         }
+        let error = read_csv("id,lower,upper,size\na,1,2,3\nb,1,2,3\na,4,5,6\n").unwrap_err();
+        let own = "give each buffer its own, or leave out the column `id`";
+        assert_eq!(error.to_string(), format!("line 4, id `a`: line 2 has the same id; {own}"));
+        assert!(read_csv("id,lower,upper,size\n,1,2,3\n,1,2,3\n").is_ok(), "an id may be missing");
         let error = read_csv("id,lower,upper,size\na,1,2\n").unwrap_err();
         assert_eq!(error.to_string(), "line 2, id `a` has too few columns: `size` is missing");
         for column in ["id", "lower", "size", "alignment"] {

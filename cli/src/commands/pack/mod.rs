@@ -122,6 +122,9 @@ fn pack_file(args: &Args) -> Result<Vec<Packed>> {
             if args.device.is_some() {
                 bail!("--device is for recordings; a CSV file has no devices");
             }
+            if args.recorded.recorded_limit.is_some() {
+                bail!("--recorded-limit is for recordings; a CSV file has no recorded run");
+            }
             let (instance, found, seconds) = solve(listed.buffers.clone(), effort, args.json.json)?;
             vec![Packed { device: None, listed, instance, found, seconds, has_lost_beginning: false, refused: None }]
         }

@@ -88,6 +88,7 @@ view! {
         empty_cache_calls: u64 = device.not_in_file.empty_caches,
         device_refusals: u64 = device.not_in_file.refusals,
         guessed_pools: Option<GuessedPools> = device.not_in_file.guess.as_ref().map(GuessedPools::of),
+        gave_up_on_pools: bool = device.not_in_file.gave_up_on_pools,
         silent_empty_cache_calls: Option<i64> = device.stats_check.as_ref().map(|check| check.silent_empty_caches),
         peaks_reset_between_entries: Option<(usize, usize)> = device.stats_check.as_ref().and_then(|check| check.peaks_reset),
     }

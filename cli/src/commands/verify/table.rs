@@ -173,6 +173,13 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
     if let Some(guess) = &not.guess {
         notes.extend(guessed(guess));
     }
+    if not.gave_up_on_pools {
+        notes.push(
+            "not in the file: private pools that were gone by the end; there is too much to try to look for them to the end, so the \
+             recording may differ only because of them"
+                .to_owned(),
+        );
+    }
     if not.refusals > 0 {
         notes.push(format!(
             "not in the file: why the device refused {} requests for a segment; the recording is followed (--limit checks a limit)",

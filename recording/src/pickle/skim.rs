@@ -1,0 +1,159 @@
+//! Going through the opcodes of a pickle without building anything, while it is still being decompressed.
+//!
+//! A few kilobytes can decompress to gigabytes. What the bytes so far contain tells whether reading them is worth
+//! more: opcodes that exist, texts of a length that a snapshot may have, and values in a proportion to the bytes.
+
+use super::opcode::*;
+
+/// The longest text, in bytes: 16 MiB. The longest that a snapshot has is its settings string.
+const LONGEST_TEXT: u64 = 16 << 20;
+/// The most values that one list, dict or tuple opcode takes from the stack. Python's picklers write 1,000 at a time.
+const MOST_AT_ONCE: u64 = 1 << 22;
+/// The most memory for each byte, in bytes, if every value stays: that of numbers of one byte in a list, twice.
+const MEMORY_A_BYTE: u64 = 6;
+/// What a small pickle may need however many bytes it has.
+const MEMORY_AT_LEAST: u64 = 64 << 20;
+
+/// How far a pickle was gone through.
+#[derive(Debug, Default)]
+pub(crate) struct Skim {
+    /// The next opcode's offset, perhaps beyond the bytes so far.
+    at: u64,
+    /// About how many bytes of memory the values take.
+    memory: u64,
+    /// Values since something took values from the stack.
+    loose: u64,
+    /// Where it ended, and why.
+    ended: Option<(u64, &'static str)>,
+}
+
+/// What follows an opcode.
+enum Follows {
+    Bytes(u64),
+    /// As many lines.
+    Lines(usize),
+    /// A length of this many bytes, and then as much.
+    Counted(usize),
+}
+
+impl Skim {
+    /// Goes on with the bytes so far, from the first one on. Returns where and why the pickle ends, once it does.
+    pub(crate) fn advance(&mut self, bytes: &[u8]) -> Option<(u64, &'static str)> {
+        while self.ended.is_none() {
+            let rest = usize::try_from(self.at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+            let Some((&code, operand)) = rest.split_first() else { break };
+            let Some(length) = self.length(code, operand) else { break };
+            self.count(code);
+            self.at = self.at.saturating_add(1 + length);
+        }
+        self.ended
+    }
+
+    /// How many bytes an opcode's operand has; `None` if that is not among the bytes so far, or the pickle ends.
+    fn length(&mut self, code: u8, operand: &[u8]) -> Option<u64> {
+        match follows(code) {
+            None => {
+                self.ended =
+                    Some((self.at, if code == STOP { "the pickle ends" } else { "there is an opcode that no snapshot has" }));
+                None
+            }
+            Some(Follows::Bytes(count)) => Some(count),
+            Some(Follows::Lines(count)) => {
+                let mut ends = operand.iter().enumerate().filter(|&(_, &byte)| byte == b'\n');
+                match ends.nth(count - 1) {
+                    Some((end, _)) => Some(end as u64 + 1),
+                    None => self.check_text(operand.len() as u64).and(None),
+                }
+            }
+            Some(Follows::Counted(width)) => {
+                let mut count = [0; 8];
+                count[..width].copy_from_slice(operand.get(..width)?);
+                let count = u64::from_le_bytes(count);
+                self.check_text(count)?;
+                Some(width as u64 + count)
+            }
+        }
+    }
+
+    fn check_text(&mut self, length: u64) -> Option<()> {
+        if length > LONGEST_TEXT {
+            self.ended = Some((self.at, "there is a text longer than 16 MiB"));
+            return None;
+        }
+        Some(())
+    }
+
+    fn count(&mut self, code: u8) {
+        let (memory, takes) = match code {
+            EMPTY_DICT | EMPTY_LIST | EMPTY_TUPLE | TUPLE1 | TUPLE2 | TUPLE3 => (24, false),
+            TUPLE | LIST | DICT => (24, true),
+            APPEND | APPENDS | SETITEM | SETITEMS => (0, true),
+            POP | POP_MARK | PROTO | FRAME => (0, false),
+            _ => (8, false),
+        };
+        self.memory += memory;
+        self.loose = if takes { 0 } else { self.loose + u64::from(memory > 0) };
+        if self.memory > MEMORY_AT_LEAST.max(self.at.saturating_mul(MEMORY_A_BYTE)) || self.loose > MOST_AT_ONCE {
+            self.ended = Some((self.at, "there are far more values than in a snapshot of this length"));
+        }
+    }
+}
+
+/// What follows an opcode; `None` for STOP and for opcodes that are refused or do not exist.
+fn follows(code: u8) -> Option<Follows> {
+    Some(match code {
+        PROTO | BINGET | BINPUT | BININT1 => Follows::Bytes(1),
+        BININT2 => Follows::Bytes(2),
+        BININT | LONG_BINGET | LONG_BINPUT => Follows::Bytes(4),
+        BINFLOAT | FRAME => Follows::Bytes(8),
+        INT | LONG | FLOAT | STRING | UNICODE | GET | PUT => Follows::Lines(1),
+        LONG1 | SHORT_BINSTRING | SHORT_BINUNICODE | SHORT_BINBYTES => Follows::Counted(1),
+        LONG4 | BINSTRING | BINUNICODE | BINBYTES => Follows::Counted(4),
+        BINUNICODE8 | BINBYTES8 | BYTEARRAY8 => Follows::Counted(8),
+        MARK | POP | POP_MARK | DUP | NONE | NEWTRUE | NEWFALSE | APPEND | APPENDS | SETITEM | SETITEMS | MEMOIZE | DICT
+        | LIST | TUPLE | EMPTY_DICT | EMPTY_LIST | EMPTY_TUPLE | TUPLE1 | TUPLE2 | TUPLE3 | REDUCE => Follows::Bytes(0),
+        // The one import that is accepted: a module and a name.
+        GLOBAL => Follows::Lines(2),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a pickle ends whose bytes come in pieces.
+    fn end(bytes: &[u8]) -> Option<(u64, &'static str)> {
+        let mut skim = Skim::default();
+        for so_far in (0..bytes.len()).step_by(1 + bytes.len() / 50) {
+            let _ = skim.advance(&bytes[..so_far]);
+        }
+        skim.advance(bytes)
+    }
+
+    #[test]
+    fn a_pickle_ends_where_it_stops() {
+        for name in
+            ["snapshot.protocol0", "snapshot.protocol2", "snapshot.protocol4", "snapshot.protocol5", "old", "newer", "list"]
+        {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{name}.pickle"));
+            let bytes = std::fs::read(path).expect("a file");
+            assert_eq!(end(&bytes), Some((bytes.len() as u64 - 1, "the pickle ends")), "{name}");
+            assert_eq!(end(&bytes[..bytes.len() - 1]), None, "{name}: it goes on");
+        }
+    }
+
+    #[test]
+    fn what_no_snapshot_has_ends_it() {
+        let many = "there are far more values than in a snapshot of this length";
+        let said = |bytes: &[u8]| end(bytes).map(|(at, what)| (at < 16 << 20, what));
+        assert_eq!(end(b"\x80\x02\0\0"), Some((2, "there is an opcode that no snapshot has")));
+        assert_eq!(said(&[b"(".to_vec(), vec![b'N'; 16 << 20]].concat()), Some((true, many)));
+        assert_eq!(said(&b"](]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]e0".repeat(1 << 18)), Some((true, many)));
+        assert_eq!(
+            said(&[&b"\x8e"[..], &u64::MAX.to_le_bytes(), b"A"].concat()),
+            Some((true, "there is a text longer than 16 MiB"))
+        );
+        assert_eq!(said(&[&b"V"[..], &vec![b'A'; 17 << 20]].concat()), Some((true, "there is a text longer than 16 MiB")));
+    }
+}
