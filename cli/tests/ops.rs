@@ -137,3 +137,12 @@ fn settings_are_refused_in_pytorchs_words() {
     refused(&split, "CachingAllocator option max_split_size_mb too small, must be >= 20");
     assert!(split.out.is_empty());
 }
+
+/// What a line costs is bounded where pages are made one by one: by their number, not by the size of the request.
+#[test]
+fn an_absurd_request_for_expandable_memory_is_out_of_memory() {
+    let script = b"alloc a 70368744177664\nalloc b 1048577\n";
+    let lines = answers(script, &["--capacity", "1152921504606846976", "--settings", "expandable_segments:True"]);
+    assert_eq!(lines[0]["err"], "oom");
+    assert_eq!(lines[1]["ok"], 1);
+}

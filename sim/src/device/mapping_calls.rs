@@ -84,6 +84,9 @@ impl SimDevice {
             self.fail_next -= 1;
             return Err(OUT_OF_MEMORY);
         }
+        if self.virtual_memory.live_handles() >= self.most_handles {
+            return Err(OUT_OF_MEMORY);
+        }
         let runs = self.memory.take(bytes / PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
         Ok(self.virtual_memory.create(bytes, 1, runs))
     }

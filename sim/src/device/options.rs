@@ -32,6 +32,7 @@ pub struct SimOptions {
     pub(super) shares_pages: bool,
     pub(super) free_waits: bool,
     pub(super) reports_processes: bool,
+    pub(super) most_handles: u64,
 }
 
 impl SimOptions {
@@ -53,6 +54,7 @@ impl SimOptions {
             event_timing: EventTiming::Clock,
             shares_pages: true,
             free_waits: true,
+            most_handles: u64::MAX,
             reports_processes: true,
         }
     }
@@ -128,6 +130,14 @@ impl SimOptions {
     #[must_use]
     pub fn probes_fabric(mut self, probes_fabric: bool) -> Self {
         self.probes_fabric = probes_fabric;
+        self
+    }
+
+    /// The most handles of cuMemCreate at once; beyond them the device is out of memory. Unlimited by default. For
+    /// a device that logs each call about memory: its log grows with the number of handles, whatever they hold.
+    #[must_use]
+    pub fn most_handles(mut self, most_handles: u64) -> Self {
+        self.most_handles = most_handles;
         self
     }
 

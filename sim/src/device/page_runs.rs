@@ -22,7 +22,8 @@ impl SimDevice {
     pub(super) fn mem_create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
         let bytes = page.get();
         let is_run = pages > 1 && self.takes_runs() && self.fail_next == 0 && is_whole_pages(bytes);
-        let pages = if is_run { pages.min(self.memory.room_bytes() / bytes) } else { 1 };
+        let most = self.most_handles.saturating_sub(self.virtual_memory.live_handles());
+        let pages = if is_run { pages.min(self.memory.room_bytes() / bytes).min(most) } else { 1 };
         let physical_pages = pages.saturating_mul(bytes / PAGE_BYTES);
         let runs = if pages > 1 { self.memory.take(physical_pages) } else { None };
         let Some(runs) = runs else { return self.mem_create(page).map(|memory| (memory, 1)) };

@@ -31,6 +31,7 @@ pub struct SimDevice {
     pub(super) shares_pages: bool,
     pub(super) free_waits: bool,
     pub(super) reports_processes: bool,
+    pub(super) most_handles: u64,
     pub(super) memory: PhysicalMemory,
     /// The pages behind every range that the address model placed.
     pub(super) placed: Intervals<PageRuns>,
@@ -72,6 +73,7 @@ impl SimDevice {
             shares_pages: options.shares_pages,
             free_waits: options.free_waits,
             reports_processes: options.reports_processes,
+            most_handles: options.most_handles,
             memory,
             placed: Intervals::default(),
             shared_pages: SharedPages::default(),

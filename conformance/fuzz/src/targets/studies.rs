@@ -30,7 +30,7 @@ pub(super) fn ops(bytes: &[u8], case: u8) -> Reached {
     let settings = ["", "expandable_segments:True", "max_split_size_mb:64", "garbage_collection_threshold:0.5"];
     let options = OpsOptions {
         settings: settings[case.number() % 4].to_owned(),
-        capacity_bytes: [1 << 30, 8 << 30, 64 << 20, 1 << 60][case.number() / 4 % 4],
+        capacity_bytes: [1 << 30, 8 << 30, 64 << 20, 80 << 30][case.number() / 4 % 4],
         addresses: if case.number() < 32 { Addresses::Up } else { Addresses::Down },
         profile: case.profile(),
     };

@@ -48,6 +48,10 @@ pub(super) type Core = Allocator<SimDevice, PyTorch, Watcher>;
 /// The fields that an operation adds to its answer, or the exception that the harness would have caught.
 pub(super) type Answer = Result<String, Failure>;
 
+/// The most pages of expandable segments on the fake device: each call about one is an answer of its own, so they
+/// bound what one line of a script can cost. They are half a tebibyte in pages of 2 MiB.
+const MOST_HANDLES: u64 = 1 << 18;
+
 /// The state of a running script.
 pub(super) struct Session {
     pub(super) allocator: Core,
@@ -69,7 +73,9 @@ impl Session {
         let profile = options.profile;
         let settings = Settings::from_environment_as(&profile.dialect, &options.settings)?;
         let fraction = settings.per_process_memory_fraction;
-        let device = SimOptions::fake_driver(Bytes(options.capacity_bytes)).probes_fabric(profile.tries_handle_types);
+        let device = SimOptions::fake_driver(Bytes(options.capacity_bytes))
+            .probes_fabric(profile.tries_handle_types)
+            .most_handles(MOST_HANDLES);
         let device = SimDevice::new(match options.addresses {
             Addresses::Up => device.address_model(Ascending::new()),
             Addresses::Down => device.address_model(Descending::new()),
