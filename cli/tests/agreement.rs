@@ -52,7 +52,10 @@ impl Answers {
     }
 
     fn compare(&self, file: &str) {
-        self.peaks();
+        // Where a replay differs, because garbage was collected under a limit that is not in the file, its peaks are not the recording's.
+        if self.verify["mismatches"] == 0 {
+            self.peaks();
+        }
         self.limit_and_ending();
         self.outcome();
         self.replay_agrees(file);
