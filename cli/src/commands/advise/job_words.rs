@@ -52,8 +52,13 @@ fn serves_all(job: &Job) -> String {
     let does = match job.fit() {
         Fit::Fits => format!("every one of the {all} ranks fits"),
         Fit::GetsPast => {
-            let past = named(job, |fit| fit == Fit::GetsPast);
-            format!("{past} gets past its failure, after which its file has no more; the others fit")
+            let past = job.advice.ranks.iter().filter(|standing| standing.outcome == Fit::GetsPast).count();
+            let names = named(job, |fit| fit == Fit::GetsPast);
+            let others = if past == all { "" } else { "; the others fit" };
+            match past {
+                1 => format!("{names} gets past its failure, after which its file has no more{others}"),
+                _ => format!("{names} get past their failures, after which their files have no more{others}"),
+            }
         }
         Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of the {all} ranks is served"),
     };
