@@ -2,8 +2,7 @@
 //!
 //! Several gzip members, xz streams or Zstandard frames in a row are one file, as they are for the tools of
 //! these formats. [`decompressed_limit`] bounds the size of the result, and what cannot be a snapshot is refused 32 MiB
-//! after that shows. Memory grows with the data that comes
-//! out, never with the size that a header announces.
+//! after that shows. Memory grows with the data that comes out, never with the size that a header announces.
 
 use std::borrow::Cow;
 use std::fmt;
