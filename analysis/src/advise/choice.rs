@@ -1,28 +1,19 @@
 //! Which option to recommend.
 //!
 //! The recorded run's own settings, if they fit with more than 1 % to spare and without releasing the cache. Otherwise the widest margin
-//! comes first, because the next run will not repeat the sequence: the options that fit and need at most 0.5 % more memory than the one
-//! that needs least, with expandable segments 3 % more. Of these those whose driver calls do not cost much more than others', then the one that sets the fewest keys, then
-//! the one that needs least. An option that breaks something the program uses, or spends far too long in the driver, is
+//! comes first, because the next run will not repeat the sequence: the options that fit and need about as much memory as the one that
+//! needs least (`comparing` says how much more that may be). Of these those whose driver calls do not cost much more than others', then
+//! the one that sets the fewest keys, then the one that needs least. An option that breaks something the program uses, or spends far too long in the driver, is
 //! recommended only if nothing else fits. If the program died and nothing serves what is estimated of its rest, the options that serve
 //! the request of which it died are compared in the same way.
 
 use super::advised_option::AdvisedOption;
+use super::comparing::{is_costly, tolerance_bytes};
 
 /// An option thrashes if its driver time is more than this many times that of the cheapest option that fits ...
 const THRASHING_TIMES: u64 = 20;
 /// ... and more than a second.
 const THRASHING_US: u64 = 1_000_000;
-
-/// An option needs about as much memory as another if it needs at most one part in this many more.
-const NEAR_PART: u64 = 200;
-/// Expandable segments leave few holes whatever the program requests, while other settings need little for one sequence and more for the
-/// next. So they may need one part in this many more, and three times as much where the memory is unknown.
-const NEAR_PART_EXPANDABLE: u64 = 30;
-/// Driver calls cost much more than others' if they take this many times as long ...
-const COSTLY_TIMES: u64 = 4;
-/// ... and this much longer.
-const COSTLY_US: u64 = 500_000;
 
 /// Why an option is recommended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +39,7 @@ pub struct Recommendation {
     pub line: String,
 }
 
-/// The options to choose from, the best first: those that fit and need at most 0.5 % more than the one that needs least.
+/// The options to choose from, the best first: those that fit and need about as much as the one that needs least.
 pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
     let past = || (0..options.len()).filter(|&place| options[place].gets_past()).collect();
@@ -65,22 +56,19 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let least = eligible.iter().map(|&place| options[place].smallest_capacity_bytes()).min().unwrap_or(0);
     let near = |place: &usize| {
         let option = &options[*place];
-        let part = match option.available_bytes {
-            _ if !option.settings.expandable_segments => NEAR_PART,
-            Some(_) => NEAR_PART_EXPANDABLE,
-            None => NEAR_PART_EXPANDABLE / 3,
-        };
-        option.smallest_capacity_bytes() <= least.saturating_add(least / part)
+        let is_expandable = option.settings.expandable_segments;
+        // Three times as much where the memory is unknown.
+        let times = if is_expandable && option.available_bytes.is_none() { 3 } else { 1 };
+        option.smallest_capacity_bytes() <= least.saturating_add(tolerance_bytes(least, is_expandable).saturating_mul(times))
     };
     let quickest = eligible.iter().map(|&place| options[place].driver_us()).min().unwrap_or(0);
-    let is_costly = |option: &AdvisedOption| option.driver_us() > (quickest * COSTLY_TIMES).max(quickest + COSTLY_US);
     let mut best: Vec<usize> = eligible.into_iter().filter(near).collect();
     best.sort_by_key(|&place| {
         let option = &options[place];
         let smallest = option.smallest_capacity_bytes();
         let stays = option.is_own && option.available_bytes.is_none();
         (
-            is_costly(option),
+            is_costly(option.driver_us(), quickest),
             !stays,
             option.keys(),
             !option.is_own,

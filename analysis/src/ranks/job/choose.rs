@@ -4,20 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::tried::{RankAdvice, Tried};
-use crate::advise::Outcome;
+use crate::advise::{Outcome, is_costly, tolerance_bytes};
 
 /// How many settings are taken from what is most useful for each rank alone ...
 const USEFUL: usize = 3;
 /// ... and how many of these, over all ranks, are tried on every rank.
 const MOST_TRIED: usize = 16;
-/// A margin is near the widest if it is less by at most one part in this many of what the tightest rank needs ...
-const NEAR_PART: u64 = 200;
-/// ... and by one in this many with expandable segments, which leave few holes whatever is requested.
-const NEAR_PART_EXPANDABLE: u64 = 30;
-/// Driver calls cost much more than others' if they take this many times as long ...
-const COSTLY_TIMES: u64 = 4;
-/// ... and this much longer.
-const COSTLY_US: u64 = 500_000;
 
 /// How one rank fares with the setting for all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,8 +181,8 @@ impl Candidate {
 
     /// By how much the margin may be less than the widest.
     fn tolerance(&self) -> i64 {
-        let part = if self.is_expandable { NEAR_PART_EXPANDABLE } else { NEAR_PART };
-        i64::try_from(self.standings.get(self.tightest()).map_or(0, |one| one.needs_bytes) / part).unwrap_or(i64::MAX)
+        let needed = self.standings.get(self.tightest()).map_or(0, |one| one.needs_bytes);
+        i64::try_from(tolerance_bytes(needed, self.is_expandable)).unwrap_or(i64::MAX)
     }
 }
 
@@ -213,7 +205,8 @@ fn choose<'c>(candidates: &'c [Candidate], stays: Option<&str>) -> Option<&'c Ca
     let eligible: Vec<&Candidate> = candidates.iter().filter(|one| standing(one) == best).collect();
     let widest = eligible.iter().map(|one| one.margin()).max()?;
     let quickest = eligible.iter().map(|one| one.driver_us).min()?;
-    let is_costly = |one: &Candidate| one.driver_us > (quickest * COSTLY_TIMES).max(quickest + COSTLY_US);
     let near = eligible.into_iter().filter(|one| one.margin().saturating_add(one.tolerance()) >= widest);
-    near.min_by_key(|one| (is_costly(one), one.keys, !one.is_expandable, Reverse(one.margin()), one.driver_us))
+    near.min_by_key(|one| {
+        (is_costly(one.driver_us, quickest), one.keys, !one.is_expandable, Reverse(one.margin()), one.driver_us)
+    })
 }
