@@ -2,22 +2,8 @@
 
 mod common;
 
-use common::{BASE, Folder, MIB, call, entry, free, good, recording, segment, unused, used};
-use parkade_recording::{Action, DeviceRecording, Recording};
-
-/// 100 MiB, of which 60 are used again, so that the next 60 need a segment of their own: under 140 MiB that is too much.
-fn program() -> Recording {
-    let other = BASE + (1 << 30);
-    let mut trace = vec![entry(Action::SegmentAlloc, BASE, 100 * MIB), entry(Action::Alloc, BASE, 100 * MIB)];
-    trace.extend(free(BASE, 100 * MIB));
-    trace.extend([
-        entry(Action::Alloc, BASE, 60 * MIB),
-        entry(Action::SegmentAlloc, other, 60 * MIB),
-        entry(Action::Alloc, other, 60 * MIB),
-    ]);
-    let rest = unused(BASE + 60 * MIB, 40 * MIB);
-    recording(trace, vec![segment(vec![used(BASE, 60 * MIB), rest]), segment(vec![used(other, 60 * MIB)])])
-}
+use common::{Folder, MIB, call, good, reuses_a_part};
+use parkade_recording::{DeviceRecording, Recording};
 
 fn json(arguments: &[&str]) -> (i32, serde_json::Value) {
     let run = call(&[&["advise", "--json"], arguments].concat());
@@ -27,7 +13,7 @@ fn json(arguments: &[&str]) -> (i32, serde_json::Value) {
 #[test]
 fn the_cure_is_the_last_line() {
     let folder = Folder::new("advise-cure");
-    let file = folder.recording("program.pickle", &program());
+    let file = folder.recording("program.pickle", &reuses_a_part());
     let run = call(&["advise", &file, "--capacity", "140MiB"]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let last = run.out.lines().last().expect("a line");
@@ -51,7 +37,7 @@ fn the_cure_is_the_last_line() {
 #[test]
 fn what_no_setting_cures_is_said_with_what_is_missing() {
     let folder = Folder::new("advise-short");
-    let file = folder.recording("program.pickle", &program());
+    let file = folder.recording("program.pickle", &reuses_a_part());
     let run = call(&["advise", &file, "--limit", "110MiB"]);
     assert_eq!(run.code, 1, "{}", run.err);
     let last = "no setting helps: the program holds 120.00 MiB at once and there is 110.00 MiB, 10.00 MiB too little\n";
@@ -62,7 +48,7 @@ fn what_no_setting_cures_is_said_with_what_is_missing() {
 #[test]
 fn only_the_settings_asked_for_and_those_of_the_run() {
     let folder = Folder::new("advise-only");
-    let file = folder.recording("program.pickle", &program());
+    let file = folder.recording("program.pickle", &reuses_a_part());
     let (_, object) = json(&[&file, "--settings", "max_split_size_mb:50", "--settings", "", "--only"]);
     let named: Vec<_> = object["options"].as_array().expect("options").iter().map(|option| option["settings"].clone()).collect();
     assert_eq!(named, ["", "max_split_size_mb:50"]);
@@ -72,7 +58,7 @@ fn only_the_settings_asked_for_and_those_of_the_run() {
 #[test]
 fn several_devices_get_one_answer_or_one_is_chosen() {
     let folder = Folder::new("advise-devices");
-    let mut both = program();
+    let mut both = reuses_a_part();
     both.devices.push(DeviceRecording { device: 3, ..good().devices[0].clone() });
     let file = folder.recording("both.pickle", &both);
     let (_, object) = json(&[&file, "--capacity", "140MiB"]);
@@ -87,7 +73,7 @@ fn several_devices_get_one_answer_or_one_is_chosen() {
 #[test]
 fn a_file_without_trace_says_what_was_held() {
     let folder = Folder::new("advise-segments");
-    let mut segments = program();
+    let mut segments = reuses_a_part();
     segments.devices[0].trace.clear();
     let file = folder.recording("segments.pickle", &segments);
     let run = call(&["advise", &file, "--capacity", "140MiB"]);
@@ -100,7 +86,7 @@ fn a_file_without_trace_says_what_was_held() {
 #[test]
 fn what_cannot_be_advised_on_is_said_in_one_line() {
     let folder = Folder::new("advise-bad");
-    let file = folder.recording("program.pickle", &program());
+    let file = folder.recording("program.pickle", &reuses_a_part());
     let empty = folder.recording("empty.pickle", &Recording::default());
     let nonsense = folder.file("nonsense.pickle", b"nonsense");
     let refused: [(&[&str], &str); 4] = [

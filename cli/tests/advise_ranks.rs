@@ -3,26 +3,11 @@
 mod common;
 
 use common::documented::check_text;
-use common::{BASE, Folder, MIB, call, entry, free, recording, segment, unused, used};
+use common::{BASE, Folder, MIB, OTHER, call, entry, recording, reuses_a_part, segment, used};
 use parkade_recording::{Action, Recording};
 use serde_json::Value;
 
-const OTHER: u64 = BASE + (1 << 30);
 const ROUNDED: [&str; 3] = ["--settings", "roundup_power2_divisions:2", "--only"];
-
-/// 100 MiB, of which 60 are used again, so that the next 60 need a segment of their own. Under 140 MiB that is too much, unless the 100
-/// are rounded up to 128, of which both can be cut.
-fn wants_rounding() -> Recording {
-    let mut trace = vec![entry(Action::SegmentAlloc, BASE, 100 * MIB), entry(Action::Alloc, BASE, 100 * MIB)];
-    trace.extend(free(BASE, 100 * MIB));
-    trace.extend([
-        entry(Action::Alloc, BASE, 60 * MIB),
-        entry(Action::SegmentAlloc, OTHER, 60 * MIB),
-        entry(Action::Alloc, OTHER, 60 * MIB),
-    ]);
-    let rest = unused(BASE + 60 * MIB, 40 * MIB);
-    recording(trace, vec![segment(vec![used(BASE, 60 * MIB), rest]), segment(vec![used(OTHER, 60 * MIB)])])
-}
 
 /// 98 and 30 MiB: rounded up they are 128 and 32, which is more than 140.
 fn wants_none() -> Recording {
@@ -48,7 +33,7 @@ fn json(folder: &Folder, more: &[&str]) -> (i32, Value) {
 
 #[test]
 fn ranks_that_want_different_settings_get_one_that_serves_both() {
-    let folder = job("advise-job", &[wants_rounding(), wants_none()]);
+    let folder = job("advise-job", &[reuses_a_part(), wants_none()]);
     let (code, object) = json(&folder, &["--limit", "140MiB"]);
     let found = &object["one_setting"];
     assert_eq!((code, &found["outcome"], &found["own"]), (0, &"fits".into(), &false.into()), "{found}");
@@ -69,7 +54,7 @@ fn ranks_that_want_different_settings_get_one_that_serves_both() {
 
 #[test]
 fn where_each_rank_needs_another_setting_that_is_said() {
-    let folder = job("advise-job-none", &[wants_rounding(), wants_none()]);
+    let folder = job("advise-job-none", &[reuses_a_part(), wants_none()]);
     let arguments = [&["--limit", "140MiB"], &ROUNDED[..]].concat();
     // Each alone fits.
     for number in 0..2 {
@@ -88,7 +73,7 @@ fn where_each_rank_needs_another_setting_that_is_said() {
 
 #[test]
 fn a_rank_that_nothing_serves_is_named() {
-    let folder = job("advise-job-short", &[wants_rounding(), wants_none()]);
+    let folder = job("advise-job-short", &[reuses_a_part(), wants_none()]);
     let run = call(&["advise", folder.path(), "--limit", "125MiB"]);
     assert_eq!(run.code, 1, "{}", run.err);
     assert!(run.out.contains("no setting tried serves rank 1, so no setting for all can"), "{}", run.out);
@@ -96,7 +81,7 @@ fn a_rank_that_nothing_serves_is_named() {
 
 #[test]
 fn ranks_that_fit_as_they_are_stay() {
-    let folder = job("advise-job-stay", &[wants_rounding(), wants_none()]);
+    let folder = job("advise-job-stay", &[reuses_a_part(), wants_none()]);
     let run = call(&["advise", folder.path(), "--limit", "1GiB"]);
     assert_eq!((run.code, run.out.lines().last()), (0, Some("keep the settings as they are (default)")), "{}", run.out);
     // Without memory, what the fullest rank needs.

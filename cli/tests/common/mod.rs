@@ -21,6 +21,8 @@ use parkade_recording::{
 pub(crate) const MIB: u64 = 1 << 20;
 /// Where the recordings' memory begins.
 pub(crate) const BASE: u64 = 0x7f00_0000_0000;
+/// Where more of it begins.
+pub(crate) const OTHER: u64 = BASE + (1 << 30);
 
 /// What a run of the binary gave.
 pub(crate) struct Run {
@@ -121,20 +123,7 @@ pub(crate) fn unused(address: u64, size: u64) -> Block {
 
 /// A segment of the default pool.
 pub(crate) fn segment(blocks: Vec<Block>) -> Segment {
-    let total_bytes = blocks.iter().map(|block| block.size).sum();
-    Segment {
-        address: blocks[0].address,
-        total_bytes,
-        stream: 0,
-        large: total_bytes > 2 * MIB,
-        pool: Some((0, 0)),
-        expandable: false,
-        allocated_bytes: None,
-        active_bytes: None,
-        requested_bytes: None,
-        stack: StackId::NONE,
-        blocks,
-    }
+    Segment::new(blocks)
 }
 
 /// The settings of a run that set none.
@@ -165,6 +154,20 @@ pub(crate) fn good() -> Recording {
     trace.extend(free(BASE, 5 * MIB));
     let blocks = vec![unused(BASE, 5 * MIB), used(BASE + 5 * MIB, 3 * MIB), unused(BASE + 8 * MIB, 12 * MIB)];
     recording(trace, vec![segment(blocks)])
+}
+
+/// 100 MiB, of which 60 are used again, so that the next 60 need a segment of their own. Under 140 MiB that is too much, unless the 100
+/// are rounded up to 128, of which both can be cut.
+pub(crate) fn reuses_a_part() -> Recording {
+    let mut trace = vec![entry(Action::SegmentAlloc, BASE, 100 * MIB), entry(Action::Alloc, BASE, 100 * MIB)];
+    trace.extend(free(BASE, 100 * MIB));
+    trace.extend([
+        entry(Action::Alloc, BASE, 60 * MIB),
+        entry(Action::SegmentAlloc, OTHER, 60 * MIB),
+        entry(Action::Alloc, OTHER, 60 * MIB),
+    ]);
+    let rest = unused(BASE + 60 * MIB, 40 * MIB);
+    recording(trace, vec![segment(vec![used(BASE, 60 * MIB), rest]), segment(vec![used(OTHER, 60 * MIB)])])
 }
 
 /// A run that it could not: the second block is not at the lowest free address.
