@@ -109,19 +109,7 @@ fn program(blocks: &[(u64, u32)], steps: bool) -> Recording {
             trace.push(entry);
         }
         let block = Block { address, size: bytes, requested: Some(bytes), state: BlockState::ActiveAllocated, stack };
-        segments.push(Segment {
-            address,
-            total_bytes: bytes,
-            stream: 0,
-            large: true,
-            pool: Some((0, 0)),
-            expandable: false,
-            allocated_bytes: None,
-            active_bytes: None,
-            requested_bytes: None,
-            stack: StackId::NONE,
-            blocks: vec![block],
-        });
+        segments.push(Segment::new(vec![block]));
         if steps {
             let end = 105 + 10 * number as i64;
             let mark = |stage: &str| Annotation {

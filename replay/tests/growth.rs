@@ -54,18 +54,8 @@ impl Program {
     }
 
     fn end(self) -> DeviceRecording {
-        let segment = |address: u64, size: u64, state: BlockState| Segment {
-            address,
-            total_bytes: size,
-            stream: 0,
-            large: size > 2 * MIB,
-            pool: Some((0, 0)),
-            expandable: false,
-            allocated_bytes: None,
-            active_bytes: None,
-            requested_bytes: None,
-            stack: StackId::NONE,
-            blocks: vec![Block { address, size, requested: Some(size), state, stack: StackId::NONE }],
+        let segment = |address, size, state| {
+            Segment::new(vec![Block { address, size, requested: Some(size), state, stack: StackId::NONE }])
         };
         let mut segments: Vec<Segment> =
             self.live.iter().map(|&(address, size)| segment(address, size, BlockState::ActiveAllocated)).collect();

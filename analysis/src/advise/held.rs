@@ -81,19 +81,7 @@ mod tests {
     fn a_file_without_a_trace_shows_what_was_held() {
         let block = |size, state| Block { address: 0, size, requested: None, state, stack: StackId::NONE };
         let blocks = vec![block(3, BlockState::ActiveAllocated), block(4, BlockState::Inactive), block(6, BlockState::Inactive)];
-        let segment = |pool| Segment {
-            address: 0,
-            total_bytes: 13,
-            stream: 0,
-            large: true,
-            pool: Some(pool),
-            expandable: false,
-            allocated_bytes: None,
-            active_bytes: None,
-            requested_bytes: None,
-            stack: StackId::NONE,
-            blocks: blocks.clone(),
-        };
+        let segment = |pool| Segment { pool: Some(pool), ..Segment::new(blocks.clone()) };
         let recording = DeviceRecording { segments: vec![segment((0, 0)), segment((0, 2))], ..DeviceRecording::default() };
         let held = Held::at_end(&recording);
         assert_eq!((held.reserved_bytes, held.live_bytes, held.free_bytes, held.largest_free_bytes), (26, 6, 10, 6));

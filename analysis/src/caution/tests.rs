@@ -3,7 +3,7 @@
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::PoolId;
-use parkade_recording::{DeviceRecording, Segment, StackId};
+use parkade_recording::{DeviceRecording, Segment};
 use parkade_replay::{Completion, Operation, Requests};
 
 use super::table::KNOWN_ISSUES;
@@ -141,19 +141,7 @@ fn what_is_shown_and_severe_comes_first() {
 }
 
 fn segment(stream: u64, pool: Option<(u64, u64)>) -> Segment {
-    Segment {
-        address: 1 << 40,
-        total_bytes: 2 << 20,
-        stream,
-        large: false,
-        pool,
-        expandable: false,
-        allocated_bytes: None,
-        active_bytes: None,
-        requested_bytes: None,
-        stack: StackId::NONE,
-        blocks: Vec::new(),
-    }
+    Segment { address: 1 << 40, total_bytes: 2 << 20, stream, pool, ..Segment::new(Vec::new()) }
 }
 
 fn allocate(id: usize, stream: u64) -> (usize, Operation) {

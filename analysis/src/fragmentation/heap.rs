@@ -93,26 +93,13 @@ mod tests {
     fn every_byte_is_counted_once() {
         let block =
             |address, size, requested, state| Block { address, size, requested: Some(requested), state, stack: StackId::NONE };
-        let segment = |blocks: Vec<Block>| Segment {
-            address: blocks[0].address,
-            total_bytes: blocks.iter().map(|block| block.size).sum(),
-            stream: 0,
-            large: true,
-            pool: None,
-            expandable: false,
-            allocated_bytes: None,
-            active_bytes: None,
-            requested_bytes: None,
-            stack: StackId::NONE,
-            blocks,
-        };
-        let used = segment(vec![
+        let used = Segment::new(vec![
             block(0, 40, 37, BlockState::ActiveAllocated),
             block(40, 30, 99, BlockState::Inactive),
             block(70, 20, 20, BlockState::ActivePendingFree),
             block(90, 10, 0, BlockState::Inactive),
         ]);
-        let found = Fragmentation::of_recorded(&[used, segment(vec![block(200, 100, 50, BlockState::Inactive)])]);
+        let found = Fragmentation::of_recorded(&[used, Segment::new(vec![block(200, 100, 50, BlockState::Inactive)])]);
         let expected = Fragmentation {
             reserved_bytes: 200,
             allocated_bytes: 40,

@@ -5,7 +5,7 @@ mod support;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::snapshot::BlockActivity;
+use parkade::snapshot::{BlockActivity, BlockInfo};
 use parkade::stats::Family;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, StreamId};
@@ -157,28 +157,17 @@ fn cycles(settings: &Settings, cycles: usize) -> (DeviceRecording, Vec<i64>) {
     let entry = |entry: &TraceEntry| Entry::new(action(entry.action), entry.address, entry.size, entry.stream.0);
     let trace = allocator.observer().iter().map(entry).collect();
     let segments = allocator.segments();
-    let segments = segments.iter().map(|segment| Segment {
-        address: segment.address.get(),
-        total_bytes: segment.total.get(),
-        stream: 0,
-        large: true,
-        pool: Some((0, 0)),
-        expandable: segment.expandable,
-        allocated_bytes: None,
-        active_bytes: None,
-        requested_bytes: None,
+    let block = |block: &BlockInfo| Block {
+        address: block.address.get(),
+        size: block.size.get(),
+        requested: Some(block.requested.get()),
+        state: if block.state == BlockActivity::Inactive { BlockState::Inactive } else { BlockState::ActiveAllocated },
         stack: StackId::NONE,
-        blocks: segment
-            .blocks
-            .iter()
-            .map(|block| Block {
-                address: block.address.get(),
-                size: block.size.get(),
-                requested: Some(block.requested.get()),
-                state: if block.state == BlockActivity::Inactive { BlockState::Inactive } else { BlockState::ActiveAllocated },
-                stack: StackId::NONE,
-            })
-            .collect(),
+    };
+    let segments = segments.iter().map(|segment| Segment {
+        large: true,
+        expandable: segment.expandable,
+        ..Segment::new(segment.blocks.iter().map(block).collect())
     });
     (DeviceRecording { device: 0, segments: segments.collect(), trace }, reserved)
 }

@@ -2,6 +2,9 @@
 
 use super::stacks::StackId;
 
+/// What the driver is asked for where a small block is needed.
+const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
+
 /// Memory obtained from the driver: one `cudaMalloc`, or one contiguous mapped run of an expandable segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
@@ -28,6 +31,29 @@ pub struct Segment {
     pub stack: StackId,
     /// Its blocks in the order of their addresses, without gaps.
     pub blocks: Vec<Block>,
+}
+
+impl Segment {
+    /// A segment of these blocks on the default stream in the default pool, of large blocks if it is larger than the 2 MiB of a small
+    /// segment (spec 1).
+    ///
+    /// It begins where the first block does; without blocks, at 0. Its sums are not given.
+    pub fn new(blocks: Vec<Block>) -> Segment {
+        let total_bytes = blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size));
+        Segment {
+            address: blocks.first().map_or(0, |block| block.address),
+            total_bytes,
+            stream: 0,
+            large: total_bytes > SMALL_SEGMENT_BYTES,
+            pool: Some((0, 0)),
+            expandable: false,
+            allocated_bytes: None,
+            active_bytes: None,
+            requested_bytes: None,
+            stack: StackId::NONE,
+            blocks,
+        }
+    }
 }
 
 /// A block of a segment.

@@ -136,19 +136,7 @@ fn segment(address: u64, requested: u64, stream: u64, state: BlockState) -> Segm
     if is_split {
         blocks.push(block(address + size, total_bytes - size, None, BlockState::Inactive));
     }
-    Segment {
-        address,
-        total_bytes,
-        stream,
-        large: is_large,
-        pool: Some((0, 0)),
-        expandable: false,
-        allocated_bytes: None,
-        active_bytes: None,
-        requested_bytes: None,
-        stack: StackId::NONE,
-        blocks,
-    }
+    Segment { stream, large: is_large, ..Segment::new(blocks) }
 }
 
 fn request(choices: &mut Choices<'_>) -> u64 {

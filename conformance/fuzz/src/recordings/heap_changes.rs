@@ -38,17 +38,11 @@ fn segment(choices: &mut Choices<'_>) -> Segment {
     let (address, size) = (choices.address(), choices.size());
     let state = choices.pick(&STATES);
     Segment {
-        address,
-        total_bytes: size,
         stream: choices.stream(),
         large: size > 1 << 20,
         pool: choices.pick(&[None, Some((0, 0)), Some((0, 1))]),
         expandable: choices.once_in(2),
-        allocated_bytes: None,
-        active_bytes: None,
-        requested_bytes: None,
-        stack: StackId::NONE,
-        blocks: vec![Block { address, size, requested: choices.once_in(2).then_some(size), state, stack: StackId::NONE }],
+        ..Segment::new(vec![Block { address, size, requested: choices.once_in(2).then_some(size), state, stack: StackId::NONE }])
     }
 }
 
