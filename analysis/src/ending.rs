@@ -1,9 +1,12 @@
 //! Whether a run died of an out-of-memory error or survived it.
 //!
 //! A request that is served after the error proves nothing: while a program dies, its error handling, printing and cleaning up still
-//! allocate a little. It proves something if the program did again what had failed, or went on to allocate as much as failed.
+//! allocate, sometimes a lot. It proves something if the program did again what had failed, or went on to allocate as much as failed in
+//! the places where it had allocated before. A place where it had not counts once, however often it allocates: a handler that copies
+//! tensors in a loop is one such place, the next phase of a program has many.
 
 use parkade_recording::{Action, DeviceRecording, Entry, StackId};
+use rustc_hash::FxHashMap;
 
 /// A run that allocates at least one part in this many of what was live at its error has gone on.
 const GOES_ON_PART: u64 = 16;
@@ -32,9 +35,12 @@ pub struct AfterError {
     pub served: usize,
     /// How many bytes they were.
     pub served_bytes: u64,
+    /// How many of these show that it went on: those requested where it had allocated before the error, and the largest request of each
+    /// other place. All of them if the recording has no stacks.
+    pub telling_bytes: u64,
     /// The first entry after the error at which a request with the error's stack was served.
     pub asked_again_at: Option<usize>,
-    /// The served bytes from which on the run counts as having gone on.
+    /// The telling bytes from which on the run counts as having gone on.
     pub goes_on_bytes: u64,
 }
 
@@ -94,10 +100,11 @@ impl Ending {
 }
 
 impl AfterError {
-    fn of(trace: &[Entry], entry: usize, (served, served_bytes): (usize, u64), live_bytes: u64) -> AfterError {
+    fn of(trace: &[Entry], entry: usize, served: Served, live_bytes: u64) -> AfterError {
         let wanted_bytes = trace[entry].size;
         let goes_on_bytes = wanted_bytes.max(live_bytes / GOES_ON_PART).max(GOES_ON_BYTES);
-        let after = AfterError { entry, wanted_bytes, served, served_bytes, asked_again_at: None, goes_on_bytes };
+        let Served { requests: served, bytes: served_bytes, telling_bytes } = served;
+        let after = AfterError { entry, wanted_bytes, served, served_bytes, telling_bytes, asked_again_at: None, goes_on_bytes };
         if after.went_on() { after } else { after.with_stack(trace) }
     }
 
@@ -110,27 +117,51 @@ impl AfterError {
         AfterError { asked_again_at: found.map(|further| self.entry + 1 + further), ..self }
     }
 
-    /// Whether the run went on: the same stack was served at least half as much, or as many bytes were served as make a program.
+    /// Whether the run went on: the same stack was served at least half as much, or as many telling bytes were served as make a program.
     #[must_use]
     pub const fn went_on(&self) -> bool {
-        self.asked_again_at.is_some() || self.served_bytes >= self.goes_on_bytes
+        self.asked_again_at.is_some() || self.telling_bytes >= self.goes_on_bytes
     }
 }
 
-/// For each entry: how many requests are served from it on, and their bytes. One pass, as a run may survive thousands of errors.
-fn served_from(trace: &[Entry]) -> Vec<(usize, u64)> {
-    let (mut served, mut bytes) = (0, 0_u64);
-    let mut from: Vec<(usize, u64)> = trace
-        .iter()
-        .rev()
-        .map(|line| {
-            if line.action == Action::Alloc {
-                (served, bytes) = (served + 1, bytes.saturating_add(line.size));
-            }
-            (served, bytes)
-        })
-        .collect();
-    from.reverse();
+/// What is served from some entry on.
+#[derive(Clone, Copy, Default)]
+struct Served {
+    requests: usize,
+    bytes: u64,
+    telling_bytes: u64,
+}
+
+/// What a place in the program, known by its stack, allocates in all.
+#[derive(Clone, Copy, Default)]
+struct AtStack {
+    first: usize,
+    bytes: u64,
+    largest_bytes: u64,
+}
+
+/// For each entry: what is served from it on. One pass, as a run may survive thousands of errors.
+fn served_from(trace: &[Entry]) -> Vec<Served> {
+    let mut places: FxHashMap<StackId, AtStack> = FxHashMap::default();
+    for (entry, line) in trace.iter().enumerate().filter(|(_, line)| line.action == Action::Alloc && line.stack != StackId::NONE)
+    {
+        let place = places.entry(line.stack).or_insert(AtStack { first: entry, ..AtStack::default() });
+        place.bytes = place.bytes.saturating_add(line.size);
+        place.largest_bytes = place.largest_bytes.max(line.size);
+    }
+    let mut served = Served::default();
+    // Of the places that the program first comes to from here on: what they allocate beyond their largest request.
+    let mut repeated_bytes = 0_u64;
+    let mut from = vec![served; trace.len()];
+    for (entry, line) in trace.iter().enumerate().rev() {
+        if line.action == Action::Alloc {
+            (served.requests, served.bytes) = (served.requests + 1, served.bytes.saturating_add(line.size));
+            let new = places.get(&line.stack).filter(|place| place.first == entry);
+            repeated_bytes = repeated_bytes.saturating_add(new.map_or(0, |place| place.bytes - place.largest_bytes));
+        }
+        served.telling_bytes = served.bytes.saturating_sub(repeated_bytes);
+        from[entry] = served;
+    }
     from
 }
 
@@ -169,6 +200,35 @@ mod tests {
         assert!(matches!(ending(&[(Alloc, 900), (Oom, 200)]), Ending::Died(_)), "nothing is known of what follows");
         let survived = ending(&[(Alloc, 900), (Oom, 200), (Alloc, 150), (Alloc, 150)]);
         assert!(matches!(survived, Ending::Survived(AfterError { entry: 1, .. })), "{survived:?}");
+    }
+
+    #[test]
+    fn a_handler_that_allocates_in_a_loop_is_not_going_on() {
+        use Action::{Alloc, Oom};
+        let mut recording = parkade_recording::Recording::default();
+        let mut at = |name: &str| {
+            let frame = parkade_recording::Frame { filename: "train.py".into(), line: 1, name: name.into() };
+            let frame = recording.stacks.intern_frame(frame);
+            recording.stacks.intern_stack(&[frame])
+        };
+        let (forward, failing) = (at("forward"), at("attention"));
+        let handler = [at("save"); 8];
+        let next: Vec<StackId> = ["embed", "encode", "decode", "attend", "norm", "head", "loss", "score"].map(&mut at).to_vec();
+        let run = |after: &[StackId]| {
+            let mut trace = vec![(Alloc, 900, forward), (Oom, 200, failing)];
+            trace.extend(after.iter().map(|&stack| (Alloc, 40, stack)));
+            let entry = |(place, &(action, mib, stack)): (usize, &(Action, u64, StackId))| {
+                let mut entry = Entry::new(action, (place as u64) << 40, mib * MIB, 0);
+                entry.stack = stack;
+                entry
+            };
+            Ending::of(&DeviceRecording { trace: trace.iter().enumerate().map(entry).collect(), ..DeviceRecording::default() })
+        };
+        let died = run(&handler);
+        assert_eq!(died.death().map(|after| (after.served_bytes, after.telling_bytes)), Some((320 * MIB, 40 * MIB)), "{died:?}");
+        assert!(matches!(run(&[forward; 8]), Ending::Survived(_)), "where it allocated before");
+        assert!(matches!(run(&next), Ending::Survived(_)), "the next phase of the program");
+        assert!(matches!(run(&[StackId::NONE; 8]), Ending::Survived(_)), "nothing else is known");
     }
 
     #[test]

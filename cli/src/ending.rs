@@ -26,7 +26,7 @@ pub(crate) fn goes_on(ending: &Ending, errors: u64) -> Option<String> {
 }
 
 fn afterwards(error: &AfterError) -> String {
-    let AfterError { served, served_bytes, .. } = *error;
+    let AfterError { served, served_bytes, telling_bytes, .. } = *error;
     if let Some(entry) = error.asked_again_at {
         return format!("what had failed was requested again and served at entry {entry}");
     }
@@ -34,7 +34,16 @@ fn afterwards(error: &AfterError) -> String {
         return "nothing was allocated after it".to_owned();
     }
     let allocated = format!("{} after it, {} in all", count(served, "allocation"), show_bytes(served_bytes));
-    if error.went_on() { format!("{allocated}, so it went on") } else { format!("only {allocated}") }
+    if error.went_on() {
+        format!("{allocated}, so it went on")
+    } else if served_bytes >= error.goes_on_bytes {
+        let repeated = show_bytes(served_bytes - telling_bytes);
+        format!(
+            "{allocated}, but {repeated} of it again and again in places that it had not come to before, as error handling does"
+        )
+    } else {
+        format!("only {allocated}")
+    }
 }
 
 /// What is estimated of the rest of a run that died.
