@@ -144,7 +144,7 @@ async function examine(context, file, name) {
 }
 
 /** The table of holders as text. */
-const holders = (page) => page.locator("section:not([hidden]) .holders tbody").innerText();
+const holders = (page) => page.locator("section:not([hidden]) .by-stack tbody").innerText();
 
 /** Of a block with a stack, the first call in the tip is the user's own, if the stack has one. */
 async function examineTips(page) {
