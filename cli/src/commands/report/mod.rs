@@ -101,7 +101,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     profile: Option<Profile>,
     /// If the log of all blocks would make the page larger than this, the heap is shown at chosen moments only. The rest of a page
-    /// takes about 130 KiB in any case.
+    /// takes about 140 KiB in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, default_value = "10MiB")]
     page_size: u64,
     #[command(flatten)]
