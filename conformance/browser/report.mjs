@@ -7,7 +7,8 @@
 //     NODE_PATH=target/browser/node_modules node conformance/browser/report.mjs PARKADE [OUT_FOLDER] [RECORDING...]
 //
 // PARKADE is the binary, for example target/release/parkade. RECORDING is a snapshot file or a finished page (.html); the default is four
-// recordings of the repository, and two of them as ranks on one page. Pages and screenshots (at each width, light and dark) go to OUT_FOLDER, by default target/pages.
+// recordings of the repository, and two of them as ranks on one page. Pages and screenshots (at each width, light and dark) go to OUT_FOLDER,
+// by default target/pages.
 // The variable CHROMIUM names the browser if it is not /usr/bin/chromium.
 //
 // Exit code: 1 if a check fails, 2 if an argument is missing.

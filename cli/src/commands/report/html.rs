@@ -35,7 +35,7 @@ const SCRIPT: [&str; 12] = [
     include_str!("web/main.js"),
 ];
 /// Roughly what the words and tables of a device take.
-const WORDS_BYTES: usize = 16 << 10;
+const WORDS_BYTES: usize = 18 << 10;
 
 pub(super) fn page(report: &Report) -> Result<String> {
     let share = share(usize::try_from(report.page_bytes).unwrap_or(usize::MAX), report.devices.len());
