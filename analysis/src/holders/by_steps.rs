@@ -121,7 +121,9 @@ mod tests {
     impl Serving {
         fn of(steps: u64) -> Serving {
             let mut made = Serving { trace: Vec::new(), log: HeapLog::default(), kept: Vec::new() };
-            (0..10).for_each(|_| drop(made.allocate()));
+            for _ in 0..10 {
+                made.allocate();
+            }
             for _ in 0..steps {
                 let inside: Vec<usize> = (0..8).map(|_| made.allocate()).collect();
                 let kept = made.allocate();
